@@ -21,7 +21,7 @@ if ROOT not in sys.path:  # `python benchmarks/NAME.py` has its own folder there
     sys.path.insert(0, ROOT)
 
 from official.cli import command_line, outputs  # noqa: E402
-from official.cli.benchmark.programs import Program  # noqa: E402
+from official.cli.benchmark.inference import Program  # noqa: E402
 from official.cli.benchmark.step import in_turns, read_model, read_shapes  # noqa: E402, F401
 from official.io import signals, streams  # noqa: E402
 from official.io.errors import ConfigError  # noqa: E402

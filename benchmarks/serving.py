@@ -35,8 +35,15 @@ from harness import Environment
 from programs.load import Asked
 
 from official.cli import command_line, outputs
-from official.cli.benchmark.inference import BACKENDS, DTYPES, Block, latency_ms, read_sizes, summary
-from official.cli.benchmark.programs import Program
+from official.cli.benchmark.inference import (
+    BACKENDS,
+    DTYPES,
+    Block,
+    Program,
+    latency_ms,
+    read_sizes,
+    summary,
+)
 from official.io import json_files
 from official.io.errors import ConfigError
 

@@ -6,6 +6,11 @@ import sys
 
 from tests.conftest import ROOT
 
+FOLDERS = ("scripts", "checkpoints_tools")
+PATHS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
+# The programs of the repository, beside train.py.
+SCRIPTS = [str(path.relative_to(ROOT)) for path in PATHS if "__main__" in path.read_text(encoding="utf-8")]
+
 
 def run(*arguments, **settings) -> subprocess.CompletedProcess:
     """Runs the file that is named first by this Python, with the rest as its arguments; see `call`."""

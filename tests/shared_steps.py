@@ -87,20 +87,14 @@ def fixture_step_pool():
 @pytest.fixture(autouse=True)
 def shared_steps(step_pool, monkeypatch):
     """Lets the runs of a module share their steps."""
-    make_state, make_train_loop = pipelined.make_state, step_lib.make_train_loop
-    make_eval_step, make_finite_check = step_lib.make_eval_step, step_lib.make_finite_check
+    make_state = pipelined.make_state
     monkeypatch.setattr(pipelined, "make_state", lambda *given: step_pool.state(make_state, *given))
-    monkeypatch.setattr(
-        step_lib,
-        "make_train_loop",
-        # Whether rows are packed is a matter of the files.
-        lambda *given: step_pool.graph(f"train {given[4]}", make_train_loop, given[2], *given),
-    )
-    monkeypatch.setattr(
-        step_lib, "make_eval_step", lambda *given: step_pool.graph("eval", make_eval_step, given[1], *given)
-    )
-    monkeypatch.setattr(
-        step_lib,
-        "make_finite_check",
-        lambda *given: step_pool.graph("finite", make_finite_check, given[0], *given),
-    )
+
+    def shared(name: str, place: int) -> Callable:
+        make = getattr(step_lib, name)
+        # Whether rows are packed, of which the plan tells, is a matter of the files.
+        kind = lambda given: f"{name} {given[4]}" if name == "make_train_loop" else name  # noqa: E731
+        return lambda *given: step_pool.graph(kind(given), make, given[place], *given)
+
+    for name, place in (("make_train_loop", 2), ("make_eval_step", 1), ("make_finite_check", 0)):
+        monkeypatch.setattr(step_lib, name, shared(name, place))

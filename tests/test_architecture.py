@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from official.config.backends import BACKENDS
 from tests.conftest import ROOT
 
 GROUND = {"config", "io", "native"}
@@ -27,10 +26,8 @@ ALLOWED = {
     "serving": GROUND | {"inference"},
     "launching": GROUND,
     "graphcore": GROUND | TOOLS | {"tasks", "planning", "training", "inference", "serving", "launching"},
-    "cli": GROUND
-    | TOOLS
-    | {"tasks", "planning", "training", "inference", "serving", "launching", "graphcore"},
 }
+ALLOWED["cli"] = ALLOWED["graphcore"] | {"graphcore"}
 LIGHT_OF_GRAPHCORE = ("__main__", "devices", "rules", "configurations", "poprun", "kubernetes")
 OUTSIDE = ("train", "tf2_bert", "checkpoints_tools", "scripts", "tests")
 ENTRY_POINTS = ("train.py", "setup.py", "tf2_bert", "checkpoints_tools", "scripts")
@@ -80,6 +77,7 @@ def parameters(function) -> list[ast.arg]:
 
 
 def test_import_walls():
+    assert {path.parent.name for path in (ROOT / "official").glob("*/__init__.py")} <= set(ALLOWED)
     broken = []
     for path in PACKAGE:
         package = path.relative_to(ROOT / "official").parts[0].removesuffix(".py")
@@ -90,10 +88,6 @@ def test_import_walls():
         outside = {parts[0] for parts in modules} & set(OUTSIDE)
         broken += [f"{name_of(path)} imports {name}" for name in sorted(outside)]
     assert not broken
-
-
-def test_every_package_has_a_layer():
-    assert {path.parent.name for path in (ROOT / "official").glob("*/__init__.py")} <= set(ALLOWED)
 
 
 def test_the_ground_floor_needs_no_tensorflow():
@@ -140,45 +134,9 @@ def test_a_configuration_is_typed():
     assert untyped == []
 
 
-def edits_of_the_search_path(path: pathlib.Path) -> list[int]:
-    """Returns the lines in which a file changes sys.path."""
-
-    def is_search_path(node) -> bool:
-        return isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path"
-
-    lines = []
-    for node in ast.walk(parsed(path)):
-        targets = getattr(node, "targets", [getattr(node, "target", None)])
-        if isinstance(node, (ast.Assign, ast.AugAssign)) and any(
-            is_search_path(getattr(target, "value", None)) or is_search_path(target) for target in targets
-        ):
-            lines.append(node.lineno)
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and is_search_path(node.func.value)
-        ):
-            lines.append(node.lineno)
-    return lines
-
-
 def test_nothing_edits_the_search_path():
-    assert {name_of(path): lines for path in SOURCES if (lines := edits_of_the_search_path(path))} == {}
-
-
-def names_compared(path: pathlib.Path) -> set[str]:
-    """Returns the strings that a file compares something with, also as members of a tuple, list or set."""
-    found = set()
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Compare):
-            for side in (node.left, *node.comparators):
-                members = side.elts if isinstance(side, (ast.Tuple, ast.List, ast.Set)) else [side]
-                found |= {each.value for each in members if isinstance(each, ast.Constant)}
-    return found
-
-
-def test_strategies_are_asked_not_compared_by_name():
-    assert {name_of(path): names for path in SOURCES if (names := names_compared(path) & set(BACKENDS))} == {}
+    edits = re.compile(r"\bsys\.path(\.\w+\(|\[.*\] *=[^=]| *\+?=[^=])")
+    assert [name_of(path) for path in SOURCES if edits.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_the_stack_is_asked_for_in_one_place():

@@ -18,6 +18,21 @@ asking = types.SimpleNamespace(**runpy.run_path(os.path.join(os.environ["BERT_AN
 _NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
 
+def padded(batch, width: "int | None") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns ids, mask and segments, int64 [N, L], of a sequence a row: L is `width`, or that of the longest
+    one."""
+    is_token_NL = np.arange(width or batch.lengths_N.max()) < batch.lengths_N[:, None]
+    ids_NL, segments_NL = (np.zeros(is_token_NL.shape, np.int64) for _ in range(2))
+    ids_NL[is_token_NL], segments_NL[is_token_NL] = batch.ids_T, batch.segments_T
+    return ids_NL, is_token_NL.astype(np.int64), segments_NL
+
+
+def end_to_end(start_NL: np.ndarray, end_NL: np.ndarray, lengths_N: np.ndarray) -> np.ndarray:
+    """Returns the logits of padded rows without padding, end to end: float32 [2, T]."""
+    is_token_NL = np.arange(start_NL.shape[1]) < lengths_N[:, None]
+    return np.stack([start_NL[is_token_NL], end_NL[is_token_NL]]).astype(np.float32)
+
+
 def make_pytorch(specification: dict):
     import torch
     import transformers
@@ -56,15 +71,15 @@ def _varied(torch, model, variant: str, dynamic: bool):
 
 
 def make_answer(model):
-    """Returns (batch, width) -> logits of the model, without padding, see `asking.end_to_end`."""
+    """Returns (batch, width) -> logits of the model, without padding, see `end_to_end`."""
     import torch
 
     def answer(batch, width):
-        ids, mask, segments = (torch.from_numpy(values) for values in asking.padded(batch, width))
+        ids, mask, segments = (torch.from_numpy(values) for values in padded(batch, width))
         with torch.inference_mode():
             outputs = model(input_ids=ids, attention_mask=mask, token_type_ids=segments)
         start, end = outputs.start_logits.float().numpy(), outputs.end_logits.float().numpy()
-        return asking.end_to_end(start, end, batch.lengths_N)
+        return end_to_end(start, end, batch.lengths_N)
 
     return answer
 
@@ -75,14 +90,14 @@ def make_exported(specification: dict):
 
     torch.set_num_threads(specification["threads"])
     model = transformers.BertForQuestionAnswering.from_pretrained(specification["model"]).eval()
-    example = tuple(torch.from_numpy(values) for values in asking.padded(_example(), None))
+    example = tuple(torch.from_numpy(values) for values in padded(_example(), None))
     run, versions = {"onnxruntime": _onnxruntime, "openvino": _openvino}[specification["variant"]](
         model, example, specification
     )
 
     def answer(batch, width):
-        start, end = run(dict(zip(_NAMES, asking.padded(batch, width))))
-        return asking.end_to_end(start, end, batch.lengths_N)
+        start, end = run(dict(zip(_NAMES, padded(batch, width))))
+        return end_to_end(start, end, batch.lengths_N)
 
     return answer, {**versions, "torch": torch.__version__, "transformers": transformers.__version__}
 

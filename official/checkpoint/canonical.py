@@ -195,29 +195,18 @@ def _expected_shapes(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[st
     for pattern in (QKV_BIAS, PROJECTION_BIAS, MIXER):
         if not any(re.fullmatch(pattern, name) for name in shapes):
             names = [name for name in names if not re.fullmatch(pattern, name)]
-    sizes = _sizes_of(shapes)
-    return {
-        name: shapes.get(name, (0,) * rank_of(name))
-        if sizes is None or groupbert and name.startswith("bert/encoder/")
-        else shape_of(name, sizes)
-        for name in names
-    }
-
-
-def _sizes_of(shapes: dict[str, tuple[int, ...]]) -> Sizes | None:
-    """Returns the sizes that the tensors tell; None where the word embeddings tell none."""
+    own = {name: shapes.get(name, (0,) * rank_of(name)) for name in names}
     if len(shapes.get("bert/embeddings/word_embeddings", ())) != 2:
-        return None
+        return own
     words, hidden = shapes["bert/embeddings/word_embeddings"]
 
     def rows(name: str, default: int) -> int:
         return (*shapes.get(name, ()), default)[0]
 
-    return Sizes(
-        words,
-        hidden,
-        inner=rows("bert/encoder/layer_0/intermediate/dense/bias", 4 * hidden),
-        positions=rows("bert/embeddings/position_embeddings", 0),
-        types=rows("bert/embeddings/token_type_embeddings", 0),
-        classes=rows("output_weights", rows("output_bias", 2)),
-    )
+    inner = rows("bert/encoder/layer_0/intermediate/dense/bias", 4 * hidden)
+    parts = ("position", "token_type")
+    positions, types = (rows(f"bert/embeddings/{part}_embeddings", 0) for part in parts)
+    classes = rows("output_weights", rows("output_bias", 2))
+    sizes = Sizes(words, hidden, inner, positions, types, classes)
+    known = (name for name in names if not (groupbert and name.startswith("bert/encoder/")))
+    return own | {name: shape_of(name, sizes) for name in known}

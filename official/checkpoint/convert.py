@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -62,8 +63,7 @@ def convert(
         target does not know, and where the result is there already.
       MismatchError: where the result, read back, differs; nothing was written or replaced then.
     """
-    is_open = isinstance(source, registry.Checkpoint)
-    checkpoint = source if is_open else registry.open_checkpoint(source, "PATH")
+    checkpoint = registry.open_checkpoint(source, "PATH") if isinstance(source, str) else source
     target, folder = registry.get_format(target_format), output_dir or "."
     container = target.load_container()
     location = container.target(folder, checkpoint.location)
@@ -134,8 +134,7 @@ def _check_free(
 # Content of the result
 
 
-@dataclasses.dataclass(frozen=True)
-class Content:
+class Content(NamedTuple):
     """Content of the result of a conversion.
 
     Attributes:

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 from absl import logging
@@ -19,8 +20,7 @@ from official.io.errors import describe_names, shortened
 CLASSIFIER = canonical.CLASSIFIER_HEAD  # of a GLUE task, [C, D] and [C]; its classes are those of one task
 
 
-@dataclasses.dataclass(frozen=True)
-class InitReport:
+class InitReport(NamedTuple):
     """Outcome of an initialization from a checkpoint.
 
     Attributes:

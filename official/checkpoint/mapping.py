@@ -87,14 +87,12 @@ def _pattern_of(name: str, table: Table) -> tuple[str | None, str]:
 def with_slots(table: Table, slots: Mapping[str, str | None]) -> Table:
     """Adds the optimizer slots of every weight of a table, {canonical ending: ending in the format or None};
     the slots have the weights' shapes."""
-    return {
-        **table,
-        **{
-            f"{ours}/{slot}": type(theirs)(f"{theirs}/{ending}") if theirs and ending else None
-            for ours, theirs in table.items()
-            for slot, ending in slots.items()
-        },
+    added = {
+        f"{ours}/{slot}": type(theirs)(f"{theirs}/{ending}") if theirs and ending else None
+        for ours, theirs in table.items()
+        for slot, ending in slots.items()
     }
+    return {**table, **added}
 
 
 def reasons(names: Iterable[str], rules: Mapping[str, str]) -> dict[str, str]:

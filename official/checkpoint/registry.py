@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -102,8 +102,7 @@ def make_options(source: Format, target: Format, given: Mapping[str, Any]) -> Op
     return Options.of(**{**usual, **{name: value for name, value in given.items() if value is not None}})
 
 
-@dataclasses.dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """A checkpoint whose tensors have not been read yet.
 
     Attributes:
@@ -239,8 +238,6 @@ def _read_from(mapped: Tensors, checkpoint: Checkpoint) -> Tensors:
 
 def size_of(tensors: Tensors) -> dict[str, int]:
     """Returns {tensors, parameters, bytes}: how many tensors, numbers and bytes."""
-    return {
-        "tensors": len(tensors),
-        "parameters": sum(math.prod(tensor.shape) for tensor in tensors.values()),
-        "bytes": sum(tensor.nbytes for tensor in tensors.values()),
-    }
+    numbers = sum(math.prod(tensor.shape) for tensor in tensors.values())
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    return {"tensors": len(tensors), "parameters": numbers, "bytes": size}

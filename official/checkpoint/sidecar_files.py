@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from absl import logging
 
@@ -83,7 +84,7 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
         beside it, then what is usual for its format.
     """
     said, epsilon = sizes_beside(checkpoint.location), epsilon_without(checkpoint)
-    usual = {
+    usual: dict[str, Any] = {
         "num_attention_heads": checkpoint.heads or said.get("num_attention_heads"),
         "hidden_act": said.get("hidden_act") or checkpoint.format.usual_activation,
         "layer_norm_eps": said.get("layer_norm_eps") or epsilon or BertConfig.layer_norm_eps,
@@ -249,8 +250,8 @@ def unusual(options: Options, target: Format | None = None) -> dict:
 
 def _check_free(files: Mapping[str, bytes | None], overwrite: bool) -> None:
     """Raises ConfigError where one of {path: content} is there with other content and may not be replaced."""
-    for path, content in {} if overwrite else files.items():
-        if os.path.exists(path) and not _same(path, content):
+    for path, content in files.items():
+        if not overwrite and os.path.exists(path) and not _same(path, content):
             advice = "Give another --output_dir, or replace it with --overwrite."
             raise ConfigError(f"{path} is there and not what belongs to this result. {advice}")
 

@@ -103,10 +103,8 @@ def checked_cast(name: str, tensor: Tensor, dtype: np.dtype) -> Tensor:
             result = values.astype(dtype)
         if np.isfinite(values).all() and not np.isfinite(result).all():
             advice = " Use --precision=32." if dtype.itemsize == 2 else ""
-            raise ConfigError(
-                f"{name} holds values up to {float(np.abs(values).max()):g}, beyond what {dtype.name} can"
-                f" hold.{advice}"
-            )
+            told = f"{float(np.abs(values).max()):g}, beyond what {dtype.name} can hold.{advice}"
+            raise ConfigError(f"{name} holds values up to {told}")
         return result
 
     return replace(tensor, dtype=dtype, read=read)

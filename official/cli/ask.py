@@ -109,6 +109,7 @@ def answer_each(
     prompt: str,
     answer: Callable[[str], str],
     unusable: Callable[[bytes, ConfigError | None], str | None] = lambda line, error: None,
+    nothing: str = "",
 ) -> int:
     """Prints what is answered to each line of stdin. A line that cannot be used is named on stderr, and the
     others are answered.
@@ -117,13 +118,14 @@ def answer_each(
       prompt: of a terminal.
       answer: text -> what is printed.
       unusable: (line, error; None for a blank line) -> what is printed in place of an answer; None: nothing.
+      nothing: message of the ConfigError where every line is blank; empty: none is raised.
 
     Returns:
       The exit code: 2 where a line could not be used.
     """
-    code = 0
+    code, is_asked = 0, False
     for number, line in lines(prompt):
-        error = None
+        error, is_asked = None, is_asked or bool(line)
         try:
             printed = answer(line.decode()) if line else unusable(line, None)
         except (ConfigError, UnicodeDecodeError) as found:
@@ -135,6 +137,8 @@ def answer_each(
             report_error(command_line.program(), f"line {number}: {error}")
         if printed is not None:
             print(printed, flush=True)
+    if nothing and not is_asked:
+        raise ConfigError(nothing)
     return code
 
 
@@ -178,9 +182,8 @@ def run_ask() -> int:
 
     def answer(question: str) -> str:
         found = model.answers(question, context)[: flags.answers]
-        return "\n".join(
-            f"{' '.join(each.text.split()) or '(no answer)'}  {each.probability:.2f}" for each in found
-        )
+        texts = [" ".join(each.text.split()) or "(no answer)" for each in found]
+        return "\n".join(f"{text}  {each.probability:.2f}" for text, each in zip(texts, found))
 
     return answer_each("question> ", answer)
 
@@ -231,11 +234,8 @@ def shown_label(found: Label, kind: str, shows_all: bool = False) -> str:
     is_one = kind == "one" or len(found.scores) == 1 and kind == "number"
     if is_one and not (shows_all and len(found.scores) > 1):
         return f"{found.score:.2f}" if found.label is None else f"{found.label}  {found.score:.2f}"
-    named = list(found.scores.items())
-    if kind != "number":
-        named.sort(key=lambda item: -item[1])
-    digits = 4 if shows_all else 2
-    return "  ".join(f"{name} {score:.{digits}f}" for name, score in named)
+    digits, order = 4 if shows_all else 2, (lambda item: 0) if kind == "number" else (lambda item: -item[1])
+    return "  ".join(f"{name} {score:.{digits}f}" for name, score in sorted(found.scores.items(), key=order))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -357,12 +357,13 @@ class FillMask(ModelFlags):
 
 def shown_masks(text: str, masks: Sequence[Sequence[tuple[str, float]]], as_json: bool) -> str:
     """Returns the output for a text: a line of words for each mask, or one JSON object."""
-    if not as_json:
-        return "\n".join(
-            "  ".join(f"{word} {rounded(probability)}" for word, probability in words) for words in masks
-        )
-    named = [[{"word": word, "probability": probability} for word, probability in words] for words in masks]
-    return as_json_line({"text": text, "masks": named})
+    if as_json:
+        named = [[{"word": word, "probability": share} for word, share in words] for words in masks]
+        return as_json_line({"text": text, "masks": named})
+    return "\n".join(
+        "  ".join(f"{word} {share:.3f}" if share >= 0.001 else f"{word} {share:.1e}" for word, share in words)
+        for words in masks
+    )
 
 
 def as_json_line(values: dict) -> str:
@@ -370,28 +371,16 @@ def as_json_line(values: dict) -> str:
     return json.dumps(values, ensure_ascii=not streams.has_all_letters())
 
 
-def rounded(probability: float) -> str:
-    return f"{probability:.3f}" if probability >= 0.001 else f"{probability:.1e}"
-
-
 def run_fill_mask() -> int:
     flags = FillMask.parse()
     model = load(flags)
     model.prepare("fill_mask")
-    asked = 0
 
     def answer(text: str) -> str:
-        nonlocal asked
-        asked += 1
         return shown_masks(text, model.fill_mask(text, flags.top_k), flags.json)
 
     def unusable(line: bytes, error: ConfigError | None) -> str | None:
-        nonlocal asked
-        asked += error is not None
         values = {"text": line.decode(errors="replace"), "error": str(error)}
         return as_json_line(values) if flags.json and error else None
 
-    code = answer_each("text> ", answer, unusable)
-    if not asked:
-        raise ConfigError("no text on stdin. Give lines with [MASK] in them.")
-    return code
+    return answer_each("text> ", answer, unusable, "no text on stdin. Give lines with [MASK] in them.")

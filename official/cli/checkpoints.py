@@ -13,7 +13,6 @@ from official.checkpoint.formats import Format
 from official.cli import ask, command_line, outputs
 from official.config.model import LARGEST
 from official.io.errors import ConfigError, report_error
-from official.io.writing import check_output_file
 
 if TYPE_CHECKING:
     from official.serving import export
@@ -90,55 +89,42 @@ def convert_flags() -> tuple[Convert, Format, Format]:
 
 def run_convert() -> int:
     flags, source, target = convert_flags()
-    if flags.report:
-        check_output_file(flags.report, "report", flags.overwrite)
+    outputs.check_files(flags, "report")
     from official.checkpoint import convert
     from official.inference import verification
 
-    names = ("vocab_size", "with_optimizer", "precision", "num_attention_heads", "vocab_file")
-    given = {
-        name: getattr(flags, name)
-        for name in (*names, *(each.name for each in registry.options_of_formats()))
-    }
+    own = ("action", "path", "output_dir", "report", "verify", "overwrite")
+    given = {name: value for name, value in vars(flags).items() if name not in own}
+    verify, bar = verification.verify if flags.verify else None, Bar(flags.action)
     try:
         options = registry.make_options(source, target, given)
         checkpoint = registry.open_checkpoint(flags.path, "PATH", source.name)
         if flags.verify:
             verification.check(checkpoint, options)
         report = convert.convert(
-            checkpoint,
-            target.name,
-            flags.output_dir,
-            options,
-            flags.overwrite,
-            Bar(flags.action),
-            verification.verify if flags.verify else None,
+            checkpoint, target.name, flags.output_dir, options, flags.overwrite, bar, verify
         )
     except convert.MismatchError as error:
-        return _not_written(str(error), flags)
+        problem = str(error)
     except ConfigError as error:
         if error.details and flags.report:
             outputs.write_json(flags.report, {"error": str(error), **error.details})
         elif error.is_shortened:
             raise ConfigError(f"{error} --report=FILE lists all names.") from None
         raise
-    if flags.report:
-        outputs.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "\n")
-    if not report["published"]:
-        return _not_written(f"{verification.describe(report['verification'])}.", flags)
-    print(convert.describe(report))
-    # What the published tool prints and scripts may look for.
-    if flags.action == "graphcore2google":
-        print(f"Saved to :{report['target']['path']}")
     else:
-        print(f"Number of parameters saved: {report['target']['parameters']}")
-    if flags.verify:
-        print(verification.describe(report["verification"]))
-    return 0
-
-
-def _not_written(message: str, flags: argparse.Namespace) -> int:
-    report_error(command_line.program(), f"{message} Nothing was written to {flags.output_dir}.")
+        verified = verification.describe(report["verification"]) if flags.verify else ""
+        if flags.report:
+            outputs.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "\n")
+        if report["published"]:
+            # What the published tool prints and scripts may look for.
+            saved = f"Number of parameters saved: {report['target']['parameters']}"
+            if flags.action == "graphcore2google":
+                saved = f"Saved to :{report['target']['path']}"
+            print("\n".join([convert.describe(report), saved, *([verified] if verified else [])]))
+            return 0
+        problem = f"{verified}."
+    report_error(command_line.program(), f"{problem} Nothing was written to {flags.output_dir}.")
     return 1
 
 
@@ -146,15 +132,13 @@ class Bar:
     """A progress bar that appears with the first bytes: bad input ends before, in one line."""
 
     def __init__(self, title: str):
-        self._title = title
+        self._look: dict[str, Any] = dict(desc=title, unit="B", unit_scale=True, disable=None)
         self._bar: Any = None
 
     def __call__(self, done: int, total: int) -> None:
         import tqdm
 
-        self._bar = self._bar or tqdm.tqdm(
-            total=total, unit="B", unit_scale=True, desc=self._title, file=sys.stderr, disable=None
-        )  # not into a log
+        self._bar = self._bar or tqdm.tqdm(total=total, file=sys.stderr, **self._look)  # not into a log
         self._bar.update(done - self._bar.n)
         if done >= total:
             self._bar.close()
@@ -213,8 +197,9 @@ def run_inspect() -> None:
     for name, shape, dtype, digest in rows:
         print(f"{name:<{names}}  {shape:<{shapes}}  {dtype:<8} {digest}".rstrip())
     print(
-        f"{found['format']}: {found['tensors']} tensors, {found['parameters']:,} numbers,"
-        f" {found['bytes'] / 1e6:,.1f} MB, {found['path']}"
+        "{format}: {tensors} tensors, {parameters:,} numbers, {0:,.1f} MB, {path}".format(
+            found["bytes"] / 1e6, **found
+        )
     )
 
 
@@ -262,7 +247,6 @@ def run_export() -> None:
 
 def describe_export(written: export.Written, dtype: str) -> str:
     """Returns a line about the exported model, from an `export.Written`."""
-    return (
-        f"Exported to {written.folder}: {', '.join(written.signatures)}; {dtype},"
-        f" {written.bytes / 1e6:.1f} MB; outputs at most {written.difference:.1g} from the model's."
-    )
+    names, size = ", ".join(written.signatures), f"{written.bytes / 1e6:.1f} MB"
+    difference = f"outputs at most {written.difference:.1g} from the model's"
+    return f"Exported to {written.folder}: {names}; {dtype}, {size}; {difference}."

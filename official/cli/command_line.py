@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import dataclasses
 import gc
-import inspect
 import itertools
 import math
 import os
@@ -16,10 +16,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from official.io import files, quiet, signals
-from official.io.errors import ConfigError, check_arguments, check_docstrings, report_error, suggest
+from official.io.errors import (
+    ConfigError,
+    attribute_texts,
+    check_arguments,
+    check_docstrings,
+    report_error,
+    suggest,
+)
 
 _FLAG = re.compile(r"--\w[\w-]*")
-_TEXT = re.compile(r"^  (\w+): (.*(?:\n    .*)*)", re.MULTILINE)  # of an attribute in a docstring
 _LARGEST = 2**63
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -38,10 +44,8 @@ class Parser(argparse.ArgumentParser):
         """Makes a parser; the first paragraph of `text`, a module's docstring, is its description."""
         description = " ".join((text or "").split("\n\n")[0].split())
         super().__init__(description=description, allow_abbrev=False, formatter_class=_HelpFormatter)
-        self.result: type[argparse.Namespace] = argparse.Namespace  # of `parse`
-        self.aliases: Mapping[str, str] = {}  # {another name: ours}
+        self.of: type[Flags] = Flags  # the class of what `parse` returns
         self.ranges: Mapping[str, tuple[float, float]] = {}  # of `check_ranges`
-        self.lists = set(LISTS)  # names of flags with commas between values
         self.given: set[str] = set()  # names of the flags that were given, after `parse`
         self.register("type", int, _whole_number)
         self.register("type", float, _finite_number)
@@ -57,13 +61,12 @@ class Parser(argparse.ArgumentParser):
         for text in words:
             if text.startswith("--") and text.endswith("=--"):  # argparse takes it for the end of the flags
                 raise ConfigError(f"{text[:-3]} needs a value, received '--'. See --help.")
-        spellings = {name.replace("_", "-"): name for name in self._option_string_actions}
-        others = {f"--{name.replace('_', '-')}": f"--{ours}" for name, ours in self.aliases.items()}
-        spellings = others | spellings
-        arguments = [_respelled(text, spellings) for text in words]
         actions = {name.removeprefix("--"): each for name, each in self._option_string_actions.items()}
+        spellings = {**self.of.ALIASES, **{name: name for name in actions}}
+        spellings = {name.replace("_", "-"): ours for name, ours in spellings.items()}
         truths = [name for name, each in actions.items() if _is_on_or_off(each)]
-        arguments = joined(arguments, truths, self.lists & set(actions))
+        arguments = [_respelled(text, spellings) for text in words]
+        arguments = joined(arguments, truths, {*LISTS, *self.of.LISTS} & set(actions))
         arguments = [text for text in map(self._plain, arguments) if text]
         self.given = {text.split("=")[0].removeprefix("--") for text in arguments if text.startswith("--")}
         # First: argparse names what a misspelt flag should have been as missing.
@@ -73,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         flags, unknown = self.parse_known_args(arguments)
         for argument in unknown:
             self._check_known(argument)
-        flags = self.result(**{name: _with_homes(value) for name, value in vars(flags).items()})
+        flags = self.of(**{name: _with_homes(value) for name, value in vars(flags).items()})
         check_ranges(flags, self.ranges)
         return flags
 
@@ -90,10 +93,8 @@ class Parser(argparse.ArgumentParser):
             return text
         if value.lower() not in _TRUTHS:
             raise ConfigError(f"{text[:100]}, expected {name}=true or {name}=false.")
-        if _TRUTHS[value.lower()]:
-            return name
         opposite = f"--no-{name.removeprefix('--')}"
-        return opposite if opposite in self._option_string_actions else ""
+        return name if _TRUTHS[value.lower()] else opposite * (opposite in self._option_string_actions)
 
     def _check_known(self, argument: str) -> None:
         name = argument.split("=")[0]
@@ -103,6 +104,7 @@ class Parser(argparse.ArgumentParser):
 
 
 _Flags = TypeVar("_Flags", bound="Flags")
+_Made = TypeVar("_Made")
 
 
 class Flags(argparse.Namespace):
@@ -111,14 +113,15 @@ class Flags(argparse.Namespace):
     The first paragraph of the subclass's docstring describes the command, its "Attributes:" are the help of
     the flags. A bool is given as --name, --no-name or --name=true|false; a Literal holds the allowed
     values; a list of texts with a default is a flag that may be repeated, one without takes one or more
-    words.
+    words. A field of a dataclass in OF is a flag, too, where the docstring has help for it.
     """
 
+    OF: ClassVar[tuple[type, ...]] = ()  # see `make`
     POSITIONAL: ClassVar[tuple[str, ...]] = ()  # names of the arguments without dashes
-    ALIASES: ClassVar[Mapping[str, str]] = {}  # {another name: ours}
-    SHORT: ClassVar[Mapping[str, str]] = {}  # {name: letter}
+    ALIASES: ClassVar[dict[str, str]] = {}  # {another name: ours}
+    SHORT: ClassVar[dict[str, str]] = {}  # {name: letter}
     LISTS: ClassVar[tuple[str, ...]] = ()  # names of more flags with commas between values
-    RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {}  # {name: (smallest, largest)}
+    RANGES: ClassVar[dict[str, tuple[float, float]]] = {}  # {name: (smallest, largest)}
 
     @classmethod
     def parser(cls) -> Parser:
@@ -126,16 +129,18 @@ class Flags(argparse.Namespace):
         runs without docstrings, which are the help."""
         check_docstrings("hold the help of the flags")
         parser = Parser(cls.__doc__)
-        parser.result, parser.aliases, parser.ranges = cls, cls.ALIASES, cls.RANGES
-        parser.lists |= set(cls.LISTS)
+        parser.of, parser.ranges = cls, cls.RANGES
         texts: dict[str, str] = {}
         for each in reversed(cls.__mro__):
-            texts |= dict(_TEXT.findall(inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")[2]))
-        for name, hint in get_type_hints(cls).items():
-            if get_origin(hint) is ClassVar:
-                continue
+            texts |= attribute_texts(each.__doc__)
+        fields = {name: each for each in cls.OF for name in get_type_hints(each) if name in texts}
+        fields |= {
+            name: cls for name, hint in get_type_hints(cls).items() if get_origin(hint) is not ClassVar
+        }
+        for name in sorted(fields, key=list(texts).index):
+            owner = fields[name]
+            hint, has_default = get_type_hints(owner)[name], hasattr(owner, name)
             hint = get_args(hint)[0] if type(None) in get_args(hint) else hint
-            has_default = hasattr(cls, name)
             settings: dict[str, Any] = {"type": hint}
             if hint is bool:
                 settings = {"action": argparse.BooleanOptionalAction}
@@ -146,14 +151,14 @@ class Flags(argparse.Namespace):
             elif get_origin(hint) is list:
                 settings = {"nargs": "*" if has_default else "+"}
             if has_default:
-                settings["default"] = getattr(cls, name)
+                settings["default"] = getattr(owner, name)
             if name in cls.POSITIONAL:
                 names = [name]
                 settings["metavar"] = name.upper()
             else:
                 names = [*(f"-{letter}" for letter in cls.SHORT.get(name, "")), f"--{name}"]
                 settings["required"] = not has_default
-            text = " ".join(texts[name].split()).replace("%", "%%")
+            text = texts[name].replace("%", "%%")
             parser.add_argument(*names, help=text, **settings).help = text  # without what argparse adds
         return parser
 
@@ -161,6 +166,11 @@ class Flags(argparse.Namespace):
     def parse(cls: type[_Flags], words: list[str] | None = None) -> _Flags:
         """Parses words, unset: sys.argv. Raises ConfigError."""
         return cls.parser().parse(words)
+
+    def make(self, kind: Callable[..., _Made], **others: Any) -> _Made:
+        """Returns a dataclass whose fields have the values of the flags of their names, or of `others`."""
+        names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+        return kind(**{name: value for name, value in vars(self).items() if name in names} | others)
 
 
 class LengthFlag(Flags):
@@ -255,8 +265,9 @@ def _finite_number(text: str) -> float:
 
 
 def _respelled(argument: str, spellings: dict[str, str]) -> str:
-    name, equals, value = argument.partition("=")
-    return spellings.get(name.replace("_", "-"), name) + equals + value if name.startswith("--") else argument
+    name, equals, value = argument.removeprefix("--").partition("=")
+    known = spellings.get(name.replace("_", "-"), name)
+    return f"--{known}{equals}{value}" if argument.startswith("--") else argument
 
 
 def check_ranges(flags: argparse.Namespace, ranges: Mapping[str, tuple[float, float]]) -> None:
@@ -346,32 +357,23 @@ def fail(error: ConfigError) -> int:
 
 
 # Another name -> ours. Names are compared with underscores: hyphens are the spelling of Graphcore's commands.
-NAMES: dict[str, str] = {
-    "base_learning_rate": "learning_rate",
-    "checkpoint_dir": "model_dir",
-    "checkpoint_input_dir": "init_checkpoint",
-    "checkpoint_output_dir": "model_dir",
-    "do_evaluation": "do_eval",
-    "enable_wandb": "wandb",
-    "generated_dataset": "generated_data",
-    "loss_scaling": "loss_scale",
-    "loss_scaling_by_step": "loss_scale",
-    "mask_tokens": "max_predictions_per_seq",
-    "onnx_checkpoint": "init_checkpoint",
-    "output_dir": "model_dir",
-    "pretrained_checkpoint": "init_checkpoint",
-    "pretrained_ckpt_path": "init_checkpoint",
-    "random_seed": "seed",
-    "save_ckpt_path": "model_dir",
-    "save_path": "model_dir",
-    "seq_length": "max_seq_length",
-    "sequence_length": "max_seq_length",
-    "squad_do_training": "do_train",
-    "steps_per_log": "steps_per_loop",
-    "steps_per_logs": "steps_per_loop",
-    "synthetic_data": "synthetic_input",
-    "tf_checkpoint": "init_checkpoint",
+_OTHERS = {
+    "do_eval": "do_evaluation",
+    "do_train": "squad_do_training",
+    "generated_data": "generated_dataset",
+    "init_checkpoint": "checkpoint_input_dir onnx_checkpoint pretrained_checkpoint pretrained_ckpt_path"
+    " tf_checkpoint",
+    "learning_rate": "base_learning_rate",
+    "loss_scale": "loss_scaling loss_scaling_by_step",
+    "max_predictions_per_seq": "mask_tokens",
+    "max_seq_length": "seq_length sequence_length",
+    "model_dir": "checkpoint_dir checkpoint_output_dir output_dir save_ckpt_path save_path",
+    "seed": "random_seed",
+    "steps_per_loop": "steps_per_log steps_per_logs",
+    "synthetic_input": "synthetic_data",
+    "wandb": "enable_wandb",
 }
+NAMES: dict[str, str] = {other: ours for ours, others in _OTHERS.items() for other in others.split()}
 LISTS = ("input_files", "eval_files", "train_file", "predict_file")  # flags with commas between values
 Options = list[tuple[str, str | list[str] | None]]
 
@@ -411,16 +413,13 @@ def joined(arguments: list[str], truths: Collection[str], lists: Collection[str]
         argument = left.pop(0)
         name, equals, _ = argument.removeprefix("--").partition("=")
         words = [] if equals or not argument.startswith("--") else _values(left)
-        if name in truths and words and words[0].lower() in ("true", "false"):
-            result.append(f"--{name}={words[0].lower()}")
-            used = 1
-        elif name in lists and words:
-            result.append(f"--{name}={','.join(words)}")
-            used = len(words)
-        else:  # the word after a flag with one value is no flag, whatever it looks like
-            used = int(bool(words) and name not in truths)
-            result += [argument, *words[:used]]
-        del left[:used]
+        if name in truths:
+            words = [word.lower() for word in words[:1] if word.lower() in ("true", "false")]
+        is_joined = words and (name in truths or name in lists)
+        # The word after a flag with one value is no flag, whatever it looks like.
+        words = words if is_joined else words[:1]
+        result += [f"--{name}={','.join(words)}"] if is_joined else [argument, *words]
+        del left[: len(words)]
     return result + rest
 
 
@@ -443,12 +442,10 @@ def split(arguments: list[str], theirs: Collection[str]) -> tuple[list[str], Opt
         name, equals, value = argument.removeprefix("--").partition("=")
         if not argument.startswith("--") or name not in theirs:
             left.append(argument)
-        elif equals:
-            found.append((name, value))
-        else:
-            values = _values(words)
-            del words[: len(values)]
-            found.append((name, values if len(values) > 1 else values[0] if values else None))
+            continue
+        values = [value] if equals else _values(words)
+        del words[: 0 if equals else len(values)]
+        found.append((name, values if len(values) > 1 else values[0] if values else None))
     return left + rest, found
 
 

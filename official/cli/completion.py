@@ -39,10 +39,8 @@ def all_parser() -> argparse.ArgumentParser:
 
 def _training_parser() -> argparse.ArgumentParser:
     """Returns a parser of the settings of training."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--config", choices=(*configs.names(), *configs.theirs()), help="Settings underneath."
-    )
+    parser, names = argparse.ArgumentParser(), (*configs.names(), *configs.theirs())
+    parser.add_argument("--config", choices=names, help="Settings underneath.")
     parser.add_argument("--flagfile", help="File of flags.")
     for field in config_lib.FIELDS.values():
         values = ("true", "false") if field.type is bool else field.choices
@@ -65,13 +63,9 @@ _bert() {
   local word words=() cursor=$COMP_CWORD index
   for index in "${!COMP_WORDS[@]}"; do
     word="${COMP_WORDS[index]}"
-    if [[ "$word" != "=" ]]; then
-      words+=("$word")
-    elif (( index == COMP_CWORD )); then
-      words+=("")
-    elif (( index < COMP_CWORD )); then
-      (( cursor-- ))
-    fi
+    if [[ "$word" != "=" ]]; then words+=("$word")
+    elif (( index == COMP_CWORD )); then words+=("")
+    elif (( index < COMP_CWORD )); then (( cursor-- )); fi
   done
   COMP_WORDS=("${words[@]}") COMP_CWORD=$cursor
   _shtab_bert

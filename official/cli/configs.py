@@ -17,7 +17,6 @@ from official.io.errors import ConfigError, suggest
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ENDING, _FOLDER = ".flags", "configs"
 _THEIRS, _TESTS = "graphcore", "tests"  # folders in it: Graphcore's, and in theirs those of their tests
-_ENDINGS = (".json", ".yml")
 # Folders of theirs in the order in which a bare name is looked for, first that of the Kubernetes tutorial.
 FAMILIES = ("pytorch", "tf1", "tf2", "popart", "packed")
 
@@ -28,12 +27,14 @@ def folder() -> str:
     return installed if os.path.isdir(installed) else os.path.join(os.path.dirname(_PACKAGE), _FOLDER)
 
 
+def _below(*parts: str) -> list[str]:
+    """Returns the shipped files of a pattern, relative to their folder, sorted."""
+    return sorted(glob.glob(os.path.join(*parts), root_dir=folder(), recursive=True), key=os.path.split)
+
+
 def names() -> list[str]:
     """Returns the names that --config takes: `quickstart` for configs/quickstart.flags, sorted."""
-    return sorted(
-        os.path.relpath(path, folder()).removesuffix(_ENDING)
-        for path in glob.glob(os.path.join(glob.escape(folder()), "**", f"*{_ENDING}"), recursive=True)
-    )
+    return sorted(path.removesuffix(_ENDING) for path in _below("**", f"*{_ENDING}"))
 
 
 @functools.cache
@@ -41,12 +42,9 @@ def theirs() -> dict[str, str]:
     """Returns {name: path} of Graphcore's shipped configurations: `graphcore/tf1/squad_base`, by families in
     the order in which a name that several have is looked for."""
     return {
-        os.path.splitext(os.path.relpath(path, folder()))[0]: path
+        os.path.splitext(path)[0]: os.path.join(folder(), path)
         for family in FAMILIES
-        for path in sorted(
-            glob.glob(os.path.join(glob.escape(folder()), _THEIRS, family, "**", "*.*"), recursive=True),
-            key=os.path.split,
-        )
+        for path in _below(_THEIRS, family, "**", "*.*")
     }
 
 
@@ -57,9 +55,9 @@ def find_theirs(name: str) -> list[str]:
     Args:
       name: `squad_base`, `graphcore/tf1/squad_base`, `configs/squad_base.json`, `configs/mk2/NAME.json`.
     """
-    plain, ending = os.path.splitext(os.path.normpath(name))
-    if ending not in _ENDINGS:
-        plain, ending = os.path.normpath(name), ""
+    name = os.path.normpath(name)
+    ending = os.path.splitext(name)[1] if name.endswith((".json", ".yml")) else ""
+    plain = name.removesuffix(ending)
     is_path = plain.startswith(_FOLDER + os.sep)
     plain = plain.removeprefix(_FOLDER + os.sep)
     if plain in theirs():
@@ -119,26 +117,20 @@ def read_python(path: str, argument: str | None, changes: Mapping[str, Any]) -> 
     import ml_collections
 
     shown = f"--config={path}"
-    try:
-        with files.open_binary(path) as file:
-            source = file.read()
-    except OSError as error:
-        raise ConfigError(f"{shown}: {error.strerror or error}.") from None
+    source = files.read_bytes(path, shown)
     module = types.ModuleType(_MODULE)
     module.__file__ = path
     before = sys.modules.get(_MODULE)
     sys.modules[_MODULE] = module  # dataclasses look for theirs
     try:
         exec(compile(source, path, "exec"), module.__dict__)
-        get_config = getattr(module, "get_config", None)
+        get_config, expected = getattr(module, "get_config", None), "an ml_collections.ConfigDict"
         if not callable(get_config):
-            raise ConfigError(
-                f"{shown} has no function get_config, which returns an ml_collections.ConfigDict."
-            )
+            raise ConfigError(f"{shown} has no function get_config, which returns {expected}.")
         config = get_config() if argument is None else get_config(argument)
         if not isinstance(config, ml_collections.ConfigDict):
             kind = type(config).__name__
-            raise ConfigError(f"{shown}: get_config returns a {kind}, expected an ml_collections.ConfigDict.")
+            raise ConfigError(f"{shown}: get_config returns a {kind}, expected {expected}.")
         config = ml_collections.ConfigDict(config)  # of a frozen one a copy that takes changes
         for name, value in changes.items():
             _change(config, name, value, shown)
@@ -146,7 +138,9 @@ def read_python(path: str, argument: str | None, changes: Mapping[str, Any]) -> 
     except (ConfigError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit, too: the file ends nothing
-        raise ConfigError(f"{shown}{_place(error, path)}: {type(error).__name__}: {_text(error)}") from None
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+        text = f"{text.rstrip('.')}." if text else "no message."
+        raise ConfigError(f"{shown}{_place(error, path)}: {type(error).__name__}: {text}") from None
     finally:
         del sys.modules[_MODULE]
         if before is not None:
@@ -158,9 +152,8 @@ def _change(config: Any, name: str, value: Any, shown: str) -> None:
     *groups, last = name.split(".")
     for group in groups:
         if not hasattr(config.get(group), "to_dict"):
-            raise ConfigError(
-                f"--config.{name}: {shown} has no group {group!r}{suggest(group, config.keys())}."
-            )
+            meant = suggest(group, config.keys())
+            raise ConfigError(f"--config.{name}: {shown} has no group {group!r}{meant}.")
         config = config[group]
     with config.unlocked(), config.ignore_type():
         config[last] = value
@@ -177,8 +170,3 @@ def _place(error: BaseException, path: str) -> str:
     last = frames[-1]
     called = "" if last is own else f" (in {os.path.basename(last.filename)}, line {last.lineno})"
     return f", line {own.lineno}{called}"
-
-
-def _text(error: BaseException) -> str:
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{text.rstrip('.')}." if text else "no message."

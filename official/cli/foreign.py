@@ -24,15 +24,7 @@ if TYPE_CHECKING:  # its modules are imported where there is something of theirs
 _YAML = (".yml", ".yaml")
 _WITH_ENTRY = re.compile(r"(.+?\.(?:yml|yaml|py)):(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{?(\w+)")
-_READ = (
-    "input_files",
-    "eval_files",
-    "train_file",
-    "predict_file",
-    "data_dir",
-    "vocab_file",
-    "init_checkpoint",
-)
+_READ = "input_files eval_files train_file predict_file data_dir vocab_file init_checkpoint".split()
 _WITHOUT_DATA = ("plan", "generated_data", "synthetic_input", "use_synthetic_data", "compile_only")
 _WIDEST = 60
 
@@ -59,28 +51,22 @@ def find(given: str) -> Source:
     it does not exist."""
     given = expanded(given)
     path, entry = configs.find(given), None
-    found = _WITH_ENTRY.fullmatch(given)
-    if found and not os.path.exists(path) and os.path.isfile(configs.find(found[1])):
-        path, entry = configs.find(found[1]), found[2]
-    is_shipped = given in configs.names() or configs.find_theirs(given)
-    if os.path.isdir(path) and not is_shipped:
+    parts = _WITH_ENTRY.fullmatch(given)
+    if parts and not os.path.exists(path) and os.path.isfile(configs.find(parts[1])):
+        path, entry = configs.find(parts[1]), parts[2]
+    is_ours, theirs = given in configs.names(), configs.find_theirs(given)
+    if os.path.isdir(path) and not is_ours and not theirs:
         raise ConfigError(f"--config={given} is a folder. Give a file of it, or a name.")
     is_python = path.endswith(configs.PYTHON_ENDING)
-    plain = _plain(path if is_python else entry or path)
-    if (
-        is_python
-        or entry
-        or os.path.isfile(path)
-        or given.endswith((".json", *_YAML))
-        and not configs.find_theirs(given)
-    ):
-        return Source(path, entry, plain, "")
-    path, candidates = configs.locate(given), configs.find_theirs(given)
-    if given in configs.names():
-        others = f" (Graphcore's: {', '.join(candidates)})" if candidates else ""
-        return Source(path, None, given, f"--config={given} is ours, {path}{others}" if others else "")
-    others = f" (also there: {', '.join(candidates[1:])})" if candidates[1:] else ""
-    told = f"--config={given} is {candidates[0]}{others}" if others or given != candidates[0] else ""
+    is_path = given.endswith((".json", *_YAML)) and not theirs
+    if is_python or entry or is_path or os.path.isfile(path):
+        return Source(path, entry, _plain(path if is_python else entry or path), "")
+    path = configs.locate(given)
+    if is_ours:
+        told = f"--config={given} is ours, {path} (Graphcore's: {', '.join(theirs)})" if theirs else ""
+        return Source(path, None, given, told)
+    others = f" (also there: {', '.join(theirs[1:])})" if theirs[1:] else ""
+    told = f"--config={given} is {theirs[0]}{others}" if others or given != theirs[0] else ""
     return Source(path, None, _plain(path), told)
 
 
@@ -96,28 +82,23 @@ def _plain(path: str) -> str:
 def read_theirs(source: Source) -> tuple[dict[str, Any], Family | None]:
     """Returns (keys and values of a JSON or YAML file, the family of Graphcore's programs whose keys they
     are, None for ours). Raises ConfigError."""
-    entries = None
-    if not source.path.endswith(_YAML):
+    is_yaml = source.path.endswith(_YAML)
+    if is_yaml:
+        entries = read_yaml(source.path, "config")
+    else:
         entries = config_lib.read_json(source.path, "config", once=True)
         if entries.keys() - {"model"} <= config_lib.FIELDS.keys() | config_lib.REMOVED.keys():
             return entries, None
-    from official.graphcore import configuration_keys
-    from official.graphcore.configurations import family_of, flat
+    from official.graphcore import configuration_keys, configurations
 
-    if entries is not None:
-        configuration_keys.check_program(flat(entries), f"--config={source.path}")
-        return entries, family_of(entries)
-    entries = read_yaml(source.path, "config")
-    configuration_keys.check_program(flat(entries), f"--config={source.path}")
-    entry = source.entry or (next(iter(entries)) if len(entries) == 1 else source.name)
-    if all(isinstance(value, dict) for value in entries.values()):
+    configuration_keys.check_program(configurations.flat(entries), f"--config={source.path}")
+    if is_yaml and all(isinstance(value, dict) for value in entries.values()):
+        entry = source.entry or (next(iter(entries)) if len(entries) == 1 else source.name)
         if entry not in entries:
-            raise ConfigError(
-                f"--config={source.path} holds {', '.join(map(str, entries))}{suggest(entry, entries)}. Give"
-                " one: --config=FILE:NAME."
-            )
+            told = f"--config={source.path} holds {', '.join(map(str, entries))}{suggest(entry, entries)}"
+            raise ConfigError(f"{told}. Give one: --config=FILE:NAME.")
         entries = entries[entry]
-    return entries, family_of(entries)
+    return entries, configurations.family_of(entries)
 
 
 Layers = list[tuple[str, dict[str, Any]]]  # (source, {setting: value}), the lowest precedence first
@@ -146,19 +127,22 @@ def layers_of(
     Raises:
       ConfigError: for keys, options and values that are not known, and flags that contradict an option.
     """
-    title = f"--config={source.path}" if source else "command line"
-    ours = [] if family or not source else [(title, values)]
+    title, told = f"--config={source.path}" if source else "command line", []
+    if source and source.told:
+        told.append(source.told)
+    ours = [(title, values)] if source and not family else []
     below = {} if family else values
     base = {name: field.default for name, field in config_lib.FIELDS.items()} | below | given
+    of_ipus = [layer["ipu_options"] for layer in (below, given) if layer.get("ipu_options")]
+    base["ipu_options"] = " ".join(of_ipus)
     if family and source:
         base |= {"name": source.name, "half": _half(base)}
     asked = _checked(options, family)
     elsewhere = _of_other_devices(given, family)
     given = {name: value for name, value in given.items() if name not in elsewhere}
     if not family and not options and not elsewhere:
-        above = _by_task(given, base)
-        return [*ours, ("command line", above)], [source.told] if source and source.told else []
-    from official.graphcore import configurations
+        return [*ours, ("command line", _by_task(given, base))], told
+    from official.graphcore import configurations, rules
 
     theirs = configurations.translate(values if family else {}, family, title, asked, base)
     for name, value in elsewhere.items():
@@ -168,26 +152,24 @@ def layers_of(
         of_options |= {"num_train_epochs", "stop_steps"}
     if "model.vocab_size" in of_options:
         of_options.add("bert_config_file")  # whose model has another number of words here
-    below_options = {name for name in of_options - set(typed) if name in theirs.settings}
+    below_options = (of_options - set(typed)) & theirs.settings.keys()
     if "model" in theirs.settings and not family:
         theirs.settings["bert_config_file"] = base["bert_config_file"]
         below_options.add("bert_config_file")
     above = {name: value for name, value in given.items() if name not in below_options}
+    asked_of_ipus = {name: value for name, value in theirs.ipu_options.items() if name in of_options}
+    if asked_of_ipus and above.get("ipu_options") and "ipu_options" not in typed:
+        above["ipu_options"] += f" {rules.written(asked_of_ipus)}"
     above = _by_task(above, base | theirs.settings)
     _check_agreement(asked, family, theirs.settings, above)
-    all_of_them = base | theirs.settings | above
-    asks_to_answer = all_of_them["do_predict"] or all_of_them["do_eval"]
-    trains = "do_train" in above or theirs.settings.get("do_train")
-    if (
-        family
-        and family.name == "tf1"
-        and all_of_them["task"] != "pretrain"
-        and asks_to_answer
-        and not trains
-    ):
+    settled = base | theirs.settings | above
+    trains = "do_train" in above or theirs.settings.get("do_train") or settled["task"] == "pretrain"
+    if family and family.name == "tf1" and not trains and (settled["do_predict"] or settled["do_eval"]):
         theirs.settings["do_train"] = False  # fine-tuning there does only what is asked for
     layers = [*ours, (title if family else "command line", theirs.settings), ("command line", above)]
-    return layers, _told(source, family, theirs, above)
+    if source and family:
+        told.append(f"{source.path}: keys of Graphcore's {family.label} programs")
+    return layers, told + _told(theirs, above, is_theirs=family is not None)
 
 
 def _check_agreement(
@@ -195,41 +177,39 @@ def _check_agreement(
 ) -> None:
     """Raises ConfigError where an option sets the number of updates or the batch size, and a flag of the same
     command line contradicts it."""
-    from official.graphcore import configuration_keys, configurations
+    from official.graphcore import configuration_keys
 
-    table = configurations.table_for(family.name if family else None)
     settings = {**theirs, **above}
+    steps, epochs = (settings.get(name, 0) for name in ("num_steps_per_epoch", "num_train_epochs"))
+    size = settings.get("train_batch_size")
     for name, value in asked.items():
-        if table[name].to == "@steps":
-            steps, epochs = settings["num_steps_per_epoch"], settings["num_train_epochs"]
-            if steps * epochs != configuration_keys.count(value):
-                raise ConfigError(
-                    f"--{name}={value} is the number of updates, and num_steps_per_epoch={steps} x"
-                    f" num_train_epochs={epochs} are {steps * epochs}. Drop one of the flags."
-                )
-        batch = theirs.get("train_batch_size")
-        if table[name].to == "@global" and settings.get("train_batch_size") != batch:
-            raise ConfigError(
-                f"--{name}={value} and --train_batch_size={settings['train_batch_size']} are two sizes of a"
-                " batch. Drop one of the two flags."
-            )
+        term = _table(family)[name].to
+        if term == "@steps" and steps * epochs != configuration_keys.count(value):
+            product = f"num_steps_per_epoch={steps} x num_train_epochs={epochs} are {steps * epochs}"
+            told = f"--{name}={value} is the number of updates, and {product}"
+            raise ConfigError(f"{told}. Drop one of the flags.")
+        if term == "@global" and size != theirs.get("train_batch_size"):
+            told = f"--{name}={value} and --train_batch_size={size} are two sizes of a batch"
+            raise ConfigError(f"{told}. Drop one of the two flags.")
+
+
+def _table(family: Family | None) -> Mapping[str, Any]:
+    """Returns the options over a configuration of a family, {name: row}; None: over one of ours."""
+    from official.graphcore.configurations import table_for
+
+    return table_for(family.name if family else None)
 
 
 def _of_other_devices(given: Mapping[str, Any], family: Family | None) -> dict[str, Any]:
     """Returns the flags that are also options of theirs, and that the devices of this run do not support."""
-    default = config_lib.FIELDS["distribution_strategy"].default
-    backend = given.get("distribution_strategy", default)
+    fields = config_lib.FIELDS
+    backend = given.get("distribution_strategy", fields["distribution_strategy"].default)
     others = {
         name: value
         for name, value in given.items()
-        if name in config_lib.FIELDS and backend not in (config_lib.FIELDS[name].backends or (backend,))
+        if name in fields and backend not in (fields[name].backends or (backend,))
     }
-    if not others:
-        return {}
-    from official.graphcore.configurations import table_for
-
-    table = table_for(family.name if family else None)
-    return {name: value for name, value in others.items() if name in table}
+    return {name: value for name, value in others.items() if name in _table(family)}
 
 
 def _half(base: Mapping[str, Any]) -> str:
@@ -250,20 +230,18 @@ def _checked(options: Options, family: Family | None) -> dict[str, str | list[st
     Raises:
       ConfigError: for options unknown to this kind of configuration, and for missing values.
     """
-    if not options:
-        return {}
-    from official.graphcore import configuration_keys
-    from official.graphcore.configurations import table_for
-
     found = {}
-    table = table_for(family.name if family else None)
     for name, value in options:
+        table = _table(family)
+        if name not in table and name in config_lib.REMOVED:
+            raise ConfigError(f"--{name} is of earlier versions. Now {config_lib.REMOVED[name][1]}.")
         if name not in table:
             whose = f"a {family.label} configuration" if family else "a configuration of ours"
-            raise ConfigError(
-                f"Unknown flag --{name} over {whose}{suggest(name, [*config_lib.FIELDS, *table])}."
-            )
-        if value is None and not configuration_keys.may_lack_value(table[name]):
+            meant = suggest(name, [*config_lib.FIELDS, *table])
+            raise ConfigError(f"Unknown flag --{name} over {whose}{meant}.")
+        from official.graphcore.configuration_keys import may_lack_value
+
+        if value is None and not may_lack_value(table[name]):
             raise ConfigError(f"Missing value for flag --{name}.")
         found[name] = "true" if value is None else value
     return found
@@ -300,37 +278,27 @@ def check_variables(layers: Layers) -> None:
         return
     for name in _READ:
         path = values.get(name)
-        if not isinstance(path, str):
-            continue
-        found = _VARIABLE.search(path)
-        if found and not os.path.exists(path):
-            raise ConfigError(
-                f"{name}={path}: the environment variable {found[1]} is not set. Set it, or give"
-                f" --{name}=PATH."
-            )
+        found = _VARIABLE.search(path) if isinstance(path, str) and not os.path.exists(path) else None
+        if found:
+            told = f"{name}={path}: the environment variable {found[1]} is not set"
+            raise ConfigError(f"{told}. Set it, or give --{name}=PATH.")
 
 
 # ------------------------------------------------------------------------------------------------------------
 # Lines for people
 
 
-def _told(
-    source: Source | None, family: Family | None, theirs: configurations.Translation, above: dict[str, Any]
-) -> list[str]:
-    """Returns the lines about a translation: the file, a table key -> field -> value, and the keys without a
-    field."""
-    lines = [source.told] if source and source.told else []
-    if source and family:
-        lines.append(f"{source.path}: keys of Graphcore's {family.label} programs")
+def _told(theirs: configurations.Translation, above: dict[str, Any], is_theirs: bool) -> list[str]:
+    """Returns the lines about a translation: a table key -> field -> value, and the keys without a field."""
     flat_model = {f"model.{key}": value for key, value in theirs.settings.get("model", {}).items()}
-    settings = {**theirs.settings, **flat_model, **above}
+    settings = {**theirs.settings, **theirs.ipu_options, **flat_model, **above}
     over = set(above) | {name for line in theirs.lines if line.key.startswith("--") for name in line.fields}
     shown = [(line, _shown(line, settings, over)) for line in theirs.lines if line.fields]
     width = max((len(line.key) for line, _ in shown), default=0)
-    lines += [f"  {line.key:<{width}}  {_short(line.value):<18} -> {text}" for line, text in shown]
-    own = {name: theirs.settings[name] for name in theirs.added if name not in above}
+    lines = [f"  {line.key:<{width}}  {_short(line.value):<18} -> {text}" for line, text in shown]
+    own = {name: settings[name] for name in theirs.added if name not in above}
     added = ", ".join(f"{name}={_short(value)}" for name, value in own.items() if value is not None)
-    if added and family:
+    if added and is_theirs:
         lines.append(f"  and, which no key says: {added}")
     lines += [f"  {note}" for note in theirs.notes]
     reasons: dict[str, list[str]] = {}  # of the keys without a setting here; those only for IPUs last

@@ -1,6 +1,5 @@
 """`bert data glue`: GLUE's data, every file checked by its sha256, nothing fetched twice."""
 
-import dataclasses
 import hashlib
 import http.client
 import os
@@ -8,6 +7,7 @@ import shutil
 import urllib.error
 import urllib.request
 import zipfile
+from typing import Any, NamedTuple
 
 import tqdm
 
@@ -18,12 +18,11 @@ from official.io.writing import publish, replacing
 
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT_SECS = 60
-_PART = ".part"
+_GOES_ON = "goes on where it stopped"
 _SPLITS = [split for task in TASKS.values() for split in task.splits.values()]
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """A file on the server."""
 
     path: str  # below the base URL
@@ -94,60 +93,39 @@ def download(base_url: str, source: Source, path: str) -> None:
     """
     if os.path.exists(path) and sha256_of(path) == source.sha256:
         return
-    url = f"{base_url.rstrip('/')}/{source.path}"
-    part = path + _PART
+    url, part = f"{base_url.rstrip('/')}/{source.path}", f"{path}.part"
     try:
         if not os.path.exists(part) or os.path.getsize(part) != source.size:
             _transfer(url, source, part)
     except urllib.error.HTTPError as error:
-        raise ConfigError(
-            f"{url}: the server answers {error.code} {error.reason}. Try again later, or name a mirror with"
-            " --base_url."
-        ) from None
+        told = f"{url}: the server answers {error.code} {error.reason}"
+        raise ConfigError(f"{told}. Try again later, or name a mirror with --base_url.") from None
     except (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException) as error:
-        raise ConfigError(
-            f"{url} cannot be reached: {getattr(error, 'reason', None) or error}. Check the network and run"
-            " this again; it goes on where it stopped."
-        ) from None
+        told = f"{url} cannot be reached: {getattr(error, 'reason', None) or error}"
+        raise ConfigError(f"{told}. Check the network and run this again; it {_GOES_ON}.") from None
     size = os.path.getsize(part)
     if size < source.size:
-        raise ConfigError(
-            f"{url}: the transfer ended after {size:,} of {source.size:,} bytes. Run this again; it goes on"
-            " where it stopped."
-        )
+        told = f"{url}: the transfer ended after {size:,} of {source.size:,} bytes"
+        raise ConfigError(f"{told}. Run this again; it {_GOES_ON}.")
     received = sha256_of(part)
     if received != source.sha256:
         os.remove(part)
-        raise ConfigError(
-            f"{url} is not the published file: {size:,} bytes with sha256 {received}, expected"
-            f" {source.size:,} with {source.sha256}."
-        )
+        told = f"{url} is not the published file: {size:,} bytes with sha256 {received}"
+        raise ConfigError(f"{told}, expected {source.size:,} with {source.sha256}.")
     publish(part, path)
 
 
 def _transfer(url: str, source: Source, part: str) -> None:
     """Appends to `part` what is missing; starts anew where the server does not send parts of files."""
     done = os.path.getsize(part) if os.path.exists(part) else 0
-    if done > source.size:
-        done = 0
+    done = done if done <= source.size else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
     with urllib.request.urlopen(request, timeout=_TIMEOUT_SECS) as response:
-        resumed = done > 0 and response.status == http.client.PARTIAL_CONTENT
-        with (
-            open(part, "ab" if resumed else "wb") as file,
-            tqdm.tqdm(
-                desc=os.path.basename(source.path),
-                total=source.size,
-                initial=done if resumed else 0,
-                unit="B",
-                unit_scale=True,
-                disable=None,
-                leave=False,
-            ) as bar,
-        ):
-            while chunk := response.read(_CHUNK_BYTES):
-                file.write(chunk)
-                bar.update(len(chunk))
+        done = done if response.status == http.client.PARTIAL_CONTENT else 0
+        look: dict[str, Any] = {"desc": os.path.basename(source.path), "disable": None, "leave": False}
+        shown = tqdm.tqdm.wrapattr(response, "read", source.size, initial=done, **look)
+        with open(part, "ab" if done else "wb") as file, shown as stream:
+            shutil.copyfileobj(stream, file, _CHUNK_BYTES)
 
 
 def sha256_of(path: str) -> str:
@@ -174,17 +152,13 @@ def fetch_archive(base_url: str, data_dir: str, folder: str) -> None:
 def fetch_mrpc(base_url: str, data_dir: str) -> None:
     """Downloads the corpus as published and the ids of GLUE's dev set, and makes GLUE's three files of
     them."""
-    content = {}
-    for source, name in (
-        (MRPC_TRAIN, MRPC_TRAIN_AND_DEV),
-        (MRPC_TEST, "msr_paraphrase_test.txt"),
-        (MRPC_DEV_IDS, "dev_ids.tsv"),
-    ):
+    names, texts = (MRPC_TRAIN_AND_DEV, "msr_paraphrase_test.txt", "dev_ids.tsv"), []
+    for source, name in zip((MRPC_TRAIN, MRPC_TEST, MRPC_DEV_IDS), names):
         path = os.path.join(data_dir, "MRPC", name)
         download(base_url, source, path)
         with open(path, encoding="utf-8-sig", newline="") as file:
-            content[name] = file.read()
-    for name, text in format_mrpc(*content.values()).items():
+            texts.append(file.read())
+    for name, text in format_mrpc(*texts).items():
         path = os.path.join(data_dir, "MRPC", name)
         if not os.path.exists(path):
             outputs.write_file(path, text)
@@ -198,14 +172,13 @@ def format_mrpc(train: str, test: str, dev_ids: str) -> dict[str, str]:
       dev_ids: the two ids of the training rows that are GLUE's dev set, a pair per line.
     """
     header, *rows = _rows(train)
-    dev = {tuple(ids) for ids in _rows(dev_ids)}
-    is_dev = [tuple(row[1:3]) in dev for row in rows]
-    numbered = [[str(index), *row[1:]] for index, row in enumerate(_rows(test)[1:])]
+    ids = {tuple(pair) for pair in _rows(dev_ids)}
     tables = {
-        "train.tsv": [header, *(row for row, held_out in zip(rows, is_dev) if not held_out)],
-        "dev.tsv": [header, *(row for row, held_out in zip(rows, is_dev) if held_out)],
-        "test.tsv": [["index", *header[1:]], *numbered],
+        "train.tsv": [header, *(row for row in rows if tuple(row[1:3]) not in ids)],
+        "dev.tsv": [header, *(row for row in rows if tuple(row[1:3]) in ids)],
+        "test.tsv": [["index", *header[1:]]],
     }
+    tables["test.tsv"] += [[str(index), *row[1:]] for index, row in enumerate(_rows(test)[1:])]
     return {name: "".join("\t".join(row) + "\n" for row in table) for name, table in tables.items()}
 
 
@@ -232,12 +205,9 @@ def describe_rows(data_dir: str, folder: str) -> str:
     texts, headerless = [], {split.files[0] for split in _SPLITS if split.columns}
     for name, published in files_of(folder).items():
         with open(os.path.join(data_dir, name), "rb") as file:
-            lines = file.read().rstrip().count(b"\n") + 1
-        rows = lines - (name not in headerless)
-        texts.append(
-            f"{os.path.basename(name)} {rows:,} rows"
-            + ("" if rows == published else f" (published: {published:,})")
-        )
+            rows = file.read().rstrip().count(b"\n") + (name in headerless)
+        differs = "" if rows == published else f" (published: {published:,})"
+        texts.append(f"{os.path.basename(name)} {rows:,} rows{differs}")
     return ", ".join(texts)
 
 
@@ -250,6 +220,5 @@ def run_glue() -> None:
             done = fetch(flags.base_url, flags.data_dir, folder)
             print(f"{folder}: {done}: {describe_rows(flags.data_dir, folder)}.")
         except (OSError, zipfile.BadZipFile, KeyError) as error:
-            raise ConfigError(
-                f"--data_dir={flags.data_dir}, {folder}: {getattr(error, 'strerror', None) or error}."
-            ) from None
+            told = getattr(error, "strerror", None) or error
+            raise ConfigError(f"--data_dir={flags.data_dir}, {folder}: {told}.") from None

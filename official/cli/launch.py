@@ -8,6 +8,7 @@ in front: [1,RANK]<stdout>: or <stderr>:. Ctrl-C, SIGTERM and SIGHUP go to all p
 of the run: 1, 2, 3, 129, 130 and 143 end the job, anything else but 0 is a loss.
 """
 
+import functools
 import os
 import re
 import sys
@@ -16,7 +17,6 @@ from typing import Literal
 
 from official.cli import command_line, foreign
 from official.cli import flags as train_flags
-from official.config.table import Config
 from official.distribution import pipeline_plan
 from official.distribution.pipeline_plan import power_of_two
 from official.graphcore import poprun
@@ -52,14 +52,8 @@ class Main(command_line.Flags):
       copies: PATH,...: with --hosts, also print how these files and folders reach the same places there.
     """
 
-    RANGES = {
-        "instances_per_host": (1, 1024),
-        "max_restarts": (0, 10**6),
-        "host_timeout_secs": (0, 10**6),
-        "num_replicas": (1, 2**16),
-        "ipus_per_replica": (1, 2**16),
-        "num_ilds": (1, 2**16),
-    }
+    RANGES = dict(instances_per_host=(1, 1024), max_restarts=(0, 10**6), host_timeout_secs=(0, 10**6))
+    RANGES |= dict(num_replicas=(1, 2**16), ipus_per_replica=(1, 2**16), num_ilds=(1, 2**16))
     SHORT = {"passed": "x"}
     hosts: str | None = None
     instances_per_host: int = 1
@@ -112,31 +106,27 @@ def job_of(flags: Main, command: tuple[str, ...]) -> job.Job:
     ssh = tuple(flags.ssh.split())
     if not ssh:
         raise ConfigError("--ssh= is empty, expected a command such as ssh.")
-    order = job.Order(command, os.getcwd(), environment, ssh)
-    places = job.read_hosts(flags.hosts or "localhost", flags.instances_per_host)
-    return job.Job(places, flags.instances_per_host, order, flags.max_restarts, flags.host_timeout_secs)
+    per_host, restarts = flags.instances_per_host, flags.max_restarts
+    hosts = job.read_hosts(flags.hosts or "localhost", per_host)
+    return job.Job(hosts, per_host, command, os.getcwd(), environment, ssh, restarts, flags.host_timeout_secs)
 
 
 def main() -> int:
     flags, command = parse_flags(sys.argv[1:])
     if flags.print_poprun:
         plan, dialect = of_pods(flags, command)
-        if flags.topology:
-            print(poprun.draw(plan.topology()))
-        if plan.hosts and flags.preparation:
-            print(poprun.preparation(plan.hosts))
         copied = [path for path in flags.copies.split(",") if path]
-        if plan.hosts and copied:
-            print(poprun.copies(plan.hosts, copied))
-        print(poprun.command_line(plan, dialect, command))
+        printed = [poprun.draw(plan.topology())] if flags.topology else []
+        printed += [poprun.preparation(plan.hosts)] if plan.hosts and flags.preparation else []
+        printed += [poprun.copies(plan.hosts, copied)] if plan.hosts and copied else []
+        print("\n".join([*printed, poprun.command_line(plan, dialect, command)]))
         return 0
     started = job_of(flags, command)
     if flags.topology:
         print(poprun.draw(topology_of(flags, command)), flush=True)
-    if not command:
-        return 0
     name = command_line.program()
-    return job.run(started, lambda text: print(f"{name}: {text}", file=sys.stderr, flush=True))
+    say = functools.partial(print, f"{name}:", file=sys.stderr, flush=True)
+    return job.run(started, say) if command else 0
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -167,32 +157,23 @@ def of_pods(flags: Main, command: tuple[str, ...]) -> tuple[poprun.PodPlan, Dial
     replicas, ipus = flags.num_replicas, flags.ipus_per_replica
     is_local = False  # a number on the launcher's command line is that of the whole job
     if replicas is None or ipus is None:
-        config = _configuration(rest)
+        try:
+            config = train_flags.parse([*rest, "--distribution_strategy=ipu", "--plan"])
+        except ConfigError as error:
+            told = f"the command's replicas and IPUs are unknown ({str(error).rstrip('.')})"
+            raise ConfigError(f"{told}. Correct it, or give --num_replicas and --ipus_per_replica.") from None
         is_local = replicas is None and dialect.counts_local_replicas and program not in _OURS
-        replicas = replicas or config.ipu_replicas
+        replicas = replicas or config.ipu.replicas
         ipus = ipus or power_of_two(pipeline_plan.num_devices(config))
-    instances = _instances(flags, names, replicas * ipus, is_local)
+    # --instances_per_host for each host; without named hosts, one per IPU-Link domain
+    instances = max(1, len(names)) * flags.instances_per_host
+    if instances == 1 and not names:
+        instances = flags.num_ilds or (1 if is_local else poprun.link_domains(replicas * ipus))
     replicas *= instances if is_local else 1
-    plan = poprun.PodPlan(
-        names,
-        instances,
-        replicas,
-        ipus,
-        flags.num_ilds or poprun.link_domains(replicas * ipus),
-        _given(flags),
-        tuple(flags.passed),
-    )
+    domains = flags.num_ilds or poprun.link_domains(replicas * ipus)
+    plan = poprun.PodPlan(names, instances, replicas, ipus, domains, _given(flags), tuple(flags.passed))
     poprun.check(plan)
     return plan, dialect
-
-
-def _instances(flags: Main, names: tuple[str, ...], ipus: int, is_local: bool) -> int:
-    """Returns the number of instances: --instances_per_host for each host; without named hosts, one per
-    IPU-Link domain."""
-    if names or flags.instances_per_host > 1:
-        return max(1, len(names)) * flags.instances_per_host
-    domains = flags.num_ilds or poprun.link_domains(ipus)
-    return domains if not is_local or flags.num_ilds else 1
 
 
 def _given(flags: Main) -> dict[str, str]:
@@ -202,9 +183,8 @@ def _given(flags: Main) -> dict[str, str]:
     given = {name: str(getattr(flags, name)) for name in names if getattr(flags, name) is not None}
     for name, value in given.items():
         if not _VALUE.fullmatch(value):
-            raise ConfigError(
-                f"--{name}={value[:100]!r}, expected letters, digits and . , : / - or $NAME, the first no -."
-            )
+            expected = "letters, digits and . , : / - or $NAME, the first no -"
+            raise ConfigError(f"--{name}={value[:100]!r}, expected {expected}.")
     return given
 
 
@@ -226,10 +206,9 @@ def _local_replicas(command: tuple[str, ...]) -> int:
     if program not in _OURS:
         return 1
     try:
-        config = train_flags.parse([*rest, "--plan"])
+        return train_flags.parse([*rest, "--plan"]).num_gpus or 1
     except ConfigError:  # a process of several knows its place, the launcher has none
-        config = train_flags.parse([*rest, "--plan", "--distribution_strategy=mirrored"])
-    return max(1, config.num_gpus or 1)
+        return train_flags.parse([*rest, "--plan", "--distribution_strategy=mirrored"]).num_gpus or 1
 
 
 def split(command: tuple[str, ...]) -> tuple[str, list[str]]:
@@ -244,17 +223,6 @@ def split(command: tuple[str, ...]) -> tuple[str, list[str]]:
     if program == _IPU_MODULE and rest and not rest[0].startswith("-"):
         rest = [f"--config={rest[0]}", *rest[1:]]
     return program, rest
-
-
-def _configuration(words: list[str]) -> Config:
-    """Returns the configuration of a command that is to run on IPUs. Raises ConfigError."""
-    try:
-        return train_flags.parse([*words, "--distribution_strategy=ipu", "--plan"])
-    except ConfigError as error:
-        raise ConfigError(
-            f"the command's replicas and IPUs are unknown ({str(error).rstrip('.')}). Correct it, or give"
-            " --num_replicas and --ipus_per_replica."
-        ) from None
 
 
 def _family(words: list[str]) -> str:

@@ -21,12 +21,13 @@ def main() -> NoReturn:
     from official.cli import command_line, table
 
     arguments, sys.argv[:] = sys.argv[1:], ["bert"]
+    first, second, *_ = *arguments[:2], "", ""
     if arguments == ["--version"]:
         command_line.run(lambda: print(_version()))
-    if arguments and arguments[0] in _HELP:
+    if first in _HELP:
         command_line.run(lambda: print(table.help_text()))
-    if len(arguments) == 2 and arguments[0] in table.GROUPS and arguments[1] in _HELP:
-        command_line.run(lambda: print(table.group_help(arguments[0])))
+    if first in table.GROUPS and second in _HELP and len(arguments) == 2:
+        command_line.run(lambda: print(table.group_help(first)))
     try:
         command, rest = table.find(arguments)
     except ConfigError as error:

@@ -32,20 +32,29 @@ def check_picture_file(path: str, flag: str, overwrite: bool) -> None:
     check_output_file(path, flag, overwrite)
 
 
-def picture_format(path: str) -> str:
-    """Returns the format of a picture by the ending of its file: png, svg or pdf."""
-    return path.rpartition(".")[2].lower()
-
-
 def write_picture(path: str, figure: Any) -> None:
     """Writes a figure in the format of its file's ending. Raises ConfigError."""
     from official.reporting import plots
 
-    write_file(path, plots.render(figure, picture_format(path)))
+    write_file(path, plots.render(figure, path.rpartition(".")[2].lower()))
 
 
-def check_files(flags: argparse.Namespace, *names: str) -> None:
-    """Checks before the work that the files that flags name can be written. Raises ConfigError."""
+def write_chart(path: str, chart: Any) -> None:
+    """Writes a `charts.Chart` by itself. Raises ConfigError."""
+    from official.reporting import plots
+
+    with plots.style():
+        figure = plots.new_figure(8, 4)
+        figure.set_layout_engine("constrained")
+        plots.draw_chart(figure.add_subplot(), chart)
+        write_picture(path, figure)
+
+
+def check_files(flags: argparse.Namespace, *names: str, picture: str = "") -> None:
+    """Checks before the work that the files that flags name can be written, among them a picture. Raises
+    ConfigError."""
+    if picture and getattr(flags, picture):
+        check_picture_file(getattr(flags, picture), picture, flags.overwrite)
     for name in names:
         if getattr(flags, name):
             check_output_file(getattr(flags, name), name, flags.overwrite)
@@ -90,7 +99,7 @@ def write_bars(
     def draw() -> bytes:
         from official.reporting import measurement
 
-        return measurement.draw_bars([measurement.Bar(*bar) for bar in bars], title, unit, **limit)
+        return measurement.draw_bars(bars, title, unit, **limit)
 
     write_results(output, record, draw)
 

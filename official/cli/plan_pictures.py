@@ -13,8 +13,10 @@ from official.planning.description import device_label
 from official.reporting import palette
 from official.reporting.plan_figures import Bar, Schedule, plot_scaling, plot_schedules
 
-_COLORS = {"same_share": palette.BLUE, "same_batch": palette.VERMILION}
-_NAMES = {"same_share": "each host with its own batch", "same_batch": "all hosts share the batch of the run"}
+_CURVES = {
+    "same_share": ("each host with its own batch", palette.BLUE),
+    "same_batch": ("all hosts share the batch of the run", palette.VERMILION),
+}
 
 
 def write_picture(path: str, plan: dict) -> None:
@@ -24,24 +26,22 @@ def write_picture(path: str, plan: dict) -> None:
       path: of the file, .png, .svg or .pdf.
       plan: what `official.planning.plan.make_plan` returns.
     """
-    if not plan["scaling"]:
+    scaling = plan["scaling"]
+    if not scaling:
         write_schedule(path, plan)
         return
-    title = f"{plan['parameters'] / 1e6:.0f} M parameters, {plan['scaling']['gbps']:g} GB/s between hosts"
+    title = f"{plan['parameters'] / 1e6:.0f} M parameters, {scaling['gbps']:g} GB/s between hosts"
     unit = "predicted sequences a second, share of as many single hosts"
-    counted = f"hosts of {plan['scaling']['replicas_per_host']:,} replicas"
-    figure = plot_scaling(title, unit, counted, curves_of(plan))
-    outputs.write_picture(path, figure)
+    hosts = f"hosts of {scaling['replicas_per_host']:,} replicas"
+    outputs.write_picture(path, plot_scaling(title, unit, hosts, curves_of(plan)))
 
 
 def curves_of(plan: dict) -> dict[str, tuple[str, list[tuple[int, float]]]]:
     """Returns the curves of a plan's `scaling`, {name: (colour, [(hosts, efficiency)])}."""
-    curves = {}
-    for key, name in _NAMES.items():
-        points = [(row["hosts"], row[key]["efficiency"]) for row in plan["scaling"]["hosts"] if row[key]]
-        if points:
-            curves[name] = (_COLORS[key], points)
-    return curves
+    rows, curves = plan["scaling"]["hosts"], {}
+    for key, (name, color) in _CURVES.items():
+        curves[name] = color, [(row["hosts"], row[key]["efficiency"]) for row in rows if row[key]]
+    return {name: curve for name, curve in curves.items() if curve[1]}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -64,11 +64,8 @@ def write_schedule(path: str, plan: dict) -> None:
     label = device_label(plan["strategy"])
     panel = schedule_of(known, label, lambda work: flops[work.stage][work.backward] / unit, trains)
     if shown < pipeline["micro_batches"]:
-        note = (
-            f"{shown} of {pipeline['micro_batches']:,} micro batches; in all, devices wait"
-            f" {pipeline['bubble']:.1%}"
-        )
-        panel = dataclasses.replace(panel, note=note)
+        part, wait = f"{shown} of {pipeline['micro_batches']:,} micro batches", f"{pipeline['bubble']:.1%}"
+        panel = dataclasses.replace(panel, note=f"{part}; in all, devices wait {wait}")
     outputs.write_picture(path, plot_schedules([panel]))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import collections
+import bisect
 import glob
 import itertools
 import math
@@ -16,7 +16,7 @@ from official.io.errors import ConfigError, counted
 from official.io.files import is_remote
 from official.io.record_paths import find_files
 from official.io.writing import check_output_file
-from official.reporting import data_card
+from official.reporting import charts, data_card, palette
 
 # -----------------------------------------------------------------------------------------------------------
 # Vocabularies
@@ -40,11 +40,9 @@ def find_vocabulary(path: str | None, first_file: str):
         path = beside or (path if path and files.is_file(path) else None)
         do_lower_case = given.get("do_lower_case")
     path = path or beside
-    if not path:
-        return None
-    if isinstance(do_lower_case, bool):
+    if path and isinstance(do_lower_case, bool):
         return vocabulary.load_for_text(path, do_lower_case)
-    return vocabulary.load_vocabulary(path)
+    return vocabulary.load_vocabulary(path) if path else None
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -85,12 +83,8 @@ def write_card(path: str, folder: str, paths: list[str], summary=None, vocab_fil
     from official.data.pretraining import card  # late: it loads NumPy
 
     vocabulary = find_vocabulary(vocab_file, os.path.join(folder, "any"))
-    manifest = json_files.read_json_or_empty(os.path.join(folder, jobs.MANIFEST))
-    if (
-        vocabulary
-        and not vocab_file
-        and manifest.get("vocabulary_sha256", vocabulary.sha256) != vocabulary.sha256
-    ):
+    noted = json_files.read_json_or_empty(os.path.join(folder, jobs.MANIFEST)).get("vocabulary_sha256")
+    if vocabulary and not vocab_file and noted not in (None, vocabulary.sha256):
         vocabulary = None  # the file was changed since
     page = data_card.render(card.gather(folder, paths, vocabulary, summary))
     outputs.write_file(path, page.encode("utf-8", "replace"))  # names of files may be no UTF-8
@@ -149,128 +143,94 @@ def describe_records(summary, shares: dict, vocabulary) -> str:
         " {predictions_of_tokens:.2%} of the tokens: " + predicted,
     ]
     if summary.record_format == "packed":
-        used = summary.tokens / (summary.rows * summary.max_seq_length)
-        lines.append(
-            f"packed      {summary.rows:,} rows of {summary.records / summary.rows:.3f} examples, {used:.2%}"
-            " of their places used"
-        )
-    repeats = summary.repeats()
-    repeated = (
-        "repeated    {repeated_records:.2%} of the examples, {repeated_texts:.2%} of the texts (with other"
-        " masks)"
-    )
+        rows, used = f"{summary.rows:,} rows", summary.tokens / (summary.rows * summary.max_seq_length)
+        each = summary.records / summary.rows
+        lines.append(f"packed      {rows} of {each:.3f} examples, {used:.2%} of their places used")
+    repeats, estimates = summary.repeats(), ""
     if not repeats["exact"]:
         error = max(repeats["standard_errors"].values())
-        repeated += f": estimates, to within {error:.3%} two times in three"
-    return "\n".join([*lines, "random next {random_next:.2%}", repeated]).format(**shares)
+        estimates = f": estimates, to within {error:.3%} two times in three"
+    lines.append(
+        "repeated    {repeated_records:.2%} of the examples, {repeated_texts:.2%} of the texts (with other"
+        f" masks){estimates}"
+    )
+    return "\n".join([*lines, "random next {random_next:.2%}"]).format(**shares)
 
 
-def draw_tokens(axes, counts: dict[str, Any], title: str, unit: str) -> None:
-    """Draws {label: how many have 0, 1, 2 .. tokens}, each as shares, the first one filled."""
-    import numpy as np
-
-    from official.reporting import palette, plots
-
-    for number, ((label, values), color) in enumerate(zip(counts.items(), palette.COLORS)):
-        tokens, weights = np.arange(len(values)), np.asarray(values) / np.sum(values)
-        shares, edges = np.histogram(tokens, min(len(values) - 1, 64), (0, len(values)), weights=weights)
-        axes.stairs(shares, edges, fill=not number, color=color, label=label)
-    plots.write_head(axes, title, unit)
-    axes.set_xlabel("tokens")
-    if len(counts) > 1:
-        axes.legend(frameon=False, loc="best")
-
-
-def draw_lengths(lengths: dict, path: str) -> None:
-    """Draws histograms of the lengths, each as a share of its examples."""
-    from official.reporting import plots
-
-    with plots.style():
-        figure = plots.new_figure(8, 3.6)
-        labels = {"records": "these records", "compare_to": "compared with"}
-        named = {labels[name]: counts for name, counts in lengths.items()}
-        draw_tokens(figure.subplots(), named, "Tokens of an example", "share of the examples")
-        figure.tight_layout()
-        outputs.write_picture(path, figure)
+def chart_of_tokens(counts: dict[str, Any], title: str, unit: str) -> charts.Chart:
+    """Returns a chart of {label: how many have 0, 1, 2 .. tokens}, each as shares."""
+    curves = [
+        charts.Curve(label, data_card.histogram(dict(enumerate(values))), color)
+        for (label, values), color in zip(counts.items(), palette.COLORS)
+    ]
+    return charts.Chart(title, unit, curves, x_name="tokens, at most")
 
 
 def run_inspect() -> None:
     flags = Inspect.parse()
-    if flags.picture:
-        outputs.check_picture_file(flags.picture, "picture", flags.overwrite)
-    outputs.check_files(flags, "report", "report_page")
+    outputs.check_files(flags, "report", "report_page", picture="picture")
     engines.check(flags)
-    if flags.work_dir and flags.engine != "ray":
-        raise ConfigError(f"--work_dir={flags.work_dir} needs --engine=ray.")
-    if flags.work_dir and not os.path.isdir(flags.work_dir):
-        raise ConfigError(f"--work_dir={flags.work_dir} is not a folder of this machine.")
+    folder = flags.work_dir
+    if folder and flags.engine != "ray":
+        raise ConfigError(f"--work_dir={folder} needs --engine=ray.")
+    if folder and not os.path.isdir(folder):
+        raise ConfigError(f"--work_dir={folder} is not a folder of this machine.")
     if flags.spread and (flags.picture or flags.report_page):
         raise ConfigError("--spread excludes --picture and --report_page, which are about one data set.")
     command_line.configure_logging()
-    if flags.spread:
-        show_spread(flags)
-        return
     # After the flags are checked: TensorFlow takes seconds to load.
     from official.data.pretraining import inspection
     from official.data.pretraining.summary import largest_gap
 
-    paths = {"records": find_files(",".join(flags.files))}
-    if flags.compare_to:
-        paths["compare_to"] = find_files(flags.compare_to, "compare_to")
-    vocabulary = find_vocabulary(flags.vocab_file, paths["records"][0])
+    patterns = {"records": flags.files} | ({"compare_to": [flags.compare_to]} if flags.compare_to else {})
+    groups = {name: _data_sets(given, name, flags.spread) for name, given in patterns.items()}
+    first = next(iter(groups["records"].values()))
+    vocabulary = find_vocabulary(flags.vocab_file, first[0])
     with engines.opened(flags) as engine:
+
+        def summarized(paths: list[str]):
+            summary = inspection.summarize(paths, vocabulary, engine, folder)
+            return summary.shares() if flags.spread else summary
+
         summaries = {
-            name: inspection.summarize(found, vocabulary, engine, flags.work_dir)
-            for name, found in paths.items()
+            name: {each: summarized(paths) for each, paths in group.items()} for name, group in groups.items()
         }
-    report: dict[str, Any] = {}
-    for name, summary in summaries.items():
-        names = ("files", "records", "rows", "bytes", "record_format", "max_seq_length", "predictions")
-        report[name] = {each: getattr(summary, each) for each in (*names, "tokens")}
-        report[name] |= {"shares": summary.shares(), "repeats": summary.repeats()}
-        report[name]["lengths"] = summary.lengths.tolist()
-        print(describe_records(summary, report[name]["shares"], vocabulary), end="\n\n")
-    lengths = {name: summary.lengths for name, summary in summaries.items()}
-    if flags.compare_to:
-        report["largest_gap_of_lengths"] = largest_gap(*lengths.values())
-        print(f"largest gap between the distributions of lengths: {report['largest_gap_of_lengths']:.4f}\n")
-    if vocabulary and flags.examples:
-        for example in inspection.first_examples(paths["records"][0], flags.examples, vocabulary):
-            print(example.text())
-    if flags.picture:
-        draw_lengths(lengths, flags.picture)
-    if flags.report:
-        outputs.write_json(flags.report, report)
-    if flags.report_page:
-        folder = os.path.dirname(paths["records"][0])
-        write_card(flags.report_page, folder, paths["records"], summaries["records"], flags.vocab_file)
-
-
-def show_spread(flags: Inspect) -> None:
-    """Prints, and writes to --report, the mean and the spread of the shares of several data sets."""
-    from official.data.pretraining import inspection
-
-    groups = {"records": data_sets(flags.files)}
-    if flags.compare_to:
-        groups["compare_to"] = data_sets([flags.compare_to], "compare_to")
-    vocabulary = find_vocabulary(flags.vocab_file, next(iter(groups["records"].values()))[0])
-    with engines.opened(flags) as engine:
-        shares = {
-            name: {
-                each: inspection.summarize(paths, vocabulary, engine, flags.work_dir).shares()
-                for each, paths in group.items()
-            }
-            for name, group in groups.items()
-        }
-    report = spread_report(shares)
-    print(spread_table(report))
+    if flags.spread:
+        report = spread_report(summaries)
+        print(spread_table(report))
+    else:
+        report = {}
+        for name, group in summaries.items():
+            summary = group[""]
+            names = ("files", "records", "rows", "bytes", "record_format", "max_seq_length", "predictions")
+            report[name] = {each: getattr(summary, each) for each in (*names, "tokens")}
+            report[name] |= {"shares": summary.shares(), "repeats": summary.repeats()}
+            report[name]["lengths"] = summary.lengths.tolist()
+            print(describe_records(summary, report[name]["shares"], vocabulary), end="\n\n")
+        lengths = [group[""].lengths for group in summaries.values()]
+        if flags.compare_to:
+            gap = report["largest_gap_of_lengths"] = largest_gap(*lengths)
+            print(f"largest gap between the distributions of lengths: {gap:.4f}\n")
+        if vocabulary and flags.examples:
+            for example in inspection.first_examples(first[0], flags.examples, vocabulary):
+                print(example.text())
+        if flags.picture:
+            counts = dict(zip(("these records", "compared with"), lengths))
+            chart = chart_of_tokens(counts, "Tokens of an example", "share of the examples")
+            outputs.write_chart(flags.picture, chart)
+        if flags.report_page:
+            page, beside = flags.report_page, os.path.dirname(first[0])
+            write_card(page, beside, first, summaries["records"][""], flags.vocab_file)
     if flags.report:
         outputs.write_json(flags.report, report)
 
 
-def data_sets(patterns: list[str], flag: str = "") -> dict[str, list[str]]:
-    """Returns {name: files} of the data sets that patterns stand for: every folder, and every file that is
-    named or matched by a glob, is one."""
+def _data_sets(patterns: list[str], name: str, each_alone: bool) -> dict[str, list[str]]:
+    """Returns {name: files} of the data sets that patterns stand for: all are one, without a name, or
+    `each_alone` every folder, and every file that is named or matched by a glob."""
+    flag = name if name == "compare_to" else ""
+    if not each_alone:
+        return {"": find_files(",".join(patterns), flag)}
     parts = [part.strip() for pattern in patterns for part in pattern.split(",") if part.strip()]
     names = [name for part in parts for name in (not is_remote(part) and sorted(glob.glob(part))) or [part]]
     return {name: find_files(name, flag) for name in names}
@@ -297,11 +257,10 @@ def spread_report(groups: dict[str, dict[str, dict[str, float]]]) -> dict[str, A
     if len(groups) == 2:
         report["differences"] = {}
         for share in report["records"]["spread"]:
-            ours, theirs = (group["spread"][share] for name, group in report.items() if name in groups)
-            variances = [
-                report[name]["spread"][share]["deviation"] ** 2 / len(sets) for name, sets in groups.items()
-            ]
-            difference, error = ours["mean"] - theirs["mean"], math.sqrt(sum(variances))
+            ours, theirs = (report[name]["spread"][share] for name in groups)
+            difference = ours["mean"] - theirs["mean"]
+            counts = map(len, groups.values())
+            error = math.sqrt(sum(each["deviation"] ** 2 / n for each, n in zip((ours, theirs), counts)))
             errors = difference / error if error else None
             report["differences"][share] = {"difference": difference, "standard_errors": errors}
     return report
@@ -309,27 +268,21 @@ def spread_report(groups: dict[str, dict[str, dict[str, float]]]) -> dict[str, A
 
 def spread_table(report: dict[str, Any]) -> str:
     """Returns the spread as text, a line for each share; then the differences of the means."""
-
-    def line(name: str, *cells: str) -> str:
-        return f"  {name:22}" + "".join(f"{cell:>12}" for cell in cells)
-
-    def shown(share: str, value: float) -> str:
-        return f"{value:.1f}" if share == "median_length" else f"{value:.3%}"
-
-    lines = []
+    tables = []
     for name, group in report.items():
+        values = group.get("spread", group)
+        title = "difference of the means, and how many of its standard errors it is"
         if "spread" in group:
-            lines.append(f"{name}: {len(group['data_sets'])} data sets, each by itself")
-            lines.append(line("", "mean", "deviation", "lowest", "highest"))
-            for share, values in group["spread"].items():
-                lines.append(line(share, *(shown(share, value) for value in values.values())))
-    if "differences" in report:
-        lines.append("difference of the means, and how many of its standard errors it is")
-        for share, values in report["differences"].items():
-            errors = values["standard_errors"]
-            errors = "-" if errors is None else f"{errors:.1f}"
-            lines.append(line(share, shown(share, values["difference"]), errors))
-    return "\n".join(lines)
+            title = f"{name}: {len(group['data_sets'])} data sets, each by itself"
+        columns = [("", "share", "")] + [(each, each, "") for each in next(iter(values.values()))]
+        rows = []
+        for share, numbers in values.items():
+            look = ".1f" if share == "median_length" else ".3%"
+            looks = {each: ".1f" if each == "standard_errors" else look for each in numbers}
+            shown = {each: None if v is None else format(v, looks[each]) for each, v in numbers.items()}
+            rows.append({"share": share, **shown})
+        tables += [title, outputs.table(columns, rows)]
+    return "\n".join(tables)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -368,18 +321,16 @@ def read_examples(path: str, record_format: str):
         raise ConfigError(f"--input_files: {error}") from None
 
 
-def picked_examples(files: list[str], record_format: str, counts: list[int], positions: list[int]):
+def picked_examples(paths: list[str], record_format: str, counts: list[int], positions: list[int]):
     """Yields the examples at sorted positions, counted over all files; a file is read up to the last one that
     it holds."""
-    left = collections.deque(positions)
     first = 0
-    for path, count in zip(files, counts):
-        examples = enumerate(read_examples(path, record_format), first)
-        while left and left[0] < first + count:
-            position, example = next(examples)
-            if position == left[0]:
-                left.popleft()
-                yield example
+    for path, count in zip(paths, counts):
+        begin, end = (bisect.bisect_left(positions, each) for each in (first, first + count))
+        examples, previous = read_examples(path, record_format), first - 1
+        for position in positions[begin:end]:
+            yield next(itertools.islice(examples, position - previous - 1, None))
+            previous = position
         first += count
 
 
@@ -405,9 +356,8 @@ def write_records(path: str, records) -> None:
             for record in records:
                 writer.write(record)
     except (OSError, tf.errors.OpError) as error:
-        raise ConfigError(
-            f"--output_file={path} cannot be written: {getattr(error, 'strerror', None) or error}."
-        ) from None
+        told = getattr(error, "strerror", None) or error
+        raise ConfigError(f"--output_file={path} cannot be written: {told}.") from None
 
 
 def _progress(examples, what: str):
@@ -424,10 +374,8 @@ def run_eval_set() -> None:
 
     paths = record_files.find_files(flags.input_files, "input_files")
     if os.path.realpath(flags.output_file) in map(os.path.realpath, paths):
-        raise ConfigError(
-            f"--output_file={flags.output_file} is one of --input_files={flags.input_files}. Give another"
-            " name."
-        )
+        told = f"--output_file={flags.output_file} is one of --input_files={flags.input_files}"
+        raise ConfigError(f"{told}. Give another name.")
     folder = os.path.dirname(flags.output_file)
     vocabulary = record_paths.find_vocabulary(paths)
     record_paths.check_vocabulary(folder, vocabulary, flags.overwrite)
@@ -437,20 +385,15 @@ def run_eval_set() -> None:
     for number, path in enumerate(paths, start=1):
         title = f"counting, file {number} of {len(paths)}"
         counts.append(sum(1 for _ in _progress(read_examples(path, record_format), title)))
-    examples = sum(counts)
-    if examples < flags.num_samples:
-        raise ConfigError(
-            f"--input_files={flags.input_files} holds {examples:,} examples, fewer than"
-            f" --num_samples={flags.num_samples:,}."
-        )
-    positions = [index * examples // flags.num_samples for index in range(flags.num_samples)]
+    examples, picks = sum(counts), flags.num_samples
+    if examples < picks:
+        told = f"--input_files={flags.input_files} holds {examples:,} examples"
+        raise ConfigError(f"{told}, fewer than --num_samples={picks:,}.")
+    positions = [index * examples // picks for index in range(picks)]
     picked = picked_examples(paths, record_format, counts, positions)
     write_records(flags.output_file, copied(_progress(picked, "copying"), record_format, states))
     record_paths.put_vocabulary(folder, vocabulary)
-    print(
-        f"{flags.output_file}: {flags.num_samples:,} of the {examples:,} examples of {len(paths):,}"
-        f" file{'s' * (len(paths) > 1)}."
-    )
+    print(f"{flags.output_file}: {picks:,} of the {examples:,} examples of {counted(len(paths), 'file')}.")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -497,8 +440,7 @@ def pack_files(flags: Any) -> dict:
     """Writes the packed records; returns the numbers of the plan with those of the files."""
     from official.data.packing import creation  # after the flags are checked: it loads TensorFlow
 
-    given = {name: getattr(flags, name) for name in creation.Job.__dataclass_fields__}
-    manifest = creation.pack_records(creation.Job(**given))
+    manifest = creation.pack_records(flags.make(creation.Job))
     write_card_beside(flags.output_dir, [os.path.join(flags.output_dir, name) for name in manifest["files"]])
     names = ("packs", "sequences", "split_packs", "efficiency", "speedup", "sequences_per_pack")
     numbers = {**manifest["plan"], **{name: manifest[name] for name in names}}
@@ -506,52 +448,37 @@ def pack_files(flags: Any) -> dict:
     return numbers
 
 
-def draw_plan(numbers: dict, path: str) -> None:
-    """Draws the tokens of the sequences and of the planned rows, and the padding before and after."""
-    from official.reporting import palette, plots
-
-    with plots.style():
-        figure = plots.new_figure(8, 3.6)
-        lengths, shares = figure.subplots(1, 2, width_ratios=[3, 2])
-        counts = {"a sequence": numbers["lengths"], "a packed row": numbers["tokens_of_rows"]}
-        draw_tokens(lengths, counts, "Before and after", "share of the sequences, share of the rows")
-        padding = [numbers["padding_before"], numbers["padding_after"]]
-        bars = shares.bar(["one a row", "packed"], padding, color=palette.COLORS[:2])
-        shares.bar_label(bars, [f"{share:.1%}" for share in padding])
-        plots.write_head(shares, "Padding", "share of the places of a row")
-        shares.set_ylim(0, 1.1 * max(*padding, 0.01))
-        figure.tight_layout()
-        outputs.write_picture(path, figure)
-
-
 def run_pack() -> None:
     flags = Pack.parse()
-    if flags.histogram and (flags.input_files or flags.output_dir):
+    plans, has_files = flags.histogram, (bool(flags.input_files), bool(flags.output_dir))
+    if plans and any(has_files):
         raise ConfigError("--histogram only plans. Drop it, or --input_files and --output_dir.")
-    if not flags.histogram and not (flags.input_files and flags.output_dir):
+    if not plans and not all(has_files):
         raise ConfigError("Give --input_files and --output_dir, or --histogram to plan only.")
-    outputs.check_files(flags, "report")
-    if flags.picture:
-        outputs.check_picture_file(flags.picture, "picture", flags.overwrite)
+    outputs.check_files(flags, "report", picture="picture")
     command_line.configure_logging()
-    numbers = {"algorithm": flags.algorithm}
+    numbers: dict[str, Any] = {"algorithm": flags.algorithm}
     if flags.histogram:
-        from official.data.packing import plan
+        from official.data.packing import algorithms
 
-        histogram = plan.read_histogram(flags.histogram)
-        planned = plan.plan_by_algorithm(histogram, flags.algorithm, flags.max_sequences_per_pack)
-        numbers |= plan.describe(histogram, planned)
+        histogram = algorithms.read_histogram(flags.histogram)
+        planned = algorithms.plan_by_algorithm(histogram, flags.algorithm, flags.max_sequences_per_pack)
+        numbers |= algorithms.describe(histogram, planned)
     else:
         numbers |= pack_files(flags)
     by = f" by {numbers['algorithm']}" if numbers["algorithm"] else ""
-    text = (
+    print(
         "{packs:,} rows of {max_seq_length} tokens hold {sequences:,} sequences, {speedup:.4f} a row,"
         " {sequences_per_pack} at most (bound by the lengths: {bound:.4f}).\n"
         "Efficiency {efficiency:.5f}: padding {padding_before:.2%} before, {padding_after:.2%} after. Planned"
-        " in {secs:.3f} s{by}."
+        " in {secs:.3f} s{by}.".format(**numbers, by=by)
     )
-    print(text.format(**numbers, by=by))
     if flags.report:
         outputs.write_json(flags.report, numbers)
     if flags.picture:
-        draw_plan(numbers, flags.picture)
+        counts = {
+            f"a sequence ({numbers['padding_before']:.1%} padding)": numbers["lengths"],
+            f"a packed row ({numbers['padding_after']:.1%})": numbers["tokens_of_rows"],
+        }
+        chart = chart_of_tokens(counts, "Before and after", "share of the sequences, share of the rows")
+        outputs.write_chart(flags.picture, chart)

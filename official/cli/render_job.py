@@ -10,12 +10,9 @@ flags, its batches over all replicas, and that it saves where what it saves is k
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 from official.cli import command_line, flags, outputs
 from official.config.backends import BACKENDS
@@ -27,9 +24,7 @@ from official.io.files import is_remote
 from official.io.writing import check_output_file
 from official.launching import manifests
 
-_OF_THE_FILE = ("output", "overwrite")
 _INDENT = "  "
-_EVERY = ("name", "image", "namespace")
 
 
 class Main(command_line.Flags):
@@ -66,34 +61,17 @@ class Main(command_line.Flags):
     """
 
     POSITIONAL = ("command",)
-    RANGES = {
-        "workers": (1, 100_000),  # the most pods of an Indexed Job
-        "gpus": (0, 1024),
-        "instances": (1, manifests.MOST_IPUS),
-        "port": (1, 2**16 - 1),
-        "max_restarts": (0, 10_000),
-        "grace_secs": (1, 86_400),
-    }
+    RANGES = dict(workers=(1, 100_000), gpus=(0, 1024), instances=(1, manifests.MOST_IPUS))
+    RANGES |= dict(port=(1, 2**16 - 1), max_restarts=(0, 10_000), grace_secs=(1, 86_400))
+    OF = (manifests.Job,)
     kind: str
-    image: str
     name: str = "bert"
-    namespace: str | None = None
-    workers: int = manifests.Job.workers
-    gpus: int = manifests.Job.gpus
     tpu_type: str = "tpu-v3-device"
     tpu_topology: str = "2x2"
-    ipus: int = manifests.Job.ipus
-    ipus_per_replica: int = manifests.Job.ipus_per_replica
-    instances: int = manifests.Job.instances
-    ipu_image: str | None = None
-    cpu: str | None = None
-    memory: str | None = None
     shm: str | None = None
     volume: list[str] = []
     env: list[str] = []
     node_label: list[str] = []
-    port: int = manifests.Job.port
-    max_restarts: int = manifests.Job.max_restarts
     grace_secs: int | None = None
     check_command: bool = True
     output: str | None = None
@@ -123,34 +101,30 @@ def _read(flags: Main, given: set[str], command: list[str]) -> manifests.Job:
     """Returns the job that flags ask for. Raises ConfigError."""
     kinds = manifests.KINDS
     if flags.kind not in kinds:
-        raise ConfigError(
-            f"--kind={flags.kind[:40]} is not one of {', '.join(kinds)}{suggest(flags.kind, kinds)}."
-        )
-    kind = kinds[flags.kind]
+        meant = suggest(flags.kind, kinds)
+        raise ConfigError(f"--kind={flags.kind[:40]} is not one of {', '.join(kinds)}{meant}.")
     for name in sorted(given):
         others = [each for each, row in kinds.items() if name in row.takes]
         if others and flags.kind not in others:
-            raise ConfigError(
-                f"--{name} is not for --kind={flags.kind}, but for {', '.join(others)}. Drop it."
-            )
-    told: dict[str, Any] = {name: getattr(flags, name) for name in (*_EVERY, *kind.takes, *kind.defaults)}
-    left = {name: default for name, default in kind.defaults.items() if told[name] is None}
+            told = f"--{name} is not for --kind={flags.kind}, but for {', '.join(others)}"
+            raise ConfigError(f"{told}. Drop it.")
+    kind = kinds[flags.kind]
+    taken = {name: getattr(flags, name) for name in ("name", "image", "namespace", *kind.takes)}
+    for name, default in kind.defaults.items():
+        taken[name] = default if getattr(flags, name) is None else getattr(flags, name)
     volumes = []
     for text in flags.volume:
         claim, _, place = text.partition(":")
         path = place.removesuffix(":ro")
         volumes.append(manifests.Volume(claim, path, is_read_only=path != place))
+    variables, labels = _read_pairs(flags.env, "env"), _read_pairs(flags.node_label, "node_label")
     return manifests.Job(
-        command=tuple(command),
-        volumes=tuple(volumes),
-        variables=_read_pairs(flags.env, "env"),
-        node_labels=_read_pairs(flags.node_label, "node_label"),
-        **{**told, **left},
+        command=tuple(command), volumes=tuple(volumes), variables=variables, node_labels=labels, **taken
     )
 
 
 def _read_pairs(texts: list[str], flag: str) -> dict[str, str]:
-    pairs = {}
+    pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals or name in pairs:
@@ -164,17 +138,12 @@ def _comments(flags: Main, given: set[str], command: tuple[str, ...], plan: str)
     """Returns the lines above the documents: the batches, and the command that makes them again."""
     words = ["bert", "render-job"]
     for name, value in vars(flags).items():
-        if name in given and name not in _OF_THE_FILE:
+        if name in given - {"output", "overwrite"}:
             words += [f"--{name}={each}" for each in (value if isinstance(value, list) else [value])]
     words += [] if flags.check_command else ["--no-check_command"]
+    lines = [f"{line} \\" for line in manifests.wrapped([*words, "--", *command], _INDENT)]
     submit = f"{_INDENT}  | kubectl {manifests.KINDS[flags.kind].submit} -f -"
-    first = [plan, ""] if plan else []
-    return [
-        *first,
-        *(f"{line} \\" for line in manifests.wrapped([*words, "--", *command], _INDENT)),
-        submit,
-        "",
-    ]
+    return [*([plan, ""] if plan else []), *lines, submit, ""]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -194,10 +163,9 @@ def with_sdk(job: manifests.Job) -> manifests.Job:
     if arguments(job.command) is not None:
         return dataclasses.replace(job, ipu_image=job.ipu_image or SDK_IMAGE)
     if job.ipu_image:
-        raise ConfigError(
-            f"--ipu_image={job.ipu_image} is for a command of bert train, received"
-            f" {' '.join(job.command)[:60]!r}, which runs in --image. Drop --ipu_image."
-        )
+        told = f"--ipu_image={job.ipu_image} is for a command of bert train"
+        received = f"{' '.join(job.command)[:60]!r}, which runs in --image"
+        raise ConfigError(f"{told}, received {received}. Drop --ipu_image.")
     return job
 
 
@@ -212,11 +180,16 @@ def check_command(kind: str, job: manifests.Job) -> str:
     Returns:
       A line about its batches; empty for another command, which is not looked at.
     """
+    from unittest import mock  # late: few commands need it
+
     given = arguments(job.command)
     if given is None:
         return ""
+    # That of the job's first process, as far as it says who and where it is.
+    starts = ("TF_CONFIG", "BERT_", "JOB_", "SLURM_", "OMPI_", "PMI", "POPDIST_")
+    left = {name: value for name, value in os.environ.items() if not name.startswith(starts)}
     try:
-        with _environment_of_a_pod(kind, job):
+        with mock.patch.dict(os.environ, {**left, **manifests.place(kind, job, rank=0)}, clear=True):
             # Of a plan neither the data nor devices are asked for.
             config = flags.read([*given, "--plan"], os.environ).config
     except flags.HelpRequested:
@@ -226,38 +199,18 @@ def check_command(kind: str, job: manifests.Job) -> str:
     return batches.describe()
 
 
-@contextlib.contextmanager
-def _environment_of_a_pod(kind: str, job: manifests.Job) -> Iterator[None]:
-    """Makes the environment that of the job's first process, as far as it says who and where it is."""
-    kept = dict(os.environ)
-    for name in kept:
-        if name == "TF_CONFIG" or name.startswith(("BERT_", "JOB_", "SLURM_", "OMPI_", "PMI", "POPDIST_")):
-            del os.environ[name]
-    os.environ.update(manifests.place(kind, job, rank=0))
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(kept)
-
-
 def _workers(config: Config, job: manifests.Job) -> BatchPlan:
     """Returns the batches of workers. Raises ConfigError where they would not train together."""
     backend = BACKENDS[config.distribution_strategy]
     if config.worker_hosts is not None or config.task_index is not None:
-        raise ConfigError(
-            "--worker_hosts and --task_index are not for a manifest, which says both. Drop them."
-        )
+        raise ConfigError("--worker_hosts and --task_index are for no manifest, which says both. Drop them.")
     if job.workers > 1 and not backend.several_processes:
-        raise ConfigError(
-            f"distribution_strategy={backend.name} keeps to itself: each of the {job.workers} workers would"
-            " train alone. Add --distribution_strategy=multi_worker_mirrored."
-        )
+        told = f"distribution_strategy={backend.name} keeps to itself: each of the {job.workers} workers"
+        raise ConfigError(f"{told} would train alone. Add --distribution_strategy=multi_worker_mirrored.")
     if config.num_gpus not in (None, job.gpus):
-        raise ConfigError(
-            f"--gpus={job.gpus} and num_gpus={config.num_gpus} of the command differ. Give"
-            f" --gpus={config.num_gpus}, or add --num_gpus={job.gpus} to the command."
-        )
+        ours, theirs = f"--gpus={job.gpus}", f"num_gpus={config.num_gpus}"
+        told = f"{ours} and {theirs} of the command differ. Give --gpus={config.num_gpus}, or"
+        raise ConfigError(f"{told} add --num_gpus={job.gpus} to the command.")
     return lay_out(config, job.workers, job.workers * max(job.gpus, 1), noted=None)[0]
 
 
@@ -275,13 +228,14 @@ def _ipus(config: Config, job: manifests.Job) -> BatchPlan:
     """Returns the batches of IPUs. Raises ConfigError where the command has others."""
     if not BACKENDS[config.distribution_strategy].graphcore_rules:
         raise ConfigError("--kind=ipujob trains on IPUs. Add --distribution_strategy=ipu to the command.")
-    if config.ipu_replicas != job.ipu_replicas:
+    if config.ipu.replicas != job.ipu_replicas:
         raise ConfigError(
             f"--ipus={job.ipus} / --ipus_per_replica={job.ipus_per_replica} = {job.ipu_replicas} replicas,"
-            f" the command has ipu_replicas={config.ipu_replicas}. Give"
-            f" --ipus={config.ipu_replicas * job.ipus_per_replica}, or --ipu_replicas={job.ipu_replicas}."
+            f" the command has --ipu_options=replicas={config.ipu.replicas}. Give"
+            f" --ipus={config.ipu.replicas * job.ipus_per_replica}, or"
+            f' --ipu_options="replicas={job.ipu_replicas}".'
         )
-    return make_batch_plan(config, config.ipu_replicas)
+    return make_batch_plan(config, config.ipu.replicas)
 
 
 _CHECKS = {"tpu_job": _tpu, "ipujob": _ipus}

@@ -41,9 +41,7 @@ class Compare(command_line.Flags):
 
 def run_compare() -> None:
     flags = Compare.parse()
-    if flags.output:
-        outputs.check_picture_file(flags.output, "output", flags.overwrite)
-    outputs.check_files(flags, "json")
+    outputs.check_files(flags, "json", picture="output")
     # After the flags are checked: these load TensorFlow.
     from official.reporting import comparison, convergence
 
@@ -51,14 +49,12 @@ def run_compare() -> None:
         raise ConfigError(f"--ruleset={flags.ruleset} is not one of {', '.join(convergence.RULESETS)}.")
     runs = comparison.read_runs(flags.folders)
     values = comparison.compare(runs, flags.target)
-    texts = [comparison.format_comparison(values)]
+    print(comparison.format_comparison(values))
     if flags.mlperf:
         values["mlperf"] = convergence.score(runs, flags.ruleset)
-        texts.append(convergence.format_score(values["mlperf"]))
-    print("\n\n".join(texts))
+        print(f"\n{convergence.format_score(values['mlperf'])}")
     if flags.output:
-        figure = comparison.plot_comparison(runs, flags.target)
-        outputs.write_picture(flags.output, figure)
+        outputs.write_picture(flags.output, comparison.plot_comparison(runs, flags.target))
         print(f"\n{flags.output}")
     if flags.json:
         outputs.write_json(flags.json, values)
@@ -107,14 +103,9 @@ def record_of(model_dir: str) -> dict:
     folders = [model_dir]
     if repeats > 1:
         folders = [os.path.join(model_dir, f"run-{number}") for number in range(1, repeats + 1)]
+    found = {"command": read_file(folders[0], "command.txt").strip(), "seed": seed, "repeats": repeats}
     evaluations = [_evaluations(folder) for folder in folders]
-    return {
-        "command": read_file(folders[0], "command.txt").strip(),
-        "seed": seed,
-        "repeats": repeats,
-        "result": result,
-        "evaluations": evaluations if repeats > 1 else evaluations[0],
-    }
+    return {**found, "result": result, "evaluations": evaluations if repeats > 1 else evaluations[0]}
 
 
 def _evaluations(folder: str) -> list[dict]:

@@ -12,7 +12,7 @@ from official.data.glue.tasks import TASKS, GlueTask
 from official.data.squad import evaluation, squad_files
 from official.io.errors import ConfigError
 from official.io.writing import check_output_file
-from official.reporting import palette, plots
+from official.reporting import charts, palette
 
 _TITLES = {
     "pr_exact": "Precision and recall, exact match",
@@ -74,13 +74,7 @@ class SquadV2(command_line.Flags):
     """
 
     POSITIONAL = ("data", "predictions")
-    SHORT = {
-        "na_prob_file": "n",
-        "na_prob_thresh": "t",
-        "out_file": "o",
-        "out_image_dir": "p",
-        "verbose": "v",
-    }
+    SHORT = dict(na_prob_file="n", na_prob_thresh="t", out_file="o", out_image_dir="p", verbose="v")
     data: str
     predictions: str
     na_prob_file: str | None = None
@@ -114,54 +108,38 @@ def _draw(
     gold: squad_files.GoldAnswers, predictions: dict[str, str], na_probs: dict[str, float], folder: str
 ) -> dict[str, float]:
     """Writes the pictures; returns the average precisions."""
-    curves = evaluation.precision_recall(gold.answers, predictions, na_probs)
+    found = evaluation.precision_recall(gold.answers, predictions, na_probs)
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out_image_dir={folder}: {error.strerror or error}.") from None
-    pictures = {name: _draw_curve(curve, _TITLES[name]) for name, curve in curves.items()}
+    for name, curve in found.items():
+        points = [(100 * recall, value) for recall, value in zip(curve.recalls, curve.precisions)]
+        _draw_line(folder, name, _TITLES[name], "precision", points, "recall, percent")
     for name, has_answer in (("hasAns", True), ("noAns", False)):
-        ids = [
-            key for key, answers in gold.answers.items() if bool(answers) == has_answer and key in na_probs
-        ]
-        if ids:
-            pictures[f"na_prob_hist_{name}"] = _draw_histogram([na_probs[key] for key in ids], name)
-    for name, picture in pictures.items():
-        outputs.write_file(os.path.join(folder, f"{name}.png"), picture)
-    return {f"{name}_ap": curve.average for name, curve in curves.items()}
+        ids = [key for key, answers in gold.answers.items() if bool(answers) == has_answer]
+        values = [min(int(20 * na_probs[key]), 19) for key in ids if key in na_probs]  # bins of 5 percent
+        points = [(5 * (each + 1), values.count(each) / len(values)) for each in range(20) if values]
+        if values:
+            title, x_name = f"No-answer probability, {name}", "probability of no answer, percent at most"
+            _draw_line(folder, f"na_prob_hist_{name}", title, "share of the questions", points, x_name)
+    return {f"{name}_ap": curve.average for name, curve in found.items()}
 
 
-def _draw_curve(curve: evaluation.Curve, title: str) -> bytes:
-    figure = plots.new_figure(6.4, 4.8)
-    axes = figure.add_subplot(
-        title=title, xlabel="recall", ylabel="precision", xlim=(0, 1.05), ylim=(0, 1.05)
-    )
-    axes.step(curve.recalls, curve.precisions, color=palette.BLUE, where="post")
-    axes.fill_between(curve.recalls, curve.precisions, step="post", alpha=0.2, color=palette.BLUE)
-    return plots.render(figure, "png")
-
-
-def _draw_histogram(values: list[float], name: str) -> bytes:
-    figure = plots.new_figure(6.4, 4.8)
-    title, label = f"No-answer probability, {name}", "probability of no answer"
-    axes = figure.add_subplot(title=title, xlabel=label, ylabel="share of the questions")
-    axes.hist(values, weights=[1 / len(values)] * len(values), bins=20, range=(0, 1), color=palette.BLUE)
-    return plots.render(figure, "png")
+def _draw_line(folder: str, name: str, title: str, unit: str, points: list, x_name: str) -> None:
+    chart = charts.Chart(title, unit, [charts.Curve("", points, palette.BLUE)], x_name=x_name, x_last=100)
+    outputs.write_chart(os.path.join(folder, f"{name}.png"), chart)
 
 
 def _explain(gold: squad_files.GoldAnswers, predictions: dict[str, str]) -> None:
     """Says on stderr how many questions were evaluated, and how they were answered, by their kinds."""
     scores = evaluation.score_v2(gold.answers, predictions)
     print(f"{len(gold.answers):,} questions, {len(scores.exact):,} with a prediction", file=sys.stderr)
-    for kinds in (
-        evaluation.by_question_word(gold.questions, scores),
-        evaluation.by_answer_length(gold.answers, scores),
-    ):
-        for name, values in kinds.items():
-            print(
-                f"  {name:10} {values['count']:6,}  exact {values['exact']:6.2f}  f1 {values['f1']:6.2f}",
-                file=sys.stderr,
-            )
+    words = evaluation.by_question_word(gold.questions, scores)
+    lengths = evaluation.by_answer_length(gold.answers, scores)
+    for name, values in [*words.items(), *lengths.items()]:
+        text = "{count:6,}  exact {exact:6.2f}  f1 {f1:6.2f}".format(**values)
+        print(f"  {name:10} {text}", file=sys.stderr)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -194,18 +172,12 @@ class GlueSubmission(command_line.Flags):
 
 def find_predictions(task: GlueTask, folders: list[str]) -> str | None:
     """Returns the file of a task, None where no folder has it. Raises ConfigError where two have it."""
-    paths = sorted(
-        {
-            os.path.realpath(path): path
-            for path in (os.path.join(folder, task.submission_file) for folder in folders)
-            if os.path.isfile(path)
-        }.values()
-    )
-    if len(paths) > 1:
-        raise ConfigError(
-            f"--predictions: {' and '.join(paths)} are both there. Name the folder of one of them only."
-        )
-    return paths[0] if paths else None
+    paths = [os.path.join(folder, task.submission_file) for folder in folders]
+    found = sorted({os.path.realpath(path): path for path in paths if os.path.isfile(path)}.values())
+    if len(found) > 1:
+        told = f"{' and '.join(found)} are both there"
+        raise ConfigError(f"--predictions: {told}. Name the folder of one of them only.")
+    return found[0] if found else None
 
 
 def _report(task: GlueTask, flags) -> tuple[str | None, str | None]:
@@ -236,9 +208,8 @@ def run_glue_submission() -> None:
     paths = [path for path, _ in reports if path]
     wrong = [wrong for _, wrong in reports if wrong]
     if wrong:
-        raise ConfigError(
-            f"nothing is written, {len(wrong)} of {len(TASKS)} files are not right: {'; '.join(wrong)}."
-        )
+        told = f"nothing is written, {len(wrong)} of {len(TASKS)} files are not right"
+        raise ConfigError(f"{told}: {'; '.join(wrong)}.")
     if not paths:
         raise ConfigError(f"--predictions={' '.join(flags.predictions)} has no file of predictions.")
     buffer = io.BytesIO()

@@ -8,7 +8,6 @@ is served: a greater one that appears takes its place. SIGTERM and Ctrl-C stop t
 answered what it has accepted. Log lines go to stderr, a JSON object each.
 """
 
-import dataclasses
 import re
 from typing import TYPE_CHECKING
 
@@ -55,53 +54,18 @@ class Main(command_line.LowerCaseFlag, command_line.LengthFlag, ask.InferenceFla
       grace_secs: When the server stops: for the requests that it has accepted.
     """
 
-    RANGES = {
-        "port": (0, 65535),
-        "batch_delay_ms": (0, 10_000),
-        "max_batch_size": (1, 4096),
-        "max_batch_tokens": (1, 2**24),
-        "max_queue": (1, 10**6),
-        "max_request_bytes": (1024, 2**28),
-        "max_instances": (1, 10**5),
-        "max_text_chars": (1, 2**24),
-        "max_connections": (1, 10**5),
-        "request_timeout_secs": _SECS,
-        "idle_timeout_secs": _SECS,
-        "body_timeout_secs": _SECS,
-        "poll_secs": (0.1, 86400),
-        "grace_secs": (0, 86400),
-    }
-    export_dir: str
+    RANGES = dict(port=(0, 65535), poll_secs=(0.1, 86400), grace_secs=(0, 86400))
+    RANGES |= dict.fromkeys(("request_timeout_secs", "idle_timeout_secs", "body_timeout_secs"), _SECS)
+    RANGES |= dict(batch_delay_ms=(0, 10_000), max_batch_size=(1, 4096), max_batch_tokens=(1, 2**24))
+    RANGES |= dict(max_queue=(1, 10**6), max_request_bytes=(1024, 2**28), max_instances=(1, 10**5))
+    RANGES |= dict(max_text_chars=(1, 2**24), max_connections=(1, 10**5))
+    OF = (Endpoint, Limits)
     vocab_file: str | None = None
     methods: str | None = None
     model_name: str = "bert"
-    host: str = Endpoint.host
-    port: int = Endpoint.port
     token_file: str | None = None
     allowed_hosts: str | None = None
     allowed_origins: str | None = None
-    batch_delay_ms: float = Limits.batch_delay_ms
-    max_batch_size: int = Limits.max_batch_size
-    max_batch_tokens: int = Limits.max_batch_tokens
-    max_queue: int = Limits.max_queue
-    max_request_bytes: int = Limits.max_request_bytes
-    max_instances: int = Limits.max_instances
-    max_text_chars: int = Limits.max_text_chars
-    max_connections: int = Limits.max_connections
-    request_timeout_secs: float = Limits.request_timeout_secs
-    idle_timeout_secs: float = Limits.idle_timeout_secs
-    body_timeout_secs: float = Limits.body_timeout_secs
-    poll_secs: float = Endpoint.poll_secs
-    grace_secs: float = Limits.grace_secs
-
-
-def parse_flags() -> Main:
-    flags = Main.parse()
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", flags.model_name):
-        raise ConfigError(
-            f"--model_name={flags.model_name[:100]}, expected 1 to 64 letters, digits, '_', '.' and '-'."
-        )
-    return flags
 
 
 def read_token(path: str) -> bytes:
@@ -119,19 +83,18 @@ def read_token(path: str) -> bytes:
     return token
 
 
-def place_of(flags: Main) -> Endpoint:
+def settings_of(flags: Main) -> tuple[Endpoint, Limits]:
+    """Returns the address of the server and its limits. Raises ConfigError."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", flags.model_name):
+        raise ConfigError(
+            f"--model_name={flags.model_name[:100]}, expected 1 to 64 letters, digits, '_', '.' and '-'."
+        )
     token = read_token(flags.token_file) if flags.token_file else None
-    hosts, origins = (
-        [part.strip() for part in (given or "").split(",") if part.strip()]
-        for given in (flags.allowed_hosts, flags.allowed_origins)
-    )
-    return Endpoint(
-        flags.export_dir, flags.model_name, flags.host, flags.port, token, flags.poll_secs, hosts, origins
-    )
-
-
-def limits_of(flags: Main) -> Limits:
-    return Limits(**{field.name: getattr(flags, field.name) for field in dataclasses.fields(Limits)})
+    allowed = {
+        name: [part.strip() for part in (getattr(flags, name) or "").split(",") if part.strip()]
+        for name in ("allowed_hosts", "allowed_origins")
+    }
+    return flags.make(Endpoint, model=flags.model_name, token=token, **allowed), flags.make(Limits)
 
 
 def loading_of(flags: Main) -> "Loading":
@@ -145,12 +108,12 @@ def loading_of(flags: Main) -> "Loading":
 
 
 def main() -> int:
-    flags = parse_flags()
+    flags = Main.parse()
+    endpoint, limits = settings_of(flags)
     check_installed("the server", "serve", "prometheus_client", "tornado")
     from official.serving.server import reading
 
     reading.start_ahead()  # it loads TensorFlow while this process does, too
     from official.serving.server import application
 
-    place, limits, loading = place_of(flags), limits_of(flags), loading_of(flags)
-    return application.run(place, limits, loading, lambda line: print(line, flush=True))
+    return application.run(endpoint, limits, loading_of(flags), lambda line: print(line, flush=True))

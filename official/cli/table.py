@@ -89,14 +89,13 @@ def find(arguments: list[str]) -> tuple[Command, list[str]]:
 
     Underscores count as hyphens. Raises ConfigError where there is none.
     """
-    first = _hyphened(arguments[0]) if arguments else ""
+    first, second, *_ = *map(_hyphened, arguments[:2]), "", ""
     if first in COMMANDS:
         return COMMANDS[first], arguments[1:]
-    names = list(dict.fromkeys(command.group or command.name for command in _ROWS))
     if first not in GROUPS:
+        names = list(dict.fromkeys(command.group or command.name for command in _ROWS))
         problem = f"unknown command {arguments[0][:100]!r}" if arguments else "a command is missing"
         raise ConfigError(f"{problem}{suggest(first, names)}. It is one of {', '.join(names)}. See --help.")
-    second = _hyphened(arguments[1]) if len(arguments) > 1 else ""
     if f"{first} {second}" in COMMANDS:
         return COMMANDS[f"{first} {second}"], arguments[2:]
     if first in DEFAULTS and (not second or second.startswith("-")):
@@ -104,7 +103,7 @@ def find(arguments: list[str]) -> tuple[Command, list[str]]:
     if first == "benchmark" and second in PROGRAMS:
         raise ConfigError(f"benchmark {second} is a program of a checkout: python {PROGRAMS[second]}.")
     names = members(first)
-    problem = "" if not second else f" {arguments[1][:100]!r} is unknown{suggest(second, names)}:"
+    problem = f" {arguments[1][:100]!r} is unknown{suggest(second, names)}:" if second else ""
     raise ConfigError(f"{first}:{problem} give one of {', '.join(names)}. See bert {first} --help.")
 
 
@@ -115,10 +114,8 @@ def members(group: str) -> list[str]:
 
 def help_text() -> str:
     """Returns all commands, a line each; of a group, its second words."""
-    rows = {}
-    for command in _ROWS:
-        name = command.group or command.name
-        rows[name] = f"{GROUPS[name]}: {', '.join(members(name))}" if command.group else command.help
+    rows = {command.group or command.name: command.help for command in _ROWS}
+    rows |= {group: f"{text}: {', '.join(members(group))}" for group, text in GROUPS.items()}
     lines = [f"  {name:<11} {text}" for name, text in rows.items()]
     first, last = "BERT on TensorFlow 2.  bert COMMAND [flags]", "bert COMMAND --help shows its flags."
     return "\n".join([first, "", *lines, "", last])
@@ -126,8 +123,7 @@ def help_text() -> str:
 
 def group_help(group: str) -> str:
     """Returns the commands of a group, a line each."""
-    rows = [(command.name, command.help) for command in _ROWS if command.group == group]
-    lines = [f"  {name:<26} {text}" for name, text in rows]
+    lines = [f"  {command.name:<26} {command.help}" for command in _ROWS if command.group == group]
     without = [f"Without NAME: {DEFAULTS[group]}."] if group in DEFAULTS else []
     last = f"bert {group} NAME --help shows its flags."
     return "\n".join([f"bert {group} NAME [flags]: {GROUPS[group]}", "", *lines, "", *without, last])

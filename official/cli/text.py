@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
 import os
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 from official.cli import command_line, outputs, records
-from official.io import engines, files
+from official.data.pretraining import examples, plan
+from official.data.text import preparation, read_counts
+from official.data.text.documents import ReadCounts, read_documents
+from official.io import engines, files, jobs
 from official.io.errors import ConfigError, counted
 from official.io.writing import check_output_file
 
-if TYPE_CHECKING:
-    from official.data.text.documents import ReadCounts
-
+Splitting = Literal["auto", "always", "never"]
 
 # -----------------------------------------------------------------------------------------------------------
 # bert data create
@@ -61,78 +62,53 @@ class Create(command_line.TextFlags, command_line.LowerCaseFlag, command_line.En
     """
 
     # Graphcore's names of the flags
-    ALIASES = {
-        "input_file": "input_files",
-        "sequence_length": "max_seq_length",
-        "mask_tokens": "max_predictions_per_seq",
-        "duplication_factor": "dupe_factor",
-        "mlm_prob": "masked_lm_prob",
-        "seed": "random_seed",
-    }
+    ALIASES = dict(input_file="input_files", sequence_length="max_seq_length", seed="random_seed")
+    ALIASES |= dict(mask_tokens="max_predictions_per_seq", duplication_factor="dupe_factor")
+    ALIASES |= dict(mlm_prob="masked_lm_prob")
     LISTS = ("output_file",)
+    OF = (examples.ExampleRules, plan.Job)
     output_dir: str | None = None
     output_file: str | None = None
-    vocab_file: str
-    drop_duplicates: bool = False
-    mixture: str | None = None
-    max_seq_length: int = 128
-    max_predictions_per_seq: int = 20
-    dupe_factor: int = 10
-    masked_lm_prob: float = 0.15
-    short_seq_prob: float = 0.1
-    do_whole_word_mask: bool = False
-    random_seed: int = 12345
-    sentence_splitting: Literal["auto", "always", "never"] = "auto"
-    eval_share: float | None = None
+    sentence_splitting: Splitting = "auto"
     side: Literal["train", "eval"] | None = None
     record_format: Literal["plain", "compact"] = "plain"
-    remask: bool = False
-    pad_position_value: int | None = None
-    num_shards: int | None = None
-    overwrite: bool = False
 
 
 def create_flags() -> Create:
     parser = Create.parser()
     flags = parser.parse()
+    shards, padding = flags.num_shards, flags.pad_position_value
     if bool(flags.output_dir) == bool(flags.output_file):
         raise ConfigError("Give one of --output_dir=DIR and --output_file=FILES. See --help.")
+    if flags.output_file and shards:
+        raise ConfigError(f"num_shards={shards} excludes --output_file, which names the files.")
+    if flags.remask and flags.record_format != "plain":
+        told = f"--remask and --record_format={flags.record_format} exclude each other"
+        raise ConfigError(f"{told}. Drop one of the two.")
+    if padding is not None and not flags.remask:
+        raise ConfigError(f"pad_position_value={padding} needs --remask.")
     if flags.output_file:
-        if flags.num_shards:
-            raise ConfigError(f"num_shards={flags.num_shards} excludes --output_file, which names the files.")
         for path in flags.output_file.split(","):
             check_output_file(path, "output_file", flags.overwrite)
         # the values of Graphcore's commands
         for name, value in {"dupe_factor": 6, "random_seed": 1984, "do_lower_case": False}.items():
             if name not in parser.given:
                 setattr(flags, name, value)
-    if flags.remask and flags.record_format != "plain":
-        raise ConfigError(
-            f"--remask and --record_format={flags.record_format} exclude each other. Drop one of the two."
-        )
-    if flags.pad_position_value is not None and not flags.remask:
-        raise ConfigError(f"pad_position_value={flags.pad_position_value} needs --remask.")
     return flags
 
 
 def run_create() -> None:
-    given = create_flags()
-    engines.load_ahead(given, "official.data.pretraining.creation")
-    flags = vars(given)
+    flags = create_flags()
+    engines.load_ahead(flags, "official.data.pretraining.creation")
     command_line.configure_logging()
-    named = flags.pop("output_file")
-    paths = named.split(",") if named else []
+    paths = flags.output_file.split(",") if flags.output_file else []
     if paths:
-        flags |= {"num_shards": len(paths), "output_dir": f"{paths[0]}.unfinished"}
-    if flags["remask"]:
-        flags["record_format"] = "remask"
-    from official.data.pretraining import creation, examples, plan  # after the flags are checked
+        flags.num_shards, flags.output_dir = len(paths), f"{paths[0]}.unfinished"
+    from official.data.pretraining import creation  # after the flags are checked
 
-    rules = {name: flags.pop(name) for name in examples.ExampleRules.__dataclass_fields__}
-    job = plan.Job(rules=examples.ExampleRules(**rules), **flags)
-    if creation.is_finished(job):
-        print(f"All of this is done already in {job.output_dir}; nothing is written.")
-    manifest = creation.create_pretraining_data(job)
+    kept = {"record_format": "remask"} if flags.remask else {}
+    job = flags.make(plan.Job, rules=flags.make(examples.ExampleRules), **kept)
+    manifest = run_once(creation.create_pretraining_data, job)
     show_manifest(manifest)
     made = [os.path.join(job.output_dir, name) for name in manifest["files"]]
     if not paths:
@@ -143,38 +119,43 @@ def run_create() -> None:
     shutil.rmtree(job.output_dir)
 
 
-def print_counts(manifest: dict, *names: str) -> None:
-    """Prints the counts of a manifest that are not zero, and those of the pages that were left out."""
-    from official.data.text import read_counts
+def run_once(make: Callable[[Any], dict], job: Any) -> dict:
+    """Returns the manifest of a job, and says so where all of it was done before."""
+    rounds = len(jobs.rounds)
+    manifest = make(job)
+    if len(jobs.rounds) == rounds:
+        print(f"All of this is done already in {job.output_dir}; nothing is written.")
+    return manifest
 
+
+def print_counts(manifest: dict, *names: str) -> None:
+    """Prints the counts of a manifest that are not zero, those of the pages that were left out, and the bytes
+    that could not be decoded, with their files."""
     for name in (*names, *read_counts.PAGES_LEFT_OUT):
         if manifest.get(name):
             print(f"{name}: {manifest[name]:,}")
+    if manifest.get("undecodable_bytes"):
+        files_of_them = read_counts.describe_undecodable(manifest["inputs"])
+        print(f"undecodable_bytes: {manifest['undecodable_bytes']:,} ({files_of_them})")
 
 
 def show_manifest(manifest: dict) -> None:
     """Prints what was counted, the sum of it last."""
-    from official.data.text import read_counts
-
     left_out = ("skipped_lines", "skipped_sentences", "cut_documents", "other_side_documents")
     print_counts(manifest, *left_out, "duplicate_documents")
-    undecodable = ""
-    if manifest["undecodable_bytes"]:
-        print(f"undecodable_bytes: {read_counts.describe_undecodable(manifest['inputs'])}")
-        undecodable = f"; {manifest['undecodable_bytes']:,} undecodable bytes left out"
     for name, source in manifest.get("sources", {}).items():
         print(
-            f"{name}: {source['documents']:,} documents, {source['tokens']:,} tokens, {source['copies']:.2f}"
-            f" copies, {source['reached_share']:.2%} of the text that was cut ({source['wanted_share']:.2%}"
-            " wanted)."
+            "{name}: {documents:,} documents, {tokens:,} tokens, {copies:.2f} copies, {reached_share:.2%} of"
+            " the text that was cut ({wanted_share:.2%} wanted).".format(name=name, **source)
         )
-    text_files = counted(manifest["input_files"], "text file")
-    made = f"{counted(manifest['instances'], 'example')} in {counted(len(manifest['files']), 'file')}"
-    read = (
-        "{documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, {unknown_share:.2%} of them"
+    left = manifest["undecodable_bytes"]
+    print(
+        f"{counted(manifest['instances'], 'example')} in {counted(len(manifest['files']), 'file')} from"
+        f" {counted(manifest['input_files'], 'text file')}:"
+        " {documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, {unknown_share:.2%} of them"
         " [UNK]".format(**manifest)
+        + (f"; {left:,} undecodable bytes left out." if left else ".")
     )
-    print(f"{made} from {text_files}: {read}{undecodable}.")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -198,34 +179,20 @@ class Prepare(command_line.TextFlags, command_line.EngineFlags):
       overwrite: Replace the files of an earlier run in --output_dir.
     """
 
-    output_dir: str
-    eval_share: float = 0.005
-    min_sentences: int = 2
-    sentence_splitting: Literal["auto", "always", "never"] = "auto"
-    overwrite: bool = False
+    OF = (preparation.Job,)
+    sentence_splitting: Splitting = "auto"
 
 
 def run_prepare() -> None:
     flags = Prepare.parse()
     engines.load_ahead(flags, "official.data.text.preparation")
     command_line.configure_logging()
-    from official.data.text import preparation, read_counts  # after the flags are checked
-
-    job = preparation.Job(**vars(flags))
-    if preparation.is_finished(job):
-        print(f"All of this is done already in {job.output_dir}; nothing is written.")
-    manifest = preparation.prepare(job)
+    job = flags.make(preparation.Job)
+    manifest = run_once(preparation.prepare, job)
     print_counts(manifest, "short_documents", "empty_sentences", "skipped_lines", "cut_documents")
-    if manifest.get("undecodable_bytes"):
-        print(
-            f"undecodable_bytes: {manifest['undecodable_bytes']:,}"
-            f" ({read_counts.describe_undecodable(manifest['inputs'])})"
-        )
     for side in preparation.SPLITS:
-        print(
-            f"{side}: {manifest.get(f'{side}_documents', 0):,} documents,"
-            f" {manifest.get(f'{side}_sentences', 0):,} sentences."
-        )
+        documents, sentences = (manifest.get(f"{side}_{what}", 0) for what in ("documents", "sentences"))
+        print(f"{side}: {documents:,} documents, {sentences:,} sentences.")
     records.write_card_beside(job.output_dir, [])
 
 
@@ -258,28 +225,31 @@ def run_corpus() -> None:
     from official.data.text import docstring_corpus
 
     flags = Corpus.parse()
-    if not 0 < flags.eval_share < 1:
-        raise ConfigError(f"--eval_share={flags.eval_share} is out of range. Allowed: above 0, below 1.")
-    for name in ("train.txt", "eval.txt", "corpus.json"):
-        check_output_file(os.path.join(flags.output_dir, name), "output_dir", flags.overwrite)
-    counts = docstring_corpus.CorpusCounts()
-    train, evaluation = docstring_corpus.build_corpus(flags.sources.split(","), flags.eval_share, counts)
+    share = flags.eval_share
+    if not 0 < share < 1:
+        raise ConfigError(f"--eval_share={share} is out of range. Allowed: above 0, below 1.")
+    paths = [os.path.join(flags.output_dir, name) for name in ("train.txt", "eval.txt", "corpus.json")]
+    for path in paths:
+        check_output_file(path, "output_dir", flags.overwrite)
+    train, evaluation, counts = docstring_corpus.build_corpus(flags.sources.split(","), share)
     if not train or not evaluation:
         raise ConfigError(
-            f"--sources={flags.sources} --eval_share={flags.eval_share}: {len(train)} documents to train on"
-            f" and {len(evaluation)} to evaluate on, expected one each at least. Add sources, or change"
+            f"--sources={flags.sources} --eval_share={share}: {len(train)} documents to train on and"
+            f" {len(evaluation)} to evaluate on, expected one each at least. Add sources, or change"
             " --eval_share."
         )
-    summary: dict[str, Any] = {"sources": flags.sources, "eval_share": flags.eval_share}
+    summary: dict[str, Any] = {"sources": flags.sources, "eval_share": share}
     told = []
-    for name, documents in (("train", train), ("eval", evaluation)):
+    for path, documents in zip(paths, (train, evaluation)):
         text = "\n\n".join("\n".join(document) for document in documents) + "\n"
-        outputs.write_file(os.path.join(flags.output_dir, f"{name}.txt"), text)
+        outputs.write_file(path, text)
         sentences, size = sum(map(len, documents)), len(text.encode())
-        summary[name] = {"documents": len(documents), "sentences": sentences, "bytes": size}
-        told.append(f"{name}.txt: {len(documents):,} documents, {sentences:,} sentences, {size:,} bytes.")
-    summary |= dataclasses.asdict(counts)
-    outputs.write_file(os.path.join(flags.output_dir, "corpus.json"), json.dumps(summary, indent=2) + "\n")
+        row = dict(documents=len(documents), sentences=sentences, bytes=size)
+        name = os.path.basename(path)
+        summary[name.removesuffix(".txt")] = row
+        told.append(f"{name}: " + ", ".join(f"{count:,} {what}" for what, count in row.items()) + ".")
+    summary |= counts
+    outputs.write_file(paths[2], json.dumps(summary, indent=2) + "\n")
     print("\n".join(told))
 
 
@@ -314,14 +284,12 @@ def read_sentences(patterns: str, most: int, counts: ReadCounts, text_field: str
     .. one."""
     import tqdm
 
-    from official.data.text.documents import read_documents
-
     step, kept = 1, []
     paths = files.find_files(patterns, "input_files")
     size = sum(files.sizes(paths))
     with tqdm.tqdm(total=size, desc="Reading", unit="B", unit_scale=True, delay=0.5) as bar:
-        documents = read_documents(paths, counts, text_field=text_field)
-        for number, sentence in enumerate(itertools.chain.from_iterable(documents)):
+        read = read_documents(paths, counts, text_field=text_field)
+        for number, sentence in enumerate(itertools.chain.from_iterable(read)):
             if number % step == 0:
                 kept.append(sentence)
             if len(kept) > most:
@@ -331,8 +299,6 @@ def read_sentences(patterns: str, most: int, counts: ReadCounts, text_field: str
 
 
 def run_vocab() -> None:
-    from official.data.text import read_counts
-    from official.data.text.documents import ReadCounts
     from official.data.word_pieces import vocabulary_building
 
     flags = Vocab.parse()
@@ -350,11 +316,8 @@ def run_vocab() -> None:
     for path in configs:
         outputs.write_file(path, json.dumps({"do_lower_case": flags.do_lower_case}) + "\n")
     outputs.write_file(flags.output_file, "\n".join(built.words) + "\n")
-    if counts.undecodable_bytes:
-        print(
-            f"undecodable_bytes: {counts.undecodable_bytes:,}"
-            f" ({read_counts.describe_undecodable(read_counts.listed(counts.by_file))})"
-        )
+    inputs = read_counts.listed(counts.by_file)
+    print_counts({"undecodable_bytes": counts.undecodable_bytes, "inputs": inputs})
     print(
         f"{len(built.words):,} word pieces from {len(sentences):,} sentences: {built.learned:,} learned,"
         f" {built.unused:,} [unusedN] entries added; their characters are those of {built.covered:.2%} of the"

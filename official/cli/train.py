@@ -54,15 +54,13 @@ def main(arguments: list[str]) -> int:
     except flags.HelpRequested as text:
         print(text)
         return 0
-    except ConfigError as error:
-        for title, names in error.details.items():
+    except (ConfigError, PeerError) as error:
+        for title, names in getattr(error, "details", {}).items():
             logging.debug("%s: %s", title, ", ".join(names))
-        hint = " --verbosity=1 lists all names." if error.is_shortened else ""
+        is_shortened = isinstance(error, ConfigError) and error.is_shortened
+        hint = " --verbosity=1 lists all names." if is_shortened else ""
         report_error(command_line.program(), f"{error}{hint}")
-        return 2
-    except PeerError as error:
-        report_error(command_line.program(), str(error))
-        return 4
+        return 4 if isinstance(error, PeerError) else 2
     except KeyboardInterrupt as error:
         return signals.report(error)
 
@@ -74,9 +72,10 @@ def _run(arguments: list[str]) -> int:
     _check_export(config)
     _say_what_starts(config)
     program = BACKENDS[config.distribution_strategy].program
+    command = command_line.words(arguments)
     if program and not config.plan:
         with signals.raising():  # while starting; later, the run saves first
-            return importlib.import_module(program).run(config, command_line.words(arguments))
+            return importlib.import_module(program).run(config, command)
     official.choose_kernels(config.dtype)
     if config.profile_memory:
         official.tell_allocations()
@@ -98,7 +97,6 @@ def _run(arguments: list[str]) -> int:
         with signals.raising():
             print(todo.compile_only(config, make_task))
         return 0
-    command = command_line.words(arguments)
     with signals.raising():  # while starting and reporting; between the two, the run saves first
         result = todo.run_seeds(config, make_task, command=command, started=official.STARTED)
         _export(result, config)
@@ -123,9 +121,7 @@ def _planned(config: Config, plan: Any, make_task: Callable) -> str:
 def _check_export(config: Config) -> None:
     """Raises ConfigError, before a run, where its export could not be written."""
     if config.export_dir and not (config.plan or config.compile_only or _is_exported(config)):
-        from official.serving import export
-
-        export.check(config.export_dir)
+        importlib.import_module("official.serving.export").check(config.export_dir)
 
 
 def _is_exported(config: Config) -> bool:
@@ -141,13 +137,12 @@ def _export(result: TrainResult, config: Config) -> None:
     result.json."""
     if not config.export_dir or not _is_first(config) or result.status in ("interrupted", "failed"):
         return
+    if _is_exported(config):
+        return
     from official.cli.checkpoints import describe_export
     from official.inference import source
     from official.reporting.result import note_export
     from official.serving import export
-
-    if _is_exported(config):
-        return
 
     written = export.export(source.find(config.model_dir, flag="model_dir"), config.export_dir)
     logging.info(describe_export(written, "fp32"))

@@ -1,7 +1,8 @@
 """The configuration of a run: every setting defined once, validated as a whole, no TensorFlow.
 
-A setting is one row of a file in `settings/`. From that row follow its flag, type, default, help text and
-range, its place in config.json, and what tasks, back ends and evaluations have to do with it. `Config` has
+A setting is one row of a class in `settings/`, and its help a line of that class's docstring. From the row
+follow its flag, type, default and range, its place in config.json, and what tasks, back ends and evaluations
+have to do with it. `Config` has
 all settings as attributes.
 """
 
@@ -24,6 +25,7 @@ from official.config.derived import (
     kernels_of,
     pack_depth,
     schedule_steps,
+    steps_per_call,
     steps_per_loop,
     synthetic_sequences_per_pack,
     train_steps,
@@ -72,6 +74,8 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
             elif name not in FIELDS:
                 raise ConfigError(f"{source}: unknown setting {name!r}{suggest(name, FIELDS)}.")
             else:
+                if name == "ipu_options" and value and values.get(name):
+                    value = f"{values[name]} {value}"  # the last one of a name counts
                 values[name] = FIELDS[name].checked(value, source)
                 path = values[name]
                 if name == "bert_config_file" and path and "model" not in layer:

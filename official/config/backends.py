@@ -1,6 +1,6 @@
 """Table of the back ends: one row for each value of --distribution_strategy, with its traits.
 
-How the devices of one are found and used is in `official.distribution.backends`.
+How the devices of one are found and used is in `official.distribution.strategy`.
 Settings that only some back ends know say so themselves (`backends=` in their rows).
 """
 
@@ -63,11 +63,6 @@ def _check_one_device(config: Config) -> None:
 def _check_virtual_devices(config: Config) -> None:
     if not config.num_virtual_devices:
         return
-    if config.num_gpus:
-        raise ConfigError(
-            f"num_virtual_devices={config.num_virtual_devices} are CPUs, num_gpus={config.num_gpus} asks"
-            " for GPUs. Set one of the two flags."
-        )
     if config.all_reduce_alg == "nccl":
         raise ConfigError(
             "all_reduce_alg=nccl runs on GPUs only, num_virtual_devices are CPUs. Use "
@@ -77,20 +72,10 @@ def _check_virtual_devices(config: Config) -> None:
 
 def _check_pipeline(config: Config) -> None:
     _check_virtual_devices(config)
-    if config.enable_xla:
-        raise ConfigError(
-            "enable_xla compiles a step for one device, distribution_strategy=pipeline spreads it over"
-            " several. Drop --enable_xla."
-        )
     if config.clip_scope == "micro_batch":
         raise ConfigError(
             "clip_scope=micro_batch needs the whole gradient of a micro batch on one device,"
             " distribution_strategy=pipeline has a part of it on each. Use --clip_scope=global."
-        )
-    if config.explicit_allreduce:
-        raise ConfigError(
-            "explicit_allreduce joins gradients of one device into packs, distribution_strategy=pipeline has"
-            " them on several. Drop --explicit_allreduce."
         )
 
 

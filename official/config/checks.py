@@ -50,11 +50,15 @@ def check_rows(config: Config) -> None:
                 f" --distribution_strategy={' or --distribution_strategy='.join(field.backends)}, received"
                 f" {config.distribution_strategy}."
             )
-        if field.needs and config[field.needs] in (None, False):
-            raise ConfigError(
-                f"{name}={config[name]} needs --{field.needs}. Add --{field.needs}, or"
-                f" --{name}={'' if field.default is None else str(field.default).lower()} to unset it."
-            )
+        for needed in field.needs:
+            if config[needed] is None or config[needed] is False:
+                raise ConfigError(
+                    f"{name}={config[name]} needs --{needed}. Add --{needed}, or"
+                    f" --{name}={'' if field.default is None else str(field.default).lower()} to unset it."
+                )
+        for other, why in field.excludes.items():
+            if config[other] and config[other] != FIELDS[other].default:
+                raise ConfigError(f"{name} excludes {other}: {why}. Drop one of the two flags.")
         if field.only_with and (config[name] or config[name] is False):
             by, allowed = field.only_with
             if config[by] not in allowed:
@@ -79,33 +83,20 @@ def check_files(config: Config) -> None:
         raise ConfigError(
             "bert_config_file is not set. Choose a model: --bert_config_file=configs/models/bert_base.json."
         )
-    for name in ("synthetic_input", "use_synthetic_data"):
-        if config.generated_data and config[name]:
-            raise ConfigError(
-                f"generated_data excludes {name}: records that are read, or none. Drop one of the two flags."
-            )
     if config.generated_data:
         _check_glue_task(config)
     elif config.task == "pretrain":
         _check_pretraining_files(config)
     elif config.use_synthetic_data:
-        given = [name for name in ("train_file", "predict_file", "data_dir") if config[name]] or [
-            name for name in ("do_eval", "do_predict") if config[name]
-        ]
-        if given:
-            raise ConfigError(
-                f"use_synthetic_data excludes {given[0]}: random sequences are only trained on. Drop one of"
-                " the two flags."
-            )
+        for name in ("do_eval", "do_predict"):
+            if config[name]:
+                told = "random sequences are only trained on. Drop one of the two flags"
+                raise ConfigError(f"use_synthetic_data excludes {name}: {told}.")
     else:
         _check_fine_tuning_files(config)
 
 
 def _check_pretraining_files(config: Config) -> None:
-    if config.use_synthetic_data and (config.input_files or config.eval_files):
-        raise ConfigError(
-            "use_synthetic_data excludes input_files and eval_files. Drop --use_synthetic_data or the files."
-        )
     made_up = config.use_synthetic_data or config.generated_data or config.synthetic_input
     if config.plan or config.compile_only:  # read no data
         return
@@ -237,15 +228,6 @@ def check_steps(config: Config) -> None:
 # Optimization
 
 
-def check_optimization(config: Config) -> None:
-    """Refuses hyper-parameters that contradict each other."""
-    _check_optimizer(config)
-    _check_schedule(config)
-    _check_gradients(config)
-    _check_loss_scale(config)
-    _check_warmup(config)
-
-
 def _check_optimizer(config: Config) -> None:
     if config.end_learning_rate > config.learning_rate:
         raise ConfigError(
@@ -333,10 +315,8 @@ def _check_warmup(config: Config) -> None:
 
 
 def check_packing(config: Config) -> None:
-    """Refuses numbers of sequences a row that contradict each other, or that nothing would read, rows that
-    are to be packed and cut short, and a static mask, or no padding, where that cannot be."""
-    _check_static_mask(config)
-    _check_unpad(config)
+    """Refuses numbers of sequences a row that contradict each other, or that nothing would read, and rows
+    that are to be packed and cut short."""
     for name in ("unpad", "pack"):  # which leave no padding, or have it between sequences
         if config.span_places == "row" and config.do_train and config[name]:
             raise ConfigError(
@@ -366,12 +346,6 @@ def _check_unpad(config: Config) -> None:
     """Refuses to leave out padding where there is next to none, or where sizes cannot follow the tokens."""
     if not config.unpad:
         return
-    for name in ("pack", "pack_on_the_fly"):
-        if config[name]:
-            raise ConfigError(
-                f"unpad leaves out the padding of rows of one sequence, {name} fills rows with several. Drop"
-                " one of the two flags."
-            )
     backend = BACKENDS[config.distribution_strategy]
     packs = "--pack_on_the_fly" if config.task == "pretrain" else "--pack"
     if config.enable_xla or backend.whole_step or backend.spread_replicas:
@@ -385,20 +359,11 @@ def _check_unpad(config: Config) -> None:
 def _check_static_mask(config: Config) -> None:
     if not config.static_mask:
         return
-    if config.pack_on_the_fly:
-        raise ConfigError(
-            "static_mask takes rows as they stand, pack_on_the_fly joins them. Drop one of the two flags."
-        )
     if config.model.block_type != "bert":
         raise ConfigError(
             "static_mask takes the predicted tokens from between their neighbours, which"
             f" block_type={config.model.block_type} looks at. Drop --static_mask."
         )
-    for name in ("max_sequences_per_pack", "average_sequences_per_pack"):
-        if config[name]:
-            raise ConfigError(
-                f"{name}={config[name]:g}, but static_mask reads rows of one sequence. Drop --{name}."
-            )
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -406,13 +371,8 @@ def _check_static_mask(config: Config) -> None:
 
 
 def check_batches(config: Config) -> None:
-    """Refuses repeated runs and batches of several shapes where the back end has no place for them."""
+    """Refuses batches of several shapes where the back end takes one."""
     backend = BACKENDS[config.distribution_strategy]
-    if config.num_runs > 1 and backend.several_processes:
-        raise ConfigError(
-            f"num_runs={config.num_runs} does not go with --distribution_strategy={backend.name}."
-            " Start one run a seed."
-        )
     if config.length_buckets == "always" and backend.static_shapes:
         raise ConfigError(
             f"length_buckets=always makes batches of different shapes, {backend.label} takes one. Use"
@@ -445,12 +405,6 @@ def check_all_reduce(config: Config) -> None:
             f"all_reduce_alg={config.all_reduce_alg} does not go with distribution_strategy={backend.name},"
             f" which takes {' or '.join(backend.all_reduce_algorithms) or 'none'}. Change --all_reduce_alg."
         )
-    if config.explicit_allreduce and config.clip_scope == "micro_batch":
-        raise ConfigError(
-            "explicit_allreduce clips the reduced gradient, clip_scope=micro_batch clips before the"
-            " reduction. Use --clip_scope=global, or drop --explicit_allreduce."
-        )
-    _check_allreduce_dtype(config)
 
 
 def _check_allreduce_dtype(config: Config) -> None:
@@ -498,8 +452,6 @@ def check_plan(config: Config) -> None:
             raise ConfigError(f"{name}=0, expected a number above 0. Raise --{name}.")
     if config.plan_device is not None:
         device_bytes(config.plan_device)
-    _check_measure(config)
-    _check_hosts(config)
     if config.plan_gbps and not (config.plan_tflops or config.plan_hosts):
         raise ConfigError(
             f"plan_gbps={config.plan_gbps} is added to the time of the matrix products. Add --plan_tflops."
@@ -517,8 +469,6 @@ def _check_measure(config: Config) -> None:
     if not config.measure:
         return
     backend = BACKENDS[config.distribution_strategy]
-    if not config.do_train:
-        raise ConfigError("measure=true runs steps of training, do_train=false has none. Drop --measure.")
     hosts = len(read_cluster(config).hosts) if backend.several_processes else 1
     if backend.program or hosts > 1:
         of = f" of {hosts} processes" if hosts > 1 else ""
@@ -530,19 +480,10 @@ def _check_measure(config: Config) -> None:
 
 
 def _check_hosts(config: Config) -> None:
-    """Refuses numbers of hosts that are none, or without the speed of what is between them."""
+    """Refuses numbers of hosts that are none, or without the time of a step."""
     if config.plan_hosts is None:
         return
     read_host_counts(config.plan_hosts)
-    if config.plan_gbps is None:
-        raise ConfigError(
-            f"plan_hosts={config.plan_hosts} needs the speed of a host's link to the others. Add"
-            " --plan_gbps=GB/s, such as 12.5 for 100 Gbit/s."
-        )
-    if not config.do_train:
-        raise ConfigError(
-            f"plan_hosts={config.plan_hosts} is of training, do_train={config.do_train}. Drop --plan_hosts."
-        )
     if not (config.plan_tflops or config.measure):
         raise ConfigError(
             f"plan_hosts={config.plan_hosts} needs the time of a step. Add --measure, which runs three steps"
@@ -555,7 +496,7 @@ def _check_hosts(config: Config) -> None:
 
 
 def check_export(config: Config) -> None:
-    """Refuses an export of what has no text, of several runs, and of runs by a program of its own."""
+    """Refuses an export of what has no text."""
     if not config.export_dir:
         return
     may_lie_beside_records = config.task == "pretrain" and config.input_files  # the task looks there
@@ -563,16 +504,6 @@ def check_export(config: Config) -> None:
         raise ConfigError(
             "export_dir needs the vocabulary: an export takes text. Give --vocab_file=PATH, or drop"
             " --export_dir."
-        )
-    if config.num_runs > 1:
-        raise ConfigError(
-            f"export_dir takes the weights of one run, num_runs={config.num_runs}. Drop one of the two flags,"
-            " and export the run that you choose with bert export."
-        )
-    if BACKENDS[config.distribution_strategy].program:
-        raise ConfigError(
-            f"export_dir is not for --distribution_strategy={config.distribution_strategy}. Drop it, and"
-            " export the run with bert export."
         )
 
 
@@ -587,15 +518,24 @@ _CHECKS = (
     check_files,
     check_lengths,
     check_vocabulary,
+    _check_static_mask,
+    _check_unpad,
     check_packing,
     check_streams,
     check_steps,
-    check_optimization,
+    _check_optimizer,
+    _check_schedule,
+    _check_gradients,
+    _check_loss_scale,
+    _check_warmup,
     check_backend,
     check_pipeline,
     check_all_reduce,
+    _check_allreduce_dtype,
     check_export,
     check_plan,
+    _check_measure,
+    _check_hosts,
 )
 
 

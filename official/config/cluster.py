@@ -156,21 +156,15 @@ def read_tf_config(environment: Mapping[str, str]) -> Cluster | None:
             'TF_CONFIG is not of the form {"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type":'
             ' "worker", "index": 0}}. Correct it, or use --worker_hosts and --task_index.'
         ) from None
+    wrong = ""
     if kind not in _TF_CONFIG_JOBS:
-        raise ConfigError(
-            f"TF_CONFIG: this process is of type {str(kind)[:40]!r}, a run has only chief and worker. Start"
-            " no other kind."
-        )
-    if not 0 <= index < len(lists[kind]):
-        raise ConfigError(
-            f"TF_CONFIG: task index {index} of type {kind!r}, the cluster has {len(lists[kind])} of them."
-            " Correct TF_CONFIG."
-        )
-    if len(lists["chief"]) > 1:
-        raise ConfigError(
-            f"TF_CONFIG has {len(lists['chief'])} processes of type 'chief', expected one at most. Correct"
-            " TF_CONFIG."
-        )
+        wrong = f"this process is of type {str(kind)[:40]!r}, a run has only chief and worker"
+    elif not 0 <= index < len(lists[kind]):
+        wrong = f"task index {index} of type {kind!r}, the cluster has {len(lists[kind])} of them"
+    elif len(lists["chief"]) > 1:
+        wrong = f"{len(lists['chief'])} processes of type 'chief', expected one at most"
+    if wrong:
+        raise ConfigError(f"TF_CONFIG: {wrong}. Correct TF_CONFIG.")
     hosts = checked_hosts(lists["chief"] + lists["worker"], TF_CONFIG_SOURCE)
     return Cluster(hosts, index + (len(lists["chief"]) if kind == "worker" else 0), TF_CONFIG_SOURCE)
 

@@ -267,11 +267,16 @@ def steps_per_loop(config: Config) -> int:
     if config.steps_per_loop:
         return config.steps_per_loop
     most = max(1, min(MAX_STEPS_PER_LOOP, train_steps(config) // _LINES_OF_A_RUN))
-    call, every = config.device_iterations, config.steps_between_eval
+    call, every = steps_per_call(config), config.steps_between_eval
     saves = config.checkpoint_every_steps or 0
     fitting = [steps for steps in range(call, most + 1, call) if saves % steps == 0] or [call]
     whole = [steps for steps in fitting if every and every % steps == 0 and 2 * steps > fitting[-1]]
     return max(whole or fitting)
+
+
+def steps_per_call(config: Config) -> int:
+    """Returns the steps that a call of the devices takes at least: of IPUs, their option."""
+    return config.ipu.device_iterations if BACKENDS[config.distribution_strategy].graphcore_rules else 1
 
 
 def checkpoint_every_steps(config: Config) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from official.config.values import read_by_step
-from official.io.errors import ConfigError, check_arguments, suggest
+from official.io.errors import ConfigError, attribute_texts, check_arguments, suggest
 from official.io.files import expanded, is_remote
 
 PRETRAIN, SQUAD, GLUE, CLASSIFY, TAG = ("pretrain",), ("squad",), ("glue",), ("classify",), ("tag",)
@@ -20,6 +20,8 @@ PIPELINED = ("pipeline", *IPU)
 REPLICATED = ("one_device", "mirrored", *WORKERS)
 TRACED = (*REPLICATED, "pipeline")  # their devices are those of this machine, with TensorFlow's profiler
 TENSORFLOWS = (*TRACED, *TPU)
+ALONE = ("one_device", "mirrored", "pipeline", *TPU, *IPU)  # one process
+WHOLE = (*REPLICATED, *TPU, *IPU)  # a replica's gradients are on one device
 # Parts that settings have in a training, see `Field.training`.
 IDENTITY, RECIPE, LENGTH = "identity", "recipe", "length"
 _TYPES: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
@@ -39,7 +41,8 @@ class Field:
       minimum, maximum: of a number.
       tasks: the tasks that know it; empty: all. Others refuse a value that is not the default.
       backends: the values of --distribution_strategy that know it; empty: all. Others refuse it likewise.
-      needs: name of a setting without which this one is not read, and has to be at its default.
+      needs: names of settings without each of which this one is not read, and has to be at its default.
+      excludes: {name of a setting that does not go with this one: why}.
       only_with: (name of a setting, its values with which this one is read). With others it has to be at its
         default, or off.
       evaluation: whether what an evaluation finds, with the same weights, depends on it, or config ->
@@ -61,7 +64,8 @@ class Field:
     maximum: float | None = None
     tasks: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
-    needs: str = ""
+    needs: tuple[str, ...] = ()
+    excludes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     only_with: tuple[str, tuple[str, ...]] | None = None
     evaluation: bool | Callable[[Any], bool] | None = None
     training: str | Callable[[Any], str | None] | None = None
@@ -141,19 +145,18 @@ class Field:
             raise ConfigError(f"{received} is above the maximum of {self.maximum}.{percent}")
 
 
-def setting(default: Any, help: str, **traits: Any) -> Any:
+def setting(default: Any, **traits: Any) -> Any:
     """Returns a row of a section: the default value of an attribute of its dataclass.
 
-    The attribute's name is the setting's. Its annotation is the type in a validated configuration: `| None`
-    where it may still be unset there, plain where validation demands it (model_dir) or fills it in
-    (num_steps_per_epoch).
+    The attribute's name is the setting's, and its text in the dataclass's docstring is the help. Its
+    annotation is the type in a validated configuration: `| None` where it may still be unset there, plain
+    where validation demands it (model_dir) or fills it in (num_steps_per_epoch).
 
     Args:
       default: None where it is unset.
-      help: what it means, for people.
       **traits: of `Field`, from choices on.
     """
-    return dataclasses.field(default=default, metadata={"help": help, **traits})
+    return dataclasses.field(default=default, metadata=traits)
 
 
 class Section:
@@ -171,14 +174,19 @@ class Section:
     def __init__(self, title: str, rows: type, evaluation: bool, training: str | None = None):
         self.title = title
         self.evaluation = evaluation
-        unsaid = {"evaluation": evaluation, "training": training}
-        self.fields = tuple(_field(row, unsaid) for row in dataclasses.fields(rows))
-
-
-def _field(row: dataclasses.Field, unsaid: dict[str, Any]) -> Field:
-    # Annotations are text, in every version of Python: each file of settings postpones them.
-    kind = _TYPES[str(row.type).partition(" | ")[0]]
-    return Field(row.name, kind, row.default, **{**unsaid, **row.metadata})
+        own, texts = {"evaluation": evaluation, "training": training}, attribute_texts(rows.__doc__)
+        # Annotations are text, in every version of Python: each file of settings postpones them. Under
+        # python -OO there is no help; commands, which show it, refuse that.
+        self.fields = tuple(
+            Field(
+                row.name,
+                _TYPES[str(row.type).partition(" | ")[0]],
+                row.default,
+                texts.get(row.name, ""),
+                **{**own, **row.metadata},
+            )
+            for row in dataclasses.fields(rows)
+        )
 
 
 def _resolved(paths: str, folder: str = "") -> list[str]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib
+import os
 from typing import Any, cast
 
+from official.config.backends import BACKENDS
 from official.config.model import BertConfig
 from official.config.settings import data, devices, optimization, run
 
@@ -19,7 +23,6 @@ SECTIONS = (
     optimization.OPTIMIZATION,
     devices.DEVICES,
     devices.PIPELINE,
-    devices.IPUS,
     run.MLPERF,
     run.PLAN,
     run.PROFILING,
@@ -63,7 +66,18 @@ REMOVED: dict[str, tuple[Any, str]] = {
     "plan_config_file": (None, "--plan_file holds the configuration"),
     "wandb_project": (None, "--wandb_name takes PROJECT/NAME"),
     "profile_dir": (None, "POPLAR_ENGINE_OPTIONS takes autoReport.directory"),
+    "matmul_precision": ("tf32", "NVIDIA_TF32_OVERRIDE=0 in the environment is `highest`"),
 }
+# Options of IPUs, which were settings of their own.
+_IPU_SETTINGS = (
+    "ipu_replicas device_iterations executable_cache_path stochastic_rounding fp_exceptions"
+    " available_memory_proportion partials_type optimizer_state_offchip replicated_tensor_sharding"
+    " min_remote_tensor_size no_outlining scheduler"
+)
+_IPU_OPTIONS = {name: name.replace("ipu_", "") for name in _IPU_SETTINGS.split()}
+REMOVED.update(
+    {name: (None, f'--ipu_options="{option}=VALUE", docs/ipu.md') for name, option in _IPU_OPTIONS.items()}
+)
 
 
 def upgraded(saved: dict[str, Any]) -> dict[str, Any]:
@@ -86,6 +100,12 @@ def upgraded(saved: dict[str, Any]) -> dict[str, Any]:
         saved["worker_hosts"] = address
     for name in ("peer_silence_secs", "peer_stall_secs", "narrow_last_block", "plan_config_file"):
         saved.pop(name, None)
+    options = {option: saved.pop(name) for name, option in _IPU_OPTIONS.items() if name in saved}
+    backend = BACKENDS.get(str(saved.get("distribution_strategy")))
+    if options and backend and backend.graphcore_rules:
+        saved["ipu_options"] = _options_of_ipus().written(options)
+    if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+        saved.pop("matmul_precision", None)
     left = {name: value for name, value in saved.items() if name not in _BEFORE_KERNELS}
     before = [saved[name] for name in _BEFORE_KERNELS if name in saved]
     if not before:
@@ -97,6 +117,10 @@ def upgraded(saved: dict[str, Any]) -> dict[str, Any]:
     else:
         kernels = "native" if "native" in before else "auto"
     return {"kernels": kernels, **left}
+
+
+def _options_of_ipus() -> Any:
+    return importlib.import_module("official.graphcore.rules")
 
 
 _BEFORE_KERNELS = ("fused_ops", "block_kernels", "update_kernel")
@@ -113,7 +137,6 @@ class Config(
     optimization.Optimization,
     devices.Devices,
     devices.Pipeline,
-    devices.Ipu,
     run.MLPerf,
     run.Plan,
     run.Profiling,
@@ -126,6 +149,11 @@ class Config(
     """
 
     model: BertConfig = cast(BertConfig, None)  # validation demands it
+
+    @functools.cached_property
+    def ipu(self) -> Any:
+        """The options of IPUs by name, `official.graphcore.rules.Options`. Raises ConfigError."""
+        return _options_of_ipus().read(self.ipu_options)
 
     def __getitem__(self, name: str) -> Any:
         """Returns the setting of a name. Raises KeyError for what is none."""

@@ -105,11 +105,6 @@ def damaged(path: str, why: object) -> ConfigError:
     )
 
 
-def is_needed(grouping: Grouping, total_bytes: int, readers: int) -> bool:
-    """Tells whether readers would read too little at once from the files, `total_bytes` in all."""
-    return grouping.files > 1 and total_bytes < _MIN_READ_BYTES * grouping.files * readers
-
-
 def compact(
     grouping: Grouping,
     total_bytes: int,
@@ -133,7 +128,8 @@ def compact(
       The level from which readers are to read, and the sums of what the tasks counted.
     """
     counted: collections.Counter[str] = collections.Counter()
-    while is_needed(grouping, total_bytes, readers):
+    # As long as readers would read too little at once from the files.
+    while grouping.files > 1 and total_bytes < _MIN_READ_BYTES * grouping.files * readers:
         below, above = grouping, grouping.above()
         complete = f"{above.level_folder}.json"
         if jobs.read_done(complete) is None:

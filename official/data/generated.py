@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import json
 import os
+import shutil
 import tempfile
 
 import numpy as np
@@ -92,27 +92,20 @@ def write_glue(folder: str, task: GlueTask, text: Text) -> str:
         path = os.path.join(folder, task.splits[split].files[0])
         os.makedirs(os.path.dirname(path), exist_ok=True)
         columns = task.splits[split].columns
-        lines = [] if columns else ["\t".join(_columns(task, split))]
-        lines += ["\t".join(_row(task, split, number, text)) for number in range(count)]
+        label = () if split == "test" else (task.label_column,)
+        names = columns or ("index", *task.text_columns, *label)
+        lines = [] if columns else ["\t".join(names)]
+        for number in range(count):  # a column that nobody reads holds its name
+            values = {name: text.sentence(*_SENTENCE) for name in task.text_columns}
+            values["index"] = str(number)
+            if task.labels is None:
+                values[task.label_column] = str(text.below(int(10 * MAX_SCORE) + 1) / 10)
+            else:
+                values[task.label_column] = task.labels[text.below(len(task.labels))]
+            lines.append("\t".join(values.get(name, name) for name in names))
         with open(path, "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
     return folder
-
-
-def _columns(task: GlueTask, split: str) -> tuple[str, ...]:
-    label = () if split == "test" else (task.label_column,)
-    return task.splits[split].columns or ("index", *task.text_columns, *label)
-
-
-def _row(task: GlueTask, split: str, number: int, text: Text) -> list[str]:
-    """Returns the fields of a row; a column that nobody reads holds its name."""
-    values = {name: text.sentence(*_SENTENCE) for name in task.text_columns}
-    values["index"] = str(number)
-    if task.labels is None:
-        values[task.label_column] = str(text.below(int(10 * MAX_SCORE) + 1) / 10)
-    else:
-        values[task.label_column] = task.labels[text.below(len(task.labels))]
-    return [values.get(name, name) for name in _columns(task, split)]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -160,7 +153,22 @@ def write_squad(path: str, split: str, text: Text, with_negative: bool) -> str:
       text: draws the words.
       with_negative: as version 2.0: a third of the questions has no answer.
     """
-    paragraphs = [_paragraph(f"{split}{number}", text, with_negative) for number in range(_CONTEXTS[split])]
+    paragraphs: list[dict] = []
+    for number in range(_CONTEXTS[split]):
+        words, questions = text.words(*_CONTEXT), []
+        for place in range(_QUESTIONS):
+            first = text.below(len(words) - _ANSWER[1])
+            end = first + _ANSWER[0] + text.below(_ANSWER[1])
+            start = len(" ".join(words[:first])) + (first > 0)
+            impossible = with_negative and place % 3 == 0
+            question = {
+                "id": f"{split}{number}-{place}",
+                "question": text.sentence(*_QUESTION),
+                "answers": [{"text": " ".join(words[first:end]), "answer_start": start}],
+                "is_impossible": impossible,
+            }
+            questions.append({**question, "answers": []} if impossible else question)
+        paragraphs.append({"context": " ".join(words), "qas": questions})
     values = {
         "version": "v2.0" if with_negative else "1.1",
         "data": [{"title": "made up", "paragraphs": paragraphs}],
@@ -168,28 +176,6 @@ def write_squad(path: str, split: str, text: Text, with_negative: bool) -> str:
     with open(path, "w", encoding="utf-8") as file:
         json.dump(values, file)
     return path
-
-
-def _paragraph(name: str, text: Text, with_negative: bool) -> dict:
-    words = text.words(*_CONTEXT)
-    questions = [
-        _question(f"{name}-{number}", words, text, with_negative and number % 3 == 0)
-        for number in range(_QUESTIONS)
-    ]
-    return {"context": " ".join(words), "qas": questions}
-
-
-def _question(identity: str, words: list[str], text: Text, impossible: bool) -> dict:
-    first = text.below(len(words) - _ANSWER[1])
-    end = first + _ANSWER[0] + text.below(_ANSWER[1])
-    start = len(" ".join(words[:first])) + (first > 0)
-    answer = {"text": " ".join(words[first:end]), "answer_start": start}
-    return {
-        "id": identity,
-        "question": text.sentence(*_QUESTION),
-        "answers": [] if impossible else [answer],
-        "is_impossible": impossible,
-    }
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -224,27 +210,20 @@ def write_pretraining(folder: str, vocabulary: Vocabulary, rules: examples.Examp
 
 
 def make_examples(vocabulary: Vocabulary, rules: examples.ExampleRules, seed: int) -> Examples:
-    """Returns `RECORDS` examples of random sentences; see `write`."""
+    """Returns `RECORDS` examples of random text; see `write_pretraining`. Several sentences fit into one, and
+    documents have any number of them, so that some examples are short."""
     generator = np.random.default_rng(seed)
-    documents = _documents(vocabulary, rules.max_seq_length, generator)
-    chosen = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
-    plan = examples.plan_pairs(documents, chosen, np.zeros_like(chosen), rules, generator)[:RECORDS]
-    return examples.build_examples(plan, documents, vocabulary, rules, generator)
-
-
-def _documents(
-    vocabulary: Vocabulary, length: int, generator: np.random.Generator
-) -> examples.TokenizedDocuments:
-    """Returns text for more than `RECORDS` examples of `length` tokens: sentences several of which fit into
-    one, and documents of any number of them, so that some examples are short."""
-    most = min(_MAX_SENTENCE, max(_MIN_SENTENCE, length // 3))
-    count = RECORDS * (3 + 2 * length // most)
+    most = min(_MAX_SENTENCE, max(_MIN_SENTENCE, rules.max_seq_length // 3))
+    count = RECORDS * (3 + 2 * rules.max_seq_length // most)
     lengths = generator.integers(_MIN_SENTENCE, most + 1, count)
     numbers = np.cumsum(generator.random(count) < 1 / _SENTENCES)
     ids = np.setdiff1d(np.arange(vocabulary.size), [vocabulary.id_of(word) for word in SPECIAL_TOKENS])
     tokens = draw_ids(generator, ids, int(lengths.sum()))
     kind = np.uint16 if vocabulary.size <= 1 << 16 else np.int32
-    return examples.from_sentences(tokens.astype(kind), lengths, numbers)
+    documents = examples.from_sentences(tokens.astype(kind), lengths, numbers)
+    chosen = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
+    plan = examples.plan_pairs(documents, chosen, np.zeros_like(chosen), rules, generator)[:RECORDS]
+    return examples.build_examples(plan, documents, vocabulary, rules, generator)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -261,20 +240,14 @@ def with_files(config: Config) -> Config:
     if not config.generated_data:
         return config
     vocabulary = make_vocabulary(config.model.vocab_size, config.vocab_file)
-    config = (_pretraining if config.task == "pretrain" else _fine_tuning)(config, vocabulary)
     logging.info("Generated data from seed %d in place of files", config.seed)
-    return config
-
-
-def _pretraining(config: Config, vocabulary: Vocabulary) -> Config:
-    rules = ExampleRules(config.max_seq_length, config.max_predictions_per_seq, dupe_factor=1)
-    sizes = (rules.max_seq_length, rules.max_predictions_per_seq, vocabulary.size, config.seed)
-    folder = "ram://generated/" + "-".join(map(str, sizes))
-    return replaced(config, input_files=write_pretraining(folder, vocabulary, rules, config.seed))
-
-
-def _fine_tuning(config: Config, vocabulary: Vocabulary) -> Config:
-    folder = tempfile.mkdtemp(dir=_cleaned_up().name)
+    if config.task == "pretrain":
+        rules = ExampleRules(config.max_seq_length, config.max_predictions_per_seq, dupe_factor=1)
+        sizes = (rules.max_seq_length, rules.max_predictions_per_seq, vocabulary.size, config.seed)
+        folder = "ram://generated/" + "-".join(map(str, sizes))
+        return replaced(config, input_files=write_pretraining(folder, vocabulary, rules, config.seed))
+    folder = tempfile.mkdtemp(prefix="generated-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     text = Text(vocabulary, np.random.default_rng(config.seed))
     if not config.vocab_file:
         path = os.path.join(folder, "vocab.txt")
@@ -282,8 +255,7 @@ def _fine_tuning(config: Config, vocabulary: Vocabulary) -> Config:
             file.write("\n".join(vocabulary.words) + "\n")
         config = replaced(config, vocab_file=path)
     if config.task == "glue":
-        task = find_task(config.glue_task or "")
-        return replaced(config, data_dir=write_glue(folder, task, text))
+        return replaced(config, data_dir=write_glue(folder, find_task(config.glue_task or ""), text))
     if config.task in OWN_DATA:
         names = {"train_file": "train", "eval_file": "dev", "predict_file": "test"}
         made = {
@@ -296,11 +268,3 @@ def _fine_tuning(config: Config, vocabulary: Vocabulary) -> Config:
         for flag, split in (("train_file", "train"), ("predict_file", "dev"))
     }
     return replaced(config, **made)
-
-
-@functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
-def _cleaned_up() -> tempfile.TemporaryDirectory:
-    """Returns a folder that is removed when the process ends."""
-    folder = tempfile.TemporaryDirectory(prefix="generated-")
-    atexit.register(folder.cleanup)
-    return folder

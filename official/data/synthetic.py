@@ -12,7 +12,6 @@ from official.data import pipeline
 
 
 _SAMPLES = 1000  # drawn once and repeated
-_FIRST_WORD = 5  # the ids before it are those of special tokens
 
 
 def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int) -> tf.data.Dataset:
@@ -97,8 +96,8 @@ def _permuted(generator: np.random.Generator, values_L: np.ndarray, count: int) 
 
 
 def _draw_tokens(generator: np.random.Generator, vocab_size: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Draws ids of words as text has them, see `draw_ids`."""
-    return draw_ids(generator, np.arange(min(_FIRST_WORD, vocab_size - 1), vocab_size), shape)
+    """Draws ids of words as text has them, see `draw_ids`; those before 5 are special tokens."""
+    return draw_ids(generator, np.arange(min(5, vocab_size - 1), vocab_size), shape)
 
 
 # -----------------------------------------------------------------------------------------------------------

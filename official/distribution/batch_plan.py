@@ -58,9 +58,8 @@ def lay_out(config: Config, workers: int, replicas: int, noted: Layout | None) -
         return _with_smaller_micro_batches(config, layout, replicas), layout
     if keeps and layout.workers == 1 and not BACKENDS[config.distribution_strategy].several_processes:
         return _plan_of(config, new, workers, replicas), new  # other devices of one process
-    who = (
-        f"model_dir={config.model_dir}" if goes_on else f"a run with logical_workers={config.logical_workers}"
-    )
+    flag = "model_dir" if goes_on else "logical_workers"
+    who = f"{'' if goes_on else 'a run with '}{flag}={config[flag]}"
     raise ConfigError(
         f"{who} is laid out for {layout.describe()}, {layout.micro_batches} together:"
         f" {replicas} replicas cannot share them evenly. Valid numbers of replicas:"
@@ -87,12 +86,8 @@ def _smaller_is_the_same(config: Config) -> bool:
     or divided in them."""
     model = config.model
     is_random = model.hidden_dropout_prob > 0 or model.attention_probs_dropout_prob > 0
-    return (
-        not is_random
-        and config.loss_normalization == "global"
-        and config.clip_scope != "micro_batch"
-        and config.clip_scope != "replicas"
-    )
+    is_global = config.loss_normalization == "global" and config.clip_scope not in ("micro_batch", "replicas")
+    return is_global and not is_random
 
 
 def _with_smaller_micro_batches(config: Config, layout: Layout, replicas: int) -> BatchPlan:
@@ -104,9 +99,7 @@ def _with_smaller_micro_batches(config: Config, layout: Layout, replicas: int) -
             f"train_batch_size={config.train_batch_size} is not divisible by {replicas} replicas. Valid"
             f" numbers of replicas: {_divisors(config.train_batch_size, replicas)}."
         )
-    accumulation = next(
-        count for count in range(1, rows + 1) if rows % count == 0 and rows // count <= largest
-    )
+    accumulation = next(each for each in range(1, rows + 1) if rows % each == 0 and rows // each <= largest)
     return BatchPlan(replicas, accumulation, config.train_batch_size, config.eval_batch_size)
 
 
@@ -234,22 +227,24 @@ def make_batch_plan(config: Config, num_replicas: int) -> BatchPlan:
 
 def check_training(config: Config, num_replicas: int) -> None:
     """Raises ConfigError where a batch of the training cannot be divided evenly."""
-    divisor = num_replicas * config.num_accumulation_steps
-    if config.do_train and config.train_batch_size % divisor:
-        raise ConfigError(
-            f"train_batch_size={config.train_batch_size} is not divisible by replicas x"
-            f" num_accumulation_steps = {num_replicas} x {config.num_accumulation_steps}. Nearest valid:"
-            f" {nearest_multiples(config.train_batch_size, divisor)}."
-        )
+    if config.do_train:
+        micro_batches = config.num_accumulation_steps
+        what = f"replicas x num_accumulation_steps = {num_replicas} x {micro_batches}"
+        check_divisible("train_batch_size", config.train_batch_size, num_replicas * micro_batches, what)
 
 
 def check_evaluation(config: Config, num_replicas: int) -> None:
     """Raises ConfigError where a batch of an evaluation cannot be divided evenly."""
-    if (config.do_eval or config.do_predict) and config.eval_batch_size % num_replicas:
-        raise ConfigError(
-            f"eval_batch_size={config.eval_batch_size} is not divisible by replicas = {num_replicas}. "
-            f"Nearest valid: {nearest_multiples(config.eval_batch_size, num_replicas)}."
-        )
+    if config.do_eval or config.do_predict:
+        what = f"replicas = {num_replicas}"
+        check_divisible("eval_batch_size", config.eval_batch_size, num_replicas, what)
+
+
+def check_divisible(name: str, value: int, divisor: int, what: str) -> None:
+    """Raises ConfigError, with the nearest valid values, where a setting is no multiple of a number."""
+    if value % divisor:
+        nearest = nearest_multiples(value, divisor)
+        raise ConfigError(f"{name}={value} is not divisible by {what}. Nearest valid: {nearest}.")
 
 
 def loop_length(step: int, every: int, next_stop: int) -> int:

@@ -9,12 +9,13 @@ import re
 import selectors
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import TypeAlias, cast
 
 import tensorflow as tf
 from absl import logging
@@ -33,33 +34,8 @@ from official.io.errors import ConfigError, PeerError, report_error
 # process.
 
 
-_CLOCK_MONOTONIC = 1
 _SIGEV_THREAD = 2
 _SECS_TO_PRINT = 0.2
-
-
-class _Event(ctypes.Structure):
-    """Action at a timer's end: struct sigevent of Linux, 64 bytes. See timer_create(2) and sigevent(7)."""
-
-    _fields_ = [
-        ("value", ctypes.c_void_p),  # what the function is called with
-        ("signal", ctypes.c_int),
-        ("notify", ctypes.c_int),
-        ("function", ctypes.c_void_p),
-        ("attributes", ctypes.c_void_p),
-        ("rest", ctypes.c_byte * 32),
-    ]
-
-
-class _Times(ctypes.Structure):
-    """Time at which a timer ends: struct itimerspec."""
-
-    _fields_ = [
-        ("interval_secs", ctypes.c_long),
-        ("interval_ns", ctypes.c_long),
-        ("secs", ctypes.c_long),
-        ("ns", ctypes.c_long),
-    ]
 
 
 @contextlib.contextmanager
@@ -90,12 +66,14 @@ def _start(timers: contextlib.ExitStack, libc: ctypes.CDLL, secs: float, functio
     """Starts a timer that calls function(value), and stops with `timers`."""
     timer = ctypes.c_void_p()
     address = ctypes.cast(function, ctypes.c_void_p).value
-    event = _Event(value=value, notify=_SIGEV_THREAD, function=address)
-    if libc.timer_create(_CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)):
+    # struct sigevent (64 bytes: value, signal, notify, function, attributes) and itimerspec (interval, value)
+    # of Linux: sigevent(7), timer_settime(2).
+    event = struct.pack("QiiQQ32x", value, 0, _SIGEV_THREAD, address, 0)
+    times = struct.pack("qqqq", 0, 0, int(secs), int(secs % 1 * 1e9))
+    if libc.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer)):
         raise OSError(ctypes.get_errno(), "timer_create")
     timers.callback(libc.timer_delete, timer)
-    times = _Times(secs=int(secs), ns=int(secs % 1 * 1e9))
-    if libc.timer_settime(timer, 0, ctypes.byref(times), None):
+    if libc.timer_settime(timer, 0, times, None):
         raise OSError(ctypes.get_errno(), "timer_settime")
 
 
@@ -124,9 +102,8 @@ class _Peer:
         self.deadline = deadline  # to be heard of again
         self.passed, self.passed_at = 0, time.monotonic()  # points
 
-    def note_passed(self, count: int) -> None:
-        if count != self.passed:
-            self.passed, self.passed_at = count, time.monotonic()
+
+OnLoss = Callable[[str, threading.Event], object]
 
 
 class Watch:
@@ -141,18 +118,11 @@ class Watch:
         that is set once this process has done its part all the same.
     """
 
-    def __init__(
-        self,
-        met: Met,
-        silence_secs: float,
-        stall_secs: float,
-        first_secs: float,
-        on_loss: Callable[[str, threading.Event], object],
-    ):
+    def __init__(self, met: Met, silence_secs: float, stall_secs: float, first_secs: float, on_loss: OnLoss):
         self.lost: str | None = None
         self.found = threading.Event()  # set once `lost` is
         self.depth = 0  # contexts that rely on it
-        self._met, self._on_loss = met, on_loss
+        self.cluster, self._on_loss = met.cluster, on_loss
         self._silence_secs, self._stall_secs = silence_secs, stall_secs
         self._passed, self._passed_at = 0, time.monotonic()
         deadline = time.monotonic() + max(first_secs, silence_secs)
@@ -197,7 +167,9 @@ class Watch:
             next_beat = last
             while self._peers and not self._ending.is_set() and self.lost is None:
                 now = time.monotonic()
-                self._forgive(now - last - pause)
+                if (stood_still := now - last - pause) > 1:  # this process itself: time for the others
+                    for peer in self._peers.values():
+                        peer.deadline += stood_still
                 last = now
                 if now >= next_beat:
                     self._tell(f"at {self._passed}")
@@ -205,16 +177,13 @@ class Watch:
                 for key, _ in selector.select(min(pause, 0.25)):
                     if not self._hear(key.data):
                         selector.unregister(cast(socket.socket, key.fileobj))
-                self._check_silence()
+                for rank, peer in self._peers.items():
+                    if time.monotonic() > peer.deadline:
+                        who = self.cluster.name(rank)
+                        self.lose(f"{who} has been silent for {self._silence_secs:g} s")
                 self._check_stall()
         if self.lost is not None:
             self._on_loss(self.lost, self._ending)
-
-    def _forgive(self, secs: float) -> None:
-        """Gives the others the time in which this process itself stood still."""
-        if secs > 1:
-            for peer in self._peers.values():
-                peer.deadline += secs
 
     def _tell(self, line: str) -> None:
         for peer in list(self._peers.values()):
@@ -236,24 +205,20 @@ class Watch:
         said_bye = any(kind == "bye" for kind, _, _ in words)
         for kind, _, rest in words:
             if kind == "at" and rest.isdecimal() and len(rest) < 20:
-                peer.note_passed(int(rest))
+                if int(rest) != peer.passed:
+                    peer.passed, peer.passed_at = int(rest), time.monotonic()
             elif kind == "lost":
                 self.lose(rest)
         peer.deadline = time.monotonic() + self._silence_secs
         if not data and not said_bye:
-            self.lose(self._met.cluster.name(rank))
+            self.lose(self.cluster.name(rank))
         if said_bye or not data:
             del self._peers[rank]
         return bool(data) and not said_bye
 
-    def _check_silence(self) -> None:
-        for rank, peer in self._peers.items():
-            if time.monotonic() > peer.deadline:
-                self.lose(f"{self._met.cluster.name(rank)} has been silent for {self._silence_secs:g} s")
-
     def _check_stall(self) -> None:
         """Finds, as process 0, those that others wait for."""
-        if self._met.cluster.rank != 0 or not self._peers:
+        if self.cluster.rank != 0 or not self._peers:
             return
         passed = {rank: (peer.passed, peer.passed_at) for rank, peer in self._peers.items()}
         passed[0] = (self._passed, self._passed_at)
@@ -262,9 +227,8 @@ class Watch:
         if time.monotonic() - max(behind.values()) < self._stall_secs:
             return
         if len(behind) < len(passed):
-            who = (
-                ", ".join(map(self._met.cluster.name, list(behind)[:3])) + " does not go on, the others wait"
-            )
+            names = ", ".join(map(self.cluster.name, list(behind)[:3]))
+            who = f"{names} does not go on, the others wait"
         else:
             who = "one of the processes, which are all in the same step: its data or its device hang,"
         self.lose(f"{who} for {self._stall_secs:g} s")
@@ -293,14 +257,11 @@ _LAST_SECS = 30.0  # from a loss to the end of this process, at most
 _LAST_SECS_OF_FIRST = 120.0  # of process 0, which may be writing a checkpoint
 
 
+Options: TypeAlias = tf.distribute.experimental.CommunicationOptions
 _WATCHED: weakref.WeakKeyDictionary[tf.distribute.Strategy, Watch] = weakref.WeakKeyDictionary()
 
 
-def join(
-    cluster: Cluster,
-    options: tf.distribute.experimental.CommunicationOptions,
-    timeout_secs: int,
-) -> tf.distribute.Strategy:
+def join(cluster: Cluster, options: Options, timeout_secs: int) -> tf.distribute.Strategy:
     """Waits for the other processes and returns the strategy of them all.
 
     Args:
@@ -316,17 +277,14 @@ def join(
     logging.info("%s", cluster.describe())
     met = rendezvous.meet(cluster, timeout_secs)
     strategy = _connected(met.cluster, options, timeout_secs)
-    last_secs = _LAST_SECS if cluster.rank else _LAST_SECS_OF_FIRST
-    on_loss = functools.partial(_end_soon, last_secs)
+    on_loss = functools.partial(_end_soon, _LAST_SECS if cluster.rank else _LAST_SECS_OF_FIRST)
     silence_secs, stall_secs = max(2.0, min(60.0, timeout_secs / 5)), 6.0 * timeout_secs
     _WATCHED[strategy] = watch = Watch(met, silence_secs, stall_secs, timeout_secs, on_loss)
     watch.start()
     return strategy
 
 
-def _connected(
-    cluster: Cluster, options: tf.distribute.experimental.CommunicationOptions, timeout_secs: int
-) -> tf.distribute.Strategy:
+def _connected(cluster: Cluster, options: Options, timeout_secs: int) -> tf.distribute.Strategy:
     # A chief is the first worker here, so whoever reads a rank need not know of jobs.
     os.environ["TF_CONFIG"] = json.dumps(
         {"cluster": {"worker": cluster.hosts}, "task": {"type": "worker", "index": cluster.rank}}
@@ -349,19 +307,14 @@ def _end_soon(last_secs: float, who: str, is_done: threading.Event) -> None:
     if is_done.wait(_GRACE_SECS):
         return
     with contextlib.suppress(Exception):  # of TensorFlow's own, where it has ended all operations before
-        _abort_operations(who)
+        from tensorflow.python.eager import context  # TensorFlow's own check of health does it the same way
+
+        context.context().abort_collective_ops(tf.errors.UNAVAILABLE, f"Collective ops end: {who}")
     if is_done.wait(last_secs - _GRACE_SECS):
         return
     report_error("bert", f"{_line(who)}. This process has not ended by itself in {last_secs:g} s")
     sys.stderr.flush()
     os._exit(4)  # pylint: disable=protected-access
-
-
-def _abort_operations(who: str) -> None:
-    """Ends all operations of several processes, those that wait and those that come, with an error."""
-    from tensorflow.python.eager import context  # TensorFlow's own check of health does it the same way
-
-    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, f"Collective ops end: {who}")
 
 
 def note_passed(strategy: tf.distribute.Strategy) -> None:
@@ -412,9 +365,7 @@ def noticing_lost_peers(strategy: tf.distribute.Strategy) -> Iterator[None]:
         if not _is_of_a_lost_peer(error):
             raise
         watch.found.wait(_NAMING_SECS)
-        resolver = strategy.cluster_resolver
-        hosts = tuple(resolver.cluster_spec().as_dict()["worker"])
-        who = watch.lost or _who(error, Cluster(hosts, resolver.task_id))
+        who = watch.lost or _who(error, watch.cluster)
         watch.lose(who)
         raise PeerError(_line(who)) from None
     finally:

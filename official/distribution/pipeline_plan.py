@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from official.config.backends import BACKENDS
 from official.config.settings.devices import SCHEDULES
 from official.config.values import read_devices, read_stages, written_stages
-from official.io.errors import ConfigError, nearest_multiples
+from official.distribution.batch_plan import check_divisible
+from official.io.errors import ConfigError
 
 if TYPE_CHECKING:
     from official.config import BertConfig, Config
@@ -53,33 +54,11 @@ class Timeline(NamedTuple):
     bubble: float
 
 
-def orders_of(
-    num_stages: int, devices: Sequence[int], schedule: str, micro_batches: int, trains: bool = True
-) -> list[list[Work]]:
-    """Returns the works of each device in a step, in order.
+def works_by_time(plan: PipelinePlan, trains: bool = True) -> list[list[Work]]:
+    """Returns the works of a round in the order of their times, those of one time together.
 
-    Every device can do its works in this order, waiting for what it needs of others: the time of a work is
-    after those of what it needs, so no two wait for each other. A stage takes its micro batches in their
-    order, backward too.
-
-    Args:
-      num_stages: of the pipeline.
-      devices: of each stage, from 0 without gaps.
-      schedule: gpipe, 1f1b, grouped, interleaved or sequential.
-      micro_batches: of a step, 1 or more.
-      trains: False for forward passes alone.
-    """
-    found: list[list[Work]] = [[] for _ in range(max(devices) + 1)]
-    for _, works in _by_time(num_stages, schedule, micro_batches, trains):
-        for work in works:
-            found[devices[work.stage]].append(work)
-    return found
-
-
-def time_of(
-    work: Work, num_stages: int, schedule: str, micro_batches: int, trains: bool = True
-) -> tuple[int, int]:
-    """Returns the time of a work in a schedule, as numbers that sort.
+    Every work comes after all that it needs, so devices that do theirs in this order never wait for each
+    other. A stage takes its micro batches in their order, backward too.
 
     gpipe: all forward passes, then all backward passes. Source: Huang et al., GPipe, arXiv:1811.06965.
     1f1b: backward passes first; stage s of S keeps at most S - s micro batches. Source: Narayanan et al.,
@@ -90,31 +69,29 @@ def time_of(
     grouped: a micro batch moves on by a stage a step; in a step all devices run forward passes, then all run
     backward passes. interleaved: half of the devices run forward passes while the others run backward passes.
     sequential: one device works at a time.
+
+    Args:
+      plan: the plan.
+      trains: False for forward passes alone.
     """
-    stage, number, backward = work
-    place = 2 * num_stages - 1 - stage if backward else stage  # among the passes of its micro batch
-    if schedule == "gpipe":
-        return (number + place + (micro_batches - 1 if backward else 0), 0)
-    if schedule == "grouped":
-        return (number + place, int(backward))
-    if schedule == "sequential":
-        return (number * (2 if trains else 1) * num_stages + place, 0)
-    fills = schedule == "1f1b" and not backward and number < num_stages - stage
-    return (number * (2 if trains and not fills else 1) + place, 0)
+    num_stages, schedule, micro_batches = len(plan.stages), plan.schedule, plan.round_size
 
+    def time(work: Work) -> tuple[int, int]:
+        stage, number, backward = work
+        place = 2 * num_stages - 1 - stage if backward else stage  # among the passes of its micro batch
+        if schedule == "gpipe":
+            return (number + place + (micro_batches - 1 if backward else 0), 0)
+        if schedule == "grouped":
+            return (number + place, int(backward))
+        if schedule == "sequential":
+            return (number * (2 if trains else 1) * num_stages + place, 0)
+        fills = schedule == "1f1b" and not backward and number < num_stages - stage
+        return (number * (2 if trains and not fills else 1) + place, 0)
 
-def _by_time(
-    num_stages: int, schedule: str, micro_batches: int, trains: bool
-) -> Iterator[tuple[tuple[int, int], Iterator[Work]]]:
-    """Yields (time, the works of it, those of the oldest micro batch first)."""
-    works = (
-        Work(stage, number, backward)
-        for backward in ((False, True) if trains else (False,))
-        for number in range(micro_batches)
-        for stage in range(num_stages)
-    )
-    time = lambda work: time_of(work, num_stages, schedule, micro_batches, trains)
-    return itertools.groupby(sorted(works, key=lambda work: (time(work), work.micro_batch)), key=time)
+    directions = (False, True) if trains else (False,)
+    works = map(Work._make, itertools.product(range(num_stages), range(micro_batches), directions))
+    ordered = sorted(works, key=lambda work: (time(work), work.micro_batch))
+    return [list(found) for _, found in itertools.groupby(ordered, key=time)]
 
 
 def in_flight(plan: PipelinePlan, trains: bool = True) -> list[int]:
@@ -126,15 +103,6 @@ def in_flight(plan: PipelinePlan, trains: bool = True) -> list[int]:
     if plan.schedule == "sequential":
         return [1 for _ in left]
     return [min(count, each * (2 if plan.schedule == "grouped" else 1)) for each in left]
-
-
-def before(work: Work, num_stages: int) -> list[Work]:
-    """Returns the works whose results a work needs."""
-    stage, micro_batch, backward = work
-    if not backward:
-        return [Work(stage - 1, micro_batch, False)] if stage else []
-    later = [Work(stage + 1, micro_batch, True)] if stage < num_stages - 1 else []
-    return [Work(stage, micro_batch, False), *later]
 
 
 def usual_secs(work: Work) -> float:
@@ -153,14 +121,15 @@ def make_timeline(
       secs: work -> how long it takes, in any unit.
       trains: False for forward passes alone.
     """
-    num_stages = len(plan.stages)
     ends: dict[Work, float] = {}
     free = [0.0] * plan.num_devices  # when each device is done with all before
     found: list[list[tuple[Work, float, float]]] = [[] for _ in free]
-    for _, works in _by_time(num_stages, plan.schedule, plan.round_size, trains):
+    for works in works_by_time(plan, trains):
         for work in works:
             device = plan.devices[work.stage]
-            start = max([free[device], *(ends[each] for each in before(work, num_stages))])
+            sender = work._replace(stage=work.stage + (1 if work.backward else -1))
+            needed = (sender, work._replace(backward=False))  # what comes first needs none of them
+            start = max([free[device], *(ends.get(each, 0.0) for each in needed)])
             free[device] = ends[work] = start + secs(work)
             found[device].append((work, start, ends[work]))
         if plan.schedule in SCHEDULES["ipu"]:
@@ -172,9 +141,6 @@ def make_timeline(
 
 # -----------------------------------------------------------------------------------------------------------
 # Costs
-
-
-_CLASSES = 2  # of a sequence: the products of a classifier are nothing beside any other
 
 
 class Cost(NamedTuple):
@@ -196,46 +162,30 @@ def stage_costs(config: Config, model_stages: Sequence[str]) -> dict[str, Cost]:
       config: the configuration.
       model_stages: names, in order.
     """
-    rows, model = rows_of_micro_batch(config), config.model
-    table = model.vocab_size * model.hidden_size  # which two stages share
-    weights = {"embeddings": table, "masked_lm": table, "pooler": model.hidden_size**2}
-    return {
-        name: Cost(
-            rows * flops_of_row(name, config),
-            products_of_token(model) if name.startswith("layer_") else weights.get(name, 0),
-        )
-        for name in model_stages
+    rows, model, length = rows_of_micro_batch(config), config.model, config.max_seq_length
+    hidden, token = model.hidden_size, products_of_token(config.model)
+    table = model.vocab_size * hidden  # which two stages share
+    transform = hidden**2 if model.use_cls_layer else 0
+    # (products of a row, weights); of a layer those of a token, and of scores and their sums of values.
+    layer = (length * (token + 2 * length * hidden), token)
+    heads = {
+        "embeddings": (0, table),
+        "pooler": (hidden**2, hidden**2),
+        "masked_lm": (config.max_predictions_per_seq * (transform + table), table),
+        "next_sentence": (2 * hidden, 0),
+        "span": (2 * length * hidden, 0),
+        "tags": (2 * length * hidden, 0),
+        "classifier": (2 * hidden, 0),  # of two classes: nothing beside any other
     }
+    found = {name: layer if name.startswith("layer_") else heads.get(name, (0, 0)) for name in model_stages}
+    return {name: Cost(2 * rows * products, weights) for name, (products, weights) in found.items()}
 
 
 def rows_of_micro_batch(config: Config) -> int:
     """Returns the rows of a micro batch of one replica, as far as the configuration tells: on IPUs it says
     how many replicas there are, elsewhere one is thought of."""
-    return max(1, config.train_batch_size // (config.num_accumulation_steps * config.ipu_replicas))
-
-
-def flops_of_row(stage: str, config: Config) -> int:
-    """Returns the multiplications and additions of all matrix products of a stage, for one row, forward.
-
-    Args:
-      stage: name of one of the model's stages.
-      config: the configuration.
-    """
-    model, length = config.model, config.max_seq_length
-    hidden, predictions = model.hidden_size, config.max_predictions_per_seq
-    transform = hidden**2 if model.use_cls_layer else 0
-    products = {
-        "pooler": hidden**2,
-        "masked_lm": predictions * (transform + hidden * model.vocab_size),
-        "next_sentence": 2 * hidden,
-        "span": 2 * length * hidden,
-        "tags": _CLASSES * length * hidden,
-        "classifier": _CLASSES * hidden,
-    }
-    if stage.startswith("layer_"):
-        # Products of a token, and of scores and their sums of values.
-        return 2 * length * (products_of_token(model) + 2 * length * hidden)
-    return 2 * products.get(stage, 0)
+    replicas = config.ipu.replicas if BACKENDS[config.distribution_strategy].graphcore_rules else 1
+    return max(1, config.train_batch_size // (config.num_accumulation_steps * replicas))
 
 
 def products_of_token(model: BertConfig) -> int:
@@ -350,23 +300,15 @@ _PLACES = {
     "mlm": ("masked_lm",),
     "nsp": ("pooler", "next_sentence"),
     "heads": ("pooler", "masked_lm", "next_sentence"),
-    "loc": ("span", "tags"),
+    "loc": ("tags", "span"),
     "qa_head": ("span",),
     "glu": ("pooler", "classifier"),
     "glu_reg": ("pooler", "classifier"),
     "glue_head": ("pooler", "classifier"),
 }
 _ONCE = ("emb", "pos", "mlm", "nsp", "heads", "loc", "qa_head")
-# Our stage of a model -> the name of theirs that people should write.
-_THEIRS = {
-    "embeddings": "emb",
-    "pooler": "pool",
-    "masked_lm": "mlm",
-    "next_sentence": "nsp",
-    "span": "loc",
-    "tags": "loc",
-    "classifier": "glu",
-}
+# Our stage of a model -> the name of theirs that people should write, which is the first.
+_THEIRS = {places[-1]: name for name, places in reversed(_PLACES.items()) if places} | {"tags": "loc"}
 
 
 def layers_of(model_stages: Iterable[str]) -> list[str]:
@@ -390,51 +332,44 @@ def placed(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> tupl
     """
     text = written_stages(stages)
     shown = f"pipeline_stages={text if len(text) <= 90 else f'{text[:60]} .. {text[-25:]}'}"
-    _check_names(shown, stages, model_stages)
+    for problem in _problems(stages, model_stages):
+        raise ConfigError(f"{shown}{problem}")
     where = _where(stages, model_stages)
-    missing = [name for name in model_stages if name not in where]
-    if missing:
-        names = ", ".join(_THEIRS.get(name, name) for name in missing)
-        raise ConfigError(f"{shown} places no {names}. Add it to a stage.")
-    for before, after in zip(model_stages, model_stages[1:]):
-        if where[after] < where[before]:
-            raise _out_of_order(shown, _THEIRS.get(after, after), _THEIRS.get(before, before))
-    found = [[name for name in model_stages if where[name] == number] for number in range(len(stages))]
-    for number, parts in enumerate(found):
-        if not parts:
-            raise ConfigError(f"{shown}: stage {number} computes nothing here. Join it with another.")
-    return tuple(map(tuple, found))
+    return tuple(
+        tuple(name for name in model_stages if where[name] == number) for number in range(len(stages))
+    )
 
 
-def _out_of_order(shown: str, first: str, second: str) -> ConfigError:
-    return ConfigError(f"{shown}: {first} is before {second}. Keep the model's order.")
-
-
-def _check_names(shown: str, stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> None:
-    """Refuses a wrong number of blocks or heads, heads that the model has not, and what is before another
-    part that it needs, also in one stage."""
+def _problems(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> Iterator[str]:
+    """Yields what is wrong, what others need first: a wrong number of blocks or heads, heads that the model
+    has not, and what is before another part that it needs, also in one stage."""
     said = [(name, number) for number, stage in enumerate(stages) for name in stage]
     counts, layers = collections.Counter(name for name, _ in said), len(layers_of(model_stages))
     if counts["hid"] != layers:
-        raise ConfigError(
-            f"{shown} has {counts['hid']} x hid, the model has num_hidden_layers={layers}. Place {layers}."
-        )
+        yield f" has {counts['hid']} x hid, the model has num_hidden_layers={layers}. Place {layers}."
     ranks = {"emb": 0, "pos": 0, "hid": 1}
     for (first, _), (second, _) in zip(said, said[1:]):
         if ranks.get(second, 2) < ranks.get(first, 2):
-            raise _out_of_order(shown, first, second)
+            yield f": {first} is before {second}. Keep the model's order."
     for name in _ONCE:
         if counts[name] > 1:
-            raise ConfigError(f"{shown} has {counts[name]} x {name}. Place it once.")
+            yield f" has {counts[name]} x {name}. Place it once."
     for name in counts:
         if not {"pooler", *model_stages}.issuperset(_PLACES.get(name, ())):
             known = ", ".join(_THEIRS[place] for place in model_stages if place in _THEIRS)
-            raise ConfigError(f"{shown}: the model has no {name}. Its parts: {known}, hid.")
+            yield f": the model has no {name}. Its parts: {known}, hid."
     numbers = dict(said)
     if numbers.get("pos", numbers.get("emb")) != numbers.get("emb"):
-        raise ConfigError(
-            f"{shown}: pos is in another stage than emb, here they are one part. Write emb+pos."
-        )
+        yield ": pos is in another stage than emb, here they are one part. Write emb+pos."
+    where = _where(stages, model_stages)
+    if missing := [_THEIRS.get(name, name) for name in model_stages if name not in where]:
+        yield f" places no {', '.join(missing)}. Add it to a stage."
+    for before, after in zip(model_stages, model_stages[1:]):
+        if where[after] < where[before]:
+            first, second = (_THEIRS.get(name, name) for name in (after, before))
+            yield f": {first} is before {second}. Keep the model's order."
+    for number in set(range(len(stages))).difference(where.values()):
+        yield f": stage {number} computes nothing here. Join it with another."
 
 
 def _where(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> dict[str, int]:
@@ -451,19 +386,9 @@ def _where(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> dict
     if "final_norm" in model_stages:
         where["final_norm"] = where[layers_of(model_stages)[-1]]
     if not said_pool and "pooler" in where:  # comes before all heads
-        where["pooler"] = min(where[name] for name in where if name in _HEADS)
+        heads = {"masked_lm", "next_sentence", "classifier"} & where.keys()
+        where["pooler"] = min(where[name] for name in heads)
     return where
-
-
-_HEADS = ("masked_lm", "next_sentence", "classifier")
-
-
-def in_their_words(stages: Iterable[Sequence[str]]) -> str:
-    """Returns our stages of the model in each stage of the pipeline, in Graphcore's notation."""
-    return written_stages(
-        ["hid" if name.startswith("layer_") else _THEIRS[name] for name in stage if name != "final_norm"]
-        for stage in stages
-    )
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -490,18 +415,6 @@ def power_of_two(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-def check_devices(devices: Sequence[int], count: int) -> None:
-    """Refuses devices that do not fit the number of stages, or that leave one out."""
-    shown, missing = ",".join(map(str, devices)), set(range(max(devices) + 1)) - set(devices)
-    if len(devices) != count:
-        problem = f"names {len(devices)} devices for {count} stages. Name one a stage."
-    elif missing:
-        problem = f"leaves out device {min(missing)}. Number the devices from 0 without gaps."
-    else:
-        return
-    raise ConfigError(f"device_mapping={shown} {problem}")
-
-
 def check_micro_batches(devices: Sequence[int], schedule: str, micro_batches: int, trains: bool) -> None:
     """Refuses a number of micro batches that a schedule does not take."""
     shown = ",".join(map(str, devices))
@@ -511,12 +424,8 @@ def check_micro_batches(devices: Sequence[int], schedule: str, micro_batches: in
             " one. Use --pipeline_schedule=grouped."
         )
     divisor = micro_batch_divisor(devices, schedule, trains)
-    if micro_batches % divisor:
-        raise ConfigError(
-            f"num_accumulation_steps={micro_batches} is not divisible by {divisor}, which"
-            f" pipeline_schedule={schedule} needs for {len(devices)} stages. Nearest valid:"
-            f" {nearest_multiples(micro_batches, divisor)}."
-        )
+    what = f"{divisor}, which pipeline_schedule={schedule} needs for {len(devices)} stages"
+    check_divisible("num_accumulation_steps", micro_batches, divisor, what)
 
 
 def micro_batch_divisor(devices: Sequence[int], schedule: str, trains: bool) -> int:
@@ -591,7 +500,10 @@ class PipelinePlan:
     @property
     def notation(self) -> str:
         """Returns the stages in Graphcore's notation."""
-        return in_their_words(self.stages)
+        return written_stages(
+            ["hid" if name.startswith("layer_") else _THEIRS[name] for name in stage if name != "final_norm"]
+            for stage in self.stages
+        )
 
     def description(self) -> dict:
         """Returns the plan as it stands in result.json."""
@@ -614,16 +526,12 @@ def num_devices(config: Config) -> int:
     return max(given or usual_devices(count, schedule, ())) + 1
 
 
-def make_plan(
-    config: Config, model_stages: Sequence[str], costs: Mapping[str, Cost] | None = None
-) -> PipelinePlan:
+def make_plan(config: Config, model_stages: Sequence[str]) -> PipelinePlan:
     """Returns the plan that --pipeline_stages, --device_mapping and --pipeline_schedule ask for.
 
     Args:
       config: the configuration; its back end is `pipeline` or `ipu`.
       model_stages: names of the model's stages, in order.
-      costs: of each of the model's stages, by which a number of stages is balanced; None: those of
-        `stage_costs`.
 
     Raises:
       ConfigError: for stages that the model has not or that are out of order, devices that do not fit them,
@@ -638,9 +546,17 @@ def make_plan(
             f" heads. Give at most --pipeline_stages={parts}."
         )
     devices = given or usual_devices(count, schedule, model_stages)
-    check_devices(devices, count)
+    shown, gaps = ",".join(map(str, devices)), set(range(max(devices) + 1)).difference(devices)
+    if len(devices) != count:
+        raise ConfigError(
+            f"device_mapping={shown} names {len(devices)} devices for {count} stages. Name one a stage."
+        )
+    if gaps:
+        raise ConfigError(
+            f"device_mapping={shown} leaves out device {min(gaps)}. Number the devices from 0 without gaps."
+        )
     if isinstance(told, int):
-        stages = balanced(model_stages, costs or stage_costs(config, model_stages), devices)
+        stages = balanced(model_stages, stage_costs(config, model_stages), devices)
     else:
         stages = placed(told, model_stages)
     holders = [number for number, names in enumerate(stages) if {"embeddings", "masked_lm"} & set(names)]
@@ -648,7 +564,7 @@ def make_plan(
     if BACKENDS[config.distribution_strategy].graphcore_rules and devices[first] != devices[last]:
         valid = [*devices[:last], devices[first], *devices[last + 1 :]]
         raise ConfigError(
-            f"device_mapping={','.join(map(str, devices))}: stages {first} (emb) and {last} (mlm) share the"
+            f"device_mapping={shown}: stages {first} (emb) and {last} (mlm) share the"
             f" word embeddings, and an IPU holds a variable alone. Nearest valid:"
             f" {','.join(map(str, valid))}."
         )
@@ -674,24 +590,15 @@ def _asked(config: Config) -> tuple[Any, int, str, tuple[int, ...] | None]:
 # Allocation
 
 
-_PARTS = {
-    "embeddings": "Embedding",
-    "pooler": "Pooler",
-    "masked_lm": "Classifier",
-    "span": "Classifier",
-    "tags": "Classifier",
-    "classifier": "Classifier",
-}
-
-
 def allocation(plan: PipelinePlan) -> list[tuple[str, int]]:
     """Returns (part, device) in the order of Graphcore's PyTorch program.
 
     Source: examples v3.4.1 nlp/bert/pytorch/modeling.py.
     """
     names = [name for stage in plan.stages for name in stage]
-    layers = layers_of(names)
     parts = [("Embedding", "embeddings")]
-    parts += [(f"Encoder {number:<2}", name) for number, name in enumerate(layers)]
-    parts += [(_PARTS[name], name) for name in names if name in _PARTS and name != "embeddings"]
+    parts += [(f"Encoder {number:<2}", name) for number, name in enumerate(layers_of(names))]
+    heads = {"pooler": "Pooler", "masked_lm": "Classifier", "span": "Classifier", "tags": "Classifier"}
+    heads["classifier"] = "Classifier"
+    parts += [(heads[name], name) for name in names if name in heads]
     return [(part, plan.device_of(name)) for part, name in parts]

@@ -76,22 +76,17 @@ def call(address: str) -> socket.socket:
     except (socket.gaierror, UnicodeError):
         raise ConnectionError("no such host is known") from None
     except OSError as error:
-        _check_ipv4(parts(address)[0])
+        host, found = parts(address)[0], []
+        with contextlib.suppress(OSError, UnicodeError):
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        if found and all(family == socket.AF_INET6 for family, *_ in found):  # nobody can listen there
+            raise ConfigError(
+                f"Host {host} of the run's processes has IPv6 addresses only, such as {found[0][4][0]};"
+                " expected one of IPv4. Give it one, or another name of that machine in --worker_hosts or"
+                " TF_CONFIG."
+            ) from None
         is_silent = isinstance(error, TimeoutError)
         raise ConnectionError("no answer" if is_silent else error.strerror or "no answer") from None
-
-
-def _check_ipv4(host: str) -> None:
-    """Raises ConfigError for a host at which no process of a run can listen."""
-    found: list[tuple] = []
-    with contextlib.suppress(OSError, UnicodeError):
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    if found and all(family == socket.AF_INET6 for family, *_ in found):
-        raise ConfigError(
-            f"Host {host} of the run's processes has IPv6 addresses only, such as {found[0][4][0]}; expected"
-            " one of IPv4. Give it one, or another name of that machine in --worker_hosts"
-            " or TF_CONFIG."
-        )
 
 
 class Wait:
@@ -113,11 +108,10 @@ class Wait:
         """Returns the missing processes in words, as many as a line holds."""
         if self.heard:
             return self.heard
-        parts = [
-            self.cluster.name(rank) + (f": {self.problems[rank]}" if rank in self.problems else "")
-            for rank in missing[:3]
+        names = [
+            ": ".join(filter(None, (self.cluster.name(rank), self.problems.get(rank)))) for rank in missing
         ]
-        return "; ".join(parts) + (f"; and {len(missing) - 3} more" if len(missing) > 3 else "")
+        return "; ".join(names[:3] + [f"and {len(names) - 3} more"] * (len(names) > 3))
 
     def check(self, missing: list[int]) -> bool:
         """Says who is missing where a line is due, and returns whether it was. Raises PeerError when time is
@@ -131,9 +125,8 @@ class Wait:
         if now < self._next_line:
             return False
         self._next_line = now + _SECS_BETWEEN_LINES
-        logging.warning(
-            "Waiting for %s (%.0f of %g s)", self.describe(missing), now - self._started, self._timeout_secs
-        )
+        waited, most = now - self._started, self._timeout_secs
+        logging.warning("Waiting for %s (%.0f of %g s)", self.describe(missing), waited, most)
         return True
 
 
@@ -143,7 +136,6 @@ class Wait:
 
 _OTHER_FILES = 512  # that a process has open at once
 _MAX_UNKNOWN = 64
-_PAUSE_SECS = 0.05  # where no connection can be taken
 _GREETING = re.compile(rf"{GREETING} ([0-9]{{1,9}}) ([0-9]{{1,9}}) ([0-9]{{1,9}})\s*")
 
 
@@ -201,7 +193,7 @@ class Connections:
         except OSError:  # no files are left: those unknown leave theirs
             for caller in list(self.unknown)[:1]:
                 self._end(caller)
-            time.sleep(_PAUSE_SECS)
+            time.sleep(0.05)
             return
         connection.settimeout(CALL_SECS)
         self.unknown[connection] = _Caller(host, time.monotonic() + CALL_SECS)
@@ -236,16 +228,11 @@ class Connections:
         if not 0 < port < 2**16:
             self._end(connection)
         elif count != len(cluster.hosts) or not 0 < rank < count:
-            self._refuse(
-                connection,
-                f"{cluster.name(0)} waits for {len(cluster.hosts)} processes, this one is rank {rank} of"
-                f" {count}. Give all the same list.",
-            )
+            waits = f"{cluster.name(0)} waits for {len(cluster.hosts)} processes, this one is"
+            self._refuse(connection, f"{waits} rank {rank} of {count}. Give all the same list.")
         elif rank in self.present:
-            self._refuse(
-                connection,
-                f"Another process is rank {rank} already. Give each process a task index of its own.",
-            )
+            taken = f"Another process is rank {rank} already."
+            self._refuse(connection, f"{taken} Give each process a task index of its own.")
         else:
             self._take_in(connection, rank, port)
 
@@ -287,7 +274,9 @@ class Connections:
 
 def gather(wait: Wait, listener: socket.socket) -> Met:
     """Waits, as process 0, for all others, and lets them go."""
-    _allow_connections(len(wait.cluster.hosts))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # a connection to each process is an open file
+    if 0 <= soft < len(wait.cluster.hosts) + _OTHER_FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     connections = Connections(wait, listener)
     with contextlib.closing(connections):
         try:
@@ -303,15 +292,6 @@ def gather(wait: Wait, listener: socket.socket) -> Met:
             raise
         connections.tell("go " + ",".join(connections.addresses))
     return Met(dataclasses.replace(wait.cluster, hosts=tuple(connections.addresses)), connections.present)
-
-
-def _allow_connections(count: int) -> None:
-    """Raises this process's limit of open files, where it is too low for a connection to each process."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -1,25 +1,312 @@
-"""Strategy of a run. Precision, seeds, threads and logical devices are set here and nowhere else."""
+"""Strategy of a run: devices, precision, seeds and threads, set here and nowhere else.
+
+What a back end takes is its row in `official.config.backends`, which is read before TensorFlow is loaded.
+"""
+
+from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
-from typing import Any
+import os
+import socket
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NoReturn
 
 import tensorflow as tf
 from absl import logging
 
 from official import native
-from official.config import replaced
-from official.config.table import Config
+from official.config import Config, ConfigError, replaced
+from official.config.backends import BACKENDS
+from official.config.cluster import read_cluster
 from official.config.values import POLICIES
-from official.distribution import backends
-from official.distribution.backends import HostDataset, input_context, short_name
+from official.distribution import heartbeat
+from official.distribution import pipeline_plan as plan_lib
+from official.distribution.batch_plan import check_divisible, make_batch_plan
+from official.distribution.pipeline_plan import PipelinePlan
 from official.io import quiet
 
 # -----------------------------------------------------------------------------------------------------------
-# Strategy
+# Devices of this machine
+
+
+def replica_devices(config: Config) -> list[str]:
+    """Returns the devices to compute on: GPUs, logical CPUs, or the CPU. Raises ConfigError where there are
+    fewer than asked for."""
+    found = len(tf.config.list_physical_devices("GPU"))
+    wanted = found if config.num_gpus is None else config.num_gpus
+    if config.dtype == "fp16" and (config.num_virtual_devices or not wanted):
+        logging.warning("dtype=fp16 is very slow on CPUs. Use --dtype=bf16 or fp32.")
+    if config.num_virtual_devices:
+        _make_logical_cpus(config.num_virtual_devices)
+        return [f"/cpu:{index}" for index in range(config.num_virtual_devices)]
+    if wanted > found:
+        raise ConfigError(
+            f"num_gpus={wanted} but this machine has {found} GPU{'s' * (found != 1)} that TensorFlow can use."
+            f" Use --num_gpus={found}{' for the CPU' * (not found)}, or rehearse on CPUs with --num_gpus=0"
+            f" --num_virtual_devices={wanted}."
+        )
+    return [f"/gpu:{index}" for index in range(wanted)] or ["/cpu:0"]
+
+
+def short_name(device: str) -> str:
+    """Returns a device as people call it, such as GPU:0, of TensorFlow's full name."""
+    return device.split("device:")[-1]
+
+
+def planned_replicas(config: Config) -> int:
+    """Returns the replicas that a run would have on a machine like this; GPUs asked for need not be here."""
+    if config.num_virtual_devices:
+        return config.num_virtual_devices
+    gpus = len(tf.config.list_physical_devices("GPU")) if config.num_gpus is None else config.num_gpus
+    return max(gpus, 1)
+
+
+def check_all_reduce(config: Config, on_gpus: bool) -> None:
+    """Refuses NCCL on CPUs, and sums in a type that its operations do not know, which several GPUs take
+    unless --all_reduce_alg says otherwise. Raises ConfigError."""
+    algorithms = BACKENDS[config.distribution_strategy].all_reduce_algorithms
+    others = " or ".join(alg for alg in algorithms if alg != "nccl")
+    if config.all_reduce_alg == "nccl" and not on_gpus:
+        raise ConfigError(
+            f"all_reduce_alg=nccl needs GPUs, this run is on the CPU. Use --all_reduce_alg={others}."
+        )
+    if config.allreduce_dtype == "bfloat16" and on_gpus and config.all_reduce_alg in (None, "nccl"):
+        raise ConfigError(
+            "allreduce_dtype=bfloat16 is none of the types that TensorFlow adds up with NCCL. Use"
+            f" --allreduce_dtype=float16, with a loss scale, or --all_reduce_alg={others}."
+        )
+
+
+def _make_logical_cpus(count: int) -> None:
+    """Splits the CPU into logical devices. This can be done once in a process; later calls need at most as
+    many."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    configured = tf.config.get_logical_device_configuration(cpu)
+    if configured is None:
+        configured = [tf.config.LogicalDeviceConfiguration()] * count
+        try:
+            tf.config.set_logical_device_configuration(cpu, configured)
+        except RuntimeError:
+            configured = [None]
+    if len(configured) < count:
+        raise ConfigError(
+            f"num_virtual_devices={count} but this process already has {len(configured)} logical CPUs. Start"
+            " a new process."
+        )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# One device, all GPUs of this machine or logical CPUs with a replica each, or those of several processes
+# which wait for each other and go on together
+
+
+_CROSS_DEVICE_OPS = {
+    "nccl": tf.distribute.NcclAllReduce,
+    "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
+    None: lambda: None,
+}
+_Implementation = tf.distribute.experimental.CommunicationImplementation
+_IMPLEMENTATIONS = {"nccl": _Implementation.NCCL, "ring": _Implementation.RING, None: _Implementation.AUTO}
+
+
+def _make_mirrored(config: Config) -> tf.distribute.Strategy:
+    devices = replica_devices(config)
+    on_gpus = "gpu" in devices[0]
+    if len(devices) > 1 or not on_gpus:
+        check_all_reduce(config, on_gpus)
+    if len(devices) == 1:
+        return tf.distribute.OneDeviceStrategy(devices[0])
+    return tf.distribute.MirroredStrategy(devices, _CROSS_DEVICE_OPS[config.all_reduce_alg]())
+
+
+def _make_multi_worker(config: Config) -> tf.distribute.Strategy:
+    """Joins the other processes; waits until all are there. On CPUs there is one replica a process."""
+    if config.num_gpus is not None:
+        on_gpus = "gpu" in replica_devices(config)[0]
+        gpus = tf.config.list_physical_devices("GPU")[: config.num_gpus] if on_gpus else []
+        tf.config.set_visible_devices(gpus, "GPU")
+    check_all_reduce(config, bool(tf.config.get_visible_devices("GPU")))
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=_IMPLEMENTATIONS[config.all_reduce_alg]
+    )
+    return heartbeat.join(read_cluster(config), options, config.peer_timeout_secs)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Pipelines
 #
-# What differs between kinds of devices is in `official.distribution.backends`.
+# The stages of the model are on devices of their own, GPUs or logical CPUs of this machine, in one replica or
+# more. A replica is a group of devices; replica r has devices r x N to r x N + N - 1.
+
+
+class PipelineStrategy(tf.distribute.MirroredStrategy):
+    """Replicas of several devices each.
+
+    To TensorFlow it mirrors replicas on the first device of each. A variable of the model is on its stage's
+    device in every replica, and its gradients are reduced among these.
+
+    Attributes:
+      grid: the devices of each replica.
+      plan: which stages are on which device; None before the model is known.
+    """
+
+    def __init__(self, grid: list[list[str]]):
+        leads = [devices[0] for devices in grid]
+        # Both reduce where the values are; TensorFlow's usual way brings all to the first devices.
+        on_gpus = "gpu" in leads[0].lower()
+        reduce = tf.distribute.NcclAllReduce() if on_gpus else tf.distribute.ReductionToOneDevice()
+        super().__init__(leads, cross_device_ops=reduce)
+        self.grid = grid
+        self.plan: PipelinePlan | None = None
+
+    def devices(self) -> list[str]:
+        """Returns the full names of all devices, those of a replica one after the other."""
+        return [name for devices in self.grid for name in devices]
+
+    def names_of(self, device: int) -> list[str]:
+        """Returns a device of the pipeline as people call it, such as GPU:0, in each replica."""
+        return [short_name(devices[device]) for devices in self.grid]
+
+    @contextlib.contextmanager
+    def placing(self, device_of: Mapping[str, int]) -> Iterator[None]:
+        """Puts variables on devices for the time of a block in the strategy's scope.
+
+        Args:
+          device_of: {name of a variable: its device of the pipeline}; others go to the first device.
+        """
+
+        def create(next_creator, **arguments: Any) -> Any:
+            scope = tf.get_current_name_scope()
+            name = f"{scope}/{arguments['name']}" if scope else arguments["name"]
+            number = device_of.get(name)
+            if number is None or arguments.get("colocate_with") is not None:
+                return next_creator(**arguments)
+            # TensorFlow takes it for a variable to colocate with.
+            together = types.SimpleNamespace(_devices=tuple(devices[number] for devices in self.grid))
+            return next_creator(**arguments, colocate_with=together)
+
+        with tf.variable_creator_scope(create):
+            yield
+
+
+def as_pipeline(strategy: tf.distribute.Strategy) -> PipelineStrategy | None:
+    """Returns a strategy of this back end; None for another."""
+    return strategy if isinstance(strategy, PipelineStrategy) else None
+
+
+def _make_pipeline(config: Config) -> PipelineStrategy:
+    """Deals this machine's devices out to replicas, a device of the pipeline each."""
+    needed = plan_lib.num_devices(config)
+    found = replica_devices(config)
+    devices = [tf.DeviceSpec.from_string(name).to_string() for name in found]  # as TensorFlow names them
+    _check_devices(config, len(devices), needed)
+    return PipelineStrategy([devices[first : first + needed] for first in range(0, len(devices), needed)])
+
+
+def _planned_pipelines(config: Config) -> int:
+    """Returns the replicas of a machine like this; GPUs asked for need not be here. One device, which is the
+    default, plans one replica."""
+    needed, found = plan_lib.num_devices(config), planned_replicas(config)
+    if found > 1:
+        _check_devices(config, found, needed)
+    return max(found // needed, 1)
+
+
+def _check_devices(config: Config, found: int, needed: int) -> None:
+    flag = "num_virtual_devices" if config.num_virtual_devices else "num_gpus"
+    what = f"the {needed} devices that a replica of pipeline_stages={config.pipeline_stages} takes"
+    check_divisible(flag, found, needed, what)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# TPUs
+#
+# Of this machine or on the network. Not run on hardware yet.
+
+
+_CONNECTION_SECS = 10
+_MIN_TPU_CORES = 8  # v2-8 and v3-8
+
+
+def _make_tpu(config: Config) -> tf.distribute.Strategy:
+    """Connects to a TPU and initialises it, once the batches are known to fit --num_tpu_cores."""
+    if config.num_tpu_cores:
+        make_batch_plan(config, config.num_tpu_cores)
+    address = config.tpu or ""
+    if address in ("", "local") and not tf.config.list_physical_devices("TPU"):
+        raise ConfigError(
+            "distribution_strategy=tpu but this machine has no TPU. Give the name or address of one with "
+            "--tpu=NAME|grpc://HOST:PORT."
+        )
+    try:
+        resolver = _connect(address)
+    except (ValueError, RuntimeError, tf.errors.OpError, OSError) as error:
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise ConfigError(f"tpu={address}: cannot reach this TPU ({reason}). Check --tpu.") from None
+    strategy = tf.distribute.TPUStrategy(resolver)
+    if config.num_tpu_cores not in (None, strategy.num_replicas_in_sync):
+        raise ConfigError(
+            f"num_tpu_cores={config.num_tpu_cores}, but tpu={address} has {strategy.num_replicas_in_sync}."
+            " Change --num_tpu_cores."
+        )
+    return strategy
+
+
+def _connect(address: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:
+    """Returns a TPU that is ready. Raises what sockets and TensorFlow raise where it cannot be reached."""
+    if address.startswith("grpc://"):  # connecting to a cluster has no time limit of its own
+        host, _, port = address.removeprefix("grpc://").rpartition(":")
+        socket.create_connection((host, int(port)), timeout=_CONNECTION_SECS).close()
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
+    if address not in ("", "local"):
+        tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    return resolver
+
+
+def _planned_cores(config: Config) -> int:
+    """Returns the cores that a plan counts with: it does not connect to a TPU to ask."""
+    if not config.num_tpu_cores:
+        logging.log_first_n(
+            logging.WARNING,
+            "The plan is for a TPU of %d cores, the smallest there is: it does not connect to one. Say how"
+            " many yours has: --num_tpu_cores=N.",
+            1,
+            _MIN_TPU_CORES,
+        )
+    return config.num_tpu_cores or _MIN_TPU_CORES
+
+
+def _make_ipu(config: Config) -> NoReturn:
+    program = BACKENDS["ipu"].program.removesuffix(".__main__")
+    raise ConfigError(
+        f"distribution_strategy=ipu trains with train.py or python -m {program} alone. Use another"
+        " --distribution_strategy here."
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Strategy
+
+
+_MAKE: dict[str, Callable[[Config], tf.distribute.Strategy]] = {
+    "one_device": lambda config: tf.distribute.OneDeviceStrategy(replica_devices(config)[0]),
+    "mirrored": _make_mirrored,
+    "multi_worker_mirrored": _make_multi_worker,
+    "pipeline": _make_pipeline,
+    "tpu": _make_tpu,
+    "ipu": _make_ipu,
+}
+_NUM_REPLICAS: dict[str, Callable[[Config], int]] = {
+    "one_device": lambda config: 1,
+    "mirrored": planned_replicas,
+    "multi_worker_mirrored": lambda config: planned_replicas(config) * len(read_cluster(config).hosts),
+    "pipeline": _planned_pipelines,
+    "tpu": _planned_cores,
+    "ipu": lambda config: config.ipu.replicas,
+}
 
 
 def make_strategy(config: Config) -> tf.distribute.Strategy:
@@ -33,8 +320,8 @@ def make_strategy(config: Config) -> tf.distribute.Strategy:
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
     tf.keras.mixed_precision.set_global_policy(POLICIES[config.dtype])
-    strategy = backends.of_config(config).make_strategy(config)
-    _set_matmul_precision(config, strategy)
+    strategy = _MAKE[config.distribution_strategy](config)
+    _set_matmul_precision(strategy)
     if config.allreduce_dtype != "float32" and strategy.num_replicas_in_sync == 1:
         told = "--allreduce_dtype=%s changes nothing: there is one replica, whose gradients go nowhere."
         logging.info(told, config.allreduce_dtype)
@@ -47,21 +334,114 @@ def make_strategy(config: Config) -> tf.distribute.Strategy:
     return strategy
 
 
-def device_names(strategy: tf.distribute.Strategy) -> list[str]:
-    """Returns the devices that a run computes on, such as GPU:0, of all replicas."""
-    return [short_name(name) for name in backends.of_strategy(strategy).devices(strategy)]
+def _on_gpus(strategy: tf.distribute.Strategy) -> bool:
+    return any("gpu" in device.lower() for device in strategy.extended.worker_devices)
+
+
+_NO_TF32 = "NVIDIA_TF32_OVERRIDE"  # NVIDIA's variable: 0 forbids to round
+
+
+def _set_matmul_precision(strategy: tf.distribute.Strategy) -> None:
+    """Sets whether float32 products are rounded; false where the devices cannot, so that the model may ask
+    whether they are."""
+    gpus = _gpus_with_tf32() if _on_gpus(strategy) else []
+    can_round = bool(gpus) if _on_gpus(strategy) else not native.on_cpus(strategy)
+    rounds = can_round and os.environ.get(_NO_TF32) != "0"
+    tf.config.experimental.enable_tensor_float_32_execution(rounds)
+    if gpus:
+        how = "rounded to TensorFloat-32" if rounds else "in full float32"
+        logging.info("float32 products on %s: %s (%s=0 forbids to round).", ", ".join(gpus), how, _NO_TF32)
+
+
+def _gpus_with_tf32() -> list[str]:
+    """Returns the names of the GPUs that know TensorFloat-32."""
+    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
+    found = (each for each in details if each.get("compute_capability", (0, 0)) >= (8, 0))
+    return sorted({each.get("device_name", "a GPU") for each in found})
 
 
 def num_replicas(config: Config) -> int:
-    """Returns the number of replicas that the run would have, as far as this machine can know. Raises
-    ConfigError where it cannot."""
-    return backends.of_config(config).num_replicas(config)
+    """Returns the number of replicas that the run would have, as far as this machine can know before it
+    connects to anything. Raises ConfigError where it cannot."""
+    return _NUM_REPLICAS[config.distribution_strategy](config)
+
+
+def device_names(strategy: tf.distribute.Strategy) -> list[str]:
+    """Returns the devices that a run computes on, such as GPU:0, of all replicas."""
+    pipeline = as_pipeline(strategy)
+    names = pipeline.devices() if pipeline else strategy.extended.worker_devices
+    return [short_name(name) for name in names]
+
+
+def has_peers(strategy: tf.distribute.Strategy) -> bool:
+    """Tells whether other processes take part in the run, and may be lost."""
+    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Tells whether this process is the one that writes files and talks to people."""
+    # `heartbeat` has made every process a worker: a chief of TF_CONFIG is the first.
+    return not has_peers(strategy) or strategy.cluster_resolver.task_id == 0
+
+
+def num_workers(strategy: tf.distribute.Strategy) -> int:
+    """Returns the number of processes that take part in the run, this one among them."""
+    return _input_context(strategy).num_input_pipelines if has_peers(strategy) else 1
+
+
+def noticing_lost_peers(strategy: tf.distribute.Strategy) -> contextlib.AbstractContextManager:
+    """Returns a context that raises PeerError, in one line, where another process is gone."""
+    return heartbeat.noticing_lost_peers(strategy) if has_peers(strategy) else contextlib.nullcontext()
+
+
+note_passed = heartbeat.note_passed
+
+
+def with_length_buckets(config: Config, strategy: tf.distribute.Strategy) -> Config:
+    """Returns the configuration with --length_buckets=auto decided: on CPUs a shape costs a second to compile
+    at most. Packed rows have one length, and --unpad leaves no padding that sorted batches would save."""
+    if config.length_buckets != "auto":
+        return config
+    any_length = native.on_cpus(strategy) and not (config.enable_xla or config.pack or config.unpad)
+    return replaced(config, length_buckets="always" if any_length else "never")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Batches of the replicas
+
+
+HostDataset = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 
 
 def distribute(host_dataset: HostDataset, strategy: tf.distribute.Strategy) -> Iterable:
     """Returns the batches that `next_batch` deals out: those of `host_dataset(tf.distribute.InputContext)`, a
-    dataset of replica batches for each host."""
-    return backends.of_strategy(strategy).distribute(host_dataset, strategy)
+    dataset of replica batches for each host.
+
+    But for TPUs they are this host's dataset itself. TensorFlow would put iterators for devices behind it
+    that are autotuned whatever the dataset's options say, and that may take as long to end as they have lived
+    (TensorFlow 2.15.1, Model::OptimizeLoop), a minute at most. Batches are small here: what they gain by
+    being on the device beforehand cannot be seen in a step.
+    """
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return strategy.distribute_datasets_from_function(host_dataset)
+    return host_dataset(_input_context(strategy))
+
+
+def _input_context(strategy: tf.distribute.Strategy) -> tf.distribute.InputContext:
+    """Returns the context of this process: its number, in the order of the replicas, and the number of
+    processes."""
+    replicas: list[int] = []
+
+    def take_part(context: tf.distribute.ReplicaContext) -> int:
+        replicas.append(context.replica_id_in_sync_group)
+        return 0
+
+    strategy.experimental_distribute_values_from_function(take_part)
+    return tf.distribute.InputContext(
+        strategy.num_replicas_in_sync // len(replicas),
+        replicas[0] // len(replicas),
+        strategy.num_replicas_in_sync,
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,7 +450,7 @@ class HeldBatch:
 
     batch: Any
 
-    def __iter__(self) -> "HeldBatch":
+    def __iter__(self) -> HeldBatch:
         return self
 
     def __next__(self) -> Any:
@@ -90,75 +470,15 @@ def held(iterator: Iterator, strategy: tf.distribute.Strategy) -> HeldBatch:
 def next_batch(iterator: Iterator, strategy: tf.distribute.Strategy) -> Any:
     """Returns the next batch of every replica of this process, from an iterator of the batches that
     `distribute` returns, or one that is `held`. For graphs, too."""
-    if isinstance(iterator, HeldBatch):
+    if isinstance(iterator, HeldBatch) or isinstance(strategy, tf.distribute.TPUStrategy):
         return next(iterator)
-    return backends.of_strategy(strategy).next_batch(iterator, strategy)
+    return strategy.experimental_distribute_values_from_function(lambda _: next(iterator))
 
 
 def batches(distributed: Iterable, strategy: tf.distribute.Strategy) -> Iterator:
     """Yields all batches of a set that is read once, as `distribute` returns it, for every replica of this
     process."""
     iterator = iter(distributed)
-    while True:
-        try:
-            batch = next_batch(iterator, strategy)
-        except StopIteration:
-            return
-        yield batch
-
-
-def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Tells whether this process is the one that writes files and talks to people."""
-    return backends.of_strategy(strategy).is_chief(strategy)
-
-
-def has_peers(strategy: tf.distribute.Strategy) -> bool:
-    """Tells whether other processes take part in the run."""
-    return backends.of_strategy(strategy).has_peers
-
-
-def num_workers(strategy: tf.distribute.Strategy) -> int:
-    """Returns the number of processes that take part in the run, this one among them."""
-    return input_context(strategy).num_input_pipelines if has_peers(strategy) else 1
-
-
-def noticing_lost_peers(strategy: tf.distribute.Strategy) -> contextlib.AbstractContextManager:
-    """Returns a context that raises PeerError, in one line, where another process is gone."""
-    return backends.of_strategy(strategy).noticing_lost_peers(strategy)
-
-
-def note_passed(strategy: tf.distribute.Strategy) -> None:
-    """Notes that this process has come to the next point that all processes of the run pass together."""
-    backends.of_strategy(strategy).note_passed(strategy)
-
-
-def with_length_buckets(config: Config, strategy: tf.distribute.Strategy) -> Config:
-    """Returns the configuration with --length_buckets=auto decided: on CPUs a shape costs a second to compile
-    at most. Packed rows have one length, and --unpad leaves no padding that sorted batches would save."""
-    if config.length_buckets != "auto":
-        return config
-    any_length = native.on_cpus(strategy) and not (config.enable_xla or config.pack or config.unpad)
-    return replaced(config, length_buckets="always" if any_length else "never")
-
-
-def _on_gpus(strategy: tf.distribute.Strategy) -> bool:
-    return any("gpu" in device.lower() for device in strategy.extended.worker_devices)
-
-
-def _set_matmul_precision(config: Config, strategy: tf.distribute.Strategy) -> None:
-    """Sets whether float32 products are rounded; false where the devices cannot, so that the model may ask
-    whether they are."""
-    gpus = _gpus_with_tf32() if _on_gpus(strategy) else []
-    can_round = bool(gpus) if _on_gpus(strategy) else not native.on_cpus(strategy)
-    rounds = config.matmul_precision == "tf32" and can_round
-    tf.config.experimental.enable_tensor_float_32_execution(rounds)
-    if gpus:
-        how = "rounded to TensorFloat-32" if rounds else "in full float32"
-        logging.info("float32 products on %s: %s (--matmul_precision).", ", ".join(gpus), how)
-
-
-def _gpus_with_tf32() -> list[str]:
-    """Returns the names of the GPUs that know TensorFloat-32."""
-    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
-    found = (each for each in details if each.get("compute_capability", (0, 0)) >= (8, 0))
-    return sorted({each.get("device_name", "a GPU") for each in found})
+    with contextlib.suppress(StopIteration):
+        while True:
+            yield next_batch(iterator, strategy)

@@ -14,9 +14,10 @@ from typing import Any
 import yaml
 
 from official.config.model import KINDS
-from official.config.settings.devices import PIPELINED
+from official.config.setting import IPU, PIPELINED
 from official.config.table import FIELDS
 from official.config.values import written_stages
+from official.graphcore.rules import OPTIONS as IPU_OPTIONS
 from official.io.errors import ConfigError
 
 # -----------------------------------------------------------------------------------------------------------
@@ -34,7 +35,7 @@ class Row:
     """Meaning of a foreign key.
 
     Attributes:
-      to: a setting's name, `model.KEY`, `@TERM`, IPU_ONLY or NOT_NEEDED.
+      to: a setting's name, one of the options of IPUs, `model.KEY`, `@TERM`, IPU_ONLY or NOT_NEEDED.
       read: their value -> ours; None: as it is.
       why: of NOT_NEEDED, for people.
       backends: of a term, the values of --distribution_strategy that know it; empty: all. Elsewhere the key
@@ -48,7 +49,8 @@ class Row:
 
     def is_known_to(self, backend: str) -> bool:
         """Tells whether a back end knows what the key means."""
-        known = self.backends or (FIELDS[self.to].backends if self.to in FIELDS else ())
+        known = self.backends or (IPU if self.to in IPU_OPTIONS else ())
+        known = known or (FIELDS[self.to].backends if self.to in FIELDS else ())
         return not known or backend in known
 
 
@@ -214,7 +216,7 @@ def lower(value: Any) -> str | None:
 with open(os.path.join(os.path.dirname(__file__), "configuration_keys.yml"), encoding="utf-8") as _file:
     _TABLES = yaml.load(_file, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # in C: ten times as fast
 partials = of({"half": "half", "float": "float"})
-scheduler = of({name: name for name in FIELDS["scheduler"].choices})
+scheduler = of({name: name for name in IPU_OPTIONS["scheduler"].choices})
 schedule = of({name.capitalize(): name for name in ("grouped", "interleaved", "sequential")})
 _READERS = {
     name: globals()[reader] for reader, names in _TABLES.pop("readers").items() for name in names.split()
@@ -230,8 +232,8 @@ def _row(ours: str, read: Callable[[Any], Any] | None = None) -> Row:
     """Returns the row of a key by what it means here. A value is read by a reader, else by that of a term or
     a setting, or of its type; as it is where there is none."""
     kind = KINDS[ours[len("model.") :]] if ours.startswith("model.") else None
-    if ours in FIELDS:
-        kind = FIELDS[ours].type
+    if ours in FIELDS or ours in IPU_OPTIONS:
+        kind = {**IPU_OPTIONS, **FIELDS}[ours].type
     read = read or _READERS.get(ours) or _READERS_OF_TYPES.get(kind)
     return Row(ours, read, backends=_BACKENDS.get(ours, ()))
 

@@ -47,8 +47,8 @@ def settle_pipeline(
         theirs, ours = terms["pipeline_schedule"], SCHEDULES[backend]
         found["pipeline_schedule"] = theirs if theirs in ours else ours[0]  # the usual one
     if BACKENDS[backend].graphcore_rules:
-        if terms.get("replicas") and base["ipu_replicas"] == FIELDS["ipu_replicas"].default:
-            found["ipu_replicas"] = terms["replicas"]
+        if terms.get("replicas") and base["replicas"] == 1:
+            found["replicas"] = terms["replicas"]
         if "recomputation" in terms:
             found["recompute"] = "block" if terms["recomputation"] else "none"
         found |= _whole_calls({**base, **settings}, terms)
@@ -83,7 +83,7 @@ def settle_limits(settings: dict[str, Any], terms: dict[str, Any], base: Mapping
     if not BACKENDS[base["distribution_strategy"]].graphcore_rules:
         return
     values = {**base, **settings}
-    alone = values["ipu_replicas"] == 1 or not values["optimizer_state_offchip"]
+    alone = values["replicas"] == 1 or not values["optimizer_state_offchip"]
     if settings.get("replicated_tensor_sharding") and alone:
         settings["replicated_tensor_sharding"] = False
         _note(
@@ -226,7 +226,7 @@ def devices_here(base: Mapping[str, Any]) -> int | None:
     """Returns the number of replicas that the settings ask for; None where all devices are to be used."""
     backend, of_replica = _backend(base), 1
     if backend.graphcore_rules:
-        return base["ipu_replicas"]
+        return base["replicas"]
     if backend.spread_replicas:
         of_replica = num_pipeline_devices(base)
     count = base.get("num_virtual_devices") or base.get("num_gpus")

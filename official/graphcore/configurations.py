@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official.config.table import FIELDS
-from official.graphcore import configuration_terms
+from official.graphcore import configuration_terms, rules
 from official.graphcore.configuration_keys import (
     FAMILIES,
     IPU_ONLY,
@@ -105,12 +105,14 @@ class Translation:
 
     Attributes:
       settings: {setting: value}, `model` among them.
+      ipu_options: {name: value} of those in the setting of this name.
       lines: the translation of each key, in their order.
       added: names of the settings that follow from none of the keys alone.
       notes: lines for people, about values that are not theirs.
     """
 
     settings: dict[str, Any]
+    ipu_options: dict[str, Any]
     lines: list[Line]
     added: list[str]
     notes: list[str]
@@ -163,10 +165,15 @@ def translate(
     settings = {name: value for name, value in merged.items() if not name.startswith("@")}
     terms = {name[1:]: value for name, value in merged.items() if name.startswith("@")}
     terms["name"] = base.get("name")
+    base = {**base, **dataclasses.asdict(rules.read(base["ipu_options"]))}
     result = configuration_terms.settle(settings, terms, base, family.name if family else None)
+    ipu_options = {name: result.pop(name) for name in rules.OPTIONS if name in result}
+    if ipu_options:
+        result["ipu_options"] = rules.written(ipu_options)
     shown = {name for line in lines for name in line.fields}
-    added = [name for name in result if name not in shown and name != "model"]
-    return Translation(result, lines, added, terms.get("notes", []))
+    added = [name for name in result if name not in shown and name not in ("model", "ipu_options")]
+    added += [name for name in ipu_options if name not in shown]
+    return Translation(result, ipu_options, lines, added, terms.get("notes", []))
 
 
 def _read(

@@ -72,8 +72,8 @@ def prepare_environment(config: Config, environment: MutableMapping[str, str] = 
 def poplar_flags(config: Config) -> dict[str, str]:
     """Returns {flag of TF_POPLAR_FLAGS: value, "" for none} of a run."""
     flags = {}
-    if config.executable_cache_path:
-        flags["--executable_cache_path"] = config.executable_cache_path
+    if config.ipu.executable_cache_path:
+        flags["--executable_cache_path"] = config.ipu.executable_cache_path
     if config.synthetic_input:  # numbers are made on the device: nothing is sent
         flags["--use_synthetic_data"] = ""
         flags["--synthetic_data_initializer"] = "0"
@@ -125,11 +125,11 @@ def find_instances(config: Config, num_devices: int, popdist: Any) -> Instances:
     Raises:
       ConfigError: where poprun was told of other numbers than the configuration.
     """
-    ipus, replicas = power_of_two(num_devices), config.ipu_replicas
+    ipus, replicas = power_of_two(num_devices), config.ipu.replicas
     if popdist is None:
         return Instances(replicas, replicas, 0, 1, ipus)
     told = {
-        "replicas": (popdist.getNumTotalReplicas(), replicas, "--num-replicas", "--ipu_replicas"),
+        "replicas": (popdist.getNumTotalReplicas(), replicas, "--num-replicas", "--ipu_options=replicas=N"),
         "IPUs a replica": (popdist.getNumIpusPerReplica(), ipus, "--ipus-per-replica", "--pipeline_stages"),
     }
     for what, (theirs, ours, their_flag, our_flag) in told.items():
@@ -139,10 +139,10 @@ def find_instances(config: Config, num_devices: int, popdist: Any) -> Instances:
                 f" poprun's {their_flag}, or {our_flag}."
             )
     count = popdist.getNumInstances()
-    if count > 1 and config.replicated_tensor_sharding:
+    if count > 1 and config.ipu.replicated_tensor_sharding:
         raise ConfigError(
             f"replicated_tensor_sharding works within one instance, poprun has started {count}. Use"
-            " --num-instances 1, or drop --replicated_tensor_sharding."
+            " --num-instances 1, or drop that option of --ipu_options."
         )
     return Instances(
         replicas, popdist.getNumLocalReplicas(), popdist.getInstanceIndex(), count, ipus, popdist
@@ -179,15 +179,15 @@ def make_options(config: Config, api: Any, instances: Instances) -> Any:
         device = options.device_connection
         device.type = api.config.DeviceConnectionType.PRE_COMPILE
         device.version = IPU_VERSION
-        device.enable_remote_buffers = config.optimizer_state_offchip
+        device.enable_remote_buffers = config.ipu.optimizer_state_offchip
     floats = options.floating_point_behaviour
-    floats.inv = floats.div0 = floats.oflo = config.fp_exceptions
-    floats.esr = api.config.StochasticRoundingBehaviour.from_bool(config.stochastic_rounding)
+    floats.inv = floats.div0 = floats.oflo = config.ipu.fp_exceptions
+    floats.esr = api.config.StochasticRoundingBehaviour.from_bool(config.ipu.stochastic_rounding)
     for products in (options.matmuls, options.convolutions):
-        products.poplar_options = {"partialsType": config.partials_type}
-    options.optimizations.minimum_remote_tensor_size = config.min_remote_tensor_size
-    options.optimizations.enable_graph_outlining = not config.no_outlining
-    options.scheduling.algorithm = getattr(api.config.SchedulingAlgorithm, config.scheduler.upper())
+        products.poplar_options = {"partialsType": config.ipu.partials_type}
+    options.optimizations.minimum_remote_tensor_size = config.ipu.min_remote_tensor_size
+    options.optimizations.enable_graph_outlining = not config.ipu.no_outlining
+    options.scheduling.algorithm = getattr(api.config.SchedulingAlgorithm, config.ipu.scheduler.upper())
     return options
 
 

@@ -159,12 +159,11 @@ def measure(config: Config, path: str, calls: int, threads: int, raw: bool) -> N
 
 def _of_one_replica(config: Config) -> Config:
     """Returns the configuration of a program: one replica, with the micro batches of the training."""
-    rows = config.train_batch_size // config.ipu_replicas
+    rows = config.train_batch_size // config.ipu.replicas
     config = config_lib.replaced(
         config,
-        ipu_replicas=1,
+        ipu_options=f"{config.ipu_options or ''} replicas=1 replicated_tensor_sharding=false",
         train_batch_size=rows,
-        replicated_tensor_sharding=False,
         do_train=True,
         do_eval=False,
         do_predict=False,

@@ -165,7 +165,7 @@ class GraphcoreLog(Callback):
         self._say(
             _METRICS_TITLE,
             f"global_batch_size: {self._config.train_batch_size}",
-            f"device_iterations: {self._config.device_iterations}",
+            f"device_iterations: {self._config.ipu.device_iterations}",
             f"training_steps: {self._last_step}",
             f"Training time: {time.monotonic() - self._started:.3f} secs",
             "-" * WIDTH,

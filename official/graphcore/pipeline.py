@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from official.config import FIELDS, nearest_multiples
+from official.config import FIELDS
 from official.config.table import Config
 from official.distribution import pipeline_plan as plan_lib
-from official.distribution.batch_plan import BatchPlan
+from official.distribution.batch_plan import BatchPlan, check_divisible
 from official.distribution.pipeline_plan import PipelinePlan
 from official.graphcore.rules import memory_proportions
 from official.io.errors import ConfigError
@@ -99,8 +99,8 @@ def add_pipeline(
     if training is not None:
         arguments.update(
             optimizer_function=training.optimizer_function,
-            offload_weight_update_variables=config.optimizer_state_offchip,
-            replicated_optimizer_state_sharding=config.replicated_tensor_sharding,
+            offload_weight_update_variables=config.ipu.optimizer_state_offchip,
+            replicated_optimizer_state_sharding=config.ipu.replicated_tensor_sharding,
             reduction_method=api.gradient_accumulation.GradientAccumulationReductionMethod.SUM,
             outfeed_mask=list(training.outfeed_mask),
             accumulate_outfeed=True,
@@ -117,14 +117,11 @@ def stage_options(config: Config, api: Any, devices: Sequence[int]) -> list[Any]
     """Returns the PipelineStageOptions of each stage."""
     found = []
     for share in memory_proportions(config, tuple(devices)):
-        products = {"partialsType": config.partials_type}
+        products = {"partialsType": config.ipu.partials_type}
         if share is not None:
             products["availableMemoryProportion"] = share
-        found.append(
-            api.pipelining_ops.PipelineStageOptions(
-                matmul_options=products, convolution_options=dict(products)
-            )
-        )
+        both = dict(matmul_options=products, convolution_options=dict(products))
+        found.append(api.pipelining_ops.PipelineStageOptions(**both))
     return found
 
 
@@ -145,12 +142,11 @@ def evaluation_plan(config: Config, plan: PipelinePlan, batches: BatchPlan) -> t
     size = config.eval_batch_size
     if size == FIELDS["eval_batch_size"].default:
         size = -(-size // unit) * unit
-    if size % unit:
-        raise ConfigError(
-            f"eval_batch_size={size} is not divisible by replicas x micro batches x their rows = {replicas} x"
-            f" {turns} x {rows} = {unit}, which pipeline_schedule={plan.schedule} needs for"
-            f" {len(plan.stages)} stages. Nearest valid: {nearest_multiples(size, unit)}."
-        )
+    what = (
+        f"replicas x micro batches x their rows = {replicas} x {turns} x {rows} = {unit}, which"
+        f" pipeline_schedule={plan.schedule} needs for {len(plan.stages)} stages"
+    )
+    check_divisible("eval_batch_size", size, unit, what)
     return (
         dataclasses.replace(plan, micro_batches=size // (replicas * rows)),
         dataclasses.replace(batches, eval_batch_size=size),

@@ -86,6 +86,14 @@ def _fields(serialized_B: tf.Tensor, sizes: Sizes) -> dict[str, tf.Tensor]:
 # Rows
 
 
+def _row(found: dict[str, tf.Tensor], **others: tf.Tensor) -> Row:
+    """Returns the row of some fields: those that mean the same in every layout, and the others."""
+    names = ("input_ids", "segment_ids", "masked_lm_ids", "next_sentence_labels")
+    shared = {name: found[name] for name in names}
+    shared["example_weights"] = tf.ones_like(found["next_sentence_labels"])
+    return row_reader.features({**shared, **others})
+
+
 def read_static(serialized_B: tf.Tensor, shape: Shape) -> Row:
     found = _fields(serialized_B, static_sizes(shape))
     column_S, column_M = tf.range(shape.length), tf.range(shape.slots)
@@ -93,38 +101,26 @@ def read_static(serialized_B: tf.Tensor, shape: Shape) -> Row:
     is_good_B1 = (found["predicted"] <= shape.slots) & (found["end"] <= shape.length)
     numbers_BS = tf.where(is_good_B1, tf.cast(is_token_BS, tf.int32), -1)
     is_head_BS = is_token_BS & (found["positions"] == 0)
-    return row_reader.features(
-        {
-            "input_ids": found["input_ids"],
-            "segment_ids": found["segment_ids"],
-            "sequence_ids": numbers_BS,
-            "position_ids": found["positions"] * numbers_BS,
-            "masked_lm_positions": column_M + tf.zeros_like(found["masked_lm_ids"]),
-            "masked_lm_ids": found["masked_lm_ids"],
-            "masked_lm_sequences": tf.cast(column_M < found["predicted"], tf.int32)
-            + tf.zeros_like(found["masked_lm_ids"]),
-            "cls_positions": tf.argmax(is_head_BS, axis=1, output_type=tf.int32)[:, None],
-            "next_sentence_labels": found["next_sentence_labels"],
-            "example_weights": tf.ones_like(found["next_sentence_labels"]),
-        }
+    zeros_BM = tf.zeros_like(found["masked_lm_ids"])
+    return _row(
+        found,
+        sequence_ids=numbers_BS,
+        position_ids=found["positions"] * numbers_BS,
+        masked_lm_positions=column_M + zeros_BM,
+        masked_lm_sequences=tf.cast(column_M < found["predicted"], tf.int32) + zeros_BM,
+        cls_positions=tf.argmax(is_head_BS, axis=1, output_type=tf.int32)[:, None],
     )
 
 
 def read_plain(serialized_B: tf.Tensor, shape: Shape) -> Row:
     found = _fields(serialized_B, plain_sizes(shape))
-    return row_reader.features(
-        {
-            "input_ids": found["input_ids"],
-            "segment_ids": found["segment_ids"],
-            "sequence_ids": found["input_mask"],
-            "position_ids": tf.range(shape.length) * found["input_mask"],
-            "masked_lm_positions": found["masked_lm_positions"],
-            "masked_lm_ids": found["masked_lm_ids"],
-            "masked_lm_sequences": found["masked_lm_weights"],
-            "cls_positions": tf.zeros_like(found["next_sentence_labels"]),
-            "next_sentence_labels": found["next_sentence_labels"],
-            "example_weights": tf.ones_like(found["next_sentence_labels"]),
-        }
+    return _row(
+        found,
+        sequence_ids=found["input_mask"],
+        position_ids=tf.range(shape.length) * found["input_mask"],
+        masked_lm_positions=found["masked_lm_positions"],
+        masked_lm_sequences=found["masked_lm_weights"],
+        cls_positions=tf.zeros_like(found["next_sentence_labels"]),
     )
 
 
@@ -140,19 +136,15 @@ def read_packed(serialized_B: tf.Tensor, shape: Shape) -> Row:
         return tf.reduce_sum(is_own_BPP * values_BP[:, None], axis=2)
 
     slots_BK = found["masked_lm_weights"]
-    return row_reader.features(
-        {
-            "input_ids": found["input_ids"],
-            "segment_ids": found["segment_ids"],
-            "sequence_ids": found["input_mask"],
-            "position_ids": found["positions"],
-            "masked_lm_positions": tf.range(shape.slots) * tf.cast(slots_BK > 0, tf.int32),
-            "masked_lm_ids": found["masked_lm_ids"],
-            "masked_lm_sequences": slots_BK,
-            "cls_positions": of_sequences(places_P[None]),
-            "next_sentence_labels": of_sequences(found["next_sentence_labels"]),
-            "example_weights": of_sequences(weights_BP),
-        }
+    return _row(
+        found,
+        sequence_ids=found["input_mask"],
+        position_ids=found["positions"],
+        masked_lm_positions=tf.range(shape.slots) * tf.cast(slots_BK > 0, tf.int32),
+        masked_lm_sequences=slots_BK,
+        cls_positions=of_sequences(places_P[None]),
+        next_sentence_labels=of_sequences(found["next_sentence_labels"]),
+        example_weights=of_sequences(weights_BP),
     )
 
 

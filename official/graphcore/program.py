@@ -60,10 +60,8 @@ def make_update(config: Config, state: TrainState, plan: BatchPlan, api: Any) ->
       plan: batches of all replicas.
       api: API of the IPUs.
     """
-    scale, largest = (
-        objective_scale(config, state, plan),
-        replica_step.largest_norm(config, plan.num_replicas),
-    )
+    scale = objective_scale(config, state, plan)
+    largest = replica_step.largest_norm(config, plan.num_replicas)
     turns = float(replica_step.micro_batch_divisor(config, plan.num_accumulation_steps))
 
     def update(gradients, variables):
@@ -107,10 +105,8 @@ def initialize(variables: dict, path: str) -> list[str]:
         with bundle_reader.open_reader(path) as reader:
             found = bundle_reader.shapes(reader)
             wanted = {name: tuple(variable.shape) for name, variable in variables.items()}
-            # the latter is the norm behind prenorm blocks
-            fresh = [
-                name for name in wanted if name not in found and not name.startswith(("bert/", "LayerNorm/"))
-            ]
+            encoder = ("bert/", "LayerNorm/")  # the latter is the norm behind prenorm blocks
+            fresh = [name for name in wanted if name not in found and not name.startswith(encoder)]
             wanted = {name: shape for name, shape in wanted.items() if name not in fresh}
             problems = compare_names(wanted, {name: found[name] for name in wanted if name in found})
             if problems:
@@ -126,9 +122,8 @@ def initialize(variables: dict, path: str) -> list[str]:
             f"--init_checkpoint={path}: no checkpoint by names ({error}). Convert other formats with bert"
             " convert first."
         ) from None
-    logging.info(
-        "Initial weights: %d variables from %s; started fresh: %s", len(wanted), path, fresh or "none"
-    )
+    told = "Initial weights: %d variables from %s; started fresh: %s"
+    logging.info(told, len(wanted), path, fresh or "none")
     return fresh
 
 
@@ -268,9 +263,9 @@ def take_devices(config: Config) -> Devices:
     """
     plan = make_plan(config, pipeline_lib.names_of(config))
     pipeline_lib.check_plan(config, plan)
-    check_training(config, config.ipu_replicas)
+    check_training(config, config.ipu.replicas)
     batches = BatchPlan(
-        config.ipu_replicas, config.num_accumulation_steps, config.train_batch_size, config.eval_batch_size
+        config.ipu.replicas, config.num_accumulation_steps, config.train_batch_size, config.eval_batch_size
     )
     evaluation = plan
     if config.do_eval or config.do_predict:
@@ -309,18 +304,17 @@ def make_state(config: Config, task: Task, devices: Devices) -> PipelineState:
     """Builds model and optimizer on the IPUs, and counters on the host."""
     with devices.strategy.scope():
         state = build_state(config, task.build_model, plain_optimizers.build_plain)
-    counters = {
-        name: tf.Variable(0, trainable=False, dtype=tf.int64, name=name) for name in ("samples", "steps")
-    }
     known = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
-    return PipelineState(**{**known, **counters})
+    for name in ("samples", "steps"):
+        known[name] = tf.Variable(0, trainable=False, dtype=tf.int64, name=name)
+    return PipelineState(**known)
 
 
 def make_training(
     config: Config, devices: Devices, task: Task, state: PipelineState, order: TrainingOrder
 ) -> Callable[[], np.ndarray]:
     """Returns () -> float [steps, 2 x metrics + NUM_COUNTS], a function that runs the next
-    --device_iterations steps and returns the sums of each over this process's replicas.
+    `device_iterations` steps and returns the sums of each over this process's replicas.
 
     Args:
       config: configuration of the run.
@@ -348,14 +342,14 @@ def make_training(
             compute_gradients_kwargs={"var_list": list(state.model.trainable_variables)},
         )
 
-    training = pipeline_lib.Training(optimizer_function, config.device_iterations, [True, False])
+    training = pipeline_lib.Training(optimizer_function, config.ipu.device_iterations, [True, False])
     run = _program(
         config, devices, devices.pipeline, pipeline_lib.make_functions(chain, parts), own, training
     )
 
     def call() -> np.ndarray:
         sums = tf.nest.flatten(run())[0]
-        by_step = np.asarray(sums, np.float64).reshape(config.device_iterations, -1, width)
+        by_step = np.asarray(sums, np.float64).reshape(config.ipu.device_iterations, -1, width)
         return by_step.sum(axis=1)  # over the replicas
 
     return call
@@ -422,12 +416,12 @@ def _program(
 def check_steps(config: Config, step: int) -> None:
     """Raises ConfigError where the steps to the end, or between evaluations, are not a multiple of
     --device_iterations."""
-    every, last = config.device_iterations, train_steps(config)
+    every, last = config.ipu.device_iterations, train_steps(config)
     between = config.steps_between_eval if config.do_eval else None
     for left, what in ((last - step, f"{last - step} steps from step {step} to step {last}"), (between, "")):
         if left and left % every:
             what = what or f"steps_between_eval={between}"
             raise ConfigError(
-                f"device_iterations={every} does not divide the {what}. Change --device_iterations or the"
+                f"device_iterations={every} does not divide the {what}. Change --ipu_options or the"
                 " number of steps."
             )

@@ -1,13 +1,105 @@
-"""Rules for the settings of a run on IPUs, and what follows from them: shares of memory."""
+"""Options of IPUs, the values of --ipu_options, by Graphcore's names where these have one; and rules for the
+settings of a run on IPUs, with what follows from them: shares of memory."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from official.io.errors import ConfigError, nearest_multiples
+from official.config.setting import Section, setting
+from official.io.errors import ConfigError, nearest_multiples, suggest
 
 if TYPE_CHECKING:
     from official.config.table import Config
+
+# -----------------------------------------------------------------------------------------------------------
+# Options
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of IPUs. The number of IPUs of a replica follows from its pipeline: a power of two.
+
+    Attributes:
+      replicas: Replicas of the pipeline, over all instances: a power of two.
+      device_iterations: Steps of one call of the IPUs; divides --steps_per_loop.
+      executable_cache_path: Folder in which compiled programs are kept and looked for.
+      stochastic_rounding: Round to float16 up or down at random, right on average.
+      fp_exceptions: Stop at invalid operations, divisions by 0 and overflows.
+      available_memory_proportion: Share of an IPU's memory that matrix products may take for themselves: a
+        number for all, or one for each stage of the pipeline or each IPU of a replica, comma-separated.
+        Unset: Poplar's own.
+      partials_type: Type in which matrix products of float16 add up.
+      optimizer_state_offchip: Keep what only the optimizer reads in the memory beside the IPUs.
+      replicated_tensor_sharding: Share that state out to the replicas; each reads and updates its part.
+      min_remote_tensor_size: Bytes of a tensor that is kept beside the IPUs, at least.
+      no_outlining: Compile equal parts of the model each by itself: more memory, less copying.
+      scheduler: How the compiler orders operations.
+    """
+
+    replicas: int = setting(1, minimum=1)
+    device_iterations: int = setting(1, minimum=1)
+    executable_cache_path: str | None = setting(None)
+    stochastic_rounding: bool = setting(True)
+    fp_exceptions: bool = setting(False)
+    available_memory_proportion: str | None = setting(None)
+    partials_type: str = setting("float", choices=("half", "float"))
+    optimizer_state_offchip: bool = setting(True)
+    replicated_tensor_sharding: bool = setting(False)
+    min_remote_tensor_size: int = setting(128, minimum=0)
+    no_outlining: bool = setting(False)
+    scheduler: str = setting(
+        "choose_best", choices=("choose_best", "clustering", "post_order", "look_ahead", "shortest_path")
+    )
+
+
+OPTIONS = {field.name: field for field in Section("IPUs", Options, evaluation=False).fields}
+_TRUTHS = {"true": True, "false": False}
+
+
+def read(text: str | None) -> Options:
+    """Returns the options of a text such as `replicas=4 partials_type=half`; of a name twice, the last one.
+
+    Raises:
+      ConfigError: for an unknown name, and a value of the wrong type or range.
+    """
+    try:
+        words = shlex.split(text or "")
+    except ValueError as error:
+        raise ConfigError(f"ipu_options={(text or '')[:100]}: {error}.") from None
+    values = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in OPTIONS or not equals:
+            raise ConfigError(
+                f"ipu_options: {word[:100]!r}{suggest(name, OPTIONS)}, expected NAME=VALUE with a name of"
+                f" {', '.join(OPTIONS)}."
+            )
+        values[name] = OPTIONS[name].checked(_typed(value, OPTIONS[name].type), "ipu_options")
+    return Options(**values)
+
+
+def _typed(value: str, kind: type) -> Any:
+    """Returns a value in the type of its option, as far as it reads so."""
+    if kind is bool:
+        return _TRUTHS.get(value.lower(), value)
+    try:
+        return int(value) if kind is int else value
+    except ValueError:
+        return value
+
+
+def written(values: Mapping[str, Any]) -> str:
+    """Returns {name: value} as a text that `read` reads; None is left out."""
+    said = {name: value for name, value in values.items() if value is not None}
+    texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in said.items()}
+    return " ".join(shlex.quote(f"{name}={text}") for name, text in texts.items())
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Rules
 
 
 IPU_VERSION = "ipu2"  # for which --compile_only compiles
@@ -17,14 +109,14 @@ _ONLY = {
     "explicit_allreduce": (False, "Drop --explicit_allreduce."),
     "pack_on_the_fly": (False, "Write packed records: scripts/pack_pretraining_data.py."),
     "num_runs": (1, "Start one run a seed."),
-    "deterministic": (False, "Add --stochastic_rounding=false in its place."),
+    "deterministic": (False, 'Add --ipu_options="stochastic_rounding=false" in its place.'),
     "device_warmup": (False, "The first call of the IPUs compiles: use --compile_only before. Drop it."),
     "mllog_file": (None, "metrics.jsonl has the same numbers. Drop --mllog_file."),
 }
 
 
 def memory_proportions(config: Config, devices: tuple[int, ...]) -> list[str | None]:
-    """Returns the --available_memory_proportion of each stage; None for all where the setting is unset.
+    """Returns the available_memory_proportion of each stage; None for all where the setting is unset.
 
     Args:
       config: of the run.
@@ -33,7 +125,7 @@ def memory_proportions(config: Config, devices: tuple[int, ...]) -> list[str | N
     Raises:
       ConfigError: for what is no share, or as many of them as there are neither stages nor IPUs.
     """
-    text = config.available_memory_proportion
+    text = config.ipu.available_memory_proportion
     if text is None:
         return [None] * len(devices)
     shares: list[str | None] = [_share(part) for part in text.split(",")]
@@ -86,24 +178,24 @@ def check_ipu(config: Config) -> None:
             f"recompute={config.recompute} does not go with --distribution_strategy=ipu, whose pipelines"
             " compute whole stages again or nothing. Use --recompute=block or none."
         )
-    if config.replicated_tensor_sharding and not config.optimizer_state_offchip:
+    if config.ipu.replicated_tensor_sharding and not config.ipu.optimizer_state_offchip:
         raise ConfigError(
             "replicated_tensor_sharding shares out the state that is kept beside the IPUs, and"
-            " optimizer_state_offchip=false keeps none there. Drop one of the two flags."
+            " optimizer_state_offchip=false keeps none there. Drop one of the two from --ipu_options."
         )
-    replicas = config.ipu_replicas
+    replicas = config.ipu.replicas
     if replicas & (replicas - 1):
         below = 1 << (replicas.bit_length() - 1)
         raise ConfigError(
-            f"ipu_replicas={replicas} is no power of two, and IPUs come in powers of two. Nearest valid:"
-            f" {below} or {2 * below}."
+            f"ipu_options: replicas={replicas} is no power of two, and IPUs come in powers of two. Nearest"
+            f" valid: {below} or {2 * below}."
         )
-    if config.replicated_tensor_sharding and replicas == 1:
+    if config.ipu.replicated_tensor_sharding and replicas == 1:
         raise ConfigError(
-            "replicated_tensor_sharding shares state out to replicas, and ipu_replicas=1. Drop it, or raise"
-            " --ipu_replicas."
+            "replicated_tensor_sharding shares state out to replicas, and replicas=1. Drop it from"
+            " --ipu_options, or raise its replicas."
         )
-    every = config.device_iterations
+    every = config.ipu.device_iterations
     if config.steps_per_loop and config.steps_per_loop % every:
         raise ConfigError(
             f"steps_per_loop={config.steps_per_loop} is not a multiple of device_iterations={every}. Nearest"

@@ -33,7 +33,7 @@ from official.tasks import TASKS
 from official.tasks.pretraining import PretrainingTask
 from official.training import evaluate, finish, resume, run_lock
 from official.training.loop import RunLoop
-from official.training.resume import PreviousRun
+from official.training.run_lock import PreviousRun
 from official.training.task import Dataset, ExampleTask, Outputs, Task, reading
 
 # -----------------------------------------------------------------------------------------------------------
@@ -79,9 +79,9 @@ class PipelineLoop(RunLoop):
         return program.make_training(self.config, self.strategy, self.task, self.state, self.order())
 
     def _run_steps(self, call: Callable[[], np.ndarray], num_steps: tf.Tensor, totals: dict) -> dict:
-        """Runs `num_steps` steps like the loop of `step.make_train_loop`, --device_iterations steps per
+        """Runs `num_steps` steps like the loop of `step.make_train_loop`, `device_iterations` steps per
         device call, and returns the totals."""
-        for _ in range(int(num_steps) // self.config.device_iterations):
+        for _ in range(int(num_steps) // self.config.ipu.device_iterations):
             totals = self._added(totals, call())
         return totals
 
@@ -238,49 +238,25 @@ def run(config: Config, command: list[str]) -> int:
     chief = devices.instances.is_chief
     with run_lock.writing(config.model_dir, chief) as check_folder, _explained():
         previous = PreviousRun(config.model_dir)
-        previous.check(asked, config)
+        if config.do_train:
+            previous.check(asked, config_lib.train_steps(config))
         state = program.make_state(config, task, devices)
         manager = CheckpointManager(
             config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief
         )
         with contextlib.closing(manager):
-            facts = resume.begin(
-                asked,
-                config,
-                command,
-                manager,
-                state,
-                previous,
-                task,
-                lambda path: initialize(state.model_variables(), path),
-            )
+            start = lambda path: initialize(state.model_variables(), path)  # noqa: E731
+            facts = resume.begin(asked, config, command, manager, state, previous, task, start)
             counts = previous.evaluates_like(config)
             callbacks: list[Callback] = [_Lines()]
             if chief and config.do_train:
                 callbacks.append(MetricsWriter(config.model_dir, state.step))
-            loop = PipelineLoop(
-                config,
-                task,
-                state,
-                devices,
-                devices.batches.with_rows_of(task.sequences_per_row),
-                manager,
-                callbacks,
-                evaluated=previous.evaluations(state.step) if counts and config.do_train else {},
-                process_started=started,
-                check_folder=check_folder,
-            )
-            pipeline_entry = devices.pipeline.description()
-            result = finish.run_to_end(
-                loop,
-                previous,
-                counts,
-                lambda: _prepare(loop),
-                command,
-                environment=surroundings,
-                pipeline=pipeline_entry,
-                **facts,
-            )
+            plan = devices.batches.with_rows_of(task.sequences_per_row)
+            known = dict(process_started=started, check_folder=check_folder)
+            known["evaluated"] = previous.evaluations(state.step) if counts and config.do_train else {}
+            loop = PipelineLoop(config, task, state, devices, plan, manager, callbacks, **known)
+            facts.update(environment=surroundings, pipeline=devices.pipeline.description())
+            result = finish.run_to_end(loop, previous, counts, lambda: _prepare(loop), command, **facts)
         if chief:
             finish.write_result(config, result, previous)
             path = os.path.join(config.model_dir, FILE_NAME)
@@ -320,7 +296,7 @@ def _compile(config: Config, task: Task, devices: program.Devices) -> int:
         manager = CheckpointManager(config.model_dir or "", {}, 1, read_only=True)
         plan = devices.batches.with_rows_of(task.sequences_per_row)
         PipelineLoop(config, task, state, devices, plan, manager, []).compile()
-    kept = config.executable_cache_path
+    kept = config.ipu.executable_cache_path
     where = f"; kept in {kept}" if kept else ""
     print(f"compiled in {time.monotonic() - since:.1f} s for {IPU_VERSION}{where}; nothing was trained")
     return 0
@@ -336,7 +312,7 @@ def _explained() -> Any:
         raise ConfigError(
             f"the model does not fit into its IPUs ({_first_line(error)}). Give more --pipeline_stages,"
             " smaller micro batches (more --num_accumulation_steps), --recompute=block or another"
-            " --available_memory_proportion."
+            " available_memory_proportion of --ipu_options."
         ) from None
     except tf.errors.FailedPreconditionError as error:
         raise ConfigError(f"the IPUs do not take this pipeline: {_first_line(error)}.") from None

@@ -692,7 +692,7 @@ class GraphModel(tf.Module):
         leaves = leaves_of([each for stages in reads.values() for each in stages])
         self.weights = Weights(leaves, source.values, dtype)
         load = functools.partial(loaded, source.bert, self.weights)
-        networks = {name: functools.partial(load, stages) for name, stages in reads.items()}
+        networks: dict[str, Callable] = {name: functools.partial(load, reads[name]) for name in names}
         functions = Methods(source, networks, self.words)
         inputs_of = {name: signature.inputs for name, signature in signatures.SIGNATURES.items()}
         self._names = (*names, signatures.TENSORS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import inspect
+import re
 import sys
 from collections.abc import Sequence
 
@@ -141,6 +143,15 @@ def nearest_multiples(value: int, divisor: int) -> str:
 def how_to_install(extra: str) -> str:
     """Returns the words that a message ends in: the package is on no index, its sources are at hand."""
     return f"pip install '.[{extra}]' in the source folder"
+
+
+_ATTRIBUTE = re.compile(r"^  (\w+): (.*(?:\n    .*)*)", re.MULTILINE)
+
+
+def attribute_texts(docstring: str | None) -> dict[str, str]:
+    """Returns {name: text}, each in one line, of the "Attributes:" of a class; {} without them."""
+    found = _ATTRIBUTE.findall(inspect.cleandoc(docstring or "").partition("Attributes:\n")[2])
+    return {name: " ".join(text.split()) for name, text in found}
 
 
 def check_docstrings(reader: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import itertools
 import json
@@ -230,17 +229,16 @@ def _locked(path: str, output_dir: str) -> Iterator[None]:
         with held(path, output_dir):
             yield
         return
-    with writing.naming_output(output_dir, "output_dir"):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        lock = writing.open_lock(path)
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(
-                f"--output_dir={output_dir} is being written to by another process. Wait for it, or give"
-                " another folder."
-            ) from None
+    with contextlib.ExitStack() as stack:
+        with writing.naming_output(output_dir, "output_dir"):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            try:
+                stack.enter_context(writing.locked(path))
+            except BlockingIOError:
+                raise ConfigError(
+                    f"--output_dir={output_dir} is being written to by another process. Wait for it, or give"
+                    " another folder."
+                ) from None
         yield
 
 
@@ -304,20 +302,13 @@ def read_what_is_done(path: str) -> dict:
     return found
 
 
-def read_all_done(paths: Iterable[str]) -> list[dict]:
-    """As `read_what_is_done`, of many tasks; several at a time where a store takes its time for each."""
-    paths = list(paths)
-    if not any(map(is_remote, paths[:1])):
-        return list(map(read_what_is_done, paths))
-    with ThreadPoolExecutor(16) as pool:
-        return list(pool.map(read_what_is_done, paths))
-
-
 def each_done(paths: Iterable[str]) -> Iterator[dict]:
-    """Yields what `read_all_done` returns; some of it is in memory at a time."""
+    """Yields what `read_what_is_done` returns of many tasks, some of it in memory at a time; several are read
+    at a time where a store takes its time for each."""
     left = iter(paths)
-    while some := list(itertools.islice(left, 1024)):  # what so many tasks have done
-        yield from read_all_done(some)
+    with ThreadPoolExecutor(16) as pool:
+        while some := list(itertools.islice(left, 1024)):
+            yield from (pool.map if is_remote(some[0]) else map)(read_what_is_done, some)
 
 
 def write_done(path: str, values: dict, durable: bool = False) -> None:

@@ -137,7 +137,7 @@ def is_of_kind(value, kind: Kind) -> bool:
 
 def kind_of(value) -> str:
     """Returns the kind of a JSON value, in words."""
-    return _KINDS[type(value)]
+    return _KINDS.get(type(value), f"{value!s:.40}")  # others are of YAML, such as dates
 
 
 def _named(kind: Kind) -> str:
@@ -145,18 +145,10 @@ def _named(kind: Kind) -> str:
 
 
 def _is_too_deep(values, deepest: int = 64) -> bool:
-    level = [values]
-    for _ in range(deepest + 1):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, (dict, list))
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, (dict, list))
-        ]
-        if not level:
-            return False
-    return True
+    inner = values.values() if isinstance(values, dict) else values if isinstance(values, list) else ()
+    return deepest < 0 or any(
+        _is_too_deep(each, deepest - 1) for each in inner if isinstance(each, (dict, list))
+    )
 
 
 def _refuse(constant: str):

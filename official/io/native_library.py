@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import fcntl
 import glob
 import hashlib
 import os
@@ -13,8 +12,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from official.io import writing
@@ -74,10 +72,12 @@ def built(recipe: Recipe, timeout_secs: float, before: Callable[[], object] = la
         path = os.path.join(writing.private("native"), name)
         if _is_whole(path):
             return path
-        with _locked(path + ".lock", timeout_secs):
+        with writing.locked(path + ".lock", timeout_secs, 0o600):
             if not _is_whole(path):
                 before()
                 _compile(recipe, compiler, path, timeout_secs)
+    except BlockingIOError:
+        raise NotBuilt(f"another process compiles it for more than {timeout_secs:.0f} s") from None
     except OSError as error:
         raise NotBuilt(f"{error.filename or name}: {error.strerror or error}") from None
     return path
@@ -128,23 +128,6 @@ def _cpu_info() -> dict[str, str]:
             key, _, value = line.partition(":")
             lines.setdefault(key.strip(), value.strip())
     return lines
-
-
-@contextlib.contextmanager
-def _locked(path: str, timeout_secs: float) -> Iterator[None]:
-    """Holds a lock file; it is let go when the process ends, however that is. Raises NotBuilt."""
-    until = time.monotonic() + timeout_secs
-    with writing.open_lock(path, 0o600) as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    reason = f"another process compiles it for more than {timeout_secs:.0f} s"
-                    raise NotBuilt(reason) from None
-                time.sleep(0.1)
-        yield
 
 
 def _compile(recipe: Recipe, compiler: str, path: str, timeout_secs: float) -> None:

@@ -13,6 +13,7 @@ import signal
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from typing import IO
 
@@ -22,9 +23,6 @@ from official.io.files import is_remote, store_of
 
 # -----------------------------------------------------------------------------------------------------------
 # Folders for a while
-
-
-_PREFIX = "bert-work-"  # and the machine's name
 
 
 @contextlib.contextmanager
@@ -41,9 +39,9 @@ def new_folder(parent: str | None = None) -> Iterator[str]:
     Raises:
       OSError: where it cannot be made.
     """
-    parent = parent or tempfile.gettempdir()
-    _remove_left(parent)
-    folder, lock = _made(parent)
+    parent, prefix = parent or tempfile.gettempdir(), f"bert-work-{files.host()}-"
+    _remove_left(parent, prefix)
+    folder, lock = _made(parent, prefix)
     try:
         yield folder
     finally:
@@ -51,11 +49,11 @@ def new_folder(parent: str | None = None) -> Iterator[str]:
         os.close(lock)
 
 
-def _made(parent: str) -> tuple[str, int]:
+def _made(parent: str, prefix: str) -> tuple[str, int]:
     """Makes a folder and returns it with its lock; once more where another process has taken it for left
     before it was locked."""
     while True:
-        folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{files.host()}-", dir=parent)
+        folder = tempfile.mkdtemp(prefix=prefix, dir=parent)
         with contextlib.suppress(FileNotFoundError):
             lock = os.open(folder, os.O_RDONLY)
             with contextlib.suppress(OSError):  # the file system has no locks
@@ -66,27 +64,41 @@ def _made(parent: str) -> tuple[str, int]:
 
 
 @functools.lru_cache(maxsize=16)  # once a process
-def _remove_left(parent: str) -> None:
+def _remove_left(parent: str, prefix: str) -> None:
     for name in os.listdir(parent):
-        if name.startswith(f"{_PREFIX}{files.host()}-"):
-            with contextlib.suppress(OSError):  # it is locked, somebody else's, or gone
-                _remove_unlocked(os.path.join(parent, name))
+        if not name.startswith(prefix):
+            continue
+        with contextlib.suppress(OSError):  # it is locked, somebody else's, or gone
+            folder = os.path.join(parent, name)
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)
 
 
-def _remove_unlocked(folder: str) -> None:
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder)
-    finally:
-        os.close(lock)
+@contextlib.contextmanager
+def locked(path: str, wait_secs: float = 0.0, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """Holds the lock of a file of this machine, which is made where it is not there: never through a link,
+    and without a change to what is in it. The system takes the lock away when the process ends.
 
-
-def open_lock(path: str, mode: int = 0o666) -> IO[bytes]:
-    """Opens a lock file, which is made where it is not there: never through a link, and without a change to
-    what is in it. Raises OSError."""
+    Raises:
+      BlockingIOError: where another process holds it, after so many seconds, still.
+      OSError: where it cannot be opened or locked.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    return open(path, "r+b", buffering=0, opener=lambda name, _: os.open(name, flags, mode))
+    until = time.monotonic() + wait_secs
+    with open(path, "r+b", buffering=0, opener=lambda name, _: os.open(name, flags, mode)) as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+        yield file
 
 
 # -----------------------------------------------------------------------------------------------------------

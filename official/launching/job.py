@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import IO, Literal, NamedTuple
+from typing import IO, NamedTuple
 
 from official.config.cluster import host_names
 from official.io import signals, streams
@@ -79,15 +79,15 @@ def read_hosts(text: str, instances_per_host: int = 1) -> list[Host]:
     if not hosts:
         raise ConfigError(f"--hosts={text[:100]!r} names no host, expected HOST:PORT,HOST:PORT,...")
     taken: set[tuple[str, int]] = set()
-    for host in hosts:
-        for port in range(host.port, host.port + instances_per_host) if host.port else ():
-            if port >= _MOST_PORTS or (host.name, port) in taken:
+    for name, first in hosts:
+        for port in range(first, first + instances_per_host) if first else ():
+            if port >= _MOST_PORTS or (name, port) in taken:
                 problem = "is no port" if port >= _MOST_PORTS else "is there twice"
                 raise ConfigError(
-                    f"--hosts: {host.name}:{port} {problem}; each process takes one, from the port of its"
-                    f" host on (--instances_per_host={instances_per_host}). Give other ports."
+                    f"--hosts: {name}:{port} {problem}; each process takes one, from the port of its host on"
+                    f" (--instances_per_host={instances_per_host}). Give other ports."
                 )
-            taken.add((host.name, port))
+            taken.add((name, port))
     return hosts
 
 
@@ -112,21 +112,17 @@ def make_workers(hosts: list[Host], instances_per_host: int) -> list[Worker]:
       ConfigError: for a host elsewhere without a port, and for this machine as 'localhost' among others.
     """
     here = {host.name: is_local(host.name) for host in hosts}
-    for host in hosts:
-        if host.port is None and not here[host.name]:
-            raise ConfigError(
-                f"--hosts: {host.name} has no port, and only on this machine a free one is looked for. Give"
-                f" {host.name}:PORT."
-            )
-        if not all(here.values()) and _is_loopback(host.name):
-            raise ConfigError(
-                f"--hosts: {host.name} means another machine to each host. Give a name or an address by which"
-                " the others reach this one."
-            )
+    for name, port in hosts:
+        if port is None and not here[name]:
+            told = f"--hosts: {name} has no port, and only on this machine a free one is looked for"
+            raise ConfigError(f"{told}. Give {name}:PORT.")
+        if not all(here.values()) and _is_loopback(name):
+            told = f"--hosts: {name} means another machine to each host"
+            raise ConfigError(f"{told}. Give a name or an address by which the others reach this one.")
     free = iter(_free_ports(sum(instances_per_host for host in hosts if host.port is None)))
     places = [
-        (host.name, next(free) if host.port is None else host.port + instance)
-        for host in hosts
+        (name, next(free) if port is None else port + instance)
+        for name, port in hosts
         for instance in range(instances_per_host)
     ]
     return [Worker(rank, name, port, here[name]) for rank, (name, port) in enumerate(places)]
@@ -139,10 +135,8 @@ def is_local(name: str) -> bool:
     except (OSError, UnicodeError):
         return False
     for address, _ in found:
-        with (
-            contextlib.suppress(OSError),
-            socket.socket(socket.AF_INET6 if ":" in str(address) else socket.AF_INET) as probe,
-        ):
+        family = socket.AF_INET6 if ":" in str(address) else socket.AF_INET
+        with contextlib.suppress(OSError), socket.socket(family) as probe:
             probe.bind((address, 0))
             return True
     return False
@@ -181,20 +175,28 @@ _LONGEST_LINE_BYTES = 2**16
 _SUPERVISOR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervisor.py")
 
 
-class Order(NamedTuple):
-    """Command, folder and environment of the processes of a job.
+class Job(NamedTuple):
+    """Settings of a job.
 
     Attributes:
-      command: its words.
+      hosts: the machines.
+      instances_per_host: processes on each.
+      command: the words of each process.
       folder: its working directory, the same on every host.
       environment: variables beside those that its host has.
       ssh: words of the program that starts something on another host.
+      max_restarts: how often all are started again after one was lost.
+      host_timeout_secs: how long a host that was lost is waited for before that.
     """
 
+    hosts: list[Host]
+    instances_per_host: int
     command: tuple[str, ...]
     folder: str
     environment: dict[str, str]
     ssh: tuple[str, ...] = ("ssh",)
+    max_restarts: int = 0
+    host_timeout_secs: float = 600.0
 
 
 class Rank:
@@ -206,30 +208,27 @@ class Rank:
       is_cut_off: whether it has ended because its host could not be reached, any more or at all.
     """
 
-    def __init__(self, order: Order, workers: list[Worker], rank: int):
+    def __init__(self, job: Job, workers: list[Worker], rank: int):
         """Starts the process. Raises ConfigError where that cannot even be tried."""
         self.worker = workers[rank]
         self.code: int | None = None
         self.is_cut_off = False
-        try:
+        pipe = subprocess.PIPE
+        try:  # Ctrl-C is for the launcher, which passes it on: so a session of its own
             self._process = subprocess.Popen(
-                _words(order, self.worker),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,  # Ctrl-C is for the launcher, which passes it on
+                _words(job.ssh, self.worker), 0, None, pipe, pipe, pipe, start_new_session=True
             )
         except OSError as error:
             raise ConfigError(f"{self.worker.name} cannot be started: {error.strerror}.") from None
-        assert self._process.stdout and self._process.stderr
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        self._line = self._process.stdin
         self.streams = [
             Stream(self._process.stdout, sys.stdout.buffer, rank, "stdout"),
             Stream(self._process.stderr, sys.stderr.buffer, rank, "stderr"),
         ]
-        variables = {**order.environment, "TF_CONFIG": tf_config(workers, rank)}
+        variables = {**job.environment, "TF_CONFIG": tf_config(workers, rank)}
         silence = None if self.worker.is_local else SILENCE_SECS
-        values = {"command": order.command, "folder": order.folder, "environment": variables}
+        values = {"command": job.command, "folder": job.folder, "environment": variables}
         self._tell(json.dumps({**values, "silence_secs": silence}))
 
     def send(self, number: int) -> None:
@@ -257,9 +256,7 @@ class Rank:
         self.is_cut_off = not self.worker.is_local and (code < 0 or code == _SSH_FAILED)
         if self.worker.is_local:
             _kill_session(self._process.pid)
-        assert self._process.stdin
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()  # a supervisor that is left elsewhere ends by that
+        self._line.close()  # a supervisor that is left elsewhere ends by that
         for stream in self.streams:
             stream.pass_rest_on()
         return True
@@ -267,11 +264,8 @@ class Rank:
     def close(self) -> None:
         """Ends the process, where it runs still, and gives back what it took here."""
         self.drop()
-        self._process.wait()
-        for file in (self._process.stdin, self._process.stdout, self._process.stderr):
-            assert file
-            with contextlib.suppress(OSError):
-                file.close()
+        with self._process:  # closes what leads to it, and waits
+            pass
 
     def how_it_ended(self) -> str:
         """Returns the end of the process in words: its exit code or signal, or that its host is lost."""
@@ -284,9 +278,8 @@ class Rank:
         return f"ended with exit code {self.code}"
 
     def _tell(self, line: str) -> None:
-        assert self._process.stdin
         with contextlib.suppress(OSError, ValueError):  # where it has ended, `poll` finds out
-            self._process.stdin.write(f"{line}\n".encode())
+            self._line.write(f"{line}\n".encode())
 
 
 class Stream:
@@ -307,24 +300,24 @@ class Stream:
             return True
         except (OSError, ValueError):
             data = b""
+        self._write(data)
+        return bool(data)
+
+    def pass_rest_on(self) -> None:
+        """Passes on what is there, without waiting for more, as if it were the end."""
+        with contextlib.suppress(OSError, ValueError):  # also where there is nothing
+            while data := os.read(self.source.fileno(), 2**16):
+                self._write(data)
+        self._write(b"")
+
+    def _write(self, data: bytes) -> None:
+        """Writes the lines that are complete by more data; without any, at the end, all."""
         *lines, self._text = (self._text + data).split(b"\n")
         if len(self._text) > _LONGEST_LINE_BYTES or (self._text and not data):
             lines, self._text = [*lines, self._text], b""
         if lines:
             self._target.write(b"".join(self._tag + line + b"\n" for line in lines))
             self._target.flush()
-        return bool(data)
-
-    def pass_rest_on(self) -> None:
-        """Passes on what is there, without waiting for more, as if it were the end."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.source, selectors.EVENT_READ)
-            while selector.select(0) and self.pass_on():
-                pass
-        if self._text:
-            self._target.write(self._tag + self._text + b"\n")
-            self._target.flush()
-            self._text = b""
 
 
 def ssh_words(ssh: tuple[str, ...], host: str, command: str) -> list[str]:
@@ -344,11 +337,11 @@ def answers(ssh: tuple[str, ...], host: str, stop: Callable[[], bool]) -> bool:
         return process.returncode == 0
 
 
-def _words(order: Order, worker: Worker) -> list[str]:
+def _words(ssh: tuple[str, ...], worker: Worker) -> list[str]:
     supervisor = [sys.executable, "-I", "-S", _SUPERVISOR]
     if worker.is_local:
         return supervisor
-    return ssh_words(order.ssh, worker.host, f"exec {shlex.join(supervisor)}")
+    return ssh_words(ssh, worker.host, f"exec {shlex.join(supervisor)}")
 
 
 def _kill_session(session: int) -> None:
@@ -373,40 +366,6 @@ _ROUND_SECS = 0.1
 _BETWEEN_CALLS_SECS = 2.0
 _SIGPIPE = 128 + signal.SIGPIPE
 
-Kind = Literal["done", "own", "lost"]
-
-
-class Job(NamedTuple):
-    """Settings of a job.
-
-    Attributes:
-      hosts: the machines.
-      instances_per_host: processes on each.
-      order: command and environment of each process.
-      max_restarts: how often all are started again after one was lost.
-      host_timeout_secs: how long a host that was lost is waited for before that.
-    """
-
-    hosts: list[Host]
-    instances_per_host: int
-    order: Order
-    max_restarts: int = 0
-    host_timeout_secs: float = 600.0
-
-
-class Ending(NamedTuple):
-    """End of a job.
-
-    Attributes:
-      kind: all done; one ended in an order of its own; or one was lost.
-      code: exit code of the job.
-      cut_off: hosts that could not be reached any more.
-    """
-
-    kind: Kind
-    code: int
-    cut_off: tuple[str, ...] = ()
-
 
 def run(job: Job, say: Callable[[str], None]) -> int:
     """Runs a job to its end. Signals to this process go to all of the job's; a second one ends all at once.
@@ -424,14 +383,17 @@ def run(job: Job, say: Callable[[str], None]) -> int:
     """
     with _Inbox() as inbox, signals.noting(inbox.put):
         for restart in range(job.max_restarts + 1):
-            ending = _run_once(job, inbox, say)
-            if ending.kind != "lost" or restart == job.max_restarts:
+            code, cut_off = _run_once(job, inbox, say)
+            if cut_off is None or restart == job.max_restarts:
                 break
             say(f"restart {restart + 1} of {job.max_restarts}")
-            code = _wait_for_hosts(job, ending.cut_off, inbox, say)
-            if code is not None:
-                return code
-        return ending.code
+            ended = _wait_for_hosts(job, cut_off, inbox, say)
+            if ended is not None:
+                return ended
+        return code
+
+
+Ending = tuple[int, "tuple[str, ...] | None"]  # exit code; hosts cut off where one was lost, else None
 
 
 class _Inbox:
@@ -458,12 +420,13 @@ class _Inbox:
 
 
 def _run_once(job: Job, inbox: _Inbox, say: Callable[[str], None]) -> Ending:
+    """Starts the processes and waits for the end of all."""
     workers = make_workers(job.hosts, job.instances_per_host)
     ranks: list[Rank] = []
     ended = threading.Event()
     try:
         for worker in workers:
-            ranks.append(Rank(job.order, workers, worker.rank))
+            ranks.append(Rank(job, workers, worker.rank))
         if not all(worker.is_local for worker in workers):
             threading.Thread(target=_keep_alive, args=(ranks, ended), daemon=True).start()
         return _Watch(ranks, inbox, say).to_the_end()
@@ -560,16 +523,12 @@ class _Watch:
         codes = [rank.code or 0 for rank in self._ranks]
         if self._passed_on is not None:
             own = next((code for code in codes if code in OWN_CODES), 128 + self._passed_on)
-            cut = own if self._unread_since is None else _SIGPIPE
-            code = cut if any(codes) else 0
-            return Ending("own" if code else "done", code)
-        if self._cause is None:
-            return Ending("done", 0)
-        code = self._cause.code or 0
-        if code in OWN_CODES:
-            return Ending("own", code)
-        cut_off = {rank.worker.host for rank in self._ranks if rank.is_cut_off}
-        return Ending("lost", code if LOST_PEER < code < 126 else LOST_PEER, tuple(sorted(cut_off)))
+            return (own if self._unread_since is None else _SIGPIPE) if any(codes) else 0, None
+        code = self._cause.code or 0 if self._cause else 0
+        if code == 0 or code in OWN_CODES:
+            return code, None
+        cut_off = sorted({rank.worker.host for rank in self._ranks if rank.is_cut_off})
+        return code if LOST_PEER < code < 126 else LOST_PEER, tuple(cut_off)
 
 
 def _weight(rank: Rank) -> tuple[bool, bool, int]:
@@ -589,7 +548,7 @@ def _wait_for_hosts(
     quiet = began + SILENCE_SECS + _GRACE_SECS  # by then nothing runs there any more
     missing, is_asked_to_end = list(cut_off), lambda: inbox.received is not None
     while time.monotonic() < began + job.host_timeout_secs or not missing:
-        missing = [host for host in cut_off if not answers(job.order.ssh, host, is_asked_to_end)]
+        missing = [host for host in cut_off if not answers(job.ssh, host, is_asked_to_end)]
         if inbox.received is not None:
             return 128 + inbox.received
         if not missing and time.monotonic() >= quiet:

@@ -112,18 +112,15 @@ class _Watched:
             if os.getppid() != own:  # it died before that
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        try:
-            self._process = subprocess.Popen(
-                order["command"],
-                cwd=order.get("folder"),
-                env={**os.environ, **order["environment"]},
-                stdin=subprocess.DEVNULL,
-                preexec_fn=prepare,  # noqa: PLW1509  # there are no threads here
+        command, environment = order["command"], {**os.environ, **order["environment"]}
+        folder, nothing = order.get("folder"), subprocess.DEVNULL
+        try:  # there are no threads here
+            self._process = subprocess.Popen(  # noqa: PLW1509
+                command, stdin=nothing, preexec_fn=prepare, cwd=folder, env=environment
             )
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            name = getattr(error, "filename", None) or order["command"][0]
-            _say(f"{name}: {reason}")
+            _say(f"{getattr(error, 'filename', None) or command[0]}: {reason}")
             self.code = _CANNOT_START
 
     def send(self, number: int) -> None:
@@ -141,8 +138,8 @@ class _Watched:
             if pid == 0:
                 return
             if pid == self._process.pid:
-                ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-                self.code = 128 + ended_by if ended_by else os.WEXITSTATUS(status)
+                is_killed = os.WIFSIGNALED(status)
+                self.code = 128 + os.WTERMSIG(status) if is_killed else os.WEXITSTATUS(status)
                 self._process.returncode = self.code  # Popen need not look for it
 
     def kill_all(self) -> None:
@@ -164,15 +161,11 @@ class _Watched:
 
 def _children() -> list[int]:
     """Returns the children of this process."""
-    me, found = str(os.getpid()), []
+    found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                parent = file.read().rpartition(b")")[2].split()[1].decode()
-        except (OSError, IndexError):
-            continue
-        if parent == me:
-            found.append(int(name))
+        with contextlib.suppress(OSError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
+            if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
+                found.append(int(name))
     return found
 
 

@@ -410,7 +410,7 @@ def exact_matmul_2d(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 def rounds_products() -> bool:
     """Tells whether the factors of float32 products are rounded to TensorFloat-32, whose fractions have 10
-    bits: GPUs from Ampere on do so unless `--matmul_precision` forbids it."""
+    bits: GPUs from Ampere on do so unless `NVIDIA_TF32_OVERRIDE=0` forbids it."""
     enabled = tf.config.experimental.tensor_float_32_execution_enabled()
     return enabled and not native.on_cpus()
 

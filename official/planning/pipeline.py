@@ -46,7 +46,6 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
     bubbles = {}  # of each schedule that the devices and micro batches allow, the plan's own first
     for schedule in dict.fromkeys((plan.schedule, *SCHEDULES[config.distribution_strategy])):
         with contextlib.suppress(ConfigError):
-            plan_lib.check_devices(plan.devices, len(plan.devices))
             plan_lib.check_micro_batches(plan.devices, schedule, plan.micro_batches, config.do_train)
             other = dataclasses.replace(plan, schedule=schedule)
             timeline = plan_lib.make_timeline(
@@ -54,7 +53,7 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
             )
             bubbles[schedule] = timeline.bubble
     kept = plan_lib.in_flight(plan, config.do_train)
-    offloads = BACKENDS[config.distribution_strategy].graphcore_rules and config.optimizer_state_offchip
+    offloads = BACKENDS[config.distribution_strategy].graphcore_rules and config.ipu.optimizer_state_offchip
     held, offloaded = [], []
     for device in range(plan.num_devices):
         parameters, optimizer_slots, activations = _held(plan, device, costs, kept)

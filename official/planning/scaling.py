@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from official.config import Config, ConfigError, values
 from official.config.backends import BACKENDS
-from official.distribution import backends
+from official.distribution.strategy import planned_replicas
 
 _LATENCY_USECS = 10.0  # of a message between hosts: an assumption
 _LOCAL_LATENCY = 0.1  # of that, inside a host
@@ -116,7 +116,7 @@ def scaling_of(config: Config, plan: dict) -> dict | None:
     assert config.plan_gbps is not None
     replicas_per_host = plan["num_replicas"]
     if BACKENDS[config.distribution_strategy].several_processes:  # the plan describes several hosts
-        replicas_per_host = backends.planned_replicas(config)
+        replicas_per_host = planned_replicas(config)
     network = Network(replicas_per_host, config.plan_gbps * 1e9)
     work = work_of(config, plan, network)
     rows, micro_batch_size = plan["global_batch_size"], plan["micro_batch_size"]

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from official.reporting import palette, verdict
 from official.reporting.formats import (
@@ -27,30 +27,15 @@ if TYPE_CHECKING:
     from official.reporting.result import TrainResult
 
 
-class Part(NamedTuple):
-    """A piece of a bar: its name, its value, at least 0, and its colour as CSS takes it."""
-
-    name: str
-    value: float
-    color: str
-
-
-class Bar(NamedTuple):
-    """A bar: its name, its parts from left to right, and the text of its number."""
-
-    name: str
-    parts: Sequence[Part]
-    text: str
-
-
-def bars(rows: Sequence[Bar], legend: Mapping[str, str] | None = None) -> dict | None:
+def bars(rows: Sequence[tuple], legend: Mapping[str, str] | None = None) -> dict | None:
     """Returns bars for the page, from top to bottom, the longest as wide as it; None where all are empty.
 
     Args:
-      rows: the bars.
+      rows: (name, parts from left to right, text of its number); a part is its name, its value, at least 0,
+        and its colour as CSS takes it.
       legend: {name of a part: its colour}, explained above them.
     """
-    longest = max((sum(part.value for part in bar.parts) for bar in rows), default=0)
+    longest = max((sum(value for _, value, _ in parts) for _, parts, _ in rows), default=0)
     keys = [("", color, name, "") for name, color in (legend or {}).items()]
     return {"bars": rows, "longest": longest, "legend": keys} if longest else None
 
@@ -104,8 +89,8 @@ class Chart:
     def legend(self) -> list[tuple[str, str, str, str]]:
         """Returns (dashed or nothing, colour, name, value) of curves, levels and marks that have a name."""
         found = [
-            ("dashed" if curve.kind == "dashed" else "", curve.color, curve.name, curve.value)
-            for curve in self.curves
+            ("dashed" if each.kind == "dashed" else "", each.color, each.name, each.value)
+            for each in self.curves
         ]
         found += [("dashed", color, name, f"{value:.3f}") for name, value, color in self.levels]
         found += [("dashed", color, name, "") for name, _, color in self.marks]
@@ -237,18 +222,11 @@ def run_charts(metrics: list[dict], result: TrainResult, looks_ahead: bool = Tru
       looks_ahead: whether the learning rates that are still to come are drawn, too.
     """
     last = max((line["step"] for line in metrics), default=0)
-    charts = [
-        _loss(metrics),
-        _metric(metrics, result),
-        _learning_rate(metrics, result, last, looks_ahead),
-        *_other_charts(metrics),
-    ]
+    rates = _learning_rate(metrics, result, last, looks_ahead)
+    charts = [_loss(metrics), _metric(metrics, result), *([rates] if rates else []), *_other_charts(metrics)]
     # All end with the last step, but for those that look ahead.
-    found = []
-    for chart in filter(None, charts):
-        ends = [each.points[-1][0] for each in chart.curves if each.points]
-        found.append(dataclasses.replace(chart, x_last=max([last, *ends])))
-    return found
+    ends = ([x for each in chart.curves for x, _ in each.points[-1:]] for chart in charts)
+    return [dataclasses.replace(chart, x_last=max([last, *own])) for chart, own in zip(charts, ends)]
 
 
 def _curves(points: Points, name: str, color: str, digits: int) -> list[Curve]:
@@ -315,27 +293,23 @@ def _learning_rate(metrics: list[dict], result: TrainResult, last: int, looks_ah
     else:
         curves = [Curve("", done or ahead, _TRAIN)]
     text = f"{format_power(peak)} at step {peak_step:,}"
-    return Chart(
-        "Learning rate", "the schedule", [*curves, Curve("peak", [(peak_step, peak)], _EVAL, text, "dots")]
-    )
+    curves.append(Curve("peak", [(peak_step, peak)], _EVAL, text, "dots"))
+    return Chart("Learning rate", "the schedule", curves)
 
 
 def _other_charts(metrics: list[dict]) -> list[Chart]:
     """Returns the charts that only some runs have, such as those that scale their losses."""
-    norms, speeds, scales, skips = (
-        curve(metrics, "train", name)
-        for name in ("gradient_norm", "sequences_per_sec", "loss_scale", "skipped_steps")
-    )
+    names = ("gradient_norm", "sequences_per_sec", "loss_scale", "skipped_steps")
+    norms, speeds, scales, skips = (curve(metrics, "train", name) for name in names)
     found = []
     if norms:
         curves = _curves(norms, "norm", palette.PURPLE, 2)
         found.append(Chart("Gradient norm", "mean over steps", curves, may_cut=True))
-    if finite_values(speeds):
-        speeds = [point for point in speeds if point[1] is not None]
-        median = sorted(finite_values(speeds))[len(speeds) // 2]
-        level = [(0, median), (speeds[-1][0], median)]
+    if known := verdict.known(speeds):
+        median = sorted(finite_values(known))[len(known) // 2]
+        level = [(0, median), (known[-1][0], median)]
         middle = Curve("median", level, _TRAIN, format_number(median), "dashed")
-        found.append(Chart("Throughput", "sequences per second", [Curve("", speeds, palette.SKY), middle]))
+        found.append(Chart("Throughput", "sequences per second", [Curve("", known, palette.SKY), middle]))
     if any(value not in (None, 1.0) for _, value in scales):
         curves = [Curve("scale", scales, palette.GREEN, f"{scales[-1][1] or 0:,.0f}")]
         found.append(Chart("Loss scale", "keeps small gradients from becoming 0", curves))

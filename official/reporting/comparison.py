@@ -68,10 +68,9 @@ def read_runs(folders: list[str]) -> list[Run]:
       ConfigError: naming a folder that is missing, holds no run or is given twice.
     """
     runs = [_read_run(folder, name) for folder, name in zip(folders, short_names(folders))]
-    by_path: dict[str, list[Run]] = {}
-    for run in runs:
-        by_path.setdefault(_real(run.log_path), []).append(run)
-    for path, sharing in by_path.items():
+    paths = [_real(run.log_path) for run in runs]
+    for path in dict.fromkeys(paths):
+        sharing = [run for run, own in zip(runs, paths) if own == path]
         if len(sharing) > 1:
             names = ", ".join(run.name for run in sharing)
             sharing[0].notes.append(
@@ -218,14 +217,13 @@ def run_target(run: Run, target: float | None) -> float | None:
 def _secs_until(events: list[dict], samples: int | None) -> float | None:
     """Returns the seconds from run_start to the accuracy of the evaluation at `samples`; None where one of
     them is not known."""
-    started = [event["time_ms"] for event in events if event["key"] == "run_start"]
-    reached = [event for event in events if event["key"] == "eval_accuracy"]
-    ends = []
-    for event in reached if samples is not None else ():
+    times: dict[str, list[int]] = {"run_start": [], "eval_accuracy": []}
+    for event in events if samples is not None else ():
         at = event["metadata"]
-        if at.get("samples_count", at.get("epoch_num")) == samples:
-            ends.append(event["time_ms"])
-    return (ends[0] - started[0]) / 1000 if started and ends else None
+        seen = samples if event["key"] == "run_start" else at.get("samples_count", at.get("epoch_num"))
+        if event["key"] in times and seen == samples:
+            times[event["key"]].append(event["time_ms"])
+    return (times["eval_accuracy"][0] - times["run_start"][0]) / 1000 if all(times.values()) else None
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -241,14 +239,13 @@ def format_comparison(comparison: dict) -> str:
     """Formats the comparison of `compare` as text: a row for each run; settings in a table of their own
     where many differ."""
     runs, names = comparison["runs"], comparison["settings"]
-    settings = [(name, short_values([run["settings"][name] for run in runs])) for name in names]
-    columns = [("run", [run["run"] for run in runs])]
+    settings = {name: short_values([run["settings"][name] for run in runs]) for name in names}
+    column, results = ("run", [run["run"] for run in runs]), _result_columns(runs)
     if len(names) <= _MAX_SETTINGS:
-        tables = [format_table([*columns, *settings, *_result_columns(runs)])]
+        tables = [format_table([column, *settings.items(), *results])]
     else:
-        by_run = [(run["run"], [values[at] for _, values in settings]) for at, run in enumerate(runs)]
-        listed = format_table([("setting", names), *by_run])
-        tables = [format_table([*columns, *_result_columns(runs)]), listed]
+        by_run = zip(column[1], map(list, zip(*settings.values())))
+        tables = [format_table([column, *results]), format_table([("setting", names), *by_run])]
     return "\n\n".join([*tables, *(f"Note: {note}" for note in comparison["notes"])])
 
 
@@ -346,12 +343,11 @@ def plot_comparison(runs: list[Run], target: float | None = None) -> Figure:
     found = charts.compared_charts(metrics, list(map(metric_of, runs)), level, "samples", with_training=True)
     names = differing_settings(runs)
     captions = []
-    if set(names) - {"seed"}:  # else nothing but the seed differs
-        values = [short_values([setting(run, name) for run in runs]) for name in names]
-        for number, run in enumerate(runs):
-            text = ", ".join(f"{name} {column[number]}" for name, column in zip(names, values))
-            text = text if len(text) <= _MAX_CAPTION else text[: _MAX_CAPTION - 1] + "\u2026"
-            captions.append((_shortened(run.name), text, charts.look(number)[0]))
+    for number, run in enumerate(runs if set(names) - {"seed"} else ()):  # else nothing but the seed differs
+        values = [short_values([setting(each, name) for each in runs])[number] for name in names]
+        text = ", ".join(f"{name} {value}" for name, value in zip(names, values))
+        text = text if len(text) <= _MAX_CAPTION else text[: _MAX_CAPTION - 1] + "\u2026"
+        captions.append((_shortened(run.name), text, charts.look(number)[0]))
     return plots.plot_charts(found, captions)
 
 

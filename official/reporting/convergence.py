@@ -41,6 +41,9 @@ def score(runs: list[Run], ruleset: str) -> dict:
       ConfigError: naming a run without a usable log.
     """
     with _quiet():
+        from mlperf_logging.result_summarizer import result_summarizer  # late: loads SciPy
+
+        mean = result_summarizer._compute_olympic_average  # pylint: disable=protected-access
         rows = [_read_run(run, ruleset) for run in runs]
         scored = [row for row in rows if row["whole"]]
         successes = [row for row in scored if row["success"]]
@@ -48,9 +51,8 @@ def score(runs: list[Run], ruleset: str) -> dict:
         batches = {row["batch_size"] for row in scored}
         minutes, samples, references = None, None, []
         if len(successes) >= _MIN_RUNS and failures <= _MAX_FAILURES and len(batches) == 1:
-            minutes, samples = (
-                _olympic_mean([row[name] for row in successes], failures) for name in ("minutes", "samples")
-            )
+            kept = [sorted(row[name] for row in successes) for name in ("minutes", "samples")]
+            minutes, samples = (mean(values, failures, 1) for values in kept)  # a failure is the worst
             references = _references(batches.pop(), samples, ruleset)
     return {
         "ruleset": ruleset,
@@ -92,32 +94,21 @@ def _read_run(run: Run, ruleset: str) -> dict:
         try:
             found = rcp_checker.read_submission_file(file.name, ruleset, use_train_samples=False)
             failed, samples, batch_size, _ = found
+            if not isinstance(batch_size, int) or batch_size < 1:
+                raise ValueError(f"global_batch_size is {batch_size!r}, expected a number")
         except (KeyError, TypeError, UnboundLocalError, ValueError) as error:
             raise ConfigError(f"{run.log_path} is not a whole MLPerf log: {error!r}.") from None
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise ConfigError(
-            f"{run.log_path} is not a whole MLPerf log: global_batch_size is {batch_size!r}, expected a"
-            " number."
-        )
     blocks = [event["metadata"] for event in run.events if event["key"] == "block_start"]
     whole = not (blocks and blocks[0].get("first_epoch_num"))
+    minutes = (times["run_stop"] - times["run_start"]) / 60_000 if "run_stop" in times else None
     return {
         "run": run.name,
-        "minutes": (times["run_stop"] - times["run_start"]) / 60_000
-        if "run_stop" in times and whole
-        else None,
+        "minutes": minutes if whole else None,
         "samples": None if failed or not whole else samples,
         "batch_size": batch_size,
         "success": not failed,
         "whole": whole,
     }
-
-
-def _olympic_mean(values: list[float], failures: int) -> float:
-    """Returns the mean without the best and the worst; a failure is the worst."""
-    from mlperf_logging.result_summarizer import result_summarizer
-
-    return result_summarizer._compute_olympic_average(sorted(values), failures, 1)  # pylint: disable=protected-access
 
 
 def _references(batch_size: int, samples: float, ruleset: str) -> list[dict]:
@@ -159,58 +150,49 @@ def _notes(runs: list[Run], rows: list[dict], references: list[dict]) -> list[st
     batches = sorted({row["batch_size"] for row in rows})
     recipe = [name for name in differing_settings(runs) if name not in _NOT_THE_RECIPE]
     targets = {run.settings["stop_threshold"] for run in runs if run.settings.get("stop_threshold")}
-    others = references and targets - {_REFERENCE_TARGET}
+    others, few = references and targets - {_REFERENCE_TARGET}, reached < _MIN_RUNS
+    who, stops = ", ".join(failed), ", ".join(f"{target:g}" for target in sorted(targets))
+    begun, differing, sizes = ", ".join(partial), ", ".join(recipe), ", ".join(map(str, batches))
+    asked, target = _RUNS_OF_A_SUBMISSION, _REFERENCE_TARGET
     notes = [
-        partial
-        and f"left out of the score, because the log begins in the middle of the run: {', '.join(partial)}.",
-        failed
-        and f"{', '.join(failed)} did not reach the target; one such run counts as the slowest, more"
-        " leave no score.",
-        reached < _MIN_RUNS
-        and f"a score takes at least {_MIN_RUNS} runs that reached the target; these are {reached}.",
-        len(rows) != _RUNS_OF_A_SUBMISSION
-        and f"MLPerf asks for {_RUNS_OF_A_SUBMISSION} runs of BERT; these are {len(rows)}.",
-        len(batches) > 1
-        and f"the batch sizes differ ({', '.join(map(str, batches))}), so there is no score"
-        " and no reference.",
-        recipe and f"not one recipe: the runs differ in {', '.join(recipe)}.",
-        others
-        and f"the references are for a target of {_REFERENCE_TARGET:.3f}; these runs stop at"
-        f" {', '.join(f'{target:g}' for target in sorted(targets))}.",
+        (partial, f"left out of the score, because the log begins in the middle of the run: {begun}."),
+        (failed, f"{who} did not reach the target; one such run counts as the slowest, more leave no score."),
+        (few, f"a score takes at least {_MIN_RUNS} runs that reached the target; these are {reached}."),
+        (len(rows) != asked, f"MLPerf asks for {asked} runs of BERT; these are {len(rows)}."),
+        (len(batches) > 1, f"the batch sizes differ ({sizes}), so there is no score and no reference."),
+        (recipe, f"not one recipe: the runs differ in {differing}."),
+        (others, f"the references are for a target of {target:.3f}; these runs stop at {stops}."),
     ]
-    return [note for note in notes if note]
+    return [note for holds, note in notes if holds]
 
 
 def format_score(values: dict) -> str:
     """Formats the score of `score` as text."""
     rows, references, score = values["runs"], values["references"], values["score_minutes"]
-    columns = [
-        ("run", [row["run"] for row in rows]),
-        ("batch size", [str(row["batch_size"]) for row in rows]),
-        ("minutes", [DASH if row["minutes"] is None else f"{row['minutes']:,.2f}" for row in rows]),
-        ("samples to target", [DASH if row["samples"] is None else f"{row['samples']:,.0f}" for row in rows]),
-    ]
-    parts = [f"MLPerf, ruleset {values['ruleset']}\n{format_table(columns)}"]
+    columns = {
+        "run": [row["run"] for row in rows],
+        "batch size": [str(row["batch_size"]) for row in rows],
+        "minutes": [DASH if row["minutes"] is None else f"{row['minutes']:,.2f}" for row in rows],
+        "samples to target": [DASH if row["samples"] is None else f"{row['samples']:,.0f}" for row in rows],
+    }
+    parts = [f"MLPerf, ruleset {values['ruleset']}\n{format_table([*columns.items()])}"]
     if score is not None:
         parts.append(
             f"Score: {score:,.2f} minutes; samples to target: {values['mean_samples']:,.0f}"
             " (means without the best and the worst run)"
         )
     if references:
-        columns = [
-            ("reference points", [_describe_points(reference) for reference in references]),
-            ("mean samples", [f"{reference['mean']:,.0f}" for reference in references]),
-            ("fewest accepted", [f"{math.ceil(reference['minimum']):,}" for reference in references]),
-            ("these runs", [f"{values['mean_samples']:,.0f}" for _ in references]),
-            ("verdict", [_verdict(reference, score) for reference in references]),
-        ]
-        parts.append(format_table(columns))
+        names = {"full_rcps": "all", "pruned_rcps": "pruned (for submissions)"}
+        points = [(names[each["points"]], " to ".join(map(str, each["batch_sizes"]))) for each in references]
+        columns = {
+            "reference points": [f"{name}, batch {sizes}" for name, sizes in points],
+            "mean samples": [f"{each['mean']:,.0f}" for each in references],
+            "fewest accepted": [f"{math.ceil(each['minimum']):,}" for each in references],
+            "these runs": [f"{values['mean_samples']:,.0f}"] * len(references),
+            "verdict": [_verdict(each, score) for each in references],
+        }
+        parts.append(format_table([*columns.items()]))
     return "\n\n".join([*parts, "\n".join(f"Note: {note}" for note in values["notes"])]).rstrip()
-
-
-def _describe_points(reference: dict) -> str:
-    name = {"full_rcps": "all", "pruned_rcps": "pruned (for submissions)"}[reference["points"]]
-    return f"{name}, batch {' to '.join(map(str, reference['batch_sizes']))}"
 
 
 def _verdict(reference: dict, minutes: float) -> str:

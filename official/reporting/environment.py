@@ -22,8 +22,8 @@ def environment() -> dict:
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    own = {"commit": commit(), "python": platform.python_version()}
-    return {**own, "versions": versions, "machine": machine()}
+    python = platform.python_version()
+    return {"commit": commit(), "python": python, "versions": versions, "machine": machine()}
 
 
 def commit() -> str | None:

@@ -6,8 +6,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
 from official.reporting import palette, plots
 
@@ -60,58 +59,45 @@ def measure_in_turns(
     return {name: Timing(tuple(values)) for name, values in secs.items()}
 
 
-class Bar(NamedTuple):
-    """One bar of a chart: its name, value, relative spread, the text at its end, and the group that gives its
-    colour."""
-
-    name: str
-    value: float
-    spread: float
-    text: str
-    group: str
-
-
 def draw_bars(
-    bars: list[Bar], title: str, unit: str, limit: float | None = None, limit_text: str = ""
+    bars: Iterable[tuple[str, float, float, str, str]],
+    title: str,
+    unit: str,
+    limit: float | None = None,
+    limit_text: str = "",
 ) -> bytes:
     """Draws horizontal bars with their spread, a colour for each group, and returns a PNG.
 
     Args:
-      bars: from top to bottom.
+      bars: from top to bottom: name, value, relative spread, the text at its end, and the group that gives
+        its colour.
       title: of the chart.
       unit: of the values.
       limit: a value to compare with, drawn as a line.
       limit_text: stands above that line.
     """
-    height = 0.42 * len(bars) + 1.5
-    longest = max(len(bar.name) for bar in bars)
-    left = min(0.45, max(0.24, 0.02 + 0.0085 * longest))  # room for the names
-    colors = dict(zip(dict.fromkeys(bar.group for bar in bars), palette.COLORS))
-    rows = list(range(len(bars)))[::-1]
+    names, values, spreads, texts, groups = zip(*bars)
+    errors = [value * spread for value, spread in zip(values, spreads)]
+    height = 0.42 * len(names) + 1.5
+    left = min(0.45, max(0.24, 0.02 + 0.0085 * max(map(len, names))))  # room for the names
+    color_of, ink = dict(zip(dict.fromkeys(groups), palette.COLORS)), palette.INK
+    colors, rows = [color_of[group] for group in groups], list(range(len(names)))[::-1]
+    look = {"ecolor": ink, "elinewidth": 1.1, "capsize": 2.5}
     with plots.style():
         figure = plots.new_figure(9.0, height)
         axes = figure.add_axes((left, 0.62 / height, 0.79 - left, 1 - 1.5 / height))
-        axes.barh(
-            rows,
-            [bar.value for bar in bars],
-            height=0.62,
-            color=[colors[bar.group] for bar in bars],
-            xerr=[bar.value * bar.spread for bar in bars],
-            error_kw={"ecolor": palette.INK, "elinewidth": 1.1, "capsize": 2.5},
-        )
-        for row, bar in zip(rows, bars):
-            frame = ("axes fraction", "data")
-            plots.write(axes, bar.text, (1, row), (8, 0), frame, va="center", color=palette.INK)
-        axes.set_yticks(rows, [bar.name for bar in bars], color=palette.INK)
+        axes.barh(rows, values, height=0.62, color=colors, xerr=errors, error_kw=look)
+        for row, text in zip(rows, texts):
+            plots.write(axes, text, (1, row), (8, 0), ("axes fraction", "data"), va="center", color=ink)
+        axes.set_yticks(rows, names, color=ink)
         if limit is not None:
             axes.axvline(limit, color=palette.MUTED, linewidth=1.2, linestyle=(0, (5, 3)))
             frame = ("data", "axes fraction")
             plots.write(axes, limit_text, (limit, 1), (0, 4), frame, ha="center", fontsize=8.5)
-        axes.set_xlim(0, 1.02 * max([limit or 0] + [bar.value * (1 + bar.spread) for bar in bars]))
+        axes.set_xlim(0, 1.02 * max([limit or 0, *map(sum, zip(values, errors))]))
         axes.set_xlabel(unit)
         axes.grid(axis="x")
         axes.grid(False, axis="y")
         axes.spines["bottom"].set_visible(False)
-        at, color = 1 - 0.3 / height, palette.INK
-        figure.text(0.02, at, title, color=color, fontsize=12, fontweight="bold", va="center")
+        figure.text(0.02, 1 - 0.3 / height, title, color=ink, fontsize=12, fontweight="bold", va="center")
         return plots.render(figure, "png")

@@ -58,18 +58,16 @@ def kept_lines(lines: list[bytes], samples: int, evaluated: bool) -> list[bytes]
       samples: sequences that the run goes on from.
       evaluated: whether the evaluation at exactly that point is known and is not made again.
     """
-    kept, started = [], False
+    kept, keys = [], set()
     for line in lines:
-        event = parse(line)
-        if event is None or event["key"] == "run_stop":
-            continue
-        at = event["metadata"].get("samples_count", 0)
-        repeated = at == samples and event["key"] in _EVALUATION and not evaluated
-        begun_again = at >= samples and event["key"] == "block_start"
-        if at <= samples and not repeated and not begun_again:
-            kept.append(line)
-            started = started or event["key"] == "run_start"
-    return kept if started else []
+        if event := parse(line):
+            key, at = event["key"], event["metadata"].get("samples_count", 0)
+            repeated = at == samples and key in _EVALUATION and not evaluated
+            begun_again = at >= samples and key == "block_start"
+            if at <= samples and key != "run_stop" and not repeated and not begun_again:
+                kept.append(line)
+                keys.add(key)
+    return kept if "run_start" in keys else []
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -82,9 +80,14 @@ def kept_lines(lines: list[bytes], samples: int, evaluated: bool) -> list[bytes]
 
 
 FILE_NAME = "mllog.txt"
-_WEIGHT_DECAY_KEYS = {"lamb": "opt_lamb_weight_decay_rate", "adamw": "opt_adamw_weight_decay"}
-# By what name MLPerf's keys know an optimizer; those without one have no keys of their own.
-_KEY_NAMES = {"lamb": "lamb", "adamw": "adamw", "mpadamw": "adamw", "adam": "adam"}
+# {optimizer: (its name in MLPerf's keys, the key of its weight decay)}; others have no keys of their own.
+_ADAMW = ("adamw", "opt_adamw_weight_decay")
+_KEYS: dict[str, tuple[str, str | None]] = {
+    "lamb": ("lamb", "opt_lamb_weight_decay_rate"),
+    "adamw": _ADAMW,
+    "mpadamw": _ADAMW,
+    "adam": ("adam", None),
+}
 
 
 def log_path(config: Config) -> str:
@@ -143,19 +146,19 @@ def run_settings(
 def _optimization(config: Config, by_step: dict[int, float]) -> list[tuple[str, object]]:
     """Returns the numbers of the optimizer that MLPerf has keys for, and the shape of the schedule: the power
     of a polynomial, or the name of another and the steps where it changes."""
-    name = _KEY_NAMES.get(config.optimizer_type)
+    name, weight_decay = _KEYS.get(config.optimizer_type, (None, None))
     found: list[tuple[str, object]] = []
-    if name is not None:
+    if name:
         found = [("opt_epsilon", config.epsilon)]
         found += [(f"opt_{name}_{key}", config[key]) for key in ("epsilon", "beta_1", "beta_2")]
-    if name in _WEIGHT_DECAY_KEYS:
-        found.append((_WEIGHT_DECAY_KEYS[name], config.weight_decay_rate))
+    if weight_decay:
+        found.append((weight_decay, config.weight_decay_rate))
     if by_step:
         found.append(("opt_learning_rate_decay_schedule", "custom"))
         found.append(("opt_learning_rate_decay_boundary_steps", [step for step in by_step if step]))
     elif config.lr_schedule != "polynomial":
         found.append(("opt_learning_rate_decay_schedule", config.lr_schedule))
-    elif name in _WEIGHT_DECAY_KEYS:
+    elif weight_decay:
         found.append((f"opt_{name}_learning_rate_decay_poly_power", config.poly_power))
     return found
 
@@ -190,10 +193,8 @@ class MLPerfLog(Callback):
         last = parse(lines[-1]) if self._kept and lines[:-1] == self._kept else None
         self._end = last if last and last["key"] == "run_stop" else None
         blocks = [event for event in events if event["key"].startswith("block_")]
-        is_open = (
-            blocks and blocks[-1]["key"] == "block_start" and "first_epoch_num" in blocks[-1]["metadata"]
-        )
-        self._block = blocks[-1]["metadata"] if is_open else None
+        begun = blocks[-1]["metadata"] if blocks and blocks[-1]["key"] == "block_start" else {}
+        self._block = begun if "first_epoch_num" in begun else None
         self._file: LineFile | None = None
         self._logger = _make_logger(self._write)
 
@@ -225,9 +226,9 @@ class MLPerfLog(Callback):
 
     def _close_block(self, samples: int, step: int) -> None:
         if self._block is not None:
-            at = {"samples_count": samples, "step_num": step}
-            first = {"first_epoch_num": self._block["first_epoch_num"]}
-            self._logger.end("block_stop", metadata=first | at)
+            first = self._block["first_epoch_num"]
+            at = {"first_epoch_num": first, "samples_count": samples, "step_num": step}
+            self._logger.end("block_stop", metadata=at)
             self._block = None
 
     def on_evaluation_start(self, step: int, samples: int) -> None:
@@ -265,31 +266,28 @@ class MLPerfLog(Callback):
 
     def flush(self) -> None:
         """Writes out what is still in memory, on file systems that cannot append."""
-        if self._file:
-            with _one_line_errors(self._path):
+        with _one_line_errors(self._path):
+            if self._file:
                 self._file.flush()
 
     def close(self) -> None:
-        if self._file:
-            with _one_line_errors(self._path):
+        with _one_line_errors(self._path):
+            if self._file:
                 self._file.close()
 
     def _write(self, text: str) -> None:
-        file = self._file or self._open()
+        """Writes a line; the first one opens the file."""
         with _one_line_errors(self._path):
-            file.write(text.encode() + b"\n")
-
-    def _open(self) -> LineFile:
-        self._end = None
-        with _one_line_errors(self._path):
-            tf.io.gfile.makedirs(os.path.dirname(self._path) or ".")
-            if not self._kept and read_lines(self._path):
-                set_aside(self._path, "-earlier")
-            self._file = file = LineFile(self._path, self._kept)
-        if self._samples and not self._kept:
-            text = "%s begins at %d sequences: it is not a log of the whole run."
-            absl_logging.warning(text, self._path, self._samples)
-        return file
+            if self._file is None:
+                self._end = None
+                tf.io.gfile.makedirs(os.path.dirname(self._path) or ".")
+                if not self._kept and read_lines(self._path):
+                    set_aside(self._path, "-earlier")
+                self._file = LineFile(self._path, self._kept)
+                if self._samples and not self._kept:
+                    told = "%s begins at %d sequences: it is not a log of the whole run."
+                    absl_logging.warning(told, self._path, self._samples)
+            self._file.write(text.encode() + b"\n")
 
 
 def _point(samples: int, step: int) -> dict:

@@ -1,110 +1,35 @@
-"""Pages: one file of HTML that needs nothing from outside, made of sections by templates/page.html."""
+"""Pages: one file of HTML that needs nothing from outside, made by the templates beside this file."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from official.reporting.formats import cell, fixed
+from official.reporting.formats import cell, fixed, format_bytes, format_number, format_secs, metric_name
 
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
-_FLAG = re.compile(r"(--\w[\w=./:-]*\w)")
 _TONES = {"good": "#13693d", "fair": "#0b5c97", "bad": "#b3261e"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Section:
-    """A section of a page, which is left out where it has neither content nor folded parts.
-
-    Attributes:
-      kind: how its content is shown.
-      content: cards: [(value, name)]; charts: [`charts.draw`]; bars: `charts.bars`; table: `table`; pairs:
-        [(name, value)]; items: of a group of `official.training.task.Task.examples`; code, text: a text.
-      title: its heading; without one it stands by itself.
-      note: below the heading.
-      folded: parts that are folded until a reader opens them.
-    """
-
-    kind: str
-    content: Any
-    title: str = ""
-    note: str = ""
-    folded: Sequence[Section] = ()
-
-    @property
-    def is_shown(self) -> bool:
-        return bool(self.content or any(part.is_shown for part in self.folded))
-
-
-def cards(numbers: Iterable[tuple[str | None, str]]) -> Section:
-    """Returns (value, name) pairs as cards; those without a value are left out."""
-    return Section("cards", [(value, name) for value, name in numbers if value])
-
-
-def pairs(values: Mapping | Iterable, title: str) -> Section:
-    """Returns names and values, the values below the names on a narrow screen."""
-    rows = list(values.items() if isinstance(values, Mapping) else values)
-    return Section("pairs", rows, title)
-
-
-def table(
-    head: Iterable,
-    rows: Iterable[Iterable],
-    title: str = "",
-    note: str = "",
-    links: Mapping[str, str] | None = None,
-) -> Section:
-    """Returns a table whose first column is names and whose others are numbers, in a frame of its own that
-    scrolls; empty without rows.
-
-    Args:
-      head: names of the columns.
-      rows: of cells, each a text or a number.
-      title, note: of the section.
-      links: {name: relative address} of names in the first column.
-    """
-    found = [list(row) for row in rows]
-    content = {"head": list(head), "rows": found, "links": links or {}} if found else None
-    return Section("table", content, title, note)
-
-
-def render(
-    name: str,
-    kicker: Sequence[str],
-    headline: str,
-    lines: Sequence[str],
-    tone: str,
-    sections: Iterable[Section],
-    badge: str = "",
-) -> str:
+def render(template: str, kicker: tuple[str, str], headline: str, tone: str, **values: Any) -> str:
     """Returns the whole page.
 
     Args:
-      name: of the run, for the title of the window.
-      kicker: stands small above the headline.
+      template: name of the one that has the sections: run or data_card.
+      kicker: kind and name of what the page is about, small above the headline.
       headline: in the title of the window, too.
-      lines: below it; empty ones are left out.
       tone: good, fair or bad.
-      sections: those that are not shown are left out.
-      badge: stands behind the kicker.
+      values: `lines` below the headline, of which empty ones are left out, a `badge` behind the kicker, and
+        what the template names.
     """
-    return _template().render(
-        name=name,
-        kicker=kicker,
-        badge=badge,
-        headline=headline,
-        lines=lines,
-        tone=_TONES[tone],
-        sections=sections,
-    )
+    head = {"kicker": kicker, "headline": headline, "tone": _TONES[tone], "badge": ""}
+    return _templates().get_template(f"{template}.html").render(head | values)
 
 
 @functools.cache
-def _template() -> Any:
+def _templates() -> Any:
     import jinja2  # late: a run that fails before its end does not load it
 
     environment = jinja2.Environment(
@@ -113,6 +38,35 @@ def _template() -> Any:
     environment.filters |= {
         "cell": cell,
         "table_cell": lambda value: fixed(value) if isinstance(value, float) else cell(value),
-        "cut_at_flags": _FLAG.split,  # every second part is a flag
+        "cut_at_flags": re.compile(r"(--\w[\w=./:-]*\w)").split,  # every second part is a flag
+        "n": "{:,}".format,
+        "share": lambda value, digits: None if value is None else f"{value:.{digits}%}",
+        "bytes": lambda value: format_bytes(value) if value else None,
+        "count": lambda value: value if value is None else _short(value),
+        "flat": flat,
+        "fixed": fixed_or_none,
+        "metric_name": metric_name,
+        "number": format_number,
+        "secs": format_secs,
     }
-    return environment.get_template("page.html")
+    return environment
+
+
+def fixed_or_none(value: Any) -> str | None:
+    """Returns a score or a loss as text; None where it is none, or not finite."""
+    from official.reporting.metrics import plain_value  # late: loads TensorFlow
+
+    value = plain_value(value)
+    return None if value is None else fixed(value) if isinstance(value, float) else str(value)
+
+
+def _short(value: int) -> str:
+    return f"{value:,}" if value < 10**7 else format_number(value)
+
+
+def flat(values: dict, prefix: str = "") -> dict:
+    """Returns nested values under dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found

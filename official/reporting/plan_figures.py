@@ -46,14 +46,7 @@ class Bar(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A schedule to draw.
-
-    Attributes:
-      title: name of the schedule.
-      note: below the title, smaller.
-      rows: names of the devices.
-      bars: of all devices.
-    """
+    """A schedule to draw: its name, a note below it, the names of the devices, and the bars of all."""
 
     title: str
     note: str
@@ -78,11 +71,8 @@ def plot_schedules(schedules: Sequence[Schedule], until: float | None = None) ->
     until = until or max(schedule.length for schedule in schedules)
     heights = [_ABOVE + _ROW * len(schedule.rows) for schedule in schedules]
     top = total = sum(heights) + _LEGEND
-    handles = [
-        Patch(color=_FORWARD, label="forward"),
-        Patch(color=_BACKWARD, label="backward"),
-        Patch(facecolor="white", edgecolor="#b6bcc4", label="bubble: waits"),
-    ]
+    handles = [Patch(color=_FORWARD, label="forward"), Patch(color=_BACKWARD, label="backward")]
+    handles.append(Patch(facecolor="white", edgecolor="#b6bcc4", label="bubble: waits"))
     if any(bar.is_later for schedule in schedules for bar in schedule.bars):
         handles.append(Patch(color=_FORWARD, alpha=_LATER, label="later stage"))
     with plots.style():

@@ -20,7 +20,7 @@ import re
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
@@ -45,7 +45,6 @@ _OPTIMIZERS = re.compile(r"(^|/)(\w*Adam\w*|\w*Lamb|LAMB|\w*Sgd|SGD|\w*Momentum)
 _BACKWARD = re.compile(r"(^|/)(gradient_tape|gradients)(/|$)")
 # Where TensorFlow puts a loop or a function in place of its call, it adds such names in front.
 _IN_PLACE = re.compile(r"^.*/(body|cond)/_\d+/")
-_TRAINING = "train_loop"
 
 
 class Place(NamedTuple):
@@ -53,11 +52,6 @@ class Place(NamedTuple):
 
     part: str
     passes: str = ""
-
-
-def bare(node: str) -> str:
-    """Returns the name that an operation has in its own function."""
-    return _IN_PLACE.sub("", node)
 
 
 def split(name: str, stages: Collection[str]) -> tuple[str, str]:
@@ -81,15 +75,14 @@ class Places:
         self.of = functools.cache(self._of)  # (operation, number of the call of its function) -> place
         self._root = functools.cache(self._first_call)
 
-    def of_operation(self, operation: Operation) -> Place:
-        """Returns the place of an operation. What no call from Python leads to is of the input pipeline."""
-        root = self._root(operation.run)
-        is_data = operation.kind == ITERATOR or root is not None and root not in self._trace.functions
+    def of_operation(self, operation: Operation) -> Place | None:
+        """Returns the place of an operation; None where it is of an evaluation. What no call from Python
+        leads to is of the input pipeline."""
+        root, functions = self._root(operation.run), self._trace.functions
+        if "train_loop" not in functions.get(root, "train_loop"):
+            return None
+        is_data = operation.kind == ITERATOR or root is not None and root not in functions
         return Place(DATA) if is_data else self.of(operation.node, operation.run)
-
-    def counts(self, operation: Operation) -> bool:
-        """Tells whether an operation is of the training or of its data: an evaluation is neither."""
-        return _TRAINING in self._trace.functions.get(self._root(operation.run), _TRAINING)
 
     def _first_call(self, run: int | None) -> int | None:
         """Returns the first call of those that led to a call."""
@@ -102,7 +95,7 @@ class Places:
     def _of(self, node: str, run: int | None) -> Place:
         if _OPTIMIZERS.search(node):
             return Place(OPTIMIZER)
-        name = bare(node)
+        name = _IN_PLACE.sub("", node)
         stage = split(name, self._stages)[0]
         if stage:
             return Place(stage, BACKWARD if _BACKWARD.search(name) else FORWARD)
@@ -122,10 +115,6 @@ class Places:
 # note.
 
 
-# How the profiler names what is not an operation by itself.
-_PROCESS, _ASYNCHRONOUS = "ExecutorState::Process", "ExecutorState::ProcessAsync::Start"
-_RUN, _FROM_PYTHON, _ITERATOR = "FunctionRun", "EagerExecute", "Iterator::"
-_ALLOCATION, _DEALLOCATION = "MemoryAllocation", "MemoryDeallocation"
 _OPERATION = re.compile(r"([^:\s]+):([A-Za-z_]\w*)")
 # Parts of an input pipeline that mostly wait for others.
 _WAITING = re.compile(r"Iterator::(.*::)?(Root|Model|Prefetch|Parallel\w*|MaxIntraOp\w*|PrivateThreadPool)$")
@@ -203,40 +192,33 @@ def read_trace(space: Any) -> Trace:
     """Returns the trace that is in an XSpace, with the operations of the CPU and the GPUs."""
     trace = Trace()
     for plane in space.planes:
-        if plane.name.startswith("/device:GPU"):
-            trace.operations += _kernels(plane)
-        elif not plane.name.startswith("/device"):
-            for line in plane.lines:
-                _Thread(trace, plane, line).read()
+        names = {number: each.name for number, each in plane.event_metadata.items()}
+        for line in plane.lines:
+            if plane.name.startswith("/device:GPU") and line.name.startswith("Stream"):
+                trace.operations += [_kernel(plane, event, names) for event in line.events]
+            elif not plane.name.startswith("/device"):
+                _read_thread(trace, plane, line, names)
     trace.allocations.sort(key=lambda each: each.picoseconds)
     return trace
 
 
-def _notes_of(plane: Any) -> Callable[[Any], dict]:
-    """Returns (event) -> its notes, {name: value}."""
-    names = {number: each.name for number, each in plane.stat_metadata.items()}
-
-    def notes(event: Any) -> dict:
-        found = {}
-        for stat in event.stats:
-            kind = stat.WhichOneof("value")
-            value = getattr(stat, kind) if kind else None
-            found[names.get(stat.metadata_id, "")] = names.get(value, "") if kind == "ref_value" else value
-        return found
-
-    return notes
+def _notes(plane: Any, event: Any) -> dict:
+    """Returns the notes of an event, {name: value}."""
+    found = {}
+    for stat in event.stats:
+        kind = stat.WhichOneof("value")
+        value = getattr(stat, kind) if kind else None
+        name = plane.stat_metadata[stat.metadata_id].name
+        found[name] = plane.stat_metadata[value].name if kind == "ref_value" else value
+    return found
 
 
-def _kernels(plane: Any) -> Iterator[Operation]:
-    """Yields the operations of a GPU; a kernel without an operation's name goes by its own."""
-    notes, names = _notes_of(plane), {number: each.name for number, each in plane.event_metadata.items()}
-    for line in plane.lines:
-        if line.name.startswith("Stream"):
-            for event in line.events:
-                found = notes(event)
-                known = _OPERATION.fullmatch(str(found.get("tf_op") or found.get("name") or ""))
-                node, kind = known.groups() if known else ("", names[event.metadata_id])
-                yield Operation(node, kind, None, event.duration_ps, on_gpu=True)
+def _kernel(plane: Any, event: Any, names: dict[int, str]) -> Operation:
+    """Returns an operation of a GPU; a kernel without an operation's name goes by its own."""
+    found = _notes(plane, event)
+    known = _OPERATION.fullmatch(str(found.get("tf_op") or found.get("name") or ""))
+    node, kind = known.groups() if known else ("", names[event.metadata_id])
+    return Operation(node, kind, None, event.duration_ps, on_gpu=True)
 
 
 @dataclasses.dataclass
@@ -251,73 +233,51 @@ class _Open:
     operation: Operation | None = None
 
 
-class _Thread:
-    """A thread's events, the outer ones before the inner ones."""
+def _read_thread(trace: Trace, plane: Any, line: Any, names: dict[int, str]) -> None:
+    """Adds a thread's events to the trace, the outer ones before the inner ones."""
+    computes, is_data = line.name.startswith("tf_Compute"), line.name.startswith("tf_data")
+    stack: list[_Open] = []
 
-    def __init__(self, trace: Trace, plane: Any, line: Any):
-        self.trace, self.line, self.notes = trace, line, _notes_of(plane)
-        self.names = {number: each.name for number, each in plane.event_metadata.items()}
-        self.computes = line.name.startswith("tf_Compute")
-        self.is_data = line.name.startswith("tf_data")
-        self.stack: list[_Open] = []
+    def innermost(name: str) -> Any:
+        return next((value for each in reversed(stack) if (value := getattr(each, name))), None)
 
-    def read(self) -> None:
-        for event in sorted(self.line.events, key=lambda each: (each.offset_ps, -each.duration_ps)):
-            while self.stack and self.stack[-1].end <= event.offset_ps:
-                self.stack.pop()
-            self._read_event(event, self.names.get(event.metadata_id, ""))
-
-    def _read_event(self, event: Any, name: str) -> None:
-        if name in (_ALLOCATION, _DEALLOCATION):
-            self._note_memory(event, name == _DEALLOCATION)
-        elif name == _RUN:
-            self._note_call(self.notes(event).get("id"))
-        elif name == _PROCESS:
-            self._open(event, run=self.notes(event).get("id"))
-        elif name == _FROM_PYTHON:
-            self._open(event, function=str(self.notes(event).get("eager_op", "")))
-        elif name == _ASYNCHRONOUS and self.computes:
-            found = self.notes(event)
-            self._run(event, found.get("name", ""), found.get("kernel_type", ""), found.get("step_id"))
-        elif self.is_data and name.startswith(_ITERATOR):
-            waits = _WAITING.match(name) is not None
-            self._run(event, name.split("::")[-1], ITERATOR, None, counts=not waits)
-        elif self.computes and (operation := _OPERATION.fullmatch(name)):
-            self._run(event, operation[1], operation[2], self._here("run"))
-
-    def _here(self, name: str) -> Any:
-        """Returns the attribute `name` of the innermost open event that has it; None without such."""
-        return next((value for each in reversed(self.stack) if (value := getattr(each, name))), None)
-
-    def _open(self, event: Any, **known: Any) -> None:
-        self.stack.append(_Open(event.offset_ps + event.duration_ps, **known))
-
-    def _run(self, event: Any, node: str, kind: str, run: int | None, counts: bool = True) -> None:
-        """Notes an operation; what holds it has taken so much less itself."""
-        if outer := self._here("operation"):
+    def begin(node: str, kind: str, run: int | None, counts: bool = True) -> None:
+        """Adds an operation; the one that holds it has taken so much less itself."""
+        if outer := innermost("operation"):
             outer.picoseconds -= event.duration_ps
         operation = Operation(node, kind, run, event.duration_ps)
-        if counts:
-            self.trace.operations.append(operation)
-        self._open(event, node=node, run=run, operation=operation)
+        trace.operations += [operation] if counts else []
+        stack.append(_Open(end, node=node, run=run, operation=operation))
 
-    def _note_call(self, run: int | None) -> None:
-        function = self._here("function")
-        if run is not None and function:
-            self.trace.functions[run] = function
-        elif run is not None and self.stack:
-            self.trace.callers[run] = (self._here("run"), self._here("node") or "")
-
-    def _note_memory(self, event: Any, is_freed: bool) -> None:
-        found = self.notes(event)
-        at = self.line.timestamp_ns * 1000 + event.offset_ps
-        address, size, in_use = (
-            int(found.get(name, 0)) for name in ("addr", "allocation_bytes", "bytes_allocated")
-        )
-        node = self._here("node") or (DATA if self.is_data else "")
-        allocator = str(found.get("allocator_name", ""))
-        taken = Allocation(at, allocator, address, size, in_use, node, self._here("run"), is_freed)
-        self.trace.allocations.append(taken)
+    for event in sorted(line.events, key=lambda each: (each.offset_ps, -each.duration_ps)):
+        name, end = names.get(event.metadata_id, ""), event.offset_ps + event.duration_ps
+        while stack and stack[-1].end <= event.offset_ps:
+            stack.pop()
+        if name in ("MemoryAllocation", "MemoryDeallocation"):
+            found, at = _notes(plane, event), line.timestamp_ns * 1000 + event.offset_ps
+            keys = ("addr", "allocation_bytes", "bytes_allocated")
+            address, size, in_use = (int(found.get(key, 0)) for key in keys)
+            node, is_freed = innermost("node") or (DATA if is_data else ""), name == "MemoryDeallocation"
+            allocator, run = str(found.get("allocator_name", "")), innermost("run")
+            taken = Allocation(at, allocator, address, size, in_use, node, run, is_freed)
+            trace.allocations.append(taken)
+        elif name == "FunctionRun":
+            run, function = _notes(plane, event).get("id"), innermost("function")
+            if run is not None and function:
+                trace.functions[run] = function
+            elif run is not None and stack:
+                trace.callers[run] = (innermost("run"), innermost("node") or "")
+        elif name == "ExecutorState::Process":
+            stack.append(_Open(end, run=_notes(plane, event).get("id")))
+        elif name == "EagerExecute":
+            stack.append(_Open(end, function=str(_notes(plane, event).get("eager_op", ""))))
+        elif name == "ExecutorState::ProcessAsync::Start" and computes:
+            found = _notes(plane, event)
+            begin(found.get("name", ""), found.get("kernel_type", ""), found.get("step_id"))
+        elif is_data and name.startswith("Iterator::"):
+            begin(name.split("::")[-1], ITERATOR, None, counts=not _WAITING.match(name))
+        elif computes and (operation := _OPERATION.fullmatch(name)):
+            begin(operation[1], operation[2], innermost("run"))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -342,11 +302,11 @@ def memories(trace: Trace, places: Places, stages: Sequence[str]) -> list[dict]:
 
 def _memory(allocator: str, events: list[Allocation], places: Places, stages: Sequence[str]) -> dict:
     """Follows what each part takes and gives back. What was taken before the profiler looked is nobody's."""
-    top = max(range(len(events)), key=lambda number: events[number].in_use)
-    holding: collections.Counter[Place] = collections.Counter()
-    held, most, peaks = holding.copy(), holding.copy(), holding.copy()
+    top = max(events, key=lambda event: event.in_use)
+    # Bytes that a part holds now, at the peak and at most; and those that all hold while it takes some.
+    holding, held, most, peaks = (collections.Counter[Place]() for _ in range(4))
     live: dict[int, tuple[Place, int]] = {}  # by address
-    for number, event in enumerate(events):
+    for event in events:
         place = places.of(event.node, event.run)
         if not event.is_freed:
             live[event.address] = (place, event.bytes)
@@ -356,23 +316,18 @@ def _memory(allocator: str, events: list[Allocation], places: Places, stages: Se
         elif event.address in live:
             owner, size = live.pop(event.address)
             holding[owner] -= size
-        if number == top:
+        if event is top:
             held = holding.copy()
-    peak, running = events[top].in_use, places.of(events[top].node, events[top].run)
+    running = places.of(top.node, top.run)
     order = [Place(stage, passes) for stage in stages for passes in (FORWARD, BACKWARD)]
+    names = ("part", "pass", "held_at_peak_bytes", "most_held_bytes", "peak_while_running_bytes")
     return {
         "allocator": allocator,
-        "peak_bytes": peak,
+        "peak_bytes": top.in_use,
         "running_at_peak": {"part": running.part, "pass": running.passes},
-        "resident_bytes": max(0, peak - sum(held.values())),
+        "resident_bytes": max(0, top.in_use - sum(held.values())),
         "parts": [
-            {
-                "part": place.part,
-                "pass": place.passes,
-                "held_at_peak_bytes": held[place],
-                "most_held_bytes": most[place],
-                "peak_while_running_bytes": peaks[place],
-            }
+            dict(zip(names, (*place, held[place], most[place], peaks[place])))
             for place in [*order, *sorted(most.keys() - set(order))]
             if place in most
         ],
@@ -428,11 +383,11 @@ def add_up(trace: Trace, places: Places, steps: int) -> list[dict]:
     on_gpu = any(operation.on_gpu for operation in trace.operations)
     times: collections.Counter[tuple] = collections.Counter()
     counts: collections.Counter[tuple] = collections.Counter()
-    for operation in filter(places.counts, trace.operations):
+    for operation in trace.operations:
         place = places.of_operation(operation)
-        if operation.on_gpu == on_gpu or place.part == DATA:
+        if place and (operation.on_gpu == on_gpu or place.part == DATA):
             part = "layer_{}" if _LAYER.fullmatch(place.part) else place.part
-            name = split(bare(operation.node), {place.part})[1]
+            name = split(_IN_PLACE.sub("", operation.node), {place.part})[1]
             key = (kind_of(place, operation.kind), part, place.passes, name, operation.kind)
             times[key] += operation.picoseconds
             counts[key] += 1
@@ -464,12 +419,11 @@ _MAX_OPERATIONS = 100  # of profile.json; the other file has all
 
 def write_times(model_dir: str, head: dict, rows: Sequence[dict]) -> None:
     """Writes the tables of times. Args: head: what stands before them in profile.json; rows: of `add_up`."""
+    tables = {"kinds": ["kind"], "parts": ["part", "pass"], "types": ["type"]}
     found = {
         **head,
         "busy_ms_per_step": sum(row["ms_per_step"] for row in rows),
-        "kinds": grouped(rows, "kind"),
-        "parts": grouped(rows, "part", "pass"),
-        "types": grouped(rows, "type"),
+        **{name: grouped(rows, *keys) for name, keys in tables.items()},
         "operations": rows[:_MAX_OPERATIONS],
     }
     text = io.StringIO()
@@ -480,22 +434,10 @@ def write_times(model_dir: str, head: dict, rows: Sequence[dict]) -> None:
     replace_file(os.path.join(model_dir, TIMES), json.dumps(found, indent=2) + "\n")
 
 
-def write_memory(
-    model_dir: str, head: dict, found: Sequence[dict], variables: Mapping[str, tuple[int, int]]
-) -> None:
-    """Writes the table of memory.
-
-    Args:
-      model_dir: folder of the run.
-      head: what stands before it.
-      found: of `memories`.
-      variables: {stage: (bytes of its weights, bytes of what the optimizer keeps of them)}, in order.
-    """
-    sizes = [
-        {"part": part, "weights_bytes": weights, "slots_bytes": slots}
-        for part, (weights, slots) in variables.items()
-    ]
-    record = {**head, "variables": sizes, "allocators": found}
+def write_memory(model_dir: str, head: dict, found: Sequence[dict], variables: Sequence[dict]) -> None:
+    """Writes the table of memory. Args: head: what stands before it; found: of `memories`; variables: of
+    `stage_variables`."""
+    record = {**head, "variables": variables, "allocators": found}
     replace_file(os.path.join(model_dir, MEMORY), json.dumps(record, indent=2) + "\n")
 
 
@@ -560,7 +502,15 @@ class Profile(Callback):
 
     def on_call(self, step: int) -> None:
         if step == self._window[0]:
-            self._start()
+            self._folder, self._secs = tempfile.TemporaryDirectory(), 0.0
+            try:
+                # Not the calls of Python: those of the loop are of no interest, and each has a cost.
+                options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
+                tf.profiler.experimental.start(self._folder.name, options)
+            except _ERRORS as error:
+                logging.warning("No profile: %s", _first_line(error))
+                self._folder.cleanup()
+                self._folder = None
         self._secs -= time.perf_counter()
 
     def on_first_step(self, step: int, secs: float) -> None:
@@ -570,104 +520,76 @@ class Profile(Callback):
         self._secs += time.perf_counter()
         if self._folder and step == self._window[1]:
             try:
-                self._finish()
+                self._finish(self._folder.name)
             except Exception as error:  # pylint: disable=broad-except
                 # Whatever is odd about a trace, the training is worth more.
                 logging.warning("No profile: %s: %s", type(error).__name__, _first_line(error))
-                self._drop()
+            self.close()
 
     def on_end(self, end: End) -> None:
         if self._folder:
-            first, last = self._window
             text = "No profile: the run ended at step %d, within the profiled steps %d,%d."
-            logging.warning(text, end.step, first, last)
-            self._drop()
+            logging.warning(text, end.step, *self._window)
+            self.close()
 
     def close(self) -> None:
-        self._drop()
-
-    def _start(self) -> None:
-        self._folder, self._secs = tempfile.TemporaryDirectory(), 0.0
-        try:
-            # Not the calls of Python: those of the loop are of no interest, and each has a cost.
-            options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
-            tf.profiler.experimental.start(self._folder.name, options)
-        except _ERRORS as error:
-            logging.warning("No profile: %s", _first_line(error))
+        """Ends a profile, whole or not; nothing more is written."""
+        if self._folder:
+            with contextlib.suppress(*_ERRORS):  # it may have stopped already
+                tf.profiler.experimental.stop(save=False)
             self._folder.cleanup()
             self._folder = None
 
-    def _drop(self) -> None:
-        """Ends a profile that is not whole; nothing is written."""
-        folder, self._folder = self._folder, None
-        if folder is None:
-            return
-        with contextlib.suppress(*_ERRORS):  # it may have stopped already
-            tf.profiler.experimental.stop(save=False)
-        folder.cleanup()
-
-    def _finish(self) -> None:
+    def _finish(self, folder: str) -> None:
         """Writes the trace, and the tables that are made of it."""
-        assert self._folder is not None
         tf.profiler.experimental.stop()
-        first, last = self._window
-        paths = glob.glob(os.path.join(self._folder.name, "**", "*.xplane.pb"), recursive=True)
+        config, (first, last) = self._config, self._window
+        paths = glob.glob(os.path.join(folder, "**", "*.xplane.pb"), recursive=True)
         if not paths:
             raise OSError("TensorFlow's profiler has written nothing.")
         with open(paths[0], "rb") as file:
             content = file.read()
-        self._folder.cleanup()
-        self._folder = None
         where = os.path.join(tensorboard.FOLDER, "plugins", "profile", f"steps-{first}-{last}")
         name = os.path.join(where, f"{socket.gethostname()}.xplane.pb")
-        if self._config.profile_steps:
-            store_of(self._config.model_dir).make_folder(os.path.join(self._config.model_dir, where))
-            replace_file(os.path.join(self._config.model_dir, name), content)
+        if config.profile_steps:
+            store_of(config.model_dir).make_folder(os.path.join(config.model_dir, where))
+            replace_file(os.path.join(config.model_dir, name), content)
         space = read_space(content)
         if space is None:
             logging.warning("No tables of the profile: this TensorFlow does not bring its format.")
             return
-        self._write_tables(read_trace(space), name)
-
-    def _write_tables(self, trace: Trace, name: str) -> None:
-        config, (first, last) = self._config, self._window
-        stages = [stage.name for stage in self._state.model.stages()]
+        trace, stages = read_trace(space), [stage.name for stage in self._state.model.stages()]
         places = Places(trace, stages, stages_of(set(trace.functions.values()), stages))
         head = {"steps": [first, last], "devices": self._devices}
         if config.profile_steps:
             told = {"secs_per_step": self._secs / (last - first), "trace": name}
             write_times(config.model_dir, head | told, add_up(trace, places, last - first))
             logging.info("Profile of steps %d,%d: %s", first, last, os.path.join(config.model_dir, name))
-        if config.profile_memory:
-            found = memories(trace, places, stages)
-            if not found:
-                logging.warning("No memory profile: this TensorFlow does not tell what takes memory here.")
-                return
+        if config.profile_memory and (found := memories(trace, places, stages)):
             write_memory(config.model_dir, head, found, stage_variables(self._state))
-            peak, allocator, running = (
-                found[0][name] for name in ("peak_bytes", "allocator", "running_at_peak")
-            )
-            text = "Memory: at most %.2f GB of %s, while %s ran (%s)"
-            logging.info(text, peak / 1e9, allocator, ", ".join(filter(None, running.values())), MEMORY)
+            running = ", ".join(filter(None, found[0]["running_at_peak"].values()))
+            text, peak = "Memory: at most %.2f GB of %s, while %s ran (%s)", found[0]["peak_bytes"] / 1e9
+            logging.info(text, peak, found[0]["allocator"], running, MEMORY)
+        elif config.profile_memory:
+            logging.warning("No memory profile: this TensorFlow does not tell what takes memory here.")
 
 
 def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
-def stage_variables(state: Any) -> dict[str, tuple[int, int]]:
-    """Returns {stage: (bytes of its weights, bytes of their optimizer slots)}. Variables that two stages
-    share count for the first."""
-    of_stage: dict[str, str] = {}
+def stage_variables(state: Any) -> list[dict]:
+    """Returns {part, weights_bytes, slots_bytes} of each stage: its weights, and what the optimizer keeps of
+    them. Variables that two stages share count for the first."""
+    sizes = {name: each.shape.num_elements() * each.dtype.size for name, each in state.variables().items()}
+    slots: collections.Counter[str] = collections.Counter()
+    for name, size in sizes.items():
+        slots[name.rpartition("/")[0]] += size  # a slot is named after its variable
+    found: list[dict] = []
+    known: set[str] = set()
     for stage in state.model.stages():
-        for variable in stage.variables:
-            of_stage.setdefault(variable.name.split(":")[0], stage.name)
-    sizes = {stage.name: (0, 0) for stage in state.model.stages()}
-    for name, variable in state.variables().items():
-        size = variable.shape.num_elements() * variable.dtype.size
-        owner = name if name in of_stage else name.rpartition("/")[0]
-        if owner in of_stage:
-            weights, slots = sizes[of_stage[owner]]
-            own = (weights + size, slots) if owner == name else (weights, slots + size)
-            sizes[of_stage[owner]] = own
-    return sizes
+        own = {variable.name.split(":")[0] for variable in stage.variables} - known
+        known |= own
+        weights, kept = (sum(some.get(name, 0) for name in own) for some in (sizes, slots))
+        found.append({"part": stage.name, "weights_bytes": weights, "slots_bytes": kept})
+    return found

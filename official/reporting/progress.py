@@ -72,9 +72,8 @@ class Progress(Callback):
         self._started = self._first_update = (start.step, time.monotonic())
         if is_terminal(sys.stderr) and logging.get_absl_logger().isEnabledFor(standard_logging.INFO):
             look = {"dynamic_ncols": True, "bar_format": "step {n_fmt}/{total_fmt} |{bar}| {desc}"}
-            self._bar = _active_bar = tqdm.tqdm(
-                total=start.last_step, initial=start.step, file=sys.stderr, leave=True, **look
-            )
+            steps = {"total": start.last_step, "initial": start.step}
+            self._bar = _active_bar = tqdm.tqdm(**steps, file=sys.stderr, leave=True, **look)
 
     def on_first_step(self, step: int, secs: float) -> None:
         """Notes that from now on steps tell how much time is left."""
@@ -125,10 +124,9 @@ class Progress(Callback):
         return (self._total_steps - step) * (now - since) / max(1, step - since_step)
 
     def _line_is_due(self, step: int, now: float) -> bool:
-        if self._shown is None or step >= self._total_steps:
-            return True
-        steps, secs = step - self._shown[0], now - self._shown[1]
-        return steps * _LINES_OF_A_RUN >= self._total_steps or secs >= _SECS_BETWEEN_LINES
+        shown, since = self._shown or (-math.inf, now)
+        is_far = (step - shown) * _LINES_OF_A_RUN >= self._total_steps
+        return is_far or step >= self._total_steps or now - since >= _SECS_BETWEEN_LINES
 
 
 def log_evaluation(evaluation: Evaluation) -> None:

@@ -16,10 +16,9 @@ from official.io.errors import ConfigError
 from official.io.writing import replace_file
 from official.reporting import charts as charts_lib
 from official.reporting import page, palette, verdict
-from official.reporting.charts import Bar, Part
-from official.reporting.formats import fixed, format_number, format_secs, is_known, metric_name
-from official.reporting.metrics import plain_value, read_metrics
-from official.reporting.page import Section
+from official.reporting.formats import is_known, metric_name
+from official.reporting.metrics import read_metrics
+from official.reporting.page import fixed_or_none
 from official.reporting.profile import MEMORY, TIMES
 from official.reporting.result import TrainResult, result_dict
 from official.reporting.summary import ParameterRow, format_total
@@ -55,18 +54,21 @@ def write_report(
     settings = json.loads(config_json) if isinstance(config_json, str) else dict(config_json)
     metrics, command = read_metrics(model_dir), _command_line(model_dir)
     is_program = command.partition(" ")[0].endswith(".py")
-    judged = verdict.judge(metrics, result, f"python {command}" if is_program else command)
-    of_whom = "" if settings.get("do_train", True) else "The training that the weights are from"
-    sections = [
-        page.cards(_numbers(result)),
-        _charts(charts_lib.run_charts(metrics, result), of_whom),
-        _pipeline(result),
-        *profile_sections(model_dir),
-        *(Section("items", group["items"], group["title"], group["note"]) for group in result.examples),
-        *(page.table(rows[0], rows[1:], title=name) for name, rows in result.tables.items()),
-        _details(model_dir, settings, result, parameter_rows),
-    ]
-    return _write(model_dir, name, title, judged, result, sections)
+    return _write(
+        model_dir,
+        name,
+        title,
+        verdict.judge(metrics, result, f"python {command}" if is_program else command),
+        result,
+        settings,
+        charts_lib.run_charts(metrics, result),
+        parameter_rows,
+        command=command,
+        scores=_scores(result),
+        constant=verdict.constant_name(result),
+        of_whom="" if settings.get("do_train", True) else "The training that the weights are from",
+        **profile_tables(model_dir),
+    )
 
 
 def write_repeats_report(model_dir: str, title: str, result: TrainResult, runs: dict[str, str]) -> str:
@@ -80,27 +82,26 @@ def write_repeats_report(model_dir: str, title: str, result: TrainResult, runs: 
       runs: {seed: folder in `model_dir`}.
     """
     folders = [os.path.join(model_dir, folder) for folder in runs.values()]
-    drawn = {
-        f"seed {seed}": read_metrics(folder) for seed, folder in zip(runs, folders[: len(palette.COLORS)])
-    }
-    links = {seed: f"{folder}/{FILE_NAME}" for seed, folder in runs.items()}
-    means = [
-        (
-            _fixed(mean),
-            f"\u00b1 {_fixed(result.scores[f'{name}_std'])} {metric_name(name)}, mean of {len(runs)} runs",
-        )
-        for name, mean in result.scores.items()
-        if f"{name}_std" in result.scores
-    ]
-    note = "Each seed links to its own report."
-    sections = [
-        page.cards(means),
-        *(page.table(rows[0], rows[1:], name, note, links) for name, rows in result.tables.items()),
-        _charts(charts_lib.compared_charts(drawn, [result.target_metric] * len(drawn))),
-        _details(folders[0], result.config, result, ()),
-    ]
-    judged = verdict.judge_repeats(result, len(runs))
-    return _write(model_dir, FILE_NAME, title, judged, result, sections)
+    shown = zip(runs, folders[: len(palette.COLORS)])
+    drawn = {f"seed {seed}": read_metrics(folder) for seed, folder in shown}
+    means = []
+    for name, mean in result.scores.items():
+        if f"{name}_std" in result.scores:
+            deviation = fixed_or_none(result.scores[f"{name}_std"])
+            text = f"\u00b1 {deviation} {metric_name(name)}, mean of {len(runs)} runs"
+            means.append((fixed_or_none(mean), text))
+    return _write(
+        model_dir,
+        FILE_NAME,
+        title,
+        verdict.judge_repeats(result, len(runs)),
+        result,
+        result.config,
+        charts_lib.compared_charts(drawn, [result.target_metric] * len(drawn)),
+        command=_command_line(folders[0]),
+        scores=means,
+        links={seed: f"{folder}/{FILE_NAME}" for seed, folder in runs.items()},
+    )
 
 
 def _write(
@@ -109,43 +110,44 @@ def _write(
     title: str,
     judged: verdict.Verdict,
     result: TrainResult,
-    sections: Sequence[Section],
+    settings: dict,
+    charts: Sequence[charts_lib.Chart],
+    parameters: Sequence[ParameterRow] = (),
+    **values: Any,
 ) -> str:
-    folder = os.path.basename(os.path.normpath(model_dir))
-    lines = [judged.sentence, judged.advice and f"Next: {judged.advice}"]
+    numbers = {name: value for name, value in result_dict(result).items() if name not in _SHOWN_ELSEWHERE}
+    if result.sequences_per_row is not None:
+        numbers["rows_per_step"] = settings.get("train_batch_size")
+    pipeline = result.pipeline or {"stages": "", "devices": []}
+    stages = [f"{number}: {stage}" for number, stage in enumerate(pipeline["stages"].split(" / "))]
+    weights = []
+    for row in parameters:
+        shape = " \u00d7 ".join(map(str, row.shape)) or "scalar"
+        weights.append((row.name, shape, row.tensors, row.parameters, f"{row.megabytes:,.2f}"))
+    known: dict[str, Any] = dict(
+        lines=[judged.sentence, judged.advice and f"Next: {judged.advice}"],
+        badge=result.status,
+        result=result,
+        settings=changed_settings(settings),
+        all_numbers=numbers,
+        drawn=[drawn for chart in charts if (drawn := charts_lib.draw(chart))],
+        stages=list(zip(stages, pipeline["devices"])),
+        fresh=[("", name) for name in result.fresh_variables],
+        parameters=format_total(parameters),
+        weights=weights,
+        times=None,
+        memory=None,
+        of_whom="",
+        links={},
+    )
+    kicker = (title, os.path.basename(os.path.normpath(model_dir)))
     path = os.path.join(model_dir, name)
-    text = page.render(folder, (title, folder), judged.headline, lines, judged.tone, sections, result.status)
-    replace_file(path, text)
+    replace_file(path, page.render("run", kicker, judged.headline, judged.tone, **known | values))
     return path
-
-
-def _charts(charts: Sequence[charts_lib.Chart], title: str = "") -> Section:
-    return Section("charts", [drawn for chart in charts if (drawn := charts_lib.draw(chart))], title)
 
 
 # ------------------------------------------------------------------------------------------------------------
 # Numbers
-
-
-def _numbers(result: TrainResult) -> list[tuple[Any, str]]:
-    """Returns the headline numbers of a run as (value, name); the value is None where the run has none."""
-    speed, wall, memory = result.sequences_per_sec, result.wall_secs, result.peak_memory_bytes
-    return [
-        *_scores(result),
-        (_fixed(result.target), f"target of {metric_name(result.target_metric)}"),
-        (_fixed(result.baseline_score), f"always predicting {verdict.constant_name(result)}"),
-        (_fixed(result.eval_loss), "evaluation loss, nats"),
-        (f"{result.step:,}", f"steps, {result.samples:,} sequences"),
-        (result.sequences_per_row and f"{result.sequences_per_row:.2f}", "sequences a row"),
-        (
-            result.packing_efficiency and f"{result.packing_efficiency:.1%}",
-            "of the places of a row hold a token",
-        ),
-        (result.skipped_steps and f"{result.skipped_steps:,}", "steps skipped: gradient overflow"),
-        (speed and format_number(speed), "sequences per second"),
-        (wall and format_secs(wall), "wall time, h:mm:ss" if (wall or 0) >= 3600 else "wall time, m:ss"),
-        (memory and f"{memory / 1e9:.1f} GB", "most memory in use"),
-    ]
 
 
 def _scores(result: TrainResult) -> list[tuple[str | None, str]]:
@@ -153,28 +155,11 @@ def _scores(result: TrainResult) -> list[tuple[str | None, str]]:
     evaluation."""
     best, target = result.scores.get("best_step"), result.target_metric
     if target not in result.scores:
-        return [(_fixed(result.eval_accuracy), f"{metric_name(target)}, last evaluation")]
+        return [(fixed_or_none(result.eval_accuracy), f"{metric_name(target)}, last evaluation")]
     which = f"best evaluation, step {best:,}" if isinstance(best, int) else "best evaluation"
     names = [target, *(name for name in result.scores if is_known(name) and name != target)]
     titles = [f"{metric_name(target)}, {which}", *map(metric_name, names[1:])]
-    return [(_fixed(result.scores[name]), title) for name, title in zip(names, titles)]
-
-
-def _fixed(value: float | None) -> str | None:
-    value = plain_value(value)
-    return None if value is None else fixed(value) if isinstance(value, float) else str(value)
-
-
-def _pipeline(result: TrainResult) -> Section:
-    """Returns the table of the stages on each device of a replica; empty without a pipeline."""
-    if not result.pipeline:
-        return Section("table", None)
-    stages, devices, schedule, micro_batches = (
-        result.pipeline[name] for name in ("stages", "devices", "schedule", "micro_batches")
-    )
-    rows = [(f"{number}: {stage}", devices[number]) for number, stage in enumerate(stages.split(" / "))]
-    note = f"Schedule {schedule}, {micro_batches:,} micro batches a step."
-    return page.table(("Stage", "Device of a replica"), rows, "Pipeline", note)
+    return [(fixed_or_none(result.scores[name]), title) for name, title in zip(names, titles)]
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -186,13 +171,13 @@ _WEIGHTS, _SLOTS = "weights", "optimizer's state"
 _LEGEND = {_WEIGHTS: palette.BLUE, _SLOTS: palette.SKY, "forward": palette.GREEN, "backward": palette.ORANGE}
 
 
-def profile_sections(model_dir: str) -> list[Section]:
-    """Returns the profile of a run, from its files in `model_dir`; nothing of a file that is missing or
-    damaged."""
-    found = []
-    for name, section_of in ((TIMES, _times), (MEMORY, _memory)):
+def profile_tables(model_dir: str) -> dict[str, dict]:
+    """Returns `times` and `memory` of a run for its page, from its files in `model_dir`; nothing of a file
+    that is missing or damaged."""
+    found = {}
+    for name, file, tables_of in (("times", TIMES, _times), ("memory", MEMORY, _memory)):
         with contextlib.suppress(ConfigError, KeyError, TypeError, ValueError, IndexError):
-            found.append(section_of(json_files.read_json(os.path.join(model_dir, name))))
+            found[name] = tables_of(json_files.read_json(os.path.join(model_dir, file)))
     return found
 
 
@@ -201,14 +186,14 @@ def _steps(record: dict) -> str:
     return f"From step {first:,} to step {last:,}, on {', '.join(record['devices'])}."
 
 
-def _times(record: dict) -> Section:
+def _times(record: dict) -> dict:
     def numbers(row: dict, digits: int) -> tuple[str, str]:
         return f"{row['ms_per_step']:,.{digits}f}", f"{row['share']:.1%}"
 
     rows = []
     for each in record["kinds"]:
-        part, text = Part("", each["ms_per_step"], palette.BLUE), "{} ms, {}".format(*numbers(each, 1))
-        rows.append(Bar(each["kind"], [part], text))
+        part, text = ("", each["ms_per_step"], palette.BLUE), "{} ms, {}".format(*numbers(each, 1))
+        rows.append((each["kind"], [part], text))
     note = (
         f"{_steps(record)} A step took {1000 * record['secs_per_step']:,.1f} ms. Times are those of the"
         f" operations of a step, {record['busy_ms_per_step']:,.1f} ms, added up over all threads."
@@ -219,11 +204,7 @@ def _times(record: dict) -> Section:
         name, times = f"{each['type']} {each['name']}", f"{each['count_per_step']:,.0f}"
         operations.append((name, _part_of_step(each), secs, times, share))
     parts = [(_part_of_step(each), *numbers(each, 2)) for each in record["parts"]]
-    folded = [
-        page.table(("Part", "ms a step", "Share"), parts, "Time by part of the step"),
-        page.table(("Operation", "Part", "ms a step", "Times", "Share"), operations, "Longest operations"),
-    ]
-    return Section("bars", charts_lib.bars(rows), "Where the time goes", note, folded)
+    return {"note": note, "bars": charts_lib.bars(rows), "parts": parts, "operations": operations}
 
 
 def _part_of_step(row: dict) -> str:
@@ -231,22 +212,18 @@ def _part_of_step(row: dict) -> str:
     return f"{part}, {row['pass']}" if row["pass"] else part
 
 
-def _memory(record: dict) -> Section:
+def _memory(record: dict) -> dict:
     memory, stages = record["allocators"][0], record["variables"]
     held: dict[str, dict[str, int]] = {
         each["part"]: {_WEIGHTS: each["weights_bytes"], _SLOTS: each["slots_bytes"]} for each in stages
     }
     for each in memory["parts"]:
         held.setdefault(each["part"], {})[each["pass"]] = each["held_at_peak_bytes"]
-    rows = [
-        Bar(
-            part,
-            [Part(name, size, _LEGEND.get(name, palette.MUTED)) for name, size in sizes.items()],
-            _size(sum(sizes.values())),
-        )
-        for part, sizes in held.items()
-        if sum(sizes.values())
-    ]
+    rows = []
+    for part, sizes in held.items():
+        if total := sum(sizes.values()):
+            parts = [(name, size, _LEGEND.get(name, palette.MUTED)) for name, size in sizes.items()]
+            rows.append((part, parts, _size(total)))
     variables = sum(each["weights_bytes"] + each["slots_bytes"] for each in stages)
     note = (
         f"{_steps(record)} At most {_size(memory['peak_bytes'])} were in use, while"
@@ -255,43 +232,12 @@ def _memory(record: dict) -> Section:
         " computed from their shapes."
     )
     names = ("held_at_peak_bytes", "most_held_bytes", "peak_while_running_bytes")
-    parts = [(_part_of_step(each), *(_size(each[name]) for name in names)) for each in memory["parts"]]
-    head = ("Part", "Held at the peak", "Held at most", "All in use while it ran")
-    folded = [page.table(head, parts, "Memory by part of the step")]
-    return Section("bars", charts_lib.bars(rows, _LEGEND), "Memory at the peak", note, folded)
+    table = [(_part_of_step(each), *(_size(each[name]) for name in names)) for each in memory["parts"]]
+    return {"note": note, "bars": charts_lib.bars(rows, _LEGEND), "parts": table}
 
 
 def _size(count: int) -> str:
     return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
-
-
-# ------------------------------------------------------------------------------------------------------------
-# What is folded away
-
-
-def _details(
-    command_folder: str, settings: dict, result: TrainResult, parameters: Sequence[ParameterRow]
-) -> Section:
-    numbers = {name: value for name, value in result_dict(result).items() if name not in _SHOWN_ELSEWHERE}
-    if result.sequences_per_row is not None:
-        numbers["rows_per_step"] = settings.get("train_batch_size")
-    fresh = [("", name) for name in result.fresh_variables]
-    shapes = [" \u00d7 ".join(map(str, row.shape)) or "scalar" for row in parameters]
-    cells = [
-        (row.name, shape, row.tensors, row.parameters, f"{row.megabytes:,.2f}")
-        for row, shape in zip(parameters, shapes)
-    ]
-    head = ("Name", "Shape", "Tensors", "Parameters", "MB")
-    folded = [
-        Section("code", _command_line(command_folder), "Command"),
-        page.pairs(changed_settings(settings), "Settings other than the defaults"),
-        page.pairs(numbers, "All numbers of the result"),
-        page.pairs(fresh, f"Variables that started fresh: {len(fresh)}"),
-        page.pairs(_flat(result.environment), "Environment"),
-        page.pairs(_flat(result.data), "Data and digests"),
-        page.table(head, cells, f"Parameters: {format_total(parameters)}"),
-    ]
-    return Section("", None, "Details", folded=folded)
 
 
 def changed_settings(values: dict) -> dict:
@@ -305,14 +251,6 @@ def changed_settings(values: dict) -> dict:
         elif name not in defaults or defaults[name] != value:
             changed[name] = value
     return changed
-
-
-def _flat(values: dict, prefix: str = "") -> dict:
-    """Returns nested values under dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
 
 
 def _command_line(folder: str) -> str:

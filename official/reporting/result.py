@@ -170,9 +170,8 @@ def evaluation_entry(fields: dict, command: str, checkpoint: str, settings: dict
       digest), target_metric, eval_accuracy, eval_loss, majority_accuracy, predictions, report, and the
       scores.
     """
-    names = ["step", "status", "reason", "data", "target_metric", "eval_accuracy", "eval_loss"]
-    names += ["baseline_score"] * (fields["eval_accuracy"] is not None)
-    names += ["predictions", "report"]
+    names = "step status reason data target_metric eval_accuracy eval_loss".split()
+    names += ["baseline_score"] * (fields["eval_accuracy"] is not None) + ["predictions", "report"]
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     head = {"time": now, "command": command, "checkpoint": checkpoint, "settings": settings}
     own = {_NAMES_IN_FILE.get(name, name): fields[name] for name in names}
@@ -207,7 +206,9 @@ def load_result(model_dir: str) -> dict:
     for field in dataclasses.fields(TrainResult):
         if field.name not in ("status", "scores"):
             name = _NAMES_IN_FILE.get(field.name, field.name)
-            json_files.expect(values, name, _kinds(str(field.type)), path, default=None)
+            # float | None -> (float, NoneType), list[str] -> (list,)
+            kinds = tuple(_TYPES[part.partition("[")[0].strip()] for part in str(field.type).split("|"))
+            json_files.expect(values, name, kinds, path, default=None)
     json_files.expect(values, "best_step", (int, type(None)), path, default=None)
     if json_files.expect(values, "status", str, path) not in EXIT_CODES:
         raise ConfigError(f"{path}: status={values['status']!r} is not one of {', '.join(EXIT_CODES)}.")
@@ -215,11 +216,6 @@ def load_result(model_dir: str) -> dict:
         for item in values.get(name, ()):
             json_files.check_kind(item, str, f"{path}: {name}")
     return values
-
-
-def _kinds(annotation: str) -> tuple[type, ...]:
-    """Returns the JSON types of a field: float | None -> (float, NoneType), list[str] -> (list,)."""
-    return tuple(_TYPES[part.partition("[")[0].strip()] for part in annotation.split("|"))
 
 
 def remove_result(model_dir: str) -> None:

@@ -1,5 +1,6 @@
 """The table of a model's parameters, with repeated layers folded into one row."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -38,28 +39,25 @@ def parameter_table(variables: Iterable[Any]) -> list[ParameterRow]:
     Returns:
       Rows in the order in which their first variables come.
     """
-    # A group: the alternatives at each place of the name, and what all of them are like.
-    groups: list[dict[str, Any]] = [
-        {
-            "parts": tuple((part,) for part in variable.name.split(":")[0].split("/")),
-            "shape": tuple(int(size) for size in variable.shape),
-            "tensors": 1,
-            "item_bytes": getattr(getattr(variable, "dtype", None), "size", 4),
-        }
-        for variable in variables
-    ]
-    depth = max((len(group["parts"]) for group in groups), default=0)
+    # {(shape, bytes of a number, the alternatives at each place of the name): number of tensors}
+    groups: dict[tuple, int] = {}
+    for variable in variables:
+        parts = tuple((part,) for part in variable.name.split(":")[0].split("/"))
+        shape, dtype = tuple(int(size) for size in variable.shape), getattr(variable, "dtype", None)
+        group = (shape, getattr(dtype, "size", 4), parts)
+        groups[group] = groups.get(group, 0) + 1
+    depth = max((len(parts) for _, _, parts in groups), default=0)
     # Parts merge that are equal but for their last number, layer_0 and layer_1; then any that are no range.
-    by_number = lambda parts: _split_number(parts[0])[0]
-    by_word = lambda parts: parts if len(parts) > 1 else None
+    by_number = lambda alternatives: _split_number(alternatives[0])[0]
+    by_word = lambda alternatives: alternatives if len(alternatives) > 1 else None
     for same_place in (by_number, by_word):
         for place in range(depth):
             groups = _merge(groups, place, same_place)
     rows = []
-    for group in groups:
-        name, tensors, shape = "/".join(map(_format_part, group["parts"])), group["tensors"], group["shape"]
+    for (shape, item_bytes, parts), tensors in groups.items():
         parameters = tensors * math.prod(shape)
-        rows.append(ParameterRow(name, shape, tensors, parameters, parameters * group["item_bytes"]))
+        name = "/".join(map(_format_part, parts))
+        rows.append(ParameterRow(name, shape, tensors, parameters, parameters * item_bytes))
     return rows
 
 
@@ -80,24 +78,16 @@ def format_total(rows: Sequence[ParameterRow]) -> str:
     return f"{tensors:,} tensors, {parameters:,} parameters, {megabytes:,.1f} MB"
 
 
-def _merge(groups: list[dict], place: int, same_place: Callable[[tuple[str, ...]], Any]) -> list[dict]:
+def _merge(groups: dict[tuple, int], place: int, same_place: Callable[[tuple[str, ...]], Any]) -> dict:
     """Merges groups that are equal but for their part at `place`, there by the key `same_place`."""
-    merged: dict[tuple, dict] = {}
-    for group in groups:
-        parts = group["parts"]
-        key: tuple = (group["shape"], group["item_bytes"], parts[:place], parts[place + 1 :])
-        if place < len(parts):
-            key += (same_place(parts[place]),)
-        first = merged.get(key)
-        merged[key] = _union(first, group, place) if first else group
-    return list(merged.values())
-
-
-def _union(first: dict, second: dict, place: int) -> dict:
-    parts = list(first["parts"])
-    if place < len(parts):
-        parts[place] += tuple(part for part in second["parts"][place] if part not in parts[place])
-    return {**first, "parts": tuple(parts), "tensors": first["tensors"] + second["tensors"]}
+    merged: dict[tuple, tuple] = {}
+    for (shape, item_bytes, parts), tensors in groups.items():
+        here = parts[place : place + 1]
+        key = (shape, item_bytes, parts[:place], parts[place + 1 :], *map(same_place, here))
+        first, known = merged.get(key, (parts, 0))
+        both = tuple(tuple(dict.fromkeys(old + new)) for old, new in zip(first[place : place + 1], here))
+        merged[key] = (*first[:place], *both, *first[place + 1 :]), known + tensors
+    return {(*key[:2], parts): tensors for key, (parts, tensors) in merged.items()}
 
 
 def _split_number(part: str) -> tuple[str, int | None]:
@@ -117,10 +107,6 @@ def _format_part(alternatives: tuple[str, ...]) -> str:
 
 def _format_numbers(numbers: list[int]) -> str:
     """Returns ranges of sorted numbers: [0, 1, 2, 5] -> 0..2,5."""
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}..{last}" for first, last in ranges)
+    runs = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ranges = [[number for _, number in run] for _, run in runs]
+    return ",".join(f"{each[0]}..{each[-1]}" if len(each) > 1 else str(each[0]) for each in ranges)

@@ -31,46 +31,49 @@ class Tags(Protocol):
         ...
 
 
-class TensorBoard(Callback):
-    """Writes an event file for each split that has numbers."""
+class NumbersCallback(Callback):
+    """Sends the numbers of intervals and evaluations somewhere, under another program's names, too."""
 
-    def __init__(self, model_dir: str, resume_step: int | None = None, tags: Tags | None = None):
-        """Args: model_dir: folder of the run; resume_step: the step that this process goes on from; points of
-        later steps are not shown any more. None: all are shown. tags: other names of an interval's numbers,
-        which are written, too."""
+    def __init__(self, tags: Tags | None):
         self._tags, self._compile_secs = tags, 0.0
-        self._folder = os.path.join(model_dir, FOLDER)
-        self._resume_step = resume_step
-        self._files: dict[str, _EventFile] = {}
 
     def on_compiling(self, done: int, graphs: int, secs: float) -> None:
         self._compile_secs = secs
 
     def on_start(self, start: Start) -> None:
         if self._tags and self._compile_secs:
-            self._file("train").write(start.step, {self._tags.compile_time: self._compile_secs})
+            self.send("train", start.step, {}, {self._tags.compile_time: self._compile_secs})
 
     def on_interval(self, step: int, values: dict) -> None:
-        self.write("train", step, values)
-        if self._tags:
-            ours = finite_numbers(values)
-            others = {tag: value for tag, value in self._tags(step, values).items() if tag not in ours}
-            self._file("train").write(int(step), others)
+        self.send("train", step, values, self._tags(step, values) if self._tags else {})
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        self.write("eval", evaluation.step, evaluation.values)
+        self.send("eval", evaluation.step, evaluation.values, {})
+
+    def send(self, split: str, step: int, values: dict, others: dict[str, float]) -> None:
+        """Sends the numbers of a step of a split, train or eval, and `others`, under their own names."""
+        raise NotImplementedError
+
+
+class TensorBoard(NumbersCallback):
+    """Writes an event file for each split that has numbers."""
+
+    def __init__(self, model_dir: str, resume_step: int | None = None, tags: Tags | None = None):
+        """Args: model_dir: folder of the run; resume_step: the step that this process goes on from; points of
+        later steps are not shown any more. None: all are shown. tags: other names of an interval's numbers,
+        which are written, too."""
+        super().__init__(tags)
+        self._folder = os.path.join(model_dir, FOLDER)
+        self._resume_step = resume_step
+        self._files: dict[str, _EventFile] = {}
 
     def on_end(self, end: End) -> None:
         self.close()
 
-    def write(self, split: str, step: int, values: dict) -> None:
-        """Writes the numbers of `values` at a step of a split, train or eval."""
-        self._file(split).write(int(step), finite_numbers(values))
-
-    def _file(self, split: str) -> "_EventFile":
+    def send(self, split: str, step: int, values: dict, others: dict[str, float]) -> None:
         if split not in self._files:
             self._files[split] = _EventFile(os.path.join(self._folder, split), self._resume_step)
-        return self._files[split]
+        self._files[split].write(int(step), others | finite_numbers(values))
 
     def close(self) -> None:
         while self._files:

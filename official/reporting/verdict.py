@@ -80,7 +80,12 @@ def curve(metrics: list[dict], split: str, name: str, over: str = "step") -> lis
 
 def finite_values(points: Points) -> list[float]:
     """Returns the values of the points that are finite, in their order."""
-    return [value for _, value in points if is_finite(value)]
+    return [value for _, value in known(points)]
+
+
+def known(points: Points) -> list[tuple[int, float]]:
+    """Returns the points that are finite."""
+    return [(at, value) for at, value in points if is_finite(value)]
 
 
 def is_finite(value: Any) -> TypeGuard[float]:
@@ -97,7 +102,7 @@ def divergence(losses: Points) -> int | None:
     """
     tail = list(itertools.takewhile(lambda point: point[1] is None, reversed(losses)))
     bad = tail[-1][0] if tail else None
-    points = [(step, value) for step, value in losses if value is not None]
+    points = known(losses)
     if len(points) < 5:
         return bad
     # Single spikes do not count.
@@ -119,7 +124,7 @@ def trend(losses: Points) -> Trend | None:
 
     A change of less than _SURE standard errors is none: noise is not taken for progress.
     """
-    points = [(step, value) for step, value in losses if value is not None]
+    points = known(losses)
     if len(points) <= _MIN_POINTS:
         return None
     last = points[-1][0]
@@ -151,8 +156,7 @@ def over_fitting(evaluations: Points, losses: Points, rises: bool = False) -> tu
       losses: of training.
       rises: whether more is better in `evaluations`: scores. Otherwise less is.
     """
-    points = [(step, value) for step, value in evaluations if value is not None]
-    train = [(step, value) for step, value in losses if value is not None]
+    points, train = known(evaluations), known(losses)
     if len(points) < 3 or len(train) < 2:
         return None
     step, best = min(points, key=lambda point: -point[1] if rises else point[1])
@@ -316,29 +320,35 @@ def constant_name(result: TrainResult) -> str:
 
 
 def _lowest(losses: Points) -> str:
-    points = [(value, step) for step, value in losses if value is not None]
+    points = [(value, step) for step, value in known(losses)]
     return " The lowest training loss was {:.3g} at step {:,}.".format(*min(points)) if points else ""
 
 
 def _ended(metrics: list[dict], losses: Points, change: Trend | None, result: TrainResult) -> Verdict:
+    """Judges a training that ended by itself."""
     worse, rising = _over_fitted(metrics, losses, result)
     headline, tone = _TARGET.get(result.status, ("All steps done", "good"))
-    parts, advice = [_score_sentence(result)], ""
-    if result.status == "success":
-        advice = _advice_of_success(result)
+    epochs, advice = result.config.get("num_train_epochs"), ""
     if worse:
-        parts.append(worse)
         if result.status == "finished" and rising is not None:
             headline, tone = f"Over-fitted after step {rising:,}", "fair"
         kept = " \u2013 The weights of the best evaluation were kept." if "best_step" in result.scores else ""
         fewer = "Train for fewer steps or on more data; a lower --learning_rate helps, too"
-        advice = advice or f"{fewer}: {_slower(result)}{kept}"
-    elif change:
-        parts.append(change.describe())
-        if result.status == "finished" and change.falls:
+        advice = f"{fewer}: {_slower(result)}{kept}"
+    elif change and change.falls:
+        if result.status == "finished":
             headline = "All steps done, training loss still falling"
-        advice = advice or _advice_of_trend(change, result)
-    return Verdict(headline, " ".join(filter(None, parts)), advice, tone)
+        longer = f"--num_train_epochs={2 * epochs:g}" if epochs else "more --num_train_epochs"
+        new = "in a new --model_dir, so that the learning rate decays over all of them"
+        advice = f"More steps would help: train with {longer} {new}: {_longer(result)}"
+    elif change and result.status == "aborted":
+        other = "try another --learning_rate, a larger model or more data"
+        advice = f"More steps of the same will hardly do: {other}: {_slower(result)}"
+    if result.status == "success":
+        advice = _advice_of_success(result) or advice
+    described = worse or (change.describe() if change else "")
+    sentence = " ".join(filter(None, [_score_sentence(result), described]))
+    return Verdict(headline, sentence, advice, tone)
 
 
 def _over_fitted(metrics: list[dict], losses: Points, result: TrainResult) -> tuple[str, int | None]:
@@ -369,32 +379,19 @@ def _advice_of_success(result: TrainResult) -> str:
     folder = config.get("model_dir") or "run"
     sizes = config.get("bert_config_file")
     positions = (config.get("model") or {}).get("max_position_embeddings") or 128
-    flags = {
-        "config": "glue_base",
-        "glue_task": "sst2",
-        "data_dir": "data/glue",
-        **({"bert_config_file": sizes} if sizes else {}),
-        "vocab_file": f"{folder}/vocab.txt",
-        "init_checkpoint": result.checkpoint,
-        "max_seq_length": min(positions, 128),
-        "dtype": config.get("dtype") or "fp32",
-        "num_gpus": config.get("num_gpus"),
-        "model_dir": f"{folder}_sst2",
-    }
-    load = "bert data glue --data_dir=data/glue --tasks=sst2"
-    return f"Fine-tune it: {load} && {_command(flags)} --do_eval"
-
-
-def _advice_of_trend(change: Trend, result: TrainResult) -> str:
-    epochs = result.config.get("num_train_epochs")
-    if change.falls:
-        longer = f"--num_train_epochs={2 * epochs:g}" if epochs else "more --num_train_epochs"
-        new = "in a new --model_dir, so that the learning rate decays over all of them"
-        return f"More steps would help: train with {longer} {new}: {_longer(result)}"
-    if result.status == "aborted":
-        other = "try another --learning_rate, a larger model or more data"
-        return f"More steps of the same will hardly do: {other}: {_slower(result)}"
-    return ""
+    command = _command(
+        config="glue_base",
+        glue_task="sst2",
+        data_dir="data/glue",
+        bert_config_file=sizes or None,
+        vocab_file=f"{folder}/vocab.txt",
+        init_checkpoint=result.checkpoint,
+        max_seq_length=min(positions, 128),
+        dtype=config.get("dtype") or "fp32",
+        num_gpus=config.get("num_gpus"),
+        model_dir=f"{folder}_sst2",
+    )
+    return f"Fine-tune it: bert data glue --data_dir=data/glue --tasks=sst2 && {command} --do_eval"
 
 
 def _slower(result: TrainResult) -> str:
@@ -414,12 +411,12 @@ def _again(result: TrainResult, **changed: Any) -> str:
         changed["stop_steps"] = 2 * config["stop_steps"]
     if config.get("export_dir"):
         changed["export_dir"] = ""
-    return _command({"config": f"{folder}/config.json", **changed, "model_dir": f"{folder}_2"})
+    return _command(config=f"{folder}/config.json", **changed, model_dir=f"{folder}_2")
 
 
-def _command(flags: dict[str, Any]) -> str:
-    shown = {name: f"{value:g}" if isinstance(value, float) else value for name, value in flags.items()}
-    words = (f"--{name}={value}" for name, value in shown.items() if value is not None)
+def _command(**flags: Any) -> str:
+    known_flags = [(name, value) for name, value in flags.items() if value is not None]
+    words = (f"--{name}={f'{value:g}' if isinstance(value, float) else value}" for name, value in known_flags)
     return shlex.join(["bert", "train", *words])
 
 

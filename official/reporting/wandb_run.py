@@ -1,7 +1,7 @@
 """The numbers of a run sent to Weights & Biases, beside metrics.jsonl, which stays the record."""
 
-import functools
 import importlib
+import operator
 import os
 import secrets
 import tempfile
@@ -16,10 +16,9 @@ from official.config import Config, ConfigError
 from official.io.errors import how_to_install
 from official.io.files import is_remote
 from official.io.writing import replace_file
-from official.reporting.callback import Callback, Evaluation, Start
 from official.reporting.metrics import finite_numbers, plain_value
 from official.reporting.result import EXIT_CODES
-from official.reporting.tensorboard import Tags
+from official.reporting.tensorboard import NumbersCallback, Tags
 
 ID_FILE_NAME = "wandb_id.txt"
 # Where the server cannot be reached, W&B would by default try for ten minutes and more before training
@@ -32,7 +31,7 @@ _PATIENCE = {
 }
 
 
-class WandbRun(Callback):
+class WandbRun(NumbersCallback):
     """The W&B run of a run's folder: every process of the run, after a kill too, goes on with the same one.
 
     Its files are in model_dir/wandb. Numbers are train/NAME and eval/NAME over the optimizer step. Whatever
@@ -49,12 +48,10 @@ class WandbRun(Callback):
         try:
             wandb = importlib.import_module("wandb")
         except ImportError:
-            how = how_to_install("wandb")
-            raise ConfigError(
-                f"wandb is set but the wandb package is not installed: {how}, or drop --wandb."
-            ) from None
+            problem = f"wandb is set but the wandb package is not installed: {how_to_install('wandb')}"
+            raise ConfigError(f"{problem}, or drop --wandb.") from None
         self._run: Any = None
-        self._tags, self._compile_secs = tags, 0.0
+        super().__init__(tags)
         local = not is_remote(config.model_dir)
         folder = config.model_dir if local else tempfile.mkdtemp(prefix="wandb-")
         settings = {name: config[name] for name in config_lib.FIELDS}
@@ -72,43 +69,29 @@ class WandbRun(Callback):
         )
         os.makedirs(folder, exist_ok=True)
         self._run = _start(wandb, arguments)
-        self._attempt(lambda run: run.define_metric("step"))
-        for name in ("train/*", "eval/*", *(tags.folders if tags else ())):
-            self._attempt(functools.partial(_over_steps, name=name))
-
-    def on_compiling(self, done: int, graphs: int, secs: float) -> None:
-        self._compile_secs = secs
-
-    def on_start(self, start: Start) -> None:
-        if self._tags and self._compile_secs:
-            found = {self._tags.compile_time: self._compile_secs}
-            self._attempt(lambda run: run.log({"step": start.step, **found}))
-
-    def on_interval(self, step: int, values: dict) -> None:
-        self._send("train", step, values, self._tags(step, values) if self._tags else {})
-
-    def on_evaluation(self, evaluation: Evaluation) -> None:
-        self._send("eval", evaluation.step, evaluation.values, {})
+        for name in ("step", "train/*", "eval/*", *(tags.folders if tags else ())):
+            over = {} if name == "step" else {"step_metric": "step"}
+            self._attempt(operator.methodcaller("define_metric", name, **over))
 
     def on_result(self, status: str, result: dict) -> None:
         """Ends the W&B run with the result as its summary."""
-        left_out = ("config", "examples")
         known = {name: value for name, value in plain_value(result).items() if value is not None}
-        summary = {name: value for name, value in known.items() if name not in left_out}
-        self._attempt(lambda run: run.summary.update(summary))
+        for name in ("config", "examples"):
+            known.pop(name, None)
+        self._attempt(lambda run: run.summary.update(known))
         self._finish(EXIT_CODES.get(status, 1))
 
     def close(self) -> None:
         """Ends the W&B run as a crash where it has not ended yet."""
         self._finish(1)
 
-    def _send(self, split: str, step: int, values: dict, tags: dict[str, float]) -> None:
-        """Sends one line of metrics, and the same under other tags; what is not a finite number is left
-        out."""
+    def send(self, split: str, step: int, values: dict, others: dict[str, float]) -> None:
+        """Sends one line; what is not a finite number is left out."""
         line = {f"{split}/{name}": value for name, value in finite_numbers(values).items()}
+        samples = {"samples": plain_value(values["samples"])} if "samples" in values else {}
         # W&B's own step only grows, but a resumed process writes some steps again: the step is a number
         # beside the others.
-        line = {**tags, "step": int(step), "samples": plain_value(values.get("samples")), **line}
+        line = {**others, "step": int(step), **samples, **line}
         self._attempt(lambda run: run.log(line))
 
     def _finish(self, exit_code: int) -> None:
@@ -141,27 +124,23 @@ def _run_id(model_dir: str) -> str:
 
 def _start(wandb, arguments: dict):
     """Returns the W&B run; where the server cannot be reached, one that is kept here."""
+
+    def begin(**more: str) -> Any:
+        wandb.setup(settings=arguments["settings"])  # first, or init would print before it is silent
+        return wandb.init(**arguments, **more)
+
     try:
-        run = _init(wandb, arguments)
+        run = begin()
     except wandb.errors.UsageError as error:
         raise ConfigError(f"wandb: {_one_line(error)} Or set WANDB_MODE=offline, or drop --wandb.") from None
     except Exception as error:  # pylint: disable=broad-except
         text = "W&B cannot be reached, the metrics for it are kept in %s/wandb: %s"
         logging.warning(text, arguments["dir"], _one_line(error))
         wandb.teardown()  # what has failed still holds the id
-        run = _init(wandb, arguments | {"mode": "offline"})
+        run = begin(mode="offline")
     where = run.url or f"offline; upload it with: wandb sync {os.path.dirname(run.dir)}"
     logging.info("W&B run %s, %s", run.id, where)
     return run
-
-
-def _init(wandb, arguments: dict):
-    wandb.setup(settings=arguments["settings"])  # first, or init would print before it is silent
-    return wandb.init(**arguments)
-
-
-def _over_steps(run, name: str) -> None:
-    run.define_metric(name, step_metric="step")
 
 
 def _one_line(error: Exception) -> str:

@@ -5,9 +5,8 @@ A folder is written beside its place, read back and compared with the model, and
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from official.io import writing
 from official.io.errors import ConfigError, check_installed, suggest
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 DTYPES = {"saved_model": ("fp32", "bf16", "int8"), "onnx": ("fp32", "int8")}  # by format
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """Request of an export.
 
     Attributes:
@@ -36,8 +34,7 @@ class Request:
     calibration_file: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """Result of an export.
 
     Attributes:
@@ -53,7 +50,7 @@ class Written:
     difference: float
 
 
-def check(folder: str, request: Request = Request()) -> None:  # noqa: B008  # frozen
+def check(folder: str, request: Request = Request()) -> None:  # noqa: B008  # immutable
     """Raises ConfigError for a folder that is there or cannot be written, and for a format or type that there
     is not."""
     if request.format not in DTYPES:
@@ -74,7 +71,7 @@ def check(folder: str, request: Request = Request()) -> None:  # noqa: B008  # f
         raise ConfigError(f"--export_dir={folder} is there, and nothing is replaced. {advice}")
 
 
-def export(source: Source, folder: str, request: Request = Request()) -> Written:  # noqa: B008  # frozen
+def export(source: Source, folder: str, request: Request = Request()) -> Written:  # noqa: B008  # immutable
     """Writes a model.
 
     Args:

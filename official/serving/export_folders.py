@@ -18,7 +18,6 @@ import numpy as np
 import tensorflow as tf
 
 from official import config as config_lib
-from official.checkpoint.containers.saved_model import EXTRA, MANIFEST
 from official.inference import Model, onnx_files
 from official.inference.backends import Settings
 from official.inference.graph_methods import GraphModel
@@ -36,6 +35,9 @@ if TYPE_CHECKING:
 
 # -----------------------------------------------------------------------------------------------------------
 # Files beside the weights
+
+
+_EXTRA, MANIFEST = "assets.extra", "export.json"
 
 
 def write_files(folder: str, source: Source, format: str, dtype: str, more: dict[str, Any]) -> None:
@@ -188,7 +190,7 @@ def write_saved_model(source: Source, folder: str, request: Request) -> list[str
             tf.saved_model.save(model, folder, signatures={**calls, "serving_default": calls[main]})
         except tf.errors.OpError as error:
             raise ConfigError(f"{folder} cannot be written: {str(error).splitlines()[0][:200]}.") from None
-    extra = os.path.join(folder, EXTRA)
+    extra = os.path.join(folder, _EXTRA)
     os.makedirs(extra)
     described = {}  # {name: {inputs: {name: [type, shape]}, outputs: ..}}
     for name, call in calls.items():

@@ -22,7 +22,7 @@ from official.reporting.profile import Profile
 from official.reporting.progress import Progress
 from official.reporting.tensorboard import Tags, TensorBoard
 from official.reporting.wandb_run import WandbRun
-from official.training.resume import PreviousRun
+from official.training.run_lock import PreviousRun
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Batches for the devices: of files and of random records, each host its own share."""
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator
@@ -11,7 +12,6 @@ from official.data import pipeline
 from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan, Layout, Share, shares
-from official.io.files import is_remote
 from official.training.task import Dataset, Task
 
 # -----------------------------------------------------------------------------------------------------------
@@ -24,24 +24,13 @@ def drop(paths: list[str]) -> int:
     Returns:
       Number of files that the system was told to drop; 0 for remote ones and where it has no such call.
     """
-    if not hasattr(os, "posix_fadvise"):
-        return 0
     dropped = 0
-    for path in paths:
-        if is_remote(path):
-            continue
-        try:
-            file = os.open(path, os.O_RDONLY)
-        except OSError:
-            continue
-        try:
+    for path in paths if hasattr(os, "posix_fadvise") else ():
+        # Some are remote or gone, and some file systems have no cache of their own.
+        with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
             os.fsync(file)  # pages that are not written yet would stay
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             dropped += 1
-        except OSError:
-            pass  # a file system without a cache of its own
-        finally:
-            os.close(file)
     return dropped
 
 
@@ -116,7 +105,8 @@ def host_dataset(
     host, hosts = context.input_pipeline_id, context.num_input_pipelines
     own = dataclasses.replace(order, num_hosts=layout.workers, reader=host)
     parts = [_part(task, layout, own, share) for share in shares(layout, host, hosts)]
-    steps = parts[0] if len(parts) == 1 else tf.data.Dataset.zip(tuple(parts)).map(_joined)
+    join = lambda *some: {name: tf.concat([part[name] for part in some], axis=0) for name in some[0]}
+    steps = parts[0] if len(parts) == 1 else tf.data.Dataset.zip(tuple(parts)).map(join)
     batches = pipeline.rebatched(steps, plan.replica_batch_size, drop_remainder=True)
     return pipeline.fixed(batches.prefetch(pipeline.CALLS))
 
@@ -130,7 +120,3 @@ def _part(task: Task, layout: Layout, order: TrainingOrder, share: Share) -> tf.
     micro = rows // layout.micro_batches
     first, last = share.first * micro, share.last * micro
     return steps.map(lambda step: {name: value[first:last] for name, value in step.items()})
-
-
-def _joined(*parts: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    return {name: tf.concat([part[name] for part in parts], axis=0) for name in parts[0]}

@@ -28,7 +28,7 @@ from official.reporting.callback import End
 from official.reporting.result import TrainResult
 from official.training.loop import Outcome, RunLoop
 from official.training.metrics_window import NonFiniteError
-from official.training.resume import PreviousRun
+from official.training.run_lock import PreviousRun
 from official.training.task import Outputs, ScoredTask, Task, is_scored, reading
 
 _STOPPED = ("interrupted", "failed")  # a run that has no scores and no predictions
@@ -113,11 +113,8 @@ def run_to_end(
         **{"scores": {}, "predictions": [], **findings, **facts},
     )
     if not config.do_train:
-        settings = {
-            field.name: config[field.name]
-            for field in config_lib.FIELDS.values()
-            if field.changes_evaluation(config) and config[field.name] != field.default
-        }
+        fields = [field for field in config_lib.FIELDS.values() if field.changes_evaluation(config)]
+        settings = {field.name: config[field.name] for field in fields if config[field.name] != field.default}
         evaluations = [result_lib.evaluation_entry(values, shlex.join(command), weights, settings)]
     return TrainResult(**values, evaluations=evaluations)
 
@@ -247,16 +244,14 @@ def _restore_best(loop: RunLoop) -> bool:
     """Restores the weights of the best evaluation. Returns whether the loop's outputs are of these
     weights."""
     best, last = loop.best_step(), loop.state.step
-    if best is None or best == last:
-        return bool(loop.outcome.outputs)
-    loop.processes.barrier()  # the chief has written it by now
-    if not loop.manager.restore(best):
-        logging.warning(
-            "ckpt-%d of the best evaluation is gone or damaged; going on with step %d.", best, last
-        )
-        return bool(loop.outcome.outputs)
-    logging.info("Back to the best evaluation: step %d", best)
-    return False
+    if best is not None and best != last:
+        loop.processes.barrier()  # the chief has written it by now
+        if loop.manager.restore(best):
+            logging.info("Back to the best evaluation: step %d", best)
+            return False
+        text = "ckpt-%d of the best evaluation is gone or damaged; going on with step %d."
+        logging.warning(text, best, last)
+    return bool(loop.outcome.outputs)
 
 
 def _write_predictions(task: ScoredTask, outputs: Outputs, model_dir: str) -> list[str]:

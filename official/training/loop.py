@@ -24,14 +24,8 @@ from official.io.errors import ConfigError
 from official.optimization.replica_step import mean_metrics
 from official.optimization.train_state import TrainState
 from official.reporting.callback import Callback, Evaluation
-from official.training.metrics_window import (
-    MetricsWindow,
-    NonFiniteError,
-    PackingCounts,
-    StepsPerCall,
-    position_from_saved,
-    window_from_saved,
-)
+from official.training import metrics_window
+from official.training.metrics_window import MetricsWindow, NonFiniteError, PackingCounts
 from official.training.process_group import Interruption, ProcessGroup
 from official.training.task import Dataset, ExampleTask, Outputs, Task, is_scored, reading
 
@@ -116,11 +110,11 @@ class RunLoop:
         self.last_step = config_lib.train_steps(self.config) if self.config.do_train else self.state.step
         saved = self.manager.companion(self.state.step)
         self.nothing = self.no_totals()
-        self.window = window_from_saved(saved, self.state.step, self.nothing)
+        self.window = metrics_window.window_from_saved(saved, self.state.step, self.nothing)
         rows = self.state.step * self.plan.train_batch_size
-        self.data_position = position_from_saved(saved, self.state.samples_done, rows)
+        self.data_position = metrics_window.position_from_saved(saved, self.state.samples_done, rows)
         stops = values_lib.window(self.config, self.state.step, self.last_step) or ()
-        self.steps_per_call = StepsPerCall(stops, self.config.device_iterations)
+        self.steps_per_call = metrics_window.StepsPerCall(stops, config_lib.steps_per_call(self.config))
 
     # --------------------------------------------------------------------------------------------------------
     # The devices

@@ -81,10 +81,6 @@ class MetricsWindow:
         if waited is not None:
             self.waited_secs = (self.waited_secs or 0.0) + waited
 
-    def numbers(self) -> dict[str, np.ndarray]:
-        """Returns the totals as NumPy arrays."""
-        return {name: value.numpy() for name, value in self.totals.items()}
-
     @property
     def bad_step(self) -> int | None:
         """Returns the first step with a number that is not finite; None where all are."""
@@ -99,7 +95,8 @@ class MetricsWindow:
           packed_rows: rows of a step where they hold several sequences; 0 where they do not.
           row_length: tokens of a row.
         """
-        totals, skipped = self.numbers(), int(self.totals["skipped"])
+        totals = {name: value.numpy() for name, value in self.totals.items()}
+        skipped = int(totals["skipped"])
         done, packing = state.step - self.first_step, PackingCounts()
         values: dict[str, Any] = {
             "samples": state.samples_done,
@@ -140,7 +137,7 @@ class MetricsWindow:
     def to_saved(self) -> dict:
         """Returns the first step and the totals as a dict for JSON, from which a later process resumes
         bit-exactly."""
-        totals = {name: value.tolist() for name, value in self.numbers().items()}
+        totals = {name: value.numpy().tolist() for name, value in self.totals.items()}
         return {"first_step": self.first_step, **totals}
 
 
@@ -154,10 +151,8 @@ def window_from_saved(saved: dict, step: int, nothing: dict[str, tf.Tensor]) -> 
         the window starts anew.
     """
     try:
-        totals = {
-            name: tf.constant(np.array(saved[name], value.dtype.as_numpy_dtype))
-            for name, value in nothing.items()
-        }
+        types = {name: value.dtype.as_numpy_dtype for name, value in nothing.items()}
+        totals = {name: tf.constant(np.array(saved[name], kind)) for name, kind in types.items()}
         first_step = saved["first_step"]
         fits = all(totals[name].shape == value.shape for name, value in nothing.items())
         if fits and type(first_step) is int and 0 <= first_step < step:
@@ -201,14 +196,10 @@ def position_from_saved(saved: dict, samples: int, rows: int) -> DataPosition:
         assume as many sequences of each stream: some are then read twice, and others left out.
     """
     rows_done, streams = saved.get("rows_done"), saved.get("stream_sequences")
-    if (
-        type(rows_done) is int
-        and isinstance(streams, list)
-        and len(streams) == MOST_STREAMS
-        and all(type(count) is int and count >= 0 for count in streams)
-        and sum(streams) == samples
-    ):
-        return DataPosition(rows_done, np.array(streams, np.int64))
+    counts = streams if isinstance(streams, list) and len(streams) == MOST_STREAMS else [-1]
+    whole = all(type(count) is int and count >= 0 for count in counts)
+    if type(rows_done) is int and whole and sum(counts) == samples:
+        return DataPosition(rows_done, np.array(counts, np.int64))
     return DataPosition(rows, np.zeros(MOST_STREAMS, np.int64))
 
 

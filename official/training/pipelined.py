@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from absl import logging
 
 from official.distribution import pipeline_plan as plan_lib
-from official.distribution.backends import as_pipeline
-from official.distribution.pipeline_plan import PipelinePlan, Work, before
+from official.distribution.pipeline_plan import PipelinePlan, Work
+from official.distribution.strategy import as_pipeline
 from official.modeling import stages as stages_lib
 from official.modeling.stages import Stage, Tensors
 from official.optimization import gradients as gradients_lib
@@ -70,12 +71,6 @@ def make_parts(model: Any, plan: PipelinePlan) -> list[Part]:
     return parts
 
 
-def tied_copies(part: Part) -> dict[str, tf.Tensor]:
-    """Returns {name: copy} of a part's tied variables on its device, shared by all micro batches."""
-    with tf.device(part.device):
-        return {variable.name: tf.identity(variable) for variable in part.tied}
-
-
 @dataclasses.dataclass
 class _Kept:
     """The tape and tensors of a part's forward pass, kept for its backward pass.
@@ -97,7 +92,7 @@ class PipelineRound:
 
     Attributes:
       batches: features [micro batches, rows, ...].
-      copied: copies of each part's tied variables, see `tied_copies`.
+      copied: {name: copy} of each part's tied variables on its device, shared by all micro batches.
       shared: values shared by all micro batches of the step.
       first: number of the round's first micro batch in the step.
     """
@@ -120,17 +115,17 @@ class PipelineRound:
         self._sums: list[tf.Tensor] = []
         self._done: dict[str, list] = {}  # the last operations of each device
 
-    def run(self, orders: Sequence[Sequence[Work]]) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
+    def run(self, works: Iterable[Work]) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
         """Runs the forward and backward passes of all micro batches.
 
         Args:
-          orders: the passes of each device, in its order.
+          works: the passes, each after those that it depends on.
 
         Returns:
           (per part the gradients of its own and its tied variables, on its device; the terms as stacked by
           `replica_step.stack_terms`), both summed over the micro batches.
         """
-        for work in one_after_the_other(orders, len(self.parts)):
+        for work in works:
             device = self.parts[work.stage].device
             with tf.device(device), tf.control_dependencies(self._done.get(device, [])):
                 results = self._backward(work) if work.backward else self._forward(work)
@@ -198,23 +193,8 @@ class PipelineRound:
 
 def _with_gradients(tensors: Tensors) -> dict[str, tf.Tensor]:
     """Returns the floating-point tensors, which can have gradients."""
-    return {
-        name: value
-        for name, value in tensors.items()
-        if isinstance(value, tf.Tensor) and value.dtype.is_floating
-    }
-
-
-def one_after_the_other(orders: Sequence[Sequence[Work]], num_stages: int) -> Iterator[Work]:
-    """Yields the passes of all devices, each after those that it depends on, and each device's in its
-    order."""
-    left = [list(order) for order in orders]
-    done: set[Work] = set()
-    while any(left):
-        for order in left:
-            while order and done.issuperset(before(order[0], num_stages)):
-                done.add(order[0])
-                yield order.pop(0)
+    found = ((name, value) for name, value in tensors.items() if isinstance(value, tf.Tensor))
+    return {name: value for name, value in found if value.dtype.is_floating}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -237,10 +217,8 @@ def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> 
         return state_lib.make_state(config, task.build_model, strategy)
     stages = stages_lib.symbolic_model(task.build_model).stages()
     pipeline.plan = plan = plan_lib.make_plan(config, [stage.name for stage in stages])
-    where = ", ".join(
-        f"{stage} on {'+'.join(pipeline.names_of(device))}"
-        for stage, device in zip(plan.notation.split(" / "), plan.devices)
-    )
+    placed = zip(plan.notation.split(" / "), map(pipeline.names_of, plan.devices))
+    where = ", ".join(f"{stage} on {'+'.join(names)}" for stage, names in placed)
     told = "Pipeline (%s, bubble %.1f %% if all stages take the same time): %s"
     logging.info(told, plan.schedule, 100 * plan_lib.make_timeline(plan).bubble, where)
     device_of_name: dict[str, int] = {}
@@ -280,16 +258,18 @@ def make_accumulate(
     if pipeline is None or pipeline.plan is None:
         return None
     plan, size = pipeline.plan, pipeline.plan.round_size
-    orders = plan_lib.orders_of(len(plan.stages), plan.devices, plan.schedule, size)
+    works = list(itertools.chain.from_iterable(plan_lib.works_by_time(plan)))
 
     def accumulate(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
-        parts = make_parts(model, plan)
-        copied = [tied_copies(part) for part in parts]
+        parts, copied = make_parts(model, plan), []
+        for part in parts:
+            with tf.device(part.device):
+                copied.append({variable.name: tf.identity(variable) for variable in part.tied})
 
         def one_round(number: tf.Tensor, rows: Batch) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
             batches = {name: gradients_lib.cut(value, size) for name, value in rows.items()}
             own = PipelineRound(config, objective, model, parts, copied, batches, shared, number * size)
-            return own.run(orders)
+            return own.run(works)
 
         totals, sums = _in_rounds(batch, plan.micro_batches // size, one_round, parts)
         return _in_order(model.trainable_variables, parts, totals), sums
@@ -312,14 +292,8 @@ def _in_rounds(batch: Batch, rounds: int, one_round: Callable, parts: list[Part]
                 added.append([gradients_lib.add(*pair) for pair in zip(old, new)])
         return index + 1, (added, total[1] + sums)
 
-    _, total = tf.while_loop(
-        lambda index, _: index < rounds,
-        body,
-        (tf.constant(1), first),
-        parallel_iterations=1,
-        maximum_iterations=rounds - 1,
-    )
-    return total
+    limits = {"parallel_iterations": 1, "maximum_iterations": rounds - 1}
+    return tf.while_loop(lambda index, _: index < rounds, body, (tf.constant(1), first), **limits)[1]
 
 
 def _in_order(

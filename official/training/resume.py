@@ -1,7 +1,7 @@
 """Resuming a run: the files that a resumed run reads, and what follows from them.
 
-`result.json`, `config.json` and `metrics.jsonl` of the earlier processes (`PreviousRun`; `run_lock` reads
-`command.txt` and has the lock), the newest checkpoint with the loop's file beside it, the assets that give
+`result.json`, `config.json` and `metrics.jsonl` of the earlier processes (`run_lock.PreviousRun`, which
+reads `command.txt`, too), the newest checkpoint with the loop's file beside it, the assets that give
 the weights their meaning, `layout.json`, and `data_files.json`. Elsewhere: counts of records
 (`data.records.files`), SQuAD's features (`data.rows.text_rows`), and what callbacks go on with: `mllog.txt`
 and `wandb_id.txt`.
@@ -23,7 +23,6 @@ from absl import logging
 
 from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
-from official.config.model import contradictions
 from official.config.setting import LENGTH
 from official.config.table import Config
 from official.distribution.batch_plan import Layout
@@ -33,88 +32,12 @@ from official.io.json_files import parse_json
 from official.io.writing import read_lines, replace_file
 from official.optimization.train_state import TrainState
 from official.reporting import result as result_lib
-from official.reporting.metrics import OPEN_STEPS, read_metrics
-from official.reporting.result import TrainResult, read_result
-from official.training import run_lock
+from official.reporting.result import TrainResult
+from official.training.run_lock import PreviousRun
 from official.training.task import Task, is_scored
 
 # -----------------------------------------------------------------------------------------------------------
-# Previous run
-
-
-class PreviousRun:
-    """The result, settings and metrics of a run's folder, read before this process writes to it."""
-
-    def __init__(self, model_dir: str):
-        self.result = read_result(model_dir)
-        self.record = run_lock.read_record(model_dir)
-        self._metrics = read_metrics(model_dir)
-
-    def evaluates_like(self, config: Config) -> bool:
-        """Tells whether the earlier evaluations used the same set and settings as this run's."""
-        return bool(self.record.settings) and all(
-            self.record.has(name, config[name])
-            for name, field in config_lib.FIELDS.items()
-            if field.changes_evaluation(config)
-        )
-
-    def check(self, asked: Config, config: Config) -> None:
-        """Checks that the training asked for continues the run in the folder, and has steps left.
-
-        Args:
-          asked: the configuration that was asked for.
-          config: the configuration completed from devices and data.
-
-        Raises:
-          ConfigError: where the folder has another run, or no step is left.
-        """
-        if config.do_train:
-            self.record.check(asked)
-            self.record.check_steps(asked, config_lib.train_steps(config))
-
-    def log_changes(self, asked: Config) -> None:
-        """Logs the settings changed since the run was started: a warning for those that affect the
-        weights."""
-        changes = self.record.changes(asked)
-        others = changes.pop("")
-        trained = [change for found in changes.values() for change in found]
-        if trained:
-            logging.warning("Changed since this run was started: %s", ", ".join(trained))
-        if others:
-            logging.info("Also changed, and of no effect on what is trained: %s", ", ".join(others))
-
-    def check_model(self, config: Config) -> None:
-        """Raises ConfigError where the saved model has the same weights but computes otherwise: other heads,
-        activation or epsilon."""
-        saved = self.record.settings.get("model")
-        other = contradictions(config.model, saved) if isinstance(saved, dict) else []
-        if other:
-            raise ConfigError(
-                f"the run in --model_dir={config.model_dir} {'; it '.join(other)}. Give the config.json there"
-                " as --config in place of --bert_config_file, or change --model_dir."
-            )
-
-    def evaluations(self, last_step: int) -> dict[int, dict]:
-        """Returns {step: values} of the earlier evaluations up to `last_step`."""
-        return {
-            line["step"]: line
-            for line in self._metrics
-            if line["split"] == "eval" and line["step"] <= last_step
-        }
-
-    def skipped_steps(self, last_step: int) -> int:
-        """Returns the number of updates up to `last_step` that loss scaling skipped, in whole intervals: an
-        interval that was cut keeps its own count when it is resumed."""
-        return sum(
-            line.get("skipped_steps") or 0
-            for line in self._metrics
-            if line["split"] == "train" and line["step"] <= last_step and OPEN_STEPS not in line
-        )
-
-    def baseline(self) -> tuple[str, float] | None:
-        """Returns the constant prediction and its score (the baseline) from the result; None without them."""
-        prediction, score = (self.result.get(f"majority_{name}") for name in ("prediction", "accuracy"))
-        return None if prediction is None or score is None else (prediction, score)
+# Start
 
 
 def left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
@@ -129,13 +52,10 @@ def left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
     """
     if not config.do_train:
         return config, None
-    try:
-        previous = PreviousRun(config.model_dir)
-    except OSError:  # told where the folder is locked
-        return config, None
-    record, result = previous.record, previous.result
-    record.check(config)
-    if not (record.is_over and result) or record.changes(config)[LENGTH]:
+    previous = PreviousRun(config.model_dir)
+    previous.check(config)
+    result = previous.result
+    if not previous.is_over or previous.changes(config)[LENGTH]:
         return config, None
     same = previous.evaluates_like(config)
     evaluate = config.do_eval and not (same and result.get("eval_accuracy") is not None)
@@ -334,8 +254,8 @@ def data_have_changed(config: Config, data_files: Mapping[str, list[str]]) -> bo
     """
     noted, changed = _read_notes(config.model_dir)
     found: Notes = {split: _describe_files(paths) for split, paths in data_files.items()}
-    told = {split: _difference(found[split], noted[split]) for split in found if split in noted}
-    differences = [f"{split}: {difference}" for split, difference in told.items() if difference]
+    told = ((split, _difference(found[split], noted[split])) for split in found if split in noted)
+    differences = [f"{split}: {difference}" for split, difference in told if difference]
     if differences and config.deterministic:
         raise ConfigError(
             f"--model_dir={config.model_dir} was begun with other data; {differences[0]}. Give the same"
@@ -361,10 +281,8 @@ def _read_notes(model_dir: str) -> tuple[Notes, bool]:
         return {}, False
     values = json_files.read_json(path)
     try:
-        notes = {
-            split: [[name, size, digest] for name, size, digest in some]
-            for split, some in values["files"].items()
-        }
+        files_of = values["files"].items()
+        notes = {split: [[name, size, digest] for name, size, digest in some] for split, some in files_of}
         return notes, bool(values["changed"])
     except (AttributeError, KeyError, TypeError, ValueError):
         raise ConfigError(f"{path} is damaged. Restore or remove it.") from None

@@ -6,6 +6,7 @@ seeds, and `compile_only` stops once the steps are compiled.
 
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import statistics
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -23,16 +25,16 @@ from official.checkpoint.manager import CheckpointManager
 from official.config import Config, ConfigError
 from official.config.setting import LENGTH, OWN_DATA
 from official.distribution import strategy as strategy_lib
-from official.distribution.backends import as_pipeline
 from official.distribution.batch_plan import BatchPlan, Layout, is_kept, lay_out, make_batch_plan
 from official.distribution.pipeline_plan import allocation
+from official.distribution.strategy import as_pipeline
 from official.optimization.optimizers import TrainState
 from official.reporting import environment, report, summary
 from official.reporting.callback import Built, Callback, Start
 from official.reporting.result import TrainResult, remove_result, result_dict, write_result
 from official.training import callbacks as callbacks_lib
 from official.training import feeding, finish, pipelined, resume, run_lock
-from official.training.resume import PreviousRun
+from official.training.run_lock import PreviousRun
 from official.training.strategy_loop import Loop
 from official.training.task import Task
 
@@ -76,7 +78,8 @@ def run(
     ):
         _log_start(ready)
         previous = PreviousRun(config.model_dir)
-        previous.check(asked, config)  # what is in the folder may have changed while the data were found
+        if config.do_train:  # what is in the folder may have changed while the data were found
+            previous.check(asked, config_lib.train_steps(config))
         state, pipeline = pipelined.make_state(config, task, ready.strategy), as_pipeline(ready.strategy)
         parameters = summary.parameter_table(state.model.trainable_variables)
         logging.info("Model: %s", summary.format_total(parameters))
@@ -84,9 +87,8 @@ def run(
         manager = CheckpointManager(
             config.model_dir, state.variables(), config.keep_checkpoints, read_only=not ready.is_chief
         )
-        facts = resume.begin(
-            asked, config, command, manager, state, previous, task, initializer(config, state, task)
-        )
+        set_up = functools.partial(_initialize, config, state, task)
+        facts = resume.begin(asked, config, command, manager, state, previous, task, set_up)
         if ready.is_chief and ready.layout:
             resume.write_layout(config.model_dir, ready.layout)
         counts = previous.evaluates_like(config)
@@ -128,23 +130,12 @@ def run(
     return result
 
 
-def initializer(config: Config, state: TrainState, task: Task) -> Callable[[str], list[str]]:
-    """Returns path -> names of fresh variables, which sets the model's variables from a checkpoint of any
-    format."""
-
-    def initialize_model(path: str) -> list[str]:
-        made = initialize.initialize(
-            state.model_variables(),
-            path,
-            config.model,
-            task.class_names,
-            task.problem_type,
-            config.task in OWN_DATA,
-        )
-        logging.info("%s", made.describe())
-        return made.fresh
-
-    return initialize_model
+def _initialize(config: Config, state: TrainState, task: Task, path: str) -> list[str]:
+    """Sets the model's variables from a checkpoint of any format; returns the names of fresh ones."""
+    heads = task.class_names, task.problem_type, config.task in OWN_DATA
+    made = initialize.initialize(state.model_variables(), path, config.model, *heads)
+    logging.info("%s", made.describe())
+    return made.fresh
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -216,12 +207,9 @@ def _log_start(ready: Ready) -> None:
         numbers = config.num_train_epochs, config.num_steps_per_epoch, config.learning_rate
         logging.info(told, *numbers, config.warmup_steps, config.max_seq_length)
     if config.do_train and config.start_warmup_step + config.warmup_steps >= steps:
-        logging.warning(
-            "warmup_steps=%g ends at or after the last of the %d steps of the schedule: the peak learning"
-            " rate is never reached. Lower --warmup_steps.",
-            config.warmup_steps,
-            steps,
-        )
+        late = f"ends at or after the last of the {steps} steps of the schedule"
+        never = "the peak learning rate is never reached. Lower --warmup_steps."
+        logging.warning("warmup_steps=%g %s: %s", config.warmup_steps, late, never)
     logging.debug("Configuration\n%s", config_lib.to_json(config))
 
 
@@ -230,12 +218,12 @@ def _log_start(ready: Ready) -> None:
 
 
 def _built(ready: Ready) -> Built:
-    names = tuple(name.replace(":", " ") for name in strategy_lib.device_names(ready.strategy))
+    told = lambda names: tuple(name.replace(":", " ") for name in names)
     pipeline, parts = as_pipeline(ready.strategy), []
     if pipeline is not None and pipeline.plan is not None:
         for part, device in allocation(pipeline.plan):
-            parts.append((part, ", ".join(name.replace(":", " ") for name in pipeline.names_of(device))))
-    return Built(ready.data_secs, names, tuple(parts))
+            parts.append((part, ", ".join(told(pipeline.names_of(device)))))
+    return Built(ready.data_secs, told(strategy_lib.device_names(ready.strategy)), tuple(parts))
 
 
 def _prepare(loop: Loop, data_files: list[str]) -> None:
@@ -286,9 +274,9 @@ def run_seeds(
     command = command or sys.argv
     with run_lock.set_aside(config, command) as config:
         is_complete, scores, folders = _is_complete(config), {}, {}
-        cache_dir = config.cache_dir or (
-            os.path.join(config.model_dir, "features") if config.task == "squad" else None
-        )  # of all runs
+        cache_dir = config.cache_dir  # of all runs
+        if config.task == "squad" and not cache_dir:
+            cache_dir = os.path.join(config.model_dir, "features")
         for number, seed in enumerate(range(config.seed, config.seed + config.num_runs), 1):
             logging.info("Run %d of %d, seed %d", number, config.num_runs, seed)
             folder = os.path.join(config.model_dir, f"run-{number}")
@@ -314,7 +302,7 @@ def _is_complete(config: Config) -> bool:
     Raises:
       ConfigError: where the folder holds a single run, more runs, or runs of other settings.
     """
-    record = run_lock.read_record(config.model_dir)
+    record = PreviousRun(config.model_dir)
     before = record.settings.get("num_runs", 1)
     as_before = config_lib.replaced(config, num_runs=before)
     record.check(as_before if 1 < before <= config.num_runs else config)
@@ -333,13 +321,11 @@ def _of_all_seeds(
         mean, deviation = statistics.fmean(values), statistics.stdev(values)
         found |= {name: mean, f"{name}_std": deviation}
         logging.info("%s over %d runs: %.4f +- %.4f", name, len(values), mean, deviation)
-    of_all = dataclasses.replace(
-        last, scores=found, tables={"Runs": table}, examples=[], reason=f"{len(scores)} runs done"
-    )
-    if is_complete:
-        return of_all
-    path, settings = os.path.join(config.model_dir, report.FILE_NAME), config_lib.to_dict(config)
-    return dataclasses.replace(of_all, config=settings, evaluations=[], report=path)
+    own: dict[str, Any] = {"scores": found, "tables": {"Runs": table}, "examples": []}
+    if not is_complete:
+        own |= {"config": config_lib.to_dict(config), "evaluations": []}
+        own["report"] = os.path.join(config.model_dir, report.FILE_NAME)
+    return dataclasses.replace(last, **own, reason=f"{len(scores)} runs done")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -382,17 +368,11 @@ def compile_only(config: Config, make_task: MakeTask) -> str:
             known = config_lib.replaced(config, average_sequences_per_pack=ready.plan.sequences_per_row)
             gpus = [name for name in strategy_lib.device_names(strategy) if name.startswith("GPU")]
             peaks = {name: tf.config.experimental.get_memory_info(name)["peak"] for name in gpus}
-            return "\n".join(
-                [
-                    f"Compiled the {' and '.join(loop.compilations())} step in {ended - since:.1f} s,"
-                    f" {ended - began:.1f} s with data and model",
-                    *(
-                        f"Memory of {name}: {peak / 1e9:.3f} GB at most"
-                        for name, peak in (peaks or {"this process": environment.peak_memory_bytes()}).items()
-                    ),
-                    "",
-                    plan_lib.describe(plan_lib.make_plan(known, make_task)),
-                    "",
-                    "compiled: nothing was trained or written (--compile_only)",
-                ]
+            peaks = peaks or {"this process": environment.peak_memory_bytes()}
+            lines = [f"Memory of {name}: {peak / 1e9:.3f} GB at most" for name, peak in peaks.items()]
+            return (
+                f"Compiled the {' and '.join(loop.compilations())} step in {ended - since:.1f} s,"
+                f" {ended - began:.1f} s with data and model\n"
+                + "\n".join([*lines, "", plan_lib.describe(plan_lib.make_plan(known, make_task))])
+                + "\n\ncompiled: nothing was trained or written (--compile_only)"
             )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
+import functools
+import itertools
 import os
 import shlex
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import IO, Any
 
 import tensorflow as tf
 from absl import logging
@@ -16,6 +17,7 @@ from absl import logging
 from official.checkpoint import bundle_reader
 from official.checkpoint.manager import CheckpointManager
 from official.config import FIELDS, bert_config_from_dict, process_rank, replaced
+from official.config.model import contradictions
 from official.config.setting import IDENTITY, LENGTH, RECIPE
 from official.config.table import Config, upgraded
 from official.io import model_folder, vocabulary_files
@@ -24,6 +26,8 @@ from official.io.errors import ConfigError
 from official.io.files import is_remote
 from official.io.json_files import read_json_or_empty
 from official.io.writing import read_lines
+from official.reporting.metrics import OPEN_STEPS, read_metrics
+from official.reporting.result import read_result
 
 # Keys of a model that change no weight's place: a run that goes on may have others.
 _MODEL_RECIPE = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
@@ -35,9 +39,9 @@ _MAX_CHANGES, _MAX_VALUE = 100, 36  # characters of a message, which has to fit 
 # The run in the folder
 
 
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """The run in a folder.
+class PreviousRun:
+    """The run in a folder, read before this process writes to it; empty for an empty folder, and for one with
+    a model of another program.
 
     Attributes:
       model_dir: the folder.
@@ -47,30 +51,35 @@ class Record:
       command: the command line that last started or resumed it.
     """
 
-    model_dir: str
-    settings: dict[str, Any]
-    result: dict[str, Any]
-    step: int
-    command: str
+    def __init__(self, model_dir: str):
+        self.model_dir, self.result = model_dir, read_result(model_dir)
+        settings = read_json_or_empty(os.path.join(model_dir, "config.json"))
+        if not isinstance(settings.get("model"), dict):
+            settings = self.result.get("config", {})  # of several runs together, which have no config.json
+        self.settings: dict[str, Any] = upgraded(settings)
+        self.step = max(CheckpointManager(model_dir, {}, 1).steps(), default=0)
+        self.command = _content(os.path.join(model_dir, "command.txt")).decode(errors="replace").strip()
 
-    @property
-    def is_there(self) -> bool:
-        """Whether the folder holds a run at all."""
-        return bool(self.settings or self.result or self.step)
+    @functools.cached_property
+    def _metrics(self) -> list[dict]:
+        return read_metrics(self.model_dir)
 
     @property
     def is_over(self) -> bool:
         """Whether the training has ended: from then on the run is a record."""
-        settings = self.result.get("config")
-        trained = not isinstance(settings, dict) or settings.get("do_train", True)
         # Runs that were interrupted or have failed go on.
-        return self.result.get("status") in ("success", "finished", "aborted") and bool(trained)
+        over = self.result.get("status") in ("success", "finished", "aborted")
+        return over and bool(self.result.get("config", {}).get("do_train", True))
 
-    def has(self, name: str, value: Any) -> bool:
+    def _has(self, name: str, value: Any) -> bool:
         """Tells whether the run's value of a setting means the same as `value`."""
-        environment, field = self.result.get("environment"), FIELDS[name]
-        folder = environment.get("working_directory", "") if isinstance(environment, dict) else ""
-        return field.is_same(self.settings.get(name, field.default), value, folder)
+        folder = self.result.get("environment", {}).get("working_directory", "")
+        return FIELDS[name].is_same(self.settings.get(name, FIELDS[name].default), value, folder)
+
+    def evaluates_like(self, config: Config) -> bool:
+        """Tells whether the earlier evaluations used the same set and settings as this run's."""
+        evaluating = [name for name, field in FIELDS.items() if field.changes_evaluation(config)]
+        return bool(self.settings) and all(self._has(name, config[name]) for name in evaluating)
 
     def changes(self, config: Config) -> dict[str, list[str]]:
         """Returns the settings that differ from the run's: {part in the training: ['name old -> new', ...]}.
@@ -78,60 +87,60 @@ class Record:
         Settings unknown to the version that wrote the run are not compared.
         """
         found: dict[str, list[str]] = {IDENTITY: [], RECIPE: [], LENGTH: [], "": []}
+
+        def note(part: str, name: str, old: Any, new: Any) -> None:
+            found[part].append(f"{name} {_text(old)} -> {_text(new)}")
+
         for name, field in FIELDS.items():
-            if name in self.settings and not self.has(name, config[name]):
-                text = f"{name} {_text(self.settings[name])} -> {_text(config[name])}"
-                found[field.part_in_training(config) or ""].append(text)
+            if name in self.settings and not self._has(name, config[name]):
+                note(field.part_in_training(config) or "", name, self.settings[name], config[name])
         kept = os.path.join(self.model_dir, vocabulary_files.VOCABULARY)
         content = _content(kept)
         if content and config.vocab_file:  # compared by content, not by path
             if vocabulary_files.read(config.vocab_file).content != content:
-                found[IDENTITY].append(f"vocab_file {_text(kept)} -> {_text(config.vocab_file)}")
+                note(IDENTITY, "vocab_file", kept, config.vocab_file)
             lower, asked = model_folder.tokenizer_settings(kept).do_lower_case, config.do_lower_case
             if None not in (lower, asked) and lower != asked:
-                found[IDENTITY].append(f"do_lower_case {_text(lower)} -> {_text(asked)}")
+                note(IDENTITY, "do_lower_case", lower, asked)
         try:
-            old = dataclasses.asdict(bert_config_from_dict(self.settings.get("model") or {}, ""))
+            model = dataclasses.asdict(bert_config_from_dict(self.settings.get("model") or {}, ""))
         except ConfigError:  # it has none, or one of another version
             return found
         for key, new in dataclasses.asdict(config.model).items():
-            if old[key] != new:
-                text = f"model.{key} {_text(old[key])} -> {_text(new)}"
-                found[RECIPE if key in _MODEL_RECIPE else IDENTITY].append(text)
+            if model[key] != new:
+                note(RECIPE if key in _MODEL_RECIPE else IDENTITY, f"model.{key}", model[key], new)
         return found
 
-    def check(self, config: Config) -> None:
-        """Raises ConfigError where the settings belong to another training, or change the recipe of one that
-        is over."""
-        changes = self.changes(config)
-        refused = changes[IDENTITY] + (changes[RECIPE] if self.is_over else [])
-        if refused:
-            self._refuse(refused, "does not fit")
-
-    def check_steps(self, config: Config, last_step: int) -> None:
-        """Raises ConfigError where settings that the weights depend on have changed, and no step is left to
-        train with them.
+    def check(self, config: Config, last_step: int | None = None) -> None:
+        """Checks that a training continues this run.
 
         Args:
           config: the configuration asked for.
-          last_step: number of its last step.
+          last_step: number of its last step; unset where it is not known yet.
+
+        Raises:
+          ConfigError: where the settings are of another training, change the recipe of one that is over, or
+            change what the weights depend on while no step is left to train with it.
         """
-        changes = self.changes(config)
-        length, others = changes[LENGTH], changes[RECIPE]
-        if not (length or others):
+        changes, over = self.changes(config), self.is_over
+        self._refuse(changes[IDENTITY] + (changes[RECIPE] if over else []), "does not fit")
+        changed = changes[LENGTH] + changes[RECIPE]
+        if last_step is None or not changed:
             return
-        done = max(self.step, self.result.get("step") or 0) if self.is_over else self.step
-        changed = length + others
-        if self.is_over and self.step < done:
+        done = max(self.step, self.result.get("step") or 0) if over else self.step
+        if over and self.step < done:
             self._refuse(changed, f"needs the checkpoint of step {done}, which is gone, of")
         score, target = self.result.get("eval_accuracy"), config.stop_threshold
-        if self.is_over and score is not None and target is not None and score >= target:
+        if over and score is not None and target is not None and score >= target:
             self._refuse(changed, f"is no more than the {score:.4f} that is reached by")
-        if last_step < done or last_step == done and (self.is_over or others):
+        if last_step < done or last_step == done and (over or changes[RECIPE]):
             self._refuse(changed, f"ends at step {last_step} and leaves nothing to train in")
 
-    def _refuse(self, changes: list[str], problem: str) -> NoReturn:
-        """Raises a ConfigError that names all changed settings, with as many values as fit into the line."""
+    def _refuse(self, changes: list[str], problem: str) -> None:
+        """Raises a ConfigError that names all changed settings, if any, with as many values as fit into the
+        line."""
+        if not changes:
+            return
         state = self.result.get("status") if self.is_over else "not over"
         more = "more steps (--num_train_epochs, --stop_steps), " if self.is_over else ""
         text, names = ", ".join(changes), [change.partition(" ")[0] for change in changes]
@@ -142,18 +151,41 @@ class Record:
             f" {more}--do_train=false, another --model_dir, or --overwrite."
         )
 
+    def log_changes(self, asked: Config) -> None:
+        """Logs the settings changed since the run was started: a warning for those that affect the
+        weights."""
+        changes = self.changes(asked)
+        if trained := changes[IDENTITY] + changes[RECIPE] + changes[LENGTH]:
+            logging.warning("Changed since this run was started: %s", ", ".join(trained))
+        if changes[""]:
+            logging.info("Also changed, and of no effect on what is trained: %s", ", ".join(changes[""]))
 
-def read_record(model_dir: str) -> Record:
-    """Returns the run in a folder; an empty record for an empty folder, and for one with a model of another
-    program."""
-    settings: Any = read_json_or_empty(os.path.join(model_dir, "config.json"))
-    result = read_json_or_empty(os.path.join(model_dir, "result.json"))
-    if not isinstance(settings.get("model"), dict):
-        settings = result.get("config")  # of several runs together, which have no config.json
-    steps = CheckpointManager(model_dir, {}, 1).steps()
-    command = _content(os.path.join(model_dir, "command.txt")).decode(errors="replace").strip()
-    settings = upgraded(settings) if isinstance(settings, dict) else {}
-    return Record(model_dir, settings, result, steps[-1] if steps else 0, command)
+    def check_model(self, config: Config) -> None:
+        """Raises ConfigError where the saved model has the same weights but computes otherwise: other heads,
+        activation or epsilon."""
+        saved = self.settings.get("model")
+        other = contradictions(config.model, saved) if isinstance(saved, dict) else []
+        if other:
+            raise ConfigError(
+                f"the run in --model_dir={config.model_dir} {'; it '.join(other)}. Give the config.json there"
+                " as --config in place of --bert_config_file, or change --model_dir."
+            )
+
+    def evaluations(self, last_step: int) -> dict[int, dict]:
+        """Returns {step: values} of the earlier evaluations up to `last_step`."""
+        lines = (line for line in self._metrics if line["split"] == "eval")
+        return {line["step"]: line for line in lines if line["step"] <= last_step}
+
+    def skipped_steps(self, last_step: int) -> int:
+        """Returns the number of updates up to `last_step` that loss scaling skipped, in whole intervals: an
+        interval that was cut keeps its own count when it is resumed."""
+        lines = (line for line in self._metrics if line["split"] == "train" and OPEN_STEPS not in line)
+        return sum(line.get("skipped_steps") or 0 for line in lines if line["step"] <= last_step)
+
+    def baseline(self) -> tuple[str, float] | None:
+        """Returns the constant prediction and its score (the baseline) from the result; None without them."""
+        prediction, score = (self.result.get(f"majority_{name}") for name in ("prediction", "accuracy"))
+        return None if prediction is None or score is None else (prediction, score)
 
 
 def _content(path: str) -> bytes:
@@ -200,15 +232,15 @@ def set_aside(config: Config, command: list[str]) -> Iterator[Config]:
 def _rename(config: Config, command: list[str]) -> str | None:
     """Renames the folder of a run and returns its new path; None where it is not renamed."""
     folder = os.path.normpath(config.model_dir)
-    record, first = read_record(config.model_dir), read_record(os.path.join(folder, _FIRST_OF_SEVERAL))
-    if not (record.is_there or first.is_there):
+    run, first = PreviousRun(config.model_dir), PreviousRun(os.path.join(folder, _FIRST_OF_SEVERAL))
+    if not any(each.settings or each.result or each.step for each in (run, first)):
         return None
     if is_remote(config.model_dir):
         raise ConfigError(
             f"--overwrite renames a folder of this machine, --model_dir={config.model_dir} is remote. Give"
             " another --model_dir."
         )
-    if not record.is_over and shlex.join(command) == (record.command or first.command):
+    if not run.is_over and shlex.join(command) == (run.command or first.command):
         logging.info("This command has begun the run in %s, which is not over: it goes on", config.model_dir)
         return None
     top = os.path.realpath(folder)
@@ -220,18 +252,17 @@ def _rename(config: Config, command: list[str]) -> str | None:
                         f"{name}={path} lies in --model_dir={config.model_dir}, which --overwrite renames."
                         f" Give another --model_dir, or a copy as --{name}."
                     )
-    with locked(config.model_dir):
-        number = 1
-        while os.path.lexists(f"{folder}.{number}"):
-            number += 1
+    with writing(config.model_dir):
+        names = (f"{folder}.{number}" for number in itertools.count(1))
+        renamed = next(name for name in names if not os.path.lexists(name))
         try:
-            os.rename(folder, f"{folder}.{number}")
+            os.rename(folder, renamed)
         except OSError as error:
             raise ConfigError(
                 f"--overwrite cannot rename --model_dir={config.model_dir}: {error.strerror}."
             ) from None
-    logging.info("The run that was in %s is in %s.%d now", config.model_dir, folder, number)
-    return f"{folder}.{number}"
+    logging.info("The run that was in %s is in %s now", config.model_dir, renamed)
+    return renamed
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -239,63 +270,52 @@ def _rename(config: Config, command: list[str]) -> str | None:
 
 
 @contextlib.contextmanager
-def writing(model_dir: str, writes: bool) -> Iterator[Callable[[], None]]:
-    """Locks the folder, in the process that writes to it, and turns a full disk or a missing permission into
-    a ConfigError. Yields the check of `locked`."""
-    if not writes:
-        yield lambda: None
-        return
-    with locked(model_dir) as check:
-        try:
-            yield check
-        except OSError as error:
-            raise _unwritable(model_dir, error) from None
-        except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError) as error:
-            if error.node_def is not None:  # an operation of the model: memory, not the disk
-                raise
-            raise ConfigError(f"--model_dir={model_dir} cannot be written to: {error.message}.") from None
-
-
-@contextlib.contextmanager
-def locked(model_dir: str) -> Iterator[Callable[[], None]]:
-    """Makes the folder and holds its lock, so that no second run writes to it. Remote folders have no lock.
+def writing(model_dir: str, writes: bool = True) -> Iterator[Callable[[], None]]:
+    """Makes the folder and holds its lock, so that no second run writes to it, in the process that `writes`.
+    A full disk or a missing permission becomes a ConfigError. Remote folders have no lock.
 
     Yields a function that raises ConfigError once the folder was removed or moved, and another run may write
     to its name.
     """
+    if not writes:
+        yield lambda: None
+        return
     bundle_reader.check_path(model_dir, f"--model_dir={model_dir}")
     try:
         tf.io.gfile.makedirs(model_dir)
     except tf.errors.OpError as error:
         raise ConfigError(f"--model_dir={model_dir} cannot be made: {error.message}.") from None
-    if is_remote(model_dir):
-        yield lambda: None
-        return
     try:
-        file = writing_lib.open_lock(os.path.join(model_dir, ".lock"))
+        with contextlib.ExitStack() as stack:
+            check: Callable[[], None] = lambda: None
+            if not is_remote(model_dir):
+                try:
+                    file = stack.enter_context(writing_lib.locked(os.path.join(model_dir, ".lock")))
+                except BlockingIOError:
+                    raise ConfigError(
+                        f"--model_dir={model_dir} is in use by another run. Wait for it, or choose another"
+                        " folder."
+                    ) from None
+                check = functools.partial(_check_owned, model_dir, file)
+            yield check
     except OSError as error:
-        raise _unwritable(model_dir, error) from None
-
-    def check() -> None:
-        try:
-            found = os.path.samestat(os.stat(file.name), os.fstat(file.fileno()))
-        except OSError as error:  # a file system that does not answer says nothing about the folder
-            found = not isinstance(error, (FileNotFoundError, NotADirectoryError))
-        if not found:
-            raise ConfigError(
-                f"--model_dir={model_dir} was removed or moved while this run wrote to it, or its .lock was."
-                " The run has stopped; the same command begins anew, or goes on from what is there."
-            )
-
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"--model_dir={model_dir} is in use by another run. Wait for it, or choose another folder."
-            ) from None
-        yield check
+        raise ConfigError(
+            f"--model_dir={model_dir} cannot be written to: {error.strerror or error}."
+        ) from None
+    except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError) as error:
+        if error.node_def is not None:  # an operation of the model: memory, not the disk
+            raise
+        raise ConfigError(f"--model_dir={model_dir} cannot be written to: {error.message}.") from None
 
 
-def _unwritable(model_dir: str, error: OSError) -> ConfigError:
-    return ConfigError(f"--model_dir={model_dir} cannot be written to: {error.strerror or error}.")
+def _check_owned(model_dir: str, file: IO[bytes]) -> None:
+    """Raises ConfigError where the lock's file is not the one in the folder any more."""
+    try:
+        found = os.path.samestat(os.stat(file.name), os.fstat(file.fileno()))
+    except OSError as error:  # a file system that does not answer says nothing about the folder
+        found = not isinstance(error, (FileNotFoundError, NotADirectoryError))
+    if not found:
+        raise ConfigError(
+            f"--model_dir={model_dir} was removed or moved while this run wrote to it, or its .lock was."
+            " The run has stopped; the same command begins anew, or goes on from what is there."
+        )

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from official.data.pipeline import MOST_STREAMS
 from official.distribution import strategy as strategy_lib
-from official.distribution.backends import as_pipeline
+from official.distribution.strategy import as_pipeline
 from official.modeling import stages as copies_lib
 from official.optimization import gradients as gradients_lib
 from official.optimization import replica_step
@@ -244,12 +244,8 @@ def make_eval_step(task: Task, state: TrainState, strategy: tf.distribute.Strate
         gathered = gradients_lib.gather({**outputs, "rows": batch["rows"]}) if outputs else {}
         return gradients_lib.reduce_sum(sums), gathered
 
-    @_graph(reduce_retracing=True)  # batches of one length each are traced twice, not once a length
-    def eval_step(batch):
-        sums, outputs = strategy.run(replica_eval, args=(batch,))
-        return _first(strategy, sums), {name: _first(strategy, value) for name, value in outputs.items()}
-
-    return eval_step
+    # Batches of one length each are traced twice, not once a length.
+    return _gathering(replica_eval, strategy, reduce_retracing=True)
 
 
 def make_example_step(task: ExampleTask, state: TrainState, strategy: tf.distribute.Strategy) -> Callable:
@@ -258,14 +254,21 @@ def make_example_step(task: ExampleTask, state: TrainState, strategy: tf.distrib
 
     def replica_outputs(batch):
         model = pipelined.on_devices(state.model, strategy)
-        return gradients_lib.gather({**task.example_outputs(model, batch), "rows": batch["rows"]})
+        outputs = {**task.example_outputs(model, batch), "rows": batch["rows"]}
+        return tf.zeros([0]), gradients_lib.gather(outputs)
 
-    @_graph()
-    def example_step(batch):
-        outputs = strategy.run(replica_outputs, args=(batch,))
-        return tf.zeros([0]), {name: _first(strategy, value) for name, value in outputs.items()}
+    return _gathering(replica_outputs, strategy)
 
-    return example_step
+
+def _gathering(work: Callable, strategy: tf.distribute.Strategy, **options: Any) -> Callable:
+    """Returns the graph of a replica's (batch) -> (sums, outputs), both of which are the same on all."""
+
+    @_graph(**options)
+    def step(batch):
+        sums, outputs = strategy.run(work, args=(batch,))
+        return _first(strategy, sums), {name: _first(strategy, value) for name, value in outputs.items()}
+
+    return step
 
 
 def make_finite_check(state: TrainState) -> Callable[[], tf.Tensor]:

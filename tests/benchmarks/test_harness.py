@@ -1,16 +1,13 @@
-"""The harness: programs of other systems, their environments, watched processes, results."""
+"""The harness: programs of other systems, their environments, watched processes."""
 
 import argparse
-import json
 import os
-import subprocess
 import sys
-import time
 
 import harness
 import pytest
 
-from official.cli.benchmark.programs import Program
+from official.cli.benchmark.inference import Program
 from official.io.errors import ConfigError
 
 ECHO = """
@@ -70,30 +67,6 @@ def test_a_tree_of_processes_is_watched(tmp_path):
     found = harness.watch([sys.executable, "-c", code], str(tmp_path), period_secs=0.05)
     assert found["peak_memory_bytes"] > 60e6 and found["peak_disk_bytes"] == 5000
     assert 0 < found["core_secs"] < found["secs"] * os.cpu_count() + 1 and found["peak_open_files"] > 0
+    assert harness.resident_bytes(os.getpid()) > 1e6 and harness.cpu_secs(os.getpid()) > 0
     with pytest.raises(RuntimeError, match="it broke"):
         harness.watch([sys.executable, "-c", "raise SystemExit('it broke')"], str(tmp_path))
-
-
-def test_memory_of_a_process_that_has_ended_is_none():
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    until = time.monotonic() + 20
-    while not harness.resident_bytes(process.pid) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert harness.resident_bytes(process.pid) > 1e6
-    process.kill()
-    process.wait()
-    assert harness.resident_bytes(process.pid) == harness.cpu_secs(process.pid) == 0
-
-
-def test_results_are_written_with_command_and_machine(tmp_path):
-    flags = argparse.Namespace(output=str(tmp_path / "out"), overwrite=False)
-    bars = [("a", 2.0, 0.1, "2 seq/s", "fp32"), ("b", 3.0, 0.0, "3 seq/s", "bf16")]
-    harness.write(flags, {"cases": [1]}, bars, "Title", "seq/s", limit=4.0, limit_text="bound")
-    record = json.loads((tmp_path / "out.json").read_text())
-    assert record["cases"] == [1] and record["command"] and record["environment"]["machine"]
-    assert (tmp_path / "out.png").stat().st_size > 1000
-    flags.output = str(tmp_path / "out.json")
-    with pytest.raises(ConfigError, match="out.json exists"):
-        harness.check_json(flags)
-    harness.write_json(flags, {"cases": [2]})
-    assert json.loads((tmp_path / "out.json").read_text())["cases"] == [2]

@@ -58,10 +58,3 @@ def test_scores_of_classes_are_those_of_the_run(make, tmp_path, monkeypatch):
     (row,) = scores.measure_checkpoint(flags, scores.find_source(flags.checkpoints[0]))
     assert row["task"] == "rte" and row["scores"]["accuracy"] == result.scores["accuracy"]
     assert json.loads(json.dumps(row))["sequences"] == 20
-
-
-def test_what_is_no_fine_tuning_run_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(ConfigError, match="--checkpoints"):
-        scores.find_source(str(tmp_path / "nothing"))
-    with pytest.raises(ConfigError, match="--dtypes"):
-        flags_of(monkeypatch, checkpoints="a", dtypes="fp8")

@@ -11,7 +11,7 @@ import time
 import harness
 import pytest
 import serving
-from programs import bare, load
+from programs import load
 from programs.load import Asked
 
 from official.io.errors import ConfigError
@@ -54,7 +54,8 @@ ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
 FAKE_BARE = """
 import collections, sys
-from official.cli.benchmark.serving.peer_programs import bare
+sys.path.insert(0, "BENCHMARKS")
+from programs import bare
 Answer = collections.namedtuple("Answer", "text")
 class Model:
     def answer_all(self, asked):
@@ -91,28 +92,22 @@ def make_run(ends, secs=10.0, errors=(), samples=((0.0, 100),)):
     return serving.Run(2, secs, 100.0, every, 0.5, 9.0, taken)
 
 
-def test_requests_outside_of_the_time_are_not_counted():
+def test_figures_of_a_run():
+    """Requests outside of the time are not counted; a new version splits them; memory is split by time."""
     run = make_run([99.0, 100.0, 100.5, 110.0, 110.1], errors=[99.5, 105.0])
     assert [one.number for one in run.counted] == [2, 3]
     assert run.block.sequences_per_sec == 0.2 and run.block.secs == pytest.approx([0.1, 0.1])
     assert run.errors == ["lost", "lost"]  # those outside, too: none may be lost
-    assert run.between(0, 5) == {"requests": 1, "latency_ms": run.between(0, 1)["latency_ms"]}
     assert run.between(1, 2) == {"requests": 0, "latency_ms": None}
     # So is a server that does not end well.
     assert serving.errors_of([run, run], 0) == ["lost"] * 4
     assert serving.errors_of([run], -9)[2:] == ["bert serve ended with code -9 after SIGTERM"]
-
-
-def test_what_is_told_of_a_new_version():
     run = make_run([101.0, 102.0, 104.0, 108.0, 109.0], errors=[105.0])
     row = serving.row_of_reload(run, {"appeared": 103.0, "swapped": 107.5}, {0: "a", 1: "b"})
     assert (row["appeared_secs"], row["swapped_secs"]) == (3.0, 7.5)
     assert [row[name]["requests"] for name in ("before", "loading", "after")] == [2, 1, 2]
     assert (row["errors"], row["requests"], row["same_answers"]) == (1, 6, 0.5)
     assert [at for at, _ in row["requests_over_time"]] == [1.0, 2.0, 4.0, 8.0, 9.0]
-
-
-def test_memory_is_split_by_time():
     sizes = {0: 9, 19.9: 8, 20: 5, 39.9: 6, 40.1: 7, 60: 4, 61: 99}
     samples = [serving.Sample(*each) for each in sizes.items()]
     found = serving.peaks_of(samples, 60.0, 60.0)
@@ -135,19 +130,6 @@ def test_sizes_of_batches_between_two_moments():
     assert before.since(before).mean is None and before.since(before).shares() == {}
     with pytest.raises(ConfigError, match="does not tell bert_batch_sequences"):
         serving.read_batches("# TYPE up gauge\nup 1\n")
-
-
-def test_the_bare_model_answers_in_turn():
-    sizes = []
-
-    class Model:
-        def answer_all(self, asked):
-            sizes.append(len(asked))
-            return [argparse.Namespace(text=context[:3]) for _, context in asked]
-
-    found = bare.measure(Model(), PAIRS, 2, 0.0)
-    assert sizes == [2, 2] and len(found["batch_secs"]) == 1
-    assert found["texts"] == {0: "Ada", 1: "Boa"}
 
 
 @pytest.fixture(name="fakes")
@@ -200,17 +182,6 @@ def test_everything_is_measured_in_one_run(fakes, tmp_path, monkeypatch):
     json.dumps(measured, allow_nan=False)
 
 
-def test_errors_are_shown_and_make_the_exit_code(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["benchmarks/serving.py", "--export_dir=a", "--predict_file=b.json"])
-    answers = {"read_questions": PAIRS, "table": "table", "verdicts": []}
-    for errors in ([], ["lost"]):
-        answers["measure"] = {"errors": errors, "cases": []}
-        for name, value in answers.items():
-            monkeypatch.setattr(serving, name, lambda *_, value=value: value)
-        assert serving.main() == len(errors)
-    assert "error: lost" in capsys.readouterr().out
-
-
 def test_a_server_stands_still_and_goes_on(fakes, tmp_path):
     flags = make_flags(tmp_path)
     with serving.Server(serving.OURS, flags, flags.export_dir, str(tmp_path / "log")) as server:
@@ -225,11 +196,7 @@ def test_a_server_stands_still_and_goes_on(fakes, tmp_path):
         assert server.get("/healthz")[0] == 200
         server.pause()
     assert server.exit_code == 0  # also one that stands still ends
-
-
-def test_a_server_that_does_not_start_is_named_with_its_last_line(fakes, tmp_path):
     fakes.write_text("raise SystemExit('no such model')")
-    flags = make_flags(tmp_path)
     with pytest.raises(ConfigError, match="--export_dir: bert serve ended with code 1: no such model"):
         serving.Server(serving.OURS, flags, flags.export_dir, str(tmp_path / "log"))
 

@@ -53,10 +53,10 @@ def test_exactly_the_files_that_are_named_are_written(call, jobs, tmp_path):
     assert (jobs[0].random_seed, jobs[0].do_lower_case) == (1984, False)  # their values
 
 
-@pytest.mark.parametrize("arguments,lower", [([], False), (["--do-lower-case"], True)])
-def test_case_is_kept_unless_they_say_otherwise(call, jobs, arguments, lower):
-    call("--output-file", "a.tfrecord", "--sequence-length", "32", *arguments)
-    assert jobs[0].do_lower_case is lower and jobs[0].rules.dupe_factor == 6
+def test_case_is_kept_unless_they_say_otherwise(call, jobs):
+    for number, (arguments, lower) in enumerate((([], False), (["--do-lower-case"], True))):
+        call("--output-file", f"{number}.tfrecord", "--sequence-length", "32", *arguments)
+        assert jobs[number].do_lower_case is lower and jobs[number].rules.dupe_factor == 6
 
 
 def test_our_spelling_has_our_values(call, jobs):
@@ -74,17 +74,6 @@ def test_files_that_are_there_are_not_replaced_unasked(call, tmp_path):
     assert (tmp_path / "a.tfrecord").stat().st_size > 100
 
 
-@pytest.mark.parametrize("arguments", [[], ["--output-file=a", "--output_dir=b"]])
-def test_one_place_to_write_to(call, arguments):
-    with pytest.raises(ConfigError, match="Give one of --output_dir=DIR and --output_file=FILES"):
-        call(*arguments)
-
-
-def test_the_number_of_files_is_that_of_their_names(call):
-    with pytest.raises(ConfigError, match="num_shards=3 excludes --output_file"):
-        call("--output-file=a", "--num_shards=3")
-
-
 def test_files_may_be_words_of_their_own_as_a_shell_makes_them_of_a_glob(call, jobs, tmp_path):
     more = [f"sample{number}.txt" for number in range(2)]
     for name in more:
@@ -98,8 +87,16 @@ def test_files_may_be_words_of_their_own_as_a_shell_makes_them_of_a_glob(call, j
     assert jobs[1].input_files == ",".join(more) and jobs[1].overwrite is False
 
 
-def test_a_flag_of_one_value_takes_no_second_word(call):
-    with pytest.raises(ConfigError, match="unexpected argument other.txt"):
-        call("--output_dir=records", "--vocab_file", "vocab.txt", "other.txt")
-    with pytest.raises(ConfigError, match="--remask=maybe, expected --remask=true or --remask=false"):
-        call("--output_dir=records", "--remask=maybe")
+def test_what_is_wrong_is_refused(call):
+    directory, one_place = "--output_dir=records", "Give one of --output_dir=DIR and --output_file=FILES"
+    for arguments, message in (
+        ([], one_place),
+        (["--output-file=a", "--output_dir=b"], one_place),
+        (["--output-file=a", "--num_shards=3"], "num_shards=3 excludes --output_file"),
+        ([directory, "--vocab_file", "vocab.txt", "other.txt"], "unexpected argument other.txt"),
+        ([directory, "--remask=maybe"], "--remask=maybe, expected --remask=true or --remask=false"),
+        ([directory, "--remask", "--record_format=compact"], "--record_format=compact exclude each other"),
+        ([directory, "--pad_position_value=3"], "pad_position_value=3 needs --remask"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            call(*arguments)

@@ -1,8 +1,10 @@
-"""Masks in typed text: a tiny model that knows one sentence by heart, and what may be typed wrong."""
+"""Typed text: masks, with a tiny model that knows one sentence by heart, what may be wrong, and questions."""
 
+import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import sys
 
@@ -14,8 +16,10 @@ import tensorflow as tf
 from official import config as config_lib
 from official import inference
 from official.checkpoint import convert as convert_lib
+from official.checkpoint.containers import bundle
 from official.checkpoint.manager import CheckpointManager
 from official.cli import ask
+from official.inference import source
 from official.io.errors import ConfigError
 from official.modeling.models import BertPretrainer
 from tests.conftest import TINY
@@ -41,11 +45,7 @@ def learn_by_heart(model: BertPretrainer) -> None:
         with tf.GradientTape() as tape:
             logits = model(batch)[0][:, 0]
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-        variables = [
-            variable
-            for variable in model.trainable_variables
-            if "seq_relationship" not in variable.name and "pooler" not in variable.name
-        ]
+        variables = [each for each in model.trainable_variables if not re.search("seq_rel|pooler", each.name)]
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
         return loss
 
@@ -59,9 +59,8 @@ def run(tmp_path_factory):
     tf.keras.utils.set_random_seed(1)
     model = BertPretrainer(config_lib.bert_config_from_dict(SIZES, "test"))
     learn_by_heart(model)
-    CheckpointManager(
-        str(folder), {variable.name.split(":")[0]: variable for variable in model.variables}, 1
-    ).save(7)
+    variables = {variable.name.split(":")[0]: variable for variable in model.variables}
+    CheckpointManager(str(folder), variables, 1).save(7)
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     (folder / "config.json").write_text(json.dumps({"task": "pretrain", "vocab_file": None, "model": SIZES}))
     return folder
@@ -71,53 +70,49 @@ def run(tmp_path_factory):
 def checkpoints(run, tmp_path_factory):
     """{name: path} of the same model in other formats."""
     folder = tmp_path_factory.mktemp("formats")
-    for target in ("google", "huggingface"):
-        convert_lib.convert(str(run), target, str(folder / target))
-    headed = folder / "masked_lm"  # as Hugging Face's masked-LM models: no pooler, no next-sentence head
-    shutil.copytree(folder / "huggingface", headed)
-    tensors = safetensors.numpy.load_file(headed / "model.safetensors")
-    others = ("pooler", "seq_relationship")
-    kept = {name: each for name, each in tensors.items() if not any(other in name for other in others)}
-    safetensors.numpy.save_file(kept, headed / "model.safetensors")
     there = {name: folder / name for name in ("google", "huggingface", "masked_lm")}
-    return {"run": run, "prefix": run / "ckpt-7", "file": folder / "huggingface/model.safetensors", **there}
+    for target in ("google", "huggingface"):
+        convert_lib.convert(str(run), target, str(there[target]))
+    shutil.copytree(there["huggingface"], there["masked_lm"])  # without a pooler and a next-sentence head
+    path = there["masked_lm"] / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    kept = {name: each for name, each in tensors.items() if "pooler" not in name and "seq_rel" not in name}
+    safetensors.numpy.save_file(kept, path)
+    return {"run": run, "prefix": run / "ckpt-7", **there}
 
 
 def masked(*numbers: int) -> str:
     return " ".join("[MASK]" if number in numbers else word for number, word in enumerate(SENTENCE))
 
 
-@pytest.mark.parametrize("name", ["run", "prefix", "google", "huggingface", "file", "masked_lm"])
-def test_a_word_that_was_learned_comes_back(checkpoints, name):
-    model = inference.load(str(checkpoints[name]))
-    for number in (0, 1, 5, 8):
-        (words,) = model.fill_mask(masked(number), top_k=3)
-        assert words[0][0] == SENTENCE[number] and words[0][1] > 0.8 and len(words) == 3
-        probabilities = [probability for _, probability in words]
-        assert probabilities == sorted(probabilities, reverse=True)
+def test_a_word_that_was_learned_comes_back(checkpoints):
+    for path in checkpoints.values():
+        model = inference.load(str(path))
+        for number in (0, 1, 5, 8):
+            (words,) = model.fill_mask(masked(number), top_k=3)
+            assert words[0][0] == SENTENCE[number] and words[0][1] > 0.8 and len(words) == 3, path
+            probabilities = [probability for _, probability in words]
+            assert probabilities == sorted(probabilities, reverse=True)
 
 
 def test_each_mask_has_its_words_and_capitals_do_not_matter(run):
     model = inference.load(str(run))
     first, second = model.fill_mask(masked(1, 8).replace("sees", "SEES"), top_k=100)
-    assert len(first) == len(second) == len(WORDS) and sum(
-        probability for _, probability in first
-    ) == pytest.approx(1, abs=1e-5)
+    assert len(first) == len(second) == len(WORDS)
+    assert sum(probability for _, probability in first) == pytest.approx(1, abs=1e-5)
     assert first[0][0] == SENTENCE[1] and second[0][0] == SENTENCE[8]
     assert len(model.fill_mask("[MASK][MASK]")) == 2 and model.fill_mask("[MASK]")
 
 
-@pytest.mark.parametrize(
-    "text,message",
-    [
+def test_a_text_that_cannot_be_used_is_refused(run):
+    model = inference.load(str(run))
+    for text, message in (
         ("the cat", r"no \[MASK\] in the text"),
         ("the [mask]", r"no \[MASK\]"),
         ("cat " * 40 + "[MASK]", "43 word pieces .* takes 32 at most. Shorten"),
-    ],
-)
-def test_a_text_that_cannot_be_used_is_refused(run, text, message):
-    with pytest.raises(ConfigError, match=message):
-        inference.load(str(run)).fill_mask(text)
+    ):
+        with pytest.raises(ConfigError, match=message):
+            model.fill_mask(text)
 
 
 def copy_of(run, tmp_path):
@@ -129,28 +124,25 @@ def test_a_run_without_a_vocabulary_of_its_own_takes_the_one_it_was_given(run, t
     os.rename(folder / "vocab.txt", tmp_path / "words.txt")
     with pytest.raises(ConfigError, match="no vocabulary beside it. Give --vocab_file=PATH"):
         inference.load(str(folder))
-    for named in (tmp_path / "words.txt", tmp_path / "gone.txt"):
-        (folder / "config.json").write_text(
-            json.dumps({"task": "pretrain", "vocab_file": str(named), "model": SIZES})
-        )
-        if named.exists():
+    for named, message in (
+        (tmp_path / "words.txt", ""),
+        (tmp_path / "gone.txt", "is not there any"),
+    ):
+        values = {"task": "pretrain", "vocab_file": str(named), "model": SIZES}
+        (folder / "config.json").write_text(json.dumps(values))
+        with pytest.raises(ConfigError, match=message) if message else contextlib.nullcontext():
             assert inference.load(str(folder)).source.vocabulary.size == len(WORDS)
-        else:
-            with pytest.raises(ConfigError, match="gone.txt is not there any more. Give --vocab_file=PATH"):
-                inference.load(str(folder))
 
 
-@pytest.mark.parametrize("more,fits", [(-2, True), (3, True), (200, False)])
-def test_a_table_may_be_a_little_longer_or_shorter_than_the_vocabulary(run, tmp_path, more, fits):
-    words = WORDS[:more] if more < 0 else WORDS + [f"word{number}" for number in range(more)]
-    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
-    if not fits:
-        with pytest.raises(ConfigError, match="words, the model's vocab_size is"):
-            inference.load(str(run), str(tmp_path / "vocab.txt"))
-        return
-    model = inference.load(str(run), str(tmp_path / "vocab.txt"))
-    (found,) = model.fill_mask(masked(1) + " word1", top_k=1000)
-    assert {word for word, _ in found} <= set(words) and len(found) == min(len(words), len(WORDS))
+def test_a_table_may_be_a_little_longer_or_shorter_than_the_vocabulary(run, tmp_path):
+    path = tmp_path / "vocab.txt"
+    for words in (WORDS[:-2], [*WORDS, *(f"word{number}" for number in range(3))]):
+        path.write_text("\n".join(words) + "\n")
+        (found,) = inference.load(str(run), str(path)).fill_mask(masked(1) + " word1", top_k=1000)
+        assert {word for word, _ in found} <= set(words) and len(found) == min(len(words), len(WORDS))
+    path.write_text("\n".join([*WORDS, *(f"word{number}" for number in range(200))]) + "\n")
+    with pytest.raises(ConfigError, match="words, the model's vocab_size is"):
+        inference.load(str(run), str(path))
 
 
 def test_a_cased_model_is_given_its_capitals(run, tmp_path):
@@ -159,36 +151,26 @@ def test_a_cased_model_is_given_its_capitals(run, tmp_path):
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
     with pytest.raises(ConfigError, match="is cased.*Give --do_lower_case=false"):
         inference.load(str(folder))
-    text = " ".join(
-        word.title() if word in ("red", "house", "near", "river") else word for word in masked(1).split()
-    )
-    for model in (inference.load(str(folder), do_lower_case=False), _with_setting(folder)):
-        assert model.fill_mask(text)[0][0][0] == "Cat"
+    text = " ".join(w.title() if w in ("red", "house", "near", "river") else w for w in masked(1).split())
+    model = inference.load(str(folder), do_lower_case=False)
+    assert model.fill_mask(text)[0][0][0] == "Cat"
+    values = {"task": "pretrain", "do_lower_case": False, "model": SIZES}
+    (folder / "config.json").write_text(json.dumps(values))
+    assert inference.load(str(folder)).fill_mask(text)[0][0][0] == "Cat"
 
 
-def _with_setting(folder):
-    (folder / "config.json").write_text(
-        json.dumps({"task": "pretrain", "do_lower_case": False, "model": SIZES})
-    )
-    return inference.load(str(folder))
-
-
-def test_weights_that_are_not_finite_are_refused(checkpoints, tmp_path):
+def test_weights_that_are_not_finite_or_there_are_refused(checkpoints, tmp_path):
     folder = copy_of(checkpoints["huggingface"], tmp_path)
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     tensors["cls.predictions.bias"][3] = np.nan
-    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(ConfigError, match="NaN or infinite numbers in cls/predictions/output_bias"):
-        inference.load(str(folder)).prepare("fill_mask")
-
-
-def test_a_checkpoint_without_the_head_is_refused(checkpoints, tmp_path):
-    folder = copy_of(checkpoints["huggingface"], tmp_path)
-    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("cls.")}
-    safetensors.numpy.save_file(kept, folder / "model.safetensors")
-    with pytest.raises(ConfigError, match="has no masked-LM head .* cannot fill masks"):
-        inference.load(str(folder)).prepare("fill_mask")
+    for values, message in (
+        (tensors, "NaN or infinite numbers in cls/predictions/output_bias"),
+        (kept, "has no masked-LM head .* cannot fill masks"),
+    ):
+        safetensors.numpy.save_file(values, folder / "model.safetensors")
+        with pytest.raises(ConfigError, match=message):
+            inference.load(str(folder)).prepare("fill_mask")
 
 
 def typed(monkeypatch, capsys, data: bytes, *flags: str):
@@ -220,26 +202,34 @@ def test_json_has_an_object_for_each_text(run, monkeypatch, capsys):
 
 
 def test_json_stays_json_in_an_encoding_without_the_letters(monkeypatch):
-    monkeypatch.setattr(
-        sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
-    )
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
+    monkeypatch.setattr(sys, "stdout", stdout)
     print(ask.shown_masks("caf\xe9 \U0001f600", [[("\xe9", 0.5)]], as_json=True), flush=True)
     found = json.loads(sys.stdout.buffer.getvalue())
     assert found == {"text": "caf\xe9 \U0001f600", "masks": [[{"word": "\xe9", "probability": 0.5}]]}
 
 
-def test_a_line_that_never_ends_is_refused(run, monkeypatch, capsys):
-    """As that of a device."""
-    with pytest.raises(ConfigError, match="a line of the input has 16,777,216 characters or more"):
-        typed(monkeypatch, capsys, bytes(2**24 + 1), f"--checkpoint={run}")
+def test_a_line_that_never_ends_and_no_text_are_refused(run, monkeypatch, capsys):
+    endless = "a line of the input has 16,777,216 characters or more"  # as that of a device
+    for data, message in ((bytes(2**24 + 1), endless), (b"", "no text on stdin"), (b"\n \n", "no text on")):
+        with pytest.raises(ConfigError, match=message):
+            typed(monkeypatch, capsys, data, f"--checkpoint={run}")
 
 
 def test_small_probabilities_are_no_zeros():
     for probability, text in ((0.99951, "1.000"), (0.4172, "0.417"), (0.001, "0.001"), (6.86e-5, "6.9e-05")):
-        assert ask.rounded(probability) == text
+        assert ask.shown_masks("", [[("a", probability)]], as_json=False) == f"a {text}"
 
 
-@pytest.mark.parametrize("data", [b"", b"\n \n"])
-def test_no_text_is_one_line(run, monkeypatch, capsys, data):
-    with pytest.raises(ConfigError, match="no text on stdin"):
-        typed(monkeypatch, capsys, data, f"--checkpoint={run}")
+def test_typed_questions_are_answered(tmp_path, monkeypatch, capsys):
+    sizes = {**TINY, "num_hidden_layers": 1, "max_position_embeddings": 40}
+    found = source.random_source(config_lib.bert_config_from_dict(sizes, "sizes"), "answer")
+    bundle.write(found.tensors, str(tmp_path / "ckpt-0"))
+    words = "\n".join(found.vocabulary.words)
+    for name, text in (("config.json", json.dumps(sizes)), ("vocab.txt", words), ("text", "word7 word8")):
+        (tmp_path / name).write_text(f"{text}\n")
+    monkeypatch.setattr(sys, "argv", ["bert ask", f"--checkpoint={tmp_path}", f"--context={tmp_path}/text"])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("word7 word8?\n\nword9?\n"))
+    assert ask.run_ask() == 0
+    answers = capsys.readouterr().out.splitlines()
+    assert len(answers) == 2 and all(0 < float(answer.split()[-1]) <= 1 for answer in answers)

@@ -16,15 +16,8 @@ from tests import programs
 from tests.conftest import ROOT, TINY
 
 MODEL = {**TINY, "num_hidden_layers": 1, "max_position_embeddings": 48}
-RUN = dict(
-    model=MODEL,
-    train_batch_size=8,
-    num_train_epochs=1,
-    stop_steps=4,
-    steps_per_loop=2,
-    warmup_steps=1,
-    distribution_strategy="one_device",
-)
+RUN = dict(model=MODEL, train_batch_size=8, num_train_epochs=1, stop_steps=4, steps_per_loop=2)
+RUN |= dict(warmup_steps=1, distribution_strategy="one_device")
 OF_SCRIPTS = {"PHASE1_CHECKPOINT", "PHASE2_CHECKPOINT", "INIT_CHECKPOINT", "WANDB"}
 
 
@@ -34,14 +27,9 @@ def world(tmp_path):
     them."""
     vocabulary = make_vocabulary(MODEL["vocab_size"], None)
     (tmp_path / "vocab.txt").write_text("\n".join(vocabulary.words) + "\n")
-    environment = {
-        "CHECKPOINT_DIR": str(tmp_path / "checkpoint"),
-        "LOG_DIR": str(tmp_path / "logs"),
-        "OUTPUT_DIR": str(tmp_path / "glue_runs"),
-        "VOCAB_FILE": str(tmp_path / "vocab.txt"),
-        "SQUAD_DIR": str(tmp_path / "squad"),
-        "GLUE_DIR": str(tmp_path / "glue"),
-    }
+    names = {"CHECKPOINT_DIR": "checkpoint", "LOG_DIR": "logs", "OUTPUT_DIR": "glue_runs"}
+    names |= {"VOCAB_FILE": "vocab.txt", "SQUAD_DIR": "squad", "GLUE_DIR": "glue"}
+    environment = {variable: str(tmp_path / name) for variable, name in names.items()}
 
     def write(name, variable, **settings):
         path = tmp_path / f"{name}.json"
@@ -52,16 +40,13 @@ def world(tmp_path):
         rules = ExampleRules(length, slots, dupe_factor=1)
         sizes = dict(max_seq_length=length, max_predictions_per_seq=slots)
         write(f"phase{phase}", f"PHASE{phase}_CONFIG_PATH", task="pretrain", num_steps_per_epoch=4, **sizes)
-        folder = str(tmp_path / f"records{phase}")
-        environment[f"PHASE{phase}_TRAIN_FILE"] = generated.write_pretraining(
-            folder, vocabulary, rules, phase
-        )
+        records = generated.write_pretraining(str(tmp_path / f"records{phase}"), vocabulary, rules, phase)
+        environment[f"PHASE{phase}_TRAIN_FILE"] = records
     text = Text(vocabulary, np.random.default_rng(1))
     (tmp_path / "squad").mkdir()
     for split in ("train", "dev"):
-        generated.write_squad(
-            str(tmp_path / "squad" / f"{split}-v1.1.json"), split, text, with_negative=False
-        )
+        path = str(tmp_path / "squad" / f"{split}-v1.1.json")
+        generated.write_squad(path, split, text, with_negative=False)
     generated.write_glue(environment["GLUE_DIR"], find_task("rte"), text)
     write("squad", "SQUAD_CONFIG_PATH", task="squad", max_seq_length=48, max_query_length=16, doc_stride=16)
     write("glue", "CONFIG_PATH", task="glue", glue_task="rte", max_seq_length=48)
@@ -73,24 +58,20 @@ def world(tmp_path):
     return run, environment
 
 
-@pytest.mark.parametrize(
-    "script, arguments, message",
-    [
-        ("pretrain.sh", [], "usage: pretrain.sh large|base [train.py flags ...]. Received: "),
-        ("pretrain.sh", ["huge"], "usage: pretrain.sh large|base [train.py flags ...]. Received: huge"),
-        ("pretrain_and_finetune_BERT.sh", ["tiny"], "usage: pretrain_and_finetune_BERT.sh large|base "),
-        ("fine_tune_GroupBERT_glue.sh", ["base"], "the task '' is not one of cola, mrpc, mnli, mnli-mm"),
-        (
-            "fine_tune_GroupBERT_glue.sh",
-            ["base", "rte"],
-            "checkpoint/phase2/groupbert/base has no checkpoint.",
-        ),
-    ],
-)
-def test_wrong_arguments_end_in_one_line(world, script, arguments, message):
-    done = world[0](script, *arguments)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-    assert done.stderr.startswith(f"{script}: ") and message in done.stderr
+def test_wrong_arguments_and_a_run_that_fails_end_the_script(world):
+    pretrain = "usage: pretrain.sh large|base [train.py flags ...]. Received: "
+    for command, message in {
+        "pretrain.sh": pretrain,
+        "pretrain.sh huge": f"{pretrain}huge",
+        "pretrain_and_finetune_BERT.sh tiny": "usage: pretrain_and_finetune_BERT.sh large|base ",
+        "fine_tune_GroupBERT_glue.sh base": "the task '' is not one of cola, mrpc, mnli, mnli-mm",
+        "fine_tune_GroupBERT_glue.sh base rte": "checkpoint/phase2/groupbert/base has no checkpoint.",
+    }.items():
+        done = world[0](*command.split())
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+        assert done.stderr.startswith(f"{command.split()[0]}: ") and message in done.stderr
+    done = world[0]("pretrain.sh", "base", PHASE1_CONFIG_PATH="/not/there.json")
+    assert done.returncode == 2 and "Phase 1 has saved none" not in done.stderr and "Step" not in done.stdout
 
 
 def test_the_newest_checkpoint_counts_wherever_it_is(tmp_path):
@@ -104,45 +85,32 @@ def test_the_newest_checkpoint_counts_wherever_it_is(tmp_path):
     assert done.stdout.strip() == str(tmp_path / "b/ckpt-9")
 
 
-@pytest.mark.parametrize(
-    "command, tasks",
-    [
-        ("pretrain.sh large", ["pretrain", "pretrain"]),
-        ("pretrain_and_finetune_BERT.sh large", ["pretrain", "pretrain", "squad"]),
-        ("fine_tune_GroupBERT_glue.sh base mrpc", ["glue"]),
-    ],
-)
-def test_a_plan_is_of_all_phases_and_needs_nothing(tmp_path, command, tasks):
+def test_a_plan_is_of_all_phases_and_needs_nothing(tmp_path):
     names = "CHECKPOINT_DIR LOG_DIR OUTPUT_DIR SQUAD_DIR GLUE_DIR".split()
     folders = {name: str(tmp_path / name) for name in names}
-    words = f"scripts/{command} --plan".split()
-    done = programs.call(*words, without=OF_SCRIPTS, PYTHONPATH=str(ROOT), **folders)
-    assert done.returncode == 0, done.stderr
-    assert re.findall(r"^  task +(\w+), fp32", done.stdout, re.MULTILINE) == tasks
-    assert not any(tmp_path.iterdir())
+    for command, tasks in (
+        ("pretrain_and_finetune_BERT.sh large", ["pretrain", "pretrain", "squad"]),
+        ("fine_tune_GroupBERT_glue.sh base mrpc", ["glue"]),
+    ):
+        words = f"scripts/{command} --plan".split()
+        done = programs.call(*words, without=OF_SCRIPTS, PYTHONPATH=str(ROOT), **folders)
+        assert done.returncode == 0, done.stderr
+        assert re.findall(r"^  task +(\w+), fp32", done.stdout, re.MULTILINE) == tasks
+        assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.slow
-def test_both_phases_and_the_second_time_nothing_is_trained_again(world):
+def test_both_phases_and_squad_from_the_newest_checkpoint_and_nothing_twice(world):
     run, environment = world
-    done = run("pretrain.sh", "base")
-    assert done.returncode == 0, done.stdout
     folder = environment["CHECKPOINT_DIR"]
-    assert f"from {folder}/phase1/base/ckpt-4" in done.stdout
-    with open(os.path.join(environment["LOG_DIR"], "pretrain_base_384_log.txt"), encoding="utf-8") as file:
+    done = run("pretrain.sh", "large")
+    assert done.returncode == 0 and f"from {folder}/phase1/large/ckpt-4" in done.stdout, done.stdout
+    with open(os.path.join(environment["LOG_DIR"], "pretrain_large_384_log.txt"), encoding="utf-8") as file:
         assert "Step: 3 / 3 - LR: " in file.read()
-    again = run("pretrain.sh", "base")
+    again = run("pretrain.sh", "large")
     assert again.returncode == 0 and "Step: " not in again.stdout
     assert again.stdout.count("finished: all 4 steps done.") == 2
-
-
-@pytest.mark.slow
-def test_squad_goes_on_from_the_newest_checkpoint_of_phase_2(world):
-    run, environment = world
-    folder = environment["CHECKPOINT_DIR"]
-    assert run("pretrain.sh", "large").returncode == 0
-    start = f"{folder}/phase1/large/ckpt-4"
-    done = run("pretrain_and_finetune_BERT.sh", "large", PHASE1_CHECKPOINT=start)  # phase 2 is there already
+    done = run("pretrain_and_finetune_BERT.sh", "large")
     assert done.returncode == 0, done.stdout
     assert f"variables from {folder}/phase2/large/ckpt-4" in done.stdout
     assert os.path.exists(f"{folder}/squad/large/predictions.json")
@@ -151,11 +119,10 @@ def test_squad_goes_on_from_the_newest_checkpoint_of_phase_2(world):
 @pytest.mark.slow
 def test_groupbert_is_fine_tuned_on_a_task(world, tmp_path):
     run, environment = world
-    block_type = "groupbert" if "groupbert" in block_types() else "bert"
     for variable in ("PHASE1_CONFIG_PATH", "CONFIG_PATH"):
         with open(environment[variable], encoding="utf-8") as file:
             values = json.load(file)
-        values["model"]["block_type"] = block_type
+        values["model"]["block_type"] = "groupbert" if "groupbert" in block_types() else "bert"
         with open(environment[variable], "w", encoding="utf-8") as file:
             json.dump(values, file)
     folder = f"{environment['CHECKPOINT_DIR']}/phase2/groupbert/base"
@@ -167,8 +134,3 @@ def test_groupbert_is_fine_tuned_on_a_task(world, tmp_path):
     assert done.returncode == 0, done.stdout
     assert f"variables from {folder}/ckpt-4" in done.stdout
     assert os.path.exists(tmp_path / "glue_runs" / "rte" / "RTE.tsv")
-
-
-def test_a_run_that_fails_ends_the_script(world):
-    done = world[0]("pretrain.sh", "base", PHASE1_CONFIG_PATH="/not/there.json")
-    assert done.returncode == 2 and "Phase 1 has saved none" not in done.stderr and "Step" not in done.stdout

@@ -37,65 +37,49 @@ def script(tmp_path):
         for name in ("poprun", "rsync", "ssh-copy-id"):
             (tmp_path / name).write_text(STAND_IN.format(python=sys.executable, folder=tmp_path, code=code))
             (tmp_path / name).chmod(0o755)
-        own = {
-            "PATH": f"{tmp_path}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-            "CHECKPOINT_DIR": str(tmp_path / "checkpoint"),
-            "LOG_DIR": str(tmp_path),
-            "LOCAL_HOME": "/localdata/me",
-        }
+        own = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+        own |= {"CHECKPOINT_DIR": f"{tmp_path}/checkpoint", "LOG_DIR": str(tmp_path)}
+        own |= {"LOCAL_HOME": "/localdata/me", **variables}
         others = [name for name in os.environ if name.startswith(("PHASE", "VIPU"))]
-        done = programs.call(
-            "scripts/pretrain_distributed.sh", *arguments, without=others, **{**own, **variables}
-        )
+        done = programs.call("scripts/pretrain_distributed.sh", *arguments, without=others, **own)
         lines = called.read_text().splitlines() if called.exists() else []
         return done, [json.loads(line) for line in lines]
 
     return run
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ("", "the first argument is none of POD32, POD64, POD128, base and large"),
-        ("huge POD64 a p v h", "the first argument is none of"),
-        ("POD64 vipu", "3 arguments or more are needed"),
-        ("POD64 vipu a b", "POD64 needs 1 host(s), received 2"),
-        ("POD128 vipu a", "POD128 needs 2 host(s), received 1"),
-        ("POD128 vipu a b", "POD128 needs PHASE1_CONFIG_PATH and PHASE2_CONFIG_PATH"),
-        ("base POD64 a p v", "6 arguments or more are needed"),
-        ("base POD16 a p v h", "the size of the pod is POD64 or POD128"),
-        ("base POD64 a p v h", "DATASETS_DIR or PHASE1_TRAIN_FILE must be set"),
-    ],
-)
-def test_wrong_arguments_end_in_one_line(script, arguments, message):
-    done, called = script(*arguments.split(), DATASETS_DIR="")
-    assert (done.returncode, done.stdout, done.stderr.count("\n"), called) == (2, "", 1, [])
-    assert message in done.stderr and done.stderr.rstrip().endswith(f"Received: {arguments}".rstrip())
+def test_wrong_arguments_end_in_one_line(script):
+    for arguments, message in {
+        "": "the first argument is none of POD32, POD64, POD128, base and large",
+        "huge POD64 a p v h": "the first argument is none of",
+        "POD64 vipu": "3 arguments or more are needed",
+        "POD64 vipu a b": "POD64 needs 1 host(s), received 2",
+        "POD128 vipu a": "POD128 needs 2 host(s), received 1",
+        "POD128 vipu a b": "POD128 needs PHASE1_CONFIG_PATH and PHASE2_CONFIG_PATH",
+        "base POD64 a p v": "6 arguments or more are needed",
+        "base POD16 a p v h": "the size of the pod is POD64 or POD128",
+        "base POD64 a p v h": "DATASETS_DIR or PHASE1_TRAIN_FILE must be set",
+    }.items():
+        done, called = script(*arguments.split(), DATASETS_DIR="")
+        assert (done.returncode, done.stdout, done.stderr.count("\n"), called) == (2, "", 1, [])
+        assert message in done.stderr and done.stderr.rstrip().endswith(f"Received: {arguments}".rstrip())
 
 
 def options_of(call: list[str]) -> dict[str, str]:
     """Returns the options of a call of poprun that stand in words of their own, or with '='."""
-    pairs = [
-        word.split("=", 1) if "=" in word else [word, following] for word, following in zip(call, call[1:])
-    ]
+    pairs = [each.split("=", 1) if "=" in each else [each, after] for each, after in zip(call, call[1:])]
     return {name: value for name, value in pairs if name.startswith("--")}
 
 
 @pytest.mark.slow
 def test_both_phases_of_large_on_a_pod(script, tmp_path):
-    done, called = script(
-        "POD64", "10.1.3.9", "10.1.3.1", VIPU_PARTITION_NAME="mine", PHASE1_TRAIN_FILE="/d/*.tfrecord"
-    )
+    variables = {"VIPU_PARTITION_NAME": "mine", "PHASE1_TRAIN_FILE": "/d/*.tfrecord"}
+    done, called = script("POD64", "10.1.3.9", "10.1.3.1", **variables)
     assert done.returncode == 0, done.stderr
     first, second = [call for call in called if call[0] == "poprun"]
-    options = options_of(first)
-    assert options["--vipu-partition"] == "mine" and options["--vipu-server-host"] == "10.1.3.9"
-    assert (options["--num-replicas"], options["--ipus-per-replica"], options["--host"]) == (
-        "16",
-        "4",
-        "10.1.3.1",
-    )
+    options, names = options_of(first), ("--num-replicas", "--ipus-per-replica", "--host")
+    assert [options[name] for name in names] == ["16", "4", "10.1.3.1"]
+    assert (options["--vipu-partition"], options["--vipu-server-host"]) == ("mine", "10.1.3.9")
     assert first[:-1] == second[:-1] and first[-4:-1] == ["python3.8", "-m", "official.graphcore"]
     configs = [json.loads(pathlib.Path(call[-1]).read_text()) for call in (first, second)]
     assert [config["max_seq_length"] for config in configs] == [128, 384]
@@ -138,7 +122,5 @@ def test_phase_1_of_base_on_hosts_and_a_failure_ends_the_script(script, tmp_path
     done, called = script(*arguments, DATASETS_DIR="/data", DRY_RUN="1")
     assert done.returncode == 0 and called == []
     words = shlex.split(done.stdout.replace("\\\n", " "))
-    assert "poprun" in words and words[-2:] == [
-        "official.graphcore",
-        f"{tmp_path}/pretrain_base_128_config.json",
-    ]
+    assert "poprun" in words
+    assert words[-2:] == ["official.graphcore", f"{tmp_path}/pretrain_base_128_config.json"]

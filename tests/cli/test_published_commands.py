@@ -6,7 +6,7 @@ import shlex
 import pytest
 import yaml
 
-from official.cli import command_line, configs, flags, foreign, table, train
+from official.cli import command_line, configs, flags, foreign, train
 from official.config import FIELDS, ConfigError, process_rank, train_steps
 from tests.conftest import ROOT
 
@@ -95,11 +95,14 @@ def test_processes_of_mpirun_that_do_not_train_predict_in_folders_of_their_own(t
     assert process_rank.with_folder_of_rank([("", trains)], mpi) == ([], [])
 
 
-def test_the_table_names_field_value_and_what_is_for_ipus_only():
-    _, told = flags.read(shlex.split("--config pretrain_tiny_128_lamb --compile-only --device-iterations 4"))
+def test_the_table_names_field_value_what_replaces_it_and_what_is_for_ipus_only():
+    words = "--config pretrain_tiny_128_lamb --compile-only --device-iterations 4 --steps 7"
+    _, told = flags.read([*words.split(), "--base-learning-rate=0.5"])
     text = "\n".join(told)
     assert "graphcore/tf1/pretrain_tiny_128_lamb" in told[0]
-    assert "-> train_batch_size=12, num_accumulation_steps=12" in text
+    assert "-> train_batch_size=12, num_accumulation_steps=12" in text and "-> lr_schedule=up_down\n" in text
+    assert "-> num_steps_per_epoch=7 by the command line" in text
+    assert "-> learning_rate=0.5 by the command line" in text
     only_there = text.partition("only on an IPU: ")[2].split(", ")
     assert {"device_iterations", "pipeline_stages", "--device_iterations"} <= set(only_there)
 
@@ -129,52 +132,33 @@ def test_a_name_that_both_have_is_ours_and_the_line_says_so():
     assert theirs.train_batch_size == 1040 and theirs.model_dir != config.model_dir
 
 
-def test_flags_of_ours_are_above_options_of_theirs_above_the_file():
-    command = "--config pretrain_tiny_128_lamb --generated-data --micro-batch-size 2"
-    assert flags.parse(command.split()).train_batch_size == 24
-    assert flags.parse([*command.split(), "--train_batch_size=48"]).train_batch_size == 48
-    assert flags.parse([*command.split(), "--learning_rate=0.5"]).learning_rate == 0.5
-
-
-@pytest.mark.parametrize("devices,accumulation", [(1, 40), (2, 20), (4, 10), (8, 5), (3, 10)])
-def test_a_micro_batch_stays_what_it_is_on_other_numbers_of_devices(devices, accumulation):
-    command = "--config pretrain_large_128_phase1_POD32 --replicas 4 --gradient-accumulation-count 10"
-    config = flags.parse([*command.split(), "--generated-data", f"--num_virtual_devices={devices}"])
-    assert (config.train_batch_size, config.num_accumulation_steps) == (320, accumulation)
-
-
-def test_their_options_over_a_configuration_of_ours():
-    command = (
-        "--config quickstart --vocab_file= --micro-batch-size 4 --gradient-accumulation-count 3 --replicas 2"
-    )
-    config = flags.parse([*command.split(), "--steps", "7", "--vocab-size", "999"])
-    assert (config.train_batch_size, config.num_steps_per_epoch, config.num_train_epochs) == (24, 7, 1)
-    assert config.model.vocab_size == 999 and config.model.num_hidden_layers == 2
-
-
-def test_lists_that_a_shell_has_made_and_truths_in_words_of_their_own():
-    command = "--config pretrain_tiny_128_lamb --input-files a b c --wandb True --do-eval False --seed 5"
-    config = flags.parse(command.split())
-    assert (config.input_files, config.wandb, config.do_eval, config.seed) == ("a,b,c", True, False, 5)
-
-
-def test_sizes_and_parts_of_the_model_are_options_too():
-    command = "--config pretrain_tiny_128_lamb --generated-data --hidden-size 64 --use-prediction-bias False"
-    model = flags.parse([*command.split(), "--use-cls-layer", "--num-hidden-layers", "1"]).model
-    assert (model.hidden_size, model.num_hidden_layers) == (64, 1)
-    assert (model.use_prediction_bias, model.use_cls_layer) == (False, True)
-
-
-def test_a_key_that_the_command_line_replaces_says_so():
-    _, told = flags.read("--config pretrain_tiny_128_lamb --plan --steps 7 --base-learning-rate 0.5".split())
-    text = "\n".join(told)
-    assert "-> num_steps_per_epoch=7 by the command line" in text
-    assert "-> learning_rate=0.5 by the command line" in text and "-> lr_schedule=up_down\n" in text
-
-
-def test_records_of_google_words_fit_their_models():
-    assert flags.parse("--config pretrain_tiny_128_lamb --plan".split()).fit_vocabulary
-    assert not flags.parse("--config pretrain_large_128 --plan".split()).fit_vocabulary  # PyTorch: 30,522
+def test_options_of_theirs_and_flags_of_ours():
+    """Flags of ours are above options of theirs, and these above the file. A shell makes lists of a glob."""
+    tiny, large = "--config pretrain_tiny_128_lamb", "--config pretrain_large_128"
+    pod = f"{large}_phase1_POD32 --replicas 4 --gradient-accumulation-count 10 --generated-data"
+    ours = "--config quickstart --vocab_file= --replicas 2 --steps 7 --vocab-size 999"
+    parts = "--generated-data --hidden-size 64 --use-prediction-bias False --use-cls-layer"
+    for arguments, expected in {
+        f"{tiny} --generated-data --micro-batch-size 2": "train_batch_size=24",
+        f"{tiny} --generated-data --micro-batch-size 2 --train_batch_size=48": "train_batch_size=48",
+        f"{tiny} --generated-data --learning_rate=0.5": "learning_rate=0.5",
+        f"{ours} --micro-batch-size 4 --gradient-accumulation-count 3": "train_batch_size=24"
+        " num_steps_per_epoch=7 num_train_epochs=1 model.vocab_size=999 model.num_hidden_layers=2",
+        f"{tiny} --input-files a b c --wandb True --do-eval False --seed 5": "input_files=a,b,c wandb=True"
+        " do_eval=False seed=5",
+        f"{tiny} {parts} --num-hidden-layers 1": "model.hidden_size=64 model.num_hidden_layers=1"
+        " model.use_prediction_bias=False model.use_cls_layer=True",
+        f"{tiny} --plan": "fit_vocabulary=True",  # records of Google's words
+        f"{large} --plan": "fit_vocabulary=False",  # PyTorch: 30,522
+        # A micro batch stays what it is on other numbers of devices.
+        f"{pod} --num_virtual_devices=1": "train_batch_size=320 num_accumulation_steps=40",
+        f"{pod} --num_virtual_devices=8": "train_batch_size=320 num_accumulation_steps=5",
+        f"{pod} --num_virtual_devices=3": "train_batch_size=320 num_accumulation_steps=10",
+    }.items():
+        config = flags.parse(arguments.split())
+        found = {**vars(config.model), **{f"model.{k}": v for k, v in vars(config.model).items()}}
+        for name, value in (each.split("=") for each in expected.split()):
+            assert str(found[name] if "." in name else config[name]) == value, (arguments, name)
 
 
 def test_variables_are_expanded_and_a_missing_one_is_named(monkeypatch):
@@ -209,46 +193,6 @@ def test_what_is_wrong_is_named_in_a_line():
         assert message in str(error.value) and "\n" not in str(error.value), arguments
 
 
-def documented_rows() -> list[tuple[str, list[str], list[str]]]:
-    """Returns (right cell, names in the left one, flags in the right one) of the page's rows."""
-    text = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (.*) \| (.*) \|$", text, re.MULTILINE)
-    return [(right, re.findall(r"`([^`]+)`", left), re.findall(r"--(\w+)", right)) for left, right in rows]
-
-
-def test_the_page_names_flags_that_there_are():
-    rows = documented_rows()
-    assert len(rows) > 90
-    names = ("data create", "convert", "ask", "benchmark run", "launch", "render-job")
-    commands = {flag for name in names for flag in table.COMMANDS[name].parser().options()}
-    known = set(FIELDS) | {"config"} | {name.removeprefix("--") for name in commands}
-    assert {flag for _, _, flags_of_row in rows for flag in flags_of_row} <= known
-    same = [name for right, names, _ in rows if right.startswith("the same name") for name in names]
-    assert len(same) > 25 and set(same) <= set(FIELDS)
-
-
-# Programs and scripts whose command lines are published, on the pages of the five systems.
-PROGRAMS = (
-    "bert.py run_pretraining.py run_squad.py run_classifier.py run_glue.py run_squad_runtime.py mpirun poprun"
-    " examples_utils kubectl POPLAR_ENGINE_OPTIONS pretrain.sh pretrain_and_finetune_BERT.sh"
-    " pretrain_distributed.sh pretrain_base_full.sh pretrain_large_full.sh pretrain_large_128_POD128.sh"
-    " fine_tune_squad.sh fine_tune_glue.sh fine_tune_GroupBERT_glue.sh pretrain_base_groupbert_128"
-    " pod16-closed create_pretraining_data.py create_wikipedia_dataset.sh tokenise_wikipedia.sh"
-    " wikipedia_tokenize.py wiki_preprocess.py extract_wiki.sh wikipedia_extract.sh wiki_downloader.sh"
-    " wikipedia_download.sh download_glue_data.py pack_pretraining_data.py pack_128.sh convert_ckpt.py"
-    " evaluate-v1.1.py gcloud gce_nvme_raid docker nvidia-docker perfzero benchmark_methods git_repos"
-).split()
-
-
-def test_the_page_lists_every_published_command_and_what_is_there_instead():
-    rows = documented_rows()
-    published = " ".join(name for _, names, _ in rows for name in names)
-    assert [name for name in PROGRAMS if name not in published] == []
-    right = " ".join(right for right, *_ in rows)
-    answers = re.findall(r"`(?:\./|python )?((?:scripts|deploy)/[\w./]+)", right)
-    assert len(answers) > 8 and [path for path in answers if not (ROOT / path).exists()] == []
-
-
 def test_graphcores_options_on_the_page_are_taken():
     text = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
     section = text.split("### Options over a configuration")[1].split("- **Batch.**")[0]
@@ -259,44 +203,35 @@ def test_graphcores_options_on_the_page_are_taken():
 
 
 OF_FLAGS = """
---task=glue
---glue_task=mrpc
---bert_config_file=configs/models/minilm_l6.json
---model_dir=x
---data_dir=y
---vocab_file=
---max_seq_length=128
---train_batch_size=32
---num_train_epochs=3
---stop_steps=500
---plan
+--task=glue --glue_task=mrpc --bert_config_file=configs/models/minilm_l6.json --model_dir=x --data_dir=y
+--vocab_file= --max_seq_length=128 --train_batch_size=32 --num_train_epochs=3 --stop_steps=500 --plan
 """
 
 
 def test_an_option_means_the_same_over_a_flagfile_and_over_a_configuration(tmp_path):
     """And the other way round: what the command line itself says in our words is above it."""
-    path = tmp_path / "own.flags"
-    path.write_text(OF_FLAGS)
-    written = [line for line in OF_FLAGS.split() if line != "--plan"]
+    path, written = tmp_path / "own.flags", OF_FLAGS.split()
+    path.write_text("\n".join(written))
     others = [line for line in written if not line.startswith(("--num_train", "--stop", "--train_batch"))]
-    expected = {
-        "--num_train_steps=60": dict(num_steps_per_epoch=60, num_train_epochs=1, stop_steps=None),
-        "--num-train-steps 60": dict(num_steps_per_epoch=60, num_train_epochs=1, stop_steps=None),
-        "--max_steps=60": dict(num_steps_per_epoch=60, num_train_epochs=1, stop_steps=None),
-        "--epochs=2": dict(num_train_epochs=2),
-        "--global_batch_size=64": dict(train_batch_size=64),
-        "--micro_batch_size=8 --gradient_accumulation=2": dict(train_batch_size=16, num_accumulation_steps=2),
-        "--vocab_size=30600": dict(),
-        "--num_train_steps=60 --num_steps_per_epoch=20 --num_train_epochs=3": dict(num_train_epochs=3),
-        "--num_train_steps=60 --stop_steps=30": dict(num_steps_per_epoch=60, stop_steps=30),
-    }
-    for command, settings in expected.items():
-        for first in ([f"--flagfile={path}"], [f"--config={path}"], [*others, "--plan"]):
+    sixty = "num_steps_per_epoch=60 num_train_epochs=1 stop_steps=None"
+    for command, settings in {
+        "--num_train_steps=60": sixty,
+        "--num-train-steps 60": sixty,
+        "--max_steps=60": sixty,
+        "--epochs=2": "num_train_epochs=2",
+        "--global_batch_size=64": "train_batch_size=64",
+        "--micro_batch_size=8 --gradient_accumulation=2": "train_batch_size=16 num_accumulation_steps=2",
+        "--vocab_size=30600": "",
+        "--num_train_steps=60 --num_steps_per_epoch=20 --num_train_epochs=3": "num_train_epochs=3",
+        "--num_train_steps=60 --stop_steps=30": "num_steps_per_epoch=60 stop_steps=30",
+    }.items():
+        expected = dict(each.split("=") for each in settings.split())
+        for first in ([f"--flagfile={path}"], [f"--config={path}"], others):
             words = command.split()
             orders = [[*first, *words], [*words, *first]]
             for arguments in orders[:1] if "--stop_steps" in command else orders:
                 config = flags.parse(arguments)
-                assert {name: config[name] for name in settings} == settings, arguments
+                assert {name: str(config[name]) for name in expected} == expected, arguments
                 assert config.model.vocab_size == (30600 if "vocab_size" in command else 30522), arguments
     for command, message in (
         ("--num_train_steps=60 --num_train_epochs=3", "--num_train_steps=60 is the number of updates"),

@@ -9,34 +9,24 @@ from official.cli import flags
 from official.config import ConfigError, to_json
 from tests.conftest import ROOT
 
-FILE = """from ml_collections import ConfigDict, FrozenConfigDict
-import beside
-
-
+FILE = """import beside
+from ml_collections import ConfigDict, FrozenConfigDict
 def get_config(kind="plain"):
-    config = ConfigDict()
-    config.train_batch_size = 64
+    config = ConfigDict(dict(train_batch_size=64, model_dir="run", use_synthetic_data=True))
     config.eval_batch_size = config.get_ref("train_batch_size") * 2
-    config.model = ConfigDict(dict(beside.SIZES))
-    config.use_synthetic_data = True
-    config.num_steps_per_epoch = 10
-    config.learning_rate = 1  # an integer for a setting that is none
-    config.model_dir = "run"
-    if kind == "undefined":
-        config.learning_rate = undefined
+    config.model, config.num_steps_per_epoch = ConfigDict(dict(beside.SIZES)), 10
+    config.learning_rate = undefined if kind == "undefined" else 1  # an integer for a setting that is none
     if kind == "beside":
         beside.fail()
     if kind == "ends":
         raise SystemExit(0)
     if kind == "typo":
         config.lerning_rate = 1.0
-    if kind == "dict":
-        return config.to_dict()
-    return FrozenConfigDict(config) if kind == "frozen" else config
+    frozen = FrozenConfigDict(config)
+    return {"dict": config.to_dict(), "frozen": frozen}.get(kind, config)
 """
 BESIDE = """SIZES = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=2)
 SIZES |= dict(intermediate_size=8, vocab_size=120)
-
 def fail():
     raise ValueError("no such corpus")
 """
@@ -92,9 +82,9 @@ def test_fields_of_other_configurations(folder):
 
 def test_what_is_wrong_is_one_line_with_the_line_of_the_file():
     cases = [
-        (["--config=mine.py:undefined"], "--config=mine.py, line 15: NameError: name 'undefined' is not"),
-        (["--config=mine.py:beside"], "mine.py, line 17 (in beside.py, line 5): ValueError: no such corpus."),
-        (["--config=mine.py:ends"], "mine.py, line 19: SystemExit: 0."),
+        (["--config=mine.py:undefined"], "--config=mine.py, line 7: NameError: name 'undefined' is not"),
+        (["--config=mine.py:beside"], "mine.py, line 9 (in beside.py, line 4): ValueError: no such corpus."),
+        (["--config=mine.py:ends"], "mine.py, line 11: SystemExit: 0."),
         (["--config=broken.py"], "--config=broken.py, line 2: SyntaxError: '(' was never closed."),
         (["--config=empty.py"], "--config=empty.py has no function get_config"),
         (["--config=needs.py"], "--config=needs.py: TypeError: get_config() missing 1 required"),

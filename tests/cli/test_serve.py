@@ -12,29 +12,22 @@ from official.serving.server.settings import Limits
 
 def parsed(monkeypatch, *arguments: str):
     monkeypatch.setattr(sys, "argv", ["bert serve", "--export_dir=x", *arguments])
-    return serve.parse_flags()
+    return serve.Main.parse()
 
 
-def test_limits_and_place_are_those_of_the_flags(monkeypatch, tmp_path):
-    assert serve.limits_of(parsed(monkeypatch)) == Limits()
+def test_limits_and_address_are_those_of_the_flags(monkeypatch, tmp_path):
+    assert serve.settings_of(parsed(monkeypatch))[1] == Limits()
     values = {field.name: number + 1 for number, field in enumerate(dataclasses.fields(Limits))}
     values["max_request_bytes"] = 4321
-    flags = parsed(monkeypatch, *(f"--{name}={value}" for name, value in values.items()))
-    assert dataclasses.asdict(serve.limits_of(flags)) == values
     (tmp_path / "token").write_text("sesame\n")
     more = f"--token_file={tmp_path}/token --host=0.0.0.0 --port=0 --model_name=m --poll_secs=2".split()
-    place = serve.place_of(parsed(monkeypatch, *more))
-    assert (place.model, place.host, place.port, place.token, place.poll_secs) == (
-        "m",
-        "0.0.0.0",
-        0,
-        b"sesame",
-        2,
-    )
-    assert "sesame" not in repr(place) and not (place.allowed_hosts or place.allowed_origins)
-    allowed = "--allowed_hosts=a.example, b", "--allowed_origins=https://a.example"
-    place = serve.place_of(parsed(monkeypatch, *allowed))
-    assert (place.allowed_hosts, place.allowed_origins) == (["a.example", "b"], ["https://a.example"])
+    more += ["--allowed_hosts=a.example, b", "--allowed_origins=https://a.example"]
+    flags = parsed(monkeypatch, *more, *(f"--{name}={value}" for name, value in values.items()))
+    endpoint, limits = serve.settings_of(flags)
+    assert dataclasses.asdict(limits) == values and "sesame" not in repr(endpoint)
+    allowed = {"allowed_hosts": ["a.example", "b"], "allowed_origins": ["https://a.example"]}
+    address = {"export_dir": "x", "model": "m", "host": "0.0.0.0", "port": 0, "token": b"sesame"}
+    assert dataclasses.asdict(endpoint) == {**address, "poll_secs": 2, **allowed}
 
 
 def test_what_is_out_of_range(monkeypatch):
@@ -46,7 +39,7 @@ def test_what_is_out_of_range(monkeypatch):
         ("--model_name=a/b", "--model_name=a/b, expected 1 to 64 letters"),
     ):
         with pytest.raises(ConfigError, match=message):
-            parsed(monkeypatch, argument)
+            serve.settings_of(parsed(monkeypatch, argument))
 
 
 def test_a_token_is_one_word_and_never_shown(tmp_path):
@@ -64,10 +57,3 @@ def test_methods_are_those_that_there_are(monkeypatch):
     assert serve.loading_of(flags).methods == ("answer", "embed")
     with pytest.raises(ConfigError, match="'answr' is not one of answer, .*did you mean answer"):
         serve.loading_of(parsed(monkeypatch, "--methods=answr"))
-
-
-def test_without_its_packages_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["bert serve", "--export_dir=x"])
-    monkeypatch.setitem(sys.modules, "tornado", None)
-    with pytest.raises(ConfigError, match=r"pip install '\.\[serve\]' in the source folder"):
-        serve.main()

@@ -42,11 +42,8 @@ def asked(worker_hosts=None, task_index=None):
 
 
 def tf_config(hosts: str, index: int) -> dict:
-    return {
-        "TF_CONFIG": json.dumps(
-            {"cluster": {"worker": hosts.split(",")}, "task": {"type": "worker", "index": index}}
-        )
-    }
+    values = {"cluster": {"worker": hosts.split(",")}, "task": {"type": "worker", "index": index}}
+    return {"TF_CONFIG": json.dumps(values)}
 
 
 def test_a_process_that_nobody_placed_is_by_itself():
@@ -70,24 +67,18 @@ def test_tasks_of_a_slurm_step():
     assert [host.split(":")[0] for host in in_turns.hosts] == ["gpu08", "gpu09", "gpu08"]
 
 
-@pytest.mark.parametrize(
-    "text,names",
-    [
+def test_lists_of_slurm_hosts():
+    for text, names in (
         ("a", ["a"]),
         ("a1,b", ["a1", "b"]),
         ("a[1-3]", ["a1", "a2", "a3"]),
         ("a[09-11,7],b-c", ["a09", "a10", "a11", "a7", "b-c"]),
         ("r[1-2]n[3,5].x,y", ["r1n3.x", "r1n5.x", "r2n3.x", "r2n5.x", "y"]),
-    ],
-)
-def test_lists_of_slurm_hosts(text, names):
-    assert cluster.host_names(text) == names
-
-
-@pytest.mark.parametrize("text", ["", "a[", "a[1-]", "a[3-1]", "a,,b", "a[1]]", "a[0-99999999]", ",a"])
-def test_what_is_no_list_of_slurm_hosts(text):
-    with pytest.raises(ConfigError, match="SLURM_STEP_NODELIST"):
-        cluster.host_names(text)
+    ):
+        assert cluster.host_names(text) == names
+    for text in ("", "a[", "a[1-]", "a[3-1]", "a,,b", "a[1]]", "a[0-99999999]", ",a"):
+        with pytest.raises(ConfigError, match="SLURM_STEP_NODELIST"):
+            cluster.host_names(text)
 
 
 def test_counts_of_slurm_tasks():
@@ -137,17 +128,13 @@ def test_jobs_of_one_machine_have_ports_of_their_own(monkeypatch):
     assert not set(found[0]) & set(found[1])
 
 
-@pytest.mark.parametrize("distribution", ["plane=2", "arbitrary", "plane=2:cyclic"])
-def test_a_distribution_that_tells_no_hosts_is_refused_in_every_task(distribution):
-    for rank, node in ((0, 0), (1, 0), (2, 1)):
-        task = SLURM | {
-            "SLURM_PROCID": f"{rank}",
-            "SLURM_NODEID": f"{node}",
-            "SLURM_DISTRIBUTION": distribution,
-        }
-        with pytest.raises(ConfigError, match="SLURM_DISTRIBUTION=.* --worker_hosts"):
-            find_cluster(asked(), task)
-        assert read_cluster(asked("a:1"), task).rank == rank
+def test_a_distribution_that_tells_no_hosts_is_refused_in_every_task():
+    for distribution in ("plane=2", "arbitrary", "plane=2:cyclic"):
+        for rank, node in ((0, 0), (1, 0), (2, 1)):
+            own = {"SLURM_PROCID": f"{rank}", "SLURM_NODEID": f"{node}", "SLURM_DISTRIBUTION": distribution}
+            with pytest.raises(ConfigError, match="SLURM_DISTRIBUTION=.* --worker_hosts"):
+                find_cluster(asked(), SLURM | own)
+            assert read_cluster(asked("a:1"), SLURM | own).rank == rank
 
 
 def test_the_ways_out_that_messages_name_are_ways_out():
@@ -204,26 +191,21 @@ def test_what_contradicts_itself_is_one_line(flags_given, environment, message):
     assert "\n" not in str(error.value) and len(str(error.value)) < 300
 
 
-@pytest.fixture
-def placed(monkeypatch):
-    """Returns (variables) -> the environment of a process that was started with them."""
-
-    def place(variables):
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        return variables
-
-    return place
+def placed(monkeypatch, variables: dict) -> dict:
+    """Returns the environment of a process started with these variables, which this one gets, too."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return variables
 
 
 @pytest.mark.parametrize("variables", [SLURM, KUBERNETES, MPI, tf_config("a:1,b:1", 1)])
-def test_one_of_several_trains_together_with_the_others(placed, variables):
-    read = flags.read(GOOD, placed(variables))
+def test_one_of_several_trains_together_with_the_others(monkeypatch, variables):
+    read = flags.read(GOOD, placed(monkeypatch, variables))
     assert read.config.distribution_strategy == "multi_worker_mirrored" and read.told == []
 
 
-def test_one_of_several_may_keep_to_itself(placed):
-    environment = placed(SLURM)
+def test_one_of_several_may_keep_to_itself(monkeypatch):
+    environment = placed(monkeypatch, SLURM)
     assert flags.read(GOOD).config.distribution_strategy == "mirrored"  # no training run
     alone = flags.read([*GOOD, "--distribution_strategy=mirrored"], environment)
     assert alone.config.distribution_strategy == "mirrored"

@@ -1,48 +1,40 @@
 """The back ends: each has its row, and nobody else asks which one it is."""
 
 import ast
-
-import pytest
-import tensorflow as tf
+import json
 
 from official.config.backends import BACKENDS
-from official.distribution import backends
 from official.distribution import strategy as strategy_lib
 from tests.conftest import ROOT
 
 
 def test_every_back_end_is_a_row(make_config):
-    for name, traits in BACKENDS.items():
-        assert traits.name == name and backends._BACKENDS[name].has_peers == traits.several_processes
-    assert list(backends._BACKENDS.keys() ^ BACKENDS.keys()) == []
-
-
-def test_the_back_end_of_a_strategy(make_config):
+    assert all(traits.name == name for name, traits in BACKENDS.items())
+    assert BACKENDS.keys() == strategy_lib._MAKE.keys() == strategy_lib._NUM_REPLICAS.keys()
     strategy = strategy_lib.make_strategy(make_config(distribution_strategy="one_device"))
-    assert backends.of_strategy(strategy) is backends.of_config(make_config())
     assert strategy_lib.is_chief(strategy) and not strategy_lib.has_peers(strategy)
-    with pytest.raises(TypeError, match="one_device, mirrored"):
-        backends.of_strategy(tf.distribute.get_strategy())
 
 
-@pytest.mark.parametrize(
-    "settings,replicas",
-    [
-        (dict(distribution_strategy="one_device", num_gpus=1), 1),
-        (dict(distribution_strategy="mirrored", num_gpus=0), 1),
-        (dict(distribution_strategy="mirrored", num_gpus=4), 4),
-        (dict(distribution_strategy="mirrored", num_gpus=0, num_virtual_devices=3), 3),
-        (dict(distribution_strategy="tpu", num_tpu_cores=32), 32),
-        (dict(distribution_strategy="tpu", tpu="somewhere"), 8),  # a plan's, which says so
-        (dict(distribution_strategy="pipeline", pipeline_stages="2", num_gpus=8), 4),
-    ],
-)
-def test_replicas_that_a_run_would_have(make_config, settings, replicas):
-    assert strategy_lib.num_replicas(make_config(**settings)) == replicas
+def test_replicas_that_a_run_would_have(make_config, monkeypatch):
+    for backend, settings, replicas in (
+        ("one_device", dict(num_gpus=1), 1),
+        ("mirrored", dict(num_gpus=0), 1),
+        ("mirrored", dict(num_gpus=4), 4),
+        ("mirrored", dict(num_gpus=0, num_virtual_devices=3), 3),
+        ("tpu", dict(num_tpu_cores=32), 32),
+        ("tpu", dict(tpu="somewhere"), 8),  # a plan's, which says so
+        ("pipeline", dict(pipeline_stages="2", num_gpus=8), 4),
+        ("multi_worker_mirrored", dict(worker_hosts="a:1,b:2,c:3", task_index=0, num_gpus=2), 6),
+    ):
+        assert strategy_lib.num_replicas(make_config(distribution_strategy=backend, **settings)) == replicas
+    cluster = {"cluster": {"chief": ["a:1"], "worker": ["b:2"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    config = make_config(distribution_strategy="multi_worker_mirrored", num_gpus=2)
+    assert strategy_lib.num_replicas(config) == 4
 
 
 # Files in which a back end may be called by its name.
-OF_BACK_ENDS = {ROOT / "official/config/backends.py", ROOT / "official/distribution/backends.py"}
+OF_BACK_ENDS = {ROOT / "official/config/backends.py", ROOT / "official/distribution/strategy.py"}
 
 
 def _asks_for_a_back_end(node: ast.AST) -> bool:

@@ -1,4 +1,4 @@
-"""--matmul_precision: which products are rounded to TensorFloat-32, and what stays full float32."""
+"""NVIDIA_TF32_OVERRIDE: which products are rounded to TensorFloat-32, and what stays full float32."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from official import native
 from official.distribution import strategy as strategy_lib
-from official.io.errors import ConfigError
 from official.modeling import encoder, layers
 from official.modeling.operations import fused
 
@@ -34,36 +33,34 @@ def on_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "precision, capability, rounds, said",
+    "forbids, capability, rounds, said",
     [
-        ("tf32", (8, 0), True, "float32 products on NVIDIA A100: rounded to TensorFloat-32"),
-        ("highest", (8, 0), False, "float32 products on NVIDIA A100: in full float32"),
-        ("tf32", (7, 0), False, None),
-        ("tf32", None, False, None),
-        ("highest", None, False, None),
+        (False, (8, 0), True, "float32 products on NVIDIA A100: rounded to TensorFloat-32"),
+        (True, (8, 0), False, "float32 products on NVIDIA A100: in full float32"),
+        (False, (7, 0), False, None),
+        (False, None, False, None),
+        (True, None, False, None),
     ],
 )
-def test_the_setting_counts_where_a_gpu_can_round(
-    make_config, on_gpu, caplog, precision, capability, rounds, said
+def test_the_variable_counts_where_a_gpu_can_round(
+    monkeypatch, on_gpu, caplog, forbids, capability, rounds, said
 ):
-    config = make_config(matmul_precision=precision)
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0" if forbids else "")
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     if capability:
         on_gpu(capability)
     tf.config.experimental.enable_tensor_float_32_execution(not rounds)
     with caplog.at_level("INFO", logger="absl"):
-        strategy_lib._set_matmul_precision(config, strategy)
+        strategy_lib._set_matmul_precision(strategy)
     assert tf.config.experimental.tensor_float_32_execution_enabled() is rounds
     lines = [record.getMessage() for record in caplog.records if "float32 products" in record.getMessage()]
-    assert lines == ([f"{said} (--matmul_precision)."] if said else [])
+    assert lines == ([f"{said} (NVIDIA_TF32_OVERRIDE=0 forbids to round)."] if said else [])
 
 
 def test_making_a_strategy_sets_it(make_config):
     tf.config.experimental.enable_tensor_float_32_execution(True)
     strategy_lib.make_strategy(make_config(num_gpus=0))
     assert not tf.config.experimental.tensor_float_32_execution_enabled()
-    with pytest.raises(ConfigError, match="matmul_precision='high' is not one of tf32, highest"):
-        make_config(matmul_precision="high")
 
 
 def linear_of(x: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:

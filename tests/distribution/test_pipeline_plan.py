@@ -1,14 +1,20 @@
-"""Stages to devices: what is said, what is balanced, and what is refused."""
+"""Stages to devices: what is said, what is balanced, by which costs, and what is refused."""
 
+import dataclasses
 import itertools
 import random
 
 import pytest
+import tensorflow as tf
 
 from official.config.values import read_devices, read_stages, written_stages
+from official.distribution import pipeline_plan as formulas
 from official.distribution import pipeline_plan as plan_lib
 from official.distribution.pipeline_plan import Cost, allocation, balanced, make_plan
 from official.io.errors import ConfigError
+from official.planning.graph_cost import stage_costs
+from official.tasks import TASKS
+from tests.conftest import TINY
 
 HEADS = {
     "pretrain": ["pooler", "masked_lm", "next_sentence"],
@@ -26,7 +32,6 @@ def stages_of(task="pretrain", layers=12, final_norm=False):
 @pytest.fixture
 def planned(make_config):
     """Returns a function that makes the plan of a pipeline; the table of back ends is not asked."""
-    import dataclasses
 
     def plan(stages=None, devices=None, schedule=None, micro_batches=20, backend="ipu", **model):
         config = dataclasses.replace(
@@ -65,24 +70,17 @@ def test_the_notation_goes_there_and_back():
 
 
 def test_heads_are_found_by_every_name(planned):
-    assert planned("emb / hid*12 / qa_head", task="squad", micro_batches=6) == planned(
-        "emb+pos / hid*12 / loc", task="squad", micro_batches=6
-    )
-    by_name = [
-        planned(f"emb / hid*12 / {name}", task="glue", micro_batches=6)
-        for name in ("glu", "glu_reg", "pool+glue_head")
-    ]
-    assert by_name[0] == by_name[1] == by_name[2] and by_name[0].stages[2] == ("pooler", "classifier")
+    def stages(text, task):
+        return planned(text, task=task, micro_batches=6, final_norm=task == "squad").stages
+
+    assert stages("emb / hid*12 / qa_head", "squad") == stages("emb+pos / hid*12 / loc", "squad")
+    assert stages("emb / hid*12 / loc", "squad")[1][-1] == "final_norm"
+    by_name = {stages(f"emb / hid*12 / {name}", "glue") for name in ("glu", "glu_reg", "pool+glue_head")}
+    assert [each[2] for each in by_name] == [("pooler", "classifier")]
     # Their encoder ends with a pooler that a span model has not.
-    assert planned("emb / hid*12+enc_out+pool / qa_head", task="squad", micro_batches=6).stages[2] == (
-        "span",
-    )
+    assert stages("emb / hid*12+enc_out+pool / qa_head", "squad")[2] == ("span",)
     split = planned("emb / hid*12+mlm / nsp", "0,0,0", micro_batches=6)  # the pooler comes before all heads
     assert split.stages[1:] == ((*stages_of()[1:13], "pooler", "masked_lm"), ("next_sentence",))
-    assert (
-        planned("emb / hid*12 / loc", task="squad", final_norm=True, micro_batches=6).stages[1][-1]
-        == "final_norm"
-    )
 
 
 def test_devices_follow_where_none_are_said(planned):
@@ -148,21 +146,21 @@ def test_micro_batches_of_graphcores_schedules():
         assert all(five[(place + shift) % 5] != five[(place + other) % 5] for place in range(5))
 
 
-def sums(values, ends, devices):
-    found = dict.fromkeys(devices, 0)
-    for start, end, device in zip((0, *ends), ends, devices):
-        found[device] += sum(values[start:end])
-    return max(found.values())
-
-
 def measured(flops, sizes, ends, devices):
-    """Returns what is to be least, the first thing first."""
-    squares = sum(sum(flops[start:end]) ** 2 for start, end in zip((0, *ends), ends))
-    return sums(flops, ends, devices), squares, sums(sizes, ends, devices)
+    """Returns what is to be least, the first thing first: busiest device, evenness, fullest device."""
+    parts = list(zip((0, *ends), ends))
+
+    def most(values):
+        return max(
+            sum(sum(values[slice(*part)]) for part, own in zip(parts, devices) if own == device)
+            for device in devices
+        )
+
+    return most(flops), sum(sum(flops[slice(*part)]) ** 2 for part in parts), most(sizes)
 
 
 def test_balance_is_the_best_of_all_cuts():
-    """Against every way to cut a small model: busiest device, then evenness, then fullest device."""
+    """Against every way to cut a small model."""
     dice = random.Random(0)
     for devices in ((0, 1), (0, 1, 2), (0, 1, 0), (0, 0, 0), (0, 1, 0, 1), (0, 1, 2, 0)):
         for _ in range(20):
@@ -191,3 +189,75 @@ def test_the_allocation_is_graphcores(planned):
     assert lines[0] == ("Embedding", 0) and lines[1] == ("Encoder 0 ", 0) and lines[4] == ("Encoder 3 ", 1)
     assert lines[-3:] == [("Encoder 23", 3), ("Pooler", 0), ("Classifier", 0)]
     assert len(lines) == 27
+
+
+GROUPS = {"block_type": "groupbert", "groupbert_conv_group_size": 8}
+MODELS = {
+    "bert": {},
+    "bare": {"use_qkv_bias": False, "use_attention_projection_bias": False, "use_cls_layer": False,
+             "use_prediction_bias": False},
+    "groupbert": GROUPS,
+}  # fmt: skip
+
+
+@pytest.fixture
+def read(make_config):
+    """Returns a function that returns a configuration and the costs read from its graph."""
+
+    def costs(model=None, rows=4, **settings):
+        config = make_config(model=model, use_synthetic_data=True, kernels="plain", **settings)
+        with tf.device("CPU:0"):
+            return config, stage_costs(TASKS[config.task](config), rows)
+
+    return costs
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_flops_are_those_of_the_graph(read, name):
+    config, found = read({"hidden_dropout_prob": 0.1, **MODELS[name]})
+    sizes = [f"layer_{number}" for number in range(TINY["num_hidden_layers"])]
+    heads = ["pooler", "masked_lm", "next_sentence"]
+    assert list(found) == ["embeddings", *sizes, *["final_norm"] * ("groupbert" in name), *heads]
+    ours = formulas.stage_costs(config, list(found))
+    for stage, cost in found.items():
+        if stage == "embeddings":  # one-hot products of the segments, which nothing else needs
+            continue
+        # A convolution is computed in blocks of tokens, of which it needs a part.
+        near = 0.1 if "groupbert" in name else 0
+        assert ours[stage].flops / 2 == pytest.approx(cost.flops, rel=near), stage  # 8 rows, not 4
+        assert cost.backward_flops == 2 * cost.flops
+
+
+def test_a_stage_keeps_its_activations_for_each_row(read):
+    _, four = read({"hidden_dropout_prob": 0.1}, rows=4)
+    _, eight = read({"hidden_dropout_prob": 0.1}, rows=8)
+    for stage in ("layer_0", "masked_lm"):
+        assert eight[stage].kept_bytes == pytest.approx(2 * four[stage].kept_bytes, rel=0.05)
+    # At least the argument of each matrix product: x of query, key and value, what attention gives, both
+    # sides of the feed-forward layer, the shares of attention.
+    length, hidden, inner, heads = 16, 32, 64, 4
+    least = 4 * 4 * (length * (3 * hidden + inner) + heads * length * length)
+    assert least < four["layer_0"].kept_bytes < 6 * least
+
+
+def test_weights_are_kept_once_and_not_for_each_micro_batch(read):
+    """In a 16-bit type weights are cast; that is no activation."""
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    _, one = read(rows=1, dtype="bf16")
+    assert one["pooler"].kept_bytes < 2 * 32 * 32  # its kernel alone would be as much
+
+
+def test_a_pipeline_is_balanced_by_its_costs(make_config):
+    # The products of the vocabulary are as many as those of four blocks: the last stage has fewer blocks.
+    config = dataclasses.replace(
+        make_config(model={"num_hidden_layers": 8, "vocab_size": 20000}, max_predictions_per_seq=16),
+        distribution_strategy="pipeline",
+        pipeline_stages="3",
+    )
+    heads = ["pooler", "masked_lm", "next_sentence"]
+    names = ["embeddings", *(f"layer_{number}" for number in range(8)), *heads]
+    costs = formulas.stage_costs(config, names)
+    plan = make_plan(config, names)
+    assert plan.stages[2] == ("pooler", "masked_lm", "next_sentence")
+    assert len(plan.stages[0]) - 1 == len(plan.stages[1]) == 4
+    assert costs["masked_lm"].flops > 4 * costs["layer_0"].flops

@@ -1,38 +1,53 @@
 """Orders of work: free of deadlocks, as wide as the schedule allows, with the bubbles of the papers."""
 
+import itertools
+
 import pytest
 
-from official.distribution.pipeline_plan import in_flight, make_timeline, orders_of
-from tests.distribution.schedule_checks import check_orders, plan_of
+from official.distribution.pipeline_plan import PipelinePlan, Work, in_flight, make_timeline, works_by_time
 
-ALL = ("gpipe", "1f1b", "grouped", "interleaved", "sequential")
-
-
-@pytest.mark.parametrize("schedule", ALL)
-@pytest.mark.parametrize("devices", [(0,), (0, 1), (0, 1, 2, 3), (0, 1, 2, 3, 0), (0, 0, 0), (1, 0, 1, 0)])
-def test_orders_hold_every_work_once_and_never_lock(schedule, devices):
-    for micro_batches in (1, 2, 7, 12):
-        for trains in (True, False):
-            for order in check_orders(devices, schedule, micro_batches, trains):
-                for backward in (False, True):  # a stage takes its micro batches in their order
-                    for stage in range(len(devices)):
-                        numbers = [
-                            work.micro_batch
-                            for work in order
-                            if (work.stage, work.backward) == (stage, backward)
-                        ]
-                        assert numbers == sorted(numbers)
+DEVICES = [(0,), (0, 1), (0, 1, 2, 3), (0, 1, 2, 3, 0), (0, 0, 0), (1, 0, 1, 0)]
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 6])
-@pytest.mark.parametrize("micro_batches", [1, 4, 9])
-def test_bubbles_are_those_of_the_papers(count, micro_batches):
-    for schedule in ("gpipe", "1f1b", "grouped"):
-        timeline = make_timeline(plan_of(range(count), schedule, micro_batches))
-        assert timeline.bubble == pytest.approx((count - 1) / (micro_batches + count - 1)), schedule
-        assert timeline.length == pytest.approx(3 * (micro_batches + count - 1)), schedule
-    sequential = make_timeline(plan_of(range(count), "sequential", micro_batches))
-    assert sequential.bubble == pytest.approx(1 - 1 / count)
+def plan_of(devices, schedule, micro_batches):
+    """Returns a plan of one block a stage."""
+    stages = tuple((f"layer_{stage}",) for stage in range(len(devices)))
+    return PipelinePlan(stages, tuple(devices), schedule, micro_batches)
+
+
+def needed(work, count):
+    """Returns the works that come before a work."""
+    stage, number, backward = work
+    if not backward:
+        return {Work(stage - 1, number, False)} if stage else set()
+    later = {Work(stage + 1, number, True)} if stage + 1 < count else set()
+    return {Work(stage, number, False)} | later
+
+
+@pytest.mark.parametrize("schedule", ("gpipe", "1f1b", "grouped", "interleaved", "sequential"))
+def test_orders_hold_every_work_once_and_never_lock(schedule):
+    for devices, micro_batches, trains in itertools.product(DEVICES, (1, 2, 7, 12), (True, False)):
+        count, done = len(devices), set()
+        for together in works_by_time(plan_of(devices, schedule, micro_batches), trains):
+            for work in together:
+                assert needed(work, count) <= done
+                if work.micro_batch:  # a stage takes its micro batches in their order
+                    assert work._replace(micro_batch=work.micro_batch - 1) in done
+                done.add(work)
+        directions = (False, True) if trains else (False,)
+        assert done == {
+            Work(*each) for each in itertools.product(range(count), range(micro_batches), directions)
+        }
+
+
+def test_bubbles_are_those_of_the_papers():
+    for count, micro_batches in itertools.product((1, 2, 4, 6), (1, 4, 9)):
+        for schedule in ("gpipe", "1f1b", "grouped"):
+            timeline = make_timeline(plan_of(range(count), schedule, micro_batches))
+            assert timeline.bubble == pytest.approx((count - 1) / (micro_batches + count - 1)), schedule
+            assert timeline.length == pytest.approx(3 * (micro_batches + count - 1)), schedule
+        sequential = make_timeline(plan_of(range(count), "sequential", micro_batches))
+        assert sequential.bubble == pytest.approx(1 - 1 / count)
 
 
 def test_an_interleaved_pipeline_waits_where_passes_differ_in_length():
@@ -55,49 +70,41 @@ IN_FLIGHT = {
 
 
 def most_kept(plan, stage):
-    """Returns the most micro batches between the forward and the backward pass of a stage, by its order."""
-    orders = orders_of(len(plan.stages), plan.devices, plan.schedule, plan.micro_batches)
+    """Returns the most micro batches between the forward and the backward pass of a stage, by the order."""
     kept = [0]
-    for work in orders[plan.devices[stage]]:
+    for work in itertools.chain.from_iterable(works_by_time(plan)):
         if work.stage == stage:
             kept.append(kept[-1] + (-1 if work.backward else 1))
     return max(kept)
 
 
-@pytest.mark.parametrize("schedule", IN_FLIGHT)
-def test_stages_keep_as_many_micro_batches_as_the_schedule_says(schedule):
-    assert in_flight(plan_of(range(4), schedule, 8)) == IN_FLIGHT[schedule]
-    for devices in (range(4), (0, 1, 2, 0), (0, 0, 0, 0), (1, 0, 1, 0)):
-        for micro_batches in (1, 3, 8, 20):
+def test_stages_keep_as_many_micro_batches_as_the_schedule_says():
+    places = (range(4), (0, 1, 2, 0), (0, 0, 0, 0), (1, 0, 1, 0))
+    for schedule, expected in IN_FLIGHT.items():
+        assert in_flight(plan_of(range(4), schedule, 8)) == expected
+        for devices, micro_batches in itertools.product(places, (1, 3, 8, 20)):
             plan = plan_of(devices, schedule, micro_batches)
-            played = [most_kept(plan, stage) for stage in range(4)]
-            assert in_flight(plan) == played, (devices, micro_batches)
-    inference = make_timeline(plan_of(range(4), schedule, 8), trains=False)
-    assert inference.length == (32 if schedule == "sequential" else 11)
+            assert in_flight(plan) == [most_kept(plan, stage) for stage in range(4)]
+        inference = make_timeline(plan_of(range(4), schedule, 8), trains=False)
+        assert inference.length == (32 if schedule == "sequential" else 11)
+    assert in_flight(plan_of((0, 1, 2, 3, 0), "grouped", 40)) == [10, 8, 6, 4, 2]
 
 
-def test_one_forward_one_backward_is_the_order_of_the_paper():
-    def text(order):
-        return " ".join(f"{'FB'[work.backward]}{work.micro_batch}" for work in order)
+def test_the_order_is_that_of_the_papers():
+    def texts(schedule):
+        timeline = make_timeline(plan_of((0, 1), schedule, 3))
+        return [
+            " ".join(f"{'FB'[work.backward]}{work.micro_batch}" for work, *_ in own) for own in timeline.works
+        ]
 
-    first, second = orders_of(2, (0, 1), "1f1b", 3)
-    assert text(first) == "F0 F1 B0 F2 B1 B2" and text(second) == "F0 B0 F1 B1 F2 B2"
-    first, second = orders_of(2, (0, 1), "gpipe", 3)
-    assert text(first) == text(second) == "F0 F1 F2 B0 B1 B2"
+    assert texts("1f1b") == ["F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"]
+    assert texts("gpipe") == ["F0 F1 F2 B0 B1 B2"] * 2
 
 
 def test_stages_on_one_device_share_its_time():
     timeline = make_timeline(plan_of((0, 1, 2, 3, 0), "grouped", 40))
-    steady = 40 * 2 * 3  # device 0 does two stages for each micro batch
-    assert timeline.length == pytest.approx(steady, rel=0.02) and timeline.bubble == pytest.approx(
-        0.375, abs=0.01
-    )
-    assert in_flight(plan_of((0, 1, 2, 3, 0), "grouped", 40)) == [10, 8, 6, 4, 2]
-
-
-def test_a_recomputed_backward_pass_takes_three():
-    timeline = make_timeline(plan_of((0,), "gpipe", 5), lambda work: 3.0 if work.backward else 1.0)
-    assert (timeline.length, timeline.bubble) == (20, 0)
+    assert timeline.length == pytest.approx(40 * 2 * 3, rel=0.02)  # device 0: two stages a micro batch
+    assert timeline.bubble == pytest.approx(0.375, abs=0.01)
 
 
 def test_uneven_stages_wait_for_the_busiest():

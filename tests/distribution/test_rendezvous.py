@@ -1,9 +1,12 @@
-"""How the processes of a run wait for each other: who is missing is said, and nobody waits for ever."""
+"""How the processes of a run wait for each other: who is missing is said, and strangers take nothing away."""
 
 import contextlib
+import os
 import re
+import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -17,14 +20,20 @@ from official.distribution import heartbeat, rendezvous
 from official.distribution import strategy as strategy_lib
 from official.io.errors import ConfigError, PeerError
 from tests.conftest import ROOT
+from tests.distribution.test_processes import free_ports
 
 
 def free_hosts(count: int) -> list[str]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for item in sockets:
-            item.bind(("localhost", 0))
-        return [f"localhost:{item.getsockname()[1]}" for item in sockets]
+    return [f"localhost:{port}" for port in free_ports(count)]
+
+
+def in_threads(run, members) -> None:
+    """Calls a function with each of some arguments, all at once."""
+    threads = [threading.Thread(target=run, args=member) for member in members]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def meet(members: list[tuple[list[str], int]], timeout_secs: float = 30) -> list:
@@ -38,23 +47,15 @@ def meet(members: list[tuple[list[str], int]], timeout_secs: float = 30) -> list
         except (ConfigError, PeerError) as error:
             ends[number] = error
 
-    threads = [threading.Thread(target=run, args=(number, *member)) for number, member in enumerate(members)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(run, [(number, *member) for number, member in enumerate(members)])
     return ends
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
-def test_all_meet_and_their_ports_are_free_again(order):
+def test_all_meet_and_their_ports_are_free_again():
     hosts = free_hosts(3)
-    for _ in range(2):  # at the same ports, as after a restart
+    for order in ((0, 1, 2), (2, 1, 0)):  # at the same ports, as after a restart
         assert meet([(hosts, rank) for rank in order]) == [None] * 3
-
-
-def test_one_process_alone_waits_for_nobody():
-    assert meet([(free_hosts(1), 0)]) == [None]
+    assert meet([(hosts[:1], 0)]) == [None]  # one process alone waits for nobody
 
 
 def test_who_does_not_come_is_named_by_all(monkeypatch, caplog):
@@ -67,14 +68,9 @@ def test_who_does_not_come_is_named_by_all(monkeypatch, caplog):
 
 
 def test_a_missing_first_process_is_named():
-    hosts = free_hosts(2)
-    (error,) = meet([(hosts, 1)], timeout_secs=0.5)
-    assert isinstance(error, PeerError) and f"{hosts[0]} (rank 0): Connection refused" in str(error)
-
-
-def test_a_host_that_nobody_knows_is_named():
-    (error,) = meet([(["no-such-host.invalid:1", *free_hosts(1)], 1)], timeout_secs=0.5)
-    assert "no-such-host.invalid:1 (rank 0): no such host is known" in str(error)
+    for first, why in ((*free_hosts(1), "Connection refused"), ("no.invalid:1", "no such host is known")):
+        (error,) = meet([([first, *free_hosts(1)], 1)], timeout_secs=0.5)
+        assert isinstance(error, PeerError) and f"{first} (rank 0): {why}" in str(error)
 
 
 @pytest.mark.slow
@@ -109,11 +105,7 @@ def test_addresses_that_nobody_has_told_are_learned():
     def run(rank):
         met[rank] = rendezvous.meet(Cluster((first, "", ""), rank), 30)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in (2, 0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(run, [(2,), (0,), (1,)])
     lists = {each.cluster.hosts for each in met.values()}
     assert len(lists) == 1 and all(re.fullmatch(r"localhost:\d+", host) for host in lists.pop())
     assert [set(met[rank].links) for rank in range(3)] == [{1, 2}, {0}, {0}]
@@ -177,6 +169,35 @@ def test_a_signal_ends_the_wait(number):
     assert process.returncode == 128 + number and "Traceback" not in errors and errors.endswith("ed.\n")
 
 
+@pytest.fixture
+def names(monkeypatch):
+    """Returns {host name: its addresses}, which the test fills; nobody listens at any of them."""
+    known = {}
+
+    def find(host, port, *_, **__):
+        if host not in known:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        kinds = {True: socket.AF_INET6, False: socket.AF_INET}
+        return [(kinds[":" in each], socket.SOCK_STREAM, 6, "", (each, port or 0)) for each in known[host]]
+
+    def connect(address, timeout):
+        find(*address)
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(socket, "getaddrinfo", find)
+    monkeypatch.setattr(socket, "create_connection", connect)
+    return known
+
+
+def test_a_host_of_ipv6_addresses_only_is_bad_input_at_once_and_another_may_still_come(names):
+    names["node6"], names["node"] = ["fd00::6", "fd00::7"], ["fd00::6", "127.0.0.1"]
+    with pytest.raises(ConfigError, match=r"Host node6 .* IPv6 addresses only, such as fd00::6; expected"):
+        rendezvous.meet(Cluster(("node6:25000", "node7:25000"), 1), 30)
+    for host, message in (("node", "^Connection refused$"), ("unknown", "no such host is known")):
+        with pytest.raises(ConnectionError, match=message):
+            rendezvous.call(f"{host}:25000")
+
+
 HEARTBEAT = (
     "Collective ops is aborted by: Error reported from /job:worker/task:1: Task /job:worker/replica:0/task:1"
     " heartbeat timeout."
@@ -198,3 +219,153 @@ def test_only_errors_of_peers_are_lost_peers():
         strategy_lib.noticing_lost_peers(tf.distribute.OneDeviceStrategy("CPU:0")),
     ):
         raise lost
+
+
+CODE = """
+import ctypes, sys, time
+from official.distribution import heartbeat
+
+secs, pause = map(float, sys.argv[1:])
+with heartbeat.ending(secs, 4, "a peer was lost: 100% of them"):
+    ctypes.PyDLL(None).usleep(int(pause * 1e6))  # with Python's lock
+time.sleep(0.4)
+print("done")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="timers of Linux")
+@pytest.mark.parametrize(
+    "secs,pause,code,output", [(0.05, 0.5, 4, ""), (0.1, 0.001, 0, "done\n")], ids=["too long", "in time"]
+)
+def test_who_takes_too_long_ends_with_a_line_and_a_code(secs, pause, code, output):
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(secs), str(pause)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (code, output), done.stderr
+    assert done.stderr.rstrip().endswith("a peer was lost: 100% of them") == (code == 4)
+
+
+@contextlib.contextmanager
+def gathered(count=3):
+    """Yields what process 0 of some processes knows, whose addresses nobody has told, and its address."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(200)
+        listener.setblocking(False)
+        address = listener.getsockname()
+        cluster = Cluster((f"127.0.0.1:{address[1]}", *[""] * (count - 1)), 0)
+        connections = rendezvous.Connections(rendezvous.Wait(cluster, 30, address[1]), listener)
+        with contextlib.closing(connections):
+            yield connections, address
+
+
+def receive(connections, until) -> None:
+    """Takes what arrives until something holds."""
+    deadline = time.monotonic() + 5
+    while not until():
+        assert time.monotonic() < deadline
+        connections.receive(0.02)
+
+
+def is_sent_away(caller) -> bool:
+    """Whether a caller's connection has ended."""
+    caller.setblocking(False)
+    try:
+        return caller.recv(100) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def come(connections, address, rank=1, count=3) -> None:
+    """Calls as a process of the run does, and is let in."""
+    with socket.socket() as own, socket.create_connection(address) as caller:
+        own.bind(("127.0.0.1", 0))
+        own.listen()
+        caller.sendall(f"bert-run {rank} {count} {own.getsockname()[1]}\n".encode())
+        receive(connections, lambda: rank in connections.present)
+        assert connections.addresses[rank] == f"127.0.0.1:{own.getsockname()[1]}"
+
+
+LINES = (
+    b"bert-run 1 3 " + b"9" * 4000,
+    b"bert-run 1 3 " + b"9" * 9000,
+    b"bert-run " + b"9" * 4000 + b" 3 25000",
+    b"bert-run 1 3 0",
+    b"bert-run 1 3 65536",
+    "bert-run 1 3 ٢٥٠٠٠".encode(),
+    b"bert-run 1 3",
+    b"GET / HTTP/1.1\r",
+    b"bert-run 1 3 " + b" " * 4090 + b"25000",
+)
+
+
+def test_who_says_something_else_is_sent_away():
+    with gathered() as (connections, address):
+        for line in LINES:
+            with socket.create_connection(address) as caller:
+                caller.sendall(line + b"\n")
+                receive(connections, lambda caller=caller: is_sent_away(caller))
+                assert not connections.unknown and not connections.present, line
+        come(connections, address)
+
+
+def test_a_greeting_may_come_in_parts():
+    with gathered() as (connections, address), socket.create_connection(address) as caller:
+        for part in (b"bert", b"-run 1 ", b"2 25000\n"):
+            caller.sendall(part)
+            connections.receive(0.05)
+            connections.receive(0.05)
+        receive(connections, lambda: not connections.unknown)
+        assert caller.recv(200).startswith(b"refused 127.0.0.1:")
+
+
+def test_who_greets_and_resets_its_connection_ends_nothing():
+    with gathered() as (connections, address), socket.socket() as own:
+        own.bind(("127.0.0.1", 0))
+        own.listen()
+        caller = socket.create_connection(address)
+        receive(connections, lambda: connections.unknown)
+        caller.sendall(b"bert-run 1 3 %d\n" % own.getsockname()[1])
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        caller.close()  # a reset, behind the line
+        receive(connections, lambda: not connections.unknown)
+        receive(connections, lambda: connections.missing() == [1, 2])
+        come(connections, address)
+
+
+def test_who_does_not_say_who_it_is_is_sent_away(monkeypatch):
+    monkeypatch.setattr(rendezvous, "CALL_SECS", 0.1)
+    with gathered() as (connections, address), socket.create_connection(address) as caller:
+        receive(connections, lambda: connections.unknown)
+        receive(connections, lambda: is_sent_away(caller))
+        assert not connections.unknown
+
+
+def test_many_strangers_keep_nobody_out():
+    with gathered() as (connections, address), contextlib.ExitStack() as stack:
+        callers = [stack.enter_context(socket.create_connection(address)) for _ in range(100)]
+        come(connections, address)
+        assert 50 < len(connections.unknown) <= 64
+        assert is_sent_away(callers[0]) and not is_sent_away(callers[-1])
+
+
+def test_where_no_file_is_left_the_oldest_stranger_leaves_its_own():
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with gathered() as (connections, address), contextlib.ExitStack() as stack:
+        first = stack.enter_context(socket.create_connection(address))
+        receive(connections, lambda: connections.unknown)
+        second = stack.enter_context(socket.create_connection(address))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (second.fileno() + 10, limits[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                stack.callback(os.close, os.dup(0))
+        receive(connections, lambda: is_sent_away(first))
+        receive(connections, lambda: connections.unknown)
+        assert not is_sent_away(second)

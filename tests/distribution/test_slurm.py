@@ -21,27 +21,6 @@ from tests.distribution.test_processes import (  # noqa: F401
     workspace,
 )
 
-CONFIGURATION = """
-ClusterName=test
-SlurmctldHost={host}
-SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
-SlurmUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
-MpiDefault=none
-NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
-"""
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")
 SMALL = dict(num_steps_per_epoch=4, learning_rate=1e-3)
 
@@ -56,8 +35,9 @@ def slurm(tmp_path_factory):
     host = socket.gethostname().partition(".")[0]
     for name in ("state", "spool"):
         (folder / name).mkdir()
+    template = (ROOT / "tests/distribution/slurm.conf").read_text(encoding="utf-8").partition("\n")[2]
     (folder / "slurm.conf").write_text(
-        CONFIGURATION.format(host=host, folder=folder, ports=free_ports(2)), encoding="utf-8"
+        template.format(host=host, folder=folder, ports=free_ports(2)), encoding="utf-8"
     )
     (folder / "key").write_bytes(os.urandom(32))
     (folder / "key").chmod(0o600)
@@ -82,6 +62,13 @@ def slurm(tmp_path_factory):
             process.wait(30)
 
 
+def program(path, text: str):
+    """Writes a program of bash, and returns its path."""
+    path.write_text(f"#!/bin/bash\n{text}")
+    path.chmod(0o755)
+    return path
+
+
 def _output(command, environment) -> str:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
 
@@ -98,12 +85,8 @@ def test_two_tasks_of_srun_train_together(workspace, tmp_path, slurm):  # noqa: 
 @pytest.mark.slow
 def test_a_job_starts_its_tasks_again_where_one_is_killed(workspace, tmp_path, slurm):  # noqa: F811
     """deploy/slurm/train.sbatch, as it is submitted."""
-    program = tmp_path / "train"
-    program.write_text(
-        f"#!/bin/bash\n[[ $SLURM_PROCID == 1 ]] && echo $$ >> {tmp_path}/pids\n"
-        f'exec {sys.executable} {ROOT}/train.py "$@"\n'
-    )
-    program.chmod(0o755)
+    text = f"[[ $SLURM_PROCID == 1 ]] && echo $$ >> {tmp_path}/pids\n"
+    task = program(tmp_path / "train", text + f'exec {sys.executable} {ROOT}/train.py "$@"\n')
     tasks = ("--nodes=1", "--ntasks-per-node=2")
     job = ("sbatch", "--wait", *tasks, f"--output={tmp_path}/log", f"{ROOT}/deploy/slurm/train.sbatch")
     process = start(
@@ -111,7 +94,7 @@ def test_a_job_starts_its_tasks_again_where_one_is_killed(workspace, tmp_path, s
         tmp_path / "run",
         within=job,
         program=(),
-        environment={**slurm, "BERT_COMMAND": str(program)},
+        environment={**slurm, "BERT_COMMAND": str(task)},
         **{**SMALL, "num_steps_per_epoch": 400},
     )
     wait_for(lambda: "ckpt-4.index" in _names(tmp_path / "run"), process)
@@ -126,15 +109,14 @@ def test_a_job_starts_its_tasks_again_where_one_is_killed(workspace, tmp_path, s
 
 @pytest.mark.slow
 def test_a_job_ends_with_bad_input_of_one_task_and_tells_each_task_of_a_signal_once(tmp_path, slurm):
-    program = tmp_path / "program"
-    program.write_text(
-        f"#!/bin/bash\necho $SLURM_CPUS_PER_TASK >> {tmp_path}/cpus\n"
+    task = program(
+        tmp_path / "program",
+        f"echo $SLURM_CPUS_PER_TASK >> {tmp_path}/cpus\n"
         '[[ $1 == codes ]] && exit "$((4 - 2 * SLURM_PROCID))"\n'
         f"trap 'echo TERM >> {tmp_path}/signals; ended=1' TERM\necho >> {tmp_path}/started\n"
-        'until [[ "${ended:-}" ]]; do sleep 0.1; done\nsleep 1\nexit 143\n'
+        'until [[ "${ended:-}" ]]; do sleep 0.1; done\nsleep 1\nexit 143\n',
     )
-    program.chmod(0o755)
-    environment = {**slurm, "BERT_COMMAND": str(program)}
+    environment = {**slurm, "BERT_COMMAND": str(task)}
     job = ("sbatch", "--wait", "--parsable", "--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1")
     job = (*job, f"--output={tmp_path}/log", f"{ROOT}/deploy/slurm/train.sbatch")
     done = subprocess.run([*job, "codes"], env=environment, capture_output=True, text=True, check=False)
@@ -158,51 +140,35 @@ def test_what_the_job_refuses():
     assert done.returncode == 2 and "BERT_MAX_RESTARTS=many, expected a number" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "codes,started,code",
-    [
-        ([0], 1, 0),
-        ([2], 1, 2),
-        ([143], 1, 143),
-        ([130], 1, 130),
-        ([127], 1, 127),
-        ([4, 137, 0], 3, 0),
-        ([142, 0], 2, 0),
-        ([4] * 9, 4, 4),
-        ([252], 1, 2),
-        ([251], 1, 1),
-    ],
-)
-def test_what_the_job_does_with_exit_codes(tmp_path, codes, started, code):
+def test_what_the_job_does_with_exit_codes(tmp_path):
     """With a srun that only ends with one code after the other."""
-    (tmp_path / "codes").write_text("\n".join(map(str, codes)) + "\n")
-    srun = tmp_path / "srun"
-    srun.write_text(
-        f'#!/bin/bash\ncd {tmp_path}\necho "$*" >> called\nexit "$(sed -n "$(wc -l < called)p" codes)"\n'
-    )
-    srun.chmod(0o755)
+    text = f'cd {tmp_path}\necho "$*" >> called\nexit "$(sed -n "$(wc -l < called)p" codes)"\n'
+    program(tmp_path / "srun", text)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    script = ROOT / "deploy" / "slurm" / "train.sbatch"
-    done = subprocess.run([script, "--config=quickstart"], env=environment, capture_output=True, check=False)
-    called = (tmp_path / "called").read_text().splitlines()
-    assert (done.returncode, len(called)) == (code, started)
-    assert called[0].endswith("bert train --config=quickstart")
+    for codes, started, code in (
+        ([0], 1, 0), ([2], 1, 2), ([143], 1, 143), ([130], 1, 130), ([127], 1, 127), ([4, 137, 0], 3, 0),
+        ([142, 0], 2, 0), ([4] * 9, 4, 4), ([252], 1, 2), ([251], 1, 1),
+    ):  # fmt: skip
+        (tmp_path / "codes").write_text("\n".join(map(str, codes)) + "\n")
+        (tmp_path / "called").unlink(missing_ok=True)
+        command = [ROOT / "deploy" / "slurm" / "train.sbatch", "--config=quickstart"]
+        done = subprocess.run(command, env=environment, capture_output=True, check=False)
+        called = (tmp_path / "called").read_text().splitlines()
+        assert (done.returncode, len(called)) == (code, started), codes
+        assert called[0].endswith("bert train --config=quickstart")
 
 
 @pytest.mark.parametrize("codes,code", [((0, 0), 0), ((2, 4), 2), ((4, 1), 1), ((3, 137), 3), ((0, 4), 4)])
 def test_bad_input_of_one_task_decides_before_what_the_others_lose(tmp_path, codes, code):
     """With a srun that starts tasks on this machine and ends with their highest code, as the real one."""
-    srun = tmp_path / "srun"
-    srun.write_text(
-        f'#!/bin/bash\nshift 2\necho "$SRUN_CPUS_PER_TASK" >> {tmp_path}/cpus\nhighest=0\n'
+    program(
+        tmp_path / "srun",
+        f'shift 2\necho "$SRUN_CPUS_PER_TASK" >> {tmp_path}/cpus\nhighest=0\n'
         f'for code in {codes[0]} {codes[1]}; do CODE="$code" "$@"; got=$?\n'
-        "((got > highest)) && highest=$got; done\nexit $highest\n"
+        "((got > highest)) && highest=$got; done\nexit $highest\n",
     )
-    srun.chmod(0o755)
-    program = tmp_path / "program"
-    program.write_text(f'#!/bin/bash\necho "$*" >> {tmp_path}/arguments\nexit "$CODE"\n')
-    program.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "BERT_COMMAND": str(program)}
+    task = program(tmp_path / "program", f'echo "$*" >> {tmp_path}/arguments\nexit "$CODE"\n')
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "BERT_COMMAND": str(task)}
     environment |= {"BERT_MAX_RESTARTS": "0", "SLURM_CPUS_PER_TASK": "16"}
     script = ROOT / "deploy" / "slurm" / "train.sbatch"
     done = subprocess.run([script, "--name=a  b"], env=environment, capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""How processes notice that one of them is gone, silent or hangs; each is a thread here."""
+"""How processes notice that one is gone, silent or hangs, and when they stop to watch; each is a thread."""
 
 import socket
 import time
@@ -6,6 +6,7 @@ import time
 import pytest
 
 from official.config.cluster import Cluster
+from official.distribution import heartbeat
 from official.distribution.heartbeat import Watch
 from official.distribution.rendezvous import Met
 
@@ -24,14 +25,10 @@ class Processes:
         self.watches = {}
         for rank in running:
             met = Met(Cluster(CLUSTER.hosts, rank), links[rank])
-            self.watches[rank] = Watch(
-                met, silence_secs, stall_secs, silence_secs, lambda who, _, rank=rank: self.hear(rank, who)
-            )
+            on_loss = lambda who, _, rank=rank: self.lost.update({rank: who})  # noqa: E731
+            self.watches[rank] = Watch(met, silence_secs, stall_secs, silence_secs, on_loss)
         for watch in self.watches.values():
             watch.start()
-
-    def hear(self, rank, who):
-        self.lost[rank] = who
 
     def wait_for(self, *ranks):
         for rank in ranks:
@@ -58,11 +55,8 @@ def test_the_first_process_is_watched_too():
 def test_a_process_that_is_cut_off_is_silent():
     processes = Processes(silence_secs=0.5, running=(0, 1))
     assert processes.wait_for(0, 1) == ["c:3 (rank 2) has been silent for 0.5 s"] * 2
-
-
-def test_who_waits_in_vain_for_the_first_process_says_so():
-    processes = Processes(silence_secs=0.5, running=(1,))
-    assert processes.wait_for(1) == ["a:1 (rank 0) has been silent for 0.5 s"]
+    # Who waits in vain for the first process says so.
+    assert Processes(0.5, running=(1,)).wait_for(1) == ["a:1 (rank 0) has been silent for 0.5 s"]
 
 
 def test_a_process_that_does_not_go_on_is_named():
@@ -105,3 +99,48 @@ def test_who_knows_better_tells_the_others():
     processes = Processes()
     processes.watches[0].lose("b:2 (rank 1)")
     assert processes.wait_for(1, 2) == ["b:2 (rank 1)"] * 2
+
+
+class Strategy:
+    """In the place of TensorFlow's, which two processes would have made."""
+
+
+@pytest.fixture
+def joined():
+    """Yields a strategy of two processes, whose watch runs, the watch, and what the other process hears."""
+    ours, theirs = socket.socketpair()
+    watch = Watch(Met(Cluster(("a:1", "b:2"), 0), {1: ours}), 60, 60, 60, lambda *_: None)
+    strategy = Strategy()
+    heartbeat._WATCHED[strategy] = watch
+    watch.start()
+    theirs.settimeout(5)
+    with theirs:
+        yield strategy, watch, theirs
+    watch._ending.set()
+
+
+def heard(theirs) -> bytes:
+    """Returns all that the other process hears until the connection ends."""
+    said = b""
+    while data := theirs.recv(100):
+        said += data
+    return said
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_after_an_error_nobody_watches_and_the_others_see_that_it_has_gone(joined, error):
+    """A notebook goes on: nothing may end it half a minute later."""
+    strategy, watch, theirs = joined
+    with pytest.raises(error), heartbeat.noticing_lost_peers(strategy):
+        raise error
+    assert not watch._thread.is_alive() and watch._ending.is_set()
+    assert b"bye" not in heard(theirs)
+
+
+def test_who_has_done_its_part_says_so(joined):
+    strategy, watch, theirs = joined
+    with heartbeat.noticing_lost_peers(strategy):
+        with pytest.raises(ValueError), heartbeat.noticing_lost_peers(strategy):
+            raise ValueError
+        assert watch._thread.is_alive()
+    assert not watch._thread.is_alive() and heard(theirs).endswith(b"bye\n")

@@ -4,7 +4,6 @@ import pytest
 import tensorflow as tf
 
 from tests.gpu.devices import Device, find_device
-from tests.tasks.conftest import fixture_make, fixture_squad, fixture_vocab_file  # noqa: F401
 
 
 @pytest.fixture(scope="session", name="device")

@@ -2,12 +2,14 @@
 
 import dataclasses
 import os
+from unittest import mock
 
 import pytest
 import tensorflow as tf
 
 from official import config as config_lib
 from official.config import Config
+from official.distribution import strategy as strategy_lib
 
 REHEARSAL = "BERT_GPU_TESTS_ON_CPU"
 MODEL = dict(
@@ -62,6 +64,12 @@ def pair_settings(device: Device) -> dict:
     if found < 2:
         pytest.skip(f"needs two GPUs, TensorFlow finds {found}")
     return dict(distribution_strategy="mirrored", num_gpus=2, all_reduce_alg="nccl")
+
+
+def full_float32():
+    """Returns a context in which strategies are made as if no GPU could round float32 products. The variable
+    that forbids it would do so for the whole process."""
+    return mock.patch.object(strategy_lib, "_gpus_with_tf32", list)
 
 
 def small_config(model: dict | None = None, **settings) -> Config:

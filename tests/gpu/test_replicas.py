@@ -8,7 +8,7 @@ from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.training import feeding
 from tests.conftest import TINY, make_records, write_records
-from tests.gpu.devices import pair_settings, small_config
+from tests.gpu.devices import full_float32, pair_settings, small_config
 from tests.gpu.steps import make_step
 
 pytestmark = pytest.mark.gpu
@@ -27,13 +27,13 @@ def settings(tmp_path, schema) -> dict:
         input_files=str(tmp_path / "part-*"),
         max_seq_length=16,
         max_predictions_per_seq=3,
-        matmul_precision="highest",
     )
 
 
 def trained(**settings) -> tuple[int, dict[str, np.ndarray]]:
     """Returns the number of replicas, and the weights after some steps."""
-    step = make_step(small_config(**settings))
+    with full_float32():
+        step = make_step(small_config(**settings))
     step.task.find_data()
     order = TrainingOrder(step.config.seed)
     batches = feeding.training_batches(step.task, step.plan, order, step.strategy)

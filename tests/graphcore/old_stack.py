@@ -9,47 +9,42 @@ import ast
 import functools
 import pathlib
 import re
-from collections.abc import Iterator
+
+import pytest
 
 from tests.conftest import ROOT
 
 NAMES_FILE = pathlib.Path(__file__).with_name("tensorflow_2_6_names.txt")
-_BUILTIN = {"dict", "list", "tuple", "set", "frozenset", "type"}
-_METHODS = {"removeprefix", "removesuffix"}  # which vermin finds of a known string alone
 
 
-def _is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+class _Executed(ast.NodeTransformer):
+    """Leaves what Python runs: nothing below TYPE_CHECKING, and no annotations where they are postponed."""
 
+    def __init__(self, postponed: bool):
+        self._postponed = postponed
 
-def nodes_of(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yields the nodes that Python runs: not those for type checkers, and no annotations."""
-    for name, value in ast.iter_fields(tree):
-        if name in ("annotation", "returns"):
-            continue
-        for node in value if isinstance(value, list) else [value]:
-            if isinstance(node, ast.AST) and not _is_type_checking(node):
-                yield node
-                yield from nodes_of(node)
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        return None if ast.unparse(node.test).endswith("TYPE_CHECKING") else self.generic_visit(node)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if self._postponed and getattr(node, "returns", None) is not None:
+            node.returns = None  # type: ignore[attr-defined]
+        if self._postponed and getattr(node, "annotation", None) is not None:
+            node.annotation = ast.Constant(0)  # type: ignore[attr-defined]
+        return super().generic_visit(node)
 
 
 @functools.cache
 def parsed(path: pathlib.Path) -> ast.Module:
-    """Returns the tree of a file that Python 3.8 can parse. Raises SyntaxError for another."""
-    return ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 8))
-
-
-def file_of(module: str) -> pathlib.Path | None:
-    """Returns the file of a module of the repository; None where there is none of the name."""
-    path = ROOT.joinpath(*module.split("."))
-    found = (path / "__init__.py", path.with_suffix(".py"))
-    return next((file for file in found if file.is_file()), None)
+    """Returns the tree of what runs of a file that Python 3.8 can parse. Raises SyntaxError for another."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 8))
+    return _Executed("from __future__ import annotations" in map(ast.unparse, tree.body)).visit(tree)
 
 
 def imported_by(path: pathlib.Path) -> set[str]:
     """Returns the dotted names that a file imports, wherever in it."""
     names = set()
-    for node in nodes_of(parsed(path)):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -64,72 +59,31 @@ def closure(
     packages that these files import; `without` some modules, and what only they import."""
     left, files, others = list(entries), {}, set()
     while left:
-        name = left.pop()
-        if name.split(".")[0] != "official":
-            others.add(name.split(".")[0])
+        parts = left.pop().split(".")
+        if parts[0] != "official":
+            others.add(parts[0])
             continue
-        parts = name.split(".")
-        for module in (".".join(parts[:count]) for count in range(1, len(parts) + 1)):
-            path = file_of(module)
-            if path is not None and module not in files and module not in without:
+        for count in range(1, len(parts) + 1):
+            module, base = ".".join(parts[:count]), ROOT.joinpath(*parts[:count])
+            path = base.with_suffix(".py") if base.with_suffix(".py").is_file() else base / "__init__.py"
+            if path.is_file() and module not in files and module not in without:
                 files[module] = path
                 left += imported_by(path)
     return files, others
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Python
-
-
 def newer_python(path: pathlib.Path) -> list[str]:
-    """Returns what of a file Python 3.8 does not know, and vermin does not find: "line: what"."""
-    tree = parsed(path)
-    found = []
-    generic = _BUILTIN | {
-        alias.asname or alias.name
-        for node in nodes_of(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "collections.abc"
-        for alias in node.names
-    }
-    for node in nodes_of(tree):
-        is_generic = isinstance(node, ast.Subscript) and ast.unparse(node.value) in generic
-        is_method = isinstance(node, ast.Attribute) and node.attr in _METHODS
-        is_update = (
-            isinstance(node, ast.AugAssign) and isinstance(node.op, ast.BitOr) and _is_dict(node.value)
-        )
-        is_union = isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
-        is_union = is_union and (_is_none(node.left) or _is_none(node.right) or _is_dict(node.right))
-        is_typing = isinstance(node, (ast.Import, ast.ImportFrom)) and "numpy.typing" in ast.unparse(node)
-        if is_generic or is_method or is_union or is_update or is_typing:
-            found.append(f"{node.lineno}: {ast.unparse(node)}")
-    return found + _annotations_that_run(tree)
-
-
-def _is_none(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-def _is_dict(node: ast.AST) -> bool:
-    return isinstance(node, (ast.Dict, ast.DictComp))
-
-
-def _annotations_that_run(tree: ast.Module) -> list[str]:
-    """Returns a line where annotations that Python 3.8 cannot compute are not postponed."""
-    postponed = "from __future__ import annotations" in map(ast.unparse, tree.body)
-    annotations = (
-        annotation
-        for node in ast.walk(tree)
-        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None))
-        if isinstance(annotation, ast.AST)
-    )
-    computed = any(
-        isinstance(part, (ast.Subscript, ast.BinOp)) for each in annotations for part in ast.walk(each)
-    )
-    return ["1: annotations are not postponed"] if computed and not postponed else []
-
-
-# ------------------------------------------------------------------------------------------------------------
-# TensorFlow
+    """Returns what of a file Python 3.8 does not know: the Python that it needs, by vermin, and what vermin
+    does not find."""
+    vermin = pytest.importorskip("vermin", reason="vermin is not installed: scripts/setup_env.sh installs it")
+    text, config = ast.unparse(parsed(path)), vermin.Config()
+    config.set_eval_annotations(True)  # finds dict[..] outside of annotations, too
+    minimum = vermin.detect(text, config)[1] or (3, 0)
+    found = re.findall(r"numpy\.typing|\.remove(?:prefix|suffix)\b", text)
+    for node in ast.walk(parsed(path)):
+        kinds = (getattr(node, "annotation", None), getattr(node, "returns", None))
+        found += [ast.unparse(kind) for kind in kinds if isinstance(kind, ast.BinOp)]
+    return found + ([f"Python {minimum}"] if minimum > (3, 8) else [])
 
 
 @functools.cache
@@ -180,17 +134,17 @@ def _is_known(chain: str) -> bool:
 
 
 def newer_tensorflow(path: pathlib.Path) -> list[str]:
-    """Returns what of a file TensorFlow 2.6 does not have: "line: name" and "line: name(argument=)"."""
+    """Returns what of a file TensorFlow 2.6 does not have: names, and "name(argument=)"."""
     tree = parsed(path)
     allowed, found = _asked_for(tree), []
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for node in nodes_of(tree):
+    for node in ast.walk(tree):
         chain = _chain(node)
         if chain and id(node) not in inner and chain not in allowed and not _is_known(chain):
-            found.append(f"{node.lineno}: {chain}")
+            found.append(chain)
         called = _chain(node.func) if isinstance(node, ast.Call) else None
         arguments = known_names().get(called) if called else None
         if arguments is not None:
             unknown = {str(each.arg) for each in node.keywords if each.arg} - arguments
-            found += [f"{node.lineno}: {called}({name}=)" for name in sorted(unknown)]
+            found += [f"{called}({name}=)" for name in sorted(unknown)]
     return found

@@ -5,14 +5,16 @@ import json
 import re
 
 import pytest
+import yaml
 
 from official import config as config_lib
 from official.cli import configs, flags
 from official.config.model import BertConfig
-from official.distribution.pipeline_plan import allocation, make_plan, make_timeline
+from official.distribution.pipeline_plan import allocation, make_plan
 from official.graphcore import configuration_terms
 from official.graphcore.configuration_keys import FAMILIES, IPU_ONLY, NOT_NEEDED
-from official.graphcore.configurations import family_of, flat
+from official.graphcore.configurations import family_of
+from official.graphcore.rules import OPTIONS
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
@@ -22,47 +24,7 @@ HEADS = {
     "squad": ["span"],
     "glue": ["pooler", "classifier"],
 }
-LARGE = "emb+hid*3 / hid*7 / hid*7 / hid*7 / pool+mlm+nsp"
-BASE = "emb / hid*4 / hid*4 / hid*4 / pool+mlm+nsp"
-# Name -> stages, devices and micro batches of the published files and programs.
-PUBLISHED = {
-    "tf1/pretrain_large_128_phase1": (LARGE, "0,1,2,3,0", 2050),
-    "tf1/pretrain_base_128_phase1": (BASE, "0,1,2,3,0", 510),
-    "tf1/groupbert/pretrain_base_groupbert_128_adam": (
-        "emb / hid*4 / hid*4 / hid*3 / hid+pool+mlm+nsp",
-        "0,1,2,3,0",
-        40,
-    ),
-    "tf1/groupbert/pretrain_mini_groupbert_128_adam": ("emb / hid*2 / hid*2 / pool+mlm+nsp", "0,1,2,0", 512),
-    "tf1/groupbert/glue_large_8IPU": (
-        "emb / hid*3 / hid*3 / hid*4 / hid*4 / hid*4 / hid*3 / hid*3 / pool+glu",
-        "0,1,2,3,4,5,6,7,0",
-        36,
-    ),
-    "tf1/squad_large_inference_2ipu": ("emb+hid*12 / hid*12+loc", "0,1", 4),
-    "tf2/pretrain_large_512_phase2": ("emb+hid*2 / hid*7 / hid*7 / hid*8 / pool+mlm+nsp", "0,1,2,3,0", 2040),
-    "tf2/squad_large": ("emb+hid*3 / hid*7 / hid*7 / hid*7 / loc", "0,1,2,3,0", 40),
-    "pytorch/pretrain_base_128": (BASE, "0,1,2,3,0", 520),  # 512 there
-    "pytorch/pretrain_large_128": (LARGE, "0,1,2,3,0", 2050),  # 2048 there
-    "pytorch/squad_large_384": (
-        "emb+hid*2 / hid*3 / hid*3 / hid*3 / hid*3 / hid*3 / hid*3 / hid*4+loc",
-        "0,1,2,3,4,5,6,7",
-        32,
-    ),
-    "popart/pretrain_base_128": (BASE, "0,1,2,3,0", 520),
-    "popart/squad_base_384": ("emb+hid*6 / hid*6+loc", "0,1", 16),
-    "popart/squad_large_128_inf": ("emb+hid*24+loc", "0", 1),
-    "packed/pod16-closed": (
-        "emb / hid*3 / hid*4 / hid*3 / hid*3 / hid*4 / hid*3 / hid*4 / pool+mlm+nsp",
-        "0,1,2,3,4,5,6,7,0",
-        270,  # 256 there
-    ),
-    "packed/pod256-closed": (
-        "emb / hid*3 / hid*3 / hid*3 / hid*4 / hid*3 / hid*4 / hid*3 / hid+pool+mlm+nsp",
-        "0,1,2,3,4,5,6,7,0",
-        36,
-    ),
-}
+PUBLISHED = yaml.safe_load((ROOT / "tests/graphcore/published_plans.yml").read_text(encoding="utf-8"))
 
 
 def read(name, *arguments):
@@ -131,18 +93,9 @@ def test_every_shipped_stage_plan_is_one_here():
         assert plan.schedule == "grouped" and plan.num_devices in (1, 2, 3, 4, 8), name
         assert plan.device_of("embeddings") == 0 and len(allocation(plan)) > model.num_hidden_layers, name
         assert any("pipeline_stages" in line and "->" in line for line in told), name
-        if known := PUBLISHED.get(name.removeprefix("graphcore/")):
-            assert (plan.notation, ",".join(map(str, plan.devices)), plan.micro_batches) == known, name
-
-
-def test_a_published_plan_also_runs_elsewhere():
-    for name, (notation, _, _) in PUBLISHED.items():
-        arguments = "--distribution_strategy=pipeline", "--pipeline_schedule=1f1b"
-        config, told = read(f"graphcore/{name}", *arguments)
-        plan = planned(config)
-        assert plan.notation == notation and plan.schedule == "1f1b", name
-        assert 0 <= make_timeline(plan).bubble < 0.9, name
-        assert not any("a grouped pipeline" in line for line in told), name
+        if known := PUBLISHED["plans"].get(name.removeprefix("graphcore/")):
+            found = (plan.notation, ",".join(map(str, plan.devices)), plan.micro_batches)
+            assert found == tuple(known.values()), name
 
 
 def test_every_key_leads_somewhere():
@@ -154,7 +107,10 @@ def test_every_key_leads_somewhere():
                 assert row.to[6:] in sizes, key
             elif not row.to.startswith("@"):
                 assert (
-                    row.to in config_lib.FIELDS or row.to == IPU_ONLY or row.to == NOT_NEEDED and row.why
+                    row.to in {**config_lib.FIELDS, **OPTIONS}
+                    or row.to == IPU_ONLY
+                    or row.to == NOT_NEEDED
+                    and row.why
                 ), key
         assert set(family.defaults) <= set(family.table)
 
@@ -166,56 +122,11 @@ def test_a_configuration_of_ours_is_ours():
     assert family_of(saved) is None
 
 
-# Name -> settings and sizes, from the published tables: micro x accumulation x replicas, steps, rates.
-NUMBERS = {
-    "tf1/pretrain_base_128_phase1": (32 * 510 * 4, 7032, 0.006, 2000, "lamb", "512", 0.1),
-    "tf1/groupbert/pretrain_base_groupbert_384_POD64": (4 * 510 * 16, 1362, 0.01, 178, "lamb", "512", 0.0),
-    "tf1/groupbert/pretrain_medium_groupbert_128_adam": (
-        24 * 20 * 2,
-        416667,
-        0.0015,
-        10000,
-        "mpadamw",
-        "512",
-        0,
-    ),
-    "tf1/groupbert/pretrain_tiny_groupbert_128": (512, 7032, 0.02, 2000, "lamb", "1", 0.0),
-    "tf2/pretrain_large_384_phase2": (2 * 2040 * 4, 34_239_360 // 16320, 0.002828, 270, "lamb", "32768", 0.1),
-    "popart/pretrain_large_512": (16384, 2137, 0.002828427125, 274, "lamb", "64", 0.1),
-    "popart/mk2/packed/packed_pretrain_base_384": (9600, 2137, 0.002828427125, 274, "lamb", "128", 0.1),
-    "packed/pod256-closed": (32 * 36 * 3, 700, 0.0035, 0, "lamb", "10", 0.1),
-    "pytorch/pretrain_large_512_POD64": (
-        2 * 512 * 16,
-        2137,
-        0.002828,
-        int(0.128 * 2137),
-        "lamb",
-        "16384",
-        0.1,
-    ),
-}
-
-
 def test_numbers_are_the_published_ones():
-    for name, (batch, steps, rate, warmup, optimizer, scale, dropout) in NUMBERS.items():
+    for name, expected in PUBLISHED["numbers"].items():
         config = read(f"graphcore/{name}").config
-        assert (config.train_batch_size, config.num_steps_per_epoch) == (batch, steps), name
-        assert (config.learning_rate, config.warmup_steps) == (rate, warmup), name
-        assert (config.optimizer_type, config.loss_scale) == (optimizer, scale), name
-        assert config.model.hidden_dropout_prob == dropout, name
-
-
-def test_models_are_those_of_their_programs():
-    tf1 = flags.parse(["--config=graphcore/tf1/pretrain_base_128_phase1", "--plan"]).model
-    assert (tf1.layer_norm_eps, tf1.use_qkv_bias, tf1.use_cls_layer) == (1e-3, False, False)
-    group = flags.parse(["--config=pretrain_base_groupbert_128", "--plan"]).model
-    assert (group.block_type, group.use_qkv_bias, group.use_attention_projection_bias) == (
-        "groupbert",
-        True,
-        True,
-    )
-    tf2 = flags.parse(["--config=graphcore/tf2/squad_large", "--plan"]).model
-    assert (tf2.num_hidden_layers, tf2.hidden_size, tf2.intermediate_size) == (24, 1024, 4096)
+        values = {**vars(config.model), **{each: config[each] for each in config_lib.FIELDS}}
+        assert {each: values[each] for each in expected} == expected, name
 
 
 def test_powers_variants_and_schedules_by_step(tmp_path):
@@ -326,47 +237,17 @@ def test_what_is_no_configuration_is_refused_in_a_line(tmp_path):
     assert "No such file" in message_of(f"--config={tmp_path}/nothing.yml")
 
 
-YAML = """
-defaults: &defaults
-  vocab_size: 30522
-  hidden_size: 64
-  num_attention_heads: 2
-  optimizer: LAMB
-  packed_data: true
-  packing_factor: {128: 1.17, 384: 1.7}
-  sequence_length: 128
-  mask_tokens: 20
-  lr_warmup: 0.25
-one:
-  <<: *defaults
-  num_hidden_layers: 1
-  micro_batch_size: 2
-  gradient_accumulation: 10
-  replication_factor: 2
-  training_steps: 100
-  learning_rate: 5e-5
-two:
-  <<: *defaults
-  num_hidden_layers: 2
-  micro_bach_size: 3
-"""
-
-
 def test_an_entry_of_a_yaml_file_of_several(tmp_path):
-    path = tmp_path / "configs.yml"
-    path.write_text(YAML)
+    path = ROOT / "tests/graphcore/entries.yml"
     config = flags.parse([f"--config={path}:one", "--generated-data"])
     assert (config.model.num_hidden_layers, config.learning_rate) == (1, 5e-5)  # YAML reads a text
     assert config.num_accumulation_steps == 9 and config.train_batch_size == 2 * 9 * 2  # ceil(10 / 1.17)
-    assert (config.average_sequences_per_pack, config.warmup_steps, config.pack_on_the_fly) == (
-        1.17,
-        25,
-        True,
-    )
+    assert (config.average_sequences_per_pack, config.warmup_steps) == (1.17, 25) and config.pack_on_the_fly
     with pytest.raises(ConfigError, match="did you mean micro_batch_size"):
         flags.parse([f"--config={path}:two", "--generated-data"])
     with pytest.raises(ConfigError, match="holds defaults, one, two. Give one: --config=FILE:NAME"):
         flags.parse([f"--config={path}", "--generated-data"])
+    path = tmp_path / "configs.yml"
     path.write_text("a: [1\n")
     with pytest.raises(ConfigError, match="is not YAML"):
         flags.parse([f"--config={path}"])
@@ -385,11 +266,6 @@ def test_batches_on_one_device():
         ({}, ()),
     ):
         assert tuple(configuration_terms.settle_batch(terms, base).values()) == expected, terms
-
-
-def test_nested_keys_have_dots():
-    nested = {"a": {"b": {"c": 1}}, "packing_factor": {128: 2}}
-    assert flat(nested) == {"a.b.c": 1, "packing_factor": {128: 2}}
 
 
 def test_elsewhere_pipelines_are_notes():
@@ -444,32 +320,61 @@ def on_ipus(name, *arguments):
 
 def test_configurations_say_how_their_ipus_compute():
     config = on_ipus(TF1)
-    assert (config.ipu_replicas, config.num_accumulation_steps) == (4, 2050)
+    assert (config.ipu.replicas, config.num_accumulation_steps) == (4, 2050)
     assert config.train_batch_size == 8 * 2050 * 4
-    assert (config.dtype, config.partials_type, config.recompute) == ("fp16", "half", "block")
-    assert config.scheduler == "clustering"
+    assert (config.dtype, config.ipu.partials_type, config.recompute) == ("fp16", "half", "block")
+    assert config.ipu.scheduler == "clustering"
     assert config.loss_scale == "32768" and config.pipeline_stages.startswith("emb+pos+hid")
     config = on_ipus("graphcore/tf2/pretrain_base_128_phase1")
-    assert config.available_memory_proportion == "0.28,0.26,0.28,0.28"
-    assert (config.min_remote_tensor_size, config.optimizer_state_offchip) == (50000, True)
+    assert config.ipu.available_memory_proportion == "0.28,0.26,0.28,0.28"
+    assert (config.ipu.min_remote_tensor_size, config.ipu.optimizer_state_offchip) == (50000, True)
     config = on_ipus("graphcore/popart/pretrain_large_128")
-    assert config.replicated_tensor_sharding and config.ipu_replicas == 4
-    assert (config.partials_type, config.stochastic_rounding) == ("half", True)
-    assert config.available_memory_proportion == "0.15,0.25,0.25,0.25"
+    assert config.ipu.replicated_tensor_sharding and config.ipu.replicas == 4
+    assert (config.ipu.partials_type, config.ipu.stochastic_rounding) == ("half", True)
+    assert config.ipu.available_memory_proportion == "0.15,0.25,0.25,0.25"
 
 
 def test_what_the_command_line_says_wins():
-    config = on_ipus(TF1, "--ipu_replicas=2", "--partials_type=float", "--recompute=none")
-    assert (config.ipu_replicas, config.partials_type, config.recompute) == (2, "float", "none")
+    config = on_ipus(TF1, "--ipu_options=replicas=2 partials_type=float", "--recompute=none")
+    assert (config.ipu.replicas, config.ipu.partials_type, config.recompute) == (2, "float", "none")
     assert config.train_batch_size == 8 * 2050 * 4  # of theirs; twice the micro batches make it
     assert config.num_accumulation_steps == 4100
+
+
+def test_options_of_ipus_are_refused_by_name_and_saved_settings_become_them():
+    stages = "--pipeline_stages=emb+pos / hid*2 / mlm+nsp"
+    base = ["--bert_config_file=configs/models/bert_tiny.json", "--model_dir=m", "--plan", stages]
+    base += ["--distribution_strategy=ipu", "--num_accumulation_steps=6", "--train_batch_size=12"]
+    failures = []
+    for typed, message in (
+        ("--ipu_options=replica=2", "did you mean replicas"),
+        ("--ipu_options=replicas", "expected NAME=VALUE"),
+        ("--ipu_options=replicas=x", "expected a value of type int"),
+        ("--ipu_options=partials_type=int8", "is not one of half, float"),
+        ("--ipu_options='", "No closing quotation"),
+        ("--ipu_replicas=2", '--ipu_options="replicas=VALUE"'),
+        ("--partials_type=half", '--ipu_options="partials_type=VALUE"'),
+    ):
+        try:
+            flags.parse([*base, typed])
+            failures.append(typed)
+        except config_lib.ConfigError as error:
+            failures += [] if message in str(error) else [(typed, str(error))]
+    assert not failures
+    config = flags.parse([*base, "--ipu_options=replicas=2 executable_cache_path='a b' replicas=1"])
+    assert (config.ipu.replicas, config.ipu.executable_cache_path) == (1, "a b")
+    saved = json.loads(config_lib.to_json(config)) | {"ipu_options": None}
+    old = {"ipu_replicas": 2, "no_outlining": True, "executable_cache_path": "a b", "scheduler": "clustering"}
+    found = config_lib.build_config([("saved", {**saved, **old})]).ipu
+    assert (found.replicas, found.no_outlining, found.executable_cache_path) == (2, True, "a b")
+    assert found.scheduler == "clustering" and found.min_remote_tensor_size == 128
 
 
 def test_elsewhere_keys_about_ipus_are_notes(tmp_path):
     values = dict(partials_type="half", scheduler="CLUSTERING", replicated_tensor_sharding=True)
     path = written(tmp_path, {"task": "pretraining", **SIZES, **values})
     config, told = read(path, "--use_synthetic_data", "--distribution_strategy=one_device")
-    assert config.partials_type == "float" and not config.replicated_tensor_sharding
+    assert config.ipu.partials_type == "float" and not config.ipu.replicated_tensor_sharding
     assert all(name in "\n".join(told) for name in values)
 
 
@@ -479,4 +384,4 @@ def test_shares_come_as_a_list_or_a_text(tmp_path):
     for shares in ("0.1 0.2", [0.1, 0.2], "0.1,0.2"):
         theirs = {"task": "pretraining", **values, "available_memory_proportion": shares}
         config = on_ipus(written(tmp_path, theirs), "--use_synthetic_data")
-        assert config.available_memory_proportion == "0.1,0.2"
+        assert config.ipu.available_memory_proportion == "0.1,0.2"

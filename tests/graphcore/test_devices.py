@@ -1,6 +1,5 @@
 """What the IPU back end makes of the configuration: options, environment, replicas, latencies."""
 
-import sys
 import types
 
 import pytest
@@ -28,7 +27,7 @@ def options_of(config):
 def test_options_follow_from_the_settings(configured, monkeypatch):
     found = options_of(
         configured(
-            ipu_replicas=2,
+            replicas=2,
             fp_exceptions=True,
             stochastic_rounding=False,
             partials_type="half",
@@ -55,12 +54,6 @@ def test_options_follow_from_the_settings(configured, monkeypatch):
         device = options_of(configured(compile_only=True, optimizer_state_offchip=offchip)).device_connection
         found = (device.type.name, device.version, device.enable_remote_buffers)
         assert found == ("PRE_COMPILE", "ipu2", offchip)
-
-
-def test_without_the_sdk_there_is_one_line(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow.python.ipu", None)
-    with pytest.raises(ConfigError, match=r"Poplar SDK.*--distribution_strategy=pipeline.*--plan"):
-        devices.load_api()
 
 
 def test_memory_is_said_for_all_for_ipus_or_for_stages(configured):
@@ -108,7 +101,7 @@ def popdist(ipus=4):
 
 
 def test_a_process_has_its_part_of_the_replicas(configured):
-    config = configured(ipu_replicas=4)
+    config = configured(replicas=4)
     found = devices.find_instances(config, 3, popdist())
     assert (found.replicas, found.local_replicas, found.first_replica, found.count) == (4, 2, 2, 2)
     assert not found.is_chief and found.ipus_per_replica == 4
@@ -116,9 +109,9 @@ def test_a_process_has_its_part_of_the_replicas(configured):
     assert (found.local_replicas, found.first_replica, found.is_chief) == (4, 0, True)
     assert found.ipus_per_replica == 8
     for settings, ipus, message in (
-        (dict(ipu_replicas=2), 4, "poprun was told of 4 replicas .*the configuration says 2"),
-        (dict(ipu_replicas=4), 8, "poprun was told of 8 IPUs a replica"),
-        (dict(ipu_replicas=4, replicated_tensor_sharding=True), 4, "Use --num-instances 1"),
+        (dict(replicas=2), 4, "poprun was told of 4 replicas .*the configuration says 2"),
+        (dict(replicas=4), 8, "poprun was told of 8 IPUs a replica"),
+        (dict(replicas=4, replicated_tensor_sharding=True), 4, "Use --num-instances 1"),
     ):
         with pytest.raises(ConfigError, match=message):
             devices.find_instances(configured(**settings), 3, popdist(ipus))
@@ -134,7 +127,7 @@ def test_poprun_chooses_the_ipus_of_an_instance(configured, monkeypatch):
     )
     for name, value in told.items():
         monkeypatch.setenv(f"POPDIST_{name}", str(value))
-    config = configured(ipu_replicas=4)
+    config = configured(replicas=4)
     with ipu_fake.installed(ipus=8):
         found = devices.find_instances(config, 2, devices.load_popdist())
         assert (found.count, found.index, found.first_replica) == (2, 1, 2)

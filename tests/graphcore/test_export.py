@@ -27,7 +27,7 @@ def fixture_saved(make_config, tmp_path):
         pipeline_stages="emb+pos / hid*2 / mlm+nsp",
         device_mapping="0,1,0",
         num_accumulation_steps=6,
-        ipu_replicas=2,
+        replicas=2,
         train_batch_size=24,
     )
     tf.random.set_seed(7)

@@ -17,18 +17,18 @@ pytestmark = pytest.mark.nightly
 REPLICAS, TURNS, ROWS = 2, 3, 12
 
 
-def step_of(config, scale=1.0):
-    """Returns the rows of a step, its micro batches, the plan, and the dataset of them."""
+def step_of(config):
+    """Returns the rows of a step, no two of the same weights; its micro batches, of loss scale 8; the plan;
+    and the dataset of the micro batches."""
     plan = make_batch_plan(config, REPLICAS)
     task = run.RecordsTask(config)
     task.find_data()
     rows = task.train_dataset(ROWS, ROWS, TrainingOrder(1)).map(_ragged)
-    parts = program.micro_batches(config, task, rows, 4, plan, lambda step: tf.constant(scale))
+    parts = program.micro_batches(config, task, rows, 4, plan, lambda step: tf.constant(8.0))
     return next(iter(rows)), next(iter(parts)), plan, parts
 
 
 def _ragged(batch):
-    """Returns a batch whose rows have no two the same weights."""
     weights = tf.cast(tf.range(tf.size(batch["masked_lm_weights"])) % 5 > 1, tf.float32)
     return {**batch, "masked_lm_weights": tf.reshape(weights, batch["masked_lm_weights"].shape)}
 
@@ -40,38 +40,29 @@ def fixture_config(make_config):
         pipeline_stages="2",
         device_mapping="0,0",
         pipeline_schedule="sequential",
-        ipu_replicas=REPLICAS,
+        replicas=REPLICAS,
         num_accumulation_steps=TURNS,
         train_batch_size=ROWS,
     )
 
 
-def test_a_replica_has_rows_that_follow_each_other(config):
-    rows, parts, plan, _ = step_of(config)
-    assert plan.micro_batch_size == 2
+def test_each_micro_batch_says_what_it_weighs_in_its_step(config):
+    rows, parts, _, _ = step_of(config)
     found = parts["input_ids"].numpy().reshape(TURNS, REPLICAS, 2, -1)
     expected = rows["input_ids"].numpy().reshape(REPLICAS, TURNS, 2, -1).swapaxes(0, 1)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(found, expected)  # a replica has rows that follow each other
     # (seed, step, replica, micro batch), as a replica of another back end draws them.
-    seeds = parts["dropout_seed"].numpy()
-    assert seeds[:3].tolist() == [[config.seed, 4, 0, 0], [config.seed, 4, 1, 0], [config.seed, 4, 0, 1]]
-
-
-def test_global_factors_are_those_of_the_step(config):
-    rows, parts, _, _ = step_of(config, scale=8.0)
+    seeds = parts["dropout_seed"].numpy()[:3].tolist()
+    assert seeds == [[config.seed, 4, 0, 0], [config.seed, 4, 1, 0], [config.seed, 4, 0, 1]]
     weights = objectives.pretraining_weights(rows, "pertoken")
-    expected = [8.0 / float(weights[name]) for name in objectives.PRETRAINING_LOSSES]
-    np.testing.assert_allclose(parts["loss_factors"], [expected] * REPLICAS * TURNS, rtol=1e-6)
-
-
-def test_local_factors_are_those_of_the_micro_batch(config):
-    local = dataclasses.replace(config, loss_normalization="local", scale_loss=True)
-    _, parts, _, _ = step_of(local)
+    factors = [8.0 / float(weights[name]) for name in objectives.PRETRAINING_LOSSES]
+    np.testing.assert_allclose(parts["loss_factors"], [factors] * REPLICAS * TURNS, rtol=1e-6)
+    _, parts, _, _ = step_of(dataclasses.replace(config, loss_normalization="local", scale_loss=True))
     for number in range(REPLICAS * TURNS):
         one = {name: value[number] for name, value in parts.items()}
         weights = objectives.pretraining_weights(one, "pertoken")
-        expected = [0.5 / (float(weights["mlm_loss"]) + 1e-5), 0.5 / float(weights["nsp_loss"])]
-        np.testing.assert_allclose(one["loss_factors"], expected, rtol=1e-6)
+        factors = [4.0 / (float(weights["mlm_loss"]) + 1e-5), 4.0 / float(weights["nsp_loss"])]
+        np.testing.assert_allclose(one["loss_factors"], factors, rtol=1e-6)
 
 
 def test_instances_share_the_micro_batches_and_count_the_whole_step(config):

@@ -3,9 +3,8 @@
 import json
 import os
 import pathlib
-import signal
+import re
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -18,12 +17,12 @@ from official.distribution import pipeline_plan as plan_lib
 from official.distribution.batch_plan import make_batch_plan
 from official.graphcore import __main__ as command
 from official.graphcore import pipeline
-from official.graphcore import program as program_lib
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
 from tests.conftest import ROOT, TINY
 from tests.data.glue.test_glue_data import write_split
 from tests.graphcore import ipu_fake
+from tests.graphcore.conftest import with_ipu_options
 from tests.graphcore.test_run import (
     fixture_packed_files,  # noqa: F401
     on_one_device,
@@ -45,7 +44,7 @@ GROUPED = dict(
     device_mapping="0,1,0",
     num_accumulation_steps=6,
     train_batch_size=24,
-    ipu_replicas=2,
+    replicas=2,
 )
 INTERLEAVED = dict(
     pipeline_stages="emb+pos / hid / hid+{head}",
@@ -82,7 +81,7 @@ def fixture_configured(make, squad, tmp_path):
             steps_per_loop=2,
         )
         model = {**MODEL, **settings.pop("model", {})}
-        settings = {**defaults, **parts, **settings, "model": model}
+        settings = with_ipu_options({**defaults, **parts, **settings, "model": model})
         if task.startswith("squad"):
             return squad(impossible=task == "squad-2", **settings)
         folder = tmp_path / "glue"
@@ -113,6 +112,10 @@ def weights_of(config) -> dict[str, np.ndarray]:
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
+def evaluations(config) -> list[dict]:
+    return [line for line in read_metrics(config.model_dir) if line["split"] == "eval"]
+
+
 def numbers_of(value):
     """Returns the numbers of a JSON value, and its texts, in their order."""
     if isinstance(value, dict):
@@ -129,48 +132,44 @@ def assert_same_numbers(one, other, what, rtol=2e-4, atol=2e-5) -> None:
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol, err_msg=what)
 
 
+TOLD = ("split", "step", "samples", "loss", "learning_rate")
+OWN = {  # of a run, not of its results
+    "config", "environment", "wall_secs", "sequences_per_sec", "startup_secs", "first_step_secs", "report",
+    "peak_memory_bytes", "checkpoint", "checkpoint_wait_secs", "checkpoint_write_secs", "predictions",
+    "predicted_sequences_per_sec", "pipeline", "data", "examples", "checkpoints_written",
+}  # fmt: skip
+
+
+def contents(path: str):
+    """Returns what a file of predictions holds: JSON, or the cells of rows, numbers as such."""
+    text = pathlib.Path(path).read_text(encoding="utf-8")
+    if path.endswith(".json"):
+        return json.loads(text)
+    return [
+        [float(cell) if re.fullmatch(r"-?\d*\.\d+", cell) else cell for cell in row.split("\t")]
+        for row in text.splitlines()
+    ]
+
+
 def assert_same_run(config, own) -> None:
     """Compares metrics, scores, predictions and weights of a run on IPUs with those of one on a CPU."""
-    names = ("split", "step", "samples", "loss", "learning_rate", *result(config).keys())
-    for found, expected in zip(read_metrics(config.model_dir), read_metrics(own.model_dir), strict=True):
-        told = {name: expected[name] for name in expected if name in names or name.endswith("_loss")}
-        told.pop("sequences_per_sec", None)
-        assert_same_numbers({name: found.get(name) for name in told}, told, str(expected))
     found, expected = result(config), result(own)
-    scores = set(expected) - {
-        "config", "environment", "wall_secs", "sequences_per_sec", "startup_secs", "first_step_secs",
-        "peak_memory_bytes", "checkpoint", "checkpoint_wait_secs", "checkpoint_write_secs", "predictions",
-        "predicted_sequences_per_sec", "pipeline", "data", "examples", "checkpoints_written", "report",
-    }  # fmt: skip
-    assert_same_numbers(
-        {name: found.get(name) for name in sorted(scores)},
-        {name: expected[name] for name in sorted(scores)},
-        "result.json",
-    )
+    for line, other in zip(read_metrics(config.model_dir), read_metrics(own.model_dir), strict=True):
+        names = {*TOLD, *found} - {"sequences_per_sec"}
+        told = {name: other[name] for name in other if name in names or name.endswith("_loss")}
+        assert_same_numbers({name: line.get(name) for name in told}, told, str(other))
+    scores = sorted(set(expected) - OWN)
+    ours, theirs = ({name: each.get(name) for name in scores} for each in (found, expected))
+    assert_same_numbers(ours, theirs, "result.json")
     assert found["data"] == expected["data"]
-    assert [os.path.basename(path) for path in found["predictions"]] == [
-        os.path.basename(path) for path in expected["predictions"]
-    ]
-    for path, other in zip(found["predictions"], expected["predictions"]):
-        one, two = (pathlib.Path(each).read_text(encoding="utf-8") for each in (path, other))
-        if path.endswith(".json"):
-            assert_same_numbers(json.loads(one), json.loads(two), path)
-        else:
-            _assert_same_rows(one, two, path)
+    for path, other in zip(found["predictions"], expected["predictions"], strict=True):
+        assert os.path.basename(path) == os.path.basename(other)
+        atol = 2e-5 if path.endswith(".json") else 2e-3
+        assert_same_numbers(contents(path), contents(other), path, atol=atol)
     theirs = weights_of(own)
     for name, value in weights_of(config).items():
         atol = 0.05 if "key/bias" in name else 2e-4  # its gradient is rounding noise
         np.testing.assert_allclose(value, theirs[name], rtol=1e-3, atol=atol, err_msg=name)
-
-
-def _assert_same_rows(one: str, other: str, path: str) -> None:
-    for row, expected in zip(one.splitlines(), other.splitlines(), strict=True):
-        try:
-            assert [float(cell) for cell in row.split("\t")] == pytest.approx(
-                [float(cell) for cell in expected.split("\t")], abs=2e-3
-            ), path
-        except ValueError:
-            assert row == expected, path
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -206,9 +205,7 @@ def test_pretraining_is_evaluated_as_on_one_device(pretraining, record_files, pa
     code, fake = run_on_fake(config)
     assert code == 0 and len(fake.compiled) == 2
     _, own = on_one_device(config)
-    found, expected = (
-        [line for line in read_metrics(each.model_dir) if line["split"] == "eval"] for each in (config, own)
-    )
+    found, expected = evaluations(config), evaluations(own)
     assert [line["step"] for line in found] == [2, 4]
     assert [list(line) for line in found] == [list(line) for line in expected]
     assert_same_numbers(found, expected, "evaluations")
@@ -235,48 +232,11 @@ def test_a_finished_run_is_evaluated_and_predicts_again(configured, tmp_path):
     assert entry["data"]["eval"] == scores["data"]["eval"]
     assert entry["checkpoint"] == scores["checkpoint"] and entry["settings"]["predict_file"]
 
-    other = configured(
-        "squad",
-        GROUPED,
-        do_train=False,
-        do_eval=False,
-        model_dir="other",
-        init_checkpoint=scores["checkpoint"],
-    )
+    settings = dict(do_train=False, do_eval=False, init_checkpoint=scores["checkpoint"])
+    other = configured("squad", GROUPED, model_dir="other", **settings)
     assert run_on_fake(other)[0] == 0
     assert result(other)["reason"] == "predicted at step 0"
     assert (pathlib.Path(other.model_dir) / OFFICIAL[0]).read_bytes() == predictions[OFFICIAL[0]]
-
-
-@pytest.mark.slow
-def test_it_goes_on_after_a_signal_with_the_evaluations_that_there_are(configured, monkeypatch):
-    whole, config = (configured("sst2", INTERLEAVED, model_dir=name) for name in ("whole", "cut"))
-    assert run_on_fake(whole)[0] == 0
-    make_training = program_lib.make_training
-
-    def interrupted_after_calls(*arguments):
-        call, calls = make_training(*arguments), iter(range(100))
-
-        def interrupted():
-            sums = call()
-            if next(calls) == 4:  # behind the evaluation of the first epoch
-                os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(0.3)
-            return sums
-
-        return interrupted
-
-    monkeypatch.setattr(program_lib, "make_training", interrupted_after_calls)
-    assert run_on_fake(config)[0] == 128 + signal.SIGTERM
-    monkeypatch.undo()
-    assert run_on_fake(config)[0] == 0
-    lines = [line for line in read_metrics(config.model_dir) if line["split"] == "eval"]
-    assert_same_numbers(
-        lines, [line for line in read_metrics(whole.model_dir) if line["split"] == "eval"], "eval"
-    )
-    assert result(config)["best_step"] == result(whole)["best_step"]
-    one, other = weights_of(config), weights_of(whole)
-    assert all(np.array_equal(one[name], other[name]) for name in other)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -356,7 +316,7 @@ def test_pipelines_of_published_configurations_train_and_evaluate():
             plan = plan_lib.make_plan(config, pipeline.names_of(config))
             pipeline.check_plan(config, plan)
             batches = make_batch_plan(
-                config_lib.replaced(config, do_eval=False, do_predict=False), config.ipu_replicas
+                config_lib.replaced(config, do_eval=False, do_predict=False), config.ipu.replicas
             )
             evaluation, whole = pipeline.evaluation_plan(config, plan, batches)
             if whole.eval_batch_size < 32 or evaluation.stages != plan.stages:

@@ -78,6 +78,25 @@ def whole_last_block(config) -> dict:
     return {**config_lib.encoder_options(config), "narrow": False}
 
 
+def interrupted_after(calls: int):
+    """Returns a context in which runs get SIGTERM behind so many calls of the IPUs."""
+    make_training, left = program.make_training, iter(range(calls - 1, -100, -1))
+
+    def making(*arguments):
+        call = make_training(*arguments)
+
+        def interrupted():
+            sums = call()
+            if next(left) == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.3)
+            return sums
+
+        return interrupted
+
+    return mock.patch.object(program, "make_training", making)
+
+
 def lines(config) -> list[dict]:
     return read_metrics(config.model_dir)
 
@@ -102,7 +121,7 @@ def result(config) -> dict:
 @pytest.mark.parametrize(
     ("model", "settings"),
     [
-        ({}, dict(ipu_replicas=2, device_iterations=2, replicated_tensor_sharding=True)),
+        ({}, dict(replicas=2, device_iterations=2, replicated_tensor_sharding=True)),
         (DROPOUT, dict(optimizer_type="adamw", clip_scope="none", pipeline_schedule="sequential")),
         pytest.param(
             dict(block_type="groupbert", hidden_act="gelu"),
@@ -123,7 +142,7 @@ def result(config) -> dict:
 def test_it_trains_as_one_device(configured, model, settings):
     config = configured(model=model, **settings)
     code, fake = run_on_fake(config)
-    assert code == 0 and fake.compiled[-1].replicas == config.ipu_replicas
+    assert code == 0 and fake.compiled[-1].replicas == config.ipu.replicas
     _, own = on_one_device(config)
     assert_same_lines(lines(config), lines(own))
     found = result(config)
@@ -144,7 +163,7 @@ def fixture_packed_files(tmp_path):
 
 
 def test_packed_rows_are_counted_in_sequences_and_read_on(configured, packed_files):
-    config = configured(input_files=packed_files, ipu_replicas=2)
+    config = configured(input_files=packed_files, replicas=2)
     assert run_on_fake(config)[0] == 0
     _, own = on_one_device(config)
     assert_same_lines(lines(config), lines(own))
@@ -156,28 +175,14 @@ def test_packed_rows_are_counted_in_sequences_and_read_on(configured, packed_fil
 
 
 @pytest.mark.slow
-def test_it_goes_on_after_a_signal_and_on_another_device(configured, record_files, monkeypatch):
+def test_it_goes_on_after_a_signal_and_on_another_device(configured, record_files):
     files = record_files(records=30)
     config, whole = configured(input_files=files), configured("whole", input_files=files)
     assert run_on_fake(whole)[0] == 0
-    make_training = program.make_training
-
-    def interrupted_after_a_call(*arguments):
-        call = make_training(*arguments)
-
-        def interrupted():
-            sums = call()
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.3)
-            return sums
-
-        return interrupted
-
-    monkeypatch.setattr(program, "make_training", interrupted_after_a_call)
-    assert run_on_fake(config)[0] == 128 + signal.SIGTERM
+    with interrupted_after(1):
+        assert run_on_fake(config)[0] == 128 + signal.SIGTERM
     assert (result(config)["status"], result(config)["step"]) == ("interrupted", 1)
     assert result(config)["checkpoint"].endswith("ckpt-1")
-    monkeypatch.undo()
     assert run_on_fake(config)[0] == 0
     assert_same_lines(lines(config), lines(whole))
 
@@ -241,7 +246,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(configured, monkeypatch):
 
 def test_compiling_for_ipus_that_are_not_here_trains_nothing(configured, tmp_path, capsys, monkeypatch):
     config = configured(compile_only=True, executable_cache_path=str(tmp_path / "cache"))
-    monkeypatch.setenv(devices.FLAGS, "--executable_cache_path=" + config.executable_cache_path)
+    monkeypatch.setenv(devices.FLAGS, "--executable_cache_path=" + config.ipu.executable_cache_path)
     code, fake = run_on_fake(config)
     assert code == 0 and len(fake.compiled) == 1
     assert fake.config.device_connection.version == "ipu2"
@@ -256,8 +261,8 @@ def test_settings_that_do_not_go_together_are_one_line(configured):
         (dict(dtype="fp16"), "whose steps skip no update"),
         (dict(num_gpus=1), "Drop --num_gpus"),
         (dict(clip_scope="micro_batch", loss_normalization="local"), "Use --clip_scope=global or none"),
-        (dict(ipu_replicas=3), "Nearest valid: 2 or 4"),
-        (dict(replicated_tensor_sharding=True), "ipu_replicas=1"),
+        (dict(replicas=3), "Nearest valid: 2 or 4"),
+        (dict(replicated_tensor_sharding=True), "replicas=1"),
         (dict(device_iterations=3), "Nearest valid: 3"),
         (dict(recompute="attention"), "--recompute=block"),
         (dict(available_memory_proportion="0.1,0.2"), r"has 2 numbers. Allowed: 1, 3 .* or 4"),

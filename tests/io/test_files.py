@@ -124,7 +124,7 @@ def test_one_that_is_taken_for_left_before_it_is_locked_is_made_again(tmp_path, 
     def taken(**arguments):
         made.append(real(**arguments))
         if len(made) == 1:
-            writing._remove_unlocked(made[0])
+            os.rmdir(made[0])
         return made[-1]
 
     monkeypatch.setattr(writing.tempfile, "mkdtemp", taken)
@@ -138,9 +138,9 @@ def test_a_lock_file_is_opened_as_it_is_and_never_through_a_link(tmp_path):
     (tmp_path / "link").symlink_to(kept)
     (tmp_path / "dangling").symlink_to(tmp_path / "none")
     for name in ("link", "dangling"):
-        with pytest.raises(OSError, match="symbolic links"):
-            writing.open_lock(str(tmp_path / name))
-    with writing.open_lock(str(kept)), writing.open_lock(str(tmp_path / "new"), 0o600) as new:
+        with pytest.raises(OSError, match="symbolic links"), writing.locked(str(tmp_path / name)):
+            pass
+    with writing.locked(str(kept)), writing.locked(str(tmp_path / "new"), mode=0o600) as new:
         assert new.name == str(tmp_path / "new")
     assert kept.read_text() == "precious" and not (tmp_path / "none").exists()
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600

@@ -59,7 +59,7 @@ def test_every_reader_is_this_one():
     """json.load and json.loads are for what this program has made, or another part of it has said: of a flag
     in `values`, of a variable of the environment in `devices`."""
     allowed = """io/json_files.py io/jobs.py training/finish.py training/run.py reporting/report.py
-        cli/benchmark/programs.py cli/benchmark/answering.py launching/supervisor.py config/values.py
+        cli/benchmark/inference.py cli/benchmark/answering.py launching/supervisor.py config/values.py
         graphcore/devices.py graphcore/run.py"""
     readers = {
         str(path.relative_to(ROOT / "official"))

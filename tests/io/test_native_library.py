@@ -152,7 +152,7 @@ def test_who_waits_too_long_goes_on_without_and_what_a_killed_process_left_is_cl
     unfinished = path.with_name(path.name + ".tmp-999999")
     unfinished.mkdir()
     (unfinished / "0.o").write_bytes(b"half an obj")
-    with native_library._locked(f"{path}.lock", 1), pytest.raises(NotBuilt, match="another process compiles"):
+    with writing.locked(f"{path}.lock", 1), pytest.raises(NotBuilt, match="another process compiles"):
         native_library.built(library("4"), 0.2)
     assert ctypes.CDLL(native_library.built(library("4"), 60)).number() == 4
     assert not unfinished.exists()

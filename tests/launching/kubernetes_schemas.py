@@ -1,16 +1,16 @@
 """Strict checks of manifests: Kubernetes' schemas, the JobSet models of the trainer API, published fields."""
 
-import copy
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 KUBERNETES = "1.32"
 # Fields of a TFJob. Source: kubeflow-training 1.9.4, kubeflow/training/models/kubeflow_org_v1_tf_job*.py,
 # kubeflow_org_v1_run_policy.py, kubeflow_org_v1_replica_spec.py
+_TOP = {"apiVersion", "kind", "metadata", "spec"}
 TFJOB = {
-    "TFJob": {"apiVersion", "kind", "metadata", "spec"},
+    "TFJob": _TOP,
     "TFJobSpec": {"enableDynamicWorker", "runPolicy", "successPolicy", "tfReplicaSpecs"},
     "RunPolicy": set(
         "activeDeadlineSeconds backoffLimit cleanPodPolicy managedBy schedulingPolicy suspend"
@@ -24,7 +24,7 @@ _RESTARTS = {"Always", "OnFailure", "Never", "ExitCode"}
 # Source: https://docs.graphcore.ai/projects/kubernetes-user-guide/en/latest/creating-ipujob.html,
 # https://epcced.github.io/eidf-docs/services/graphcore/training/L2_multiple_IPU/
 IPUJOB = {
-    "IPUJob": {"apiVersion", "kind", "metadata", "spec"},
+    "IPUJob": _TOP,
     "spec": {"jobInstances", "ipusPerJobInstance", "modelReplicasPerWorker", "workers"},
     "workers": {"template"},
     "template": {"spec"},
@@ -62,9 +62,10 @@ def _check_pod(template: dict) -> None:
     _check_kubernetes("pod-v1", {**template, **pod})
 
 
-def _check_fields(part: dict, known: set[str], where: str) -> None:
-    if not part.keys() <= known:
-        raise Refused(f"{where}: {part.keys() - known}")
+def _check_fields(table: dict[str, set[str]], parts: Iterable[tuple[str, dict]]) -> None:
+    for name, part in parts:
+        if not part.keys() <= table[name]:
+            raise Refused(f"{name}: {part.keys() - table[name]}")
 
 
 def _check_jobset(document: dict) -> None:
@@ -81,30 +82,29 @@ def _check_jobset(document: dict) -> None:
 
 
 def _check_tfjob(document: dict) -> None:
-    _check_fields(document, TFJOB["TFJob"], "TFJob")
-    _check_kubernetes("objectmeta-meta-v1", document["metadata"])
     spec = document["spec"]
-    _check_fields(spec, TFJOB["TFJobSpec"], "spec")
-    _check_fields(spec["runPolicy"], TFJOB["RunPolicy"], "runPolicy")
-    if spec["successPolicy"] not in ("", "AllWorkers") or not spec["tfReplicaSpecs"].keys() <= _REPLICAS:
+    kinds = spec["tfReplicaSpecs"]
+    parts = [("TFJob", document), ("TFJobSpec", spec), ("RunPolicy", spec["runPolicy"])]
+    _check_fields(TFJOB, [*parts, *(("ReplicaSpec", each) for each in kinds.values())])
+    _check_kubernetes("objectmeta-meta-v1", document["metadata"])
+    if spec["successPolicy"] not in ("", "AllWorkers") or not kinds.keys() <= _REPLICAS:
         raise Refused("successPolicy, or tfReplicaSpecs")
-    for replicas in spec["tfReplicaSpecs"].values():
-        _check_fields(replicas, TFJOB["ReplicaSpec"], "tfReplicaSpecs")
+    for replicas in kinds.values():
         if replicas["restartPolicy"] not in _RESTARTS:
             raise Refused("restartPolicy")
         _check_pod(replicas["template"])
 
 
 def _check_ipujob(document: dict) -> None:
-    _check_fields(document, IPUJOB["IPUJob"], "IPUJob")
-    _check_kubernetes("objectmeta-meta-v1", document["metadata"])
     spec = document["spec"]
-    _check_fields(spec, IPUJOB["spec"], "spec")
-    _check_fields(spec["workers"], IPUJOB["workers"], "workers")
-    _check_fields(spec["workers"]["template"], IPUJOB["template"], "template")
+    workers = spec["workers"]
+    template = workers["template"]
+    parts = [("IPUJob", document), ("spec", spec), ("workers", workers), ("template", template)]
+    _check_fields(IPUJOB, parts)
+    _check_kubernetes("objectmeta-meta-v1", document["metadata"])
     if type(spec["jobInstances"]) is not int or not isinstance(spec["ipusPerJobInstance"], str):
         raise Refused("spec: types")
-    _check_pod(spec["workers"]["template"])
+    _check_pod(template)
 
 
 _READERS = {
@@ -127,31 +127,23 @@ def check(document: dict) -> None:
         raise Refused(str(error)) from None
 
 
-def misspelt(document: dict) -> Iterator[tuple[str, dict]]:
-    """Yields a copy of a manifest for each of its fields, in which that field is misspelt; of equal ones in
-    a list, the first."""
-    seen = set()
-    for path in _paths(document):
-        name = ".".join("*" if isinstance(step, int) else step for step in path)
-        if name in seen:
-            continue
-        seen.add(name)
-        damaged = copy.deepcopy(document)
-        part = damaged
-        for step in path[:-1]:
-            part = part[step]
-        renamed = {(f"{key}s" if key == path[-1] else key): value for key, value in part.items()}
-        part.clear()
-        part.update(renamed)
-        yield name, damaged
+def misspelt(document: dict) -> Iterator[str]:
+    """Misspells each field of a manifest in turn and yields its name; of equal ones in a list, the first."""
+    seen: set[str] = set()
+    for part, key, name in list(_fields(document)):
+        if name not in seen:
+            seen.add(name)
+            part[f"{key}s"] = part.pop(key)
+            yield name
+            part[key] = part.pop(f"{key}s")
 
 
-def _paths(part, path: tuple = ()) -> Iterator[tuple]:
+def _fields(part, name: str = "") -> Iterator[tuple[dict, str, str]]:
+    """Yields (part, key, its name with dots) of all fields."""
     if isinstance(part, list):
-        for number, each in enumerate(part):
-            yield from _paths(each, (*path, number))
-    if isinstance(part, dict):
+        for each in part:
+            yield from _fields(each, f"{name}*.")
+    elif isinstance(part, dict) and name.rstrip(".").rpartition(".")[2] not in _FREE:
         for key, value in part.items():
-            if not path or path[-1] not in _FREE:
-                yield (*path, key)
-                yield from _paths(value, (*path, key))
+            yield part, key, f"{name}{key}"
+            yield from _fields(value, f"{name}{key}.")

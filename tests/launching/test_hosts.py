@@ -9,7 +9,7 @@ from official.cli.flags import parse
 from official.config.cluster import read_cluster
 from official.io.errors import ConfigError
 from official.launching import job
-from official.launching.job import Host, Worker
+from official.launching.job import Host
 
 
 def test_hosts_are_read_with_ranges_and_ports():
@@ -44,12 +44,11 @@ def test_what_is_no_list_of_hosts_is_one_line():
 def test_ranks_count_a_host_s_instances_first(monkeypatch):
     monkeypatch.setattr(job, "is_local", lambda name: name == "here")
     workers = job.make_workers(job.read_hosts("here:4000,there:5000", 2), 2)
-    assert workers == [
-        Worker(0, "here", 4000, True),
-        Worker(1, "here", 4001, True),
-        Worker(2, "there", 5000, False),
-        Worker(3, "there", 5001, False),
-    ]
+    addresses = ["here:4000", "here:4001", "there:5000", "there:5001"]
+    assert [worker.address for worker in workers] == addresses
+    assert [(worker.rank, worker.is_local) for worker in workers] == list(
+        enumerate([True, True, False, False])
+    )
     assert workers[3].name == "rank 3 (there:5001)"
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from official.data.records import encoding
 from official.data.records import schema as schema_lib
+from tests import programs
 from tests.conftest import ROOT, TINY, make_records, write_records
 from tests.distribution.test_network import ADDRESSES, hosts, ip  # noqa: F401
 from tests.fine_tuning_files import WORDS, squad_json
@@ -44,18 +45,16 @@ def workspace(tmp_path_factory):
 
 def settings_of(kind: str, folder) -> list[str]:
     """Returns the flags of a kind of run on the files of a workspace; 8 rows a step."""
-    shared = dict(bert_config_file=folder / "bert.json", num_gpus=0, learning_rate=1e-3, num_train_epochs=1)
-    shared |= dict(train_batch_size=8, eval_batch_size=8, steps_per_loop=4, num_steps_per_epoch=STEPS)
-    shared |= dict(checkpoint_every_steps=4)
+    words = "--do_train --do_eval --num_gpus=0 --learning_rate=1e-3 --num_train_epochs=1 --train_batch_size=8"
+    words += f" --bert_config_file={folder}/bert.json --eval_batch_size=8 --steps_per_loop=4"
+    words += f" --num_steps_per_epoch={STEPS} --checkpoint_every_steps=4"
     if kind == "squad":
-        shared |= dict(task="squad", train_file=folder / "train.json", predict_file=folder / "dev.json")
-        shared |= dict(vocab_file=folder / "vocab.txt", max_seq_length=48, max_query_length=16, doc_stride=16)
+        words += f" --task=squad --train_file={folder}/train.json --predict_file={folder}/dev.json"
+        words += f" --vocab_file={folder}/vocab.txt --max_seq_length=48 --max_query_length=16 --doc_stride=16"
     else:
-        files = "part" if kind == "plain" else "short"
-        shared |= dict(input_files=f"{folder}/{files}-*", max_seq_length=16, max_predictions_per_seq=3)
-        shared |= dict(optimizer_type="lamb", warmup_steps=5)
-    packs = ["--pack_on_the_fly"] if kind == "packed" else []
-    return [*packs, "--do_train", "--do_eval", *(f"--{name}={value}" for name, value in shared.items())]
+        words += f" --input_files={folder}/{'part' if kind == 'plain' else 'short'}-* --max_seq_length=16"
+        words += " --max_predictions_per_seq=3 --optimizer_type=lamb --warmup_steps=5"
+    return [*words.split(), *(["--pack_on_the_fly"] if kind == "packed" else [])]
 
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -66,9 +65,7 @@ def train(folder, kind, model_dir, workers=None) -> subprocess.CompletedProcess:
     command = [sys.executable, "train.py", *settings_of(kind, folder), f"--model_dir={model_dir}"]
     if workers:
         command = [*LAUNCHER, f"--instances_per_host={workers}", "--", *command]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=500, env=ENVIRONMENT
-    )
+    return programs.call(*command, timeout=500, PYTHONPATH=str(ROOT))
 
 
 def popen(command, **environment) -> subprocess.Popen:

@@ -31,25 +31,16 @@ def interpreter() -> str:
     """Returns a Python that has torch and transformers."""
     named = os.environ.get("BERT_TEST_TORCH_PYTHON")
     if not named and not all(map(importlib.util.find_spec, ("torch", "transformers"))):
-        pytest.skip(
-            "torch and transformers are not installed; BERT_TEST_TORCH_PYTHON may name a Python that has them"
-        )
+        pytest.skip("needs torch and transformers, here or in the Python that BERT_TEST_TORCH_PYTHON names")
     return named or sys.executable
 
 
 def run_torch(interpreter: str, folder, batch: dict, tmp_path, dtype: str) -> dict[str, np.ndarray]:
     np.savez(tmp_path / "batch.npz", **batch)
-    command = [
-        interpreter,
-        ROOT / "tests/torch_bert.py",
-        folder,
-        tmp_path / "batch.npz",
-        tmp_path / "out.npz",
-        dtype,
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, "HF_HUB_OFFLINE": "1"}
-    )
+    files = (folder, tmp_path / "batch.npz", tmp_path / "out.npz")
+    command = [interpreter, ROOT / "tests/torch_bert.py", *files, dtype]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return dict(np.load(tmp_path / "out.npz"))
 
@@ -67,9 +58,7 @@ def labelled_batch() -> dict:
     """Returns a batch whose masked tokens are all counted and at places of their own, and labels as Hugging
     Face has them."""
     batch = features(predictions=3)
-    batch["input_ids"] = np.maximum(
-        batch["input_ids"], 1
-    )  # torch gives the row of padding, id 0, no gradient
+    batch["input_ids"] = np.maximum(batch["input_ids"], 1)  # torch gives the row of padding no gradient
     batch["masked_lm_positions"] = np.tile(np.array([0, 2, 3], np.int32), (3, 1))
     batch["masked_lm_weights"] = np.ones_like(batch["masked_lm_weights"])
     batch["next_sentence_labels"] = np.array([0, 1, 1], np.int32)
@@ -109,26 +98,17 @@ def outputs_and_gradients(model, batch: dict):
     counted = tf.ones([3])
     with tf.GradientTape() as tape:
         masked, relation = model(batch)
-        loss = (
-            objectives.cross_entropy(masked, batch["masked_lm_ids"], batch["masked_lm_weights"])
-            / batch["masked_lm_weights"].sum()
-        )
+        loss = objectives.cross_entropy(masked, batch["masked_lm_ids"], batch["masked_lm_weights"])
+        loss = loss / batch["masked_lm_weights"].sum()
         loss += objectives.cross_entropy(relation, batch["next_sentence_labels"], counted) / 3
     variables = named(model.trainable_variables)
     gradients = tape.gradient(loss, list(variables.values()))
-    return (
-        loss,
-        (masked, relation),
-        {name: tf.convert_to_tensor(one).numpy() for name, one in zip(variables, gradients)},
-    )
+    gradients = [tf.convert_to_tensor(one).numpy() for one in gradients]
+    return loss, (masked, relation), dict(zip(variables, gradients))
 
 
 def check_gradients(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
-    expected = {
-        name.removeprefix("gradient/"): value
-        for name, value in theirs.items()
-        if name.startswith("gradient/")
-    }
+    expected = {name[9:]: value for name, value in theirs.items() if name.startswith("gradient/")}
     assert ours.keys() == expected.keys() and len(ours) == 46
     for name, gradient in expected.items():
         # The true gradient of a key's bias is zero: rounding is all that is there.

@@ -65,10 +65,8 @@ def test_fused_model_inside_a_compiled_step():
 def test_cross_entropy_is_the_plain_one(scale, kind):
     generator = np.random.default_rng(0)
     logits = tf.constant(scale * generator.normal(size=[3, 4, 50]), tf.float32)
-    labels, weights = (
-        tf.constant(generator.integers(0, 50, [3, 4]), tf.int32),
-        tf.constant(generator.random([3, 4]), tf.float32),
-    )
+    labels = tf.constant(generator.integers(0, 50, [3, 4]), tf.int32)
+    weights = tf.constant(generator.random([3, 4]), tf.float32)
     found = {}
     for name, ops in (("fused", choose(kind)), ("plain", plain)):
         with tf.GradientTape() as tape:
@@ -96,9 +94,8 @@ def test_lengths_share_one_trace(kind):
 @pytest.mark.parametrize("rate", [0.1, 0.5, 1e-4])
 def test_masks_are_fair_coins(rate):
     seeds = [tf.constant([seed, 7]) for seed in range(4)]
-    masks = np.stack(
-        [dropout_lib.keep_mask(tf.zeros([500, 20, 100]), rate, seed).numpy().reshape(-1) for seed in seeds]
-    )
+    x = tf.zeros([500, 20, 100])
+    masks = np.stack([dropout_lib.keep_mask(x, rate, seed).numpy().reshape(-1) for seed in seeds])
     count = masks.shape[1]
     deviation = (rate * (1 - rate) / count) ** 0.5
     assert (abs((~masks).mean(axis=1) - rate) < 5 * deviation).all()

@@ -9,32 +9,12 @@ import tensorflow as tf
 from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.config.model import parameters
 from official.modeling.blocks import groupbert
-from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
+from official.modeling.models import BertPretrainer, SpanModel
 from tests.conftest import TINY
-from tests.modeling.models import (
-    LENGTHS,
-    OPERATIONS,
-    RATES,
-    ROW,
-    STARTS,
-    assert_near,
-    assert_same,
-    check_without_known_sizes,
-    copy_weights,
-    features,
-    outputs_and_gradients,
-    packed,
-    randomised,
-    separate,
-)
+from tests.modeling import models
 from tests.numpy_groupbert import NumpyGroupBert, convolve
 
-GROUPBERT = {
-    **TINY,
-    "block_type": "groupbert",
-    "groupbert_conv_group_size": 8,
-    "layer_norm_eps": 1e-3,
-}
+GROUPBERT = {**TINY, "block_type": "groupbert", "groupbert_conv_group_size": 8, "layer_norm_eps": 1e-3}
 
 
 def config(**changes) -> BertConfig:
@@ -45,17 +25,14 @@ def weights_of(model) -> dict:
     return {variable.name.split(":")[0]: variable.numpy() for variable in model.variables}
 
 
-@OPERATIONS
+@models.OPERATIONS
 @pytest.mark.parametrize("groups", [4, 1])
 def test_forward_pass_agrees_with_numpy(groups, kernels):
-    sizes, batch = config(groupbert_ffn_output_groups=groups), features()
-    model = randomised(BertPretrainer(sizes, kernels))
-    expected = NumpyGroupBert(
-        weights_of(model), 2, TINY["num_attention_heads"], groups, 1e-3
-    ).pretrain_logits(
-        *(batch[name] for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions"))
-    )
-    for found, other in zip(model(batch), expected):
+    sizes, batch = config(groupbert_ffn_output_groups=groups), models.features()
+    model = models.randomised(BertPretrainer(sizes, kernels))
+    reference = NumpyGroupBert(weights_of(model), 2, TINY["num_attention_heads"], groups, 1e-3)
+    names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
+    for found, other in zip(model(batch), reference.pretrain_logits(*(batch[name] for name in names))):
         np.testing.assert_allclose(found, other, atol=1e-5, rtol=1e-5)
 
 
@@ -84,7 +61,7 @@ def test_key_bias_stays_zero_and_the_rest_is_trained():
     frozen = {variable.name for variable in model.non_trainable_variables}
     assert frozen == {f"bert/encoder/layer_{layer}/attention/self/key/bias:0" for layer in (0, 1)}
     with tf.GradientTape() as tape:
-        masked, relation = model(features())
+        masked, relation = model(models.features())
         loss = tf.reduce_sum(tf.sin(masked)) + tf.reduce_sum(relation**2)
     assert all(gradient is not None for gradient in tape.gradient(loss, model.trainable_variables))
 
@@ -109,41 +86,39 @@ def test_convolution_agrees_with_numpy_and_its_gradient_with_differences(taps, s
         np.testing.assert_allclose((gradient.numpy() * direction).sum(), difference, rtol=1e-9)
 
 
-@OPERATIONS
+@models.OPERATIONS
 def test_packed_sequences_are_the_separate_ones(kernels):
-    model = randomised(BertPretrainer(config(), kernels, shared=kernels == "fused"))
-    (masked, relation), gradients = outputs_and_gradients(model, packed())
-    (masked_alone, relation_alone), expected = outputs_and_gradients(model, separate())
-    found = [tf.reshape(masked, masked_alone.shape), relation[0]]
-    assert_same((found, gradients), ([masked_alone, relation_alone], expected), 1e-5)
+    models.check_packed(models.randomised(BertPretrainer(config(), kernels, shared=kernels == "fused")), 1e-5)
 
 
 def with_first_tokens_at_the_end(row: dict) -> tuple[dict, np.ndarray]:
     """Returns a packed row whose sequence k has its [CLS] at place -k, as published packed records, and the
     old place of what stands at each."""
-    firsts = STARTS[::-1]
+    firsts = models.STARTS[::-1]
     body = np.setdiff1d(np.flatnonzero(row["sequence_ids"][0]), firsts)
     padding = np.flatnonzero(row["sequence_ids"][0] == 0)
     order = np.concatenate([body, padding, firsts])
-    moved = {name: row[name][:, order] for name in row if row[name].shape == (1, ROW)}
+    moved = {name: row[name][:, order] for name in row if row[name].shape == (1, models.ROW)}
     place = np.argsort(order).astype(np.int32)
     moved |= {name: place[row[name]] for name in ("cls_positions", "masked_lm_positions")}
     return moved, order
 
 
-@OPERATIONS
+@models.OPERATIONS
 def test_first_tokens_at_the_end_of_the_row_are_neighbours_of_their_own_sequence(kernels):
-    model = randomised(BertPretrainer(config(num_hidden_layers=1), kernels))
-    moved, order = with_first_tokens_at_the_end(packed())
-    assert (moved["position_ids"][0, -len(LENGTHS) :] == 0).all()
-    assert_same(outputs_and_gradients(model, moved), outputs_and_gradients(model, packed()), 1e-5)
+    model = models.randomised(BertPretrainer(config(num_hidden_layers=1), kernels))
+    moved, order = with_first_tokens_at_the_end(models.packed())
+    assert (moved["position_ids"][0, -len(models.LENGTHS) :] == 0).all()
+    models.assert_same(
+        models.outputs_and_gradients(model, moved), models.outputs_and_gradients(model, models.packed()), 1e-5
+    )
 
 
-@OPERATIONS
+@models.OPERATIONS
 @pytest.mark.parametrize("at_the_end", [False, True])
 def test_a_sequence_sees_neither_its_neighbours_nor_padding(at_the_end, kernels):
-    model = randomised(SpanModel(config(), kernels))
-    batch = with_first_tokens_at_the_end(packed())[0] if at_the_end else packed()
+    model = models.randomised(SpanModel(config(), kernels))
+    batch = with_first_tokens_at_the_end(models.packed())[0] if at_the_end else models.packed()
     changed = (batch["sequence_ids"] == 2) | (batch["sequence_ids"] == 0)
     other = {**batch, "input_ids": np.where(changed, 7, batch["input_ids"])}
     for found, before in zip(model(other), model(batch)):
@@ -151,67 +126,37 @@ def test_a_sequence_sees_neither_its_neighbours_nor_padding(at_the_end, kernels)
         assert not np.allclose(found.numpy()[changed], before.numpy()[changed])
 
 
-@OPERATIONS
-def test_a_row_of_one_sequence_does_not_see_its_padding(kernels):
-    batch, tokens = separate(), separate()["input_mask"] > 0
-    other = {**batch, "input_ids": np.where(tokens, batch["input_ids"], 7)}
-    spans = randomised(SpanModel(config(), kernels))
-    for found, before in zip(spans(other), spans(batch)):
-        np.testing.assert_array_equal(found.numpy()[tokens], before.numpy()[tokens])
-    classes = randomised(SequenceModel(config(), 3, kernels))
-    np.testing.assert_allclose(classes(packed())[0], classes(batch), atol=1e-5)
-
-
-@pytest.mark.parametrize("order", ["in order", "mixed"])
-def test_slots_set_sequences_apart_and_give_them_back(order):
-    ids = np.array([[1, 1, 2, 2, 2, 3, 0, 0], [2, 2, 1, 1, 1, 0, 1, 2]], np.int32)
-    positions = np.array([[0, 1, 0, 1, 2, 0, 0, 0], [1, 2, 0, 2, 1, 0, 3, 0]], np.int32)
-    if order == "in order":
-        ids, positions = ids[:1], positions[:1]
-    found = groupbert.find_slots({"sequence_ids": ids, "position_ids": positions}, gap=2)
-    for row, row_ids, row_positions in zip(found.tokens_BW.numpy(), ids, positions):
-        expected, width = [], 8 + 2 * (ids.max() - 1)
-        for number in range(1, row_ids.max() + 1):
-            tokens = np.flatnonzero(row_ids == number)
-            expected += [*tokens[np.argsort(row_positions[tokens])], 8, 8]
-        np.testing.assert_array_equal(row, (expected + [8] * width)[:width])
-    x = tf.constant(np.random.default_rng(0).normal(size=[*ids.shape, 3]))
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        back = groupbert.out_of_slots(groupbert.into_slots(x, found), found)
-        loss = tf.reduce_sum(back * x)
-    tokens = (ids > 0)[:, :, None]
-    np.testing.assert_array_equal(back, x * tokens)
-    np.testing.assert_array_equal(tape.gradient(loss, x), 2 * x * tokens)
-
-
 def dropping(**options):
-    return randomised(BertPretrainer(config(num_hidden_layers=1, **RATES), **options))
+    return models.randomised(BertPretrainer(config(num_hidden_layers=1, **models.RATES), **options))
 
 
 @pytest.mark.parametrize(
-    "compiled,batch", [(False, separate()), (True, packed())], ids=["graph", "compiled step, packed"]
+    "compiled,batch",
+    [(False, models.separate()), (True, models.packed())],
+    ids=["graph", "compiled step, packed"],
 )
 def test_fused_is_plain_with_dropout_also_in_a_compiled_step(compiled, batch):
     plain, seed = dropping(), tf.constant([3, 4])
-    fused = copy_weights(plain, dropping(kernels="fused", shared=not compiled))
-    found = outputs_and_gradients(fused, batch, seed, jit_compile=compiled)
-    assert_same(found, outputs_and_gradients(plain, batch, seed), 1e-5, 1e-4)
+    fused = models.copy_weights(plain, dropping(kernels="fused", shared=not compiled))
+    found = models.outputs_and_gradients(fused, batch, seed, jit_compile=compiled)
+    models.assert_same(found, models.outputs_and_gradients(plain, batch, seed), 1e-5, 1e-4)
 
 
 @pytest.mark.parametrize("policy,tolerance", [("mixed_bfloat16", 0.15), ("mixed_float16", 0.02)])
-@OPERATIONS
+@models.OPERATIONS
 def test_mixed_precision(kernels, policy, tolerance):
-    model = randomised(BertPretrainer(config(), kernels))
-    expected = outputs_and_gradients(model, packed())
+    model = models.randomised(BertPretrainer(config(), kernels))
+    expected = models.outputs_and_gradients(model, models.packed())
     tf.keras.mixed_precision.set_global_policy(policy)
-    low = copy_weights(model, BertPretrainer(config(), kernels))
-    assert_near(outputs_and_gradients(low, packed()), expected, tolerance)
+    low = models.copy_weights(model, BertPretrainer(config(), kernels))
+    models.assert_near(models.outputs_and_gradients(low, models.packed()), expected, tolerance)
 
 
-@pytest.mark.parametrize("options,batch", [({}, packed()), ({"kernels": "fused", "shared": True}, packed())])
+@pytest.mark.parametrize(
+    "options,batch", [({}, models.packed()), ({"kernels": "fused", "shared": True}, models.packed())]
+)
 def test_no_size_of_a_batch_need_be_known_to_a_graph(options, batch):
-    check_without_known_sizes(dropping(**options), batch)
+    models.check_without_known_sizes(dropping(**options), batch)
 
 
 def test_sizes_that_make_no_groups_are_refused():

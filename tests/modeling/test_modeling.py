@@ -12,8 +12,7 @@ from official.modeling import layers, objectives
 from official.modeling.models import BertPretrainer
 from tests import numpy_bert
 from tests.conftest import ROOT, TINY
-from tests.modeling.models import OPERATIONS, features, oracle, randomised
-from tests.numpy_bert import cross_entropy_sum
+from tests.modeling.models import OPERATIONS, assert_same, features, oracle, outputs_and_gradients, randomised
 
 LAYER = """
 attention/self/query/kernel attention/self/query/bias attention/self/key/kernel attention/self/key/bias
@@ -52,31 +51,11 @@ def test_forward_pass_agrees_with_numpy(activation, epsilon, kernels):
     np.testing.assert_allclose(relation, expected_relation, atol=1e-5, rtol=1e-5)
 
 
-def test_encoder_agrees_with_numpy():
-    model, batch = randomised(BertPretrainer(BertConfig(**TINY))), features(seed=3)
-    arguments = batch["input_ids"], batch["input_mask"], batch["segment_ids"]
-    for ours, expected in zip(model.encoder(*arguments), oracle(model).encode(*arguments)):
-        np.testing.assert_allclose(ours, expected, atol=1e-5, rtol=1e-5)
-
-
-def test_losses_agree_with_numpy():
-    model, batch = randomised(BertPretrainer(BertConfig(**TINY))), features()
-    masked, _ = model(batch)
-    loss = objectives.cross_entropy(masked, batch["masked_lm_ids"], batch["masked_lm_weights"])
-    expected = cross_entropy_sum(
-        np.asarray(masked, np.float64), batch["masked_lm_ids"], batch["masked_lm_weights"]
-    )
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    hits = (np.argmax(masked, -1) == batch["masked_lm_ids"]) * batch["masked_lm_weights"]
-    np.testing.assert_allclose(
-        objectives.correct(masked, batch["masked_lm_ids"], batch["masked_lm_weights"]), hits.sum(), rtol=1e-6
-    )
-
-
 def test_variable_names_are_googles():
-    names = {
-        variable.name.split(":")[0] for variable in BertPretrainer(BertConfig(**TINY)).trainable_variables
-    }
+    variables = BertPretrainer(BertConfig(**TINY)).trainable_variables
+    names = {variable.name.split(":")[0] for variable in variables}
+    kernels = [each.numpy().ravel()[:20].tobytes() for each in variables if "kernel" in each.name]
+    assert len(set(kernels)) == len(kernels)  # initial weights differ
     assert names == {*AROUND, *(f"bert/encoder/layer_{layer}/{part}" for layer in range(2) for part in LAYER)}
 
 
@@ -88,15 +67,6 @@ def test_parameter_count_of_bert_large():
         variables = BertPretrainer(sizes).trainable_variables
     assert len(variables) == 398
     assert sum(variable.shape.num_elements() for variable in variables) == 336_226_108
-
-
-def test_initial_weights_differ_between_variables():
-    model = BertPretrainer(BertConfig(**TINY))
-    kernels = [
-        variable.numpy().ravel()[:20] for variable in model.trainable_variables if "kernel" in variable.name
-    ]
-    assert len({kernel.tobytes() for kernel in kernels}) == len(kernels)
-    assert np.abs(np.concatenate(kernels)).max() <= 0.04 + 1e-6  # truncated at two standard deviations
 
 
 def test_initial_weights_are_truncated_normal_and_follow_from_the_seed():
@@ -115,19 +85,9 @@ def test_initial_weights_are_truncated_normal_and_follow_from_the_seed():
         assert not (other == expected).any()
 
 
-def test_padding_changes_nothing():
-    model, batch = randomised(BertPretrainer(BertConfig(**TINY))), features()
-    other = {**batch, "input_ids": np.where(batch["input_mask"], batch["input_ids"], 7)}
-    np.testing.assert_allclose(model(batch)[0], model(other)[0], atol=1e-6)
-
-
 def test_dropout_is_a_function_of_the_seed():
-    model, batch = (
-        BertPretrainer(
-            BertConfig(**{**TINY, "hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3})
-        ),
-        features(),
-    )
+    rates = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
+    model, batch = BertPretrainer(BertConfig(**{**TINY, **rates})), features()
     runs = [model(batch, dropout_seed=tf.constant(seed))[0].numpy() for seed in ([1, 2], [1, 2], [1, 3])]
     assert (runs[0] == runs[1]).all() and not np.allclose(runs[0], runs[2])
     assert not np.allclose(runs[0], model(batch)[0])
@@ -147,11 +107,7 @@ def test_split_seeds_are_the_same_in_compiled_functions_and_differ():
 def test_a_shared_block_is_traced_once():
     model = BertPretrainer(BertConfig(**{**TINY, "num_hidden_layers": 5}), shared=True)
     graph = tf.function(lambda batch: model(batch)[0]).get_concrete_function(features()).graph
-    calls = [
-        operation.get_attr("f").name
-        for operation in graph.get_operations()
-        if "PartitionedCall" in operation.type
-    ]
+    calls = [each.get_attr("f").name for each in graph.get_operations() if "PartitionedCall" in each.type]
     assert len(calls) == 5 and len(set(calls)) == 1
 
 
@@ -161,18 +117,6 @@ def test_dropout_rate_and_scale():
     assert abs((dropped == 0).mean() - 0.1) < 0.005
     np.testing.assert_allclose(dropped[dropped != 0], 1 / 0.9, rtol=1e-6)
     assert not (dropped == layers.dropout(x, 0.1, tf.constant([5, 8])).numpy()).all()
-
-
-def test_gather_gradient_is_that_of_tf_gather():
-    table, indices = tf.random.normal([6, 4]), tf.constant([[0, 3, 3], [5, 0, 0]])
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(table)
-        ours, theirs = [
-            tf.reduce_sum(gather(table, indices) ** 3) for gather in (layers.gather_rows, tf.gather)
-        ]
-    np.testing.assert_allclose(
-        tape.gradient(ours, table), tf.convert_to_tensor(tape.gradient(theirs, table)), rtol=1e-6
-    )
 
 
 @pytest.mark.parametrize("policy,tolerance", [("mixed_bfloat16", 0.1), ("mixed_float16", 0.02)])
@@ -188,3 +132,73 @@ def test_mixed_precision(policy, tolerance):
     expected = np.asarray(reference(batch)[0])
     difference = np.abs(masked - expected).max()
     assert 0 < difference < tolerance * np.abs(expected).max()
+
+
+def test_losses_agree_with_numpy():
+    model, batch = randomised(BertPretrainer(BertConfig(**TINY))), features()
+    masked, _ = model(batch)
+    loss = objectives.cross_entropy(masked, batch["masked_lm_ids"], batch["masked_lm_weights"])
+    expected = numpy_bert.cross_entropy_sum(
+        np.asarray(masked, np.float64), batch["masked_lm_ids"], batch["masked_lm_weights"]
+    )
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    hits = (np.argmax(masked, -1) == batch["masked_lm_ids"]) * batch["masked_lm_weights"]
+    np.testing.assert_allclose(
+        objectives.correct(masked, batch["masked_lm_ids"], batch["masked_lm_weights"]), hits.sum(), rtol=1e-6
+    )
+
+
+def test_gather_gradient_is_that_of_tf_gather():
+    table, indices = tf.random.normal([6, 4]), tf.constant([[0, 3, 3], [5, 0, 0]])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(table)
+        ours, theirs = [
+            tf.reduce_sum(gather(table, indices) ** 3) for gather in (layers.gather_rows, tf.gather)
+        ]
+    np.testing.assert_allclose(
+        tape.gradient(ours, table), tf.convert_to_tensor(tape.gradient(theirs, table)), rtol=1e-6
+    )
+
+
+GONE = {
+    "use_qkv_bias": "/attention/self/",
+    "use_attention_projection_bias": "/attention/output/dense/",
+    "use_cls_layer": "/transform/",
+    "use_prediction_bias": "cls/predictions/output_bias",
+}
+
+
+def names(model) -> set[str]:
+    return {variable.name.split(":")[0] for variable in model.variables}
+
+
+def test_variables_are_absent_and_no_others():
+    counts = {"use_qkv_bias": 6, "use_attention_projection_bias": 2, "use_cls_layer": 4}
+    whole = names(BertPretrainer(BertConfig(**TINY)))
+    for key, place in GONE.items():
+        gone = {name for name in whole if place in name and (key == "use_cls_layer" or "bias" in name)}
+        assert names(BertPretrainer(BertConfig(**TINY, **{key: False}))) == whole - gone
+        assert len(gone) == counts.get(key, 1), key
+
+
+@OPERATIONS
+@pytest.mark.parametrize("key", ["use_qkv_bias", "use_attention_projection_bias", "use_prediction_bias"])
+def test_an_absent_bias_is_a_bias_of_zeros(key, kernels):
+    without = randomised(BertPretrainer(BertConfig(**TINY, **{key: False}), kernels))
+    model = BertPretrainer(BertConfig(**TINY), kernels)
+    own = {variable.name: variable for variable in without.variables}
+    for variable in model.variables:
+        variable.assign(own.get(variable.name, np.zeros(variable.shape)))
+    found = outputs_and_gradients(without, features())
+    outputs, gradients = outputs_and_gradients(model, features())
+    assert_same(found, (outputs, {name: gradients[name] for name in found[1]}), 1e-5)
+
+
+def test_without_the_transform_words_are_told_from_the_encoder_itself():
+    model, batch = randomised(BertPretrainer(BertConfig(**TINY, use_cls_layer=False))), features()
+    reference = oracle(model)
+    sequence, _ = reference.encode(*(batch[name] for name in ("input_ids", "input_mask", "segment_ids")))
+    picked = np.take_along_axis(sequence, batch["masked_lm_positions"][:, :, None], axis=1)
+    weights = reference.weights
+    expected = picked @ weights["bert/embeddings/word_embeddings"].T + weights["cls/predictions/output_bias"]
+    np.testing.assert_allclose(model(batch)[0], expected, atol=1e-5)

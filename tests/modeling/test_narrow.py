@@ -12,15 +12,7 @@ from official.modeling import stages
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from official.planning import graph_cost
 from tests.conftest import TINY
-from tests.modeling.models import (
-    RATES,
-    assert_same,
-    copy_weights,
-    features,
-    outputs_and_gradients,
-    packed,
-    randomised,
-)
+from tests.modeling import models
 
 GROUPS = dict(groupbert_ffn_output_groups=2, groupbert_conv_group_size=8)
 MODELS = {
@@ -31,15 +23,12 @@ GROUPBERT = pytest.param("groupbert", marks=pytest.mark.slow)
 BLOCKS = pytest.mark.parametrize("block_type", ["bert", GROUPBERT])
 
 
-def predicted_first() -> dict:
-    """Returns rows whose predicted tokens are the first."""
-    return {name: value for name, value in features().items() if name != "masked_lm_positions"}
-
-
 def check_equal(make, batch: dict, config: BertConfig, **options) -> None:
-    whole = randomised(make(config, **options))
-    narrow = copy_weights(whole, make(config, narrow=True, **options))
-    assert_same(outputs_and_gradients(narrow, batch), outputs_and_gradients(whole, batch), 1e-5)
+    whole = models.randomised(make(config, **options))
+    narrow = models.copy_weights(whole, make(config, narrow=True, **options))
+    models.assert_same(
+        models.outputs_and_gradients(narrow, batch), models.outputs_and_gradients(whole, batch), 1e-5
+    )
 
 
 @pytest.mark.parametrize("block_type", ["bert", "groupbert"])
@@ -47,7 +36,7 @@ def check_equal(make, batch: dict, config: BertConfig, **options) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_rows_of_one_sequence(name, kernels, block_type):
     check_equal(
-        MODELS[name], features(), BertConfig(**TINY, **GROUPS, block_type=block_type), kernels=kernels
+        MODELS[name], models.features(), BertConfig(**TINY, **GROUPS, block_type=block_type), kernels=kernels
     )
 
 
@@ -57,41 +46,38 @@ def test_rows_of_one_sequence(name, kernels, block_type):
 def test_rows_of_several_sequences(name, options, block_type, monkeypatch):
     monkeypatch.setattr("official.modeling.varlen.MIN_ROW_LENGTH", 8)
     config = BertConfig(**TINY, **GROUPS, block_type=block_type)
-    check_equal(MODELS[name], packed(), config, kernels="fused", shared=True, **options)
+    check_equal(MODELS[name], models.packed(), config, kernels="fused", shared=True, **options)
 
 
 @BLOCKS
 @pytest.mark.parametrize("name", MODELS)
 def test_rows_without_padding(name, block_type):
     config = BertConfig(**TINY, **GROUPS, block_type=block_type)
-    check_equal(MODELS[name], features(), config, kernels="fused", unpad=True)
+    check_equal(MODELS[name], models.features(), config, kernels="fused", unpad=True)
 
 
-def test_predicted_tokens_that_come_first():
-    check_equal(BertPretrainer, predicted_first(), BertConfig(**TINY))
-
-
-@pytest.mark.parametrize("recompute", ["attention", "block"])
-@pytest.mark.parametrize("shared", [False, True])
-def test_what_is_computed_again(recompute, shared):
-    check_equal(
-        BertPretrainer, features(), BertConfig(**TINY), kernels="fused", shared=shared, recompute=recompute
-    )
-
-
-def test_spans_read_all_vectors():
-    check_equal(SpanModel, features(), BertConfig(**TINY))
+def test_other_models_and_what_is_computed_again():
+    config = BertConfig(**TINY)
+    first = {name: value for name, value in models.features().items() if name != "masked_lm_positions"}
+    check_equal(BertPretrainer, first, config)  # predicted tokens that come first
+    check_equal(SpanModel, models.features(), config)
+    for recompute, shared in (("attention", True), ("block", False)):
+        options = dict(kernels="fused", shared=shared, recompute=recompute)
+        check_equal(BertPretrainer, models.features(), config, **options)
 
 
 def test_dropout_keeps_its_share_and_a_seed_its_numbers():
-    model, batch = randomised(BertPretrainer(BertConfig(**{**TINY, **RATES}), narrow=True)), features()
+    model, batch = (
+        models.randomised(BertPretrainer(BertConfig(**{**TINY, **models.RATES}), narrow=True)),
+        models.features(),
+    )
     first, again, other = (model(batch, tf.constant([1, seed]))[0] for seed in (2, 2, 3))
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 1e-3
 
 
 def test_the_last_block_gives_what_is_read():
-    model, batch = BertPretrainer(BertConfig(**TINY), narrow=True), features()
+    model, batch = BertPretrainer(BertConfig(**TINY), narrow=True), models.features()
     carried: dict = {}
     shapes = {}
     for stage in model.stages():
@@ -108,7 +94,7 @@ def test_a_run_is_narrow_unless_it_is_on_ipus(make_config):
 
 
 def test_the_products_that_are_left_out():
-    batch, rows = features(), 3
+    batch, rows = models.features(), 3
     spec = {name: tf.TensorSpec([None, *value.shape[1:]], value.dtype) for name, value in batch.items()}
 
     def flops(narrow: bool) -> int:

@@ -1,4 +1,4 @@
-"""Rows of several sequences: who sees whom, positions and pooled vectors that come with the batch."""
+"""Rows of several sequences: who sees whom, positions and pooled vectors that come with the batch, spans."""
 
 import functools
 
@@ -7,60 +7,32 @@ import pytest
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import attention
+from official.modeling import attention, objectives
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from official.modeling.operations import fused, plain
 from tests.conftest import TINY
-from tests.modeling.models import (
-    LENGTHS,
-    OPERATIONS,
-    RATES,
-    STARTS,
-    assert_same,
-    check_without_known_sizes,
-    features,
-    outputs_and_gradients,
-    packed,
-    randomised,
-    separate,
-)
+from tests.modeling import models
 
 
-@OPERATIONS
+@models.OPERATIONS
 def test_packed_sequences_are_the_separate_ones(kernels):
-    """Outputs agree to 2e-6, and gradients to 2e-6 of the largest number of their tensor."""
-    model = randomised(BertPretrainer(BertConfig(**TINY), kernels))
-    (masked, relation), gradients = outputs_and_gradients(model, packed())
-    (masked_alone, relation_alone), expected = outputs_and_gradients(model, separate())
-    assert relation.shape == (1, len(LENGTHS), 2) and relation_alone.shape == (len(LENGTHS), 2)
-    found = [tf.reshape(masked, masked_alone.shape), relation[0]]
-    assert_same((found, gradients), ([masked_alone, relation_alone], expected), 2e-6)
+    models.check_packed(models.randomised(BertPretrainer(BertConfig(**TINY), kernels)), 2e-6)
 
 
-@OPERATIONS
+@models.OPERATIONS
 def test_packed_spans_and_classes_are_the_separate_ones(kernels):
-    spans = randomised(SpanModel(BertConfig(**TINY), kernels))
-    for together, alone in zip(spans(packed()), spans(separate())):
-        for row, start, length in zip(alone, STARTS, LENGTHS):
+    spans = models.randomised(SpanModel(BertConfig(**TINY), kernels))
+    for together, alone in zip(spans(models.packed()), spans(models.separate())):
+        for row, start, length in zip(alone, models.STARTS, models.LENGTHS):
             np.testing.assert_allclose(together[0, start : start + length], row[:length], atol=2e-6)
-    classes = randomised(SequenceModel(BertConfig(**TINY), 3, kernels))
-    np.testing.assert_allclose(classes(packed())[0], classes(separate()), atol=2e-6)
+    classes = models.randomised(SequenceModel(BertConfig(**TINY), 3, kernels))
+    np.testing.assert_allclose(classes(models.packed())[0], classes(models.separate()), atol=2e-6)
 
 
-def test_a_sequence_does_not_depend_on_its_neighbours():
-    model, batch = randomised(BertPretrainer(BertConfig(**TINY), kernels="fused")), packed()
-    other = {**batch, "input_ids": batch["input_ids"].copy()}
-    other["input_ids"][0, STARTS[1] : STARTS[1] + LENGTHS[1]] = 7
-    (masked, relation), (masked_other, relation_other) = model(batch), model(other)
-    np.testing.assert_array_equal(np.delete(relation, 1, axis=1), np.delete(relation_other, 1, axis=1))
-    np.testing.assert_array_equal(np.delete(masked, (2, 3), axis=1), np.delete(masked_other, (2, 3), axis=1))
-    assert not np.allclose(relation[0, 1], relation_other[0, 1])
-
-
-@OPERATIONS
+@models.OPERATIONS
 def test_what_a_batch_may_say_is_what_is_taken_without(kernels):
     """Positions 0..L-1, one sequence a row and its [CLS] in front: said or not, the same bits."""
-    model, batch = randomised(BertPretrainer(BertConfig(**TINY), kernels)), features()
+    model, batch = models.randomised(BertPretrainer(BertConfig(**TINY), kernels)), models.features()
     said = {
         "position_ids": np.tile(np.arange(16, dtype=np.int32), (3, 1)),
         "cls_positions": np.zeros([3, 1], np.int32),
@@ -68,7 +40,7 @@ def test_what_a_batch_may_say_is_what_is_taken_without(kernels):
     (masked, relation), (masked_said, relation_said) = model(batch), model({**batch, **said})
     np.testing.assert_array_equal(masked, masked_said)
     np.testing.assert_array_equal(relation, relation_said[:, 0])
-    tokens, spans = batch["input_mask"] > 0, randomised(SpanModel(BertConfig(**TINY), kernels))
+    tokens, spans = batch["input_mask"] > 0, models.randomised(SpanModel(BertConfig(**TINY), kernels))
     for plainly, by_number in zip(spans(batch), spans({**batch, "sequence_ids": batch["input_mask"]})):
         np.testing.assert_allclose(plainly.numpy()[tokens], by_number.numpy()[tokens], atol=2e-6)
 
@@ -106,18 +78,44 @@ def test_scores_say_who_sees_whom():
     np.testing.assert_array_equal(padded, [[[[0, attention.MASKED_SCORE]]]])
 
 
-@pytest.mark.parametrize(
-    "make,options,batch",
-    [
-        (BertPretrainer, {}, packed()),
-        (BertPretrainer, {"kernels": "fused"}, separate()),
-        (BertPretrainer, {"kernels": "fused", "shared": True}, packed()),
-        (SpanModel, {}, separate()),
-        (functools.partial(SequenceModel, outputs=3), {"kernels": "fused"}, packed()),
-    ],
-    ids=["plain packed", "fused separate", "shared packed", "plain spans", "fused classes"],
-)
-def test_no_size_of_a_batch_need_be_known_to_a_graph(make, options, batch):
-    model = randomised(make(BertConfig(**{**TINY, **RATES}), **options))
-    batch = {name: value for name, value in batch.items() if value.dtype == np.int32}
-    check_without_known_sizes(model, batch)
+@pytest.mark.parametrize("make,options,is_packed", [
+    (BertPretrainer, {"kernels": "fused", "shared": True}, True),
+    (SpanModel, {}, False),
+    (functools.partial(SequenceModel, outputs=3), {"kernels": "fused"}, True),
+])  # fmt: skip
+def test_no_size_of_a_batch_need_be_known_to_a_graph(make, options, is_packed):
+    model = models.randomised(make(BertConfig(**{**TINY, **models.RATES}), **options))
+    batch = models.packed() if is_packed else models.separate()
+    models.check_without_known_sizes(model, {name: v for name, v in batch.items() if v.dtype == np.int32})
+
+
+ROW = 8
+LOWEST = np.finfo(np.float32).min
+
+
+def test_of_rows_of_one_sequence():
+    logits = tf.constant([[1.0, 2.0, 3.0]])
+    features = {"input_mask": tf.constant([[1, 1, 0]])}
+    np.testing.assert_array_equal(objectives.of_sequences(logits, features), [[1.0, 2.0, LOWEST]])
+    np.testing.assert_array_equal(objectives.in_row(tf.constant([1]), features), [1])
+
+
+def test_the_loss_counts_padding_where_it_counts_whole_rows():
+    rng = np.random.default_rng(1)
+    start, end = rng.normal(size=(2, 3, ROW)).astype(np.float32)
+    lengths = np.array([3, 8, 5])
+    batch = {
+        "input_mask": tf.constant(np.arange(ROW) < lengths[:, None], tf.int32),
+        "start_positions": tf.constant([1, 2, 0]),
+        "end_positions": tf.constant([2, 7, 4]),
+        "example_weights": tf.constant([1.0, 1.0, 0.0]),
+    }
+    for whole_rows in (False, True):
+        costs = [
+            np.log(np.exp(logits[row, : None if whole_rows else lengths[row]]).sum()) - logits[row, place]
+            for logits, places in ((start, [1, 2]), (end, [2, 7]))
+            for row, place in enumerate(places)
+        ]
+        terms = objectives.span_terms((tf.constant(start), tf.constant(end)), batch, whole_rows)
+        total, weight = map(float, terms["span_loss"])
+        np.testing.assert_allclose((total, weight), (sum(costs) / 2, 2.0), rtol=1e-5)

@@ -159,22 +159,15 @@ class _AddonsAdamW:
 def test_plain_optimizers_equal_those_of_tensorflow_addons(make_config, kind):
     tfa = pytest.importorskip("tensorflow_addons")
     config = make_config(optimizer_type=kind, kernels="plain", learning_rate=0.05, **BETAS)
-    schedule, excluded, generator = (
-        schedules.from_config(config),
-        list(plain_optimizers.EXCLUDED),
-        np.random.default_rng(0),
-    )
+    schedule, generator = schedules.from_config(config), np.random.default_rng(0)
+    excluded = list(plain_optimizers.EXCLUDED)
     initial = {name: generator.normal(size=(4, 3)).astype(np.float32) for name in NAMES}
     _, ours, apply = make_optimizer(config, strategy_of(1), initial)
     theirs = [tf.Variable(value, name=name) for name, value in initial.items()]
     hyper = dict(learning_rate=schedule, beta_1=0.8, beta_2=0.9, epsilon=config.epsilon)
     if kind == "lamb":
-        other = tfa.optimizers.LAMB(
-            weight_decay=0.1,
-            exclude_from_weight_decay=excluded,
-            exclude_from_layer_adaptation=excluded,
-            **hyper,
-        )
+        hyper |= dict(exclude_from_weight_decay=excluded, exclude_from_layer_adaptation=excluded)
+        other = tfa.optimizers.LAMB(weight_decay=0.1, **hyper)
     else:
         other = _AddonsAdamW(excluded, weight_decay=_Scaled(schedule, 0.1), **hyper)
     for _ in range(5):
@@ -196,26 +189,21 @@ def test_a_weight_of_zeros_and_an_update_of_zeros_are_not_scaled(make_config):
     np.testing.assert_allclose(ones.numpy(), 0.5)  # decayed only: the ratio of the norms is 10
 
 
-@pytest.mark.parametrize(
-    "kind,names",
-    [
-        ("sgd", []),
-        ("momentum", ["Momentum"]),
-        ("adam", ["adam_m", "adam_v"]),
-        ("mpadamw", ["adam_m", "adam_v"]),
-        ("lamb", ["lamb_m", "lamb_v"]),
-    ],
-)
-def test_slots_have_the_names_of_tf1(make_config, kind, names):
-    config = make_config(optimizer_type=kind)
-    variable = tf.Variable(tf.ones([2, 2]), name="bert/pooler/dense/kernel")
-    optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
-    optimizer.create_slots([variable])
-    found = plain_optimizers.slot_variables(optimizer, kind, [variable])
-    assert list(found) == [f"bert/pooler/dense/kernel/{name}" for name in names]
-    assert [each.dtype for each in found.values()] == [
-        tf.float16 if kind == "mpadamw" and name == "adam_m" else tf.float32 for name in names
-    ]
+def test_slots_have_the_names_of_tf1(make_config):
+    for kind, names, dtype in (
+        ("sgd", [], None),
+        ("momentum", ["Momentum"], tf.float32),
+        ("adam", ["adam_m", "adam_v"], tf.float32),
+        ("mpadamw", ["adam_m", "adam_v"], tf.float16),
+        ("lamb", ["lamb_m", "lamb_v"], tf.float32),
+    ):
+        config = make_config(optimizer_type=kind)
+        variable = tf.Variable(tf.ones([2, 2]), name="bert/pooler/dense/kernel")
+        optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
+        optimizer.create_slots([variable])
+        found = plain_optimizers.slot_variables(optimizer, kind, [variable])
+        assert list(found) == [f"bert/pooler/dense/kernel/{name}" for name in names]
+        assert [each.dtype for each in found.values()] == [dtype, tf.float32][: len(names)]
 
 
 @pytest.mark.parametrize("kernels", ["fused", "plain"])
@@ -242,15 +230,11 @@ def test_layers_that_are_alike_are_updated_by_one_function(make_config, kind):
     optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
     optimizer.create_slots(variables)
     apply = tf.function(lambda: optimizer.update(variables, variables, tf.constant(1.0)))
-    calls = [
-        operation
-        for operation in apply.get_concrete_function().graph.get_operations()
-        if "PartitionedCall" in operation.type
-    ]
+    operations = apply.get_concrete_function().graph.get_operations()
+    calls = [each for each in operations if "PartitionedCall" in each.type]
     assert len(calls) == 5 and len({call.get_attr("f").name for call in calls}) == 2
-    assert all(
-        call.name.startswith(f"{type(optimizer).__name__}/") for call in calls
-    )  # which is how profiles know them
+    # Which is how profiles know them.
+    assert all(call.name.startswith(f"{type(optimizer).__name__}/") for call in calls)
 
 
 CONTRADICTIONS = [
@@ -258,10 +242,7 @@ CONTRADICTIONS = [
     (dict(optimizer_type="adam", weight_decay_rate=0.1), "by lamb, adamw, mpadamw. Drop --weight_decay"),
     (dict(optimizer_type="sgd", beta_1=0.5), "beta_1=0.5 is not read by optimizer_type=sgd"),
     (dict(optimizer_type="momentum", momentum=1.0), r"momentum=1.0, expected a number in \[0, 1\)"),
-    (
-        dict(loss_normalization="local_sum", scale_loss=True),
-        "scale_loss makes a mean of them",
-    ),
+    (dict(loss_normalization="local_sum", scale_loss=True), "scale_loss makes a mean of them"),
 ]
 
 

@@ -22,11 +22,6 @@ def warmed_up(step, warmup, power):
     return PEAK * (step / warmup) ** power if step < warmup else None
 
 
-def numpy_polynomial(step, warmup, warmup_power, power):
-    done = (step - warmup) / (TOTAL - warmup)
-    return (PEAK - FLOOR) * (1 - done) ** power + FLOOR
-
-
 def numpy_cosine(step, warmup):
     return max(0.5 * PEAK * (1 + np.cos(np.pi * (step - warmup) / (TOTAL - warmup))), FLOOR)
 
@@ -78,14 +73,6 @@ def test_the_polynomial_is_exact(decay_from, warmup, start, end, power):
             assert abs(float(schedule(tf.constant(step, tf.int64))) - expected) <= 1e-11, step
 
 
-def test_the_two_shapes_at_the_end_of_the_warmup():
-    before, after = [
-        float(schedules.WarmupPolynomialDecay(1.0, 1000, 100, decay_from=shape)(100))
-        for shape in ("step_0", "warmup_end")
-    ]
-    assert (before, after) == (pytest.approx(0.9), 1.0)
-
-
 @pytest.mark.parametrize("warmup", [0, 40])
 @pytest.mark.parametrize("power", [1.0, 0.5])
 @pytest.mark.parametrize("name", DECAYS)
@@ -100,21 +87,14 @@ def test_decay_after_the_warmup(make_config, name, power, warmup):
 
 @pytest.mark.parametrize("power,warmup_power", [(1.0, 0.5), (2.0, 2.0)])
 def test_polynomial_with_a_power_of_the_warmup(make_config, power, warmup_power):
-    config = config_of(
-        make_config, decay_from="warmup_end", warmup_steps=40, warmup_power=warmup_power, poly_power=power
+    powers = dict(warmup_power=warmup_power, poly_power=power)
+    schedule = schedules.from_config(
+        config_of(make_config, decay_from="warmup_end", warmup_steps=40, **powers)
     )
-    schedule = schedules.from_config(config)
     for step in range(TOTAL):
-        expected = (
-            warmed_up(step, 40, warmup_power)
-            if step < 40
-            else numpy_polynomial(step, 40, warmup_power, power)
-        )
+        falling = (PEAK - FLOOR) * (1 - (step - 40) / (TOTAL - 40)) ** power + FLOOR if step >= 40 else None
+        expected = warmed_up(step, 40, warmup_power) if step < 40 else falling
         np.testing.assert_allclose(float(schedule(step)), expected, rtol=1e-5, err_msg=str(step))
-
-
-def test_the_default_is_the_polynomial_with_its_own_warmup(make_config):
-    assert type(schedules.from_config(make_config(warmup_steps=5))) is schedules.WarmupPolynomialDecay
 
 
 def rates_of_tensorflow_1(peak, powers, warmup, total):
@@ -185,24 +165,17 @@ def test_corners_draw_the_schedule(make_config, name):
         np.testing.assert_allclose(between, rates, rtol=1e-5, atol=2 * FLOOR)
 
 
-@pytest.mark.parametrize(
-    "settings,expected",
-    [
+def test_corners_draw_the_polynomial(make_config):
+    later = dict(warmup_steps=4.5, start_warmup_step=2, decay_from="warmup_end")
+    for settings, expected in (
         (dict(warmup_steps=5, decay_from="warmup_end"), {0: 0.0, 4: 0.8, 5: 1.0, 19: 1 / 15}),
         (dict(warmup_steps=5), {0: 0.0, 4: 0.8, 5: 0.75, 19: 0.05}),
-        (
-            dict(warmup_steps=4.5, start_warmup_step=2, decay_from="warmup_end"),
-            {0: 0.0, 2: 0.0, 6: 4 / 4.5, 7: 13 / 13.5, 19: 1 / 13.5},
-        ),
+        (later, {0: 0.0, 2: 0.0, 6: 4 / 4.5, 7: 13 / 13.5, 19: 1 / 13.5}),
         (dict(), {0: 1.0, 19: 0.05}),
-    ],
-)
-def test_corners_draw_the_polynomial(make_config, settings, expected):
-    found = schedules.corners(make_config(learning_rate=1.0, **settings))
-    assert found == {step: pytest.approx(rate, abs=1e-6) for step, rate in expected.items()}
-
-
-def test_a_curved_decay_has_points_on_the_way(make_config):
+    ):
+        found = schedules.corners(make_config(learning_rate=1.0, **settings))
+        assert found == {step: pytest.approx(rate, abs=1e-6) for step, rate in expected.items()}
+    # A curved decay has points on the way.
     found = schedules.corners(make_config(learning_rate=1.0, poly_power=2.0, num_steps_per_epoch=1000))
     assert 50 <= len(found) <= 60 and found[500] == pytest.approx(0.25)
 

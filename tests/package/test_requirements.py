@@ -54,10 +54,8 @@ def all_requirements(settings: dict) -> list[str]:
 
 def requirements(settings: dict) -> dict[str, Requirement]:
     """Returns {name: requirement} of the package and its extras."""
-    texts = reversed(all_requirements(settings))
-    return {
-        canonical(requirement.name): requirement for requirement in map(Requirement, texts)
-    }  # the package's own win
+    found = map(Requirement, reversed(all_requirements(settings)))  # the package's own win
+    return {canonical(requirement.name): requirement for requirement in found}
 
 
 def canonical(name: str) -> str:
@@ -65,47 +63,28 @@ def canonical(name: str) -> str:
 
 
 def python_files(folders: list[str]) -> list:
-    return [
-        ROOT / "train.py",
-        *(
-            path
-            for folder in folders
-            for path in sorted((ROOT / folder).rglob("*.py"))
-            if "peer_programs" not in path.parts
-        ),
-    ]
+    found = (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
+    return [ROOT / "train.py", *(path for path in found if "peer_programs" not in path.parts)]
 
 
 def test_all_that_is_imported_is_asked_for(settings):
     asked, providers = requirements(settings), importlib.metadata.packages_distributions()
     scripts = {path.stem for folder in ("scripts", "checkpoints_tools") for path in (ROOT / folder).iterdir()}
     missing = set()
-    of_types = {"typing_extensions"}  # of type checkers, which bring it; nothing imports it when it runs
+    # typing_extensions is of type checkers, which bring it; nothing imports it when it runs.
+    known = OWN | scripts | {"typing_extensions"} | sys.stdlib_module_names
     for path in python_files(["official", "tf2_bert", "scripts", "checkpoints_tools"]):
-        modules = (
-            {name.split(".")[0] for name in imported_modules(path)}
-            - OWN
-            - scripts
-            - of_types
-            - sys.stdlib_module_names
-        )
-        missing |= {
-            (str(path.relative_to(ROOT)), name)
-            for name in modules
-            if not set(map(canonical, providers.get(name, [name]))) & set(asked)
-        }
+        for name in {name.split(".")[0] for name in imported_modules(path)} - known:
+            if not set(map(canonical, providers.get(name, [name]))) & set(asked):
+                missing.add((str(path.relative_to(ROOT)), name))
     assert not missing
 
 
 def test_what_is_installed_needs_nothing_else_of_the_repository(settings):
     assert {package.split(".")[0] for package in settings["packages"]} == {"official", "tf2_bert"}
     for path in python_files(["official", "tf2_bert"])[1:]:
-        assert not {name.split(".")[0] for name in imported_modules(path)} & {
-            "scripts",
-            "installed",
-            "checkpoints_tools",
-            "train",
-        }, path
+        others = {"scripts", "installed", "checkpoints_tools", "train"}
+        assert not {name.split(".")[0] for name in imported_modules(path)} & others, path
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -138,9 +117,8 @@ def test_tf215_has_addons_and_pkg_resources_and_modern_neither(settings_of):
     setuptools has it up to 80."""
     old, new = (requirements(settings_of(stack)) for stack in STACKS)
     assert "tensorflow-addons" in old and "tensorflow-addons" not in new and "tf-keras" in new
-    assert old["setuptools"].specifier.contains("80.9.0") and not old["setuptools"].specifier.contains(
-        "81.0.0"
-    )
+    allowed = old["setuptools"].specifier
+    assert allowed.contains("80.9.0") and not allowed.contains("81.0.0")
 
 
 def test_what_the_benchmark_driver_imports_fits_beside_tensorflow():

@@ -1,4 +1,4 @@
-"""--plan: what it says, against exact FLOPs, built models and graphs whose memory is known."""
+"""--plan, --plan_device and --measure: exact FLOPs, built models, graphs whose memory is known, what fits."""
 
 import json
 import os
@@ -9,14 +9,16 @@ import pytest
 import tensorflow as tf
 
 from official.cli import flags
-from official.distribution import strategy as strategy_lib
-from official.io.errors import ConfigError
+from official.config import ConfigError
+from official.config.values import DEVICE_BYTES, device_bytes
 from official.optimization import plain_optimizers
 from official.optimization.optimizers import make_state
 from official.planning import plan as plan_lib
 from official.planning.graph import FlatGraph, execution_order, peak_bytes
 from official.tasks import TASKS
-from tests.conftest import ROOT
+from official.training import step_benchmark
+from tests import programs
+from tests.conftest import ROOT, TINY
 
 FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
 SMALL = {"quickstart", "wikipedia_mini"}
@@ -52,12 +54,6 @@ def test_train_py_plans_the_published_gpu_recipe(tmp_path):
     assert plan["eval_steps"][0] == 3948 and os.listdir(tmp_path) == ["plan.json"]
 
 
-@pytest.mark.slow
-def test_published_tpu_recipe():
-    plan = planned("--flagfile=configs/mlperf_tpu_v3_32.flags")
-    assert [plan[name] for name in SHOWN[:3]] == [32, 24, 336226108] and plan["eval_steps"][0] == 3912
-
-
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=[] if path.stem in SMALL else pytest.mark.slow) for path in FLAGFILES],
@@ -71,6 +67,8 @@ def test_every_flagfile_plans(path, tmp_path):
     assert all(size > 0 or name == "weight_copies" for name, size in plan["bytes"].items())
     # Fine-tuning asks for --do_eval on its command line.
     assert plan["eval_steps"][-1:] == ([] if steps else [plan["train_steps"]])
+    if path.stem == "mlperf_tpu_v3_32":  # as published
+        assert [plan[name] for name in SHOWN[:3]] == [32, 24, 336226108] and plan["eval_steps"][0] == 3912
     assert not os.listdir(tmp_path)
     assert f"{plan['parameters']:,}" in plan_lib.describe(plan)
 
@@ -248,9 +246,8 @@ def test_packed_rows_are_counted_in_sequences(make_config):
     ):
         plan = plan_of(make_config(**packed, **settings))
         assert plan["global_batch_size"] == plan["replica_batch_size"] == plan["micro_batch_size"] == 8
-        assert [plan[name] for name in told] == [20, 2.5, 2.5, 160, 400] and plan[
-            "train_records_read"
-        ] == read
+        found = [plan[name] for name in (*told, "train_records_read")]
+        assert found == [20, 2.5, 2.5, 160, 400, read]
         assert plan["eval_samples_seen"] == {"10": 200, "20": 400}
         times = plan["expected"]
         assert times["sequences_per_sec"] == pytest.approx(20 / times["step_secs"])
@@ -264,10 +261,8 @@ def test_packed_rows_are_counted_in_sequences(make_config):
 
 
 FINE_TUNING = dict(use_synthetic_data=False, plan=True, max_predictions_per_seq=20, max_seq_length=32)
-SQUAD, GLUE = (
-    dict(task="squad", **FINE_TUNING),
-    dict(task="glue", glue_task="rte", data_dir="d", **FINE_TUNING),
-)
+SQUAD = dict(task="squad", **FINE_TUNING)
+GLUE = dict(task="glue", glue_task="rte", data_dir="d", **FINE_TUNING)
 POSITIONS = {"max_position_embeddings": 32}
 
 
@@ -325,17 +320,6 @@ def test_steps_and_rates_at_the_corners(make_config):
     assert plan["learning_rates"] == pytest.approx(rates)
 
 
-def test_workers_times_gpus(monkeypatch, make_config):
-    several = dict(distribution_strategy="multi_worker_mirrored", num_gpus=2)
-    assert strategy_lib.num_replicas(make_config(worker_hosts="a:1,b:2,c:3", task_index=0, **several)) == 6
-    cluster = {"cluster": {"chief": ["a:1"], "worker": ["b:2"]}, "task": {"type": "worker", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    assert strategy_lib.num_replicas(make_config(**several)) == 4
-    monkeypatch.setenv("TF_CONFIG", "[]")
-    with pytest.raises(ConfigError, match="TF_CONFIG is not of the form"):
-        make_config(**several)
-
-
 def test_what_cannot_be_planned(make_config):
     for settings, message in (
         (dict(distribution_strategy="tpu", tpu="somewhere", train_batch_size=12), "Nearest valid: 8 or 16"),
@@ -364,6 +348,32 @@ def test_a_checkpoint_that_is_written_beside_the_training_is_a_copy(make_config)
         assert ("from a copy in the host's memory" in plan_lib.describe(plan)) == beside
 
 
+def test_files_of_each_host(make_config):
+    """Of workers that share a layout's micro batches, each host reads those of the workers it computes."""
+
+    def read(files, **settings):
+        shared = dict(use_synthetic_data=False, input_files=files, train_batch_size=64)
+        config = make_config(**{**shared, **settings})
+        return plan_lib.planned_files(config, plan_lib.planned_batches(config)[1])
+
+    hosts = dict(distribution_strategy="multi_worker_mirrored", worker_hosts="a:1,b:1,c:1,d:1", task_index=0)
+    files = "part@64.tfrecord"
+    assert read(files, **hosts) == {"files": 64, "streams": 32, "hosts": 4, "files_per_host": 16}
+    asked = read(files, data_streams=64, **hosts)
+    assert asked["streams"] == 64 and asked["files_per_host"] == 16
+    assert read(files)["files_per_host"] == 64
+    assert read(files, logical_workers=8, **hosts)["files_per_host"] == 16
+    assert read(files, logical_workers=2, num_accumulation_steps=2, **hosts)["files_per_host"] == 32
+    for files, workers, message in (
+        ("part@32", 64, "32 files for 64"),
+        ("part@3", None, "3 files for 4 hosts"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            read(f"{files}.tfrecord", logical_workers=workers, **hosts)
+    assert read("nowhere/*") is None and read("gs://bucket/part-*") is None
+    assert read(None, use_synthetic_data=True) is None
+
+
 @pytest.mark.slow
 def test_the_estimate_is_near_a_real_step():
     command = [sys.executable, "benchmarks/memory.py", "--cases=5"]
@@ -371,3 +381,189 @@ def test_the_estimate_is_near_a_real_step():
     assert done.returncode == 0, done.stderr
     error = float(done.stdout.split()[-2].rstrip("%"))
     assert abs(error) < 20, done.stdout
+
+
+def test_bytes_of_a_device():
+    cases = {"v100-16gb": 16 * 10**9, "TPU-v3-core": 16 * 2**30, "ipu-mk2": 900 * 10**6, "16e9": 16 * 10**9}
+    cases |= {"16000000000": 16 * 10**9, "16GB": 16 * 10**9, "1.5 GiB": 3 * 2**29}
+    assert {text: device_bytes(text) for text in cases} == cases
+    for text in ("v100", "16 gigs", "-3", "0", "nan", "inf", "1e99", "", "GB"):
+        with pytest.raises(ConfigError) as caught:
+            device_bytes(text)
+        assert "--plan_device" in str(caught.value) and "\n" not in str(caught.value)
+        assert all(name in str(caught.value) for name in DEVICE_BYTES)
+
+
+def test_a_device_is_for_a_plan(make_config):
+    with pytest.raises(ConfigError, match="needs --plan"):
+        make_config(plan_device="h100")
+    with pytest.raises(ConfigError, match="did you mean"):
+        make_config(plan=True, plan_device="v100-16bg")
+
+
+# Bytes of a made-up run: of each --recompute, for a micro batch of 12 rows; they shrink with it.
+_BYTES = {"none": 1200, "attention": 600, "block": 120}
+
+
+def change_of(make_config, limit, **settings):
+    config = make_config(plan=True, plan_device=str(limit), train_batch_size=12, **settings)
+    asked = []
+
+    def bytes_with(changed):
+        asked.append((changed.recompute, changed.num_accumulation_steps))
+        return [_BYTES[changed.recompute] // changed.num_accumulation_steps]
+
+    return plan_lib.capacity(config, 12, bytes_with(config), bytes_with), asked
+
+
+def test_the_smallest_change_that_fits(make_config):
+    for limit, fits, fits_with in (
+        (1200, True, None),
+        (1199, False, "--recompute=attention"),
+        (600, False, "--recompute=attention"),
+        (599, False, "--recompute=block"),
+        (119, False, "--recompute=block --num_accumulation_steps=2"),
+        (25, False, "--recompute=block --num_accumulation_steps=6"),
+        (9, False, None),
+    ):
+        found, asked = change_of(make_config, limit)
+        assert (found["fits"], found["fits_with"]) == (fits, fits_with)
+        assert found["bytes_per_device"] == [1200] and found["device_bytes"] == limit
+        assert len(asked) == 1 if fits else asked[-1] != ("none", 1)
+    found, _ = change_of(make_config, 40, recompute="block")  # it can only accumulate
+    assert found["fits_with"] == "--num_accumulation_steps=3"
+
+
+def test_the_page_says_whether_it_fits(make_config, tmp_path):
+    plan = plan_lib.make_plan(make_config(), TASKS["pretrain"])
+    assert plan["fits"] is None and plan["bytes_per_device"] == [plan["total_bytes"]]
+    text = plan_lib.describe(plan)
+    assert " fit" not in text and plan["pipeline"] is None and "Pipeline" not in text
+    path = tmp_path / "plan.json"
+    settings = {"plan": True, "plan_file": str(path)}
+    text = plan_lib.run(make_config(plan_device="1GB", **settings), TASKS["pretrain"])
+    assert "it fits" in text and json.loads(path.read_text())["fits"] is True
+    text = plan_lib.run(make_config(plan_device="1000", **settings), TASKS["pretrain"])
+    assert "WARNING" in text and "does not fit" in text and json.loads(path.read_text())["fits"] is False
+    # An evaluation has nothing to compute again.
+    config = make_config(plan=True, plan_device="1000", do_train=False, do_eval=True)
+    plan = plan_lib.make_plan(config, TASKS["pretrain"])
+    assert plan["fits"] is False and plan["fits_with"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["v100", "v100_logs", "tpu_v3_32", "tpu_v3_32_logs"])
+def test_the_mlperf_recipes_fit_their_devices(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    device = "v100-16gb" if "v100" in name else "tpu-v3-core"
+    words = [f"--flagfile=configs/mlperf_{name}.flags", "--plan", f"--plan_device={device}"]
+    config = flags.parse(words)
+    plan = plan_lib.make_plan(config, TASKS[config.task])
+    assert plan["fits"] and plan["fits_with"] is None
+    if config.recompute != "none":  # no more than it needs
+        less = flags.parse([*words, "--recompute=none"])
+        plan = plan_lib.make_plan(less, TASKS[less.task])
+        assert not plan["fits"] and plan["fits_with"] == f"--recompute={config.recompute}"
+
+
+def test_ipus_are_told_no_change_that_they_do_not_take(make_config):
+    pipeline = dict(distribution_strategy="ipu", pipeline_stages="emb / hid*2 / mlm+nsp", loss_scale="1")
+    batch = dict(train_batch_size=36, num_accumulation_steps=6, max_predictions_per_seq=2)
+    config = make_config({"num_hidden_layers": 2}, **pipeline, **batch, plan=True, plan_device="1000")
+    asked = []
+
+    def bytes_with(changed):
+        asked.append((changed.recompute, changed.num_accumulation_steps))
+        if changed.num_accumulation_steps % 6:
+            raise ConfigError("a grouped pipeline takes multiples of 6")
+        return [500 if changed.num_accumulation_steps == 36 else 2000]
+
+    found = plan_lib.capacity(config, 36, [2000], bytes_with)
+    assert found["fits_with"] == "--recompute=block --num_accumulation_steps=36"
+    assert "attention" not in [recompute for recompute, _ in asked]
+
+
+def test_the_hours_of_a_run_are_those_of_its_steps(make_config):
+    config = make_config(plan=True, measure=True, do_eval=True, num_eval_samples=16)
+    plan = plan_lib.make_plan(config, TASKS["pretrain"], lambda *_: [7.0, 2.0, 3.0])
+    measured = plan["measured"]
+    assert (measured["steps"], measured["step_secs"]) == (3, 3.0)
+    assert measured["sequences_per_sec"] == pytest.approx(8 / 3)
+    assert measured["train_secs"] == pytest.approx(20 * 3)
+    # An evaluation is forward passes, each a third of a step.
+    assert measured["eval_secs"] == pytest.approx(len(plan["eval_steps"]) * 16 / 8 * 3 / 3)
+    assert measured["total_secs"] == measured["train_secs"] + measured["eval_secs"]
+    assert measured["hours"] == pytest.approx(measured["total_secs"] / 3600)
+    text = plan_lib.describe(plan)
+    assert "not known" not in text
+    for told in ("measured step", "3 s, the median of 3", "2.667 sequences/s", "training 60.0 s"):
+        assert told in text, told
+    assert json.loads(json.dumps(plan)) == plan
+    plan = plan_lib.make_plan(make_config(plan=True), TASKS["pretrain"], lambda *_: pytest.fail("it ran"))
+    assert plan["measured"] is None and "--measure runs three steps here" in plan_lib.describe(plan)
+
+
+def test_real_steps_of_every_task_are_run_without_data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = tmp_path / "model.json"
+    model.write_text(json.dumps({**TINY, "num_hidden_layers": 1}))
+    steps = []
+    own = step_benchmark.make_step
+
+    def noted(*arguments):
+        run = own(*arguments)
+        return lambda: steps.append(run())
+
+    monkeypatch.setattr(step_benchmark, "make_step", noted)
+    shared = [f"--bert_config_file={model}", "--max_seq_length=32", "--distribution_strategy=one_device"]
+    shared += ["--plan", "--measure", "--num_gpus=0", "--kernels=plain"]
+    for task in (
+        ["--input_files=none.tfrecord", "--train_batch_size=4", "--pack_on_the_fly"],
+        ["--task=squad", "--train_file=none.json", "--predict_file=none.json", "--train_batch_size=4"],
+        ["--task=glue", "--glue_task=sst2", "--data_dir=none", "--train_batch_size=4"],
+    ):
+        steps.clear()
+        config = flags.parse([*shared, *task])
+        plan = plan_lib.make_plan(config, TASKS[config.task], step_benchmark.measure_steps)
+        assert len(steps) == 4 and plan["measured"]["step_secs"] > 0, task
+        # Only the data of fine-tuning say how many steps it has.
+        known = config.task == "pretrain"
+        assert (plan["measured"]["hours"] is not None) == (plan["train_steps"] is not None) == known
+        assert all(0 < loss < 100 for loss in steps), task
+    assert os.listdir(tmp_path) == ["model.json"]
+
+
+def test_the_program_measures_on_the_devices_of_the_run(tmp_path):
+    model, file = tmp_path / "model.json", tmp_path / "plan.json"
+    model.write_text(json.dumps(TINY))
+    done = programs.run(
+        "train.py", "--plan", "--measure", f"--bert_config_file={model}", "--use_synthetic_data",
+        "--max_seq_length=16", "--max_predictions_per_seq=3", "--train_batch_size=8",
+        "--distribution_strategy=mirrored", "--num_virtual_devices=2", "--plan_hosts=1,2", "--plan_gbps=10",
+        f"--plan_file={file}", "--num_steps_per_epoch=9",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(file.read_text())
+    assert plan["num_replicas"] == 2 and plan["scaling"]["source"] == "measure"
+    assert "measured run" in done.stdout and "Traceback" not in done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["model.json", "plan.json"]
+
+
+def test_what_this_process_cannot_run_is_refused(make_config):
+    workers = dict(distribution_strategy="multi_worker_mirrored", worker_hosts="a:1,b:1", task_index=0)
+    for settings, message in (
+        (dict(plan=False), "measure=True needs --plan"),
+        (dict(do_train=False, do_eval=True), "do_train=false has none. Drop --measure"),
+        (workers, "multi_worker_mirrored of 2 processes needs others.*--plan_hosts"),
+        (dict(distribution_strategy="ipu", pipeline_stages="1"), "distribution_strategy=ipu needs others"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            make_config(**{"plan": True, "measure": True, **settings})
+
+
+def test_settings_of_earlier_versions_are_refused_by_name_unless_unset(make_config):
+    assert make_config(machine_file=None, plan_all_reduce=None)
+    with pytest.raises(ConfigError, match="test: machine_file=a.json is of earlier versions. Now bert plan"):
+        make_config(machine_file="a.json")
+    with pytest.raises(ConfigError, match="--plan_all_reduce is of earlier versions. Now --plan_hosts"):
+        flags.parse(["--plan_all_reduce=tree"])

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import pathlib
 import re
 import shutil
 import subprocess
@@ -203,20 +204,6 @@ def test_an_interrupted_run_has_one_log(run_config, monkeypatch):
     assert keys(events)[-1] == "run_stop"
 
 
-def test_a_damaged_log_does_not_stop_a_run(run_config, monkeypatch):
-    config = run_config()
-    stop_after(monkeypatch, 15)
-    run(config)
-    log = f"{config.model_dir}/mllog.txt"
-    with open(log, "ab") as file:
-        file.write(
-            b':::MLLOG {"key": 3}\n:::MLLOG []\n:::MLLOG {"key": "block_start", "value": 1, "metadata":'
-            b' {"samples_count": 0}}\n\xff\xfe\n'
-        )
-    assert run(config).status == "finished"
-    assert [keys(events_of(config)).count(name) for name in ("run_stop", "block_start")] == [1, 3]
-
-
 def test_a_log_that_cannot_be_written_is_bad_input(run_config, tmp_path):
     with pytest.raises(ConfigError, match="--mllog_file="):
         run(run_config(mllog_file=str(tmp_path)))
@@ -226,33 +213,12 @@ def test_a_block_that_a_kill_cut_off_goes_on(run_config, monkeypatch):
     config = run_config()
     stop_after(monkeypatch, 15)
     run(config)
-    log = f"{config.model_dir}/mllog.txt"
-    with open(log, encoding="utf-8") as file:
-        lines = file.readlines()
-    with open(log, "w", encoding="utf-8") as file:
-        file.writelines(lines[:-2])  # neither block_stop nor run_stop
+    log = pathlib.Path(config.model_dir, "mllog.txt")
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:-2]))  # neither block_stop nor run_stop
     run(config)
     starts = [event["metadata"] for event in events_of(config) if event["key"] == "block_start"]
     assert [each["samples_count"] for each in starts] == [0, 80]
-
-
-def test_another_target_changes_nothing_of_a_run_that_is_over(run_config):
-    run(run_config(stop_threshold=0.99))
-    before = events_of(run_config())
-    with pytest.raises(ConfigError, match="stop_threshold 0.99 -> 0 is no more than the .* that is reached"):
-        run(run_config(stop_threshold=0.0))
-    assert events_of(run_config()) == before and before[-1]["metadata"]["status"] == "aborted"
-
-
-def test_an_evaluation_of_another_set_leaves_the_training_alone(run_config):
-    config = run_config()
-    run(config)
-    names = ("mllog.txt", "metrics.jsonl", "config.json", "command.txt")
-    before = [open(f"{config.model_dir}/{name}", "rb").read() for name in names]
-    run(config)  # it is over
-    run(run_config(do_train=False, num_eval_samples=4, steps_between_eval=None))
-    run(run_config(num_eval_samples=4))  # a run that is over, with another evaluation set
-    assert [open(f"{config.model_dir}/{name}", "rb").read() for name in names] == before
 
 
 def test_a_remote_log_is_there_before_the_end(run_config):
@@ -273,15 +239,6 @@ def test_other_settings_begin_a_new_log(run_config, monkeypatch, tmp_path):
     events = events_of(run_config())
     assert {event["key"]: event["value"] for event in events}["opt_base_learning_rate"] == 0.02
     assert keys(events).count("run_start") == 1
-
-
-def test_a_log_of_another_run_is_not_overwritten(run_config, tmp_path):
-    log = tmp_path / "logs/mine.txt"
-    run(run_config(mllog_file=str(log)))
-    first = log.read_bytes()
-    run(run_config(mllog_file=str(log), model_dir=str(tmp_path / "second")))
-    assert (tmp_path / "logs/mine-earlier-1.txt").read_bytes() == first
-    assert keys(mllog.read_events(str(log))).count("run_stop") == 1
 
 
 @pytest.mark.parametrize(
@@ -305,22 +262,13 @@ def test_the_page_cache_is_dropped(tmp_path):
     path.write_bytes(bytes(1 << 20))
     path.read_bytes()
     assert feeding.drop([str(path), str(tmp_path / "missing"), "gs://bucket/file"]) == 1
-    if _pages_in_memory(path) is None or _in_memory_filesystem(path):
+    pages = _output("fincore", "--noheadings", "--output", "PAGES", str(path))
+    if not pages or _output("stat", "-f", "-c", "%T", str(path)) in ("tmpfs", "ramfs", ""):
         pytest.skip("needs fincore and a file system on a disk")
-    assert _pages_in_memory(path) == 0
+    assert int(pages) == 0
 
 
 def _output(*command) -> str:
+    if shutil.which(command[0]) is None:
+        return ""
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-
-
-def _in_memory_filesystem(path) -> bool:
-    return _output("stat", "-f", "-c", "%T", str(path)) in ("tmpfs", "ramfs", "")
-
-
-def _pages_in_memory(path) -> int | None:
-    """Returns the pages of a file that the system has in memory, by util-linux' fincore; None where that is
-    missing."""
-    if shutil.which("fincore") is None:
-        return None
-    return int(_output("fincore", "--noheadings", "--output", "PAGES", str(path)))

@@ -165,12 +165,13 @@ def test_the_files_and_what_the_report_says_of_them(step, tmp_path):
     head = {"steps": [1, 3], "devices": ["CPU:0"]}
     told = {"secs_per_step": 0.5, "trace": "x"}
     tables.write_times(str(tmp_path), head | told, tables.add_up(step, own, 2))
-    tables.write_memory(str(tmp_path), head, tables.memories(step, own, ["layer_1"]), {"layer_1": (40, 60)})
-    times, memory = report.profile_sections(str(tmp_path))
-    names = [bar.name for bar in times.content["bars"]]
+    sizes = [{"part": "layer_1", "weights_bytes": 40, "slots_bytes": 60}]
+    tables.write_memory(str(tmp_path), head, tables.memories(step, own, ["layer_1"]), sizes)
+    found = report.profile_tables(str(tmp_path))
+    names = [name for name, _, _ in found["times"]["bars"]["bars"]]
     assert len(names) == 3 and "matrix products" in names
-    assert "layer_1, backward ran" in memory.note and len(memory.content["bars"]) == 1
+    assert "layer_1, backward ran" in found["memory"]["note"] and len(found["memory"]["bars"]["bars"]) == 1
     assert (tmp_path / "profile_operations.csv").read_text().startswith("kind,part,pass,name,type,")
     (tmp_path / "profile.json").write_text("{")
     (tmp_path / "profile_memory.json").write_text('{"allocators": []}')
-    assert report.profile_sections(str(tmp_path)) == []
+    assert report.profile_tables(str(tmp_path)) == {}

@@ -45,27 +45,11 @@ def test_a_line_holds_split_step_samples_and_the_values(tmp_path):
     writer.write("eval", np.int64(7), values)
     whole = '{"split": "eval", "step": 7, "samples": 56, "loss": 0.5, "mlm_accuracy": 0.25}\n'
     assert path.read_text() == whole
-    numbers = {
-        "loss": float("nan"),
-        "nsp_loss": np.float32("inf"),
-        "mlm_loss": tf.constant(-np.inf),
-        "x": None,
-    }
+    numbers = {"loss": float("nan"), "a": np.float32("inf"), "b": tf.constant(-np.inf), "c": None}
     writer.write("train", 1, numbers)
     writer.close()
     record = json.loads(path.read_text().removeprefix(whole), parse_constant=pytest.fail)
     assert [record[name] for name in numbers] == [None] * 4
-
-
-def test_a_resumed_run_leaves_the_lines_of_one_that_was_not_interrupted(tmp_path):
-    write_steps(tmp_path / "whole", range(1, 9))
-    write_steps(tmp_path / "resumed", range(1, 7))
-    with open(tmp_path / "resumed" / "metrics.jsonl", "ab") as file:
-        file.write(b'{"split": "train", "step": 7, "lo')
-    write_steps(tmp_path / "resumed", range(5, 9), resume_step=4)
-    whole, resumed = (tmp_path / name / "metrics.jsonl" for name in ("whole", "resumed"))
-    assert resumed.read_bytes() == whole.read_bytes()
-    assert sorted(path.name for path in (tmp_path / "resumed").iterdir()) == ["metrics.jsonl", "tensorboard"]
 
 
 def test_lines_beyond_the_resumed_step_and_half_lines_go(tmp_path):
@@ -91,14 +75,6 @@ def test_damaged_lines_are_skipped(tmp_path):
     assert read_metrics(str(tmp_path / "nothing.jsonl")) == []
     write_steps(tmp_path, [3], resume_step=2)
     assert len((tmp_path / "metrics.jsonl").read_bytes().splitlines()) == 2
-
-
-def test_an_untouched_file_is_not_rewritten(tmp_path):
-    write_steps(tmp_path, [1, 2])
-    before = (tmp_path / "metrics.jsonl").stat()
-    write_steps(tmp_path, [], resume_step=2)
-    after = (tmp_path / "metrics.jsonl").stat()
-    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
 
 def test_filesystems_that_do_not_append():
@@ -296,7 +272,6 @@ def test_exit_codes():
         (3, "failed", {}),
         (4, "failed", {"peer_lost": True}),
         (130, "interrupted", {"signal": 2}),
-        (143, "interrupted", {"signal": 15}),
     ):
         assert make_result(status=status, **more).exit_code == code
     with pytest.raises(ValueError, match="'stopped' is not one of success"):
@@ -370,12 +345,6 @@ def test_picture_of_odd_runs():
             assert plots_lib.render(plots_lib.plot_charts(found), "png").startswith(b"\x89PNG"), name
 
 
-def test_long_runs_are_thinned():
-    axes, _ = picture_of(fake_metrics(50_000, 1, with_eval=False))
-    assert max(len(line.get_xdata()) for each in axes.values() for line in each.lines) <= 1500
-    assert axes["Loss"].lines[-1].get_xdata()[-1] == 50_000
-
-
 def test_a_saved_picture_takes_target_and_baseline_from_the_result(tmp_path):
     save_metrics(tmp_path, fake_metrics())
     result_lib.write_result(str(tmp_path), make_result())
@@ -407,24 +376,20 @@ def fake_variables(layers):
 
 def test_parameter_table_folds_layers():
     rows = summary_lib.parameter_table(fake_variables(24))
+    layer = "bert/encoder/layer_{0..23}"
     assert [(row.name, row.shape, row.tensors, row.parameters) for row in rows] == [
         ("bert/embeddings/word_embeddings", (100, 8), 1, 800),
-        ("bert/encoder/layer_{0..23}/attention/self/{query,key,value}/kernel", (8, 8), 72, 4608),
-        ("bert/encoder/layer_{0..23}/attention/self/{query,key,value}/bias", (8,), 72, 576),
-        ("bert/encoder/layer_{0..23}/output/dense/kernel", (16, 8), 24, 3072),
-        ("bert/encoder/layer_{0..23}/output/LayerNorm/{gamma,beta}", (8,), 48, 384),
+        (f"{layer}/attention/self/{{query,key,value}}/kernel", (8, 8), 72, 4608),
+        (f"{layer}/attention/self/{{query,key,value}}/bias", (8,), 72, 576),
+        (f"{layer}/output/dense/kernel", (16, 8), 24, 3072),
+        (f"{layer}/output/LayerNorm/{{gamma,beta}}", (8,), 48, 384),
         ("cls/seq_relationship/output_bias", (2,), 1, 2),
         ("step", (), 1, 1),
     ]
     assert sum(row.bytes for row in rows) == 4 * sum(row.parameters for row in rows)
-
-
-def test_parameter_table_as_text():
-    lines = summary_lib.format_parameter_table(summary_lib.parameter_table(fake_variables(2))).splitlines()
-    assert lines[0] == "bert/embeddings/word_embeddings                                    [100, 8]  x1  800"
-    assert lines[1] == "bert/encoder/layer_{0..1}/attention/self/{query,key,value}/kernel  [8, 8]    x6  384"
-    assert lines[-1] == "21 tensors, 1,523 parameters, 0.0 MB"
-    assert summary_lib.format_parameter_table([]) == "0 tensors, 0 parameters, 0.0 MB"
+    lines = summary_lib.format_parameter_table(rows[:2]).splitlines()
+    assert lines[0].split() == ["bert/embeddings/word_embeddings", "[100,", "8]", "x1", "800"]
+    assert lines[-1] == "73 tensors, 5,408 parameters, 0.0 MB"
 
 
 def test_parameter_table_folds_only_what_is_equal():
@@ -432,8 +397,6 @@ def test_parameter_table_folds_only_what_is_equal():
     rows = summary_lib.parameter_table([variable(name, size) for name, size in names.items()])
     expected = [("a/layer_{0..1,3}/w", 3), ("a/layer_2/w", 1), ("b/pooler/w", 1), ("c", 1)]
     assert [(row.name, row.tensors) for row in rows] == expected
-    real = [
-        tf.Variable(tf.zeros([2, 3], dtype), name=f"w_{dtype.name}") for dtype in (tf.float32, tf.float16)
-    ]
+    real = [tf.Variable(tf.zeros([2, 3], kind), name=f"w_{kind.name}") for kind in (tf.float32, tf.float16)]
     found = [(row.name, row.bytes) for row in summary_lib.parameter_table(real)]
     assert found == [("w_float32", 24), ("w_float16", 12)]

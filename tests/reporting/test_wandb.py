@@ -2,9 +2,7 @@
 
 import logging as standard_logging
 import pathlib
-import struct
 import sys
-import time
 import types
 
 import pytest
@@ -13,14 +11,6 @@ from official.graphcore.log_style import Tags
 from official.io.errors import ConfigError
 from official.reporting import wandb_run as wandb_lib
 from official.reporting.callback import Evaluation, Start
-
-
-@pytest.fixture
-def offline(monkeypatch, make_config):
-    """Returns a configuration of an offline run."""
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    return make_config(wandb=True, wandb_name="some-project/")
 
 
 def train(config, steps, status="finished"):
@@ -33,131 +23,33 @@ def train(config, steps, status="finished"):
     values = {"samples": 8 * last, "loss": 2.5, "mlm_accuracy": 0.25}
     run.on_evaluation(Evaluation(last, 8 * last, 16, values, "mlm_accuracy", target=None, secs=1.0))
     if status:
-        result = {
-            "status": status,
-            "step": last,
-            "eval_accuracy": 0.25,
-            "target": None,
-            "config": {"seed": 1},
-        }
-        run.on_result(status, result)
+        numbers = {"step": last, "eval_accuracy": 0.25, "target": None}
+        run.on_result(status, {"status": status, "config": {"seed": 1}, **numbers})
     run.close()
 
 
-def read_wandb_file(path):
-    """Returns {kind: [records]} of a .wandb file, whose end W&B's own process may write a moment after it has
-    said that it is done."""
-    deadline = time.monotonic() + 20
-    while "exit" not in (records := parse_wandb_file(path)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return records
-
-
-def parse_wandb_file(path):
-    """Returns {kind: [records]}."""
-    from wandb.proto import wandb_internal_pb2
-
-    records = {}
-    for data in leveldb_records(path.read_bytes()):
-        record = wandb_internal_pb2.Record.FromString(data)
-        records.setdefault(record.WhichOneof("record_type"), []).append(record)
-    return records
-
-
-def leveldb_records(content):
-    """Yields the records of a log of LevelDB, which a .wandb file is after its first 7 bytes: blocks of 32
-    KiB, in them pieces of (checksum, length, kind), the kinds 1 for a whole record, 2, 3, 4 for its first,
-    middle and last pieces."""
-    position, record = 7, b""
-    while position + 7 <= len(content):
-        if 32768 - position % 32768 < 7:  # no room for the head of a piece
-            position += 32768 - position % 32768
-            continue
-        _, length, kind = struct.unpack("<IHB", content[position : position + 7])
-        record += content[position + 7 : position + 7 + length]
-        position += 7 + length
-        if kind in (0, 1, 4):
-            if kind:
-                yield record
-            record = b""
-
-
-def values_of(items):
-    return {item.key or "/".join(item.nested_key): item.value_json for item in items}
-
-
-def offline_files(model_dir):
-    return sorted(pathlib.Path(model_dir).glob("wandb/offline-run-*/*.wandb"))
-
-
-def test_an_offline_run_holds_the_values_over_the_step(offline, capfd):
-    train(offline, [1, 2, 5])
-    (path,) = offline_files(offline.model_dir)
-    records = read_wandb_file(path)
-    lines = [values_of(record.history.item) for record in records["history"]]
-    names = ("step", "samples", "train/loss", "eval/mlm_accuracy")
-    assert [tuple(line.get(name) for name in names) for line in lines] == [
-        ("1", "8", "10", None),
-        ("2", "16", "5", None),
-        ("5", "40", "2", None),
-        ("5", "40", None, "0.25"),
-    ]
-    assert lines[0]["train/learning_rate"] == "0.001"
-    assert not {"train/loss_scale", "train/samples"} & lines[0].keys()
-    steps = {each.metric.name or each.metric.glob_name: each.metric.step_metric for each in records["metric"]}
-    assert steps["train/*"] == steps["eval/*"] == "step"
-    run = records["run"][0].run
-    assert (run.project, run.display_name) == ("some-project", "run")
-    config = values_of(run.config.update)
-    names = ("train_batch_size", "model.hidden_size", "optimizer_type")
-    assert [config[name] for name in names] == ["8", "32", '"lamb"']
-    summary = {}
-    for record in records["summary"]:
-        summary |= values_of(record.summary.update)
-    assert summary["status"] == '"finished"' and summary["eval_accuracy"] == "0.25"
-    assert "config" not in summary
-    assert records["exit"][0].exit.exit_code == 0
+def test_the_package_itself_keeps_an_offline_run_that_a_later_process_goes_on_with(
+    monkeypatch, make_config, capfd
+):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    config = make_config(wandb=True, wandb_name="some-project/")
+    train(config, [1, 2, 3, 4], status=None)  # crashed
+    first_id = pathlib.Path(config.model_dir, wandb_lib.ID_FILE_NAME).read_text().strip()
+    train(config, [3, 4, 5])
+    files = sorted(pathlib.Path(config.model_dir).glob("wandb/offline-run-*/*.wandb"))
+    assert len(files) == 2 and all(first_id in file.name for file in files)
+    names = (b"train/loss", b"eval/mlm_accuracy", b"some-project", b"model.hidden_size")
+    assert all(name in file.read_bytes() for file in files for name in names)
     assert "wandb" not in "".join(capfd.readouterr()).replace("wandb sync", "").replace("/wandb/", "")
-
-
-def test_the_tags_of_graphcores_program_are_beside_ours(offline, make_config):
-    config = make_config(wandb=True, log_style="graphcore", num_steps_per_epoch=20)
-    run = wandb_lib.WandbRun(config, Tags(config))
-    run.on_compiling(1, 1, 7.5)
-    run.on_start(Start(0, 0, 10, (), 0.0, False))
-    run.on_interval(5, {"samples": 40, "loss": 3.0, "mlm_loss": 2.5, "mlm_accuracy": 0.25})
-    run.on_result("finished", {"status": "finished"})
-    run.close()
-    (path,) = offline_files(offline.model_dir)
-    records = read_wandb_file(path)
-    first, second = (values_of(record.history.item) for record in records["history"])
-    assert (first["step"], first["poplar/compile_time"]) == ("0", "7.5")
-    names = ("step", "epoch", "loss/MLM", "train/mlm_loss", "accuracy/MLM", "samples")
-    assert [second[name] for name in names] == ["5", "0.25", "2.5", "2.5", "0.25", "40"]
-    metrics = {record.metric.glob_name: record.metric.step_metric for record in records["metric"]}
-    assert metrics["loss/*"] == metrics["train/*"] == "step"
-    assert records["run"][0].run.project == "tf-bert"
-
-
-def test_a_resumed_process_goes_on_with_the_same_run(offline):
-    train(offline, [1, 2, 3, 4], status=None)  # crashed
-    kept = pathlib.Path(offline.model_dir, wandb_lib.ID_FILE_NAME)
-    first_id = kept.read_text()
-    train(offline, [3, 4, 5], status="aborted")
-    assert kept.read_text() == first_id
-    records = [read_wandb_file(path) for path in offline_files(offline.model_dir)]
-    assert {record["run"][0].run.run_id for record in records} == {first_id.strip()}
-    steps = [[values_of(line.history.item)["step"] for line in record["history"]] for record in records]
-    assert sorted(steps) == [["1", "2", "3", "4", "4"], ["3", "4", "5", "5"]]
-    assert [record["exit"][0].exit.exit_code for record in records] == [1, 1]
 
 
 @pytest.fixture
 def fake(monkeypatch):
     """Returns a stand-in for the package whose `run` the test may break."""
     run = types.SimpleNamespace(id="x", url="https://example.invalid/x", dir="d", summary={})
-    run.logged, run.codes = [], []
-    run.define_metric = lambda *_, **__: None
+    run.logged, run.codes, run.metrics = [], [], {}
+    run.define_metric = lambda name, step_metric=None: run.metrics.update({name: step_metric})
     run.log, run.finish = run.logged.append, lambda exit_code: run.codes.append(exit_code)
 
     def init(**arguments):
@@ -174,6 +66,38 @@ def fake(monkeypatch):
 
 def fail(*_, **__):
     raise ConnectionError("no\nnetwork")
+
+
+def test_values_are_sent_over_the_step(fake, make_config):
+    train(make_config(wandb=True, wandb_name="some-project/"), [1, 2, 5])
+    names = ("step", "samples", "train/loss", "eval/mlm_accuracy")
+    assert [tuple(line.get(name) for name in names) for line in fake.run.logged] == [
+        (1, 8, 10, None),
+        (2, 16, 5, None),
+        (5, 40, 2, None),
+        (5, 40, None, 0.25),
+    ]
+    assert fake.run.logged[0]["train/learning_rate"] == 1e-3
+    assert not {"train/loss_scale", "train/samples"} & fake.run.logged[0].keys()
+    assert fake.run.metrics == {"step": None, "train/*": "step", "eval/*": "step"}
+    assert (fake.arguments["project"], fake.arguments["name"]) == ("some-project", "run")
+    expected = {"train_batch_size": 8, "model.hidden_size": 32, "optimizer_type": "lamb"}
+    assert expected.items() <= fake.arguments["config"].items()
+    assert fake.run.summary == {"status": "finished", "step": 5, "eval_accuracy": 0.25}
+
+
+def test_the_tags_of_graphcores_program_are_beside_ours(fake, make_config):
+    config = make_config(wandb=True, log_style="graphcore", num_steps_per_epoch=20)
+    run = wandb_lib.WandbRun(config, Tags(config))
+    run.on_compiling(1, 1, 7.5)
+    run.on_start(Start(0, 0, 10, (), 0.0, False))
+    run.on_interval(5, {"samples": 40, "loss": 3.0, "mlm_loss": 2.5, "mlm_accuracy": 0.25})
+    first, second = fake.run.logged
+    assert first == {"step": 0, "poplar/compile_time": 7.5}
+    expected = {"step": 5, "epoch": 0.25, "loss/MLM": 2.5, "train/mlm_loss": 2.5, "accuracy/MLM": 0.25}
+    assert (expected | {"samples": 40}).items() <= second.items()
+    assert fake.run.metrics["loss/*"] == fake.run.metrics["train/*"] == "step"
+    assert fake.arguments["project"] == "tf-bert"
 
 
 def test_a_failure_during_the_run_is_one_warning(fake, make_config, caplog):

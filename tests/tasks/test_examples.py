@@ -112,10 +112,3 @@ def test_the_surest_mistakes_come_first():
         item["facts"]
         for item in examples.far_scores((["a", "b"],), np.array([1.0, 2.0]), np.array([1.5, 5.0]))
     ] == [[["predicted", "2.00"], ["score", "5.00"]], [["predicted", "1.00"], ["score", "1.50"]]]
-
-
-def test_examples_are_spread_over_all():
-    assert examples.evenly(range(100), 4) == [0, 25, 50, 75] and examples.evenly([1, 2], 4) == [1, 2]
-    assert examples.group("t", "n", []) == [] and examples.group("t", "n", [1]) == [
-        {"title": "t", "note": "n", "items": [1]}
-    ]

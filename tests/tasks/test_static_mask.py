@@ -82,19 +82,3 @@ def test_other_records_are_refused(make_config, records, kind):
     task = PretrainingTask(make_config(**SIZES, input_files=records(kind), static_mask=True))
     with pytest.raises(ConfigError, match=f"--input_files holds {kind} ones: .*Write them with --remask"):
         task.find_data()
-
-
-@pytest.mark.parametrize(
-    "settings,message",
-    [
-        (dict(pack_on_the_fly=True), "pack_on_the_fly joins them"),
-        (dict(model=dict(block_type="groupbert")), "which block_type=groupbert looks at"),
-        (
-            dict(task="glue", glue_task="cola", max_predictions_per_seq=20),
-            "static_mask=True needs --task=pretrain",
-        ),
-    ],
-)
-def test_contradictions_are_refused(make_config, settings, message):
-    with pytest.raises(ConfigError, match=message):
-        make_config(static_mask=True, **settings)

@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from official.data.pipeline import TrainingOrder
 from official.distribution.strategy import with_length_buckets
-from official.io.errors import ConfigError
 from official.tasks import TASKS
 from tests.run_folders import run
 from tests.tasks.test_packed_fine_tuning import (
@@ -86,8 +85,3 @@ def test_rows_that_fill_up_a_batch_are_one_token(squad):
 def test_batches_are_of_all_lengths_unless_others_are_asked_for(squad, settings, expected):
     config = squad(unpad=True, **settings)
     assert with_length_buckets(config, tf.distribute.OneDeviceStrategy("/cpu:0")).length_buckets == expected
-
-
-def test_packed_rows_are_refused(squad):
-    with pytest.raises(ConfigError, match="pack fills rows with several. Drop one"):
-        squad(unpad=True, pack=True)

@@ -82,25 +82,11 @@ def optimizer_without_compiler(config, strategy, rank: int) -> str:
 
 
 def main(rank: int, hosts: str, records: str) -> None:
-    settings = dict(
-        model={**TINY, "num_hidden_layers": 1},
-        model_dir="unused",
-        input_files=records,
-        max_seq_length=16,
-        max_predictions_per_seq=3,
-        train_batch_size=8,
-        num_steps_per_epoch=20,
-        warmup_steps=0,
-        learning_rate=1e-3,
-        optimizer_type="lamb",
-        dtype="bf16",
-        loss_scale="dynamic",
-        num_gpus=0,
-        distribution_strategy="multi_worker_mirrored",
-        worker_hosts=hosts,
-        task_index=rank,
-        peer_timeout_secs=120,
-    )
+    settings = dict(model={**TINY, "num_hidden_layers": 1}, model_dir="unused", input_files=records)
+    settings |= dict(max_seq_length=16, max_predictions_per_seq=3, train_batch_size=8, num_steps_per_epoch=20)
+    settings |= dict(warmup_steps=0, learning_rate=1e-3, optimizer_type="lamb", dtype="bf16", num_gpus=0)
+    settings |= dict(loss_scale="dynamic", distribution_strategy="multi_worker_mirrored", task_index=rank)
+    settings |= dict(worker_hosts=hosts, peer_timeout_secs=120)
     config = build_config([("test", settings)])
     strategy = strategy_lib.make_strategy(config)
     of_type = {name: replaced(config, allreduce_dtype=name) for name in ("float32", "bfloat16", "float16")}

@@ -10,7 +10,6 @@ from official.data.pipeline import TrainingOrder
 from official.distribution.batch_plan import BatchPlan
 from official.reporting.callback import Callback
 from official.training import callbacks, evaluate, feeding
-from official.training.strategy_loop import Loop
 from tests.run_folders import run
 from tests.training.test_training import make_loop
 
@@ -82,18 +81,6 @@ def test_an_observer_that_fails_keeps_the_end_from_nobody(make_config, recorder,
     with pytest.raises(Exception, match="disk"):
         run(make_config(**SMALL))
     assert recorder.names[-2:] == ["on_end", "close"]
-
-
-def test_an_error_ends_the_training_as_failed(make_config, recorder, monkeypatch):
-    def fail(self):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Loop, "_save", fail)
-    with pytest.raises(KeyboardInterrupt):
-        run(make_config(**SMALL))
-    assert (
-        recorder.names[-2:] == ["on_end", "close"] and recorder.arguments("on_end")[0][0].status == "failed"
-    )
 
 
 # ------------------------------------------------------------------------------------------------------------

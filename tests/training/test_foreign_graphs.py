@@ -8,29 +8,12 @@ from official.tasks import TASKS
 from official.training import run as runner
 
 # Of a graph that is small: what every configuration is reduced to.
-SIZES = dict(
-    vocab_size=64,
-    hidden_size=32,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=128,
-    max_position_embeddings=16,
-)
-SETTINGS = dict(
-    max_seq_length=16,
-    train_batch_size=4,
-    num_accumulation_steps=2,
-    num_steps_per_epoch=2,
-    num_train_epochs=1,
-    stop_steps=1,
-    steps_per_loop=1,
-    warmup_steps=1.0,
-    warmup_proportion=None,
-    use_synthetic_data=True,
-    do_train=True,
-    distribution_strategy="one_device",
-    deterministic=False,
-)
+SIZES = dict(vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=128)
+SIZES |= dict(max_position_embeddings=16)
+SETTINGS = dict(max_seq_length=16, train_batch_size=4, num_accumulation_steps=2, num_steps_per_epoch=2)
+SETTINGS |= dict(num_train_epochs=1, stop_steps=1, steps_per_loop=1, warmup_steps=1.0, warmup_proportion=None)
+SETTINGS |= dict(use_synthetic_data=True, do_train=True, distribution_strategy="one_device")
+SETTINGS |= dict(deterministic=False)
 NO_FILES = (
     "input_files eval_files train_file predict_file data_dir vocab_file do_lower_case fit_vocabulary"
     " init_checkpoint do_eval do_predict predict_epochs checkpoint_every_steps"
@@ -49,19 +32,12 @@ def graph_of(name: str) -> tuple:
     return (values["task"], *kinds, bool(values.get("max_sequences_per_pack")))
 
 
-def graph_and_update_of(name: str) -> tuple:
-    values = settings_of(name)
-    updates = "optimizer_type bias_correction lr_schedule clip_scope glue_task".split()
-    return (*graph_of(name), *(values.get(key) for key in updates))
-
-
 def one_of_each(key) -> list[str]:
     """Returns the first configuration of each graph."""
     return list({key(name): name for name in sorted(configs.theirs(), reverse=True)}.values())
 
 
 QUICK = one_of_each(graph_of)
-SLOW = sorted(set(one_of_each(graph_and_update_of)) - set(QUICK))
 
 
 def run_a_step(name: str, folder) -> None:
@@ -80,12 +56,6 @@ def run_a_step(name: str, folder) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_one_of_each_graph_runs_a_step(name, tmp_path):
-    run_a_step(name, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SLOW)
-def test_one_of_each_graph_and_update_runs_a_step(name, tmp_path):
     run_a_step(name, tmp_path)
 
 

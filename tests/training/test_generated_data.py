@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from official.data.pipeline import TrainingOrder
-from official.io.errors import ConfigError
 from official.tasks import TASKS
 from official.training import run as runner
 from official.training.strategy_loop import Loop
@@ -33,13 +32,6 @@ def test_generated_records_go_through_the_input_pipeline(make_config):
     with open(os.path.join(config.model_dir, "config.json"), encoding="utf-8") as file:
         saved = json.load(file)
     assert saved["generated_data"] and saved["input_files"] is None  # what was asked for
-
-
-def test_generated_records_may_be_packed(make_config):
-    model = dict(num_hidden_layers=1)
-    settings = dict(max_sequences_per_pack=3, pack_on_the_fly=True, stop_steps=5, max_seq_length=32)
-    result = run(make_config(model, generated_data=True, use_synthetic_data=False, **settings))
-    assert result.sequences_per_row > 1
 
 
 def test_files_that_are_given_are_not_read(make_config):
@@ -89,12 +81,6 @@ def test_a_held_batch_stays_the_same_and_is_shared_out(make_config):
     assert parts[0][0].shape == (4, 16) and not np.array_equal(*parts[0])
 
 
-def test_the_wait_for_the_host_is_a_share(make_config, record_files):
-    config = make_config(**SMALL, input_files=record_files(), log_style="graphcore")
-    run(config)
-    assert all(0 <= line["host_wait_share"] <= 1 for line in lines_of(config))
-
-
 def test_how_a_run_is_told_changes_no_bit_of_it(make_config, tmp_path):
     lines = []
     for style in ("plain", "graphcore"):
@@ -110,13 +96,6 @@ def test_an_evaluation_alone_compiles_no_training(make_config, record_files):
     run(make_config(**SMALL, **files))
     evaluates = dict(do_train=False, do_eval=True, num_eval_samples=16, num_accumulation_steps=7)
     assert run(make_config(**SMALL, **files, **evaluates)).status == "finished"
-
-
-def test_a_run_that_is_over_compiles_no_training(make_config, monkeypatch):
-    config = make_config(**SMALL, device_warmup=True)
-    run(config)
-    monkeypatch.setattr(Loop, "_compile_training", None)
-    assert run(config).status == "finished"
 
 
 def test_what_is_only_compiled_leaves_nothing_behind(make_config, tmp_path, monkeypatch):
@@ -139,17 +118,3 @@ def test_only_compiling_looks_at_files_that_are_there(make_config, record_files)
 def test_only_compiling_does_not_need_a_folder(make):
     config = make("glue", glue_task="rte", compile_only=True, vocab_file="/not/there", model_dir="")
     assert "updates" in runner.compile_only(config, TASKS["glue"])
-
-
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        (dict(generated_data=True, synthetic_input=True), "generated_data excludes synthetic_input"),
-        (dict(generated_data=True), "generated_data excludes use_synthetic_data"),
-        (dict(compile_only=True, do_train=False, do_eval=True), "compile_only=True needs --do_train"),
-        (dict(log_style="poplar"), "log_style='poplar' is not one of plain, graphcore"),
-    ],
-)
-def test_settings_that_exclude_each_other(make_config, settings, message):
-    with pytest.raises(ConfigError, match=message):
-        make_config(**settings)

@@ -11,14 +11,13 @@ import pytest
 import tensorflow as tf
 
 from official.config import ConfigError, replaced
-from official.distribution import backends
 from official.distribution import strategy as strategy_lib
 from official.optimization import replica_step
 from official.optimization.train_state import LossScale
 from tests.conftest import ROOT
 from tests.distribution.test_processes import free_ports
 from tests.training import joined_program
-from tests.training.test_training import make_loop, replicas, run_steps, train, values
+from tests.training.test_training import make_loop, replicas, run_steps, slow, train, values
 
 DTYPES = ("bfloat16", "float16")
 CLIPPED = dict(clip_scope="micro_batch", loss_normalization="local")
@@ -82,13 +81,10 @@ def test_float16_sends_the_gradient_times_the_loss_scale_and_nothing_larger(make
     [
         dict(allreduce_dtype="bfloat16", dtype="bf16"),
         dict(allreduce_dtype="float16", loss_scale="dynamic", num_accumulation_steps=2, **CLIPPED),
-        pytest.param(dict(allreduce_dtype="float16", dtype="fp16"), marks=pytest.mark.slow),
-        pytest.param(
-            dict(allreduce_dtype="bfloat16", explicit_allreduce=True, allreduce_bytes_per_pack=5000),
-            marks=pytest.mark.slow,
-        ),
+        slow(dict(allreduce_dtype="float16", dtype="fp16")),
+        slow(dict(allreduce_dtype="bfloat16", explicit_allreduce=True, allreduce_bytes_per_pack=5000)),
     ],
-    ids=["bf16", "clipped micro batches", "fp16", "packs"],
+    ids=str,
 )
 def test_weights_are_those_of_float32_sums_to_rounding(make_config, settings):
     shared = {**replicas(2), **settings, "learning_rate": 1e-3}
@@ -133,14 +129,9 @@ def ancestors(operations) -> set:
 
 @pytest.mark.parametrize("dtype,micro_batches", [("float32", 2), ("bfloat16", 1)])
 def test_the_packs_of_the_last_layers_do_not_wait_for_the_first_layers(make_config, dtype, micro_batches):
-    config = make_config(
-        dict(num_hidden_layers=3),
-        **replicas(2, None),
-        explicit_allreduce=True,
-        allreduce_bytes_per_pack=5000 * tf.as_dtype(dtype).size,
-        allreduce_dtype=dtype,
-        num_accumulation_steps=micro_batches,
-    )
+    packs = dict(explicit_allreduce=True, allreduce_bytes_per_pack=5000 * tf.as_dtype(dtype).size)
+    settings = dict(allreduce_dtype=dtype, num_accumulation_steps=micro_batches, **replicas(2, None))
+    config = make_config(dict(num_hidden_layers=3), **packs, **settings)
     loop = make_loop(config)
     gradients = replica_step.make_replica_gradients(config, loop.task, loop.state, micro_batches)
     step = tf.function(lambda batch: loop.strategy.run(gradients, args=(batch,)), autograph=False)
@@ -154,54 +145,27 @@ def test_the_packs_of_the_last_layers_do_not_wait_for_the_first_layers(make_conf
     assert needed == sorted(needed) and len(set(needed)) > 2, needed
 
 
-@pytest.mark.parametrize(
-    "settings,message",
-    [
-        (dict(distribution_strategy="one_device"), "mirrored .*received one_device"),
-        (dict(distribution_strategy="pipeline", pipeline_stages="a"), "received pipeline"),
-        (dict(**replicas(2), allreduce_dtype="float16"), "needs a loss scale.*--loss_scale=dynamic"),
-        (dict(distribution_strategy="tpu", allreduce_dtype="float16"), "Use --allreduce_dtype=bfloat16"),
-    ],
-)
-def test_where_it_means_nothing_it_is_refused(make_config, settings, message):
-    with pytest.raises(ConfigError, match=message):
-        make_config(**{"allreduce_dtype": "bfloat16", **settings})
-
-
-@pytest.mark.parametrize(
-    "strategy,other", [("mirrored", "hierarchical_copy"), ("multi_worker_mirrored", "ring")]
-)
-def test_nccl_does_not_add_up_bfloat16(make_config, strategy, other):
-    hosts = dict(worker_hosts="a:1,b:1", task_index=0) if strategy == "multi_worker_mirrored" else {}
-    config = make_config(distribution_strategy=strategy, allreduce_dtype="bfloat16", **hosts)
-    with pytest.raises(ConfigError, match=f"adds up with NCCL.*--all_reduce_alg={other}"):
-        backends.check_allreduce_dtype(config, on_gpus=True)
-    backends.check_allreduce_dtype(config, on_gpus=False)
-    backends.check_allreduce_dtype(replaced(config, all_reduce_alg=other), on_gpus=True)
-
-
-def test_one_replica_is_told_that_it_changes_nothing(make_config, monkeypatch):
-    told: list = []
-    monkeypatch.setattr(strategy_lib.logging, "info", lambda text, *values: told.append(text % values))
-    strategy_lib.make_strategy(
-        make_config(distribution_strategy="mirrored", num_gpus=0, allreduce_dtype="bfloat16")
-    )
-    assert any("--allreduce_dtype=bfloat16 changes nothing: there is one replica" in line for line in told)
+def test_nccl_does_not_add_up_bfloat16(make_config):
+    hosts = dict(worker_hosts="a:1,b:1", task_index=0)
+    for strategy, other, more in (
+        ("mirrored", "hierarchical_copy", {}),
+        ("multi_worker_mirrored", "ring", hosts),
+    ):
+        config = make_config(distribution_strategy=strategy, allreduce_dtype="bfloat16", **more)
+        with pytest.raises(ConfigError, match=f"adds up with NCCL.*--all_reduce_alg={other}"):
+            strategy_lib.check_all_reduce(config, on_gpus=True)
+        strategy_lib.check_all_reduce(config, on_gpus=False)
+        strategy_lib.check_all_reduce(replaced(config, all_reduce_alg=other), on_gpus=True)
 
 
 def joined(records: str) -> list[dict]:
     """Returns what each of two processes has found."""
     hosts = ",".join(f"localhost:{port}" for port in free_ports(2))
     command = [sys.executable, "-m", "tests.training.joined_program"]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     processes = [
-        subprocess.Popen(
-            [*command, str(rank), hosts, records],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        subprocess.Popen([*command, str(rank), hosts, records], cwd=ROOT, env=environment, **pipes)
         for rank in range(2)
     ]
     outputs = [process.communicate(timeout=240) for process in processes]

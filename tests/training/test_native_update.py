@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.modeling import stages as copies_lib
 from official.optimization.optimizers import NativeOptimizer
-from official.training import resume
+from official.training import resume, run_lock
 from tests.run_folders import assert_resumes, assert_same_state, run, state_of
 from tests.training.test_training import make_loop, replicas, run_steps, train, values
 
@@ -44,7 +43,7 @@ def slow(**settings):
         slow(dtype="fp16"),
         slow(dtype="fp32", **replicas(2)),
     ],
-    ids=["replicas", "bf16", "accumulated", "recomputed", "fp16", "fp32"],
+    ids=str,
 )
 def test_steps_are_those_of_tensorflow(make_config, settings):
     shared = dict(model=DROPOUT, learning_rate=1e-3) | settings
@@ -56,10 +55,10 @@ def test_steps_are_those_of_tensorflow(make_config, settings):
         # A weight is a bf16 number in a product: where rounding differs, so does all behind it, slightly.
         tolerance = 2e-6 if settings["dtype"] == "fp32" else 1e-3
         np.testing.assert_allclose(ours[name], value, rtol=1e-3, atol=tolerance, err_msg=name)
-    if settings["dtype"] == "fp32":
-        assert not copies_of(loop)
-    else:
+    if settings["dtype"] != "fp32":
         assert_copies(loop)
+    else:
+        assert not copies_of(loop)
 
 
 def test_a_step_casts_no_kernel_and_no_gradient_of_one(make_config):
@@ -106,7 +105,7 @@ def test_a_checkpoint_of_one_is_a_checkpoint_of_the_other(make_config, kernels, 
     run(make_config(**shared, kernels=first))
     config = make_config(**shared, kernels=second)
     loop = make_loop(config)
-    resume.restore(config, loop.manager, loop.state, resume.PreviousRun(config.model_dir), loop.task, list)
+    resume.restore(config, loop.manager, loop.state, run_lock.PreviousRun(config.model_dir), loop.task, list)
     saved = state_of(config.model_dir, 2)
     assert loop.state.step == 2 and not [name for name in saved if "copy" in name]
     assert_same_state(values(loop.state), {name: saved[name] for name in values(loop.state)})
@@ -118,13 +117,3 @@ def test_a_run_that_goes_on_ends_with_the_same_bits(make_config, record_files, d
     shared = dict(dtype="bf16", model=DROPOUT, input_files=record_files(), **deterministic, kernels="native")
     shared |= dict(num_steps_per_epoch=6, steps_per_loop=2, checkpoint_every_steps=2, optimizer_type=kind)
     assert_resumes(make_config, 4, 6, **shared)
-
-
-def test_outside_of_its_block_no_copy_is_read(make_config):
-    loop = make_loop(make_config(dtype="bf16"))
-    copies = copies_of(loop)
-    kernel = next(each for each in loop.state.model.trainable_variables if each.name in copies)
-    copies[kernel.name].assign(tf.ones_like(copies[kernel.name]) * 7)
-    with copies_lib.reading_copies(copies):
-        assert np.all(copies_lib.read_as(kernel, "bfloat16", False).numpy() == 7)
-    assert not np.any(copies_lib.read_as(kernel, "bfloat16", False).numpy() == 7)

@@ -2,19 +2,13 @@
 
 import json
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from official import config as config_lib
-from official.data.records import encoding
-from official.planning import plan as plan_lib
 from official.reporting import mllog
-from official.tasks.pretraining import PretrainingTask
-from official.training import resume
-from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
+from official.training import resume, run_lock
 from tests.run_folders import assert_resumes, run, state_of
-from tests.training.test_training import make_loop, read_metrics, replicas
+from tests.training.test_training import make_loop, read_metrics
 
 KINDS = {
     "sgd": dict(optimizer_type="sgd", lr_schedule="cosine"),
@@ -45,44 +39,8 @@ def test_a_run_that_goes_on_takes_the_loss_scale_that_is_asked_for(make_config, 
     run(make_config(num_steps_per_epoch=8, steps_per_loop=4, loss_scale="1024", stop_steps=4))
     config = make_config(num_steps_per_epoch=8, steps_per_loop=4, **asked)
     loop = make_loop(config)
-    resume.restore(config, loop.manager, loop.state, resume.PreviousRun(config.model_dir), loop.task, list)
+    resume.restore(config, loop.manager, loop.state, run_lock.PreviousRun(config.model_dir), loop.task, list)
     assert loop.state.step == 4 and loop.state.loss_scale.scale.numpy() == expected
-
-
-@pytest.mark.slow
-def test_a_run_with_a_static_mask_on_two_replicas(make_config, tmp_path):
-    path = str(tmp_path / "remask.tfrecord")
-    with tf.io.TFRecordWriter(path) as writer:
-        for record in encoding.encode(static_mask_examples(32), "remask"):
-            writer.write(record)
-    shared = dict(
-        input_files=path, max_seq_length=LENGTH, max_predictions_per_seq=MOST, num_steps_per_epoch=2,
-        steps_per_loop=2, do_eval=True, num_eval_samples=20, **replicas(2), num_accumulation_steps=2,
-    )  # fmt: skip
-    losses = []
-    for static_mask in (False, True):
-        folder = str(tmp_path / str(static_mask))
-        run(make_config(**shared, static_mask=static_mask, model_dir=folder))
-        losses.append([line["loss"] for line in read_metrics(folder)])
-    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "kind,num_bytes", [("sgd", 0), ("momentum", 4), ("adam", 8), ("mpadamw", 6), ("lamb", 8)]
-)
-def test_the_plan_has_the_slots_and_the_corners(make_config, kind, num_bytes):
-    config = make_config(
-        optimizer_type=kind, lr_schedule="cosine", warmup_steps=4, plan=True, learning_rate=1.0
-    )
-    plan = plan_lib.make_plan(config, PretrainingTask)
-    assert plan["bytes"]["optimizer_slots"] == num_bytes * plan["parameters"]
-    assert plan["learning_rates"]["4"] == 1.0
-    assert plan["learning_rates"]["10"] == pytest.approx(0.5 * (1 + np.cos(np.pi * 6 / 16)))
-
-
-def test_the_plan_knows_the_steps_of_a_custom_schedule(make_config):
-    config = make_config(**KINDS["mpadamw"], plan=True)
-    assert plan_lib.learning_rates(config)["5"] == pytest.approx(1e-2)
 
 
 @pytest.mark.parametrize("kind", config_lib.FIELDS["optimizer_type"].choices)

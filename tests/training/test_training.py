@@ -23,10 +23,15 @@ from official.reporting.metrics import read_metrics
 from official.reporting.mllog import MLPerfLog
 from official.tasks import TASKS
 from official.tasks.pretraining import PretrainingTask
-from official.training import pipelined
-from official.training import resume as earlier_lib
+from official.training import pipelined, run_lock
 from official.training.strategy_loop import Loop
 from tests.run_folders import assert_resumes, run
+
+DROPOUT = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest.fixture
@@ -82,7 +87,7 @@ def replicas(count, all_reduce_alg="hierarchical_copy"):
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
 @pytest.mark.parametrize(
     "count,accumulation",
-    [(1, 8), (2, 4), pytest.param(4, 2, marks=pytest.mark.slow), pytest.param(8, 1, marks=pytest.mark.slow)],
+    [(1, 8), (2, 4), slow(4, 2), slow(8, 1)],
 )
 def test_replicas_and_accumulation_do_not_change_the_weights(
     make_config, record_files, count, accumulation, optimizer
@@ -95,23 +100,11 @@ def test_replicas_and_accumulation_do_not_change_the_weights(
 
 @pytest.mark.parametrize(
     "recompute,kernels",
-    [
-        ("block", "fused"),
-        ("attention", "fused"),
-        pytest.param("block", "plain", marks=pytest.mark.slow),
-        pytest.param("attention", "plain", marks=pytest.mark.slow),
-    ],
+    [("block", "fused"), ("attention", "fused"), slow("block", "plain"), slow("attention", "plain")],
 )
 def test_what_is_computed_again_does_not_change_the_weights(make_config, recompute, kernels):
-    model = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    shared = dict(
-        model=model,
-        learning_rate=1e-3,
-        num_accumulation_steps=2,
-        kernels=kernels,
-        deterministic=True,
-        **replicas(2),
-    )
+    shared = dict(model=DROPOUT, learning_rate=1e-3, num_accumulation_steps=2, deterministic=True)
+    shared |= dict(kernels=kernels, **replicas(2))
     expected = train(make_config(**shared))
     ours = train(make_config(**shared, recompute=recompute))
     if kernels == "fused":
@@ -169,16 +162,12 @@ def local_gradients(loop, batch, parts):
     """The published recipe by hand: clipped gradients of the mean losses of every micro batch."""
     model, clipped = loop.state.model, []
     for part in range(parts):
-        rows = {
-            name: value[part * len(value) // parts : (part + 1) * len(value) // parts]
-            for name, value in batch.items()
-        }
+        size = len(batch["input_ids"]) // parts
+        rows = {name: value[part * size : (part + 1) * size] for name, value in batch.items()}
         with tf.GradientTape() as tape:
             terms = loop.task.terms(model(rows), rows)
-            loss = (
-                terms["mlm_loss"][0] / (terms["mlm_loss"][1] + 1e-5)
-                + terms["nsp_loss"][0] / terms["nsp_loss"][1]
-            )
+            (mlm, predicted), (nsp, pairs) = terms["mlm_loss"], terms["nsp_loss"]
+            loss = mlm / (predicted + 1e-5) + nsp / pairs
         clipped.append(tape.gradient(loss, model.trainable_variables))
     return clipped
 
@@ -187,15 +176,8 @@ def local_gradients(loop, batch, parts):
 def test_published_recipe_clips_each_micro_batch_before_averaging(make_config, record_files, scale_loss):
     """Two replicas, two micro batches each: sum over replicas of the mean over micro batches of the clipped
     gradients."""
-    config = make_config(
-        input_files=record_files(),
-        **replicas(2),
-        num_accumulation_steps=2,
-        clip_scope="micro_batch",
-        loss_normalization="local",
-        scale_loss=scale_loss,
-        clip_norm=0.5,
-    )
+    recipe = dict(clip_scope="micro_batch", loss_normalization="local", scale_loss=scale_loss, clip_norm=0.5)
+    config = make_config(input_files=record_files(), **replicas(2), num_accumulation_steps=2, **recipe)
     loop = make_loop(config)
     batch = next(iter(loop.task.train_dataset(8, 8, TrainingOrder(config.seed))))
     factor = 0.5 if scale_loss else 1.0
@@ -204,9 +186,7 @@ def test_published_recipe_clips_each_micro_batch_before_averaging(make_config, r
         clipped, norm = tf.clip_by_global_norm([gradient * factor for gradient in gradients], 0.5)
         assert norm > 0.5  # else the test would not see where clipping happens
         expected = clipped if expected is None else [a + b for a, b in zip(expected, clipped)]
-    replica_gradients = replica_step.make_replica_gradients(
-        config, loop.task, loop.state, config.num_accumulation_steps
-    )
+    replica_gradients = replica_step.make_replica_gradients(config, loop.task, loop.state, 2)
     distributed = strategy_lib.next_batch(loop._train_iterator(), loop.strategy)
     ours, factor, _, _ = tf.function(lambda: loop.strategy.run(replica_gradients, args=(distributed,)))()
     first = lambda value: loop.strategy.experimental_local_results(value)[0]
@@ -227,15 +207,8 @@ def test_xla_agrees(make_config, dtype):
 @pytest.mark.parametrize("clip_scope,normalization", [("none", "global"), ("micro_batch", "local")])
 def test_loss_scale_cancels_out(make_config, count, clip_scope, normalization):
     """Nothing is clipped here: clipping, like LAMB, would hide a factor. Adam's moments do not."""
-    shared = dict(
-        **replicas(count),
-        clip_scope=clip_scope,
-        clip_norm=1e9,
-        loss_normalization=normalization,
-        num_accumulation_steps=2,
-        learning_rate=1e-3,
-        optimizer_type="adamw",
-    )
+    shared = dict(**replicas(count), clip_scope=clip_scope, clip_norm=1e9, loss_normalization=normalization)
+    shared |= dict(num_accumulation_steps=2, learning_rate=1e-3, optimizer_type="adamw")
     scaled = train(make_config(**shared, loss_scale="1024"), steps=2)
     assert scaled.pop("loss_scale/scale") == 1024 and scaled.pop("loss_scale/good_steps") == 0
     assert_close(scaled, train(make_config(**shared), steps=2))
@@ -243,16 +216,8 @@ def test_loss_scale_cancels_out(make_config, count, clip_scope, normalization):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_fp16_trains(make_config, count):
-    loop = make_loop(
-        make_config(
-            **replicas(count),
-            dtype="fp16",
-            num_accumulation_steps=2,
-            learning_rate=5e-3,
-            steps_per_loop=5,
-            num_steps_per_epoch=20,
-        )
-    )
+    settings = dict(dtype="fp16", num_accumulation_steps=2, learning_rate=5e-3, steps_per_loop=5)
+    loop = make_loop(make_config(**replicas(count), **settings, num_steps_per_epoch=20))
     iterator = loop._train_iterator()
     first, *_, last = [loop._train(iterator) for _ in range(3)]
     assert last["loss"] < first["loss"] and last["loss_scale"] == 2.0**15
@@ -265,12 +230,8 @@ def test_overflow_skips_the_update_and_lowers_the_scale(make_config, count):
     before = values(loop.state)
     totals = run_steps(loop, loop._train_iterator(), 1)
     after = values(loop.state)
-    assert (totals["skipped"], totals["bad_step"], after.pop("global_step"), after.pop("samples")) == (
-        1,
-        -1,
-        1,
-        8,
-    )
+    assert (totals["skipped"], totals["bad_step"]) == (1, -1)
+    assert (after.pop("global_step"), after.pop("samples")) == (1, 8)
     assert after.pop("loss_scale/scale") == before["loss_scale/scale"] / 2
     for name in after:
         np.testing.assert_array_equal(after[name], before[name], err_msg=name)
@@ -294,51 +255,29 @@ def test_warm_up_leaves_every_variable_bit_equal(make_config):
     assert all((after[name] == before[name]).all() for name in before)
     run_steps(loop, loop._train_iterator(), 2)
     loop.evaluate()
-    assert (
-        loop.train_loop.experimental_get_tracing_count()
-        == loop.eval_step.experimental_get_tracing_count()
-        == 1
-    )
+    assert [step.experimental_get_tracing_count() for step in (loop.train_loop, loop.eval_step)] == [1, 1]
 
 
 def test_a_run_writes_its_folder_and_learns(make_config, record_files):
-    config = make_config(
-        input_files=record_files(records=100),
-        do_eval=True,
-        num_eval_samples=50,
-        steps_between_eval=20,
-        steps_per_loop=10,
-        num_steps_per_epoch=60,
-        learning_rate=2e-2,
-        train_batch_size=16,
-        keep_checkpoints=2,
-    )
-    result = run(config)
-    folder = config.model_dir
+    settings = dict(do_eval=True, num_eval_samples=50, steps_between_eval=20, steps_per_loop=10)
+    settings |= dict(num_steps_per_epoch=60, learning_rate=2e-2, train_batch_size=16, keep_checkpoints=2)
+    config = make_config(input_files=record_files(records=100), **settings)
+    result, folder = run(config), pathlib.Path(config.model_dir)
     assert (result.status, result.step, result.samples, result.exit_code) == ("finished", 60, 960, 0)
-    saved = json.load(open(f"{folder}/result.json", encoding="utf-8"))
-    assert (
-        saved["checkpoint"].endswith("ckpt-60")
-        and 0 < saved["majority_accuracy"] < 0.5
-        and saved["majority_prediction"].startswith("#")
-    )
-    assert saved["learning_rates"]["0"] == pytest.approx(2e-2) and [
-        len(group["items"]) for group in saved["examples"]
-    ] == [6]
-    assert "Masked tokens and predictions" in open(f"{folder}/report.html", encoding="utf-8").read()
-    lines = read_metrics(folder)
+    saved = json.loads((folder / "result.json").read_text())
+    assert saved["checkpoint"].endswith("ckpt-60") and saved["learning_rates"]["0"] == pytest.approx(2e-2)
+    assert 0 < saved["majority_accuracy"] < 0.5 and saved["majority_prediction"].startswith("#")
+    assert [len(group["items"]) for group in saved["examples"]] == [6]
+    assert "Masked tokens and predictions" in (folder / "report.html").read_text()
+    lines = read_metrics(str(folder))
     assert [line["step"] for line in lines if line["split"] == "eval"] == [20, 40, 60]
     assert [line["step"] for line in lines if line["split"] == "train"] == [10, 20, 30, 40, 50, 60]
     evaluations = [line["loss"] for line in lines if line["split"] == "eval"]
     assert evaluations[-1] < evaluations[0] - 0.05
-    assert sorted(name for name in os.listdir(folder) if name.endswith(".index")) == [
-        "ckpt-50.index",
-        "ckpt-60.index",
-    ]
-    assert {"config.json", "command.txt", "metrics.jsonl", "report.html", "tensorboard", "checkpoint"} <= set(
-        os.listdir(folder)
-    )
-    assert tf.train.latest_checkpoint(folder).endswith("ckpt-60")
+    names = {path.name for path in folder.iterdir()}
+    assert {name for name in names if name.endswith(".index")} == {"ckpt-50.index", "ckpt-60.index"}
+    assert {*"config.json command.txt metrics.jsonl report.html tensorboard checkpoint".split()} <= names
+    assert tf.train.latest_checkpoint(str(folder)).endswith("ckpt-60")
 
 
 def test_examples_are_the_same_on_replicas_and_change_nothing(make_config, record_files, monkeypatch):
@@ -347,27 +286,14 @@ def test_examples_are_the_same_on_replicas_and_change_nothing(make_config, recor
     events = []
     monkeypatch.setattr(PretrainingTask, "example_outputs", _noting(events, PretrainingTask.example_outputs))
     monkeypatch.setattr(MLPerfLog, "on_end", _noting(events, MLPerfLog.on_end))
-    files = record_files(files=1, records=5)
-    shared = dict(
-        input_files=files, do_eval=True, num_eval_samples=5, num_steps_per_epoch=1, learning_rate=0.0
-    )
-    one, two = (
-        run(make_config(**shared)),
-        run(make_config(**shared, **replicas(2), model_dir=make_config().model_dir + "-2")),
-    )
+    shared = dict(input_files=record_files(files=1, records=5), num_eval_samples=5, learning_rate=0.0)
+    shared |= dict(do_eval=True, num_steps_per_epoch=1)
+    folder = make_config().model_dir
+    one, two = run(make_config(**shared)), run(make_config(**shared, **replicas(2), model_dir=folder + "-2"))
     assert events[:2] == ["on_end", "example_outputs"]
     assert one.examples == two.examples and len(one.examples[0]["items"]) == 5
-    assert (
-        run(
-            make_config(
-                num_steps_per_epoch=1,
-                do_eval=True,
-                num_eval_samples=8,
-                model_dir=make_config().model_dir + "-3",
-            )
-        ).examples
-        == []
-    )  # synthetic data
+    synthetic = make_config(num_steps_per_epoch=1, do_eval=True, num_eval_samples=8, model_dir=folder + "-3")
+    assert run(synthetic).examples == []
 
 
 def _noting(events: list, function):
@@ -378,55 +304,23 @@ def _noting(events: list, function):
     return noting
 
 
-def test_the_table_of_parameters_is_for_debugging(make_config, caplog):
-    caplog.set_level("INFO", logger="absl")
-    run(make_config(num_steps_per_epoch=1))
-    assert "Model: 30 tensors, 13,588 parameters" in caplog.text and "{query,key,value}" not in caplog.text
-    caplog.set_level("DEBUG", logger="absl")
-    run(make_config(num_steps_per_epoch=2))
-    assert "{query,key,value}" in caplog.text
-
-
 def test_accumulation_of_a_model_of_some_size(make_config):
     """TensorFlow's optimizer of graphs breaks the sum of gradients of a model like this one, not of smaller
     ones."""
     model = dict(vocab_size=30522, hidden_size=128, max_position_embeddings=128)
-    assert (
-        run(
-            make_config(
-                model=model,
-                num_accumulation_steps=4,
-                train_batch_size=16,
-                max_seq_length=128,
-                max_predictions_per_seq=20,
-                num_steps_per_epoch=1,
-            )
-        ).status
-        == "finished"
-    )
+    sizes = dict(train_batch_size=16, max_seq_length=128, max_predictions_per_seq=20, num_steps_per_epoch=1)
+    assert run(make_config(model=model, num_accumulation_steps=4, **sizes)).status == "finished"
 
 
-@pytest.mark.parametrize("threshold,status,code", [(0.0, "success", 0), (1.0, "aborted", 1)])
-def test_threshold(make_config, threshold, status, code):
-    config = make_config(
-        do_eval=True,
-        steps_between_eval=5,
-        stop_threshold=threshold,
-        num_steps_per_epoch=12,
-        num_eval_samples=16,
-    )
+@pytest.mark.parametrize("threshold,ended", [(0.0, ("success", 0, 5)), (1.0, ("aborted", 1, 12))])
+def test_threshold(make_config, threshold, ended):
+    settings = dict(do_eval=True, steps_between_eval=5, num_steps_per_epoch=12, num_eval_samples=16)
+    config = make_config(**settings, stop_threshold=threshold)
     result = run(config)
-    assert (result.status, result.exit_code, result.step) == (status, code, 5 if status == "success" else 12)
-    assert result.target == threshold
+    assert (result.status, result.exit_code, result.step) == ended and result.target == threshold
     again = run(config)  # a run that is over stays over
-    assert (again.status, again.step, again.eval_accuracy) == (
-        result.status,
-        result.step,
-        result.eval_accuracy,
-    )
-
-
-DROPOUT = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    assert (again.status, again.step) == (result.status, result.step)
+    assert again.eval_accuracy == result.eval_accuracy
 
 
 def test_a_resumed_run_is_bit_identical(make_config, record_files, deterministic):
@@ -461,13 +355,8 @@ def poison(monkeypatch, at_step: int, after_update: bool):
 def test_non_finite_numbers_stop_the_run_and_keep_the_last_good_checkpoint(
     make_config, record_files, monkeypatch, after_update, reason
 ):
-    config = make_config(
-        input_files=record_files(),
-        checkpoint_every_steps=5,
-        do_eval=True,
-        steps_between_eval=5,
-        num_eval_samples=8,
-    )
+    settings = dict(checkpoint_every_steps=5, do_eval=True, steps_between_eval=5, num_eval_samples=8)
+    config = make_config(input_files=record_files(), **settings)
     poison(monkeypatch, at_step=10, after_update=after_update)
     result = run(config)
     assert (result.status, result.exit_code) == ("failed", 3) and reason in result.reason
@@ -475,20 +364,16 @@ def test_non_finite_numbers_stop_the_run_and_keep_the_last_good_checkpoint(
     reader = tf.train.load_checkpoint(result.checkpoint)
     assert all(np.isfinite(reader.get_tensor(name)).all() for name in reader.get_variable_to_shape_map())
     if not after_update:
-        assert "step 11" in result.reason
-        assert [line["nsp_loss"] for line in read_metrics(config.model_dir) if line["split"] == "train"][
-            -1
-        ] is None
+        lines = [line for line in read_metrics(config.model_dir) if line["split"] == "train"]
+        assert "step 11" in result.reason and lines[-1]["nsp_loss"] is None
     monkeypatch.undo()
     assert run(config).status == "finished"
 
 
 def test_a_fixed_scale_that_skips_every_update_is_a_failure(make_config):
     result = run(make_config(loss_scale="3e38"))
-    assert (result.status, result.exit_code) == (
-        "failed",
-        3,
-    ) and "gradient norm not finite in any of the 5 steps" in result.reason
+    assert (result.status, result.exit_code) == ("failed", 3)
+    assert "gradient norm not finite in any of the 5 steps" in result.reason
 
 
 def test_a_signal_saves_and_ends_the_run(make_config, record_files, monkeypatch):
@@ -511,36 +396,21 @@ def test_a_signal_saves_and_ends_the_run(make_config, record_files, monkeypatch)
 
 
 def test_evaluation_only(make_config, record_files):
-    files = record_files()
-    trained = run(make_config(input_files=files, do_eval=True, num_eval_samples=20))
-    evaluated = run(
-        make_config(
-            eval_files=files,
-            input_files=None,
-            use_synthetic_data=False,
-            do_train=False,
-            do_eval=True,
-            num_eval_samples=20,
-        )
-    )
+    files, shared = record_files(), dict(do_eval=True, num_eval_samples=20)
+    trained = run(make_config(input_files=files, **shared))
+    alone = dict(eval_files=files, input_files=None, use_synthetic_data=False, do_train=False)
+    evaluated = run(make_config(**alone, **shared))
     assert evaluated.eval_accuracy == pytest.approx(trained.eval_accuracy) and evaluated.step == trained.step
 
 
 def test_another_evaluation_set_is_evaluated_anew(make_config, record_files):
-    files, shared = record_files(), dict(do_eval=True, num_steps_per_epoch=5)
-    first = run(make_config(input_files=files, **shared, num_eval_samples=40))
-    again = run(make_config(input_files=files, **shared, num_eval_samples=40))
-    assert (again.eval_loss, again.sequences_per_sec, again.wall_secs) == (
-        first.eval_loss,
-        first.sequences_per_sec,
-        first.wall_secs,
-    )
-    other = run(
-        make_config(
-            input_files=files, **shared, eval_files=record_files(name="other", records=3), num_eval_samples=5
-        )
-    )
-    assert other.eval_loss != first.eval_loss
+    shared = dict(input_files=record_files(), do_eval=True, num_steps_per_epoch=5)
+    first = run(make_config(**shared, num_eval_samples=40))
+    again = run(make_config(**shared, num_eval_samples=40))
+    for name in ("eval_loss", "sequences_per_sec", "wall_secs"):
+        assert getattr(again, name) == getattr(first, name)
+    other = record_files(name="other", records=3)
+    assert run(make_config(**shared, eval_files=other, num_eval_samples=5)).eval_loss != first.eval_loss
 
 
 def test_other_random_records_are_another_evaluation(make_config):
@@ -550,17 +420,13 @@ def test_other_random_records_are_another_evaluation(make_config):
     def earlier(config):
         os.makedirs(config.model_dir, exist_ok=True)
         (pathlib.Path(config.model_dir) / "config.json").write_text(config_lib.to_json(config))
-        return earlier_lib.PreviousRun(config.model_dir)
+        return run_lock.PreviousRun(config.model_dir)
 
     random = earlier(make_config())
     assert random.evaluates_like(make_config())
-    for change in (
-        {"seed": 7},
-        {"eval_batch_size": 4},
-        {"max_predictions_per_seq": 2},
-        {"num_eval_samples": 8},
-    ):
-        assert not random.evaluates_like(make_config(**change)), change
+    changed = dict(seed=7, eval_batch_size=4, max_predictions_per_seq=2, num_eval_samples=8)
+    for name, value in changed.items():
+        assert not random.evaluates_like(make_config(**{name: value})), name
     real = earlier(make_config(input_files="x"))
     assert real.evaluates_like(make_config(input_files="x", seed=7, eval_batch_size=4))
     assert not real.evaluates_like(make_config(input_files="x", max_predictions_per_seq=2))
@@ -580,40 +446,33 @@ def test_a_truncated_file_is_named(make_config, record_files, tmp_path, when):
 
 
 def test_missing_devices_are_named(make_config):
-    with pytest.raises(ConfigError, match="num_gpus=8 but this machine has"):
-        run(make_config(num_gpus=8, distribution_strategy="mirrored"))
-    with pytest.raises(ConfigError, match="no TPU"):
-        run(make_config(distribution_strategy="tpu", tpu="local"))
-    with pytest.raises(ConfigError, match="replicas x num_accumulation_steps = 32 x 1. Nearest valid: 32"):
-        run(make_config(distribution_strategy="tpu", tpu="local", num_tpu_cores=32, do_eval=True))
-    with pytest.raises(ConfigError, match="cannot reach this TPU"):
-        run(make_config(distribution_strategy="tpu", tpu="grpc://localhost:1"))
-    with pytest.raises(ConfigError, match="nccl needs GPUs"):
-        run(make_config(distribution_strategy="mirrored", num_gpus=0, all_reduce_alg="nccl"))
+    tpu = dict(distribution_strategy="tpu")
+    for settings, message in (
+        (dict(num_gpus=8, distribution_strategy="mirrored"), "num_gpus=8 but this machine has"),
+        (dict(tpu, tpu="local"), "no TPU"),
+        (dict(tpu, tpu="local", num_tpu_cores=32, do_eval=True), "steps = 32 x 1. Nearest valid: 32"),
+        (dict(tpu, tpu="grpc://localhost:1"), "cannot reach this TPU"),
+        (dict(distribution_strategy="mirrored", num_gpus=0, all_reduce_alg="nccl"), "nccl needs GPUs"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            run(make_config(**settings))
 
 
 def test_replicas_read_the_dataset_itself():
     """Behind a distributed one stand iterators of TensorFlow's own that are autotuned, and whose end can take
     a minute."""
     dataset = tf.data.Dataset.range(4)
-    for strategy in (
-        tf.distribute.OneDeviceStrategy("CPU:0"),
-        tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),
-    ):
+    mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    for strategy in (tf.distribute.OneDeviceStrategy("CPU:0"), mirrored):
         contexts = []
-        assert (
-            strategy_lib.distribute(
-                lambda context, found=contexts: found.append(context) or dataset, strategy
-            )
-            is dataset
-        )
+        made = strategy_lib.distribute(lambda context, own=contexts: own.append(context) or dataset, strategy)
+        assert made is dataset
         assert (contexts[0].num_input_pipelines, contexts[0].input_pipeline_id) == (1, 0)
         values = [
             strategy.experimental_local_results(value) for value in strategy_lib.batches(dataset, strategy)
         ]
-        assert [int(value) for each in values for value in each] == [0, 1, 2, 3] and {
-            len(each) for each in values
-        } == {strategy.num_replicas_in_sync}
+        assert [int(value) for each in values for value in each] == [0, 1, 2, 3]
+        assert {len(each) for each in values} == {strategy.num_replicas_in_sync}
 
 
 @pytest.mark.parametrize(
@@ -632,7 +491,7 @@ def test_a_run_goes_on_with_what_it_computed(tmp_path, make_config, change, mess
         saved = json.loads(config_lib.to_json(config))
         saved["model"]["hidden_act"] = name
         (tmp_path / "config.json").write_text(json.dumps(saved))
-        earlier_lib.PreviousRun(str(tmp_path)).check_model(config)
+        run_lock.PreviousRun(str(tmp_path)).check_model(config)
         with pytest.raises(ConfigError, match=message):
-            earlier_lib.PreviousRun(str(tmp_path)).check_model(make_config(change))
-    earlier_lib.PreviousRun(str(tmp_path / "nowhere")).check_model(config)
+            run_lock.PreviousRun(str(tmp_path)).check_model(make_config(change))
+    run_lock.PreviousRun(str(tmp_path / "nowhere")).check_model(config)

@@ -19,16 +19,13 @@ from tests.training.test_packed_rows import (
     fixture_packed_files,  # noqa: F401
     terms_and_gradients,
 )
-from tests.training.test_training import (
-    DROPOUT,
-    assert_close,
-    make_loop,
-    replicas,
-    run_steps,
-    values,
-)
+from tests.training.test_training import DROPOUT, assert_close, make_loop, replicas, run_steps, values
 
 FILES, EACH = 4, 24
+
+
+def slow(*settings):
+    return [pytest.param(each, marks=pytest.mark.slow) for each in settings]
 
 
 @pytest.fixture
@@ -63,19 +60,14 @@ def static_file(tmp_path):
         dict(loss_averaging_basis="persequence"),
         dict(static_mask=True, max_seq_length=LENGTH, max_predictions_per_seq=MOST),
         dict(recompute="attention"),
-        pytest.param(dict(recompute="block"), marks=pytest.mark.slow),
-        pytest.param(
-            dict(model=dict(block_type="groupbert", groupbert_conv_group_size=8)), marks=pytest.mark.slow
-        ),
+        *slow(dict(recompute="block"), dict(model=dict(block_type="groupbert", groupbert_conv_group_size=8))),
     ],
     ids=str,
 )
 def test_terms_and_gradients_are_those_of_padded_rows(make_config, short_files, static_file, settings):
     files = static_file if "static_mask" in settings else short_files
-    config = make_config(
-        input_files=files, unpad=True, do_eval=True, num_eval_samples=FILES * EACH, **settings
-    )
-    task = PretrainingTask(config)
+    every = dict(do_eval=True, num_eval_samples=FILES * EACH)
+    task = PretrainingTask(make_config(input_files=files, unpad=True, **every, **settings))
     task.find_data()
     # Of the last row nothing counts: it only fills up the batch.
     batch = next(iter(task.eval_dataset(FILES * EACH + 1)))
@@ -130,25 +122,26 @@ def example_batch(task):
 
 
 @pytest.mark.parametrize(
-    "count,accumulation,settings",
+    "settings",
     [
-        (2, 2, {}),
-        pytest.param(1, 4, {}, marks=pytest.mark.slow),
-        pytest.param(2, 1, dict(optimizer_type="adamw", kernels="plain"), marks=pytest.mark.slow),
-        pytest.param(
-            4, 2, dict(clip_scope="micro_batch", loss_normalization="local"), marks=pytest.mark.slow
+        dict(count=2, num_accumulation_steps=2),
+        *slow(
+            dict(count=1, num_accumulation_steps=4),
+            dict(count=2, optimizer_type="adamw", kernels="plain"),
+            dict(count=4, num_accumulation_steps=2, clip_scope="micro_batch", loss_normalization="local"),
         ),
     ],
+    ids=str,
 )
-def test_replicas_and_accumulation_do_not_change_the_weights(
-    make_config, short_files, count, accumulation, settings
-):
+def test_replicas_and_accumulation_do_not_change_the_weights(make_config, short_files, settings):
     """Nor does padding, laid out in the same way."""
-    laid_out = dict(num_accumulation_steps=accumulation, **replicas(count))
+    laid_out = replicas(settings["count"])
+    laid_out["num_accumulation_steps"] = settings.get("num_accumulation_steps", 1)
+    others = {name: value for name, value in settings.items() if name not in ("count", *laid_out)}
     local = "clip_scope" in settings  # depends on how a step is laid out
 
     def trained(**own):
-        loop = make_loop(make_config(input_files=short_files, learning_rate=1e-3, **settings, **own))
+        loop = make_loop(make_config(input_files=short_files, learning_rate=1e-3, **others, **own))
         run_steps(loop, loop._train_iterator(), 4)
         return values(loop.state)
 
@@ -162,9 +155,7 @@ def test_a_resumed_run_is_bit_identical(make_config, short_files, deterministic)
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [dict(dtype="bf16"), pytest.param(dict(dtype="fp16", loss_scale="128"), marks=pytest.mark.slow)],
-    ids=str,
+    "settings", [dict(dtype="bf16"), *slow(dict(dtype="fp16", loss_scale="128"))], ids=str
 )
 def test_other_precisions(make_config, short_files, settings):
     def losses(**own):
@@ -184,22 +175,7 @@ def test_a_plan_says_what_full_rows_cost(make_config):
     assert plans[0]["bytes"] == plans[1]["bytes"]
 
 
-def test_what_is_refused(make_config, packed_files):
-    for settings, message in (
-        (dict(pack_on_the_fly=True), "pack_on_the_fly fills rows with several. Drop one"),
-        (dict(enable_xla=True), "enable_xla takes batches of one size"),
-        (
-            dict(distribution_strategy="tpu", tpu="local"),
-            "distribution_strategy=tpu takes batches of one size",
-        ),
-        (
-            dict(distribution_strategy="ipu", num_gpus=0),
-            "distribution_strategy=ipu takes batches of one size",
-        ),
-        (dict(distribution_strategy="pipeline", num_virtual_devices=2), "distribution_strategy=pipeline"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            make_config(unpad=True, **settings)
+def test_rows_that_are_packed_already_are_refused(make_config, packed_files):
     config = make_config(input_files=packed_files, unpad=True)
     with pytest.raises(ConfigError, match="rows of --input_files hold up to 2 sequences"):
         PretrainingTask(config).find_data()

@@ -135,11 +135,8 @@ def files(prefix: str) -> list[str]:
     """Returns the files of a bundle that are there."""
     folder, name = os.path.split(prefix)
     found = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    return [
-        os.path.join(folder, file)
-        for file in sorted(found)
-        if file.startswith((f"{name}.data-", f"{name}.index"))
-    ]
+    own = (file for file in sorted(found) if file.startswith((f"{name}.data-", f"{name}.index")))
+    return [os.path.join(folder, file) for file in own]
 
 
 def write(tensors: Tensors, prefix: str, progress: Progress = lambda size: None) -> None:

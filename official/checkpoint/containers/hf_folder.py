@@ -44,14 +44,9 @@ _FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escap
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 
 _DTYPES: dict[str, np.dtype] = {
-    "F64": np.dtype(np.float64),
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
+    **{f"F{8 * size}": np.dtype(f"f{size}") for size in (8, 4, 2)},
     "BF16": np.dtype(ml_dtypes.bfloat16),
-    "I64": np.dtype(np.int64),
-    "I32": np.dtype(np.int32),
-    "I16": np.dtype(np.int16),
-    "I8": np.dtype(np.int8),
+    **{f"I{8 * size}": np.dtype(f"i{size}") for size in (8, 4, 2, 1)},
     "U8": np.dtype(np.uint8),
     "BOOL": np.dtype(np.bool_),
 }

@@ -189,11 +189,10 @@ class Format:
     def fits(self, names: Collection[str]) -> bool:
         """Returns whether names of tensors in its container are of this format."""
 
-        own, foreign = (
-            pattern is not None and any(re.fullmatch(pattern, name) for name in names)
-            for pattern in (self.signature, self.foreign)
-        )
-        return not foreign and (self.signature is None or own)
+        def has(pattern: str) -> bool:
+            return any(re.fullmatch(pattern, name) for name in names)
+
+        return (self.signature is None or has(self.signature)) and not (self.foreign and has(self.foreign))
 
     def write(self, tensors: Tensors, location: str, options: Options, progress: Progress) -> None:
         """Writes tensors under its names, one after the other. Raises ConfigError for what it cannot hold."""

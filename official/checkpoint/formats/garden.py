@@ -52,12 +52,8 @@ _WEIGHTS = {
 TABLE = {**mapping.with_slots(_WEIGHTS, dict.fromkeys(canonical.SLOTS)), **dict.fromkeys(canonical.COUNTERS)}
 # A file of a whole training job has the optimizer too. It is read, not written: it belongs to an optimizer
 # object of theirs.
-_READ_TABLE = {
-    **mapping.with_slots(
-        _WEIGHTS, {"adam_m": "Adam/m", "adam_v": "Adam/v", "lamb_m": "LAMB/m", "lamb_v": "LAMB/v"}
-    ),
-    "global_step": "iter",
-}
+_READ_SLOTS = {"adam_m": "Adam/m", "adam_v": "Adam/v", "lamb_m": "LAMB/m", "lamb_v": "LAMB/v"}
+_READ_TABLE = {**mapping.with_slots(_WEIGHTS, _READ_SLOTS), "global_step": "iter"}
 _NOT_WRITTEN = (
     "the model of this format has no such variable: it has weights and the pre-training heads, no optimizer"
     " and no counters"
@@ -89,13 +85,13 @@ _ENCODER_OBJECTS = {
 # written. That is why the first goes by the number among all layers:
 # layer_with_weights-1/layer_with_weights-0 would be the dense layer of one head or the other.
 _HEAD_OBJECTS = {
-    "cls/predictions/transform/dense": ("layer_with_weights-1/layer-3", "layer_with_weights-2/dense"),
-    "cls/predictions/transform/LayerNorm": (
-        "layer_with_weights-1/layer-4",
-        "layer_with_weights-2/layer_norm",
-    ),
-    "cls/predictions/output_bias": ("layer_with_weights-1/layer-6", "layer_with_weights-2"),
-    "predictions/transform/logits": ("layer_with_weights-2/layer-1", "layer_with_weights-1/layer-1"),
+    layer: (f"layer_with_weights-{first}", f"layer_with_weights-{later}")
+    for layer, first, later in (
+        ("cls/predictions/transform/dense", "1/layer-3", "2/dense"),
+        ("cls/predictions/transform/LayerNorm", "1/layer-4", "2/layer_norm"),
+        ("cls/predictions/output_bias", "1/layer-6", "2"),
+        ("predictions/transform/logits", "2/layer-1", "1/layer-1"),
+    )
 }
 
 

@@ -8,6 +8,7 @@ have the trainer's counters. Exports (`bert export`) are SavedModels and only re
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -26,17 +27,18 @@ TABLE = {
     **dict.fromkeys(canonical.COUNTERS),
     "global_step": "global_step",
 }
+_OTHER_SLOT = r"(?i).*/(adam|lamb|adamw|momentum)(_[mv]|_step_counter)?(_1)?"
 _DROPPED = {
     r"beta[12]_power": "a counter of Adam's that the step gives",
-    r"(?i).*/(adam|lamb|adamw|momentum)(_[mv]|_step_counter)?(_1)?": (
-        "an optimizer slot of a kind that no other format has"
-    ),
+    _OTHER_SLOT: "an optimizer slot of a kind that no other format has",
 }
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to the canonical names; of two names for the same slot, the second is unmatched."""
-    spelling = mapping.Spelling(tensors, _common_name)
+    spelling = mapping.Spelling(
+        tensors, lambda name: re.sub("/lamb_v$", "/LAMB_1", re.sub("/lamb_m$", "/LAMB", name))
+    )
     mapped = mapping.to_canonical(TABLE, spelling.tensors, _DROPPED)
     spelling.restore(mapped)
     return mapped
@@ -46,10 +48,6 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     return mapping.from_canonical(TABLE, tensors, "a counter of this project's trainer")
 
 
-def _common_name(name: str) -> str:
-    return re.sub("/lamb_v$", "/LAMB_1", re.sub("/lamb_m$", "/LAMB", name))
-
-
 FORMAT = Format(
     "google", "Google TF1", "bundle", to_canonical, from_canonical, signature="bert/.*", precedence=1
 )
@@ -57,11 +55,8 @@ FORMAT = Format(
 # -----------------------------------------------------------------------------------------------------------
 # This project's
 
-_NATIVE = (*canonical.WEIGHTS, *canonical.GROUPBERT)
-NATIVE_TABLE = {
-    **mapping.with_slots(dict(zip(_NATIVE, _NATIVE)), _SLOTS),
-    **dict(zip(canonical.COUNTERS, canonical.COUNTERS)),
-}
+_NATIVE = {name: name for name in (*canonical.WEIGHTS, *canonical.GROUPBERT)}
+NATIVE_TABLE = {**mapping.with_slots(_NATIVE, _SLOTS), **{name: name for name in canonical.COUNTERS}}
 _SCALE = "adam_m_scale"  # what mpadamw's first moments, float16, are multiplied by
 
 
@@ -100,7 +95,6 @@ NATIVE = Format(
     precedence=2,
     may_lack_biases=True,
 )
-EXPORT = replace(
-    replace(NATIVE, name="saved_model", title="export", container="saved_model", is_only_read=True),
-    **{"aliases": (), "name_in_reports": "", "signature": None, "precedence": 20},
-)
+_OF_EXPORT: dict[str, Any] = {"name": "saved_model", "title": "export", "container": "saved_model"}
+_OF_EXPORT |= {"aliases": (), "name_in_reports": "", "signature": None, "precedence": 20}
+EXPORT = replace(NATIVE, **_OF_EXPORT, is_only_read=True)

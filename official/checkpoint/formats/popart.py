@@ -59,12 +59,8 @@ _WEIGHTS: mapping.Table = {
     **dict.fromkeys(canonical.CLASSIFIER_HEAD),
 }
 # Slots stand here as endings; in the file they are prefixes.
-TABLE = {
-    **mapping.with_slots(
-        _WEIGHTS, {**dict.fromkeys(canonical.SLOTS), "lamb_m": "lamb_m", "lamb_v": "lamb_v"}
-    ),
-    **dict.fromkeys(canonical.COUNTERS),
-}
+_SLOTS = {**dict.fromkeys(canonical.SLOTS), "lamb_m": "lamb_m", "lamb_v": "lamb_v"}
+TABLE = {**mapping.with_slots(_WEIGHTS, _SLOTS), **dict.fromkeys(canonical.COUNTERS)}
 _SLOT_PREFIXES = {"lamb_m": "Accl1___", "lamb_v": "Accl2___"}
 _STACKS = {
     f"Layer{{layer}}/Attention/QKV{end}": tuple(f"Layer{{layer}}/Attention/{part}{end}" for part in "QKV")

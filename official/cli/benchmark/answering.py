@@ -16,9 +16,9 @@ batches, or null), dynamic (whether batches have many shapes), and variant, whic
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -66,36 +66,13 @@ def _say(answers, values: dict) -> None:
 def read_batches(path: str) -> list[Batch]:
     """Returns the batches of a file that `write_batches` wrote."""
     with np.load(path) as file:
-        ids_T, segments_T, lengths_N, sizes = (file[name] for name in ("ids", "segments", "lengths", "sizes"))
-    batches, row, token = [], 0, 0
-    for size in sizes.tolist():
-        tokens = int(lengths_N[row : row + size].sum())
-        places = slice(token, token + tokens)
-        batches.append(Batch(ids_T[places], segments_T[places], lengths_N[row : row + size]))
-        row, token = row + size, token + tokens
-    return batches
+        arrays = [file[name] for name in file.files]
+    return [Batch(*arrays[first : first + 3]) for first in range(0, len(arrays), 3)]
 
 
 def write_batches(path: str, batches: list[Batch]) -> None:
     """Writes batches into a file."""
-    joined = [np.concatenate(parts).astype(np.int32) for parts in zip(*batches)]
-    sizes = np.array([len(batch.lengths_N) for batch in batches])
-    np.savez(path, ids=joined[0], segments=joined[1], lengths=joined[2], sizes=sizes)
-
-
-def padded(batch: Batch, width: "int | None") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns ids, mask and segments, int64 [N, L], of a sequence a row: L is `width`, or that of the longest
-    one."""
-    is_token_NL = np.arange(width or batch.lengths_N.max()) < batch.lengths_N[:, None]
-    ids_NL, segments_NL = (np.zeros(is_token_NL.shape, np.int64) for _ in range(2))
-    ids_NL[is_token_NL], segments_NL[is_token_NL] = batch.ids_T, batch.segments_T
-    return ids_NL, is_token_NL.astype(np.int64), segments_NL
-
-
-def end_to_end(start_NL: np.ndarray, end_NL: np.ndarray, lengths_N: np.ndarray) -> np.ndarray:
-    """Returns the logits of padded rows without padding, end to end: float32 [2, T]."""
-    is_token_NL = np.arange(start_NL.shape[1]) < lengths_N[:, None]
-    return np.stack([start_NL[is_token_NL], end_NL[is_token_NL]]).astype(np.float32)
+    np.savez(path, *(values.astype(np.int32) for batch in batches for values in batch))
 
 
 def _answered(answer: Answer, question: dict) -> dict:
@@ -123,34 +100,27 @@ def measure(answer: Callable[[Batch], object], batches: list[Batch], calls: int,
       secs: of each call, those of the first thread first; total_secs: from the first question to the last
       answer; sequences, tokens: that were answered.
     """
-    times: list[list[tuple[float, float]]] = [[] for _ in range(callers)]
-    failed: list[BaseException] = []
 
-    def ask(mine: list) -> None:
-        try:
-            for call in range(calls):
-                started = time.perf_counter()
-                answer(batches[call % len(batches)])
-                mine.append((started, time.perf_counter()))
-        except BaseException as error:  # is raised again where it is seen
-            failed.append(error)
+    def ask() -> list[tuple[float, float]]:
+        spans = []
+        for call in range(calls):
+            started = time.perf_counter()
+            answer(batches[call % len(batches)])
+            spans.append((started, time.perf_counter()))
+        return spans
 
-    threads = [threading.Thread(target=ask, args=(mine,)) for mine in times[1:]]
-    for thread in threads:
-        thread.start()
-    ask(times[0])
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
-    spans = [span for mine in times for span in mine]
-    answered = [batches[call % len(batches)] for call in range(calls)]
+    with ThreadPoolExecutor(callers) as pool:
+        others = [pool.submit(ask) for _ in range(callers - 1)]
+        spans = ask()  # in this thread, which libraries know from the warm-up
+        for other in others:
+            spans += other.result()
+    begins, ends = zip(*spans) if spans else ((0.0,), (0.0,))
+    lengths = [batches[call % len(batches)].lengths_N for call in range(calls)]
     return {
-        "secs": [end - start for start, end in spans],
-        "total_secs": max((end for _, end in spans), default=0.0)
-        - min((begin for begin, _ in spans), default=0.0),
-        "sequences": callers * sum(len(batch.lengths_N) for batch in answered),
-        "tokens": callers * sum(int(batch.lengths_N.sum()) for batch in answered),
+        "secs": [end - begin for begin, end in spans],
+        "total_secs": max(ends) - min(begins),
+        "sequences": callers * sum(map(len, lengths)),
+        "tokens": callers * int(sum(map(np.sum, lengths))),
     }
 
 

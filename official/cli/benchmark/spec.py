@@ -1,41 +1,28 @@
-"""Files of benchmarks, in the format of Graphcore's `examples_utils benchmark`, and their checks."""
+"""Files of benchmarks in the format of Graphcore's `examples_utils benchmark`: their entries, and the numbers
+that an entry takes from an output."""
 
 from __future__ import annotations
 
 import ast
-import dataclasses
 import itertools
-import json
-import operator
+import math
 import os
 import re
 import string
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from official.io.errors import ConfigError, suggest
-from official.io.json_files import is_of_kind, kind_of, read_yaml
+from official.io.json_files import check_kind, kind_of, read_yaml
 
 # -----------------------------------------------------------------------------------------------------------
 # Expressions of numbers, as `derived` metrics have them
 #
-# The published runner gives the text to Python's `eval`. Here it is parsed with `ast`, and only numbers, +
-# - * / // % **, brackets and the functions of `_FUNCTIONS` are computed: a file of benchmarks runs the
-# commands that it shows, and no other code.
+# The published runner gives any text to Python's `eval`. Here numbers, operators, brackets and the functions
+# of `_FUNCTIONS` get there: a file of benchmarks runs the commands that it shows, and no other code.
 
 
-_MAX_CHARACTERS = 1000  # characters
-_OPERATIONS: dict[type, Callable[..., float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
-}
+_MAX_CHARACTERS = 1000
 _FUNCTIONS: dict[str, Callable[..., float]] = {
     "abs": abs,
     "float": float,
@@ -44,6 +31,7 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
     "min": min,
     "round": lambda value, digits=0.0: round(value, int(digits)),
 }
+_SYNTAX = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Call, ast.Load, ast.operator, ast.unaryop)
 
 
 def evaluate(expression: str) -> float:
@@ -53,34 +41,24 @@ def evaluate(expression: str) -> float:
       ValueError: where it is no arithmetic, or its value is no real number.
       ArithmeticError: for a division by zero and the like.
     """
-    if len(expression) > _MAX_CHARACTERS:
-        raise ValueError(f"it has {len(expression)} characters, expected {_MAX_CHARACTERS} at most")
     try:
+        if len(expression) > _MAX_CHARACTERS:
+            raise TypeError(f"{len(expression)} characters, expected {_MAX_CHARACTERS} at most")
         tree = ast.parse(expression.strip(), mode="eval")
-        value = _value(tree.body)
-    except (SyntaxError, RecursionError, MemoryError):
-        raise ValueError("it is no arithmetic") from None
-    except TypeError as error:
-        raise ValueError(str(error)) from None
-    if not isinstance(value, float):
-        raise ValueError(f"its value {value} is no real number")
-    return value
-
-
-def _value(node: ast.expr) -> float:
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        return float(node.value)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-        return _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
-    if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATIONS:
-        return _OPERATIONS[type(node.op)](_value(node.operand))
-    if isinstance(node, ast.Call) and not node.keywords:
-        function = _FUNCTIONS.get(ast.unparse(node.func))
-        if function:
-            return function(*map(_value, node.args))
-    raise ValueError(
-        f"{ast.unparse(node)[:40]!r} is neither a number, an operation, nor one of {', '.join(_FUNCTIONS)}"
-    )
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+                node.value = float(node.value)
+            elif not isinstance(node, _SYNTAX) and getattr(node, "id", "") not in _FUNCTIONS:
+                wanted = f"a number, an operation, nor one of {', '.join(_FUNCTIONS)}"
+                raise TypeError(f"{ast.unparse(node)[:40]!r} is neither {wanted}")
+        value = eval(compile(tree, "expr", "eval"), {"__builtins__": {}}, _FUNCTIONS)
+        if not isinstance(value, float) or not math.isfinite(value):
+            raise TypeError(f"its value {value} is no real number")
+        return value
+    except (TypeError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{expression[:60]!r}: {getattr(error, 'msg', error)}") from None
+    except ArithmeticError as error:
+        raise ArithmeticError(f"{expression[:60]!r}: {error}") from None
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -94,37 +72,31 @@ def expand(values: Any, source: str) -> list[dict[str, str]]:
     """Returns {parameter: value} of every variant; [{}] without parameters.
 
     Args:
-      values: {name: "1,2"}: every combination, the first parameter changing fastest;
+      values: {name: "1,2"}: every combination, the first parameter changing fastest, as published;
         [[names], [values], ...]: a variant a row; None.
       source: begins the messages.
 
     Raises:
       ConfigError: for rows of other lengths than their head.
     """
-    if values is None:
-        return [{}]
-    if isinstance(values, dict):
-        for name, value in values.items():
-            if isinstance(value, (dict, list)) or value is None:
+    if isinstance(values, list):
+        if len(values) < 2 or not all(isinstance(row, list) for row in values):
+            raise ConfigError(f"{source}: parameters: expected a list of names, then lists of values.")
+        names, *rows = values
+        for number, row in enumerate(rows, start=1):
+            if len(row) != len(names):
+                wanted = f"{len(names)}: {', '.join(map(str, names))}"
+                found = f"{source}: parameters: row {number} has {len(row)} values"
+                raise ConfigError(f"{found}, expected {wanted}.")
+    else:
+        names = list(values or {})
+        for name in names:
+            if isinstance(values[name], (dict, list)) or values[name] is None:
                 wanted = 'values with commas between them, such as "1,2"'
-                raise ConfigError(f"{source}: parameters: {name} is {value!s:.40}, expected {wanted}.")
-        names = [str(name) for name in values]
-        choices = [str(value).split(",") for value in values.values()]
-        # As published: the parameter that is named first changes fastest.
-        return [dict(zip(names, row[::-1])) for row in itertools.product(*choices[::-1])]
-    if len(values) < 2 or not all(isinstance(row, list) for row in values):
-        raise ConfigError(f"{source}: parameters: expected a list of names, then lists of values.")
-    names = [str(name) for name in values[0]]
-    for number, row in enumerate(values[1:], start=1):
-        if len(row) != len(names):
-            wanted = f"{len(names)}: {', '.join(names)}"
-            raise ConfigError(f"{source}: parameters: row {number} has {len(row)} values, expected {wanted}.")
-    return [dict(zip(names, map(str, row))) for row in values[1:]]
-
-
-def name_of(benchmark: str, values: dict[str, str]) -> str:
-    """Returns the name of a variant: <benchmark>_<parameter>_<value>..., parameters sorted."""
-    return benchmark + "".join(f"_{name}_{values[name]}" for name in sorted(values))
+                raise ConfigError(f"{source}: parameters: {name} is {values[name]!s:.40}, expected {wanted}.")
+        choices = [str(values[name]).split(",") for name in reversed(names)]
+        rows = [row[::-1] for row in itertools.product(*choices)]
+    return [{str(name): str(value) for name, value in zip(names, row)} for row in rows]
 
 
 def check_placeholders(text: str, known: Collection[str], source: str) -> list[str]:
@@ -141,7 +113,7 @@ def check_placeholders(text: str, known: Collection[str], source: str) -> list[s
     return fields
 
 
-def fill(text: str, values: dict[str, Any]) -> str:
+def fill(text: str, values: Mapping[str, Any]) -> str:
     """Returns a text with values for its {names}. Raises ConfigError for a format that one does not take."""
     try:
         return text.format(**values)
@@ -150,13 +122,78 @@ def fill(text: str, values: dict[str, Any]) -> str:
 
 
 # -----------------------------------------------------------------------------------------------------------
+# Numbers of an output
+
+
+# {metric: {how it was reduced: its value; None where there is none}}
+Results = dict[str, dict[str, "float | None"]]
+_REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
+    "mean": lambda numbers: sum(numbers) / len(numbers),
+    "final": lambda numbers: numbers[-1],
+    "min": min,
+    "max": max,
+    "value": lambda numbers: numbers[0],
+}
+
+
+class Number(NamedTuple):
+    """A number of an output, or one that is computed of others.
+
+    Attributes:
+      name: of the metric.
+      reduction: what becomes of several numbers, one of `_REDUCTIONS`; of a computed one a label.
+      find: (lines of the output, {name: value of numbers before it and of parameters}, processes) -> its
+        value; raises ValueError or ArithmeticError where there is none.
+    """
+
+    name: str
+    reduction: str
+    find: Callable[[Collection[str], Mapping[str, Any], int], float]
+
+
+def find_numbers(
+    wanted: Iterable[Number],
+    lines: Collection[str],
+    values: Mapping[str, str],
+    exitcode: int = 0,
+    processes: int = 1,
+) -> tuple[Results, list[str]]:
+    """Returns (numbers of a run, reasons of the missing ones).
+
+    Args:
+      wanted: numbers to look for.
+      lines: that the run printed.
+      values: {parameter: value}; a parameter counts before a metric of the same name.
+      exitcode: of the run; one that failed has no numbers.
+      processes: independent ones that `throughput` is the sum of.
+    """
+    results: Results = {}
+    problems = []
+    for name, reduction, find in wanted:
+        value, known = None, {each: number_of(results, each) for each in results}
+        try:
+            if exitcode:
+                raise ValueError(f"exit code {exitcode}")
+            value = find(lines, {**known, **values}, processes)
+        except (ValueError, ArithmeticError) as error:
+            problems.append(f"{name}: {error}")
+        results[name] = {reduction: value}
+    return results, problems
+
+
+def number_of(results: Results, name: str) -> float | None:
+    """Returns the value of a metric, whatever it was reduced by; None where there is none."""
+    return next(iter(results.get(name, {}).values()), None)
+
+
+# -----------------------------------------------------------------------------------------------------------
 # Entries of a file
 
 
-LONGEST_SECS = 10**8  # of a timeout: three years
-REDUCTIONS = ("mean", "final", "min", "max", "value")
-# Key of an entry -> the kinds of its value. Those of `_NOT_READ` are accepted, as published files have them.
-_KEYS: dict[str, type | tuple[type, ...]] = {
+MAX_SECS = 10**8  # of a timeout: three years
+# Key of an entry -> the kinds of its value; None: it is accepted and not read, as the published runner reads
+# it on Slurm, with another of its commands, or not at all.
+_KEYS: dict[str, Any] = {
     "description": str,
     "cmd": str,
     "parameters": (dict, list),
@@ -171,87 +208,36 @@ _KEYS: dict[str, type | tuple[type, ...]] = {
     "requirements_file": str,
     "generated": bool,
     "synthetic": bool,
+    "pre_run_commands": None,
+    "requirements_path": None,
+    "required_apt_packages_path": None,
+    "required_apt_packages": None,
+    "repository": None,
 }
-# Read by the published runner on Slurm, by another of its commands, or by nothing.
-_NOT_READ = (
-    "pre_run_commands",
-    "requirements_path",
-    "required_apt_packages_path",
-    "required_apt_packages",
-    "repository",
-)
-_WORDS = {
-    str: "a text",
-    dict: "names with values",
-    list: "a list",
-    float: "a number",
-    bool: "true or false",
-    (dict, list): "names with values, or a list of rows",
-}
-_DATA_KEYS = ("regexp", "skip", "reduction_type")
-_DERIVED_KEYS = ("expr", "reduction_type")
-_NEEDS_NO_DATA = ("gen", "synth")  # in the name
+_METRIC_KEYS = {"regexp": str, "skip": int, "reduction_type": str}
+_DERIVED_KEYS = {"expr": (str, int, float), "reduction_type": str}
 
 
-@dataclasses.dataclass(frozen=True)
-class Metric:
-    """A number to extract from the output of a benchmark.
-
-    Attributes:
-      name: of the metric.
-      regexp: its group, or all of what it matches, is the number.
-      skip: with "mean": so many of the sorted numbers are left out.
-      reduction: what becomes of several numbers, one of `REDUCTIONS`.
-    """
-
-    name: str
-    regexp: re.Pattern[str]
-    skip: int
-    reduction: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Derived:
-    """A number computed from others: an expression with {names} of metrics and parameters."""
-
-    name: str
-    expression: str
-    reduction: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Benchmark:
+class Benchmark(NamedTuple):
     """An entry of a file.
 
     Attributes:
       name: of the entry.
       path: of its file.
-      command: what is run, with {parameters}.
-      variants: {parameter: value} of each run; [{}] without parameters.
+      entry: its keys, checked.
       folder: where it runs.
-      env: variables of its environment.
-      metrics: numbers that it prints.
-      derived: numbers to compute of those.
-      columns: (label, name of a metric or a parameter) of its row in the tables.
-      timeout: seconds, or None.
-      allows_wandb: whether its arguments for W&B stay.
-      requirements: file for pip, or None.
-      needs_data: whether it reads DATASETS_DIR.
+      variants: {parameter: value} of each run; [{}] without parameters.
+      numbers: that it prints, then those to compute of them.
+      columns: (label, name of a number or a parameter) of its row in the tables.
     """
 
     name: str
     path: str
-    command: str
-    variants: list[dict[str, str]]
+    entry: dict[str, Any]
     folder: str
-    env: dict[str, str]
-    metrics: tuple[Metric, ...]
-    derived: tuple[Derived, ...]
+    variants: list[dict[str, str]]
+    numbers: tuple[Number, ...]
     columns: tuple[tuple[str, str], ...]
-    timeout: float | None
-    allows_wandb: bool
-    requirements: str | None
-    needs_data: bool
 
 
 def read(
@@ -275,14 +261,7 @@ def read(
         found |= {
             str(name): (entry, path) for name, entry in entries.items() if not _is_shared(name, entries)
         }
-    benchmarks = {}
-    for name in choose(found):
-        entry, path = found[name]
-        source = f"--spec={path}: {name}"
-        if not isinstance(entry, dict):
-            raise ConfigError(f"{source} is {_kind(entry)}, expected keys such as cmd.")
-        benchmarks[name] = _read_entry(name, entry, path, source)
-    return benchmarks
+    return {name: _read_entry(name, *found[name]) for name in choose(found)}
 
 
 def _is_shared(name: Any, entries: dict[Any, Any]) -> bool:
@@ -296,106 +275,106 @@ def _is_shared(name: Any, entries: dict[Any, Any]) -> bool:
     return any(entry.keys() <= other.keys() and "cmd" in other for other in others)
 
 
-def _read_entry(name: str, entry: dict[str, Any], path: str, source: str) -> Benchmark:
-    if "notebook" in entry:
+def _read_entry(name: str, entry: Any, path: str) -> Benchmark:
+    source = f"--spec={path}: {name}"
+    if isinstance(entry, dict) and "notebook" in entry:
         raise ConfigError(f"{source}: notebooks are not run here. Give a cmd.")
-    _check_names(entry, (*_KEYS, *_NOT_READ), source)
-    for key in filter(entry.__contains__, _KEYS):
-        if entry[key] is None:
-            raise ConfigError(f"{source}: {key} is empty. Give a value, or leave the key out.")
-        if not is_of_kind(entry[key], _KEYS[key]):
-            raise ConfigError(f"{source}: {key} is {_kind(entry[key])}, expected {_WORDS[_KEYS[key]]}.")
-    if not entry.get("cmd", "").strip():
-        raise ConfigError(f"{source} has no cmd: the command to run.")
+    _check(entry, _KEYS, "cmd", source)
     variants = expand(entry.get("parameters"), source)
-    metrics = tuple(_read_metric(key, value, source) for key, value in entry.get("data", {}).items())
-    named = {*variants[0], *(metric.name for metric in metrics)}
-    derived = []
+    numbers: list[Number] = []
+    for key, value in entry.get("data", {}).items():
+        numbers.append(_read_metric(str(key), value, f"{source}: data: {key}"))
     for key, value in entry.get("derived", {}).items():
-        derived.append(_read_derived(str(key), value, named, source))
-        named.add(str(key))
+        known = {*variants[0], *(each.name for each in numbers)}
+        numbers.append(_read_derived(str(key), value, known, f"{source}: derived: {key}"))
     check_placeholders(entry["cmd"], variants[0], f"{source}: cmd")
-    timeout = entry.get("timeout")
-    if timeout is not None and not 0 < timeout < LONGEST_SECS:
-        raise ConfigError(f"{source}: timeout={timeout}, expected seconds above 0, below {LONGEST_SECS:,}.")
-    for row in entry.get("output", []):
+    timeout = entry.get("timeout", 1)
+    if not 0 < timeout < MAX_SECS:
+        raise ConfigError(f"{source}: timeout={timeout}, expected seconds above 0, below {MAX_SECS:,}.")
+    columns = entry.get("output", [])
+    for row in columns:
         if not isinstance(row, list) or len(row) != 2:
             raise ConfigError(f"{source}: output: expected [label, metric], got {str(row)[:60]}.")
     base = os.path.expanduser(os.path.expandvars(entry.get("reference_directory", os.path.dirname(path))))
-    is_generated = any(word in name for word in _NEEDS_NO_DATA)
     return Benchmark(
-        name=name,
-        path=os.path.abspath(path),
-        command=entry["cmd"],
-        variants=variants,
-        folder=os.path.abspath(os.path.join(base, entry.get("location", ""))),
-        env={str(key): str(value) for key, value in entry.get("env", {}).items()},
-        metrics=metrics,
-        derived=tuple(derived),
-        columns=tuple((str(label), str(name).strip("{}")) for label, name in entry.get("output", [])),
-        timeout=timeout,
-        allows_wandb=entry.get("allow_wandb", False),
-        requirements=entry.get("requirements_file"),
-        needs_data=not (is_generated or entry.get("generated") or entry.get("synthetic")),
+        name,
+        os.path.abspath(path),
+        entry,
+        os.path.abspath(os.path.join(base, entry.get("location", ""))),
+        variants,
+        tuple(numbers),
+        tuple((str(label), str(column).strip("{}")) for label, column in columns),
     )
 
 
-def _check_names(values: dict[Any, Any], known: Iterable[str], source: str) -> None:
-    for key in values:
+def _check(values: Any, known: Mapping[str, Any], required: str, source: str) -> None:
+    """Raises ConfigError for keys that are unknown, of another kind, or missing."""
+    if not isinstance(values, dict):
+        raise ConfigError(f"{source} is {kind_of(values)}, expected keys such as {required}.")
+    for key, value in values.items():
         if key not in known:
             meant = f"{str(key)[:60]!r}{suggest(str(key), known)}"
             raise ConfigError(f"{source}: unknown key {meant}. Allowed: {', '.join(known)}.")
+        if known[key]:
+            check_kind(value, known[key], f"{source}: {key}")
+    if not str(values.get(required, "")).strip():
+        raise ConfigError(f"{source} has no {required}.")
 
 
-def _read_metric(name: Any, value: Any, source: str) -> Metric:
-    source = f"{source}: data: {name}"
-    _check_object(value, "regexp", _DATA_KEYS, source)
-    skip = value.get("skip", 0)
-    if type(skip) is not int or skip < 0:
-        raise ConfigError(f"{source}: skip={skip!r}, expected a whole number of 0 or more.")
+def _read_metric(name: str, value: Any, source: str) -> Number:
+    """Returns a number that is printed. As published, a mean leaves out the first ones after sorting: the
+    smallest, of `latency` the largest."""
+    _check(value, _METRIC_KEYS, "regexp", source)
+    regexp, skip, reduction = value["regexp"], value.get("skip", 0), value.get("reduction_type", "mean")
     try:
-        pattern = re.compile(value["regexp"])
+        pattern = re.compile(regexp)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ConfigError(f"{source}: regexp {value['regexp']!r} is none: {error}.") from None
-    if pattern.groups > 1:
-        found = f"{source}: regexp {value['regexp']!r} has {pattern.groups} groups"
-        raise ConfigError(f"{found}, expected one at most: (?:...) is none.")
-    reduction = value.get("reduction_type", REDUCTIONS[0])
-    if reduction not in REDUCTIONS:
-        given = f"{source}: reduction_type={reduction!r}{suggest(str(reduction), REDUCTIONS)}"
-        raise ConfigError(f"{given}, expected one of {', '.join(REDUCTIONS)}.")
-    return Metric(str(name), pattern, skip, reduction)
+        raise ConfigError(f"{source}: regexp {regexp!r} is none: {error}.") from None
+    for is_wrong, what, wanted in (
+        (skip < 0, f"skip={skip}", "a whole number of 0 or more"),
+        (
+            pattern.groups > 1,
+            f"regexp {regexp!r} has {pattern.groups} groups",
+            "one at most: (?:...) is none",
+        ),
+        (
+            reduction not in _REDUCTIONS,
+            f"reduction_type={reduction!r}{suggest(reduction, _REDUCTIONS)}",
+            f"one of {', '.join(_REDUCTIONS)}",
+        ),
+    ):
+        if is_wrong:
+            raise ConfigError(f"{source}: {what}, expected {wanted}.")
+
+    def find(lines: Collection[str], known: Mapping[str, Any], processes: int) -> float:
+        try:
+            numbers = [float(text) for line in lines for text in pattern.findall(line)]
+        except ValueError:
+            raise ValueError(f"{regexp!r} matches what is no number") from None
+        if any(map(math.isnan, numbers)):
+            raise ValueError("NaN")
+        if len(numbers) <= skip:
+            raise ValueError(f"{len(numbers)} matches of {regexp!r}, expected more than {skip}")
+        if reduction == "mean":
+            numbers = sorted(numbers, reverse=name == "latency")[skip:]
+        return _REDUCTIONS[reduction](numbers) * (processes if name == "throughput" else 1)
+
+    return Number(name, reduction, find)
 
 
-def _read_derived(name: str, value: Any, named: set[str], source: str) -> Derived:
-    source = f"{source}: derived: {name}"
-    _check_object(value, "expr", _DERIVED_KEYS, source)
+def _read_derived(name: str, value: Any, known: Collection[str], source: str) -> Number:
+    """Returns a number that is computed: an expression with {names} of numbers and parameters."""
+    _check(value, _DERIVED_KEYS, "expr", source)
     expression = str(value["expr"])
-    fields = check_placeholders(expression, named, f"{source}: expr")
+    fields = check_placeholders(expression, known, f"{source}: expr")
+
+    def find(lines: Collection[str], known: Mapping[str, Any], processes: int) -> float:
+        return evaluate(fill(expression, known))
+
     try:
-        evaluate(fill(expression, dict.fromkeys(fields, "1")))
+        find((), dict.fromkeys(fields, "1"), 1)
     except ValueError as error:
-        raise ConfigError(f"{source}: expr {expression!r}: {error}.") from None
+        raise ConfigError(f"{source}: expr {error}.") from None
     except ArithmeticError:
         pass  # of ones alone
-    reduction = value.get("reduction_type", REDUCTIONS[0])  # a label: there is one number
-    if not isinstance(reduction, str):
-        raise ConfigError(f"{source}: reduction_type={reduction!r}, expected a text.")
-    return Derived(name, expression, reduction)
-
-
-def _check_object(value: Any, required: str, known: tuple[str, ...], source: str) -> None:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{source} is {_kind(value)}, expected the keys {', '.join(known)}.")
-    _check_names(value, known, source)
-    if not isinstance(value.get(required), (str, int, float) if required == "expr" else str):
-        raise ConfigError(f"{source} has no {required}, a text.")
-
-
-def _kind(value: Any) -> str:
-    """Returns the kind of a value; of one that JSON does not have, such as a date, the value."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        return f"{value!s:.40}"
-    return kind_of(value)
+    return Number(name, value.get("reduction_type", "mean"), find)

@@ -12,6 +12,7 @@ dropout as the model says, on synthetic full-length data. Several models, comma-
 
 import argparse
 import itertools
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, Literal
@@ -70,6 +71,7 @@ class Main(command_line.Flags):
       overwrite: Replace them where they are there.
     """
 
+    RANGES = {"rounds": (1, math.inf), "steps": (1, math.inf)}
     bert_config_file: str = "configs/models/bert_base.json"
     shapes: str = "128x8,512x2"
     dtypes: str = "fp32,bf16"
@@ -87,7 +89,6 @@ class Main(command_line.Flags):
 def parse_flags() -> argparse.Namespace:
     flags: argparse.Namespace = Main.parse()
     outputs.check_results(flags)
-    command_line.check_counts(flags, "rounds", "steps")
     flags.shapes = read_shapes(flags.shapes)
     flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16", "fp16"))
     flags.blocks = command_line.read_list(flags.blocks, "blocks", ("fused", "plain", "compiled", "packed"))
@@ -101,18 +102,16 @@ def make_configs(flags: argparse.Namespace) -> dict[str, Config]:
     paths = flags.bert_config_file.split(",")
     names = ("optimizer_type", "num_accumulation_steps", "enable_xla", "num_gpus")
     settings = {name: getattr(flags, name) for name in names}
-
-    configs = {}
+    made = {}
     for dtype, (length, batch), path, blocks in itertools.product(
         flags.dtypes, flags.shapes, paths, flags.blocks
     ):
-        parts = [outputs.stem(path)] if len(paths) > 1 else []
-        parts += [dtype, f"{length} tokens x {batch}"] + ([] if blocks == "fused" else [blocks])
+        parts = [outputs.stem(path)] * (len(paths) > 1) + [dtype, f"{length} tokens x {batch}"]
+        parts += [blocks] * (blocks != "fused")
         kernels = {"plain": "plain", "compiled": "fused"}.get(blocks, "auto")
         own = {**settings, "kernels": kernels, "pack_on_the_fly": blocks == "packed"}
-        model = read_model(path)
-        configs[", ".join(parts)] = step_benchmark.step_config(model, length, batch, dtype, own)
-    return configs
+        made[", ".join(parts)] = step_benchmark.step_config(read_model(path), length, batch, dtype, own)
+    return made
 
 
 def measure(flags: argparse.Namespace) -> dict:
@@ -132,30 +131,26 @@ def measure(flags: argparse.Namespace) -> dict:
     works |= {dtype: work for dtype, (work, _) in products.items()}
     timings = in_turns(works, flags.rounds)
     peaks = {dtype: timings[dtype].rate(amount) / 1e9 for dtype, (_, amount) in products.items()}
-    cases = [
-        {"name": name, **case(config, timings[name], flags.steps, plans[name], peaks)}
-        for name, config in configs.items()
-    ]
+    cases = []
+    for name, config in configs.items():
+        timing = timings[name]
+        gflops = timing.rate(plans[name]["flops_per_step"] * flags.steps) / 1e9
+        row = {
+            "name": name,
+            "dtype": config.dtype,
+            "max_seq_length": config.max_seq_length,
+            "train_batch_size": config.train_batch_size,
+            "kernels": config.kernels,
+            "packed": config.pack_on_the_fly,
+            "sequences_per_sec": timing.rate(plans[name]["sequences_per_step"] * flags.steps),
+            "step_secs": timing.median / flags.steps,
+            "spread": timing.spread,
+            "gflops": gflops,
+            "share_of_products": gflops / peaks[config.dtype],
+        }
+        cases.append({**row, "secs": timing.secs})
     spreads = {dtype: {"gflops": peaks[dtype], "spread": timings[dtype].spread} for dtype in flags.dtypes}
     return {"cases": cases, "products": spreads}
-
-
-def case(config: Config, timing, steps: int, plan: dict, peaks: dict) -> dict:
-    """Returns the result row of a case; `plan` is the plan of its configuration."""
-    gflops = timing.rate(plan["flops_per_step"] * steps) / 1e9
-    return {
-        "dtype": config.dtype,
-        "max_seq_length": config.max_seq_length,
-        "train_batch_size": config.train_batch_size,
-        "kernels": config.kernels,
-        "packed": config.pack_on_the_fly,
-        "sequences_per_sec": timing.rate(plan["sequences_per_step"] * steps),
-        "step_secs": timing.median / steps,
-        "spread": timing.spread,
-        "gflops": gflops,
-        "share_of_products": gflops / peaks[config.dtype],
-        "secs": timing.secs,
-    }
 
 
 def main() -> None:
@@ -172,24 +167,12 @@ def main() -> None:
     products = [{"name": f"matrix product {dtype}", **row} for dtype, row in measured["products"].items()]
     print(outputs.table(columns, [*measured["cases"], *products]))
     model = ", ".join(map(outputs.stem, flags.bert_config_file.split(",")))
-    record = {
-        "model": model,
-        "optimizer_type": flags.optimizer_type,
-        "rounds": flags.rounds,
-        "seed": 12345,
-        **measured,
-    }
-    bars = [
-        (
-            row["name"],
-            100 * row["share_of_products"],
-            row["spread"],
-            f"{row['sequences_per_sec']:.3g} seq/s, {row['gflops']:.0f} GFLOP/s",
-            row["dtype"],
-        )
-        for row in measured["cases"]
-    ]
+    record = {"model": model, "optimizer_type": flags.optimizer_type, "rounds": flags.rounds, "seed": 12345}
+    bars = []
+    for row in measured["cases"]:
+        text = f"{row['sequences_per_sec']:.3g} seq/s, {row['gflops']:.0f} GFLOP/s"
+        bars.append((row["name"], 100 * row["share_of_products"], row["spread"], text, row["dtype"]))
     title = f"Training step of {model}, {flags.optimizer_type.upper()}"
     unit = "achieved GFLOP/s of the step's matrix products, % of bare products of the same type"
     limit = {"limit": 100.0, "limit_text": "bare products"}
-    outputs.write_bars(flags.output, record, bars, title, unit, **limit)
+    outputs.write_bars(flags.output, {**record, **measured}, bars, title, unit, **limit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from official.config.setting import (
+    ALONE,
     CLASSIFY,
     FINE_TUNING,
     GLUE,
@@ -25,64 +26,60 @@ from official.config.setting import (
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Settings of the data."""
+    """Settings of the data.
+
+    Attributes:
+      input_files: Training TFRecords: comma-separated files, folders or globs (local, gs://, ram://); without
+        listing a folder NAME@4096.tfrecord for NAME-00000-of-04096.tfrecord and so on, or its manifest.json.
+      data_streams: Streams that training files are dealt out to, each with an order of its own; a host reads
+        whole ones. It must divide files and batch, and hosts must divide it. Unset: the most, up to 32, that
+        does; more hosts need it.
+      eval_files: Evaluation TFRecords; without it the first records of --input_files are used, as the MLPerf
+        v0.7 rules did.
+      use_synthetic_data: Train on random records of the right shape instead of files.
+      generated_data: In place of all files of data, records that are made up here and then read like files:
+        the whole input pipeline works. Files that are given are not read.
+      synthetic_input: Train on one random batch that stays on the devices: no input pipeline at all. Files
+        that are given are not read.
+      max_seq_length: Tokens of a sequence.
+      max_predictions_per_seq: Masked tokens of a sequence, at most.
+      static_mask: Records written with --remask are trained on as they stand, predicted tokens first: the
+        masked-LM head cuts them off and gathers nothing.
+      num_eval_samples: Evaluate the first N records.
+    """
 
     input_files: str | None = setting(
-        None,
-        "Training TFRecords: comma-separated files, folders or globs (local, gs://, ram://); without listing "
-        "a folder NAME@4096.tfrecord for NAME-00000-of-04096.tfrecord and so on, or its manifest.json.",
-        tasks=PRETRAIN,
-        evaluation=lambda config: not config.eval_files,
-        files=True,
+        None, tasks=PRETRAIN, evaluation=lambda config: not config.eval_files, files=True
     )
     data_streams: int | None = setting(
-        None,
-        "Streams that training files are dealt out to, each with an order of its own; a host reads whole "
-        "ones. It must divide files and batch, and hosts must divide it. Unset: the most, up to 32, that "
-        "does; more hosts need it.",
-        minimum=1,
-        maximum=1 << 16,
-        tasks=PRETRAIN,
-        backends=TENSORFLOWS,
-        evaluation=False,
+        None, minimum=1, maximum=1 << 16, tasks=PRETRAIN, backends=TENSORFLOWS, evaluation=False
     )
-    eval_files: str | None = setting(
-        None,
-        "Evaluation TFRecords; without it the first records of --input_files are used, as the MLPerf v0.7 "
-        "rules did.",
-        tasks=PRETRAIN,
-        needs="do_eval",
-        training=None,
-        files=True,
-    )
+    eval_files: str | None = setting(None, tasks=PRETRAIN, needs=("do_eval",), training=None, files=True)
     use_synthetic_data: bool = setting(
-        False, "Train on random records of the right shape instead of files.", training=IDENTITY
+        False,
+        training=IDENTITY,
+        excludes=dict.fromkeys(
+            ("input_files", "eval_files", "train_file", "predict_file", "data_dir"),
+            "random sequences, or those of files",
+        ),
     )
     generated_data: bool = setting(
         False,
-        "In place of all files of data, records that are made up here and then read like files: the whole "
-        "input pipeline works. Files that are given are not read.",
         training=IDENTITY,
+        excludes=dict.fromkeys(("synthetic_input", "use_synthetic_data"), "records that are read, or none"),
     )
-    synthetic_input: bool = setting(
-        False,
-        "Train on one random batch that stays on the devices: no input pipeline at all. Files that are given "
-        "are not read.",
-        training=IDENTITY,
-    )
-    max_seq_length: int = setting(128, "Tokens of a sequence.", minimum=8)
-    max_predictions_per_seq: int = setting(
-        20, "Masked tokens of a sequence, at most.", minimum=1, tasks=PRETRAIN
-    )
+    synthetic_input: bool = setting(False, training=IDENTITY)
+    max_seq_length: int = setting(128, minimum=8)
+    max_predictions_per_seq: int = setting(20, minimum=1, tasks=PRETRAIN)
     static_mask: bool = setting(
         False,
-        "Records written with --remask are trained on as they stand, predicted tokens first: the masked-LM "
-        "head cuts them off and gathers nothing.",
         tasks=PRETRAIN,
+        excludes=dict.fromkeys(
+            ("pack_on_the_fly", "max_sequences_per_pack", "average_sequences_per_pack"),
+            "it takes rows of one sequence as they stand",
+        ),
     )
-    num_eval_samples: int = setting(
-        10000, "Evaluate the first N records.", minimum=1, tasks=PRETRAIN, training=None
-    )
+    num_eval_samples: int = setting(10000, minimum=1, tasks=PRETRAIN, training=None)
 
 
 DATA = Section("Data", Data, evaluation=True, training=RECIPE)
@@ -94,37 +91,26 @@ DATA = Section("Data", Data, evaluation=True, training=RECIPE)
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """Several sequences in one row. Records that are packed rows need none of it."""
+    """Several sequences in one row. Records that are packed rows need none of it.
 
-    pack_on_the_fly: bool = setting(
-        False,
-        "Put several sequences into each row of --max_seq_length tokens while the records are read. "
-        "--train_batch_size and --eval_batch_size then count rows.",
-        tasks=PRETRAIN,
-    )
-    pack: bool = setting(
-        False,
-        "Put several sequences into each row of --max_seq_length tokens, for training, evaluation and "
-        "prediction. --train_batch_size and --eval_batch_size then count rows.",
-        tasks=FINE_TUNING,
-    )
-    max_sequences_per_pack: int | None = setting(
-        None, "Sequences of a row, at most. Unset: 12; of packed records, what they have.", minimum=1
-    )
-    average_sequences_per_pack: float | None = setting(
-        None,
-        "Sequences of a row, on average: what the plan, evaluation rules and logs count with before the "
-        "data are read. Unset: what the data say; without data, one.",
-        minimum=1,
-        training=None,
-    )
+    Attributes:
+      pack_on_the_fly: Put several sequences into each row of --max_seq_length tokens while the records are
+        read. --train_batch_size and --eval_batch_size then count rows.
+      pack: Put several sequences into each row of --max_seq_length tokens, for training, evaluation and
+        prediction. --train_batch_size and --eval_batch_size then count rows.
+      max_sequences_per_pack: Sequences of a row, at most. Unset: 12; of packed records, what they have.
+      average_sequences_per_pack: Sequences of a row, on average: what the plan, evaluation rules and logs
+        count with before the data are read. Unset: what the data say; without data, one.
+      loss_averaging_basis: pertoken: the masked-LM loss is the mean over all predicted tokens. persequence:
+        the mean over sequences of the means over their predicted tokens (Graphcore's packed BERT has both).
+    """
+
+    pack_on_the_fly: bool = setting(False, tasks=PRETRAIN)
+    pack: bool = setting(False, tasks=FINE_TUNING)
+    max_sequences_per_pack: int | None = setting(None, minimum=1)
+    average_sequences_per_pack: float | None = setting(None, minimum=1, training=None)
     loss_averaging_basis: str = setting(
-        "pertoken",
-        "pertoken: the masked-LM loss is the mean over all predicted tokens. persequence: the mean over "
-        "sequences of the means over their predicted tokens (Graphcore's packed BERT has both).",
-        choices=("pertoken", "persequence"),
-        tasks=PRETRAIN,
-        evaluation=True,
+        "pertoken", choices=("pertoken", "persequence"), tasks=PRETRAIN, evaluation=True
     )
 
 
@@ -137,191 +123,100 @@ PACKING = Section("Packing (several sequences in one row)", Packing, evaluation=
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning:
-    """Settings of fine-tuning alone."""
+    """Settings of fine-tuning alone.
+
+    Attributes:
+      train_file: Rows to train on. classify: a table with texts and labels (CSV, TSV, JSON lines, Parquet, a
+        folder that datasets saved; globs). tag: CoNLL columns or JSON lines. squad: SQuAD's JSON, or JSON
+        lines.
+      eval_file: Rows to evaluate on, in the form of --train_file. Unset: --eval_share of its rows.
+      predict_file: squad: questions to answer; --do_eval compares with the answers in it. Else rows for
+        --do_predict.
+      eval_share: Without --eval_file: share of the rows of --train_file that is held out, by a hash of their
+        texts: duplicates stay on one side, and added rows move none.
+      text_columns: Columns with the text, or with the two texts of a pair, comma-separated: names, or numbers
+        from 1 on of a table without a header. Unset: text; of tags tokens, or text.
+      label_column: Column with the label. Unset: label; of tags tags, or entities.
+      label_kind: one of many; several at once; a number; choice: which of the texts behind the first is
+        right.
+      class_weights: balanced: a rare label counts as much as a frequent one, by rows / (labels x rows of the
+        label).
+      label_smoothing: Share of a label that is spread over all labels.
+      early_stopping_metric: Score of an evaluation by which the best weights are chosen. Unset: the task's
+        main one.
+      early_stopping_patience: Stop after so many evaluations in a row that are not better than the best.
+        Unset: never.
+      freeze_layers: Layers, from the lowest on, that are not trained, and the embeddings with them.
+      layer_decay: Learning rate of a layer as a share of that of the layer above it; 1: one rate for all.
+      version_2_with_negative: squad: some questions have no answer (SQuAD 2.0).
+      doc_stride: squad: word pieces between the windows of a long context.
+      max_query_length: squad: word pieces of a question, at most.
+      n_best_size: squad: answers of a question in nbest_predictions.json, at most.
+      max_answer_length: squad: word pieces of an answer, at most.
+      null_score_diff_threshold: squad, version 2: no answer is given where its score is above that of the
+        best answer by more than this.
+      score_by: squad: what F1 counts. words: as SQuAD; characters: as CMRC 2018. Unset: characters where most
+        letters of the answers are Chinese, Japanese or Korean.
+      span_places: squad: the places among which the loss has an answer begin and end. tokens: those of the
+        window. row: all of its row, padding, too, as in Google's run_squad.py and Hugging Face's run_qa.py.
+      data_dir: glue: folder of the tasks' folders (CoLA, MRPC, ...), or of the one task.
+      glue_task: glue: which task.
+      cache_dir: squad: where features are kept between runs. Unset: features/ in --model_dir.
+      length_buckets: Batches of sequences of about one length, as long as their longest, instead of
+        --max_seq_length. auto: on CPUs, where no shape is compiled for, unless --unpad leaves padding out.
+      predict_epochs: With --do_predict: predict so many times, and tell throughput and latency of each in the
+        words of PopART's inference. Unset: once, without them.
+      num_runs: Repeat the run with seeds --seed, --seed + 1, ... in folders run-1, run-2, ...; report mean
+        and deviation.
+    """
 
     train_file: str | None = setting(
-        None,
-        "Rows to train on. classify: a table with texts and labels (CSV, TSV, JSON lines, Parquet, a folder "
-        "that datasets saved; globs). tag: CoNLL columns or JSON lines. squad: SQuAD's JSON, or JSON lines.",
-        tasks=(*SQUAD, *OWN_DATA),
-        evaluation=False,
-        training=IDENTITY,
-        files=True,
+        None, tasks=(*SQUAD, *OWN_DATA), evaluation=False, training=IDENTITY, files=True
     )
-    eval_file: str | None = setting(
-        None,
-        "Rows to evaluate on, in the form of --train_file. Unset: --eval_share of its rows.",
-        tasks=OWN_DATA,
-        files=True,
-    )
-    predict_file: str | None = setting(
-        None,
-        "squad: questions to answer; --do_eval compares with the answers in it. Else rows for --do_predict.",
-        tasks=(*SQUAD, *OWN_DATA),
-        training=None,
-        files=True,
-    )
-    eval_share: float = setting(
-        0.1,
-        "Without --eval_file: share of the rows of --train_file that is held out, by a hash of their texts: "
-        "duplicates stay on one side, and added rows move none.",
-        minimum=0,
-        maximum=0.9,
-        tasks=OWN_DATA,
-        training=IDENTITY,
-    )
-    text_columns: str | None = setting(
-        None,
-        "Columns with the text, or with the two texts of a pair, comma-separated: names, or numbers from 1 "
-        "on of a table without a header. Unset: text; of tags tokens, or text.",
-        tasks=OWN_DATA,
-        training=IDENTITY,
-    )
-    label_column: str | None = setting(
-        None,
-        "Column with the label. Unset: label; of tags tags, or entities.",
-        tasks=OWN_DATA,
-        training=IDENTITY,
-    )
+    eval_file: str | None = setting(None, tasks=OWN_DATA, files=True)
+    predict_file: str | None = setting(None, tasks=(*SQUAD, *OWN_DATA), training=None, files=True)
+    eval_share: float = setting(0.1, minimum=0, maximum=0.9, tasks=OWN_DATA, training=IDENTITY)
+    text_columns: str | None = setting(None, tasks=OWN_DATA, training=IDENTITY)
+    label_column: str | None = setting(None, tasks=OWN_DATA, training=IDENTITY)
     label_kind: str = setting(
-        "one",
-        "one of many; several at once; a number; choice: which of the texts behind the first is right.",
-        choices=("one", "several", "number", "choice"),
-        tasks=CLASSIFY,
-        training=IDENTITY,
+        "one", choices=("one", "several", "number", "choice"), tasks=CLASSIFY, training=IDENTITY
     )
-    class_weights: str = setting(
-        "none",
-        "balanced: a rare label counts as much as a frequent one, by rows / (labels x rows of the label).",
-        choices=("none", "balanced"),
-        tasks=CLASSIFY,
-        evaluation=False,
-    )
-    label_smoothing: float = setting(
-        0.0,
-        "Share of a label that is spread over all labels.",
-        minimum=0,
-        maximum=0.9,
-        tasks=(*GLUE, *OWN_DATA),
-        evaluation=False,
-    )
-    early_stopping_metric: str | None = setting(
-        None,
-        "Score of an evaluation by which the best weights are chosen. Unset: the task's main one.",
-        tasks=FINE_TUNING,
-        needs="do_eval",
-        evaluation=False,
-    )
+    class_weights: str = setting("none", choices=("none", "balanced"), tasks=CLASSIFY, evaluation=False)
+    label_smoothing: float = setting(0.0, minimum=0, maximum=0.9, tasks=(*GLUE, *OWN_DATA), evaluation=False)
+    early_stopping_metric: str | None = setting(None, tasks=FINE_TUNING, needs=("do_eval",), evaluation=False)
     early_stopping_patience: int | None = setting(
-        None,
-        "Stop after so many evaluations in a row that are not better than the best. Unset: never.",
-        minimum=1,
-        tasks=FINE_TUNING,
-        needs="do_eval",
-        evaluation=False,
-        training=LENGTH,
+        None, minimum=1, tasks=FINE_TUNING, needs=("do_eval",), evaluation=False, training=LENGTH
     )
-    freeze_layers: int = setting(
-        0,
-        "Layers, from the lowest on, that are not trained, and the embeddings with them.",
-        minimum=0,
-        tasks=FINE_TUNING,
-        evaluation=False,
-        training=IDENTITY,
-    )
-    layer_decay: float = setting(
-        1.0,
-        "Learning rate of a layer as a share of that of the layer above it; 1: one rate for all.",
-        minimum=0.1,
-        maximum=1,
-        tasks=FINE_TUNING,
-        evaluation=False,
-    )
-    version_2_with_negative: bool = setting(
-        False, "squad: some questions have no answer (SQuAD 2.0).", tasks=SQUAD, training=IDENTITY
-    )
-    doc_stride: int = setting(
-        128, "squad: word pieces between the windows of a long context.", minimum=1, tasks=SQUAD
-    )
-    max_query_length: int = setting(64, "squad: word pieces of a question, at most.", minimum=1, tasks=SQUAD)
-    n_best_size: int = setting(
-        20,
-        "squad: answers of a question in nbest_predictions.json, at most.",
-        minimum=1,
-        tasks=SQUAD,
-        training=None,
-    )
-    max_answer_length: int = setting(
-        30, "squad: word pieces of an answer, at most.", minimum=1, tasks=SQUAD, training=None
-    )
-    null_score_diff_threshold: float = setting(
-        0.0,
-        "squad, version 2: no answer is given where its score is above that of the best answer by more "
-        "than this.",
-        tasks=SQUAD,
-        training=None,
-    )
-    score_by: str | None = setting(
-        None,
-        "squad: what F1 counts. words: as SQuAD; characters: as CMRC 2018. Unset: characters where most "
-        "letters of the answers are Chinese, Japanese or Korean.",
-        choices=("words", "characters"),
-        tasks=SQUAD,
-        training=None,
-    )
-    span_places: str = setting(
-        "tokens",
-        "squad: the places among which the loss has an answer begin and end. tokens: those of the window. "
-        "row: all of its row, padding, too, as in Google's run_squad.py and Hugging Face's run_qa.py.",
-        choices=("tokens", "row"),
-        tasks=SQUAD,
-        evaluation=False,
-    )
-    data_dir: str | None = setting(
-        None,
-        "glue: folder of the tasks' folders (CoLA, MRPC, ...), or of the one task.",
-        tasks=GLUE,
-        training=IDENTITY,
-        files=True,
-    )
+    freeze_layers: int = setting(0, minimum=0, tasks=FINE_TUNING, evaluation=False, training=IDENTITY)
+    layer_decay: float = setting(1.0, minimum=0.1, maximum=1, tasks=FINE_TUNING, evaluation=False)
+    version_2_with_negative: bool = setting(False, tasks=SQUAD, training=IDENTITY)
+    doc_stride: int = setting(128, minimum=1, tasks=SQUAD)
+    max_query_length: int = setting(64, minimum=1, tasks=SQUAD)
+    n_best_size: int = setting(20, minimum=1, tasks=SQUAD, training=None)
+    max_answer_length: int = setting(30, minimum=1, tasks=SQUAD, training=None)
+    null_score_diff_threshold: float = setting(0.0, tasks=SQUAD, training=None)
+    score_by: str | None = setting(None, choices=("words", "characters"), tasks=SQUAD, training=None)
+    span_places: str = setting("tokens", choices=("tokens", "row"), tasks=SQUAD, evaluation=False)
+    data_dir: str | None = setting(None, tasks=GLUE, training=IDENTITY, files=True)
     glue_task: str | None = setting(
         None,
-        "glue: which task.",
         choices=("cola", "mnli", "mnli-mm", "ax", "mrpc", "sst2", "stsb", "qqp", "qnli", "rte", "wnli"),
         tasks=GLUE,
         training=IDENTITY,
     )
-    cache_dir: str | None = setting(
-        None,
-        "squad: where features are kept between runs. Unset: features/ in --model_dir.",
-        tasks=SQUAD,
-        evaluation=False,
-        training=None,
-    )
+    cache_dir: str | None = setting(None, tasks=SQUAD, evaluation=False, training=None)
     length_buckets: str = setting(
-        "auto",
-        "Batches of sequences of about one length, as long as their longest, instead of --max_seq_length. "
-        "auto: on CPUs, where no shape is compiled for, unless --unpad leaves padding out.",
-        choices=("auto", "always", "never"),
-        tasks=FINE_TUNING,
-        evaluation=False,
+        "auto", choices=("auto", "always", "never"), tasks=FINE_TUNING, evaluation=False
     )
     predict_epochs: int | None = setting(
-        None,
-        "With --do_predict: predict so many times, and tell throughput and latency of each in the words of "
-        "PopART's inference. Unset: once, without them.",
-        minimum=1,
-        needs="do_predict",
-        tasks=FINE_TUNING,
-        evaluation=False,
+        None, minimum=1, needs=("do_predict",), tasks=FINE_TUNING, evaluation=False
     )
     num_runs: int = setting(
         1,
-        "Repeat the run with seeds --seed, --seed + 1, ... in folders run-1, run-2, ...; report mean and "
-        "deviation.",
         minimum=1,
-        needs="do_train",
+        needs=("do_train",),
         tasks=FINE_TUNING,
+        backends=ALONE,
         evaluation=False,
         training=IDENTITY,
     )

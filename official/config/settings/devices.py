@@ -10,8 +10,8 @@ from official.config.setting import (
     IPU,
     PIPELINED,
     RECIPE,
-    TENSORFLOWS,
     TPU,
+    WHOLE,
     WORKERS,
     Section,
     setting,
@@ -27,39 +27,24 @@ class Model:
 
     Of a run that has begun, the sizes of its model and the vocabulary that its folder keeps are compared, and
     not the files that they come from.
+
+    Attributes:
+      bert_config_file: JSON file with Google's bert_config.json keys.
+      vocab_file: WordPiece vocabulary of the data: vocab.txt, tokenizer.json, or a folder with one of them;
+        its size is checked against the model's vocab_size. Kept in --model_dir.
+      fit_vocabulary: The vocabulary may have up to 127 words more or fewer than the model's vocab_size, as
+        Graphcore's models of 30,400 and 30,528 rows have: words beyond it are unknown ones, in records, too
+        ([UNK] is word 100 there, as in Google's vocabularies, unless --vocab_file says another).
+      do_lower_case: Text loses its capitals and accents, as an uncased vocabulary wants it. Unset: as
+        tokenizer_config.json or tokenizer.json says, beside --vocab_file or --init_checkpoint; else yes.
+      dtype: Compute type. Weights, softmax, LayerNorm statistics, losses and optimizer state stay float32.
     """
 
-    bert_config_file: str | None = setting(
-        None, "JSON file with Google's bert_config.json keys.", evaluation=False, files=True
-    )
-    vocab_file: str | None = setting(
-        None,
-        "WordPiece vocabulary of the data: vocab.txt, tokenizer.json, or a folder with one of them; its "
-        "size is checked against the model's vocab_size. Kept in --model_dir.",
-        evaluation=lambda config: config.task != "pretrain",
-        files=True,
-    )
-    fit_vocabulary: bool = setting(
-        False,
-        "The vocabulary may have up to 127 words more or fewer than the model's vocab_size, as "
-        "Graphcore's models of 30,400 and 30,528 rows have: words beyond it are unknown ones, in records, "
-        "too ([UNK] is word 100 there, as in Google's vocabularies, unless --vocab_file says another).",
-        training=IDENTITY,
-    )
-    do_lower_case: bool | None = setting(
-        None,
-        "Text loses its capitals and accents, as an uncased vocabulary wants it. Unset: as "
-        "tokenizer_config.json or tokenizer.json says, beside --vocab_file or --init_checkpoint; else "
-        "yes.",
-        evaluation=lambda config: config.task != "pretrain",
-    )
-    dtype: str = setting(
-        "fp32",
-        "Compute type. Weights, softmax, LayerNorm statistics, losses and optimizer state stay float32.",
-        choices=("fp32", "fp16", "bf16"),
-        evaluation=False,
-        training=RECIPE,
-    )
+    bert_config_file: str | None = setting(None, evaluation=False, files=True)
+    vocab_file: str | None = setting(None, evaluation=lambda config: config.task != "pretrain", files=True)
+    fit_vocabulary: bool = setting(False, training=IDENTITY)
+    do_lower_case: bool | None = setting(None, evaluation=lambda config: config.task != "pretrain")
+    dtype: str = setting("fp32", choices=("fp32", "fp16", "bf16"), evaluation=False, training=RECIPE)
 
 
 MODEL = Section("Model", Model, evaluation=True)
@@ -71,121 +56,82 @@ MODEL = Section("Model", Model, evaluation=True)
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """Settings of the devices, and of how they compute."""
+    """Settings of the devices, and of how they compute.
 
-    distribution_strategy: str = setting(
-        "mirrored",
-        "How replicas are made. Unset where this process is one of several that train: "
-        "multi_worker_mirrored.",
-        choices=tuple(BACKENDS),
-    )
-    num_gpus: int | None = setting(
-        None, "GPUs to use; 0 for the CPU. Unset: all GPUs there are, else the CPU.", minimum=0
-    )
+    Attributes:
+      distribution_strategy: How replicas are made. Unset where this process is one of several that train:
+        multi_worker_mirrored.
+      num_gpus: GPUs to use; 0 for the CPU. Unset: all GPUs there are, else the CPU.
+      num_virtual_devices: Logical CPUs, to rehearse a job of several devices: a replica each (mirrored), or
+        the devices of the stages (pipeline).
+      tpu: TPU name, grpc:// address or local, for --distribution_strategy=tpu.
+      num_tpu_cores: Cores that the TPU is to have: the batch arithmetic is checked before connecting, the
+        number after it.
+      worker_hosts: Comma-separated host:port of all processes, for multi_worker_mirrored; without it what
+        started them says so: TF_CONFIG, Kubernetes, Slurm, MPI (docs/clusters.md). That of the first process
+        alone where MPI, Slurm or Kubernetes give numbers: all learn each other's addresses through it.
+      task_index: Number of this process in --worker_hosts, from 0.
+      peer_timeout_secs: multi_worker_mirrored: how long to wait for the other processes to start, and six
+        times as long for one that is there but does not go on, such as for storage that hangs; exit code 4
+        after it. One that is silent, because its machine is down, is waited for a fifth as long, a minute at
+        most; one that has ended is noticed at once.
+      all_reduce_alg: All-reduce: nccl or hierarchical_copy (mirrored), nccl or ring (multi_worker_mirrored).
+        Unset: TensorFlow's choice.
+      allreduce_dtype: Type in which the replicas' gradients are sent and added up: bfloat16 and float16 take
+        half the bytes, and round every sum. float16 needs a loss scale, which sees its overflows.
+      explicit_allreduce: Join gradients into packs of --allreduce_bytes_per_pack and all-reduce each pack;
+        without it TensorFlow chooses how. Needs --clip_scope=global or none.
+      allreduce_bytes_per_pack: With --explicit_allreduce: bytes of a pack, at most; a larger gradient is a
+        pack of its own. Packs are sent while the backward pass goes on. 0: one pack, after it.
+      deterministic: Choose deterministic kernels only: the same command gives the same bits on the same
+        machine; slower.
+      kernels: What computes between matrix products, and updates the weights with LAMB, AdamW or Adam: plain
+        is TensorFlow's operations and gradients; fused has derived gradients and functions that XLA compiles;
+        native is C++ for CPUs, compiled when it is first used on a machine. auto: native on CPUs where there
+        is a C++ compiler and --enable_xla is off, else fused. Equal to rounding.
+      recompute: What the backward pass computes again, so that less memory is kept for it: `attention` is the
+        softmax and dropout of attention, `block` whole blocks, of which only the input is kept. The masks are
+        the same.
+      unpad: Compute nothing for padding: the tokens of a batch stand end to end, in training, evaluation and
+        prediction. Losses are those of padded rows, to rounding; dropout's masks are others. Packed rows have
+        little padding, and steps that are compiled as a whole have one size: both are refused.
+      enable_xla: Compile the forward and backward pass with XLA.
+      device_warmup: Compile the training and the evaluation step on synthetic data before the clock starts;
+        leaves all state bit-equal.
+    """
+
+    distribution_strategy: str = setting("mirrored", choices=tuple(BACKENDS))
+    num_gpus: int | None = setting(None, minimum=0)
     num_virtual_devices: int | None = setting(
-        None,
-        "Logical CPUs, to rehearse a job of several devices: a replica each (mirrored), or the devices of "
-        "the stages (pipeline).",
-        minimum=1,
-        backends=("mirrored", "pipeline"),
+        None, minimum=1, backends=("mirrored", "pipeline"), excludes={"num_gpus": "GPUs, or logical CPUs"}
     )
-    tpu: str | None = setting(
-        None, "TPU name, grpc:// address or local, for --distribution_strategy=tpu.", backends=TPU
-    )
-    num_tpu_cores: int | None = setting(
-        None,
-        "Cores that the TPU is to have: the batch arithmetic is checked before connecting, the number "
-        "after it.",
-        minimum=1,
-        backends=TPU,
-    )
-    worker_hosts: str | None = setting(
-        None,
-        "Comma-separated host:port of all processes, for multi_worker_mirrored; without it what started "
-        "them says so: TF_CONFIG, Kubernetes, Slurm, MPI (docs/clusters.md). That of the first process alone "
-        "where MPI, Slurm or Kubernetes give numbers: all learn each other's addresses through it.",
-        backends=WORKERS,
-    )
-    task_index: int | None = setting(
-        None,
-        "Number of this process in --worker_hosts, from 0.",
-        minimum=0,
-        backends=WORKERS,
-    )
-    peer_timeout_secs: int = setting(
-        300,
-        "multi_worker_mirrored: how long to wait for the other processes to start, and six times as long for "
-        "one that is there but does not go on, such as for storage that hangs; exit code 4 after it. One "
-        "that is silent, because its machine is down, is waited for a fifth as long, a minute at most; one "
-        "that has ended is noticed at once.",
-        minimum=1,
-        maximum=86400,
-    )
-    all_reduce_alg: str | None = setting(
-        None,
-        "All-reduce: nccl or hierarchical_copy (mirrored), nccl or ring (multi_worker_mirrored). Unset: "
-        "TensorFlow's choice.",
-        choices=("nccl", "hierarchical_copy", "ring"),
-    )
+    tpu: str | None = setting(None, backends=TPU)
+    num_tpu_cores: int | None = setting(None, minimum=1, backends=TPU)
+    worker_hosts: str | None = setting(None, backends=WORKERS)
+    task_index: int | None = setting(None, minimum=0, backends=WORKERS)
+    peer_timeout_secs: int = setting(300, minimum=1, maximum=86400)
+    all_reduce_alg: str | None = setting(None, choices=("nccl", "hierarchical_copy", "ring"))
     allreduce_dtype: str = setting(
         "float32",
-        "Type in which the replicas' gradients are sent and added up: bfloat16 and float16 take half the "
-        "bytes, and round every sum. float16 needs a loss scale, which sees its overflows.",
         choices=("float32", "bfloat16", "float16"),
         backends=("mirrored", "multi_worker_mirrored", "tpu"),
     )
     explicit_allreduce: bool = setting(
-        False,
-        "Join gradients into packs of --allreduce_bytes_per_pack and all-reduce each pack; without it "
-        "TensorFlow chooses how. Needs --clip_scope=global or none.",
+        False, backends=WHOLE, only_with=("clip_scope", ("global", "replicas", "none"))
     )
-    allreduce_bytes_per_pack: int = setting(
-        0,
-        "With --explicit_allreduce: bytes of a pack, at most; a larger gradient is a pack of its own. Packs "
-        "are sent while the backward pass goes on. 0: one pack, after it.",
-        minimum=0,
-        needs="explicit_allreduce",
-    )
-    matmul_precision: str = setting(
-        "tf32",
-        "How GPUs from Ampere on multiply float32 matrices, those of --dtype=fp32: tf32 rounds the factors "
-        "to TensorFloat-32, with fractions of 10 bits, which is faster; highest does not. TPUs round to "
-        "bfloat16 in place of it. Older GPUs and CPUs never round.",
-        choices=("tf32", "highest"),
-        backends=TENSORFLOWS,
-    )
-    deterministic: bool = setting(
-        False,
-        "Choose deterministic kernels only: the same command gives the same bits on the same machine; "
-        "slower.",
-    )
-    kernels: str = setting(
-        "auto",
-        "What computes between matrix products, and updates the weights with LAMB, AdamW or Adam: plain is "
-        "TensorFlow's operations and gradients; fused has derived gradients and functions that XLA compiles; "
-        "native is C++ for CPUs, compiled when it is first used on a machine. auto: native on CPUs where "
-        "there is a C++ compiler and --enable_xla is off, else fused. Equal to rounding.",
-        choices=("auto", "plain", "fused", "native"),
-    )
+    allreduce_bytes_per_pack: int = setting(0, minimum=0, needs=("explicit_allreduce",))
+    deterministic: bool = setting(False)
+    kernels: str = setting("auto", choices=("auto", "plain", "fused", "native"))
     recompute: str = setting(
         "none",
-        "What the backward pass computes again, so that less memory is kept for it: `attention` is the "
-        "softmax and dropout of attention, `block` whole blocks, of which only the input is kept. The masks "
-        "are the same.",
         choices=("none", "attention", "block"),  # each keeps less than those before it
     )
     unpad: bool = setting(
         False,
-        "Compute nothing for padding: the tokens of a batch stand end to end, in training, evaluation and "
-        "prediction. Losses are those of padded rows, to rounding; dropout's masks are others. Packed rows "
-        "have little padding, and steps that are compiled as a whole have one size: both are refused.",
+        excludes=dict.fromkeys(("pack", "pack_on_the_fly"), "which fills rows, and leaves no padding"),
     )
-    enable_xla: bool = setting(False, "Compile the forward and backward pass with XLA.")
-    device_warmup: bool = setting(
-        False,
-        "Compile the training and the evaluation step on synthetic data before the clock starts; leaves "
-        "all state bit-equal.",
-    )
+    enable_xla: bool = setting(False, backends=WHOLE)
+    device_warmup: bool = setting(False)
 
 
 DEVICES = Section("Devices", Devices, evaluation=False)
@@ -200,81 +146,25 @@ SCHEDULES = {"pipeline": ("1f1b", "gpipe"), "ipu": ("grouped", "interleaved", "s
 
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-    """Settings of the placement of a model's parts on devices."""
+    """Settings of the placement of a model's parts on devices, and of IPUs.
 
-    pipeline_stages: str | None = setting(
-        None,
-        "Number of stages, which are then balanced, or what each holds: emb+pos / hid*12 / hid*12 / mlm+nsp.",
-        backends=PIPELINED,
-    )
-    device_mapping: str | None = setting(
-        None,
-        "Device of each stage, from 0 within a replica: 0,1,2,3,0. Unset: one a stage; on IPUs the heads are "
-        "with the embeddings.",
-        backends=PIPELINED,
-    )
+    Attributes:
+      pipeline_stages: Number of stages, which are then balanced, or what each holds: emb+pos / hid*12 /
+        hid*12 / mlm+nsp.
+      device_mapping: Device of each stage, from 0 within a replica: 0,1,2,3,0. Unset: one a stage; on IPUs
+        the heads are with the embeddings.
+      pipeline_schedule: What a device does next: 1f1b or gpipe; on IPUs grouped, interleaved or sequential.
+        Unset: the first of them.
+      ipu_options: Options of IPUs, such as "replicas=4 device_iterations=8"; docs/ipu.md has them all. Those
+        of the command line stand over those of --config, each by its name.
+    """
+
+    pipeline_stages: str | None = setting(None, backends=PIPELINED)
+    device_mapping: str | None = setting(None, backends=PIPELINED)
     pipeline_schedule: str | None = setting(
-        None,
-        "What a device does next: 1f1b or gpipe; on IPUs grouped, interleaved or sequential. Unset: the "
-        "first of them.",
-        choices=tuple(name for names in SCHEDULES.values() for name in names),
-        backends=PIPELINED,
+        None, choices=tuple(name for names in SCHEDULES.values() for name in names), backends=PIPELINED
     )
+    ipu_options: str | None = setting(None, backends=IPU)
 
 
 PIPELINE = Section("Pipeline", Pipeline, evaluation=False)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# IPUs, by Graphcore's names where these have one
-
-
-@dataclasses.dataclass(frozen=True)
-class Ipu:
-    """Settings of IPUs alone. The number of IPUs of a replica follows from its pipeline: a power of two."""
-
-    ipu_replicas: int = setting(
-        1, "Replicas of the pipeline, over all instances: a power of two.", minimum=1, backends=IPU
-    )
-    device_iterations: int = setting(
-        1, "Steps of one call of the IPUs; divides --steps_per_loop.", minimum=1, backends=IPU
-    )
-    executable_cache_path: str | None = setting(
-        None, "Folder in which compiled programs are kept and looked for.", backends=IPU
-    )
-    stochastic_rounding: bool = setting(
-        True, "Round to float16 up or down at random, right on average.", backends=IPU
-    )
-    fp_exceptions: bool = setting(
-        False, "Stop at invalid operations, divisions by 0 and overflows.", backends=IPU
-    )
-    available_memory_proportion: str | None = setting(
-        None,
-        "Share of an IPU's memory that matrix products may take for themselves: a number for all, or one for"
-        " each stage of the pipeline or each IPU of a replica, comma-separated. Unset: Poplar's own.",
-        backends=IPU,
-    )
-    partials_type: str = setting(
-        "float", "Type in which matrix products of float16 add up.", choices=("half", "float"), backends=IPU
-    )
-    optimizer_state_offchip: bool = setting(
-        True, "Keep what only the optimizer reads in the memory beside the IPUs.", backends=IPU
-    )
-    replicated_tensor_sharding: bool = setting(
-        False, "Share that state out to the replicas; each reads and updates its part.", backends=IPU
-    )
-    min_remote_tensor_size: int = setting(
-        128, "Bytes of a tensor that is kept beside the IPUs, at least.", minimum=0, backends=IPU
-    )
-    no_outlining: bool = setting(
-        False, "Compile equal parts of the model each by itself: more memory, less copying.", backends=IPU
-    )
-    scheduler: str = setting(
-        "choose_best",
-        "How the compiler orders operations.",
-        choices=("choose_best", "clustering", "post_order", "look_ahead", "shortest_path"),
-        backends=IPU,
-    )
-
-
-IPUS = Section("IPUs", Ipu, evaluation=False)

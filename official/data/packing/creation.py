@@ -22,6 +22,7 @@ import numpy as np
 
 from official.data import compaction
 from official.data.compaction import KEY_BITS, Grouping, damaged
+from official.data.packing import algorithms
 from official.data.packing import plan as plan_lib
 from official.data.packing.plan import Histogram, PackingPlan
 from official.data.pretraining import inspection
@@ -162,7 +163,7 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
     )
     run(writes, shards, "Writing")
     shard_files.remove_all_but(job.output_dir, set(written))
-    made = jobs.read_all_done(done_path(folder, "shard", number) for number in range(shards))
+    made = list(each_done("shard", shards))
     packs, told = sum(shard["packs"] for shard in made), record_formats.flags_of(paths[0])
     words = {name: told[name] for name in ("vocab_file", "do_lower_case") if name in told}
     # Efficiency and speedup are those of the files, with rows that were split for want of slots for predicted
@@ -177,21 +178,21 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
         "max_seq_length": shape.max_seq_length,
         "max_predictions_per_seq": shape.max_predictions_per_seq,
         "sequences_per_pack": depth,
-        "plan": plan_lib.describe(histogram, planned),
+        "plan": algorithms.describe(histogram, planned),
         "files": {name: shard["packs"] for name, shard in zip(names, made)},
         "file_bytes": {name: shard["bytes"] for name, shard in zip(names, made)},
     }
 
 
-def _planned(path: str, histogram: Histogram, job: Job) -> plan_lib.Planned:
+def _planned(path: str, histogram: Histogram, job: Job) -> algorithms.Planned:
     """Makes the plan, or reads the one that the sequences were dealt out by before the job was interrupted:
     that of least squares may be another one on another machine."""
     done = jobs.read_done(path)
     if done:
         packs = {tuple(lengths): count for lengths, count in done["packs"]}
         by = str(done.get("algorithm", job.algorithm))
-        return plan_lib.Planned(PackingPlan(histogram.max_length, packs), done["secs"], by)
-    planned = plan_lib.plan_by_algorithm(histogram, job.algorithm, job.max_sequences_per_pack)
+        return algorithms.Planned(PackingPlan(histogram.max_length, packs), done["secs"], by)
+    planned = algorithms.plan_by_algorithm(histogram, job.algorithm, job.max_sequences_per_pack)
     told = {"packs": list(planned.plan.packs.items()), "secs": planned.secs, "algorithm": planned.algorithm}
     jobs.write_done(path, told)
     return planned

@@ -12,7 +12,7 @@ import io
 import itertools
 import os
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -29,10 +29,6 @@ from official.io import files, jobs, json_files, writing
 
 # -----------------------------------------------------------------------------------------------------------
 # Card
-
-
-_BATCHES_LOOKED_AT = 4  # of each: about a thousand examples each
-_SHOWN_EXAMPLES = 4
 
 
 def gather(
@@ -52,7 +48,7 @@ def gather(
         "name": os.path.basename(os.path.normpath(folder)),
         "manifest": manifest,
         "speed": json_files.read_json_or_empty(os.path.join(folder, jobs.FILE_NAME)),
-        "texts": facts_of(shown["documents"], vocabulary),
+        "texts": facts_of(tuple(shown["documents"]), vocabulary),
         "records": {},
         "examples": [],
     }
@@ -62,31 +58,25 @@ def gather(
 
 
 def _read_records(paths: list[str], vocabulary: Vocabulary | None, summary: Summary | None) -> dict:
-    """Returns "records", their numbers, and "examples", the first of some files; `summary` as of `gather`."""
+    """Returns "records", their numbers, and "examples", the first of some files; `summary` as of `gather`:
+    without one the first records of a few files are read."""
     from official.data.pretraining import inspection  # late: it loads TensorFlow
 
-    found = summary or some_of(paths, vocabulary)
-    shown = []
+    found = summary
+    shown: list[tuple] = []
+    if found is None:
+        kind, features = inspection.describe_first(paths[0], vocabulary)
+        found = Summary(kind, features["input_ids"].length, features["masked_lm_ids"].length)
+        mask_id = vocabulary.id_of("[MASK]") if vocabulary else -1
+        for number in spread_out(len(paths), SHARDS):
+            batches = inspection.read_checked(paths[number], kind, features)
+            for count, values in itertools.islice(batches, 4):  # about a thousand examples each
+                found.add(count, values, mask_id)
+            found.files += 1
     if vocabulary:
-        for number in spread_out(len(paths), _SHOWN_EXAMPLES):
-            examples = inspection.first_examples(paths[number], 1, vocabulary)
-            shown += [(example.title, example.words) for example in examples]
+        for number in spread_out(len(paths), 4):
+            shown += map(tuple, inspection.first_examples(paths[number], 1, vocabulary))
     return {"records": found.numbers(is_all=summary is not None), "examples": shown}
-
-
-def some_of(paths: list[str], vocabulary: Vocabulary | None) -> Summary:
-    """Returns the summary of the first records of a few files."""
-    from official.data.pretraining import inspection  # late: it loads TensorFlow
-
-    kind, features = inspection.describe_first(paths[0], vocabulary)
-    summary = Summary(kind, features["input_ids"].length, features["masked_lm_ids"].length)
-    mask_id = vocabulary.id_of("[MASK]") if vocabulary else -1
-    for number in spread_out(len(paths), SHARDS):
-        batches = inspection.read_checked(paths[number], kind, features)
-        for count, values in itertools.islice(batches, _BATCHES_LOOKED_AT):
-            summary.add(count, values, mask_id)
-        summary.files += 1
-    return summary
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -94,7 +84,6 @@ def some_of(paths: list[str], vocabulary: Vocabulary | None) -> Summary:
 
 
 SHARDS = 4  # that are looked at
-_EXAMPLES = 256  # of each
 
 
 def spread_out(number: int, count: int) -> list[int]:
@@ -112,7 +101,7 @@ def keep_first_examples(folder: str, shard: int, num_shards: int, first: Example
     if shard not in spread_out(num_shards, SHARDS):
         return
     file = io.BytesIO()
-    np.savez(file, **{name: array[:_EXAMPLES] for name, array in vars(first).items()})
+    np.savez(file, **{name: array[:256] for name, array in vars(first).items()})
     writing.replace_file(_examples_path(folder, shard), file.getvalue(), durable=False)
 
 
@@ -120,33 +109,23 @@ def kept_examples(folder: str, plan: Layout, record_format: str, words: Vocabula
     """Returns a data card's entries on the examples that `note` has kept: "records", as `Summary.numbers`
     returns it, and "examples", [title, words] each as of `ShownExample`. Those of a shard are left out whose
     file a power failure has damaged."""
-    summary, shown = None, []
+    summary: Summary | None = None
+    shown: list[list] = []
     rows_per_record = encoding.rows_per_record(record_format)
     for shard in spread_out(plan.num_shards, SHARDS):
-        some = _read_examples(_examples_path(folder, shard))
-        if some is None:
+        try:
+            with files.open_binary(_examples_path(folder, shard)) as file, np.load(file) as arrays:
+                some = Examples(**{field.name: arrays[field.name] for field in dataclasses.fields(Examples)})
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             continue
         values = {name: value.astype(np.int64) for name, value in some.features().items()}
-        if summary is None:
-            summary = Summary(record_format, some.input_ids.shape[1], some.positions.shape[1])
+        summary = summary or Summary(record_format, some.input_ids.shape[1], some.positions.shape[1])
         summary.add(-(-len(some) // rows_per_record), values, words.id_of("[MASK]"))
         summary.files += 1
         place = f"{plan.file(shard)}, record 1" + ", example 1" * (rows_per_record > 1)
-        shown.append(summary_lib.example_of(place, {name: value[0] for name, value in values.items()}, words))
-    if summary is None:
-        return {}
-    return {
-        "records": summary.numbers(is_all=False),
-        "examples": [[example.title, example.words] for example in shown],
-    }
-
-
-def _read_examples(path: str) -> Examples | None:
-    try:
-        with files.open_binary(path) as file, np.load(file, allow_pickle=False) as arrays:
-            return Examples(**{field.name: arrays[field.name] for field in dataclasses.fields(Examples)})
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None
+        first = {name: value[0] for name, value in values.items()}
+        shown.append(list(summary_lib.example_of(place, first, words)))
+    return {"records": summary.numbers(is_all=False), "examples": shown} if summary else {}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -154,21 +133,18 @@ def _read_examples(path: str) -> Examples | None:
 
 
 _MAX_LISTED = 12  # of what is counted by name
-_SHOWN_TEXTS = 4
 
 
-def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
+@functools.lru_cache(maxsize=1)  # of a job, and then of its card
+def facts_of(texts: tuple[str, ...], vocabulary: Vocabulary | None) -> dict:
     """Returns the facts about a sample; empty where there is none. They are found once for the same texts.
 
     Args:
       texts: the beginnings of documents.
       vocabulary: whose [UNK] is looked for; None: it is not known.
     """
-    return _found(tuple(texts), vocabulary) if texts else {}
-
-
-@functools.lru_cache(maxsize=1)  # of a job, and then of its card
-def _found(texts: tuple[str, ...], vocabulary: Vocabulary | None) -> dict:
+    if not texts:
+        return {}
     identifier = samples.identifier()
     unknown = unknown_words(texts, vocabulary) if vocabulary else {}
     return {
@@ -177,9 +153,9 @@ def _found(texts: tuple[str, ...], vocabulary: Vocabulary | None) -> dict:
         "scripts": _most(samples.scripts_of(texts)),
         "identifier": identifier,
         "languages": _most(samples.languages_of(texts)) if identifier else [],
-        "unknown": _most(collections.Counter(unknown)),
+        "unknown": _most(unknown),
         "unknown_words": sum(unknown.values()),
-        "shown": list(texts[:_SHOWN_TEXTS]),
+        "shown": list(texts[:4]),
     }
 
 
@@ -194,11 +170,11 @@ def found_beside(texts: list[str], vocabulary: Vocabulary, is_alone: bool) -> It
         yield
         return
     with ThreadPoolExecutor(1, "facts") as thread:
-        thread.submit(facts_of, texts, vocabulary)
+        thread.submit(facts_of, tuple(texts), vocabulary)
         yield
 
 
-def _most(counts: collections.Counter[str]) -> list[list]:
+def _most(counts: Mapping[str, int]) -> list[list]:
     """Returns [name, count] of the most frequent ones, by name where they are equal, and of all others as
     "others"."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -15,10 +15,11 @@ the job is started once more.
 import collections
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from official.data import compaction
 from official.data.compaction import Grouping
 from official.data.pretraining import card, disk_needs, examples, rounds
 from official.data.pretraining.plan import Job, Layout, Source, copies_of, find_sources, plan_layout
@@ -44,7 +45,12 @@ def create_pretraining_data(job: Job) -> dict:
       ConfigError: for input that cannot be used, or an output folder that is in use already or cannot be
         written to.
     """
-    job, words = _checked(job)
+    engines.check(job)
+    shard_files.check_flags(job.random_seed, {"num_shards": job.num_shards})
+    samples.check(job.side, job.eval_share)
+    words = load_for_text(job.vocab_file, job.do_lower_case)
+    encoding.check_vocabulary(words, job.record_format)
+    job = dataclasses.replace(job, do_lower_case=words.do_lower_case, vocabulary_sha256=words.sha256)
     sources = find_sources(job)
     paths = [path for source in sources for path in source.paths]
     states, versions = files.states(paths), files.versions(paths)
@@ -52,7 +58,11 @@ def create_pretraining_data(job: Job) -> dict:
     num_bytes = sum(sizes.values())
     if not jobs.may_be_finished(job.output_dir, job.overwrite):
         engines.load_ahead(job, __name__, num_bytes)
-    identity = _identity(job, paths, versions, words)
+    # The values that the records depend on.
+    identity = {"version": _VERSION, **job.flags(), "vocabulary_sha256": words.sha256}
+    identity["text"] = text_files.identify(paths, versions)
+    if rounds.needs_dedup_estimate(job):
+        identity["mixture_of"] = "what is left"
     manifest = jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if manifest:
         return manifest
@@ -63,121 +73,70 @@ def create_pretraining_data(job: Job) -> dict:
         for number, source in enumerate(sources)
         for splits in text_files.plan_tasks({path: sizes[path] for path in source.paths}, task_bytes, states)
     ]
-    disk_needs.check(job, sizes, len(tasks), words)
+    disk_needs.check(job, [splits for _, splits in tasks], num_bytes, words)
     work = identity | {"task_bytes": task_bytes}
-    with (
-        jobs.unfinished_folder(job.output_dir, work, job.overwrite) as folder,
-        engines.opened(job) as engine,
-    ):
+    with jobs.unfinished_folder(job.output_dir, work, job.overwrite) as folder, engines.opened(job) as engine:
         shard_files.remove_earlier(job.output_dir)
-        grouping = Grouping(folder, 0, 0, jobs.digest(identity))
+        shard_files.remove_temporary(job.output_dir)
 
         def run(tasks: Iterable[tuple], number: int, doing: str, items: str) -> None:
             engine.run(Round(tasks, number, num_bytes, doing, items, __name__))
 
-        is_alone = not engines.has_others(job, num_bytes)
-        manifest = _make(job, run, grouping, sources, tasks, words, is_alone)
+        # ---- Text -> documents
+        grouping = Grouping(folder, 0, 0, jobs.digest(identity))
+        text_tasks = (
+            (rounds.tokenize_text, job, grouping, number, len(tasks), *task)
+            for number, task in enumerate(tasks)
+        )
+        run(text_tasks, len(tasks), "Tokenising", "documents")
+        sums = read_counts.Sum()
+        listed: list[tuple[int, dict]] = []
+        by_source: list[collections.Counter[str]] = [collections.Counter() for _ in sources]
+        counted = jobs.each_done(rounds.counts_path(folder, number) for number in range(len(tasks)))
+        for (source, _), done in zip(tasks, counted):
+            sums.add(done)
+            by_source[source].update(done["totals"])
+            if rounds.needs_dedup_estimate(job):  # else nothing grows with the number of tasks
+                listed.append((source, done["keys"]))
+        text = sums.totals
+        tokens: Sequence[float] = [own["tokens"] for own in by_source]
+        if rounds.needs_dedup_estimate(job):
+            tokens = rounds.tokens_left(tokens, listed)
+        del listed
+        layout = plan_layout(job, text, copies_of(sources, tokens, job.rules.dupe_factor))
+
+        # ---- Fewer files of documents
+        def merge(above: Grouping, files_below: int, place: tuple[int, int]) -> tuple:
+            share = text["bytes"] / above.ranges / above.files
+            return rounds.merge, job, above, files_below, place, share
+
+        def regroup(tasks: Iterable[tuple], number: int) -> None:
+            run(tasks, number, "Regrouping", "documents")
+
+        grouping = dataclasses.replace(grouping, files=text["blocks"])
+        grouping, dropped = compaction.compact(
+            grouping, text["block_bytes"], layout.num_pools, merge, regroup
+        )
+
+        # ---- Documents -> records
+        shards, share = range(layout.num_shards), text["bytes"] / layout.num_shards
+        shard_tasks = ((rounds.write_shard, job, grouping, layout, number, share) for number in shards)
+        with card.found_beside(sums.sample, words, is_alone=not engines.has_others(job, num_bytes)):
+            run(shard_tasks, len(shards), "Writing", "examples")
+        shard_counts = list(jobs.each_done(rounds.shard_counts_path(folder, number) for number in shards))
+        shard_files.remove_all_but(
+            job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files}
+        )
+        for counts in (dropped, *(shard["dropped"] for shard in shard_counts)):
+            text.update(counts)
+        shown = card.kept_examples(folder, layout, job.record_format, words)
+        samples.publish(sums.sample, job.output_dir, shown)
+        manifest = _manifest(job, layout, words, text, shard_counts)
+        if sources[0].name:
+            manifest["sources"] = _mixture(sources, by_source, layout, shard_counts)
+        manifest["inputs"] = read_counts.listed(sums.by_file)
         record_paths.put_vocabulary(job.output_dir, job.vocab_file)
         return jobs.write_manifest(job.output_dir, identity, manifest)
-
-
-def is_finished(job: Job) -> bool:
-    """Tells whether all of a job is done already. Raises ConfigError as `create_pretraining_data` does."""
-    if not jobs.may_be_finished(job.output_dir, job.overwrite):
-        return False
-    job, words = _checked(job)
-    paths = [path for source in find_sources(job) for path in source.paths]
-    identity = _identity(job, paths, files.versions(paths), words)
-    return jobs.read_manifest(job.output_dir, identity, job.overwrite) is not None
-
-
-def _identity(job: Job, paths: list[str], versions: list[tuple[int, int]], words: Vocabulary) -> dict:
-    """Returns the values that the records depend on."""
-    text = text_files.identify(paths, versions)
-    weights = {"mixture_of": "what is left"} if rounds.needs_dedup_estimate(job) else {}
-    return {"version": _VERSION, **job.flags(), **weights, "vocabulary_sha256": words.sha256, "text": text}
-
-
-def _make(
-    job: Job,
-    run: Callable[[Iterable[tuple], int, str, str], None],
-    grouping: Grouping,
-    sources: list[Source],
-    tasks: list[tuple[int, list[text_files.Split]]],
-    words: Vocabulary,
-    is_alone: bool,
-) -> dict:
-    """Runs all rounds and returns the manifest.
-
-    Args:
-      run: runs the tasks of a round: (tasks, number of them, doing, items) -> None.
-      grouping: says where the first round is to write.
-      tasks: (number of the source, parts of its text) each.
-      is_alone: whether this process does all the work.
-    """
-    shard_files.remove_temporary(job.output_dir)
-    folder, sha256 = grouping.folder, words.sha256
-    text_tasks = (
-        (rounds.tokenize_text, job, grouping, number, len(tasks), *task, sha256)
-        for number, task in enumerate(tasks)
-    )
-    run(text_tasks, len(tasks), "Tokenising", "documents")
-    sums, by_source = _sums(folder, [source for source, _ in tasks], len(sources))
-    text = sums.totals
-    tokens_read = [own["tokens"] for own in by_source]
-    tokens: Sequence[float] = tokens_read
-    if rounds.needs_dedup_estimate(job):
-        done = jobs.each_done(rounds.counts_path(folder, number) for number in range(len(tasks)))
-        listed = ((source, own["keys"]) for (source, _), own in zip(tasks, done))
-        tokens = rounds.tokens_left(tokens_read, listed)
-    copies = copies_of(sources, tokens, job.rules.dupe_factor)
-    layout = plan_layout(job, text, copies)
-    grouping = dataclasses.replace(grouping, files=text["blocks"])
-    grouping, dropped = rounds.compact(job, grouping, text, layout.num_pools, sha256, run)
-    shards, share = range(layout.num_shards), text["bytes"] / layout.num_shards
-    shard_tasks = ((rounds.write_shard, job, grouping, layout, number, share, sha256) for number in shards)
-    with card.found_beside(sums.sample, words, is_alone):
-        run(shard_tasks, layout.num_shards, "Writing", "examples")
-    shard_counts = jobs.read_all_done(rounds.shard_counts_path(folder, number) for number in shards)
-    shard_files.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
-    for counts in (dropped, *(shard["dropped"] for shard in shard_counts)):
-        text.update(counts)
-    shown = card.kept_examples(folder, layout, job.record_format, words)
-    samples.publish(sums.sample, job.output_dir, shown)
-    return {
-        **_manifest(job, layout, words, text, shard_counts),
-        **_mixture(sources, by_source, copies, shard_counts),
-        "inputs": read_counts.listed(sums.by_file),
-    }
-
-
-def _sums(
-    folder: str, source_of_tasks: list[int], sources: int
-) -> tuple[read_counts.Sum, list[collections.Counter]]:
-    """Returns the sum of the counts of the first round's tasks, and the totals of each source."""
-    whole, by_source = read_counts.Sum(collections.Counter(), {}, []), []
-    for source in range(sources):
-        tasks = [number for number, own in enumerate(source_of_tasks) if own == source]
-        found = read_counts.sum_of(rounds.counts_path(folder, number) for number in tasks)
-        by_source.append(found.totals)
-        whole.totals.update(found.totals)
-        whole.by_file.update(found.by_file)
-        whole.sample.extend(found.sample)
-    return whole, by_source
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Checks
-
-
-def _checked(job: Job) -> tuple[Job, Vocabulary]:
-    """Returns the job, with what its vocabulary decides, and the vocabulary."""
-    engines.check(job)
-    shard_files.check_flags(job.random_seed, {"num_shards": job.num_shards})
-    samples.check(job.side, job.eval_share)
-    words = load_for_text(job.vocab_file, job.do_lower_case)
-    encoding.check_vocabulary(words, job.record_format)
-    return dataclasses.replace(job, do_lower_case=words.do_lower_case), words
 
 
 def _manifest(
@@ -185,7 +144,6 @@ def _manifest(
 ) -> dict:
     """Returns the manifest. `num_workers` is not in it: the records do not depend on it."""
     lengths = np.sum([shard["lengths"] for shard in shards], axis=0)
-    copied = ("other_side_documents", "skipped_lines")
     more = ("undecodable_bytes", "cut_documents", "duplicate_documents")
     pages = [name for name in read_counts.PAGES_LEFT_OUT if text[name]]
     summed = ("instances", "random_next", "masked_tokens")
@@ -202,7 +160,7 @@ def _manifest(
         "document_lengths": examples.listed_lengths(text),
         "unknown_share": text["unknown_tokens"] / max(text["tokens"], 1),
         "pools": layout.num_pools,
-        **{name: text[name] for name in copied},
+        **{name: text[name] for name in ("other_side_documents", "skipped_lines")},
         "skipped_sentences": text["sentences"] - text["kept_sentences"] - text["other_side_sentences"],
         **{name: text[name] for name in (*more, *pages)},
         **{name: sum(shard[name] for shard in shards) for name in summed},
@@ -213,21 +171,17 @@ def _manifest(
 
 
 def _mixture(
-    sources: list[Source], by_source: list[collections.Counter], copies: list[float], shards: list[dict]
-) -> dict:
-    """Returns the manifest's entry of the sources, empty where there is one without a name."""
-    if not sources[0].name:
-        return {}
+    sources: list[Source], by_source: list[collections.Counter[str]], layout: Layout, shards: list[dict]
+) -> dict[str, dict]:
+    """Returns the manifest's entry of each source."""
     reached = np.sum([shard["source_tokens"] for shard in shards], axis=0)
     return {
-        "sources": {
-            source.name: {
-                "documents": counts["kept_documents"],
-                "tokens": counts["tokens"],
-                "copies": own,
-                "wanted_share": source.share,
-                "reached_share": int(tokens) / int(reached.sum()),
-            }
-            for source, counts, own, tokens in zip(sources, by_source, copies, reached)
+        source.name: {
+            "documents": counts["kept_documents"],
+            "tokens": counts["tokens"],
+            "copies": copies,
+            "wanted_share": source.share,
+            "reached_share": int(tokens) / int(reached.sum()),
         }
+        for source, counts, copies, tokens in zip(sources, by_source, layout.copies, reached)
     }

@@ -14,10 +14,6 @@ from official.data.word_pieces.vocabulary import Vocabulary
 from official.io.errors import ConfigError
 
 # -----------------------------------------------------------------------------------------------------------
-# Examples
-
-
-# -----------------------------------------------------------------------------------------------------------
 # Documents
 
 
@@ -142,9 +138,7 @@ class Examples:
 # Columns of a plan: the first token and the number of tokens of both segments, and whether the second is a
 # random one.
 A_START, A_LENGTH, B_START, B_LENGTH, IS_RANDOM = range(5)
-_SPECIALS_PER_EXAMPLE = 3  # [CLS] A [SEP] B [SEP]
 _FEW_LANES = 16  # a step of so many takes as long as that many pairs one by one
-_DRAWN = 1024  # numbers at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,11 +155,20 @@ class ExampleRules:
 
     def __post_init__(self):
         """Raises ConfigError for a value out of range."""
-        _check(self, "max_seq_length", 8, 2**15)
-        _check(self, "max_predictions_per_seq", 1, self.max_seq_length)
-        _check(self, "dupe_factor", 1, 2**15)
-        _check(self, "masked_lm_prob", 0.0, 1.0)
-        _check(self, "short_seq_prob", 0.0, 1.0)
+        ranges = {
+            "max_seq_length": (8, 2**15),
+            "max_predictions_per_seq": (1, self.max_seq_length),
+            "dupe_factor": (1, 2**15),
+            "masked_lm_prob": (0.0, 1.0),
+            "short_seq_prob": (0.0, 1.0),
+        }
+        for name, (minimum, maximum) in ranges.items():
+            value = getattr(self, name)
+            if not minimum <= value <= maximum:
+                bound = "max_seq_length=" if name == "max_predictions_per_seq" else ""
+                raise ConfigError(
+                    f"--{name}={value} is out of range. Allowed: {minimum} to {bound}{maximum}."
+                )
         if self.remask and self.do_whole_word_mask:
             raise ConfigError(
                 "--remask needs as many masks as its slots hold, --do_whole_word_mask may choose fewer. Drop"
@@ -196,14 +199,7 @@ class ExampleRules:
 
     @property
     def max_pair_length(self) -> int:
-        return self.max_tokens - _SPECIALS_PER_EXAMPLE
-
-
-def _check(rules: ExampleRules, name: str, minimum, maximum) -> None:
-    value = getattr(rules, name)
-    if not minimum <= value <= maximum:
-        bound = "max_seq_length=" if name == "max_predictions_per_seq" else ""
-        raise ConfigError(f"--{name}={value} is out of range. Allowed: {minimum} to {bound}{maximum}.")
+        return self.max_tokens - 3  # [CLS] A [SEP] B [SEP]
 
 
 def plan_pairs(
@@ -230,94 +226,60 @@ def plan_pairs(
     """
     if not len(chosen):
         return np.empty((0, 5), np.int32)
-    lanes = _Lanes.begin(documents, chosen, rules, rng)
+    starts = documents.sentence_starts
+    is_short = rng.random(len(chosen)) < rules.short_seq_prob
+    short = 2 + _draw(rng, np.full(len(chosen), rules.max_pair_length - 1))
+    targets = np.where(is_short, short, rules.max_pair_length)  # tokens of a pair, of each lane
+    # Of the lanes that have sentences left: number, next sentence, end of the document's, target.
+    lane, sentence, last, target = (
+        np.arange(len(chosen)),
+        documents.document_starts[chosen],
+        documents.document_starts[chosen + 1],
+        targets,
+    )
     steps = []
-    while len(lanes.number) > _FEW_LANES:
-        cuts = lanes.cut(documents.sentence_starts, rng)
-        steps.append((lanes, cuts))
-        lanes = lanes.advance(np.where(cuts.is_random, cuts.middle, cuts.end))
-    steps.append(lanes.cut_to_the_end(documents.sentence_starts, rng))
-    lanes, cuts = map(_joined, zip(*steps))
-    plan = _plan(lanes, chosen[lanes.number], cuts, documents, rules, rng)
+    while len(lane) > _FEW_LANES:
+        end = _reach(starts, sentence, last, target)
+        count = end - sentence
+        middle = sentence + 1 + _draw(rng, np.maximum(1, count - 1))  # where segment A ends
+        is_random = (count == 1) | (rng.random(len(count)) < 0.5)
+        steps.append((lane, sentence, middle, end, is_random))
+        following = np.where(is_random, middle, end)
+        left = following < last
+        lane, sentence, last, target = (each[left] for each in (lane, following, last, target))
+    all_starts, draws = starts.tolist(), _draws(rng)
+    few = [
+        pair
+        for place in zip(*(each.tolist() for each in (lane, sentence, last, target)))
+        for pair in _cut_one(all_starts, draws, *place)
+    ]
+    steps.append(tuple(np.array(few, np.int64).reshape(-1, 5).T))
+    lane, sentence, middle, end, is_random = map(np.concatenate, zip(*steps))
+    # What is drawn from here on has no bearing on the next cut.
+    a_start, a_end = starts[sentence], starts[middle]
+    random_start, random_end = _random_segments(
+        documents, chosen[lane], targets[lane] - (a_end - a_start), rng
+    )
+    b_start, b_end = np.where(is_random, (random_start, random_end), (a_end, starts[end]))
+    a_length, b_length = kept_lengths(a_end - a_start, b_end - b_start, rules.max_pair_length)
+    # What is cut is cut token by token at the front or the back.
+    a_start = a_start + rng.binomial(a_end - a_start - a_length, 0.5)
+    b_start = b_start + rng.binomial(b_end - b_start - b_length, 0.5)
+    plan = np.stack([a_start, a_length, b_start, b_length, is_random], axis=1).astype(np.int32)
     order = rng.permutation(len(plan))
-    return plan[order[np.argsort(ranks[lanes.number[order]], kind="stable")]]
-
-
-def _joined(parts):
-    """Returns one dataclass of arrays for those of many steps."""
-    return type(parts[0])(*map(np.concatenate, zip(*(vars(part).values() for part in parts))))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Lanes:
-    """Positions in the documents that are cut, while they have sentences left; arrays of one length, the
-    number of lanes."""
-
-    number: np.ndarray  # of the lane, from 0 to K - 1
-    sentence: np.ndarray  # the next one
-    end: np.ndarray  # of the document's sentences
-    target: np.ndarray  # tokens of a pair
-
-    @classmethod
-    def begin(
-        cls,
-        documents: TokenizedDocuments,
-        chosen: np.ndarray,
-        rules: ExampleRules,
-        rng: np.random.Generator,
-    ) -> _Lanes:
-        is_short = rng.random(len(chosen)) < rules.short_seq_prob
-        short = 2 + _draw(rng, np.full(len(chosen), rules.max_pair_length - 1))
-        return cls(
-            np.arange(len(chosen)),
-            documents.document_starts[chosen],
-            documents.document_starts[chosen + 1],
-            np.where(is_short, short, rules.max_pair_length),
-        )
-
-    def cut(self, sentence_starts: np.ndarray, rng: np.random.Generator) -> _Cuts:
-        """Collects sentences up to the target in every lane and draws where segment A ends and whether B is a
-        random one."""
-        end = _reach(sentence_starts, self.sentence, self.end, self.target)
-        count = end - self.sentence
-        middle = self.sentence + 1 + _draw(rng, np.maximum(1, count - 1))
-        return _Cuts(middle, end, (count == 1) | (rng.random(len(count)) < 0.5))
-
-    def cut_to_the_end(self, sentence_starts: np.ndarray, rng: np.random.Generator) -> tuple[_Lanes, _Cuts]:
-        """Cuts as `cut` and `advance` do until no lane is left, lane by lane: for few of them."""
-        starts, draws = sentence_starts.tolist(), _draws(rng)
-        found: list[tuple] = []
-        for number, place in enumerate(zip(self.sentence.tolist(), self.end.tolist(), self.target.tolist())):
-            found += _cut_one(number, starts, *place, draws)
-        lane, sentence, middle, end, is_random = np.array(found, np.int64).reshape(-1, 5).T
-        lanes = _Lanes(self.number[lane], sentence, self.end[lane], self.target[lane])
-        return lanes, _Cuts(middle, end, is_random != 0)
-
-    def advance(self, sentence: np.ndarray) -> _Lanes:
-        """Returns the lanes that have a sentence left when each goes on with `sentence`."""
-        left = sentence < self.end
-        return _Lanes(self.number[left], sentence[left], self.end[left], self.target[left])
-
-
-@dataclasses.dataclass(frozen=True)
-class _Cuts:
-    """Sentences collected in every lane at a step: from the lane's on up to `end`."""
-
-    middle: np.ndarray  # where segment A ends
-    end: np.ndarray
-    is_random: np.ndarray
+    return plan[order[np.argsort(ranks[lane[order]], kind="stable")]]
 
 
 def _draws(rng: np.random.Generator) -> Iterator[float]:
     """Yields random numbers from 0 to 1 without an end."""
-    return itertools.chain.from_iterable(rng.random(_DRAWN).tolist() for _ in itertools.count())
+    return itertools.chain.from_iterable(rng.random(1024).tolist() for _ in itertools.count())
 
 
 def _cut_one(
-    lane: int, starts: list[int], sentence: int, last: int, target: int, draws: Iterator[float]
+    starts: list[int], draws: Iterator[float], lane: int, sentence: int, last: int, target: int
 ) -> list[tuple[int, int, int, int, bool]]:
-    """Returns (lane, sentence, and of `_Cuts` middle, end, is_random) of all pairs of a lane, whose sentences
-    end before `last`."""
+    """Returns (lane, sentence, where segment A ends, where B ends, whether B is random) of all pairs of a
+    lane, whose sentences end before `last`."""
     found = []
     while sentence < last:
         end = bisect.bisect_left(starts, starts[sentence] + target, sentence + 1, last)
@@ -333,30 +295,6 @@ def _cut_one(
 def _draw(rng: np.random.Generator, count: np.ndarray) -> np.ndarray:
     """Returns a whole number from 0 to count - 1 for each element."""
     return (rng.random(len(count)) * count).astype(np.int64)
-
-
-def _plan(
-    lanes: _Lanes,
-    document: np.ndarray,
-    cuts: _Cuts,
-    documents: TokenizedDocuments,
-    rules: ExampleRules,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """Makes a pair of each cut, whose document is `document`. Returns int32 [N, 5].
-
-    What is drawn here has no bearing on the next cut, so that it waits until all are made.
-    """
-    starts = documents.sentence_starts
-    a_start, a_end = starts[lanes.sentence], starts[cuts.middle]
-    random_start, random_end = _random_segments(documents, document, lanes.target - (a_end - a_start), rng)
-    b_start = np.where(cuts.is_random, random_start, a_end)
-    b_end = np.where(cuts.is_random, random_end, starts[cuts.end])
-    a_length, b_length = kept_lengths(a_end - a_start, b_end - b_start, rules.max_pair_length)
-    # What is cut is cut token by token at the front or the back.
-    a_start = a_start + rng.binomial(a_end - a_start - a_length, 0.5)
-    b_start = b_start + rng.binomial(b_end - b_start - b_length, 0.5)
-    return np.stack([a_start, a_length, b_start, b_length, cuts.is_random], axis=1).astype(np.int32)
 
 
 def _reach(starts: np.ndarray, sentence: np.ndarray, last: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -399,10 +337,6 @@ def kept_lengths(
 # words.
 
 
-_SHARE_MASKED = 0.8  # of the predicted tokens; half of the others stay, half become a random word
-_SHARE_NOT_RANDOM = 0.9
-
-
 def build_examples(
     plan: np.ndarray,
     documents: TokenizedDocuments,
@@ -432,7 +366,10 @@ def build_examples(
     positions_NP, labels_NP = np.zeros((2, len(plan), rules.max_predictions_per_seq), np.int32)
     labels = input_ids_NL.ravel()[place]
     positions_NP.ravel()[slot], labels_NP.ravel()[slot] = column, labels
-    input_ids_NL.ravel()[place] = _replace(labels, vocabulary, rng)
+    # Of the predicted tokens 80 % are masked, 10 % stay, 10 % become a random word.
+    fate = rng.random(len(labels))
+    other = np.where(fate < 0.9, labels, rng.integers(vocabulary.size, size=len(labels)))
+    input_ids_NL.ravel()[place] = np.where(fate < 0.8, vocabulary.id_of("[MASK]"), other)
     return Examples(
         input_ids=input_ids_NL,
         lengths=text_N + 3,
@@ -516,14 +453,6 @@ def _choose_words(
         if np.array_equal(taken_N, wanted_N):
             break
     return np.take_along_axis(chosen_NW, word_NT, axis=1) & is_text_NT
-
-
-def _replace(labels: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator) -> np.ndarray:
-    """Returns the tokens that replace chosen ones: 80 % [MASK], 10 % themselves, 10 % any word of the
-    vocabulary."""
-    fate = rng.random(len(labels))
-    other = np.where(fate < _SHARE_NOT_RANDOM, labels, rng.integers(vocabulary.size, size=len(labels)))
-    return np.where(fate < _SHARE_MASKED, vocabulary.id_of("[MASK]"), other)
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -17,15 +17,9 @@ from official.io import engines, files, writing
 from official.io.engines import Engine, Round
 from official.io.errors import ConfigError
 
-_BYTES_PER_WORKER = 64 << 20  # where no number of workers is given: starting one costs seconds
-_MAX_TASKS = 64  # a task writes up to 32 MB
-
 
 def summarize(
-    paths: list[str],
-    vocabulary: Vocabulary | None,
-    engine: Engine | None = None,
-    work_dir: str | None = None,
+    paths: list[str], vocabulary: Vocabulary | None, engine: Engine | None = None, work_dir: str | None = None
 ) -> Summary:
     """Reads and checks every record. What is returned does not depend on the engine.
 
@@ -43,8 +37,9 @@ def summarize(
     states = files.states(paths)
     total = sum(files.sizes(paths))
     engine = engine or engines.Local(1)
-    # Few tasks, so that what they write stays little, however many files there are.
-    count = min(1 if engine.num_workers == 1 else _MAX_TASKS, len(paths))
+    # Few tasks, so that what they write stays little: 32 MB each, however many files there are. Starting a
+    # process costs seconds: where no number of them is given, each has 64 MB to read.
+    count = min(1 if engine.num_workers == 1 else 64, len(paths))
     bounds = np.linspace(0, len(paths), count + 1).astype(int)
     groups = [paths[first:end] for first, end in zip(bounds, bounds[1:])]
     with writing.new_folder(work_dir) as folder:
@@ -52,7 +47,7 @@ def summarize(
             (count_files, os.path.join(folder, f"{number:05d}.npz"), paths[0], group, vocabulary)
             for number, group in enumerate(groups)
         ]
-        engine.run(Round(tasks, len(tasks), total, "Inspecting", "examples", __name__, _BYTES_PER_WORKER))
+        engine.run(Round(tasks, len(tasks), total, "Inspecting", "examples", __name__, 64 << 20))
         parts = (Summary.load(path) for _, path, *_ in tasks)
         summary = next(parts)
         for part in parts:
@@ -152,7 +147,7 @@ def parse(path: str, first: int, batch: list[bytes], features: dict, kind: str) 
     in the file. Raises ConfigError for its first bad record."""
     try:
         values = _parsed(batch, features, kind)
-        suspect = bool(_faults(values, features).any())
+        suspect = any(bad.any() for bad in _faults(values, features).values())
     # TensorFlow cannot hand over a message that quotes a record's bytes.
     except (tf.errors.OpError, UnicodeDecodeError):
         suspect = True
@@ -160,8 +155,15 @@ def parse(path: str, first: int, batch: list[bytes], features: dict, kind: str) 
         return values
     for number, record in enumerate(batch, first):
         fault = record_formats.describe_mismatch(record, features, kind)
-        if fault := fault or _describe_faults(record, features, kind):
-            raise ConfigError(f"{path}, record {number}: {fault}.")
+        if not fault:
+            faults = _faults(_parsed([record], features, kind), features)
+            is_bad = np.any([*faults.values()], axis=0)
+            if not is_bad.any():
+                continue
+            row = is_bad.argmax()
+            place = f"example {row + 1}: " if len(is_bad) > 1 else ""
+            fault = place + next(told for told, bad in faults.items() if bad[row])
+        raise ConfigError(f"{path}, record {number}: {fault}.")
     return values
 
 
@@ -170,18 +172,10 @@ def _parsed(batch: list[bytes], features: dict, kind: str) -> dict[str, np.ndarr
     return {name: value.numpy() for name, value in tensors.items()}
 
 
-_FAULTS = (
-    "values are out of range",
-    "input_mask is not ones and then zeros",
-    "segment_ids are not zeros, ones, and zeros on the padding",
-    "masked_lm_weights are not ones and then zeros",
-    "masked_lm_positions are not ascending places of tokens",
-)
-
-
-def _faults(values: dict[str, np.ndarray], features: dict) -> np.ndarray:
-    """Returns bool [N, len(_FAULTS)]."""
-    mask, segments, used = values["input_mask"], values["segment_ids"], values["masked_lm_weights"] > 0
+def _faults(values: dict[str, np.ndarray], features: dict) -> dict[str, np.ndarray]:
+    """Returns {fault: bool [N]}."""
+    mask, segments, weights = (values[name] for name in ("input_mask", "segment_ids", "masked_lm_weights"))
+    used = weights > 0
     length, count = mask.sum(axis=1), used.sum(axis=1)
     positions = np.where(used, values["masked_lm_positions"], length[:, None] + np.arange(used.shape[1]))
     out_of_range = np.zeros(len(mask), bool)
@@ -189,23 +183,14 @@ def _faults(values: dict[str, np.ndarray], features: dict) -> np.ndarray:
         if feature.dtype.is_integer:
             limit = schema.INTEGER_LIMIT if feature.limit is None else feature.limit
             out_of_range |= ((values[name] < 0) | (values[name] >= limit)).any(axis=1)
-    return np.stack(
-        [
-            out_of_range,
-            (mask != (np.arange(mask.shape[1]) < length[:, None])).any(axis=1) | (length < 1),
-            (np.diff(segments * mask, axis=1) > 0).sum(axis=1) + (segments * (1 - mask)).sum(axis=1) > 1,
-            (values["masked_lm_weights"] != (np.arange(used.shape[1]) < count[:, None])).any(axis=1),
-            (np.diff(positions, axis=1) <= 0).any(axis=1)
-            | ((positions >= length[:, None]) & used).any(axis=1),
-        ],
-        axis=1,
-    )
-
-
-def _describe_faults(record: bytes, features: dict, kind: str) -> str | None:
-    faults = _faults(_parsed([record], features, kind), features)
-    bad = np.flatnonzero(faults.any(axis=1))
-    if not len(bad):
-        return None
-    place = f"example {bad[0] + 1}: " if len(faults) > 1 else ""
-    return place + _FAULTS[faults[bad[0]].argmax()]
+    is_mask, is_weights = (np.arange(of.shape[1]) < n[:, None] for of, n in ((mask, length), (used, count)))
+    changes = (np.diff(segments * mask, axis=1) > 0).sum(axis=1) + (segments * (1 - mask)).sum(axis=1)
+    is_outside = ((positions >= length[:, None]) & used).any(axis=1)
+    return {
+        "values are out of range": out_of_range,
+        "input_mask is not ones and then zeros": (mask != is_mask).any(axis=1) | (length < 1),
+        "segment_ids are not zeros, ones, and zeros on the padding": changes > 1,
+        "masked_lm_weights are not ones and then zeros": (weights != is_weights).any(axis=1),
+        "masked_lm_positions are not ascending places of tokens": is_outside
+        | (np.diff(positions, axis=1) <= 0).any(axis=1),
+    }

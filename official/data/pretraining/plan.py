@@ -42,25 +42,26 @@ class Job:
     mixture: str | None = None
     eval_share: float | None = None  # of the documents are held out by their text; with `side`
     side: str | None = None  # "train" or "eval": which documents are read; None: all
+    vocabulary_sha256: str = ""  # no flag: of the vocabulary that the job began with
 
     def flags(self) -> dict:
         """Returns the flags on which the records depend."""
         flags = dataclasses.asdict(self)
-        for name in ("output_dir", "overwrite", *engines.FIELDS):
+        for name in ("output_dir", "overwrite", "vocabulary_sha256", *engines.FIELDS):
             del flags[name]
         return flags | flags.pop("rules")
 
 
 @functools.lru_cache(maxsize=1)
-def vocabulary_of(vocab_file: str, sha256: str) -> Vocabulary:
+def vocabulary_of(job: Job) -> Vocabulary:
     """Loads the vocabulary of a job, once as long as the file does not change.
 
     Raises:
       ConfigError: where it is not the one that the job began with.
     """
-    words = load_vocabulary(vocab_file)
-    if words.sha256 != sha256:
-        raise ConfigError(f"--vocab_file={vocab_file} was changed while it was read.")
+    words = load_vocabulary(job.vocab_file)
+    if words.sha256 != job.vocabulary_sha256:
+        raise ConfigError(f"--vocab_file={job.vocab_file} was changed while it was read.")
     return words
 
 
@@ -103,17 +104,15 @@ def find_sources(job: Job) -> list[Source]:
             f" {', '.join(patterns)}. Give each source in both: --input_files='NAME=FILES,..'"
             " --mixture='NAME=SHARE,..'."
         )
-    found = [
-        Source(name, share, files.find_files(",".join(patterns[name]), "input_files"))
-        for name, share in shares.items()
-    ]
+    found: list[Source] = []
     owners: dict[str, str] = {}
-    for source in found:
-        for path in source.paths:
-            if owners.setdefault(path, source.name) != source.name:
+    for name, share in shares.items():
+        found.append(Source(name, share, files.find_files(",".join(patterns[name]), "input_files")))
+        for path in found[-1].paths:
+            if owners.setdefault(path, name) != name:
                 raise ConfigError(
-                    f"--input_files: {path} belongs to two sources, {owners[path]} and {source.name}. Give it"
-                    " to one of them."
+                    f"--input_files: {path} belongs to two sources, {owners[path]} and {name}. Give it to"
+                    " one of them."
                 )
     return found
 
@@ -203,9 +202,7 @@ def copies_of(sources: Sequence[Source], tokens: Sequence[float], dupe_factor: i
 
 
 POOL_TOKENS = 1 << 22  # about 18 MB of English text, some thousand articles
-_MIN_POOL_DOCUMENTS = 32  # on average
 _MIN_SHARDS_UNASKED, _MAX_SHARDS_UNASKED = 8, 8192
-_PIECES = 4  # of a slice; the examples of one are shuffled
 _MAX_PASSES_AT_ONCE = 16  # of a slice are planned together
 _KEYS = 1 << 64
 _MIXED = np.uint64(0x9E3779B97F4A7C15)  # a product with it has high bits that depend on all bits of a key
@@ -244,7 +241,7 @@ class Layout:
     @property
     def pieces_per_part(self) -> int:
         """Returns the number of pieces of the part of a pool; examples are shuffled in a piece."""
-        return -(-_PIECES // self.pools_per_slice)
+        return -(-4 // self.pools_per_slice)  # of a slice there are four
 
     def stretches(self, shard: int) -> list[Stretch]:
         """Returns the stretches that a file is made of, in order."""
@@ -316,7 +313,7 @@ def plan_layout(job: Job, text: collections.Counter, copies: Sequence[float]) ->
             f"--num_shards={num_shards} is more than the {most_shards} examples that {num_documents}"
             f" documents make at least. Allowed: 1 to {most_shards}."
         )
-    most = max(1, num_documents // _MIN_POOL_DOCUMENTS)
+    most = max(1, num_documents // 32)  # so that a pool holds 32 documents on average
     divisors = [count for count in range(1, min(num_shards, most) + 1) if num_shards % count == 0]
     multiple = min(-(-fewest // num_shards), most // num_shards) * num_shards  # 0: none is allowed
     num_pools = next((count for count in divisors if count >= fewest), max(divisors[-1], multiple))

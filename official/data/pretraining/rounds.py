@@ -8,17 +8,16 @@ import functools
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from official.data import compaction
 from official.data.compaction import KEY_BITS, Grouping, damaged
 from official.data.pretraining import card
 from official.data.pretraining import examples as examples_lib
 from official.data.pretraining import plan as plan_lib
-from official.data.pretraining.examples import Examples, TokenizedDocuments
-from official.data.pretraining.plan import Job, Layout, Stretch, vocabulary_of
+from official.data.pretraining.examples import TokenizedDocuments
+from official.data.pretraining.plan import Job, Layout, vocabulary_of
 from official.data.records import shard_files
 from official.data.rows import ragged
 from official.data.text import documents, read_counts, samples, sentences, text_files
@@ -44,9 +43,7 @@ _HEADER = struct.Struct("<8sBBBBQ")
 _MAGIC = b"BERTDOCS"
 _CHUNK = struct.Struct("<QQQ")  # documents, sentences, tokens
 _PLACE = np.dtype("<u8")
-_ALIGNED_BYTES = 8
 _CHUNK_BYTES = 1 << 14  # on average: what is read in vain at either end of a range
-_MAX_CHUNK_BITS = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,13 +84,13 @@ class Sample:
         for number in np.flatnonzero(self.keys[1:] == self.keys[:-1]) + 1:
             if not different or self.keys[different[0]] != self.keys[number]:
                 different = [int(number) - 1]
-            is_other[number] = any(self._are_equal(number, earlier) for earlier in different)
+            is_other[number] = any(
+                all(map(np.array_equal, self.documents.content(number), self.documents.content(earlier)))
+                for earlier in different
+            )
             if not is_other[number]:
                 different.append(int(number))
         return self.take(np.flatnonzero(~is_other)), self.take(np.flatnonzero(is_other))
-
-    def _are_equal(self, one: int, other: int) -> bool:
-        return all(map(np.array_equal, self.documents.content(one), self.documents.content(other)))
 
 
 def _find(keys: np.ndarray, key: int) -> int:
@@ -125,7 +122,7 @@ def write_block(path: str, sample: Sample, first_key: int = 0, range_bits: int =
     Raises:
       OSError: and there is no file of that name, or the one that was there.
     """
-    bits = min(max(size(sample) // _CHUNK_BYTES, 1).bit_length() - 1, _MAX_CHUNK_BITS, range_bits)
+    bits = min(max(size(sample) // _CHUNK_BYTES, 1).bit_length() - 1, 12, range_bits)
     step = 1 << (range_bits - bits)
     bounds = [_find(sample.keys, first_key + number * step) for number in range((1 << bits) + 1)]
     chunks = [_chunk(sample, *bound) for bound in zip(bounds, bounds[1:])]
@@ -148,7 +145,7 @@ def _chunk(sample: Sample, first: int, end: int) -> bytes:
     counts, lengths = np.diff(sentences).astype(np.uint32), lengths.astype(np.uint32)
     arrays = (sample.keys[first:end], counts, lengths, tokens, sample.sources[first:end])
     data = _CHUNK.pack(end - first, len(lengths), len(tokens)) + b"".join(array.tobytes() for array in arrays)
-    return data + bytes(-len(data) % _ALIGNED_BYTES)
+    return data + bytes(-len(data) % 8)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -205,34 +202,7 @@ def _parse(data: bytes, place: int, token_type: np.dtype) -> Sample:
 # Compaction
 
 
-def compact(
-    job: Job, grouping: Grouping, text: collections.Counter, num_pools: int, sha256: str, run: Callable
-) -> tuple[Grouping, collections.Counter]:
-    """Compacts documents as often as it takes, in tasks that `run` runs.
-
-    Args:
-      grouping: of level 0.
-      text: counts of it, `bytes` and `block_bytes`, of all files.
-      num_pools: that will be read from them.
-      run: (tasks, number of them, doing, items) -> None.
-
-    Returns:
-      The grouping that the pools are to be read from, and the counts of the documents that were dropped.
-    """
-
-    def task(above: Grouping, files_below: int, place: tuple[int, int]) -> tuple:
-        share = text["bytes"] / above.ranges / above.files
-        return merge, job, above, files_below, place, share, sha256
-
-    def regroup(tasks: Iterable[tuple], number: int) -> None:
-        run(tasks, number, "Regrouping", "documents")
-
-    return compaction.compact(grouping, text["block_bytes"], num_pools, task, regroup)
-
-
-def merge(
-    job: Job, target: Grouping, files_below: int, place: tuple[int, int], share: float, sha256: str
-) -> None:
+def merge(job: Job, target: Grouping, files_below: int, place: tuple[int, int], share: float) -> None:
     """Writes a file of a level: the documents of a range of keys from up to 256 files of the level below.
 
     Args:
@@ -246,7 +216,7 @@ def merge(
         counts: dict[str, int] = {"duplicate_documents": 0}
         if job.drop_duplicates:
             sample, others = sample.without_duplicates()
-            counts = dropped_counts(others, vocabulary_of(job.vocab_file, sha256).id_of("[UNK]"))
+            counts = dropped_counts(others, vocabulary_of(job).id_of("[UNK]"))
         store_of(target.folder).make_folder(target.level_folder)
         write_block(target.path(*place), sample, first_key, target.range_bits)
         jobs.write_done(counted, counts)
@@ -278,36 +248,25 @@ def needs_dedup_estimate(job: Job) -> bool:
     return job.mixture is not None and job.drop_duplicates
 
 
-class KeyList:
-    """The documents of a task."""
-
-    def __init__(self, num_tasks: int):
-        self._most = max(_LISTED // num_tasks, _MIN_LISTED)
-        self._keys: list[np.ndarray] = []
-        self._tokens: list[np.ndarray] = []
-
-    def add(self, sample: Sample) -> None:
-        self._keys.append(sample.keys)
-        self._tokens.append(np.diff(sample.documents.token_starts()))
-
-    def to_json(self) -> dict:
-        """Returns {halvings, keys, tokens}: keys below 2**(64 - halvings) are listed, as int64."""
-        keys = np.concatenate([np.zeros(0, np.uint64), *self._keys])
-        tokens = np.concatenate([np.zeros(0, np.int64), *self._tokens])
-        halvings = 0
-        while len(keys) > self._most:
-            halvings += 1
-            is_low = _is_below(keys, halvings)
-            keys, tokens = keys[is_low], tokens[is_low]
-        return {"halvings": halvings, "keys": keys.view(np.int64).tolist(), "tokens": tokens.tolist()}
+def list_keys(keys: list[np.ndarray], tokens: list[np.ndarray], num_tasks: int) -> dict:
+    """Returns {halvings, keys, tokens} of the documents of a task: keys below 2**(64 - halvings) are listed,
+    as int64."""
+    all_keys = np.concatenate([np.zeros(0, np.uint64), *keys])
+    all_tokens = np.concatenate([np.zeros(0, np.int64), *tokens])
+    halvings = 0
+    while len(all_keys) > max(_LISTED // num_tasks, _MIN_LISTED):
+        halvings += 1
+        is_low = _is_below(all_keys, halvings)
+        all_keys, all_tokens = all_keys[is_low], all_tokens[is_low]
+    return {"halvings": halvings, "keys": all_keys.view(np.int64).tolist(), "tokens": all_tokens.tolist()}
 
 
-def tokens_left(tokens: Sequence[int], listed: Iterable[tuple[int, dict]]) -> list[float]:
+def tokens_left(tokens: Sequence[float], listed: Iterable[tuple[int, dict]]) -> list[float]:
     """Returns the tokens of each source that will be left.
 
     Args:
       tokens: of each source, as they were read.
-      listed: of each task, in their order: the number of its source, and what `KeyList.to_json` returned.
+      listed: of each task, in their order: the number of its source, and what `list_keys` returned.
     """
     tasks = list(listed)
     keys = np.concatenate([np.array(own["keys"], np.int64) for _, own in tasks]).view(np.uint64)
@@ -340,13 +299,7 @@ def counts_path(folder: str, number: int) -> str:
 
 
 def tokenize_text(
-    job: Job,
-    grouping: Grouping,
-    number: int,
-    num_tasks: int,
-    source: int,
-    splits: list[text_files.Split],
-    sha256: str,
+    job: Job, grouping: Grouping, number: int, num_tasks: int, source: int, splits: list[text_files.Split]
 ) -> None:
     """Writes the documents of a task's splits of the text, all of one source, a sample of them and, last,
     their counts."""
@@ -355,13 +308,23 @@ def tokenize_text(
     counts = documents.ReadCounts()
     kept: collections.Counter[str] = collections.Counter()
     rng = np.random.default_rng([job.random_seed, KEYS, number])
-    tokenizer = tokenizer_of(job.vocab_file, sha256, job.do_lower_case)
-    unknown = vocabulary_of(job.vocab_file, sha256).id_of("[UNK]")
-    read = _reported(documents.read_in_blocks(splits, job.sentence_splitting, counts, job.text_field), counts)
+    tokenizer, unknown = tokenizer_of(job), vocabulary_of(job).id_of("[UNK]")
+    reported = 0
+
+    def report(lines: sentences.Lines) -> sentences.Lines:
+        nonlocal reported
+        engines.report(counts.bytes - reported, len(lines.counts))
+        reported = counts.bytes
+        return lines
+
+    read: Iterator[sentences.Lines] = map(
+        report, documents.read_in_blocks(splits, job.sentence_splitting, counts, job.text_field)
+    )
     if job.side and job.eval_share:
         read = samples.of_split(read, job.side, job.eval_share, kept)
     shown = samples.DocumentSample(number, num_tasks)
-    keys = KeyList(num_tasks)
+    keys: list[np.ndarray] = []
+    tokens: list[np.ndarray] = []
     parts = (tokenized(lines, tokenizer) for lines in shown.noted(read))
     store_of(grouping.folder).make_folder(grouping.level_folder)
     for texts in _blocks(parts):
@@ -373,10 +336,11 @@ def tokenize_text(
         write_block(grouping.path_of_task(number, kept["blocks"]), sample)
         kept.update(sample.counts(unknown), blocks=1, block_bytes=size(sample))
         if needs_dedup_estimate(job):
-            keys.add(sample)
+            keys.append(sample.keys)
+            tokens.append(np.diff(sample.documents.token_starts()))
     in_part = text_files.read_in_part(splits)
     done = {"totals": {**counts.totals(), **kept}, "by_file": read_counts.to_json(counts.by_file, in_part)}
-    done |= {"sample": shown.documents(), "keys": keys.to_json()}
+    done |= {"sample": shown.documents(), "keys": list_keys(keys, tokens, num_tasks)}
     jobs.write_done(counts_path(grouping.folder, number), done)
 
 
@@ -392,14 +356,6 @@ def _keys(job: Job, texts: examples_lib.TokenizedDocuments, rng: np.random.Gener
         content = tokens.tobytes() + lengths.astype("<u4").tobytes()
         digests.append(hashlib.blake2b(content, digest_size=8, key=seed[:64]).digest())
     return np.frombuffer(b"".join(digests), "<u8")
-
-
-def _reported(parts: Iterator[sentences.Lines], counts: documents.ReadCounts) -> Iterator[sentences.Lines]:
-    done = 0
-    for lines in parts:
-        engines.report(counts.bytes - done, len(lines.counts))
-        done = counts.bytes
-        yield lines
 
 
 def tokenized(lines: sentences.Lines, tokenizer: Tokenizer) -> examples_lib.TokenizedDocuments:
@@ -422,19 +378,18 @@ def _blocks(parts: Iterator[examples_lib.TokenizedDocuments]) -> Iterator[exampl
 
 
 @functools.lru_cache(maxsize=1)
-def tokenizer_of(vocab_file: str, sha256: str, do_lower_case: bool | None) -> Tokenizer:
+def tokenizer_of(job: Job) -> Tokenizer:
     """Makes the tokenizer of a job, once as long as the vocabulary does not change."""
-    words = vocabulary_of(vocab_file, sha256)
-    return wordpiece.tokenizer_of(dataclasses.replace(words, do_lower_case=bool(do_lower_case)))
+    words = dataclasses.replace(vocabulary_of(job), do_lower_case=bool(job.do_lower_case))
+    return wordpiece.tokenizer_of(words)
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Last round
 
 
-PLAN, MASKS = 0, 1  # kinds of random streams; see `text_round.KEYS`
+PLAN, MASKS = 0, 1  # kinds of random streams; see `KEYS`
 _MAX_EXAMPLES = 1536  # are laid out, masked and encoded at once: their arrays stay in the cache
-_POOLS_KEPT = 10  # by a process: shards that follow each other read the same ones, a pass apart
 
 
 def shard_counts_path(folder: str, number: int) -> str:
@@ -442,7 +397,8 @@ def shard_counts_path(folder: str, number: int) -> str:
     return os.path.join(folder, f"shard-{number:05d}.json")
 
 
-@functools.lru_cache(maxsize=_POOLS_KEPT)
+# By a process: shards that follow each other read the same ones, a pass apart.
+@functools.lru_cache(maxsize=10)
 def _pool(
     grouping: Grouping, first_key: int, end_key: int, drop_duplicates: bool, unknown: int
 ) -> tuple[Sample, dict[str, int]]:
@@ -454,96 +410,64 @@ def _pool(
     return sample, dropped_counts(others, unknown)
 
 
-def write_shard(job: Job, grouping: Grouping, plan: Layout, number: int, share: float, sha256: str) -> None:
+def write_shard(job: Job, grouping: Grouping, plan: Layout, shard: int, share: float) -> None:
     """Writes a shard under a temporary name, renames it, and writes its counts; `share` is its part of the
     text in bytes."""
-    path, counted = (
-        os.path.join(job.output_dir, plan.file(number)),
-        shard_counts_path(grouping.folder, number),
-    )
+    name = plan.file(shard)
+    path, counted = os.path.join(job.output_dir, name), shard_counts_path(grouping.folder, shard)
     done = jobs.read_done(counted)
-    if done and jobs.are_there(job.output_dir, {plan.file(number): done["bytes"]}):
+    if done and jobs.are_there(job.output_dir, {name: done["bytes"]}):
         engines.report(share, done["instances"])
         return
-    with writing.replacing(path, sync_folder=False) as temporary:
-        counts = _write_shard_records(temporary, job, grouping, plan, number, share, sha256)
-    jobs.write_done(counted, {**counts, "bytes": files.version(path)[0]})
-
-
-def _write_shard_records(
-    path: str, job: Job, grouping: Grouping, plan: Layout, number: int, share: float, sha256: str
-) -> dict:
-    """Writes the records and returns the shard's counts."""
+    words, stretches = vocabulary_of(job), plan.stretches(shard)
+    share /= sum(len(stretch.passes) for stretch in stretches)
     totals: collections.Counter[str] = collections.Counter(instances=0, random_next=0, masked_tokens=0)
     lengths = np.zeros(job.rules.max_seq_length + 1, np.int64)
     dropped: collections.Counter[str] = collections.Counter()  # of pools that no other shard counts
     source_tokens = np.zeros(len(plan.copies), np.int64)  # of documents that were cut, each copy for itself
-    with shard_files.writing(path, job.record_format, job.pad_position_value) as write:
-        for examples, part in _shard_examples(job, grouping, plan, number, sha256, dropped, source_tokens):
-            if not totals["instances"]:
-                card.keep_first_examples(grouping.folder, number, plan.num_shards, examples)
-            write(examples)
-            lengths += np.bincount(examples.lengths, minlength=len(lengths))
-            totals.update(
-                instances=len(examples),
-                random_next=int(examples.is_random.sum()),
-                masked_tokens=int(examples.predictions.sum()),
-            )
-            engines.report(share * part, len(examples))
-    if not totals["instances"]:
-        raise ConfigError(
-            f"--num_shards={plan.num_shards} is so many that {plan.file(number)} would hold no example. Lower"
-            " --num_shards."
-        )
-    counts = {"lengths": lengths, "source_tokens": source_tokens}
-    return {**totals, "dropped": dropped, **{name: array.tolist() for name, array in counts.items()}}
-
-
-def _shard_examples(
-    job: Job,
-    grouping: Grouping,
-    plan: Layout,
-    shard: int,
-    sha256: str,
-    dropped_documents: collections.Counter[str],
-    source_tokens: np.ndarray,
-) -> Iterator[tuple[Examples, float]]:
-    """Yields (examples, their part of the shard) in batches; adds to `dropped_documents` and, by source, to
-    `source_tokens`."""
-    words = vocabulary_of(job.vocab_file, sha256)
-    stretches = plan.stretches(shard)
-    portions = sum(len(stretch.passes) for stretch in stretches)
-    for number, stretch in enumerate(stretches):
-        rngs = [np.random.default_rng([job.random_seed, kind, shard, number]) for kind in (PLAN, MASKS)]
-        sample, dropped = _pool(grouping, *plan.keys(stretch.pool), job.drop_duplicates, words.id_of("[UNK]"))
-        if (0, 0) in zip(stretch.passes, stretch.parts):  # of one shard alone
-            dropped_documents.update(dropped)
-        if len(sample.keys) == 1:
+    with (
+        writing.replacing(path, sync_folder=False) as temporary,
+        shard_files.writing(temporary, job.record_format, job.pad_position_value) as write,
+    ):
+        for number, stretch in enumerate(stretches):
+            rngs = [np.random.default_rng([job.random_seed, kind, shard, number]) for kind in (PLAN, MASKS)]
+            bounds = plan.keys(stretch.pool)
+            sample, own_dropped = _pool(grouping, *bounds, job.drop_duplicates, words.id_of("[UNK]"))
+            if (0, 0) in zip(stretch.passes, stretch.parts):  # of one shard alone
+                dropped.update(own_dropped)
+            if len(sample.keys) == 1:
+                raise ConfigError(
+                    f"--input_files: pool {stretch.pool} holds 1 document, expected at least 2: a random next"
+                    " segment comes from another document. With --drop_duplicates too little of the text is"
+                    " left."
+                )
+            tokens_D = np.diff(sample.documents.token_starts())
+            part_D = plan_lib.parts_of(tokens_D, plan.parts_per_pool)
+            piece_D = plan_lib.pieces_of(tokens_D, part_D, plan.pieces_per_part)
+            passes = [
+                np.flatnonzero((part_D == part) & plan.is_in_pass(each, sample.sources, sample.keys))
+                for part, each in zip(stretch.parts, stretch.passes)
+            ]
+            ranks = np.concatenate([piece_D[own] + n * plan.pieces_per_part for n, own in enumerate(passes)])
+            chosen = np.concatenate(passes)
+            np.add.at(source_tokens, sample.sources[chosen], tokens_D[chosen])
+            rows = examples_lib.plan_pairs(sample.documents, chosen, ranks, job.rules, rngs[0])
+            ends = np.linspace(0, len(rows), -(-len(rows) // _MAX_EXAMPLES) + 1).astype(int)
+            for first, end in zip(ends, ends[1:]):
+                own_rows = rows[first:end]
+                examples = examples_lib.build_examples(own_rows, sample.documents, words, job.rules, rngs[1])
+                if not totals["instances"]:
+                    card.keep_first_examples(grouping.folder, shard, plan.num_shards, examples)
+                write(examples)
+                lengths += np.bincount(examples.lengths, minlength=len(lengths))
+                totals["instances"] += len(examples)
+                totals["random_next"] += int(examples.is_random.sum())
+                totals["masked_tokens"] += int(examples.predictions.sum())
+                engines.report(share * len(passes) * len(examples) / len(rows), len(examples))
+        if not totals["instances"]:
             raise ConfigError(
-                f"--input_files: pool {stretch.pool} holds 1 document, expected at least 2: a random next"
-                " segment comes from another document. With --drop_duplicates too little of the text is left."
+                f"--num_shards={plan.num_shards} is so many that {name} would hold no example. Lower"
+                " --num_shards."
             )
-        chosen, ranks = _choose(sample, plan, stretch)
-        tokens = np.diff(sample.documents.token_starts())[chosen]
-        np.add.at(source_tokens, sample.sources[chosen], tokens)
-        rows = examples_lib.plan_pairs(sample.documents, chosen, ranks, job.rules, rngs[0])
-        part = len(stretch.passes) / portions / max(len(rows), 1)
-        bounds = np.linspace(0, len(rows), -(-len(rows) // _MAX_EXAMPLES) + 1).astype(int)
-        for first, end in zip(bounds, bounds[1:]):
-            own = rows[first:end]
-            examples = examples_lib.build_examples(own, sample.documents, words, job.rules, rngs[1])
-            yield examples, part * len(examples)
-
-
-def _choose(sample: Sample, plan: Layout, stretch: Stretch) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the documents that some passes of a shard cut, and their ranks, as `pairs.plan_pairs` takes
-    them."""
-    tokens_D = np.diff(sample.documents.token_starts())
-    part_D = plan_lib.parts_of(tokens_D, plan.parts_per_pool)
-    piece_D = plan_lib.pieces_of(tokens_D, part_D, plan.pieces_per_part)
-    chosen = [
-        np.flatnonzero((part_D == part) & plan.is_in_pass(number, sample.sources, sample.keys))
-        for part, number in zip(stretch.parts, stretch.passes)
-    ]
-    ranks = [piece_D[own] + number * plan.pieces_per_part for number, own in enumerate(chosen)]
-    return np.concatenate(chosen), np.concatenate(ranks)
+    counts = {"lengths": lengths.tolist(), "source_tokens": source_tokens.tolist()}
+    jobs.write_done(counted, {**totals, "dropped": dropped, **counts, "bytes": files.version(path)[0]})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,11 +20,9 @@ from official.data.word_pieces.vocabulary import Vocabulary
 
 
 _MAX_KEPT = 1 << 20  # 16 MB
-_TOO_FAR = 6.0  # standard deviations
 
 
-@dataclasses.dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """A share of repetitions, 0 to 1, and its standard error, 0 where it is exact."""
 
     value: float
@@ -41,15 +39,13 @@ class Repeats:
         self._values: np.ndarray = np.zeros(0, np.uint64)  # each once, ascending
         self._counts: np.ndarray = np.zeros(0, np.int64)
         self._new: list[np.ndarray] = []  # not yet in `_values`
-        self._waiting = 0
         self.total = 0
 
     def add(self, values: np.ndarray) -> None:
         """Counts values, uint64 of one axis, as if each were a random one: use `mixed` where they are not."""
         self.total += len(values)
         self._new.append(self._below_limit(values))
-        self._waiting += len(self._new[-1])
-        if self._waiting > self._most_kept:
+        if sum(map(len, self._new)) > self._most_kept:
             self._settle()
 
     def merge(self, other: Repeats) -> None:
@@ -61,73 +57,49 @@ class Repeats:
         self._put_in(other._values, other._counts)
 
     def share(self) -> Share:
-        """Returns the share of the values that another one before them has."""
+        """Returns the share of the values that another one before them has.
+
+        The number that was kept, divided by the share of all hashes that is kept, estimates the number of
+        different values. How many values there are in all is known, and what the kept ones say about it tells
+        how far they are off: with the best weight of it, values that are all different are counted exactly.
+        It is left out where a value that came very often, and was not kept, spoils it.
+        Source: the difference estimator; W. G. Cochran, "Sampling Techniques" (1977), chapter 7.
+        """
         self._settle()
-        if not self.total:
-            return Share(0.0, 0.0, True)
         if not self._halvings:
-            return Share(1 - len(self._values) / self.total, 0.0, True)
-        distinct, error = self._estimate()
-        return Share(1 - min(max(distinct, 1.0), self.total) / self.total, error / self.total, False)
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Returns all that was counted, for a file."""
-        self._settle()
-        state = np.array([self.total, self._halvings, self._most_kept])
-        return {"state": state, "values": self._values, "counts": self._counts}
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Repeats:
-        """Returns the counter from the result of its `to_arrays`."""
-        total, halvings, most_kept = arrays["state"].tolist()
-        made = cls(most_kept)
-        made.total, made._halvings = total, halvings
-        made._values, made._counts = arrays["values"], arrays["counts"]
-        return made
+            return Share(1 - len(self._values) / self.total if self.total else 0.0, 0.0, True)
+        kept = 2.0**-self._halvings
+        counts = self._counts.astype(float)
+        off = counts.sum() / kept - self.total
+        squares = float(counts @ counts)
+        # By more than six standard deviations.
+        is_spoilt = abs(off) > 6.0 * math.sqrt(squares * (1 - kept)) / kept
+        weight = 0.0 if is_spoilt or not squares else counts.sum() / squares
+        error = math.sqrt(float(((1 - weight * counts) ** 2).sum()) * (1 - kept)) / kept
+        distinct = min(max(len(counts) / kept - weight * off, 1.0), self.total)
+        return Share(1 - distinct / self.total, error / self.total, False)
 
     def _below_limit(self, values: np.ndarray) -> np.ndarray:
         return values[values < np.uint64(2 ** (64 - self._halvings))] if self._halvings else values
 
     def _settle(self) -> None:
         """Takes in what waits."""
-        if self._waiting:
-            values, counts = np.unique(np.concatenate(self._new), return_counts=True)
-            self._put_in(values, counts)
-        self._new, self._waiting = [], 0
+        if self._new:
+            self._put_in(*np.unique(np.concatenate(self._new), return_counts=True))
+        self._new = []
 
     def _put_in(self, values: np.ndarray, counts: np.ndarray) -> None:
         """Adds values, each once, and how often they came; halves the limit as often as it takes."""
-        both = np.concatenate([self._values, values])
-        self._values, places = np.unique(both, return_inverse=True)
         weights = np.concatenate([self._counts, counts])
+        self._values, places = np.unique(np.concatenate([self._values, values]), return_inverse=True)
         self._counts = np.zeros(len(self._values), np.int64)
         np.add.at(self._counts, places, weights)
-        self._cut()
-        while len(self._values) > self._most_kept:
+        while True:
+            self._values = self._below_limit(self._values)  # they are ascending
+            self._counts = self._counts[: len(self._values)]
+            if len(self._values) <= self._most_kept:
+                return
             self._halvings += 1
-            self._cut()
-
-    def _cut(self) -> None:
-        kept = len(self._below_limit(self._values))  # they are ascending
-        self._values, self._counts = self._values[:kept], self._counts[:kept]
-
-    def _estimate(self) -> tuple[float, float]:
-        """Returns the number of different values, and the standard error of that number.
-
-        The number that was kept, divided by the share of all hashes that is kept, is one estimate. How many
-        values there are in all is known, and what the kept ones say about it tells how far they are off: with
-        the best weight of it, values that are all different are counted exactly. It is left out where a value
-        that came very often, and was not kept, spoils it.
-        Source: the difference estimator; W. G. Cochran, "Sampling Techniques" (1977), chapter 7.
-        """
-        share = 2.0**-self._halvings
-        counts = self._counts.astype(float)
-        off = counts.sum() / share - self.total
-        squares = float(counts @ counts)
-        is_spoilt = abs(off) > _TOO_FAR * math.sqrt(squares * (1 - share)) / share
-        weight = 0.0 if is_spoilt or not squares else counts.sum() / squares
-        error = math.sqrt(float(((1 - weight * counts) ** 2).sum()) * (1 - share)) / share
-        return len(counts) / share - weight * off, error
 
 
 def mixed(values: np.ndarray) -> np.ndarray:
@@ -145,47 +117,42 @@ def mixed(values: np.ndarray) -> np.ndarray:
 # Examples as words
 
 
-@dataclasses.dataclass(frozen=True)
-class ShownExample:
+class ShownExample(NamedTuple):
     """An example as words.
 
     Attributes:
-      place: the file's name and the number of the record, and of the example in a record of several.
+      title: place, numbers, and where the second segment is from.
       words: (word piece that stands there, the one to be predicted there or None) of each token.
-      is_random: whether the second segment is from another document.
     """
 
-    place: str
+    title: str
     words: list[tuple[str, str | None]]
-    is_random: bool
-
-    @property
-    def title(self) -> str:
-        predicted = sum(label is not None for _, label in self.words)
-        relation = "a random one" if self.is_random else "the next one"
-        counts = f"{len(self.words)} tokens, {predicted} predicted"
-        return f"{self.place}: {counts}, the second segment is {relation}"
 
     def text(self) -> str:
         """Returns the title and, below it, the words; a predicted one is {word>what stands in its place},
         {word} where it is kept."""
-        return f"{self.title}\n  {' '.join(_marked(*word) for word in self.words)}"
-
-
-def _marked(word: str, label: str | None) -> str:
-    if label is None:
-        return word
-    return f"{{{label}}}" if label == word else f"{{{label}>{word}}}"
+        marked = [
+            word if label is None else f"{{{label}}}" if label == word else f"{{{label}>{word}}}"
+            for word, label in self.words
+        ]
+        return f"{self.title}\n  {' '.join(marked)}"
 
 
 def example_of(place: str, values: dict[str, np.ndarray], vocabulary: Vocabulary) -> ShownExample:
-    """Returns an example as words; `values` are its features {name: [length]}."""
+    """Returns an example as words.
+
+    Args:
+      place: the file's name and the number of the record, and of the example in a record of several.
+      values: its features {name: [length]}.
+    """
     length, count = int(values["input_mask"].sum()), int((values["masked_lm_weights"] > 0).sum())
     labels: list[str | None] = [None] * length
     for position, label in zip(values["masked_lm_positions"][:count], values["masked_lm_ids"]):
         labels[position] = vocabulary.words[label]
     words = [vocabulary.words[token] for token in values["input_ids"][:length]]
-    return ShownExample(place, list(zip(words, labels)), bool(values["next_sentence_labels"][0]))
+    relation = "a random one" if values["next_sentence_labels"][0] else "the next one"
+    title = f"{place}: {length} tokens, {count} predicted, the second segment is {relation}"
+    return ShownExample(title, list(zip(words, labels)))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -194,7 +161,6 @@ def example_of(place: str, values: dict[str, np.ndarray], vocabulary: Vocabulary
 # Shapes: N examples, L tokens of an example at most.
 
 
-_HASH_SEED = 7
 _ADDED_UP = ("files", "records", "rows", "bytes", "predictions", "masked", "kept", "random_next", "lengths")
 
 
@@ -214,13 +180,12 @@ class Summary:
     kept: int = 0  # the token itself does
     random_next: int = 0
     # [L + 1]: how many records have that many tokens
-    lengths: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
+    lengths: np.ndarray = dataclasses.field(init=False)
     repeated_records: Repeats = dataclasses.field(default_factory=Repeats)
     repeated_texts: Repeats = dataclasses.field(default_factory=Repeats)
 
     def __post_init__(self):
-        if not len(self.lengths):
-            self.lengths = np.zeros(self.max_seq_length + 1, np.int64)
+        self.lengths = np.zeros(self.max_seq_length + 1, np.int64)
 
     @property
     def tokens(self) -> int:
@@ -286,7 +251,8 @@ class Summary:
         original = values["input_ids"].copy()
         original[row, column] = labels
         length = original.shape[1]
-        weights = _weights(length)
+        # Of the tokens, of what stands in the places of predicted ones, of the second segment's length.
+        weights = np.random.default_rng(7).integers(1, 2**63, 2 * length + 1, dtype=np.uint64)
         segments = values["segment_ids"].sum(axis=1).astype(np.uint64)
         text = original.astype(np.uint64) @ weights[:length] + segments * weights[-1]
         chosen = np.zeros(original.shape, np.uint64)
@@ -303,13 +269,13 @@ class Summary:
 
     def save(self, path: str) -> None:
         """Writes all of it to a file (.npz)."""
-        arrays: dict[str, Any] = {}  # NumPy 2 has a keyword beside them
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+        arrays: dict[str, Any] = {}
+        for name, value in vars(self).items():
             if isinstance(value, Repeats):
-                arrays |= {f"{field.name}.{key}": array for key, array in value.to_arrays().items()}
+                value._settle()
+                arrays |= {f"{name}.{key}": each for key, each in vars(value).items() if key != "_new"}
             else:
-                arrays[field.name] = np.asarray(value)
+                arrays[name] = value
         np.savez(path, **arrays)
 
     @classmethod
@@ -317,12 +283,14 @@ class Summary:
         """Returns the summary that `save` wrote."""
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
-        values: dict[str, Any] = {}
-        for field in dataclasses.fields(cls):
-            parts = {key.partition(".")[2]: found[key] for key in found if key.startswith(f"{field.name}.")}
-            value = Repeats.from_arrays(parts) if parts else found[field.name]
-            values[field.name] = value.item() if isinstance(value, np.ndarray) and not value.ndim else value
-        return cls(**values)
+        values = {name: value if value.ndim else value.item() for name, value in found.items()}
+        summary = cls(
+            *(values[name] for name in ("record_format", "max_seq_length", "max_predictions_per_seq"))
+        )
+        for name, value in values.items():
+            owner, dot, key = name.rpartition(".")
+            setattr(getattr(summary, owner) if dot else summary, key, value)
+        return summary
 
 
 def largest_gap(a: np.ndarray, b: np.ndarray) -> float:
@@ -331,9 +299,3 @@ def largest_gap(a: np.ndarray, b: np.ndarray) -> float:
     longest = max(len(a), len(b))
     a, b = (np.pad(counts, (0, longest - len(counts))) for counts in (a, b))
     return float(np.abs(np.cumsum(a) / a.sum() - np.cumsum(b) / b.sum()).max())
-
-
-def _weights(length: int) -> np.ndarray:
-    """Returns [2 L + 1] random factors: of the tokens, of what stands in the places of predicted ones, of the
-    second segment's length."""
-    return np.random.default_rng(_HASH_SEED).integers(1, 2**63, 2 * length + 1, dtype=np.uint64)

@@ -10,10 +10,10 @@ training text.
 """
 
 import ast
-import dataclasses
 import hashlib
 import importlib.util
 import inspect
+import itertools
 import os
 import re
 import sysconfig
@@ -27,104 +27,75 @@ from official.io.errors import ConfigError
 STANDARD_LIBRARY = "stdlib"
 LANGUAGE_REFERENCE = "topics"
 
-_SKIPPED_FOLDERS = {
-    "site-packages",
-    "dist-packages",
-    "test",
-    "tests",
-    "__pycache__",
-    "_api",
-    "include",
-    "node_modules",
-}
+_SKIPPED_FOLDERS = set("site-packages dist-packages test tests __pycache__ _api include node_modules".split())
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _MIN_SENTENCES = 3  # of a document
-_MIN_SENTENCE_WORDS, _MAX_SENTENCE_WORDS = 5, 80  # words of a sentence
+_SENTENCE_WORDS = range(5, 81)  # words of a sentence
 _MIN_WORD_SHARE = 0.75  # share of a sentence's parts that are plain words
-_SHARED_WORDS = (
-    8  # words that an evaluation sentence may not have in common, in a row, with the training text
-)
-
-
-@dataclasses.dataclass
-class CorpusCounts:
-    """Counts of what was found in the sources, and of what was left out."""
-
-    modules: int = 0
-    unparsable_modules: int = 0
-    sentences_found: int = 0
-    repeated_sentences: int = 0
-    repeated_documents: int = 0
-    short_documents: int = 0
-    shared_with_training: int = 0
+_SHARED_WORDS = 8  # in a row: an evaluation sentence may not have them in common with the training text
+# Of what was found in the sources, and of what was left out.
+_COUNTS = (
+    "modules unparsable_modules sentences_found repeated_sentences repeated_documents short_documents"
+    " shared_with_training"
+).split()
 
 
 def build_corpus(
-    sources: Iterable[str], eval_share: float, counts: CorpusCounts
-) -> tuple[list[list[str]], list[list[str]]]:
+    sources: Iterable[str], eval_share: float
+) -> tuple[list[list[str]], list[list[str]], dict[str, int]]:
     """Collects, cleans, deduplicates and splits the text of sources.
 
     Args:
       sources: LANGUAGE_REFERENCE, STANDARD_LIBRARY or names of installed packages.
       eval_share: share of the documents that are held out, in (0, 1); chosen by a hash of their text.
-      counts: is filled in.
 
     Returns:
-      Documents to train on, and documents to evaluate on; the same lists for the same installed packages.
+      Documents to train on, documents to evaluate on, and counts; the same for the same installed packages.
 
     Raises:
       ConfigError: for a source that is not installed.
     """
-    documents = [document for source in sources for document in _documents_of(source, counts)]
+    counts = dict.fromkeys(_COUNTS, 0)
     train: list[list[str]] = []
     evaluation: list[list[str]] = []
+    documents = []
+    for docstrings in itertools.chain.from_iterable(_docstrings_of(source, counts) for source in sources):
+        documents.append([sentence for docstring in docstrings for sentence in prose_sentences(docstring)])
+    counts["modules"], counts["sentences_found"] = len(documents), sum(map(len, documents))
     for document in _without_repetitions(documents, counts):
-        (evaluation if _is_held_out(document, eval_share) else train).append(document)
-    return train, _without_shared_runs(evaluation, train, counts)
+        text = "\n".join(" ".join(_words(sentence)) for sentence in document)
+        digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+        (evaluation if digest < eval_share * 2**32 else train).append(document)
+    seen = set().union(*(_runs(sentence) for document in train for sentence in document))
+    kept = [[each for each in document if seen.isdisjoint(_runs(each))] for document in evaluation]
+    counts["shared_with_training"] = sum(map(len, evaluation)) - sum(map(len, kept))
+    return train, [document for document in kept if len(document) >= _MIN_SENTENCES], counts
 
 
 # ------------------------------------------------------------------------------------------------------------
 # Sources
 
 
-def _documents_of(source: str, counts: CorpusCounts) -> Iterator[list[str]]:
-    """Yields the documents of a source, in the order of its file names."""
-    if source == LANGUAGE_REFERENCE:
-        texts: Iterable[list[str]] = ([text] for text in _topics())
-    else:
-        texts = _docstrings_of_modules(_source_folder(source), counts)
-    for docstrings in texts:
-        counts.modules += 1
-        document = [sentence for docstring in docstrings for sentence in prose_sentences(docstring)]
-        counts.sentences_found += len(document)
-        yield document
-
-
-def _topics() -> list[str]:
-    """Returns the texts of Python's language reference, which `help()` shows."""
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:
-        raise ConfigError(
-            f"--sources: this Python has no pydoc_data. Leave {LANGUAGE_REFERENCE} out of --sources."
-        ) from None
-    return [topics[name] for name in sorted(topics)]
-
-
-def _source_folder(source: str) -> str:
-    if source == STANDARD_LIBRARY:
-        return sysconfig.get_paths()["stdlib"]
-    spec = importlib.util.find_spec(source) if source.isidentifier() else None
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(
-            f"--sources: no package {source!r} is installed. Allowed: {LANGUAGE_REFERENCE},"
-            f" {STANDARD_LIBRARY} and installed packages."
-        )
-    return list(spec.submodule_search_locations)[0]
-
-
-def _docstrings_of_modules(folder: str, counts: CorpusCounts) -> Iterator[list[str]]:
+def _docstrings_of(source: str, counts: dict[str, int]) -> Iterator[list[str]]:
     """Yields the docstrings of each module, of its classes and of its functions, from top to bottom."""
+    folder = sysconfig.get_paths()["stdlib"]
+    if source == LANGUAGE_REFERENCE:
+        try:
+            from pydoc_data.topics import topics
+        except ImportError:
+            raise ConfigError(
+                f"--sources: this Python has no pydoc_data. Leave {LANGUAGE_REFERENCE} out of --sources."
+            ) from None
+        yield from ([topics[name]] for name in sorted(topics))
+        return
+    if source != STANDARD_LIBRARY:
+        spec = importlib.util.find_spec(source) if source.isidentifier() else None
+        if spec is None or not spec.submodule_search_locations:
+            raise ConfigError(
+                f"--sources: no package {source!r} is installed. Allowed: {LANGUAGE_REFERENCE},"
+                f" {STANDARD_LIBRARY} and installed packages."
+            )
+        folder = list(spec.submodule_search_locations)[0]
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)
         for name in sorted(files):
@@ -138,7 +109,7 @@ def _docstrings_of_modules(folder: str, counts: CorpusCounts) -> Iterator[list[s
                 nodes.sort(key=lambda node: getattr(node, "lineno", 0))
                 docstrings = list(filter(None, map(ast.get_docstring, nodes)))
             except (SyntaxError, ValueError, OSError, RecursionError):
-                counts.unparsable_modules += 1
+                counts["unparsable_modules"] += 1
             else:
                 yield docstrings
 
@@ -151,13 +122,8 @@ _RULE = re.compile(r"^\s*[-=*~^#+|_]{3,}[-=*~^#+| ]*$")
 _ENTRY = re.compile(
     r"^\s*(:\w+( [\w.]+)*:|[\w*`]+( ?\([^)]*\))?:|[-*+•]|\(?\d+[.)])\s+(?=\S)"
 )  # fields, names: text, bullets, numbers
-_BOUNDARIES = (  # lines between paragraphs
-    re.compile(r"\s*$"),
-    re.compile(r"\s*[\w ]+:\s*$"),  # Args:
-    re.compile(r"\s*[\w*., ]+ : "),  # of NumPy's tables: name : type
-    re.compile(r"\s*(>>>|\.\.)"),  # doctests, directives
-    _RULE,
-)
+# Between paragraphs: blank lines, `Args:`, NumPy's `name : type`, doctests and directives, rules.
+_BOUNDARY = re.compile(r"\s*$|\s*[\w ]+:\s*$|\s*[\w*., ]+ : |\s*(>>>|\.\.)|" + _RULE.pattern)
 _MARKUP = (
     (re.compile(r"\[([^\]\n]+)\]\([^)\n]*\)"), r"\1"),  # [text](address)
     (re.compile(r":[\w:]+:`~?[!.]?([^`<]+?)\s*(<[^`]*>)?`"), r"\1"),  # :class:`text`
@@ -174,17 +140,17 @@ def prose_sentences(docstring: str) -> list[str]:
     """Returns the sentences of a docstring that are English prose, without mark-up, code, tables and
     headings."""
     text = _FENCE.sub("\n\n", inspect.cleandoc(docstring))
-    return [
-        sentence
-        for paragraph in _paragraphs(text.split("\n"))
-        for sentence in split_sentences(paragraph)
-        if is_prose(sentence)
-    ]
+    sentences: list[str] = []
+    for paragraph in filter(None, _paragraphs(text.split("\n"))):
+        for pattern, replacement in _MARKUP:
+            paragraph = pattern.sub(replacement, paragraph)
+        sentences += filter(is_prose, split_sentences(paragraph))
+    return sentences
 
 
 def _paragraphs(lines: list[str]) -> Iterator[str]:
-    """Joins lines to paragraphs; list items and entries are paragraphs of their own, code after `::` is left
-    out."""
+    """Joins lines to paragraphs; list items and entries are paragraphs of their own, the line above a rule is
+    a heading and none, and code after `::` is left out."""
     paragraph: list[str] = []
     literal_indent = None
     for line in [*lines, ""]:
@@ -193,38 +159,28 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
             if indent > literal_indent:
                 continue
             literal_indent = None
-        if any(pattern.match(line) for pattern in _BOUNDARIES):
-            yield from _finished(paragraph, heading=bool(_RULE.match(line)))
+        if _BOUNDARY.match(line):
+            if len(paragraph) != 1 or not _RULE.match(line):
+                yield " ".join(paragraph)
             paragraph = []
             continue
         if _ENTRY.match(line):
-            yield from _finished(paragraph)
+            yield " ".join(paragraph)
             paragraph, line = [], _ENTRY.sub("", line)
         if line.rstrip().endswith("::"):
             literal_indent, line = indent, line.rstrip()[:-1]
         paragraph.append(line.strip())
 
 
-def _finished(paragraph: list[str], heading: bool = False) -> Iterator[str]:
-    """Yields a paragraph without mark-up; the line above a rule is a heading and none."""
-    text = " ".join(paragraph)
-    if not text or (heading and len(paragraph) == 1):
-        return
-    for pattern, replacement in _MARKUP:
-        text = pattern.sub(replacement, text)
-    yield text
-
-
 def is_prose(sentence: str) -> bool:
     """Says whether a sentence starts and ends like one and consists of words for the most part."""
     parts = sentence.split()
-    if (
-        not _MIN_SENTENCE_WORDS <= len(parts) <= _MAX_SENTENCE_WORDS
-        or not _SENTENCE.match(sentence)
-        or _NOT_PROSE.search(sentence)
-    ):
-        return False
-    return sum(1 for part in parts if _WORD.match(part)) >= _MIN_WORD_SHARE * len(parts)
+    return (
+        len(parts) in _SENTENCE_WORDS
+        and _SENTENCE.match(sentence) is not None
+        and not _NOT_PROSE.search(sentence)
+        and sum(1 for part in parts if _WORD.match(part)) >= _MIN_WORD_SHARE * len(parts)
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -237,13 +193,13 @@ def _words(sentence: str) -> tuple[str, ...]:
     return tuple(part.strip("\"'().,;:!?“”‘’").lower() for part in sentence.split() if _WORD.match(part))
 
 
-def _without_repetitions(documents: list[list[str]], counts: CorpusCounts) -> Iterator[list[str]]:
+def _without_repetitions(documents: list[list[str]], counts: dict[str, int]) -> Iterator[list[str]]:
     """Drops documents that were there before, then sentences that were, then documents that are too short."""
     seen_documents, seen_sentences = set(), set()
     for document in documents:
         signature = tuple(map(_words, document))
         if document and signature in seen_documents:
-            counts.repeated_documents += 1
+            counts["repeated_documents"] += 1
             continue
         seen_documents.add(signature)
         kept = []
@@ -251,30 +207,13 @@ def _without_repetitions(documents: list[list[str]], counts: CorpusCounts) -> It
             if words not in seen_sentences:
                 kept.append(sentence)
                 seen_sentences.add(words)
-        counts.repeated_sentences += len(document) - len(kept)
+        counts["repeated_sentences"] += len(document) - len(kept)
         if len(kept) >= _MIN_SENTENCES:
             yield kept
         else:
-            counts.short_documents += 1
-
-
-def _is_held_out(document: list[str], share: float) -> bool:
-    text = "\n".join(" ".join(_words(sentence)) for sentence in document)
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") < share * 2**32
+            counts["short_documents"] += 1
 
 
 def _runs(sentence: str) -> set[int]:
     words = _words(sentence)
     return {hash(words[start : start + _SHARED_WORDS]) for start in range(len(words) - _SHARED_WORDS + 1)}
-
-
-def _without_shared_runs(
-    evaluation: list[list[str]], train: list[list[str]], counts: CorpusCounts
-) -> list[list[str]]:
-    """Drops evaluation sentences that have _SHARED_WORDS in a row in common with a training sentence."""
-    seen = set().union(*(_runs(sentence) for document in train for sentence in document))
-    kept = [
-        [sentence for sentence in document if seen.isdisjoint(_runs(sentence))] for document in evaluation
-    ]
-    counts.shared_with_training = sum(map(len, evaluation)) - sum(map(len, kept))
-    return [document for document in kept if len(document) >= _MIN_SENTENCES]

@@ -1,6 +1,7 @@
 """Text files -> documents: lists of sentences, read one after the other, never all at once."""
 
 import codecs
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -12,10 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 from xml.etree import ElementTree
 
-import numpy as np
-
 from official.data.text import parquet_files, sentences, text_files
-from official.data.text.read_counts import FileCounts, Owners, ReadCounts
+from official.data.text.read_counts import ReadCounts
 from official.data.text.text_files import Split, TextFile
 from official.io import files, json_files
 from official.io.errors import ConfigError, how_to_install
@@ -31,7 +30,6 @@ from official.io.errors import ConfigError, how_to_install
 _ENTITY = re.compile("&(?:amp|lt|gt|quot|apos|#0?39|#x27|#34);")
 _BARE = re.compile(f"[<>]|&(?!{_ENTITY.pattern[1:]})")
 _MARKUP = re.compile("</?(?:ul|ol|dl|li|dt|dd|h[1-6]|p)>|</<li>")  # by --html, after the text was escaped
-_PAGE_URL = "?curid="  # of the address of a page, by its number, as only the tool writes it
 
 
 def is_unescaped(text: str) -> bool:
@@ -51,7 +49,8 @@ def made(value: object) -> bool:
     """Tells whether a value of JSON is a page that the tool wrote."""
     if not isinstance(value, dict) or not value.keys() >= {"id", "url", "title", "text"}:
         return False
-    return "revid" in value or isinstance(value["url"], str) and _PAGE_URL in value["url"]
+    # The address of a page by its number, as only the tool writes it.
+    return "revid" in value or isinstance(value["url"], str) and "?curid=" in value["url"]
 
 
 def wrote_text(head: str, is_whole: bool) -> bool:
@@ -62,9 +61,6 @@ def wrote_text(head: str, is_whole: bool) -> bool:
 
 # -----------------------------------------------------------------------------------------------------------
 # JSON values
-
-
-_MAX_NAMED = 20  # fields in a message
 
 
 def page_of(value: object, field: str, is_bare: bool = False) -> tuple[str, str] | None:
@@ -84,32 +80,33 @@ def page_of(value: object, field: str, is_bare: bool = False) -> tuple[str, str]
 
 
 def _value_of(value: object, field: str) -> object:
-    if not isinstance(value, dict):
-        return None
-    if field in value:
-        return value[field]
-    name, dot, rest = field.partition(".")
-    return _value_of(value.get(name), rest) if dot else None
+    while isinstance(value, dict):
+        if field in value:
+            return value[field]
+        name, dot, field = field.partition(".")
+        value = value.get(name) if dot else None
+    return None
 
 
-def parsed(lines: Iterable[str]) -> Iterator[Any]:
-    """Yields the values of lines of JSON; others are passed over."""
-    for line in lines:
-        with contextlib.suppress(ConfigError):
-            yield json_files.parse_json(line, "a line")
+def _parse(line: str) -> Any:
+    """Returns the value of a line of JSON; None where it is none."""
+    with contextlib.suppress(ConfigError):
+        return json_files.parse_json(line, "a line")
+    return None
 
 
 def check_field(values: Iterable[object], path: str, field: str) -> bool:
     """Tells whether an object has the field; False where there is no object. Raises ConfigError where there
     are objects and none has it: it names those with text."""
-    seen: dict[str, None] | None = None
+    seen: dict[str, None] = {}
+    is_missing = False
     for value in values:
         if _value_of(value, field) is not None:
             return True
-        if isinstance(value, dict):
-            seen = (seen or {}) | dict.fromkeys(_texts_in(value))
-    if seen is not None:
-        named = ", ".join(list(seen)[:_MAX_NAMED]) or "none"
+        is_missing = is_missing or isinstance(value, dict)
+        seen |= dict.fromkeys(_texts_in(value))
+    if is_missing:
+        named = ", ".join(list(seen)[:20]) or "none"
         raise ConfigError(f"{path} has no field --text_field={field}. Fields with text: {named}.")
     return False
 
@@ -131,7 +128,8 @@ def _texts_in(value: object, before: str = "", depth: int = 0) -> list[str]:
 _CHUNK_BYTES = 1 << 20
 _MAX_DEPTH = 100  # levels of one element
 _MAX_ELEMENT_BYTES = 1 << 24  # the longest article has about 3 MB
-_UNDECODABLE_BYTES = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte that is not UTF-8
+# Bytes that are not UTF-8, by "surrogateescape"; in JSON halves of pairs.
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def read_elements(file: BinaryIO, path: str, counts) -> Iterator:
@@ -191,7 +189,7 @@ class _Utf8:
             if self.unfinished_bytes > _MAX_ELEMENT_BYTES:
                 raise ValueError(f"it has more than {_MAX_ELEMENT_BYTES:,} bytes")
             self.unfinished_bytes += len(data)
-            text, undecodable = _UNDECODABLE_BYTES.subn("", self._decoder.decode(data))
+            text, undecodable = _SURROGATES.subn("", self._decoder.decode(data))
             self._counts.text_bytes += len(data)
             self._counts.undecodable_bytes += undecodable
             if text:
@@ -205,9 +203,17 @@ class _Utf8:
 # An article is a page of namespace 0 that is no redirect. Of several revisions the last one counts.
 
 
-_PAGE, _PAGE_END = "<page>", "</page>"
+_PAGE = "<page>"
+_PAGE_ERRORS = (
+    SyntaxError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+)
 _MAX_PAGE_CHARACTERS = 1 << 26  # MediaWiki's limit is 2 MB of wikitext; more are all revisions of a page
-_WIKITEXT_MODEL = ("wikitext", "")  # the second: dumps of before 2012 do not say
 
 
 def read_articles(lines: Iterable[tuple[bool, str]], counts: ReadCounts) -> Iterator[tuple[str, str]]:
@@ -219,14 +225,22 @@ def read_articles(lines: Iterable[tuple[bool, str]], counts: ReadCounts) -> Iter
     """
     to_text = _cleaner()
     for page in _pages(lines, counts):
-        found = _article_of(page, counts)
-        if found is None:
-            continue
-        title, wikitext, time = found
         try:
-            yield title, to_text(title, wikitext, time)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
-            counts.unreadable_pages += 1  # wikitext that the extractor does not stand
+            element = ElementTree.fromstring(page)
+            revision = (element.findall("revision") or [element])[-1]
+            title = (element.findtext("title") or "").strip()
+            if element.find("redirect") is not None:
+                counts.redirect_pages += 1
+                continue
+            model = revision.findtext("model", "")  # dumps of before 2012 do not say
+            if element.findtext("ns") != "0" or model not in ("wikitext", ""):
+                counts.other_pages += 1
+                continue
+            text = to_text(title, revision.findtext("text") or "", revision.findtext("timestamp") or "")
+        except _PAGE_ERRORS:
+            counts.unreadable_pages += 1  # no XML, or wikitext that the extractor does not stand
+        else:
+            yield title, text
 
 
 def _pages(lines: Iterable[tuple[bool, str]], counts: ReadCounts) -> Iterator[str]:
@@ -241,35 +255,13 @@ def _pages(lines: Iterable[tuple[bool, str]], counts: ReadCounts) -> Iterator[st
             continue
         page.append(line)
         characters += len(line)
-        if line.rstrip().endswith(_PAGE_END):
+        if line.rstrip().endswith("</page>"):
             yield "\n".join(page)
             page = None
         elif characters > _MAX_PAGE_CHARACTERS:
             counts.unreadable_pages += 1
             page = None
     counts.unreadable_pages += page is not None
-
-
-def _article_of(page: str, counts: ReadCounts) -> tuple[str, str, str] | None:
-    """Returns title, wikitext and time of a page, or None where it is counted as no article."""
-    try:
-        element = ElementTree.fromstring(page)
-    except ElementTree.ParseError:
-        counts.unreadable_pages += 1
-        return None
-    revisions = element.findall("revision")
-    revision = revisions[-1] if revisions else element
-    if element.find("redirect") is not None:
-        counts.redirect_pages += 1
-    elif element.findtext("ns") != "0" or revision.findtext("model", "") not in _WIKITEXT_MODEL:
-        counts.other_pages += 1
-    else:
-        return (
-            (element.findtext("title") or "").strip(),
-            revision.findtext("text") or "",
-            revision.findtext("timestamp") or "",
-        )
-    return None
 
 
 @functools.cache
@@ -311,10 +303,9 @@ def _cleaner() -> Callable[[str, str, str], str]:
 #   - JSON lines, as WikiExtractor's: one object per line, with "text", or the field that was asked for, and
 #     perhaps "title";
 #   - WikiExtractor's plain text, whose documents end with two blank lines. Of all three the characters that
-#     it
-#     escaped for HTML are taken back (`official.data.text.documents`);
-#   - one JSON array of such objects, or of texts (`official.data.text.documents`);
-#   - a MediaWiki dump (`official.data.text.documents`);
+#     it escaped for HTML are taken back;
+#   - one JSON array of such objects, or of texts;
+#   - a MediaWiki dump;
 #   - Parquet, told by its first bytes (`official.data.text.parquet_files`);
 #   - WikiText: ` = Title = ` begins a document, ` = = Section = = ` and deeper headings are left out;
 #   - else plain text: one sentence or one paragraph per line, blank lines between documents.
@@ -325,26 +316,21 @@ _BLOCK_END = "</doc>"
 # Quotes inside a title may be escaped or not; attributes may stand behind it.
 _TITLE = re.compile(r'\btitle="(.*?)"(?:\s+\w+="[^"]*")*\s*>$')
 _JSON_START = re.compile(r'\{\s*("|$)')
-_XML_START, _DUMP_START = "<?xml", "<mediawiki"
-_INDEX_NAME, _INDEX_LINE = "-multistream-index", re.compile(r"\d+:\d+:")
+_DUMP_START = "<mediawiki"
 _HEADING = re.compile(r"((?:= )+)[^= ].*?((?: =)+)")
-_MAX_HEADING_CHARACTERS = 1000
-_MAX_OPENING_CHARACTERS = 1 << 22  # of a document whose escapes are looked for at once
-_MAX_CHECKED = 100  # elements of an array, for the field that is missing
-_MAX_CHECKED_LINES = 4  # of long lines of JSON
-_BYTE_ORDER_MARK = "\ufeff"
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 # Lines as a format gets them: whether it is one that opens a document, and the text as `strip` leaves it.
 Lines = Iterable[tuple[bool, str]]
 # What it makes of them: None where a document begins, and paragraphs.
 Items = Iterator[str | None]
+# Title and text of documents, None for what has no text.
+Pages = Iterable[tuple[str, str] | None]
 
 
 def strip(text: str) -> str:
     """Returns a line without white space around it, and without the mark that may begin a file."""
-    return text.strip().removeprefix(_BYTE_ORDER_MARK)
+    return text.strip().removeprefix("\ufeff")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,7 +338,7 @@ class Format:
     """A format of text files.
 
     Attributes:
-      items: what it makes of the lines of a split; of an open file where it has none.
+      items: (lines of a split, counts) -> items; where it has no lines, (open file, path, counts) -> items.
       opens: whether a line opens a document, by its text as `strip` leaves it.
       strip: what is taken from a line before anything else.
       has_lines: whether it is read line by line.
@@ -370,11 +356,10 @@ class Format:
     plain: Callable[[list[str]], list[str]] = list
 
 
-def find_format(lines: Iterator[str], path: str, head: bytes, text_field: str) -> Format:
+def find_format(path: str, head: bytes, text_field: str) -> Format:
     """Returns the format of a file.
 
     Args:
-      lines: of its beginning, those that are not blank.
       path: its name, for messages.
       head: its first bytes.
       text_field: of JSON and Parquet: which field holds the text.
@@ -382,62 +367,69 @@ def find_format(lines: Iterator[str], path: str, head: bytes, text_field: str) -
     Raises:
       ConfigError: for JSON lines none of which has that field.
     """
+    lines = _head_lines(head)
     first = next(lines, "")
+    items: Callable[..., Items]
     if text_files.is_parquet(head):
-        return dataclasses.replace(_PARQUET, items=functools.partial(_row_items, field=text_field))
+        return Format(functools.partial(_row_items, field=text_field), has_lines=False)
     if text_files.is_json_array(head):
-        return dataclasses.replace(_JSON_ARRAY, items=functools.partial(_array_items, field=text_field))
+        return Format(functools.partial(_array_items, field=text_field), has_lines=False)
     if first.startswith((_DUMP_START, _PAGE)) or (
-        first.startswith(_XML_START) and (_DUMP_START in first or next(lines, "").startswith(_DUMP_START))
+        first.startswith("<?xml") and (_DUMP_START in first or next(lines, "").startswith(_DUMP_START))
     ):
-        return _MEDIAWIKI
+        return Format(
+            lambda lines, counts: _items_of(read_articles(lines, counts), counts),
+            lambda line: line.lstrip().startswith(_PAGE),
+            lambda line: line.rstrip("\r\n"),  # white space at the beginning of a line is markup
+            needs_whole_lines=True,
+        )
     if first.startswith(_BLOCK_START):
         pairs = itertools.pairwise([first, *lines])  # the line behind the first one of a block is a title
-        paragraphs = [
-            line
+        is_bare = any(
+            is_unescaped(line)
             for before, line in pairs
             if not before.startswith(_BLOCK_START) and not line.startswith((_BLOCK_START, _BLOCK_END))
-        ]
-        is_bare = any(map(is_unescaped, paragraphs))
-        return dataclasses.replace(_WIKIEXTRACTOR, items=_unescaped(_wikiextractor_items, is_bare))
+        )
+        items = _wikiextractor_items if is_bare else _unescaped(_wikiextractor_items)
+        return Format(items, lambda line: line.startswith(_BLOCK_START))
     if _JSON_START.match(first):
-        head_lines = [first, *lines]
-        is_checked = check_field(parsed(head_lines), path, text_field)
-        unchecked = None if is_checked else path
-        pages = itertools.takewhile(made, parsed(head_lines))
+        values = list(map(_parse, [first, *lines]))
+        unchecked = None if check_field(values, path, text_field) else path
+        pages = itertools.takewhile(made, (value for value in values if value is not None))
         is_bare = any(is_unescaped(str(page["text"])) for page in pages)
         items = functools.partial(_json_items, field=text_field, unchecked=unchecked, is_bare=is_bare)
-        return dataclasses.replace(_JSON, items=items)
-    if _INDEX_NAME in os.path.basename(path) and _INDEX_LINE.match(first):
-        return _DUMP_INDEX
+        return Format(items, needs_whole_lines=True)
+    name = os.path.basename(path)
+    if "-multistream-index" in name and re.match(r"\d+:\d+:", first):  # beside a dump, in its folder
+        return Format(lambda lines, counts: (None for _ in lines if False))
     if _heading_level(first):
-        return _WIKITEXT
+        return Format(_wikitext_items, lambda line: _heading_level(line) == 1)
     text = head.decode("utf-8", "ignore")
     if wrote_text(text, len(head) < text_files.HEAD_BYTES) and not is_unescaped(text):
-        plain = _unescaped(_plain_items, is_bare=False)
-        return dataclasses.replace(PLAIN, items=plain, plain=without_escapes)
-    return PLAIN
+        unescaped = _unescaped(_plain_items)
+        return Format(unescaped, lambda line: not line, may_hold_sentences=True, plain=without_escapes)
+    return Format(_plain_items, lambda line: not line, may_hold_sentences=True)
 
 
-def _unescaped(items_of: Callable[..., Items], is_bare: bool) -> Callable[..., Items]:
-    """Returns a maker of items as `items_of` is one, and takes back what the tool escaped in each document;
-    `is_bare` says that nothing is escaped in the file."""
+def _unescaped(items_of: Callable[..., Items]) -> Callable[..., Items]:
+    """Returns a maker of items as `items_of` is one, and takes back what the tool escaped in each
+    document."""
 
     def items(lines: Lines, counts: ReadCounts) -> Items:
         document: list[str] = []
         characters = 0
         for item in items_of(lines, counts):
-            if item is None or characters > _MAX_OPENING_CHARACTERS:
-                yield from without_escapes(document, is_bare)
+            if item is None or characters > 1 << 22:  # so many are looked at at once
+                yield from without_escapes(document)
                 document, characters = [], 0
             if item is None:
                 yield None
             else:
                 document.append(item)
                 characters += len(item)
-        yield from without_escapes(document, is_bare)
+        yield from without_escapes(document)
 
-    return items_of if is_bare else items
+    return items
 
 
 def _plain_items(lines: Lines, counts: ReadCounts) -> Items:
@@ -470,64 +462,6 @@ def _wikiextractor_items(lines: Lines, counts: ReadCounts) -> Items:
             title = ""
 
 
-def _json_items(lines: Lines, counts: ReadCounts, field: str, unchecked: str | None, is_bare: bool) -> Items:
-    """Yields what lines hold; `unchecked` is the path where the first line was too long to tell the fields
-    by, `is_bare` says that nothing is escaped in pages of the extractor."""
-    first: list[str] = []  # as long as none has the field
-    for opens, line in lines:
-        if not opens or not line:  # the rest of a line that is too long, or a blank one
-            continue
-        page = page_of(next(parsed([line]), None), field, is_bare)
-        if unchecked and page is None and len(first) < _MAX_CHECKED_LINES:
-            first.append(line)
-        elif page is not None:
-            unchecked = None
-        yield from _items_of(page, counts)
-    if unchecked:
-        check_field(parsed(first), unchecked, field)
-
-
-def _array_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Items:
-    """As `_json_items`, for the file that is one array; it is one split."""
-    first: list[object] = []  # elements, as long as none has the field
-    found = False
-    for value in read_elements(file.text, path, counts):
-        page = ("", value) if isinstance(value, str) else page_of(value, field)
-        found = found or page is not None
-        if not found and len(first) < _MAX_CHECKED:
-            first.append(value)
-        yield from _items_of(page, counts)
-    if not found:
-        check_field(first, path, field)
-
-
-def _row_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Items:
-    for text, num_bytes in parquet_files.read_texts(file.text, path, field, file.part.start, file.part.end):
-        counts.text_bytes += num_bytes
-        yield from _items_of(None if text is None else ("", text), counts)
-
-
-def _page_items(lines: Lines, counts: ReadCounts) -> Items:
-    for page in read_articles(lines, counts):
-        yield from _items_of(page, counts)
-
-
-def _items_of(page: tuple[str, str] | None, counts: ReadCounts) -> Items:
-    """Yields the items of a document of which title and text are known; None is counted."""
-    if page is None:
-        counts.skipped_lines += 1
-        return
-    yield None
-    title, text = page
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # halves of surrogate pairs, which JSON can spell and UTF-8 cannot
-        text, dropped = _SURROGATE.subn("", text)
-        counts.undecodable_bytes += dropped
-    paragraphs = list(filter(None, map(strip, text.split("\n"))))
-    yield from paragraphs[1:] if paragraphs[:1] == [title] else paragraphs
-
-
 def _wikitext_items(lines: Lines, counts: ReadCounts) -> Items:
     del counts  # every line belongs to a document
     for opens, text in lines:
@@ -539,33 +473,76 @@ def _wikitext_items(lines: Lines, counts: ReadCounts) -> Items:
 
 def _heading_level(line: str) -> int:
     """Returns 1 for `= Title =`, 2 for `= = Section = =` and so on, 0 for what is no heading."""
-    if not line.startswith("= ") or len(line) > _MAX_HEADING_CHARACTERS:
+    if not line.startswith("= ") or len(line) > 1000:
         return 0
     found = _HEADING.fullmatch(line)
     return len(found.group(1)) // 2 if found and len(found.group(1)) == len(found.group(2)) else 0
 
 
-PLAIN = Format(_plain_items, lambda line: not line, may_hold_sentences=True)
-_WIKIEXTRACTOR = Format(_wikiextractor_items, lambda line: line.startswith(_BLOCK_START))
-_JSON = Format(_json_items, needs_whole_lines=True)
-_JSON_ARRAY = Format(_array_items, has_lines=False)
-_PARQUET = Format(_row_items, has_lines=False)
-_WIKITEXT = Format(_wikitext_items, lambda line: _heading_level(line) == 1)
-_MEDIAWIKI = Format(
-    _page_items,
-    lambda line: line.lstrip().startswith(_PAGE),
-    lambda line: line.rstrip("\r\n"),  # white space at the beginning of a line is markup
-    needs_whole_lines=True,
-)
-# The index of a dump, which lies beside it in a folder: no text.
-_DUMP_INDEX = Format(lambda lines, counts: (None for _ in lines if False))
+def _json_items(lines: Lines, counts: ReadCounts, field: str, unchecked: str | None, is_bare: bool) -> Items:
+    """Yields what lines hold; see `_pages_of`."""
+    # Neither the rest of a line that is too long nor a blank one.
+    values = (_parse(line) for opens, line in lines if opens and line)
+    objects = (value if isinstance(value, dict) else None for value in values)
+    return _items_of(_pages_of(objects, field, unchecked, 4, is_bare), counts)
+
+
+def _array_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Items:
+    """As `_json_items`, for the file that is one array; it is one split."""
+    return _items_of(_pages_of(read_elements(file.text, path, counts), field, path, 100), counts)
+
+
+def _row_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Items:
+    def pages() -> Pages:
+        part = file.part
+        for text, num_bytes in parquet_files.read_texts(file.text, path, field, part.start, part.end):
+            counts.text_bytes += num_bytes
+            yield None if text is None else ("", text)
+
+    return _items_of(pages(), counts)
+
+
+def _pages_of(
+    values: Iterable[object], field: str, unchecked: str | None, most_checked: int, is_bare: bool = False
+) -> Pages:
+    """Yields title and text of values of JSON, None for one without a text.
+
+    Args:
+      unchecked: path of the file, where it is not known whether it has the field; None: it has.
+      most_checked: values that are kept to tell which fields there are in its place.
+      is_bare: whether nothing is escaped in pages of the extractor.
+    """
+    first: list[object] = []  # as long as none has the field
+    for value in values:
+        page = ("", value) if isinstance(value, str) else page_of(value, field, is_bare)
+        if page is not None:
+            unchecked = None
+        elif unchecked and len(first) < most_checked:
+            first.append(value)
+        yield page
+    if unchecked:
+        check_field(first, unchecked, field)
+
+
+def _items_of(pages: Pages, counts: ReadCounts) -> Items:
+    """Yields the items of documents of which title and text are known; None is counted."""
+    for page in pages:
+        if page is None:
+            counts.skipped_lines += 1
+            continue
+        yield None
+        title, text = page
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            text, dropped = _SURROGATES.subn("", text)
+            counts.undecodable_bytes += dropped
+        paragraphs = list(filter(None, map(strip, text.split("\n"))))
+        yield from paragraphs[1:] if paragraphs[:1] == [title] else paragraphs
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Documents
-#
-# `official.data.text.documents` says which formats there are. Compressed files
-# (`official.data.text.text_files`) are read like others.
 #
 # A document belongs to the split of the file in which the line lies that opens it: the `<doc` line, the
 # `<page>` line, the JSON line, the heading, or the blank line before a document of plain text. A line of a
@@ -578,7 +555,6 @@ _DUMP_INDEX = Format(lambda lines, counts: (None for _ in lines if False))
 _MAX_LINE_BYTES = 1 << 20
 _MAX_JSON_BYTES = 1 << 24  # a line of JSON is of use only as a whole; the longest article has about 3 MB
 _MAX_CHARACTERS = 1 << 22  # of a document
-_UNDECODABLE = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte that is not UTF-8
 
 
 def read_documents(
@@ -621,21 +597,26 @@ def read_in_blocks(
         not have the field; at the end for one that was changed since it was planned.
     """
     splits = list(splits)
-    owners = Owners(counts)
+    # Path and documents of the units that are in the splitter.
+    waiting: collections.deque[tuple[str, int]] = collections.deque()
 
     def units():
         for split in splits:
-            owners.begin(split.path)
             for unit in _read_units(split, sentence_splitting, counts, text_field):
-                owners.put_in(len(unit.documents))
+                waiting.append((split.path, len(unit.documents)))
                 yield unit
 
     for block in sentences.split_documents(units()):
-        owners.take_out(block.counts)
-        documents = int(np.count_nonzero(block.counts))
-        counts.documents += documents
-        counts.empty_documents += len(block.counts) - documents
-        counts.sentences += int(block.counts.sum())
+        numbers, done = block.counts.tolist(), 0
+        while done < len(numbers):  # a block is whole units
+            path, count = waiting.popleft()
+            own, done = numbers[done : done + count], done + count
+            empty, of_file = own.count(0), counts.of(path)
+            of_file.documents += count - empty
+            of_file.sentences += sum(own)
+            counts.documents += count - empty
+            counts.empty_documents += empty
+            counts.sentences += sum(own)
         yield block
     text_files.check_unchanged(splits)
 
@@ -645,7 +626,7 @@ def _read_units(
 ) -> Iterator[sentences.Unit]:
     """Yields the paragraphs of each document and how they are split into sentences."""
     with text_files.open_text(split) as file:
-        layout = find_format(_head_lines(file.head), split.path, file.head, text_field)
+        layout = find_format(split.path, file.head, text_field)
         if layout.has_lines:
             items = layout.items(_lines_of_split(file, split, layout, counts), counts)
         else:
@@ -663,7 +644,8 @@ def _read_units(
         counts.bytes = others + (file.packed.size if file.packed else counts.text_bytes - own)
         undecodable = counts.undecodable_bytes - undecodable
         text_files.refuse_undecodable(split.path, undecodable, counts.text_bytes - own)
-        counts.of(split.path).add(FileCounts(bytes=counts.bytes - others, undecodable_bytes=undecodable))
+        counts.of(split.path).bytes += counts.bytes - others
+        counts.of(split.path).undecodable_bytes += undecodable
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -677,8 +659,8 @@ def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCo
     most_bytes = _MAX_JSON_BYTES if layout.needs_whole_lines else _MAX_LINE_BYTES
     for place, block in text_files.read_blocks(file.text, part, most_bytes):
         if inside and place is not None and not _is_behind(place + len(block) - 1, part.end):
-            text = _plain_text_of(block)
-            if text is not None:  # nearly all there are
+            text, undecodable = ("", 1) if b"\0" in block else _decoded(block)
+            if not undecodable:  # nearly all are so
                 counts.text_bytes += len(block)
                 opens_document, strip_line = layout.opens, layout.strip
                 for line_text in text.removesuffix("\n").split("\n"):
@@ -687,7 +669,8 @@ def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCo
                 before = True
                 continue
         for offset, line in text_files.each_of(block, place):
-            content, undecodable = _decoded(line, layout.strip)
+            content, undecodable = _decoded(line)
+            content = layout.strip(content)
             opens = offset is not None and not (undecodable and not content) and layout.opens(content)
             if (opens or not inside) and _is_behind(offset, part.end):
                 return
@@ -702,27 +685,16 @@ def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCo
             before = offset is not None
 
 
-def _plain_text_of(block: bytes) -> str | None:
-    """Returns the text of whole lines; None where it is no UTF-8, or has a NUL byte."""
-    if b"\0" in block:
-        return None
-    try:
-        return block.decode()
-    except UnicodeDecodeError:
-        return None
-
-
 def _is_behind(offset: int | None, end: int | None) -> bool:
     return offset is not None and end is not None and offset >= end
 
 
-def _decoded(line: bytes, strip: Callable[[str], str]) -> tuple[str, int]:
-    """Returns the text as `strip` leaves it without the bytes that are not UTF-8, and their number."""
+def _decoded(data: bytes) -> tuple[str, int]:
+    """Returns the text without the bytes that are not UTF-8, and their number."""
     try:
-        return strip(line.decode()), 0
+        return data.decode(), 0
     except UnicodeDecodeError:
-        text, dropped = _UNDECODABLE.subn("", line.decode("utf-8", "surrogateescape"))
-        return strip(text), dropped
+        return _SURROGATES.subn("", data.decode("utf-8", "surrogateescape"))
 
 
 def _head_lines(head: bytes) -> Iterator[str]:

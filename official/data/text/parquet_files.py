@@ -50,7 +50,23 @@ def read_texts(
         do.
     """
     with _reading(file, path) as parquet:
-        _check_column(parquet, path, field)
+        from pyarrow import types
+
+        texts: list[str] = []
+        found = None
+        fields = [(each.name, each.type) for each in parquet.schema_arrow]
+        for place, (name, kind) in enumerate(fields, 1):
+            if types.is_struct(kind):  # its parts follow it: a.b
+                fields[place:place] = [(f"{name}.{part.name}", part.type) for part in kind.fields]
+            value = kind.value_type if types.is_dictionary(kind) else kind
+            if str(value) in ("string", "large_string", "string_view"):
+                texts.append(name)
+            if name == field:
+                found = kind
+        if field not in texts:
+            what = "no column" if found is None else f"no text, but {found}, in the column"
+            told = ", ".join(texts[:20]) or "none"
+            raise ConfigError(f"{path} has {what} --text_field={field}. Columns with text: {told}.")
         groups = [
             number
             for number, place in enumerate(_starts(parquet))
@@ -65,15 +81,6 @@ def read_texts(
                 values = [value and value[part] for value in values]
             for value in values:
                 yield value, 0 if value is None else len(value.encode("utf-8", "surrogatepass"))
-
-
-def text_bytes(file: BinaryIO, path: str, field: str) -> int:
-    """Returns the bytes of a column before they were compressed, about: of texts that are there twice in a
-    row group it may be one. See `read_texts`."""
-    with _reading(file, path) as parquet:
-        _check_column(parquet, path, field)
-        columns = itertools.chain.from_iterable(_columns_of_groups(parquet))
-        return sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
 
 
 @contextlib.contextmanager
@@ -99,43 +106,9 @@ def _reading(file: BinaryIO, path: str) -> Iterator:
 def _starts(parquet) -> list[int]:
     """Returns the first byte of each row group."""
     starts = []
-    for columns in _columns_of_groups(parquet):
+    for number in range(parquet.metadata.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        columns = [group.column(column) for column in range(group.num_columns)]
         pages = [(column.dictionary_page_offset, column.data_page_offset) for column in columns]
         starts.append(min(filter(None, itertools.chain.from_iterable(pages)), default=0))
     return starts
-
-
-def _columns_of_groups(parquet) -> Iterator[list]:
-    """Yields the metadata of the columns of each row group."""
-    for number in range(parquet.metadata.num_row_groups):
-        group = parquet.metadata.row_group(number)
-        yield [group.column(column) for column in range(group.num_columns)]
-
-
-def _check_column(parquet, path: str, field: str) -> None:
-    import pyarrow
-
-    schema = parquet.schema_arrow
-    texts, found = [], None
-    for name, kind in _leaves("", schema):
-        value = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-        if str(value) in ("string", "large_string", "string_view"):
-            texts.append(name)
-        if name == field:
-            found = kind
-    if field in texts:
-        return
-    what = "no column" if found is None else f"no text, but {found}, in the column"
-    raise ConfigError(
-        f"{path} has {what} --text_field={field}. Columns with text: {', '.join(texts[:20]) or 'none'}."
-    )
-
-
-def _leaves(before: str, fields) -> Iterator:
-    """Yields (name, type) of all columns and, where a column has parts, of these: a.b."""
-    import pyarrow
-
-    for part in fields:
-        yield before + part.name, part.type
-        if pyarrow.types.is_struct(part.type):
-            yield from _leaves(f"{before}{part.name}.", part.type.fields)

@@ -66,60 +66,41 @@ def prepare(job: Job) -> dict:
     engines.check(job)
     paths = files.find_files(job.input_files, "input_files")
     states, versions = files.states(paths), files.versions(paths)
-    identity = _identity(job, paths, versions)
+    others = ("output_dir", "overwrite", *engines.FIELDS)
+    flags = {name: value for name, value in vars(job).items() if name not in others}
+    identity = {**flags, "text": text_files.identify(paths, versions)}
     manifest = jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if manifest:
         return manifest
     sizes = {path: size for path, (size, _) in zip(paths, versions)}
     tasks = text_files.plan_tasks(sizes, _TASK_BYTES, states)
     work = identity | {"task_bytes": _TASK_BYTES}
-    with jobs.unfinished_folder(job.output_dir, work, job.overwrite) as folder:
-        manifest = _make(job, folder, tasks, sum(sizes.values()))
-        return jobs.write_manifest(job.output_dir, identity, manifest)
-
-
-def is_finished(job: Job) -> bool:
-    """Tells whether all of a job is done already. Raises ConfigError as `prepare` does."""
-    if not jobs.may_be_finished(job.output_dir, job.overwrite):
-        return False
-    paths = files.find_files(job.input_files, "input_files")
-    identity = _identity(job, paths, files.versions(paths))
-    return jobs.read_manifest(job.output_dir, identity, job.overwrite) is not None
-
-
-def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes: int) -> dict:
-    """Runs the tasks and returns the manifest."""
-    store, manifest = store_of(job.output_dir), os.path.join(job.output_dir, jobs.MANIFEST)
-    if store.exists(manifest):  # what it speaks of is about to be replaced
-        store.remove(manifest)
-    for side in SPLITS:
-        store.make_folder(os.path.join(job.output_dir, side))
-    prepare_tasks = (
-        (_prepare_text, job, folder, number, splits, len(tasks)) for number, splits in enumerate(tasks)
-    )
-    with engines.opened(job) as engine:
+    store, manifest_path = store_of(job.output_dir), os.path.join(job.output_dir, jobs.MANIFEST)
+    with jobs.unfinished_folder(job.output_dir, work, job.overwrite) as folder, engines.opened(job) as engine:
+        if store.exists(manifest_path):  # what it speaks of is about to be replaced
+            store.remove(manifest_path)
+        for side in SPLITS:
+            store.make_folder(os.path.join(job.output_dir, side))
+        counted = [os.path.join(folder, f"text-{number:05d}.json") for number in range(len(tasks))]
+        prepare_tasks = (
+            (_prepare_text, job, counted[number], number, splits, len(tasks))
+            for number, splits in enumerate(tasks)
+        )
+        num_bytes = sum(sizes.values())
         engine.run(engines.Round(prepare_tasks, len(tasks), num_bytes, "Cleaning", "documents", __name__))
-    made = {path for number in range(len(tasks)) for path in _parts(job, number).values()}
-    for side in SPLITS:
-        folder_of_side = os.path.join(job.output_dir, side)
-        found = fnmatch.filter(store.names_in(folder_of_side), "part-*.txt*")
-        for path in {os.path.join(folder_of_side, name) for name in found} - made:
-            store.remove(path)  # of a job that was thrown away, or killed while it wrote
-    done = [_counts_path(folder, number) for number in range(len(tasks))]
-    sums = read_counts.sum_of(done)
-    samples.publish(sums.sample, job.output_dir)
-    counted = {name: value for name, value in sums.totals.items() if value}
-    return {"flags": _flags(job), **counted, "inputs": read_counts.listed(sums.by_file)}
-
-
-def _flags(job: Job) -> dict:
-    """Returns the flags on which the files depend."""
-    others = ("output_dir", "overwrite", *engines.FIELDS)
-    return {name: value for name, value in vars(job).items() if name not in others}
-
-
-def _identity(job: Job, paths: list[str], versions: list[tuple[int, int]]) -> dict:
-    return {**_flags(job), "text": text_files.identify(paths, versions)}
+        made = {path for number in range(len(tasks)) for path in _parts(job, number).values()}
+        for side in SPLITS:
+            folder_of_side = os.path.join(job.output_dir, side)
+            found = fnmatch.filter(store.names_in(folder_of_side), "part-*.txt*")
+            for path in {os.path.join(folder_of_side, name) for name in found} - made:
+                store.remove(path)  # of a job that was thrown away, or killed while it wrote
+        sums = read_counts.Sum()
+        for done in jobs.each_done(counted):
+            sums.add(done)
+        samples.publish(sums.sample, job.output_dir)
+        totals = {name: value for name, value in sums.totals.items() if value}
+        manifest = {"flags": flags, **totals, "inputs": read_counts.listed(sums.by_file)}
+        return jobs.write_manifest(job.output_dir, identity, manifest)
 
 
 def _parts(job: Job, number: int) -> dict[str, str]:
@@ -127,14 +108,10 @@ def _parts(job: Job, number: int) -> dict[str, str]:
     return {side: os.path.join(job.output_dir, side, f"part-{number:05d}.txt") for side in SPLITS}
 
 
-def _counts_path(folder: str, number: int) -> str:
-    return os.path.join(folder, f"text-{number:05d}.json")
-
-
-def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Split], num_tasks: int) -> None:
+def _prepare_text(job: Job, result: str, number: int, splits: list[text_files.Split], num_tasks: int) -> None:
     """Writes the two files of a task, some of its documents and, last, its counts."""
     paths = _parts(job, number)
-    if jobs.read_done(_counts_path(folder, number)) and all(map(files.is_file, paths.values())):
+    if jobs.read_done(result) and all(map(files.is_file, paths.values())):
         return
     counts, done = documents.ReadCounts(), 0
     sample = samples.DocumentSample(number, num_tasks)
@@ -159,4 +136,4 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
             done = counts.bytes
     in_part = text_files.read_in_part(splits)
     found = {"totals": {**counts.totals(), **totals}, "by_file": read_counts.to_json(counts.by_file, in_part)}
-    jobs.write_done(_counts_path(folder, number), found | {"sample": sample.documents()})
+    jobs.write_done(result, found | {"sample": sample.documents()})

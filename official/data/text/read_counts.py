@@ -2,13 +2,8 @@
 
 import collections
 import dataclasses
-import itertools
-from collections.abc import Container, Iterable
-from typing import NamedTuple
+from collections.abc import Container
 
-import numpy as np
-
-from official.io import jobs
 from official.io.errors import counted
 
 PAGES_LEFT_OUT = ("redirect_pages", "other_pages", "unreadable_pages")  # of ReadCounts
@@ -56,44 +51,6 @@ class ReadCounts:
     def of(self, path: str) -> FileCounts:
         return self.by_file.setdefault(path, FileCounts())
 
-    def __add__(self, other: "ReadCounts") -> "ReadCounts":
-        others = other.totals()
-        total = dataclasses.replace(
-            self, by_file={}, **{name: value + others[name] for name, value in self.totals().items()}
-        )
-        for path, counts in itertools.chain(self.by_file.items(), other.by_file.items()):
-            total.of(path).add(counts)
-        return total
-
-
-class Owners:
-    """Files that the documents in the splitter come from."""
-
-    def __init__(self, counts: ReadCounts):
-        self._counts = counts
-        # [path, documents that have not come out]
-        self._waiting: collections.deque[list] = collections.deque()
-
-    def begin(self, path: str) -> None:
-        self._waiting.append([path, 0])
-
-    def put_in(self, documents: int) -> None:
-        self._waiting[-1][1] += documents
-
-    def take_out(self, sentences_of: np.ndarray) -> None:
-        """Counts documents that come out, by the sentences of each."""
-        numbers, done = sentences_of.tolist(), 0  # a list: most files may have one document
-        while done < len(numbers):
-            path, waiting = self._waiting[0]
-            own = numbers[done : done + waiting]
-            done += len(own)
-            counts = self._counts.of(path)
-            counts.documents += len(own) - own.count(0)
-            counts.sentences += sum(own)
-            self._waiting[0][1] -= len(own)
-            if done < len(numbers):
-                self._waiting.popleft()
-
 
 def listed(by_file: dict[str, FileCounts]) -> dict[str, dict[str, int]]:
     """Returns the counts of each file, for a manifest; of more than a thousand files those with undecodable
@@ -102,26 +59,20 @@ def listed(by_file: dict[str, FileCounts]) -> dict[str, dict[str, int]]:
     return {path: dataclasses.asdict(by_file[path]) for path in sorted(chosen)}
 
 
-class Sum(NamedTuple):
-    """Sum of the counts of tasks, in all and by the files that may be listed, and their samples'
-    documents."""
+class Sum:
+    """Sum of the counts of tasks: in all, by the files that may be listed, and their samples' documents."""
 
-    totals: collections.Counter[str]
-    by_file: dict[str, FileCounts]
-    sample: list[str]
+    def __init__(self):
+        self.totals: collections.Counter[str] = collections.Counter()
+        self.by_file: dict[str, FileCounts] = {}
+        self.sample: list[str] = []
 
-
-def sum_of(paths: Iterable[str]) -> Sum:
-    """Returns the sum of the counts of tasks; `paths` are the files that they wrote with
-    `unfinished.write_done`."""
-    totals: collections.Counter[str] = collections.Counter()
-    read, sample = ReadCounts(), []
-    for found in jobs.each_done(paths):
-        totals.update(found["totals"])
-        sample += found["sample"]
-        for name, own in found["by_file"].items():
-            read.of(name).add(FileCounts(*own))
-    return Sum(totals, read.by_file, sample)
+    def add(self, done: dict) -> None:
+        """Adds what a task has written with `jobs.write_done`."""
+        self.totals.update(done["totals"])
+        self.sample += done["sample"]
+        for name, counts in done["by_file"].items():
+            self.by_file.setdefault(name, FileCounts()).add(FileCounts(*counts))
 
 
 def to_json(by_file: dict[str, FileCounts], in_part: Container[str]) -> dict[str, list[int]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import collections
 import hashlib
-import heapq
 import importlib.metadata
 import importlib.util
 import os
@@ -91,7 +91,6 @@ def document_texts(lines: Lines) -> list[bytes]:
 
 
 _IDENTIFIER = "py3langid"  # carries its model with it
-_MIN_LETTERS = 20  # of a text whose language is guessed
 
 
 def scripts_of(texts: Iterable[str]) -> collections.Counter[str]:
@@ -115,13 +114,12 @@ def identifier() -> str | None:
 
 
 def languages_of(texts: Iterable[str]) -> collections.Counter[str]:
-    """Returns {ISO 639-1 code: texts} as the package guesses; "too short" for a text with hardly a letter.
-    Call it where `identifier` returns one."""
+    """Returns {ISO 639-1 code: texts} as the package guesses; "too short" for a text of fewer than 20
+    letters. Call it where `identifier` returns one."""
     import py3langid  # late: an extra
 
     return collections.Counter(
-        py3langid.classify(text)[0] if sum(map(str.isalpha, text)) >= _MIN_LETTERS else "too short"
-        for text in texts
+        py3langid.classify(text)[0] if sum(map(str.isalpha, text)) >= 20 else "too short" for text in texts
     )
 
 
@@ -145,7 +143,7 @@ class DocumentSample:
         """Prepares for task number `task` of a job of `num_tasks`: those of a large job give a document now
         and then, so that all of them give 256 together."""
         self._wanted = (task + 1) * _DOCUMENTS // num_tasks - task * _DOCUMENTS // num_tasks
-        self._found: list[tuple[int, str]] = []  # (minus the hash, text): the highest hash is the first
+        self._found: list[tuple[int, str]] = []  # (hash, text), ascending
 
     def noted(self, parts: Iterator[Lines]) -> Iterator[Lines]:
         """Yields what it is given, and looks at it."""
@@ -162,17 +160,16 @@ class DocumentSample:
         if not self._wanted or not text.strip():
             return
         text = text[:_CHARACTERS]
-        item = (-_digest_of(text, b"sample"), text)
-        if len(self._found) == self._wanted and item <= self._found[0] or item in self._found:
+        item = (_digest_of(text, b"sample"), text)
+        is_full = len(self._found) == self._wanted
+        if is_full and item >= self._found[-1] or item in self._found:
             return
-        if len(self._found) == self._wanted:
-            heapq.heapreplace(self._found, item)
-        else:
-            heapq.heappush(self._found, item)
+        bisect.insort(self._found, item)
+        del self._found[self._wanted :]
 
     def documents(self) -> list[str]:
         """Returns the beginnings of the documents, in the order of their hashes."""
-        return [text for _, text in sorted(self._found, reverse=True)]
+        return [text for _, text in self._found]
 
 
 def publish(texts: list[str], output_dir: str, others: Mapping[str, Any] = MappingProxyType({})) -> None:

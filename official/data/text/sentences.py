@@ -94,17 +94,12 @@ _SPACES = [chr(code).encode() for code in range(0x3001) if chr(code).isspace()]
 _STARTS_BLANK = re.compile(b"\n(?:" + b"|".join(map(re.escape, _SPACES)) + b")")
 
 
-def joined(paragraphs: Iterable[str]) -> str:
-    """Returns the text of paragraphs for the splitter."""
-    return _BETWEEN.join([*paragraphs, ""])
-
-
 def taken_apart(split: bytes, paragraphs: int) -> list[bytes] | None:
     """Returns the sentences, with line feeds between them, of each of so many paragraphs behind the splitter;
     None where these cannot be told apart, as where one holds the separator, or where a line may be blank.
 
     Args:
-      split: the splitter's output for `joined`.
+      split: the splitter's output for paragraphs each of which is followed by the separator.
     """
     if not paragraphs:
         return []
@@ -136,7 +131,6 @@ _SENTENCES_OF_PARAGRAPHS = 1.5
 _SAFE_ENDING = re.compile(
     "[^\\W_\u01c3](?: ?[!-/:-@\\[-`{-~\u2019\u201d\u2026\u00bb\u300d]{0,6}|[\u3002\uff01\uff1f])\\Z"
 )
-_ENDING_CHARACTERS = 8
 _USUAL_ENDINGS = {character + "." for character in string.ascii_letters + string.digits}  # all of them safe
 _ENDS = (".", "!", "?")  # one of them at the end of a line ends no other sentence than the last
 
@@ -164,8 +158,8 @@ class Unit:
     splitting: str  # always; never: they are sentences; auto, of a whole file: as `hold_paragraphs` says
 
 
-# Hands a text to the splitter; returns what waits for its sentences.
-Split = Callable[[str], Callable[[], str]]
+# A text for the splitter, and what makes the sentences of its output.
+Prepared = tuple[str, Callable[[str], Lines]]
 
 
 def split_sentences(paragraph: str) -> list[str]:
@@ -177,8 +171,8 @@ def split_paragraphs(paragraphs: Iterable[str]) -> Iterator[list[str]]:
     """Yields `split_sentences` of each paragraph, from one call of the splitter for many as far as that gives
     the same."""
     for batch in _batches(paragraphs, len):
-        begun = _begin_batch(batch, lambda text: functools.partial(blingfire.text_to_sentences, text))
-        yield from begun().documents()
+        text, finish = _prepare_paragraphs(batch)
+        yield from finish(blingfire.text_to_sentences(text)).documents()
 
 
 def split_documents(files: Iterable[Unit]) -> Iterator[Lines]:
@@ -190,61 +184,53 @@ def split_documents(files: Iterable[Unit]) -> Iterator[Lines]:
     """
     # The splitter needs no lock of Python's; what does would stand in the other thread's way.
     with ThreadPoolExecutor(1) as splitter:
-
-        def split(text: str) -> Callable[[], str]:
-            return splitter.submit(blingfire.text_to_sentences, text).result
-
         begun: collections.deque[Callable[[], Lines]] = collections.deque()
-        for batch in _batches(files, _num_characters):
-            begun.append(_begin_units(batch, split))
+        for batch in _batches(files, lambda unit: sum(map(len, itertools.chain(*unit.documents)))):
+            begun.append(_begin_units(batch, splitter))
             if len(begun) > BATCHES_AHEAD:
                 yield begun.popleft()()
         for finish in begun:
             yield finish()
 
 
-def _num_characters(unit: Unit) -> int:
-    return sum(len(paragraph) for document in unit.documents for paragraph in document)
-
-
-def _begin_units(units: list[Unit], split: Split) -> Callable[[], Lines]:
+def _begin_units(units: list[Unit], splitter: ThreadPoolExecutor) -> Callable[[], Lines]:
     """Hands documents to the splitter. Returns what waits for it and returns their sentences."""
-    parts: list[Callable[[], Lines]] = []  # of which the paragraphs are the documents
+    prepare: dict[str, Callable[[list], Prepared]] = {
+        "always": lambda files: _prepare_paragraphs(_paragraphs_of(files)),
+        "never": lambda files: ("", functools.partial(_as_they_are, _paragraphs_of(files))),
+        "auto": _prepare_files,
+    }
+    parts: list[
+        tuple[Callable[[], str], Callable[[str], Lines]]
+    ] = []  # of which the paragraphs are documents
     for splitting, group in itertools.groupby(units, lambda unit: unit.splitting):
-        own = [unit.documents for unit in group]
-        if splitting == "never":
-            parts.append(functools.partial(_as_they_are, list(_paragraphs_of(own))))
-        else:
-            parts.append((_begin_paragraphs if splitting == "always" else _begin_to_see)(own, split))
+        text, make_lines = prepare[splitting]([unit.documents for unit in group])
+        wait: Callable[[], str] = splitter.submit(blingfire.text_to_sentences, text).result if text else str
+        parts.append((wait, make_lines))
     # Here, so that what waits keeps no text that it need not.
     documents = [document for unit in units for document in unit.documents]
     paragraphs_before = np.cumsum([0, *map(len, documents)])
 
     def finish() -> Lines:
-        done = _join(part() for part in parts)
+        done = _join(make(result()) for result, make in parts)
         sentences_before = ragged.offsets(done.counts)
         return Lines(done.text, np.diff(sentences_before[paragraphs_before]))
 
     return finish
 
 
-def _paragraphs_of(documents: list[list[list[str]]]) -> Iterator[str]:
-    return itertools.chain.from_iterable(itertools.chain.from_iterable(documents))
+def _paragraphs_of(documents: Iterable[list[list[str]]]) -> list[str]:
+    return list(itertools.chain.from_iterable(itertools.chain.from_iterable(documents)))
 
 
-def _begin_paragraphs(files: list[list[list[str]]], split: Split) -> Callable[[], Lines]:
-    parts = [_begin_batch(batch, split) for batch in _batches(_paragraphs_of(files), len)]
-    return lambda: _join(part() for part in parts)
-
-
-def _begin_to_see(files: list[list[list[str]]], split: Split) -> Callable[[], Lines]:
-    """Begins whole files, as `_begin_units` does, whose sentences say whether they are taken."""
+def _prepare_files(files: list[list[list[str]]]) -> Prepared:
+    """Prepares whole files, whose sentences say whether they are taken."""
     numbers = np.array([sum(map(len, file)) for file in files])
     may_hold = np.fromiter(map(_may_hold_paragraphs, files), bool, len(files))
-    begun = _begin_paragraphs(list(itertools.compress(files, may_hold)), split)
+    text, split_paragraphs_of = _prepare_paragraphs(_paragraphs_of(itertools.compress(files, may_hold)))
 
-    def finish() -> Lines:
-        found = begun()
+    def make_lines(split: str) -> Lines:
+        found = split_paragraphs_of(split)
         first = ragged.offsets(numbers * may_hold)  # paragraph of each file, of those the splitter has seen
         sentences = np.diff(ragged.offsets(found.counts)[first])
         are_paragraphs = may_hold & hold_paragraphs(sentences, numbers)
@@ -258,10 +244,10 @@ def _begin_to_see(files: list[list[list[str]]], split: Split) -> Callable[[], Li
                 own = lines[before[begin] : before[end]]
                 parts.append(Lines(b"\n".join([*own, b""]), found.counts[first[begin] : first[end]]))
             else:
-                parts.append(_as_they_are(list(_paragraphs_of(files[begin:end]))))
+                parts.append(_as_they_are(_paragraphs_of(files[begin:end])))
         return _join(parts)
 
-    return finish
+    return text, make_lines
 
 
 def _may_hold_paragraphs(file: list[list[str]]) -> bool:
@@ -284,7 +270,8 @@ def _join(parts: Iterable[Lines]) -> Lines:
     return Lines(b"".join(part.text for part in parts), counts)
 
 
-def _as_they_are(sentences: list[str]) -> Lines:
+def _as_they_are(sentences: list[str], split: str = "") -> Lines:
+    del split  # nothing was
     return Lines("\n".join([*sentences, ""]).encode(), np.ones(len(sentences), int))
 
 
@@ -299,47 +286,29 @@ def _batches(items: Iterable, num_characters: Callable) -> Iterator[list]:
     yield batch
 
 
-def _begin_batch(paragraphs: list[str], split: Split) -> Callable[[], Lines]:
-    """Hands paragraphs to the splitter. Returns what waits for it and returns their sentences, each paragraph
-    a document."""
+def _prepare_paragraphs(paragraphs: list[str]) -> Prepared:
+    """Prepares paragraphs, each of which becomes a document."""
     safe = [
-        paragraph[-2:] in _USUAL_ENDINGS or _SAFE_ENDING.search(paragraph[-_ENDING_CHARACTERS:]) is not None
+        paragraph[-2:] in _USUAL_ENDINGS or _SAFE_ENDING.search(paragraph[-8:]) is not None
         for paragraph in paragraphs
     ]
-    finish_marking = _begin_marking(joined(itertools.compress(paragraphs, safe)), split)
+    text, spans = _BETWEEN.join([*itertools.compress(paragraphs, safe), ""]), None
+    if MARK not in text:
+        kept, spans = take_out(text.encode())
+        text = kept.decode()
 
-    def finish() -> Lines:
-        found = taken_apart(finish_marking(), sum(safe))
-        if found is None:
-            return _lines(map(_split_alone, paragraphs))
-        together = iter(found)
-        return _lines(
-            next(together) if is_safe else _split_alone(paragraph)
+    def make_lines(split: str) -> Lines:
+        whole = split.encode() if spans is None else put_back(split.encode(), spans)
+        found = taken_apart(whole, sum(safe))
+        together = iter(found or [])
+        texts = [
+            next(together)
+            if is_safe and found is not None
+            else "\n".join(split_sentences(paragraph)).encode()
             for paragraph, is_safe in zip(paragraphs, safe)
-        )
+        ]
+        counts = np.fromiter(map(_COUNT_LINE_FEEDS, texts), int, len(texts))
+        counts += np.fromiter(map(bool, texts), bool, len(texts))
+        return Lines(b"\n".join([*filter(None, texts), b""]), counts)
 
-    return finish
-
-
-def _split_alone(paragraph: str) -> bytes:
-    return "\n".join(split_sentences(paragraph)).encode()
-
-
-def _lines(documents: Iterable[bytes]) -> Lines:
-    """Returns documents of sentences with line feeds between them; one without a sentence is empty."""
-    texts = list(documents)
-    counts = np.fromiter(map(_COUNT_LINE_FEEDS, texts), int, len(texts))
-    counts += np.fromiter(map(bool, texts), bool, len(texts))
-    return Lines(b"\n".join([*filter(None, texts), b""]), counts)
-
-
-def _begin_marking(text: str, split: Split) -> Callable[[], bytes]:
-    """Hands a text to the splitter. Returns what waits for it and returns what it makes of the text: a line
-    for each sentence."""
-    if MARK in text:
-        whole = split(text)
-        return lambda: whole().encode()
-
-    kept, spans = take_out(text.encode())
-    found = split(kept.decode())
-    return lambda: put_back(found().encode(), spans)
+    return text, make_lines

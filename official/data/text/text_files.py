@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, NamedTuple
 
-import numpy as np
-
 from official.data.text import parquet_files
 from official.io import files
 from official.io.errors import ConfigError, how_to_install
@@ -32,6 +30,7 @@ from official.io.errors import ConfigError, how_to_install
 HEAD_BYTES = 1 << 16  # of a file, decompressed, are looked at
 MAX_UNDECODABLE = 0.01  # of the bytes of a part of a file; what has more is not UTF-8
 _PARQUET = b"PAR1"
+_ARCHIVES = {b"PK\x03\x04": "zip", b"PK\x05\x06": "zip", b"7z\xbc\xaf": "7z"}
 _BINARY = {
     b"\x89PNG": "a PNG picture",
     b"\xff\xd8\xff": "a JPEG picture",
@@ -46,13 +45,12 @@ _BINARY = {
     b"\x80\x04\x95": "a Python pickle",
     b"\xd0\xcf\x11\xe0": "an Office file",
 }
-_ZIP_STARTS, _7Z_START = (b"PK\x03\x04", b"PK\x05\x06"), b"7z\xbc\xaf"
-_UTF32_MARKS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
-_WIDE_MARKS = (*_UTF32_MARKS, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_STARTS = (*_BINARY, *_WIDE_MARKS, files.POINTER_START)
-_TAR_PLACE, _TAR = 257, b"ustar"
-_WIDE_SHARE = 0.3  # of zeros among the even or the odd bytes, from which on text is taken for UTF-16
-_BRACKET = re.compile(rb"(?:\xef\xbb\xbf|[ \t\r\n])*\[")
+_BYTE_ORDER_MARKS = {  # that of UTF-32LE begins with that of UTF-16LE
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
 _ARRAY_START = re.compile(r'\[\s*(?:\{\s*["}]|\]\s*$)')
 _TEXTS_START = re.compile(r'\[\s*(?=")')
 
@@ -62,10 +60,13 @@ def is_parquet(head: bytes) -> bool:
     return head.startswith(_PARQUET)
 
 
+def _find_start(head: bytes, kinds: Mapping[bytes, str]) -> str | None:
+    return next((name for start, name in kinds.items() if head.startswith(start)), None)
+
+
 def refuse_archive(path: str, head: bytes) -> None:
     """Raises ConfigError for a file, as it lies on the disk, that is packed in a way that is not read."""
-    if head.startswith((*_ZIP_STARTS, _7Z_START)):
-        name = "7z" if head.startswith(_7Z_START) else "zip"
+    if name := _find_start(head, _ARCHIVES):
         raise ConfigError(
             f"{path} is a {name} archive. Allowed: text as it is, or compressed with gzip, bzip2, xz or zstd."
         )
@@ -74,22 +75,17 @@ def refuse_archive(path: str, head: bytes) -> None:
 def refuse_binary(path: str, head: bytes) -> None:
     """Raises ConfigError for a file whose decompressed first bytes are not those of text in UTF-8, or are a
     pointer of Git LFS."""
-    kind = None
-    if head.startswith(_STARTS):  # of many small files almost none does
-        if pointer := files.describe_pointer(head):
-            raise ConfigError(f"{path} {pointer}.")
-        if head.startswith(_WIDE_MARKS):
-            name = "UTF-32" if head.startswith(_UTF32_MARKS) else "UTF-16"
-            raise _not_utf8(path, f"{name} text (by its byte order mark)", name)
-        kind = next(name for start, name in _BINARY.items() if head.startswith(start))
-    if head.startswith(_TAR, _TAR_PLACE):
-        kind = "a tar archive"
+    if pointer := files.describe_pointer(head):
+        raise ConfigError(f"{path} {pointer}.")
+    if encoding := _find_start(head, _BYTE_ORDER_MARKS):
+        raise _not_utf8(path, f"{encoding} text (by its byte order mark)", encoding)
+    kind = _find_start(head, _BINARY) or (head.startswith(b"ustar", 257) and "a tar archive")
     if kind:
         raise ConfigError(f"{path} is {kind}, not text. Leave it out of --input_files.")
     if b"\0" in head:
         even, odd = (part.count(0) / max(len(part), 1) for part in (head[::2], head[1::2]))
         for name, many, few in (("UTF-16LE", odd, even), ("UTF-16BE", even, odd)):
-            if many > _WIDE_SHARE > 4 * few:
+            if many > 0.3 > 4 * few:
                 raise _not_utf8(path, f"{name} text (every second byte is NUL)", name)
         raise ConfigError(f"{path} holds NUL bytes: it is binary, not text. Leave it out of --input_files.")
 
@@ -120,14 +116,12 @@ def _not_utf8(path: str, found: str, encoding: str) -> ConfigError:
 def is_json_array(head: bytes) -> bool:
     """Tells whether a file that begins so is one JSON array of objects or of texts; text in brackets is
     not."""
-    if not _BRACKET.match(head):
+    if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):  # as nearly all do not
         return False
     text = head.decode("utf-8", "ignore").lstrip("\ufeff \t\r\n")
-    if _ARRAY_START.match(text):
-        return True
     begins = _TEXTS_START.match(text)
     if not begins:
-        return False
+        return _ARRAY_START.match(text) is not None
     try:
         _, end = json.JSONDecoder().raw_decode(text, begins.end())
     except ValueError:
@@ -140,13 +134,12 @@ def is_json_array(head: bytes) -> bool:
 
 
 MAGIC_BYTES = 10  # of a file tell how it is compressed
-_PACKED_BYTES = 1 << 16  # are decompressed at once
-_DECOMPRESSED_BYTES = 1 << 20
+_PACKED_BYTES = 1 << 16  # are read, and made of them, at once
+_BUFFER_BYTES = 1 << 20
 _COMPRESSED = re.compile(
-    rb"(?P<gzip>\x1f\x8b\x08)|(?P<bzip2>BZh[1-9](1AY&SY|\x17rE8P\x90))|(?P<xz>\xfd7zXZ\x00)"
+    rb"(?P<gzip>\x1f\x8b\x08)|(?P<bzip2>BZh[1-9](?:1AY&SY|\x17rE8P\x90))|(?P<xz>\xfd7zXZ\x00)"
     rb"|(?P<zstd>\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)"  # the second: frames without text
 )
-_MAX_ZSTD_WINDOW = 31  # log2 of bytes; other people's corpora are made with --long=31
 
 
 class DamagedError(Exception):
@@ -161,20 +154,15 @@ def compression_of(magic: bytes) -> str | None:
     """Returns gzip, bzip2, xz or zstd for a compressed file that begins so; None for another. bzip2 has
     blocks that can be read alone."""
     found = _COMPRESSED.match(magic)
-    return found and next(name for name, start in found.groupdict().items() if start)
+    return found and found.lastgroup
 
 
-def text_of(file: BinaryIO, magic: bytes) -> BinaryIO:
-    """Returns the text of a compressed file that begins with `magic`. Raises DAMAGES while reading."""
-    kind = compression_of(magic)
-    if kind == "gzip":
-        return io.BufferedReader(gzip.GzipFile(fileobj=file), _DECOMPRESSED_BYTES)
-    streams: dict[str | None, Callable] = {
-        "bzip2": bz2.BZ2Decompressor,
-        "xz": lzma.LZMADecompressor,
-        "zstd": _new_zstd,
-    }
-    return io.BufferedReader(_Decompressed(file, streams[kind]), _DECOMPRESSED_BYTES)
+def _text_of(file: BinaryIO, compression: str) -> BinaryIO:
+    """Returns the text of a compressed file. Raises DAMAGES while reading."""
+    if compression == "gzip":
+        return io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES)
+    new_stream: Callable = lzma.LZMADecompressor if compression == "xz" else _new_zstd
+    return io.BufferedReader(_MadeText(functools.partial(_decompressed, file, new_stream)), _BUFFER_BYTES)
 
 
 def _new_zstd():
@@ -186,23 +174,46 @@ def _new_zstd():
             "text that is compressed with zstd needs the package backports.zstd:"
             f" {how_to_install('zstd')}, or give the text decompressed."
         ) from None
-    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _MAX_ZSTD_WINDOW})
+    # log2 of bytes: other people's corpora are made with --long=31.
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 31})
+
+
+def _decompressed(file: BinaryIO, new_stream: Callable) -> Iterator[bytes]:
+    """Yields the text of a file of one stream or several. lzma.LZMAFile passes over a second stream that is
+    damaged."""
+    file.seek(0)
+    stream, packed = new_stream(), b""
+    while True:
+        if stream.eof:
+            packed = stream.unused_data.lstrip(b"\0")  # zeros may fill a file up
+            while not packed and (more := file.read(_PACKED_BYTES)):
+                packed = more.lstrip(b"\0")
+            if not packed:
+                return
+            stream = new_stream()
+        elif stream.needs_input:
+            packed = file.read(_PACKED_BYTES)
+            if not packed:
+                raise DamagedError("it ends in the middle of a stream")
+        else:
+            packed = b""
+        try:
+            text = stream.decompress(packed, _PACKED_BYTES)
+        except MemoryError:
+            raise
+        except Exception as error:  # each library has its own
+            raise DamagedError(error) from None
+        yield text
 
 
 class _MadeText(io.RawIOBase):
-    """Base of texts that are made while they are read: only to their start one can go back."""
+    """A text that is made while it is read: only to its start one can go back."""
 
-    def __init__(self):
+    def __init__(self, make: Callable[[], Iterator[bytes]]):
+        """Takes a maker of the parts of the text."""
         super().__init__()
-        self._begin()
-
-    def _begin(self) -> None:
-        """Goes to the start."""
-        self._position = 0  # of what is read next
-
-    def _read(self, size: int) -> bytes:
-        """Returns some bytes, b'' at the end."""
-        raise NotImplementedError
+        self._make = make
+        self.seek(0)
 
     def readable(self) -> bool:
         return True
@@ -216,58 +227,19 @@ class _MadeText(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if offset or whence != io.SEEK_SET:
             raise io.UnsupportedOperation("only the start can be gone back to")
-        self._begin()
+        self._parts, self._left, self._position = self._make(), memoryview(b""), 0
         return 0
 
     def readinto(self, buffer) -> int:
-        data = self._read(len(buffer))
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
-
-
-class _Decompressed(_MadeText):
-    """The text of a file of one stream or several. bz2.BZ2File passes over a second stream that is
-    damaged."""
-
-    def __init__(self, file: BinaryIO, new_stream: Callable):
-        self._file, self._new_stream = file, new_stream
-        super().__init__()
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._file.seek(0)
-        self._stream = self._new_stream()
-
-    def _read(self, size: int) -> bytes:
-        data = b""
-        while not data:
-            packed = self._packed()
-            if packed is None:
-                return b""
-            try:
-                data = self._stream.decompress(packed, size)
-            except MemoryError:
-                raise
-            except Exception as error:  # each library has its own
-                raise DamagedError(error) from None
-        return data
-
-    def _packed(self) -> bytes | None:
-        """Returns the next packed bytes for the stream, None at the end of the file."""
-        if not self._stream.eof:
-            packed = self._file.read(_PACKED_BYTES) if self._stream.needs_input else b""
-            if self._stream.needs_input and not packed:
-                raise DamagedError("it ends in the middle of a stream")
-            return packed
-        following = self._stream.unused_data.lstrip(b"\0")  # zeros may fill a file up
-        while not following:
-            following = self._file.read(_PACKED_BYTES)
-            if not following:
-                return None
-            following = following.lstrip(b"\0")
-        self._stream = self._new_stream()
-        return following
+        while not self._left:
+            part = next(self._parts, None)
+            if part is None:
+                return 0
+            self._left = memoryview(part)
+        size = min(len(buffer), len(self._left))
+        buffer[:size], self._left = self._left[:size], self._left[size:]
+        self._position += size
+        return size
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -287,8 +259,6 @@ class _Decompressed(_MadeText):
 
 _BLOCK, _END = 0x314159265359, 0x177245385090
 _MARK_BITS, _SUM_BITS = 48, 32
-_HEADER = re.compile(rb"BZh[1-9]")
-_HEADER_BYTES = 4
 _CHUNK_BYTES = 1 << 18  # are read and looked through at once: about a block
 _MAX_BLOCK_BYTES = 1 << 22  # packed; text that does not compress takes 1 MB
 
@@ -300,168 +270,121 @@ class _Mark(NamedTuple):
     is_end: bool
 
 
-def _second_bytes() -> np.ndarray:
-    """Returns bool [65536]: whether two bytes are the second and third that a mark touches."""
-    found = np.zeros(1 << 16, bool)
-    for mark in (_BLOCK, _END):
-        for shift in range(8):
-            found[mark >> (24 + shift) & 0xFFFF] = True
-    return found
-
-
-_SECOND_BYTES = _second_bytes()
+# For each number of bits by which a mark is shifted: the five bytes that it fills.
+_FILLED_BYTES = [
+    (mark, shift, (mark << 8 - shift).to_bytes(7, "big")[1:6])
+    for mark in (_BLOCK, _END)
+    for shift in range(8)
+]
 
 
 def find_marks(data: bytes) -> list[_Mark]:
     """Returns the marks that lie whole in some bytes, in order; bit 0 is the highest of the first byte."""
-    padded = np.frombuffer(bytes(1) + data + bytes(8), np.uint8)
-    pairs = padded[1:-8].astype(np.uint16) << 8 | padded[2:-7]
-    # `padded` has one byte before: a mark that begins in byte i has its second byte at i + 1.
-    places = np.flatnonzero(_SECOND_BYTES[pairs])
-    words: np.ndarray = np.zeros(len(places), np.uint64)
-    for offset in range(8):
-        words = words << np.uint64(8) | padded[places + offset]
-    shifts = np.arange(8, dtype=np.uint64)
-    windows = (words[:, None] >> (np.uint64(16) - shifts)) & np.uint64((1 << _MARK_BITS) - 1)
-    found = []
-    for place, shift in np.argwhere((windows == _BLOCK) | (windows == _END)).tolist():
-        bit = 8 * (int(places[place]) - 1) + shift
-        if 0 <= bit <= 8 * len(data) - _MARK_BITS:
-            found.append(_Mark(bit, int(windows[place, shift]) == _END))
-    return found
+    found: list[_Mark] = []
+    padded = data + b"\0"
+    for mark, shift, filled in _FILLED_BYTES:
+        place = padded.find(filled, 1)
+        while place > 0:
+            bits = int.from_bytes(padded[place - 1 : place + 6], "big") >> (8 - shift)
+            bit = 8 * (place - 1) + shift
+            if bits & ((1 << _MARK_BITS) - 1) == mark and bit <= 8 * len(data) - _MARK_BITS:
+                found.append(_Mark(bit, mark == _END))
+            place = padded.find(filled, place + 1)
+    return sorted(found)
 
 
-class _Packed:
-    """The packed bytes that are in memory, and the marks in them."""
-
-    def __init__(self, file: BinaryIO, start: int):
-        self._file, self._data, self._start = file, b"", start
-        self._looked_through = start  # marks that begin before are known
-        self.marks: list[_Mark] = []
-
-    @property
-    def end(self) -> int:
-        return self._start + len(self._data)
-
-    def grow(self) -> bool:
-        """Takes in more bytes; tells whether there were any."""
-        self._file.seek(self.end)  # another one may have read
-        data = self._file.read(_CHUNK_BYTES)
-        self._data += data
-        found = find_marks(self._data[self._looked_through - self._start :])
-        first = 8 * self._looked_through
-        known = self.marks[-1].bit if self.marks else -1
-        self.marks += [_Mark(first + bit, is_end) for bit, is_end in found if first + bit > known]
-        self._looked_through = max(self._start, self.end - _MARK_BITS // 8 - 1)
-        return bool(data)
-
-    def forget_before(self, bit: int) -> None:
-        dropped = max(0, bit // 8 - self._start)
-        self._data, self._start = self._data[dropped:], self._start + dropped
-        self._looked_through = max(self._looked_through, self._start)
-        self.marks = [mark for mark in self.marks if mark.bit >= bit]
-
-    def mark_after(self, bit: int) -> _Mark | None:
-        """Returns the first mark behind a bit, None where there is none up to the end of the file, or as far
-        as a block may reach."""
-        while True:
-            found = next((mark for mark in self.marks if mark.bit > bit), None)
-            if found or self.end > bit // 8 + 2 * _MAX_BLOCK_BYTES or not self.grow():
-                return found
-
-    def first_block(self) -> _Mark | None:
-        """Returns the first mark of a block, None where there is none up to the end of the file; what lies
-        before is forgotten."""
-        while True:
-            found = next((mark for mark in self.marks if not mark.is_end), None)
-            if found:
-                return found
-            self.forget_before(8 * self._looked_through)  # zeros may fill up gigabytes
-            if not self.grow():
-                return None
-
-    def bits(self, first: int, end: int) -> int:
-        """Returns bits as a number. Raises DamagedError where the file ends before."""
-        while 8 * self.end < end:
-            if not self.grow():
-                raise DamagedError("it ends in the middle of a stream")
-        data = self._data[first // 8 - self._start : -(-end // 8) - self._start]
-        return int.from_bytes(data, "big") >> (-end % 8) & ((1 << (end - first)) - 1)
-
-    def bytes_from(self, start: int, count: int) -> bytes:
-        """Returns `count` bytes, fewer at the end of the file."""
-        while self.end < start + count and self.grow():
-            pass
-        return self._data[start - self._start :][:count]
+def _marks_from(file: BinaryIO, place: int) -> Iterator[_Mark]:
+    """Yields the marks from a byte on, in order, up to the end of the file, or until a block after the last
+    one would be too long; a few hundred kB are in memory, whatever lies before the first."""
+    data, last = b"", -1
+    while last < 0 or place <= last // 8 + 2 * _MAX_BLOCK_BYTES:
+        file.seek(place)  # another one may have read
+        more = file.read(_CHUNK_BYTES)
+        if not more:
+            return
+        data, place = data[-_MARK_BITS // 8 :] + more, place + len(more)
+        start = 8 * (place - len(data))
+        for bit, is_end in find_marks(data):
+            if start + bit > last:
+                last = start + bit
+                yield _Mark(last, is_end)
 
 
-class Blocks:
-    """The blocks of a file that begin at or behind a byte, in order."""
+def _bits(file: BinaryIO, first: int, end: int) -> int:
+    """Returns bits of a file as a number. Raises DamagedError where it ends before."""
+    file.seek(first // 8)
+    size = -(-end // 8) - first // 8
+    data = file.read(size)
+    if len(data) < size:
+        raise DamagedError("it ends in the middle of a stream")
+    return int.from_bytes(data, "big") >> (-end % 8) & ((1 << (end - first)) - 1)
 
-    def __init__(self, file: BinaryIO, start: int):
-        self._start, self._packed = start, _Packed(file, start)
 
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """Yields (byte in which a block begins, text of it).
+def read_bzip2_blocks(file: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
+    """Yields (byte in which a block begins, text of it) of the blocks that begin at or behind a byte.
 
-        Raises:
-          DamagedError: where it cannot be decompressed, or the file is not whole up to its next block.
-        """
-        combined: int | None = None  # checksum of the stream, where its beginning was read
-        if self._start == 0:
-            bit, combined = self._stream_at(0), 0
-        else:
-            first = self._packed.first_block()
-            bit = first and first.bit
-        while bit is not None:
-            text, end, block_sum = self._read(bit)
-            self._packed.forget_before(end.bit)
-            yield bit // 8, text
-            if combined is not None:
-                combined = (combined << 1 & 0xFFFFFFFF | combined >> 31) ^ block_sum
-            bit = end.bit
-            if end.is_end:
-                bit, combined = self._stream_at(self._end_of_stream(end.bit, combined)), 0
+    Raises:
+      DamagedError: where one cannot be decompressed, or the file is not whole up to its next block.
+    """
+    marks = _marks_from(file, start)
+    combined: int | None = None  # checksum of the stream, where its beginning was read
+    if start == 0:
+        bit, combined = _stream_at(file, 0), 0
+    else:
+        bit = next((mark.bit for mark in marks if not mark.is_end), None)
+    while bit is not None:
+        text, end, block_sum = _read_block(file, bit, marks)
+        yield bit // 8, text
+        if combined is not None:
+            combined = (combined << 1 & 0xFFFFFFFF | combined >> 31) ^ block_sum
+        bit = end.bit
+        if end.is_end:
+            bit, combined = _stream_at(file, _end_of_stream(file, bit, combined)), 0
+            marks = _marks_from(file, (bit or 0) // 8)
 
-    def _read(self, bit: int) -> tuple[bytes, _Mark, int]:
-        """Returns the text of the block that begins at `bit`, the mark behind it, and its checksum."""
-        end = self._packed.mark_after(bit)
-        if end is None and self._packed.end <= bit // 8 + _MAX_BLOCK_BYTES:
-            raise DamagedError(f"it ends in the middle of the block at byte {bit // 8:,}")
-        while end is not None and end.bit - bit <= 8 * _MAX_BLOCK_BYTES:
-            text, block_sum = _decompress(self._packed.bits(bit, end.bit), end.bit - bit)
-            if text is not None:
-                return text, end, block_sum
-            end = self._packed.mark_after(end.bit)
-        raise DamagedError(f"the block at byte {bit // 8:,} cannot be decompressed")
 
-    def _end_of_stream(self, bit: int, combined: int | None) -> int:
-        """Returns the byte behind the stream whose end begins at `bit`; checks its checksum where it is
-        known."""
-        end = bit + _MARK_BITS + _SUM_BITS
-        if self._packed.bits(bit + _MARK_BITS, end) != combined and combined is not None:
-            raise DamagedError(f"the checksum of the stream that ends at byte {end // 8:,} is wrong")
-        return -(-end // 8)
+def _read_block(file: BinaryIO, bit: int, marks: Iterator[_Mark]) -> tuple[bytes, _Mark, int]:
+    """Returns the text of the block that begins at `bit`, the mark behind it, and its checksum."""
+    following = (mark for mark in marks if mark.bit > bit)
+    end = next(following, None)
+    if end is None and file.seek(0, io.SEEK_END) <= bit // 8 + _MAX_BLOCK_BYTES:
+        raise DamagedError(f"it ends in the middle of the block at byte {bit // 8:,}")
+    while end is not None and end.bit - bit <= 8 * _MAX_BLOCK_BYTES:
+        text, block_sum = _decompress(_bits(file, bit, end.bit), end.bit - bit)
+        if text is not None:
+            return text, end, block_sum
+        end = next(following, None)
+    raise DamagedError(f"the block at byte {bit // 8:,} cannot be decompressed")
 
-    def _stream_at(self, byte: int) -> int | None:
-        """Returns the first block of the stream that begins at a byte or behind zeros that fill the file up,
-        or of one after it; None where the file ends."""
-        while True:
-            while (data := self._packed.bytes_from(byte, _CHUNK_BYTES)) and not data.strip(b"\0"):
-                byte += len(data)
-                self._packed.forget_before(8 * byte)
-            if not data:
-                return None
-            byte += len(data) - len(data.lstrip(b"\0"))
-            first = 8 * (byte + _HEADER_BYTES)
-            if not _HEADER.match(self._packed.bytes_from(byte, _HEADER_BYTES)):
-                raise DamagedError(f"there is no stream at byte {byte:,}")
-            mark = self._packed.bits(first, first + _MARK_BITS)
-            if mark == _BLOCK:
-                return first
-            if mark != _END:
-                raise DamagedError(f"the stream at byte {byte:,} begins with no block")
-            byte = self._end_of_stream(first, 0)
+
+def _end_of_stream(file: BinaryIO, bit: int, combined: int | None) -> int:
+    """Returns the byte behind the stream whose end begins at `bit`; checks its checksum where it is known."""
+    end = bit + _MARK_BITS + _SUM_BITS
+    if _bits(file, bit + _MARK_BITS, end) != combined and combined is not None:
+        raise DamagedError(f"the checksum of the stream that ends at byte {end // 8:,} is wrong")
+    return -(-end // 8)
+
+
+def _stream_at(file: BinaryIO, byte: int) -> int | None:
+    """Returns the first block of the stream that begins at a byte or behind zeros that fill the file up, or
+    of one after it; None where the file ends."""
+    while True:
+        file.seek(byte)
+        while (data := file.read(_CHUNK_BYTES)) and not data.strip(b"\0"):
+            byte += len(data)
+        if not data:
+            return None
+        byte += len(data) - len(data.lstrip(b"\0"))
+        file.seek(byte)
+        if not re.match(rb"BZh[1-9]", file.read(4)):
+            raise DamagedError(f"there is no stream at byte {byte:,}")
+        first = 8 * (byte + 4)
+        mark = _bits(file, first, first + _MARK_BITS)
+        if mark == _BLOCK:
+            return first
+        if mark != _END:
+            raise DamagedError(f"the stream at byte {byte:,} begins with no block")
+        byte = _end_of_stream(file, first, 0)
 
 
 def _decompress(block: int, num_bits: int) -> tuple[bytes | None, int]:
@@ -489,27 +412,16 @@ class BlockText(_MadeText):
 
     def __init__(self, file: BinaryIO, start: int, end: int | None):
         self.start = min(start, 1)
-        self._file, self._first_byte, self._end_byte = file, start, end
-        super().__init__()
-
-    def _begin(self) -> None:
-        super()._begin()
         self.end: int | None = None  # from which position on lines belong to later splits, once it is read
-        self._blocks = iter(Blocks(self._file, self._first_byte))
-        self._text, self._place = b"", 0
+        super().__init__(functools.partial(self._texts, file, start, end))
 
-    def _read(self, size: int) -> bytes:
-        while self._place == len(self._text):
-            found = next(self._blocks, None)
-            if found is None:
-                return b""
-            byte, self._text = found
-            self._place = 0
-            if self.end is None and self._end_byte is not None and byte >= self._end_byte:
-                self.end = self._position + 1
-        data = self._text[self._place : self._place + size]
-        self._place += len(data)
-        return data
+    def _texts(self, file: BinaryIO, start: int, end: int | None) -> Iterator[bytes]:
+        position = 0
+        for byte, text in read_bzip2_blocks(file, start):
+            if self.end is None and end is not None and byte >= end:
+                self.end = position + 1
+            position += len(text)
+            yield text
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -517,7 +429,7 @@ class BlockText(_MadeText):
 
 
 _BLOCK_BYTES = 1 << 16  # are read at once, and the rest of the last line
-_CUT_WITHIN_BYTES = 1 << 12  # of the end of a piece of a line, where it is cut at white space
+_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _TO_LINE_FEEDS = bytes.maketrans(b"\r", b"\n")
 
 
@@ -568,35 +480,24 @@ def read_blocks(
             continue
         if last:
             yield position, block[:last]
-        pieces = _pieces(block[last:], text, most_bytes)
-        first = next(pieces)
-        yield position + last, first
-        position += last + len(first)
-        for piece in pieces:
-            yield None, piece
+        position, piece = position + last, block[last:]
+        offset: int | None = position
+        while len(piece) == most_bytes and not piece.endswith(b"\n"):
+            cut = _find_cut(piece)
+            yield offset, piece[:cut]
+            offset, position = None, position + cut
+            piece = piece[cut:] + text.readline(most_bytes - (len(piece) - cut))
+        if piece:
+            yield offset, piece
             position += len(piece)
-
-
-def _pieces(piece: bytes, text: BinaryIO, most_bytes: int) -> Iterator[bytes]:
-    """Yields the pieces of a line of which `most_bytes` have been read."""
-    while len(piece) == most_bytes and not piece.endswith(b"\n"):
-        cut = _find_cut(piece)
-        yield piece[:cut]
-        piece = piece[cut:] + text.readline(most_bytes - (len(piece) - cut))
-    if piece:
-        yield piece
 
 
 def each_of(block: bytes, offset: int | None) -> Iterator[tuple[int | None, bytes]]:
     """Yields (offset, bytes) of each line of a block that has an offset; of one without, the block."""
     if offset is None:
         yield None, block
-        return
-    start = 0
-    while start < len(block):
-        end = block.find(b"\n", start) + 1 or len(block)
-        yield offset + start, block[start:end]
-        start = end
+    else:
+        yield from ((offset + found.start(), found[0]) for found in _LINE.finditer(block))
 
 
 def _seek_line(text: BinaryIO, part: "Split | BlockText", most_bytes: int) -> int | None:
@@ -616,7 +517,7 @@ def _seek_line(text: BinaryIO, part: "Split | BlockText", most_bytes: int) -> in
 
 def _find_cut(piece: bytes) -> int:
     """Returns the place to cut a piece of a line: after white space, or at least not inside a character."""
-    space = max(piece.rfind(white, len(piece) - _CUT_WITHIN_BYTES) for white in (b" ", b"\t"))
+    space = max(piece.rfind(white, len(piece) - 4096) for white in (b" ", b"\t"))
     if space >= 0:
         return space + 1
     start = len(piece) - 1
@@ -629,9 +530,7 @@ def _find_cut(piece: bytes) -> int:
 # Files
 
 
-_BUFFER_BYTES = 1 << 20
 _SAMPLE_BYTES = 1 << 16  # of the beginning, the middle and the end of a file tell it from others
-_IDENTIFYING_THREADS = 8
 _MAX_OPENED = 20_000  # files that are told from others by what they hold
 TEXT_OF_PACKED = 4  # bytes of text in a byte of bzip2, of English text
 
@@ -646,14 +545,10 @@ class Split:
     end: int | None = None
     state: str | None = dataclasses.field(default=None, compare=False)  # of the file, see `files.states`
 
-    @property
-    def is_whole(self) -> bool:
-        return not self.start and self.end is None
-
 
 def read_in_part(splits: Iterable[Split]) -> set[str]:
     """Returns the files of which only a part is read."""
-    return {split.path for split in splits if not split.is_whole}
+    return {split.path for split in splits if split.start or split.end is not None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -686,13 +581,12 @@ class Packed:
 def _bounds(path: str, size: int, split_bytes: int) -> tuple[list[int], int]:
     """Returns the beginnings and ends of a file's splits, and the bytes of text in one of its bytes."""
     with open_text(Split(path)) as file:
-        weight = 1
-        if file.packed or is_parquet(file.head):
-            weight = TEXT_OF_PACKED
         if is_parquet(file.head):
-            return parquet_files.bounds(file.text, path, size, split_bytes // weight), weight
+            own_bytes = split_bytes // TEXT_OF_PACKED
+            return parquet_files.bounds(file.text, path, size, own_bytes), TEXT_OF_PACKED
         if is_json_array(file.head) or file.packed and not isinstance(file.part, BlockText):
             return [0, size], 1
+        weight = TEXT_OF_PACKED if file.packed else 1
     count = max(1, -(-size * weight // split_bytes))
     return [size * number // count for number in range(count + 1)], weight
 
@@ -745,22 +639,18 @@ def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None
         they are read.
     """
     paths = list(paths)
+    described = {
+        path: f"{size} bytes, {changed}"
+        for path, (size, changed) in zip(paths, versions or files.versions(paths))
+    }
     if len(paths) > _MAX_OPENED:
         digest = hashlib.blake2b(digest_size=16)
-        for path, version in zip(paths, versions or files.versions(paths)):
-            digest.update(f"{path}\0{_describe(*version)}\0".encode("utf-8", "surrogateescape"))
+        for each in described.items():
+            digest.update("\0".join([*each, ""]).encode("utf-8", "surrogateescape"))
         return {f"all {len(paths):,} files": digest.hexdigest()}
-    remote = [path for path in paths if files.is_remote(path)]
-    found = dict(zip(paths, versions)) if versions else dict(zip(remote, files.versions(remote)))
-    known = {path: _describe(*found[path]) for path in remote}
-    here = [path for path in paths if path not in known]
-    with ThreadPoolExecutor(_IDENTIFYING_THREADS) as threads:
-        known.update(zip(here, threads.map(_identity, here)))
-    return {path: known[path] for path in paths}
-
-
-def _describe(size: int, changed: int) -> str:
-    return f"{size} bytes, {changed}"
+    here = [path for path in paths if not files.is_remote(path)]
+    with ThreadPoolExecutor(8) as threads:
+        return described | dict(zip(here, threads.map(_identity, here)))
 
 
 def _identity(path: str) -> str:
@@ -819,11 +709,11 @@ def _opened(file: BinaryIO, magic: bytes, split: Split) -> TextFile:
     text, packed = file, Packed(file, split) if compression else None
     part: Split | BlockText = split
     if compression == "bzip2":
-        part = blocks = BlockText(file, split.start, split.end)
-        text = io.BufferedReader(blocks, _BUFFER_BYTES)
-    elif packed:
-        text = text_of(file, magic)
-    if packed and split.start:
+        part = BlockText(file, split.start, split.end)
+        text = io.BufferedReader(part, _BUFFER_BYTES)
+    elif compression:
+        text = _text_of(file, compression)
+    if compression and split.start:
         head = _head_of(split.path, files.version(split.path))
     else:
         head = text.read(HEAD_BYTES)
@@ -837,9 +727,7 @@ def _opened(file: BinaryIO, magic: bytes, split: Split) -> TextFile:
 
 @functools.lru_cache(maxsize=8)
 def _head_of(path: str, version: tuple[int, int]) -> bytes:
-    """Returns the first bytes of the text of a compressed file, once for its splits."""
+    """Returns the first bytes of the text of a bzip2 file, once for its splits."""
     del version  # another one is another file
     with files.open_binary(path) as file:
-        magic = file.read(MAGIC_BYTES)
-        file.seek(0)
-        return text_of(file, magic).read(HEAD_BYTES)
+        return io.BufferedReader(BlockText(file, 0, None), HEAD_BYTES).read(HEAD_BYTES)

@@ -1,6 +1,5 @@
 """TensorFlow: oneDNN's fused operations where there are such, else the model of modeling without padding."""
 
-import dataclasses
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -60,21 +59,9 @@ def batch_of(rows: Rows, heads: int) -> dict[str, np.ndarray]:
     return {name: values.astype(np.int32) for name, values in batch.items()}
 
 
-@dataclasses.dataclass(eq=False)
-class _Encoder:
-    """The encoder of a model, ready to run. The networks of all heads share it.
-
-    Attributes:
-      source: whose it is.
-      run: a batch of `batch_of` -> [T, D].
-    """
-
-    source: Source
-    run: Callable[..., tf.Tensor]
-
-
-# Those that networks use, by the identity of their sources, which they keep, and their types.
-_ENCODERS: weakref.WeakValueDictionary[tuple[int, str], _Encoder] = weakref.WeakValueDictionary()
+# Compiled encoders, batches of `batch_of` -> [T, D], which the networks of all heads of a model share: by the
+# identity of its source, which they keep, and their type.
+_ENCODERS: weakref.WeakValueDictionary[tuple[int, str], Any] = weakref.WeakValueDictionary()
 
 
 def _fused(source: Source, head: str, settings: Settings) -> Network:
@@ -87,14 +74,14 @@ def _fused(source: Source, head: str, settings: Settings) -> Network:
     )
 
     def network(rows: Rows) -> Outputs:
-        batch = _constants(rows, bert)
-        outputs = finish(encoder.run(**batch), batch["firsts_N"], batch["masked_M"])
+        batch = _constants(rows, source.bert)
+        outputs = finish(encoder(**batch), batch["firsts_N"], batch["masked_M"])
         return {name: values.numpy() for name, values in outputs.items()}
 
     return network
 
 
-def _encoder(source: Source, weights: fused_bert.Weights, settings: Settings) -> _Encoder:
+def _encoder(source: Source, weights: fused_bert.Weights, settings: Settings) -> Callable[..., tf.Tensor]:
     """Returns the encoder of a model: in 8 bits, whose ranges are those of a head's own sequences, one of its
     own."""
     bert, key, is_int8 = source.bert, (id(source), settings.dtype), settings.dtype == "int8"
@@ -104,8 +91,7 @@ def _encoder(source: Source, weights: fused_bert.Weights, settings: Settings) ->
         read = fused_bert.read_encoder(weights, bert)
         if is_int8:
             read, dense = _quantised(read, bert, settings.calibration), fused_bert.dense_int8
-        run = _compiled(lambda **batch: fused_bert.encode(read, bert, weights.dtype, dense, batch), bert)
-        encoder = _Encoder(source, run)
+        encoder = _compiled(lambda **batch: fused_bert.encode(read, bert, weights.dtype, dense, batch), bert)
         if not is_int8:
             _ENCODERS[key] = encoder
     return encoder

@@ -102,10 +102,9 @@ def amount(text: str | None) -> str | int | None:
 def mounts(job: Job, memory: str) -> list[Document]:
     """Returns the volume mounts of a container; `memory` is the name of the volume of /dev/shm."""
     found: list[Document] = [{"name": memory, "mountPath": "/dev/shm"}]
-    names = _volume_names(job)
-    for volume in job.volumes:
-        read_only = {"readOnly": True} if volume.is_read_only else {}
-        found.append({"name": names[volume.claim], "mountPath": volume.path, **read_only})
+    for claim, path, is_read_only in job.volumes:
+        mount = {"name": _volume_names(job)[claim], "mountPath": path}
+        found.append({**mount, "readOnly": True} if is_read_only else mount)
     return found
 
 
@@ -200,7 +199,7 @@ class Job:
 
     def __post_init__(self) -> None:
         """Raises ConfigError for what no kind of job takes."""
-        _refuse(_of_all(self))
+        _expect(_of_all(self))
 
     @property
     def tpu_chips(self) -> int:
@@ -224,73 +223,70 @@ def host_names(job: Job, middle: str) -> list[str]:
       ConfigError: where one of them, or the name of its pod, is longer than Kubernetes takes.
     """
     names = [f"{job.name}{middle}{rank}" for rank in range(job.workers)]
-    longest = len(names[-1]) + _APPENDED
-    if longest > _LONGEST_NAME:
-        room = len(job.name) - (longest - _LONGEST_NAME)
+    too_many = len(names[-1]) + _APPENDED - _LONGEST_NAME
+    if too_many > 0:
         raise ConfigError(
             f"--name={job.name[:80]} makes {names[-1][:90]} with {_APPENDED} characters more, Kubernetes"
-            f" takes {_LONGEST_NAME}. Give a --name of at most {room} characters."
+            f" takes {_LONGEST_NAME}. Give a --name of at most {len(job.name) - too_many} characters."
         )
     return names
 
 
-Refusals = Iterator[tuple[bool, str]]  # (whether it is wrong, what the error says)
+Refusals = Iterator[tuple[object, str]]  # (whether it is right, what the error says where it is not)
 
 
-def _refuse(rows: Refusals) -> None:
-    for wrong, message in rows:
-        if wrong:
+def _expect(rows: Refusals) -> None:
+    for is_right, message in rows:
+        if not is_right:
             raise ConfigError(message)
 
 
 def _of_ipus(job: Job) -> Refusals:
-    """Yields where IPUs, replicas and instances do not go together."""
+    """Yields how IPUs, replicas and instances go together."""
     allowed, own = [1 << power for power in range(MOST_IPUS.bit_length())], job.ipus_per_replica
-    for name, value in (("ipus", job.ipus), ("ipus_per_replica", own)):
-        listed = ", ".join(map(str, allowed))
-        yield value not in allowed, f"--{name}={value}, expected a power of two: {listed}."
-    told = f"--ipus_per_replica={own} is more than --ipus={job.ipus}"
-    yield own > job.ipus, f"{told}, expected as many at most."
-    replicas = f"--ipus={job.ipus} / --ipus_per_replica={own} = {job.ipu_replicas}"
-    told = f"--instances={job.instances} does not divide the replicas, {replicas}"
-    yield job.ipu_replicas % job.instances != 0, f"{told}. Expected a power of two up to that."
+    listed, replicas = ", ".join(map(str, allowed)), f"--ipus={job.ipus} / --ipus_per_replica={own}"
+    yield job.ipus in allowed, f"--ipus={job.ipus}, expected a power of two: {listed}."
+    yield own in allowed, f"--ipus_per_replica={own}, expected a power of two: {listed}."
+    yield (
+        own <= job.ipus,
+        f"--ipus_per_replica={own} is more than --ipus={job.ipus}, expected as many at most.",
+    )
+    told = f"--instances={job.instances} does not divide the replicas, {replicas} = {job.ipu_replicas}"
+    yield job.ipu_replicas % job.instances == 0, f"{told}. Expected a power of two up to that."
 
 
 def _of_tpu(job: Job) -> Refusals:
-    """Yields what is no topology, or no label."""
+    """Yields what is a topology, and a label."""
     topology, label = job.tpu_topology, job.tpu_type
     fits = re.fullmatch(r"[1-9]\d?(x[1-9]\d?){1,2}", topology)
-    yield not fits, f"--tpu_topology={topology[:40]}, expected chips by chips, such as 2x2."
+    yield fits, f"--tpu_topology={topology[:40]}, expected chips by chips, such as 2x2."
     fits = re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", label)
-    yield not fits, f"--tpu_type={label[:40]}, expected the node's label, such as tpu-v3-device."
+    yield fits, f"--tpu_type={label[:40]}, expected the node's label, such as tpu-v3-device."
 
 
 def _of_all(job: Job) -> Refusals:
-    """Yields what no kind of job takes."""
+    """Yields what every kind of job takes."""
     for flag, name in (("name", job.name), ("namespace", job.namespace)):
-        fits = bool(name is None or _DNS_LABEL.fullmatch(name) and len(name) <= _LONGEST_NAME)
-        letters = "a-z, 0-9 and -, the first a letter, the last no -"
-        yield not fits, f"--{flag}={str(name)[:80]}, expected at most {_LONGEST_NAME} of {letters}."
+        letters = f"at most {_LONGEST_NAME} of a-z, 0-9 and -, the first a letter, the last no -"
+        fits = name is None or _DNS_LABEL.fullmatch(name) and len(name) <= _LONGEST_NAME
+        yield fits, f"--{flag}={str(name)[:80]}, expected {letters}."
     for flag, image in (("image", job.image), ("ipu_image", job.ipu_image)):
-        fits = bool(image is None or _IMAGE.fullmatch(image) and image.isprintable())
-        example = "the name of an image, such as HOST/bert:1.0"
-        yield not fits, f"--{flag}={str(image)[:80]!r}, expected {example}."
+        fits = image is None or _IMAGE.fullmatch(image) and image.isprintable()
+        yield fits, f"--{flag}={str(image)[:80]!r}, expected the name of an image, such as HOST/bert:1.0."
     for flag, text in (("cpu", job.cpu), ("memory", job.memory), ("shm", job.shm)):
         example = "an amount as Kubernetes writes it, such as 8 or 64Gi"
-        fits = bool(text is None or _QUANTITY.fullmatch(text))
-        yield not fits, f"--{flag}={str(text)[:40]}, expected {example}."
-    paths = [volume.path for volume in job.volumes]
+        yield text is None or _QUANTITY.fullmatch(text), f"--{flag}={str(text)[:40]}, expected {example}."
+    paths = ["/dev/shm", *(volume.path for volume in job.volumes)]
     for claim, path, _ in job.volumes:
         is_path = path.startswith("/") and ".." not in path.split("/") and ":" not in path
         is_path = is_path and path.isprintable() and bool(path.strip("/"))
         told = f"--volume={claim[:60]}:{path[:60]}, expected CLAIM:/PATH or CLAIM:/PATH:ro."
-        yield not (_DNS_NAME.fullmatch(claim) and is_path), told
-        is_twice = paths.count(path) > 1 or path == "/dev/shm"
-        yield is_twice, f"--volume: {path} is mounted twice, expected one volume a path."
+        yield is_path and _DNS_NAME.fullmatch(claim), told
+        yield paths.count(path) == 1, f"--volume: {path} is mounted twice, expected one volume a path."
     for name in job.variables:
         told = f"--env={name[:60]}: expected NAME=VALUE, with a name of letters, digits, _."
-        yield not _VARIABLE.fullmatch(name), told
-    yield not job.command, "no command. Give one after --, such as -- bert train --config=quickstart."
+        yield _VARIABLE.fullmatch(name), told
+    yield job.command, "no command. Give one after --, such as -- bert train --config=quickstart."
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -369,36 +365,22 @@ def _made(
     memory = {"memory": amount(job.memory)} if job.memory else {}
     cores = {"cpu": amount(job.cpu)} if job.cpu else {}
     gpus = {"nvidia.com/gpu": job.gpus} if job.gpus and not tpu else {}
-    requests, limits = {**cores, **memory, **tpu}, {**memory, **gpus, **tpu}
-    resources = {name: part for name, part in (("requests", requests), ("limits", limits)) if part}
-    of_tpu = {
-        "cloud.google.com/gke-tpu-accelerator": job.tpu_type,
-        "cloud.google.com/gke-tpu-topology": job.tpu_topology,
-    }
+    resources = {"requests": {**cores, **memory, **tpu}, "limits": {**memory, **gpus, **tpu}}
+    labels, of_gke = dict(job.node_labels), "cloud.google.com/gke-tpu"
+    if job.tpu_type:
+        of_tpu = {f"{of_gke}-accelerator": job.tpu_type, f"{of_gke}-topology": job.tpu_topology}
+        labels = of_tpu | labels
     environment = {**variables, **job.variables}
-    values = {
-        "name": job.name,
-        "namespace": job.namespace or None,
-        "labels": {"app.kubernetes.io/name": job.name},
-        "container": _CONTAINER,
-        "image": job.image,
-        "command": [literal(word) for word in job.command],
-        "env": [{"name": each, "value": value} for each, value in environment.items()] or None,
-        "ports": [{"name": "peers", "containerPort": job.port, "protocol": "TCP"}],
-        "resources": resources or None,
-        "mounts": mounts(job, "shm"),
-        "pod_restarts": "Never",
-        "grace_secs": job.grace_secs,
-        "node_selector": {**(of_tpu if job.tpu_type else {}), **job.node_labels} or None,
-        "volumes": volumes(job, "shm"),
-        "subdomain": None,
-        "workers": job.workers,
-        "port": job.port,
-        "max_restarts": job.max_restarts,
-        "backoff_limit": backoff_limit,
-        **more,
-    }
-    return _filled(_templates()[kind], values)
+    usual: dict[str, Any] = dict(name=job.name, labels={"app.kubernetes.io/name": job.name})
+    usual |= dict(namespace=job.namespace or None, container=_CONTAINER, image=job.image, port=job.port)
+    usual["command"] = [literal(word) for word in job.command]
+    usual["env"] = [{"name": each, "value": value} for each, value in environment.items()] or None
+    usual["ports"] = [{"name": "peers", "containerPort": job.port, "protocol": "TCP"}]
+    usual["resources"] = {name: part for name, part in resources.items() if part} or None
+    usual |= dict(mounts=mounts(job, "shm"), volumes=volumes(job, "shm"), node_selector=labels or None)
+    usual |= dict(pod_restarts="Never", grace_secs=job.grace_secs, subdomain=None, workers=job.workers)
+    usual |= dict(max_restarts=job.max_restarts, backoff_limit=backoff_limit)
+    return _filled(_templates()[kind], usual | more)
 
 
 def _jobset(job: Job) -> list[Document]:
@@ -423,7 +405,7 @@ def _tfjob(job: Job) -> list[Document]:
 
 
 def _tpu_job(job: Job) -> list[Document]:
-    _refuse(_of_tpu(job))
+    _expect(_of_tpu(job))
     # How TensorFlow finds a TPU of its own machine.
     variables = {
         "NEXT_PLUGGABLE_DEVICE_USE_C_API": "true",
@@ -452,7 +434,7 @@ def place(kind: str, job: Job, rank: int) -> dict[str, str]:
 
 
 def _ipujob(job: Job) -> list[Document]:
-    _refuse(_of_ipus(job))
+    _expect(_of_ipus(job))
     return [importlib.import_module("official.graphcore.kubernetes").document(job)]
 
 

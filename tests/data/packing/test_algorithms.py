@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official.data.packing import layout
-from official.data.packing import plan as algorithms
+from official.data.packing import algorithms, layout
 from official.data.packing.plan import Histogram, PackingPlan
 from official.io.errors import ConfigError
 from tests.conftest import ROOT

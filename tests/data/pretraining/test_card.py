@@ -1,6 +1,7 @@
 """What a data card is drawn from: the sample of documents, its words and languages, some of the records."""
 
 import importlib.util
+import itertools
 import json
 
 import pytest
@@ -54,13 +55,10 @@ def test_the_sample_does_not_consist_of_documents_that_are_held_out():
     assert 20 < len(held.intersection(sample_of(texts))) < 85
 
 
-def test_unknown_words_are_counted():
+def test_unknown_words_and_scripts_are_counted():
     words = vocabulary.Vocabulary((*vocabulary.SPECIAL_TOKENS, "dog", "##s", "."), "")
     assert card.unknown_words(["Dogs. cat dog cats.", "CAT ."], words) == {"cat": 2, "cats": 1}
     assert card.unknown_words(["dogs. dog"], words) == {}
-
-
-def test_scripts_are_those_of_the_letters():
     assert samples.scripts_of(["ab 12!", "\u0434a\u6f22"]) == {"Latin": 3, "Cyrillic": 1, "Cjk": 1}
 
 
@@ -80,10 +78,8 @@ def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, 
     page = (out / "report.html").read_text()
     for expected in (f"{manifest['instances']:,} examples of 32 tokens", "<td>Writing</td>", "(local)"):
         assert expected in page
-    assert [found["doing"] for found in json.loads((out / "speed.json").read_text())["rounds"]] == [
-        "Tokenising",
-        "Writing",
-    ]
+    rounds = json.loads((out / "speed.json").read_text())["rounds"]
+    assert [found["doing"] for found in rounds] == ["Tokenising", "Writing"]
     (out / "report.html").write_text("kept")
     records.write_card_beside(str(out), files)  # nothing was done since
     assert (out / "report.html").read_text() == "kept"
@@ -98,7 +94,7 @@ def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_documents_are_looked_at_once_before_the_card_where_other_processes_work(job, workers, monkeypatch):
-    card._found.cache_clear()
+    card.facts_of.cache_clear()
     asked = []
     monkeypatch.setattr(samples, "identifier", lambda: asked.append(1))
     creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=workers))
@@ -116,7 +112,7 @@ def test_records_are_finished_where_languages_cannot_be_guessed(job, monkeypatch
 
     monkeypatch.setattr(samples, "identifier", lambda: "broken 1.0")
     monkeypatch.setattr(samples, "languages_of", fails)
-    card._found.cache_clear()
+    card.facts_of.cache_clear()
     manifest = creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=2))
     assert manifest["instances"] > 0
     assert "texts" not in samples.read(job.output_dir)
@@ -125,13 +121,9 @@ def test_records_are_finished_where_languages_cannot_be_guessed(job, monkeypatch
 
 
 def test_spread_over_seeds_beside_another_tools(job, tmp_path, monkeypatch, capsys):
-    for seed in (1, 2, 3):
-        for name in ("ours", "theirs"):
-            changes = {
-                "random_seed": seed + 7 * (name == "ours"),
-                "output_dir": str(tmp_path / f"{name}{seed}"),
-            }
-            creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=1, **changes))
+    for seed, name in itertools.product((1, 2, 3), ("ours", "theirs")):
+        changes = {"random_seed": seed + 7 * (name == "ours"), "output_dir": f"{tmp_path}/{name}{seed}"}
+        creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=1, **changes))
     report = tmp_path / "report.json"
     arguments = [f"{tmp_path}/ours*", f"--compare_to={tmp_path}/theirs*", "--spread", f"--report={report}"]
     monkeypatch.setattr("sys.argv", ["inspect_data.py", *arguments, "--num_workers=1"])
@@ -143,9 +135,8 @@ def test_spread_over_seeds_beside_another_tools(job, tmp_path, monkeypatch, caps
     assert spread["deviation"] == pytest.approx(np.std(values, ddof=1)) and spread["lowest"] == min(values)
     others = [shares["random_next"] for shares in found["compare_to"]["data_sets"].values()]
     error = np.sqrt((np.var(values, ddof=1) + np.var(others, ddof=1)) / 3)
-    assert found["differences"]["random_next"]["standard_errors"] == pytest.approx(
-        (np.mean(values) - np.mean(others)) / error
-    )
+    errors = (np.mean(values) - np.mean(others)) / error
+    assert found["differences"]["random_next"]["standard_errors"] == pytest.approx(errors)
     assert "records: 3 data sets" in capsys.readouterr().out
 
 

@@ -28,21 +28,8 @@ from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-WORDS = list(
-    dict.fromkeys(
-        [
-            *vocabulary.SPECIAL_TOKENS,
-            *LETTERS,
-            *(f"##{letter}" for letter in LETTERS),
-            "the",
-            "cat",
-            "sat",
-            ".",
-            "##s",
-            "word",
-        ]
-    )
-)
+PIECES = [f"##{letter}" for letter in LETTERS]
+WORDS = [*vocabulary.SPECIAL_TOKENS, *LETTERS, *PIECES, "the", "cat", "sat", ".", "word"]
 LONG, MOST = 32, 5
 
 
@@ -71,22 +58,23 @@ def make_text(path, documents: int, seed: int = 0) -> str:
 
 
 def make_job(text, vocab, folder, **changes) -> creation.Job:
-    rules = examples.ExampleRules(
-        max_seq_length=LONG,
-        max_predictions_per_seq=MOST,
-        dupe_factor=3,
-        remask=changes.get("record_format") == "remask",
-    )
-    return creation.Job(
-        **{
-            "input_files": str(text),
-            "vocab_file": vocab,
-            "output_dir": str(folder),
-            "rules": rules,
-            "num_shards": 3,
-            **changes,
-        }
-    )
+    rules = examples.ExampleRules(LONG, MOST, dupe_factor=3, remask=changes.get("record_format") == "remask")
+    named = {"input_files": str(text), "vocab_file": vocab, "output_dir": str(folder), "num_shards": 3}
+    return creation.Job(**{**named, "rules": rules, **changes})
+
+
+def create(*given, **changes) -> dict:
+    return creation.create_pretraining_data(make_job(*given, **changes))
+
+
+def read_records(path) -> list[bytes]:
+    return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+
+
+def parsed(path, kind: str, words: int = len(WORDS)) -> dict[str, np.ndarray]:
+    features = schema.pretraining_schema(LONG, MOST, words)
+    found = record_formats.parse_records(read_records(path), features, kind)
+    return {name: values.numpy() for name, values in found.items()}
 
 
 def contents(folder) -> dict[str, str]:
@@ -107,99 +95,62 @@ def made(folder) -> set[str]:
 # Files
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"record_format": "compact"}, {"record_format": "remask", "pad_position_value": 384}]
-)
-def test_records_match_the_schema_and_the_manifest(text_file, vocab_file, tmp_path, changes):
-    manifest = creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", **changes))
-    assert sorted(os.listdir(tmp_path / "out")) == [
-        "manifest.json",
-        *(f"part-{shard:05d}-of-00003.tfrecord" for shard in range(3)),
-        "samples.json",
-        "vocab.txt",
-    ]
-    features, kind = schema.pretraining_schema(LONG, MOST, len(WORDS)), changes.get("record_format", "plain")
-    lengths, counts = np.zeros(LONG + 1, int), {}
-    for name in manifest["files"]:
-        found = list(tf.data.TFRecordDataset(str(tmp_path / "out" / name)).as_numpy_iterator())
-        assert [record_formats.describe_mismatch(record, features, kind) for record in found] == [None] * len(
-            found
-        )
-        tokens = record_formats.parse_records(found, features, kind)["input_mask"].numpy().sum(axis=1)
-        counts[name] = len(tokens)
-        lengths += np.bincount(tokens, minlength=LONG + 1)
-    assert manifest == json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["files"] == counts and manifest["instances"] == sum(counts.values()) > 100
-    assert manifest["lengths"] == {str(length): int(count) for length, count in enumerate(lengths) if count}
-    assert (
-        manifest["documents"],
-        manifest["sentences"],
-        manifest["skipped_sentences"],
-        manifest["skipped_lines"],
-    ) == (10, 120, 1, 0)
-    with open(vocab_file, "rb") as file:
-        assert manifest["vocabulary_sha256"] == hashlib.sha256(file.read()).hexdigest()
-    assert manifest["flags"]["dupe_factor"] == 3 and manifest["flags"]["random_seed"] == 12345
+def test_records_match_the_schema_and_the_manifest_in_every_format(text_file, vocab_file, tmp_path):
+    features, firsts = schema.pretraining_schema(LONG, MOST, len(WORDS)), {}
+    for kind, changes in (("plain", {}), ("compact", {}), ("remask", {"pad_position_value": 384})):
+        out = tmp_path / kind
+        manifest = create(text_file, vocab_file, out, record_format=kind, **changes)
+        shards = [f"part-{shard:05d}-of-00003.tfrecord" for shard in range(3)]
+        assert sorted(os.listdir(out)) == ["manifest.json", *shards, "samples.json", "vocab.txt"]
+        lengths, counts = np.zeros(LONG + 1, int), {}
+        for name in manifest["files"]:
+            faults = [
+                record_formats.describe_mismatch(each, features, kind) for each in read_records(out / name)
+            ]
+            assert not any(faults)
+            values = parsed(out / name, kind)
+            firsts.setdefault(kind, values)
+            tokens = values["input_mask"].sum(axis=1)
+            counts[name] = len(tokens)
+            lengths += np.bincount(tokens, minlength=LONG + 1)
+        assert manifest == json.loads((out / "manifest.json").read_text())
+        assert manifest["files"] == counts and manifest["instances"] == sum(counts.values()) > 100
+        assert manifest["lengths"] == {str(each): int(count) for each, count in enumerate(lengths) if count}
+        names = ("documents", "sentences", "skipped_sentences", "skipped_lines")
+        assert [manifest[name] for name in names] == [10, 120, 1, 0]
+        with open(vocab_file, "rb") as file:
+            assert manifest["vocabulary_sha256"] == hashlib.sha256(file.read()).hexdigest()
+        assert manifest["flags"]["dupe_factor"] == 3 and manifest["flags"]["random_seed"] == 12345
+    # Of a static mask there are other examples: its rows are shorter.
+    for name, values in firsts["plain"].items():
+        assert np.array_equal(values, firsts["compact"][name]), name
 
 
 def test_a_cased_vocabulary_keeps_capitals_and_the_manifest_says_so(tmp_path):
     words = (*vocabulary.SPECIAL_TOKENS, "Paris", "is", "in", "France", ".")
-    text = write(
-        tmp_path / "text.txt", "\n\n".join(["Paris is in France .\nFrance is in Paris ."] * 12) + "\n"
-    )
-    path = write(tmp_path / "vocab.txt", "\n".join(words) + "\n")
+    text = "\n\n".join(["Paris is in France .\nFrance is in Paris ."] * 12) + "\n"
+    given = write(tmp_path / "text.txt", text), write(tmp_path / "vocab.txt", "\n".join(words) + "\n")
     with pytest.raises(ConfigError, match="is cased: 2 of 4 words"):
-        creation.create_pretraining_data(make_job(text, path, tmp_path / "out"))
-    manifest = creation.create_pretraining_data(
-        make_job(text, path, tmp_path / "out", do_lower_case=False, num_shards=1)
-    )
+        create(*given, tmp_path / "out")
+    manifest = create(*given, tmp_path / "out", do_lower_case=False, num_shards=1)
     assert manifest["flags"]["do_lower_case"] is False
     shard = str(tmp_path / "out" / "part-00000-of-00001.tfrecord")
-    assert record_formats.lower_case_of(shard) is False and record_formats.lower_case_of(text) is None
-    found = list(tf.data.TFRecordDataset(shard).as_numpy_iterator())
-    ids = record_formats.parse_records(found, schema.pretraining_schema(LONG, MOST, len(words)), "plain")[
-        "input_ids"
-    ].numpy()
-    assert (ids == words.index("Paris")).mean() > 5 * (
-        ids == words.index("[UNK]")
-    ).mean()  # a few random replacements
-
-
-def test_the_formats_hold_the_same_examples(text_file, vocab_file, tmp_path):
-    features, parsed = schema.pretraining_schema(LONG, MOST), []
-    for kind in ("plain", "compact"):  # of a static mask there are other ones: its rows are shorter
-        creation.create_pretraining_data(
-            make_job(text_file, vocab_file, tmp_path / kind, record_format=kind, num_shards=1)
-        )
-        found = list(
-            tf.data.TFRecordDataset(str(tmp_path / kind / "part-00000-of-00001.tfrecord")).as_numpy_iterator()
-        )
-        parsed.append(
-            {
-                name: values.numpy()
-                for name, values in record_formats.parse_records(found, features, kind).items()
-            }
-        )
-    for other in parsed[1:]:
-        assert all(np.array_equal(other[name], values) for name, values in parsed[0].items())
+    assert record_formats.lower_case_of(shard) is False and record_formats.lower_case_of(given[0]) is None
+    ids = parsed(shard, "plain", len(words))["input_ids"]
+    is_word, is_unknown = (ids == words.index(word) for word in ("Paris", "[UNK]"))
+    assert is_word.mean() > 5 * is_unknown.mean()  # a few random replacements
 
 
 def test_an_earlier_run_is_replaced_only_when_asked_for(text_file, vocab_file, tmp_path):
-    creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out"))
+    given = text_file, vocab_file, tmp_path / "out"
+    create(*given)
     before = contents(tmp_path / "out")
     with pytest.raises(ConfigError, match="--output_dir=.* holds the files of an earlier run .* --overwrite"):
-        creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", num_shards=2))
+        create(*given, num_shards=2)
     assert contents(tmp_path / "out") == before
-    creation.create_pretraining_data(
-        make_job(text_file, vocab_file, tmp_path / "out", num_shards=2, overwrite=True)
-    )
-    assert sorted(os.listdir(tmp_path / "out")) == [
-        "manifest.json",
-        "part-00000-of-00002.tfrecord",
-        "part-00001-of-00002.tfrecord",
-        "samples.json",
-        "vocab.txt",
-    ]
+    create(*given, num_shards=2, overwrite=True)
+    shards = [f"part-{shard:05d}-of-00002.tfrecord" for shard in range(2)]
+    assert sorted(os.listdir(tmp_path / "out")) == ["manifest.json", *shards, "samples.json", "vocab.txt"]
 
 
 def test_the_vocabulary_is_kept_beside_the_records_and_handed_on(
@@ -212,7 +163,7 @@ def test_the_vocabulary_is_kept_beside_the_records_and_handed_on(
         (folder / "vocab.txt").write_text("\n".join([*WORDS[:5], *reversed(WORDS[5:])]) + "\n")
 
     def make(**changes):
-        creation.create_pretraining_data(make_job(text_file, vocab_file, folders[0], **changes))
+        create(text_file, vocab_file, folders[0], **changes)
 
     def pack(**changes):
         packing.pack_records(packing.Job(str(folders[0]), str(folders[1]), num_shards=1, **changes))
@@ -261,28 +212,27 @@ def test_every_copy_of_a_document_is_made_once_and_random_segments_come_from_its
 
     monkeypatch.setattr(examples, "plan_pairs", watched)
     monkeypatch.setattr(creation.disk_needs, "check", lambda *_: None)  # it plans a sample
-    manifest = creation.create_pretraining_data(
-        make_job(text, vocab_file, tmp_path / "out", num_shards=num_shards)
-    )
+    manifest = create(text, vocab_file, tmp_path / "out", num_shards=num_shards)
     assert manifest["pools"] == len(pools) == 8 and sum(pools.values()) == 300 and min(pools.values()) > 15
     assert sum(cut) == 3 * 300
     assert max(manifest["files"].values()) < 1.7 * min(manifest["files"].values())
 
 
-@pytest.mark.parametrize("bits, levels", [(8, 0), (8, 1), (2, 2), (1, 4)])
-def test_regrouping_changes_no_byte(vocab_file, tmp_path, bits, levels, monkeypatch):
+def test_regrouping_changes_no_byte(vocab_file, tmp_path, monkeypatch):
     text = make_text(tmp_path / "text.txt", 300)
     monkeypatch.setattr(plan_lib, "POOL_TOKENS", 4000)
     monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 10_000)
     monkeypatch.setattr(rounds, "_CHUNK_BYTES", 500)
-    creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "whole"))
-    monkeypatch.setattr(compaction, "BITS", bits)
-    monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**6 if levels else 1)
+    create(text, vocab_file, tmp_path / "whole", num_workers=1)
     done, merge = [], rounds.merge
     monkeypatch.setattr(rounds, "merge", lambda *task: done.append(task[1].level) or merge(*task))
-    creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "out"))
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-    assert max(done, default=0) == levels
+    for bits, levels in ((8, 0), (8, 1), (2, 2), (1, 4)):
+        done.clear()
+        monkeypatch.setattr(compaction, "BITS", bits)
+        monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**6 if levels else 1)
+        create(text, vocab_file, tmp_path / f"{bits}-{levels}", num_workers=1)
+        assert contents(tmp_path / f"{bits}-{levels}") == contents(tmp_path / "whole"), (bits, levels)
+        assert max(done, default=0) == levels
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -293,30 +243,12 @@ def test_the_number_of_processes_does_not_change_a_byte_but_the_seed_does(vocab_
     for number in range(3):
         make_text(tmp_path / f"text{number}.txt", 10, seed=number)
     monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 5000)
-    for name, changes in {
-        "one": {"num_workers": 1},
-        "two": {"num_workers": 2},
-        "seed": {"random_seed": 1},
-    }.items():
-        creation.create_pretraining_data(
-            make_job(tmp_path / "text*.txt", vocab_file, tmp_path / name, **changes)
-        )
+    text = tmp_path / "text*.txt"
+    create(text, vocab_file, tmp_path / "one", num_workers=1)
+    create(text, vocab_file, tmp_path / "two", num_workers=2)
+    create(text, vocab_file, tmp_path / "seed", random_seed=1)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     assert not made(tmp_path / "one") & made(tmp_path / "seed")
-
-
-def test_a_job_of_the_same_flags_with_other_text_or_other_words_makes_others(text_file, vocab_file, tmp_path):
-    seen = set()
-    for change in (
-        lambda: None,
-        lambda: make_text(tmp_path / "text.txt", 10, seed=1),
-        lambda: write(tmp_path / "vocab.txt", "\n".join(WORDS[:-1])),
-    ):
-        change()
-        creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", overwrite=True))
-        found = made(tmp_path / "out")
-        assert not found & seen
-        seen |= found
 
 
 KILLED = """
@@ -356,28 +288,17 @@ def test_what_a_kill_leaves_is_gone_on_with_and_ends_in_the_same_files(
         make_text(tmp_path / f"text{number}.txt", 10, seed=number)
     monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 5000)
     job = make_job(tmp_path / "text*.txt", vocab_file, tmp_path / "out")
-    creation.create_pretraining_data(make_job(tmp_path / "text*.txt", vocab_file, tmp_path / "whole"))
-    command = [
-        sys.executable,
-        "-c",
-        KILLED,
-        module,
-        name,
-        str(call),
-        job.input_files,
-        job.vocab_file,
-        job.output_dir,
-    ]
-    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -9
-    done = list(
-        (tmp_path / "out" / ".unfinished").glob("shard-*.json")
-    )  # a shard is done when what was counted of it is there
-    made = []
-    write_shard = rounds._write_shard_records
-    monkeypatch.setattr(rounds, "_write_shard_records", lambda *rest: made.append(1) or write_shard(*rest))
+    create(tmp_path / "text*.txt", vocab_file, tmp_path / "whole")
+    arguments = [module, name, str(call), job.input_files, job.vocab_file, job.output_dir]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], cwd=ROOT, check=False)
+    assert killed.returncode == -9
+    # A shard is done when what was counted of it is there.
+    done, made = len(list((tmp_path / "out" / ".unfinished").glob("shard-*.json"))), []
+    writing = shard_files.writing
+    monkeypatch.setattr(shard_files, "writing", lambda *rest: made.append(1) or writing(*rest))
     creation.create_pretraining_data(job)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-    assert len(made) == 3 - len(done)
+    assert len(made) == 3 - done
 
 
 def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, tmp_path, monkeypatch):
@@ -391,69 +312,62 @@ def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, t
 
     monkeypatch.setattr(shard_files, "writing", fail)
     job = make_job(text_file, vocab_file, tmp_path / "out")
-    with pytest.raises(
-        ConfigError, match="--output_dir=.* cannot be written to: No space left on device.* goes on"
-    ):
+    message = "--output_dir=.* cannot be written to: No space left on device.* goes on"
+    with pytest.raises(ConfigError, match=message):
         creation.create_pretraining_data(job)
     done, tried = [name for name in os.listdir(tmp_path / "out") if name[0] != "."], len(calls)
     assert done and all(name.endswith("-of-00003.tfrecord") for name in done)
     creation.create_pretraining_data(job)
     assert len(calls) == tried + 3 - len(done)
-    creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "whole"))
+    create(text_file, vocab_file, tmp_path / "whole")
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("change", ["random_seed", "text", "text of the same size", "vocab_file"])
-def test_an_unfinished_job_of_other_flags_or_text_is_not_gone_on_with(
-    text_file, vocab_file, tmp_path, change, monkeypatch
+def test_only_the_same_job_goes_on_where_another_was_left_unfinished(
+    text_file, vocab_file, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(shard_files, "writing", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out"))
-    monkeypatch.undo()
-    changes = {}
-    if change == "random_seed":
-        changes = {"random_seed": 7}
-    elif change == "text":
-        make_text(tmp_path / "text.txt", 11)
-    elif change == "text of the same size":
-        change, text = "text", (tmp_path / "text.txt").read_text(encoding="utf-8")
-        write(tmp_path / "text.txt", text.replace("cat", "sat", 1))
-    else:
-        write(tmp_path / "vocab.txt", "\n".join([*WORDS, "new"]))
-    name = {"text": "text", "vocab_file": "vocabulary_sha256"}.get(change, change)
-    if change == "text":
-        name = rf"text \({text_file}\)"
-    with pytest.raises(
-        ConfigError, match=f"--output_dir=.* holds an unfinished job with another .*{name}.*--overwrite"
+    text = (tmp_path / "text.txt").read_text(encoding="utf-8")
+    of_text = rf"text \({text_file}\)"
+    for number, (name, change, flags) in enumerate(
+        (
+            ("random_seed", lambda: None, {"random_seed": 7}),
+            (of_text, lambda: make_text(tmp_path / "text.txt", 11), {}),
+            (of_text, lambda: write(tmp_path / "text.txt", text.replace("cat", "sat", 1)), {}),  # of its size
+            ("vocabulary_sha256", lambda: write(tmp_path / "vocab.txt", "\n".join([*WORDS, "new"])), {}),
+        )
     ):
-        creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", **changes))
-    creation.create_pretraining_data(
-        make_job(text_file, vocab_file, tmp_path / "out", overwrite=True, **changes)
-    )
-    creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "whole", **changes))
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+        out, whole = tmp_path / f"out{number}", tmp_path / f"whole{number}"
+        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+            patch.setattr(shard_files, "writing", lambda *_, **__: 1 / 0)
+            create(text_file, vocab_file, out, num_workers=1)
+        change()
+        message = f"--output_dir=.* holds an unfinished job with another .*{name}.*--overwrite"
+        with pytest.raises(ConfigError, match=message):
+            create(text_file, vocab_file, out, **flags)
+        create(text_file, vocab_file, out, overwrite=True, num_workers=1, **flags)
+        create(text_file, vocab_file, whole, num_workers=1, **flags)
+        assert contents(out) == contents(whole), name
+    assert not made(tmp_path / "whole0") & made(tmp_path / "whole1")
+    assert not made(tmp_path / "whole2") & made(tmp_path / "whole3")
 
 
 def test_a_finished_job_is_not_done_again(text_file, vocab_file, tmp_path, monkeypatch):
     job = make_job(text_file, vocab_file, tmp_path / "out")
-    assert not creation.is_finished(job)
     manifest = creation.create_pretraining_data(job)
     monkeypatch.setattr(shard_files, "writing", lambda *_, **__: 1 / 0)
-    assert creation.is_finished(job) and creation.create_pretraining_data(job) == manifest
+    assert creation.create_pretraining_data(job) == manifest
     shard = tmp_path / "out" / "part-00001-of-00003.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(
-        ConfigError, match="holds the files of an earlier run with other flags or input, or not all of them"
-    ):
-        creation.is_finished(job)
+    message = "holds the files of an earlier run with other flags or input, or not all of them"
+    with pytest.raises(ConfigError, match=message):
+        creation.create_pretraining_data(job)
 
 
 def test_the_manifest_counts_by_file_and_the_unknown(vocab_file, tmp_path):
     text = "The cat sat. \u4e2d\n\nThe word.\nCats.\n" * 20
     paths = [write(tmp_path / "a.txt", text), str(tmp_path / "b.txt")]
     (tmp_path / "b.txt").write_bytes(text.encode() * 2 + b"\xff\n")
-    manifest = creation.create_pretraining_data(make_job(tmp_path / "?.txt", vocab_file, tmp_path / "out"))
+    manifest = create(tmp_path / "?.txt", vocab_file, tmp_path / "out")
     size = len(text.encode())
     assert manifest["inputs"] == {
         paths[0]: {"bytes": size, "documents": 21, "sentences": 60, "undecodable_bytes": 0},
@@ -481,7 +395,7 @@ def test_a_manifest_lists_a_thousand_files_with_the_undecodable_bytes_first():
 
 
 def test_damaged_files_of_an_unfinished_job_are_made_anew(text_file, vocab_file, tmp_path, monkeypatch):
-    creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "whole"))
+    create(text_file, vocab_file, tmp_path / "whole")
     write_json = creation.jobs.write_json
 
     def fail(path, values, **options):
@@ -511,10 +425,7 @@ def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_pa
         (
             ({"input_files": "/nowhere/*"}, r"--input_files=.*/nowhere/\*"),
             ({"vocab_file": "/nowhere"}, "--vocab_file=/nowhere: No such file"),
-            (
-                {"num_shards": 31},
-                "--num_shards=31 is more than the 30 examples that 10 documents make at least",
-            ),
+            ({"num_shards": 31}, "=31 is more than the 30 examples that 10 documents make at least"),
             ({"input_files": picture}, "quickstart.png is a PNG picture, not text"),
             ({"num_workers": 0}, "--num_workers=0 is out of range"),
             ({"random_seed": -1}, "--random_seed=-1 is out of range"),
@@ -524,9 +435,7 @@ def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_pa
         )
     ):
         with pytest.raises(ConfigError, match=message):
-            creation.create_pretraining_data(
-                make_job(text_file, vocab_file, tmp_path / str(number), **changes)
-            )
+            create(text_file, vocab_file, tmp_path / str(number), **changes)
 
 
 def test_flags_that_do_not_go_together(monkeypatch):

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from official.data.records import encoding, record_formats, schema
 from official.data.records import files as record_files
 from official.data.word_pieces import vocabulary
 from official.io.errors import ConfigError
-from tests.conftest import ROOT, make_records, write_records
+from tests.conftest import make_records, write_records
 from tests.data.pretraining.test_creation import LONG, MOST, WORDS, make_text, write
 from tests.data.records.test_records import make_examples
 from tests.records import serialize_example
@@ -24,24 +22,13 @@ from tests.records import serialize_example
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Returns (folder of records, manifest) of a format."""
-    folder = tmp_path_factory.mktemp("records")
+    folder, found = tmp_path_factory.mktemp("records"), {}
     text, vocab = make_text(folder / "text.txt", 20), write(folder / "vocab.txt", "\n".join(WORDS) + "\n")
-    return {
-        kind: (
-            folder / kind,
-            creation.create_pretraining_data(
-                creation.Job(
-                    text,
-                    str(folder / kind),
-                    vocab,
-                    examples.ExampleRules(LONG, MOST, 4, remask=kind == "remask"),
-                    record_format=kind,
-                    num_shards=2,
-                )
-            ),
-        )
-        for kind in ("plain", "compact", "remask")
-    }
+    for kind in ("plain", "compact", "remask"):
+        rules = examples.ExampleRules(LONG, MOST, 4, remask=kind == "remask")
+        job = creation.Job(text, str(folder / kind), vocab, rules, record_format=kind, num_shards=2)
+        found[kind] = folder / kind, creation.create_pretraining_data(job)
+    return found
 
 
 @pytest.fixture
@@ -53,50 +40,26 @@ def paths(folder):
     return sorted(map(str, folder.glob("*.tfrecord")))
 
 
-def shown(path, count, words):
-    return "\n".join(example.text() for example in inspection.first_examples(path, count, words))
-
-
-@pytest.mark.parametrize("kind", ["plain", "compact", "remask"])
-def test_what_is_counted_is_what_the_manifest_says(made, words, kind):
-    folder, manifest = made[kind]
-    summary = inspection.summarize(paths(folder), words)
-    assert (summary.record_format, summary.max_seq_length, summary.max_predictions_per_seq) == (
-        kind,
-        LONG,
-        MOST,
-    )
-    assert (summary.records, summary.random_next, summary.predictions) == tuple(
-        manifest[name] for name in ("instances", "random_next", "masked_tokens")
-    )
-    assert {str(length): count for length, count in enumerate(summary.lengths) if count} == manifest[
-        "lengths"
-    ]
-    shares = summary.shares()
-    assert (
-        shares["masked"] + shares["kept"] + shares["replaced"] == pytest.approx(1)
-        and 0.7 < shares["masked"] < 0.9
-    )
-    assert 0 < shares["padding"] < 0.5 and 0.3 < shares["random_next"] < 0.7
+def test_what_is_counted_is_what_the_manifest_says(made, words):
+    for kind, (folder, manifest) in made.items():
+        summary = inspection.summarize(paths(folder), words)
+        sizes = (summary.record_format, summary.max_seq_length, summary.max_predictions_per_seq)
+        assert sizes == (kind, LONG, MOST)
+        counts = (summary.records, summary.random_next, summary.predictions)
+        assert counts == tuple(manifest[name] for name in ("instances", "random_next", "masked_tokens"))
+        lengths = {str(length): count for length, count in enumerate(summary.lengths) if count}
+        assert lengths == manifest["lengths"]
+        shares = summary.shares()
+        assert shares["masked"] + shares["kept"] + shares["replaced"] == pytest.approx(1)
+        assert 0.7 < shares["masked"] < 0.9 and 0.3 < shares["random_next"] < 0.7
+        assert 0 < shares["padding"] < 0.5
 
 
 def test_repetitions_are_found(made, words):
     files = paths(made["plain"][0])
-    once, twice = inspection.summarize(files, words).shares(), inspection.summarize(files * 2, words).shares()
-    assert (
-        once["repeated_records"] < 0.1
-        and twice["repeated_records"] >= 0.5
-        and twice["repeated_texts"] > once["repeated_texts"]
-    )
-
-
-def test_examples_are_shown_with_their_masks(made, words):
-    text = shown(paths(made["plain"][0])[0], 3, words)
-    assert (
-        text.count("part-00000-of-00002.tfrecord, record ") == 3
-        and text.count("[SEP]") == 6
-        and ">[MASK]}" in text
-    )
+    once, twice = (inspection.summarize(each, words).shares() for each in (files, files * 2))
+    assert once["repeated_records"] < 0.1 and twice["repeated_records"] >= 0.5
+    assert twice["repeated_texts"] > once["repeated_texts"]
 
 
 DAMAGES = {
@@ -156,50 +119,29 @@ def test_the_first_bad_record_is_named(tmp_path, monkeypatch):
             inspection.summarize([str(tmp_path / "bad")], words)
 
 
-@pytest.mark.parametrize(
-    "change, fault",
-    [
-        (
-            lambda example: dataclasses.replace(example, positions=example.positions[:, ::-1]),
-            "masked_lm_positions are not ascending",
-        ),
-        (
-            lambda example: dataclasses.replace(example, input_ids=example.input_ids + 50),
-            "feature input_ids has values from",
-        ),
-        (
-            lambda example: dataclasses.replace(example, first_lengths=example.lengths + 1),
-            "of them in the first segment",
-        ),
-    ],
-)
-def test_the_first_bad_example_of_a_block_is_named(tmp_path, change, fault):
+def test_the_first_bad_example_of_a_block_is_named(tmp_path):
     words = vocabulary.Vocabulary(tuple(map(str, range(45))) + vocabulary.SPECIAL_TOKENS, "")
-    single = [
-        record
-        for record in encoding.encode(make_examples(300), "compact")
-        for record in record_formats.READERS["compact"].split(record)
-    ]
-    assert (
-        inspection.summarize(
-            [write_records(tmp_path / "good", record_formats.READERS["compact"].join(single))], words
-        ).records
-        == 300
-    )
-    single[130] = encoding.encode(change(make_examples(1, shortest=24)), "compact")[0]
-    with pytest.raises(ConfigError, match=f"bad, record 2: example 3: .*{fault}"):
-        inspection.summarize(
-            [write_records(tmp_path / "bad", record_formats.READERS["compact"].join(single))], words
-        )
+    reader = record_formats.READERS["compact"]
+    blocks = encoding.encode(make_examples(300), "compact")
+    single = [record for block in blocks for record in reader.split(block)]
+    assert inspection.summarize([write_records(tmp_path / "good", reader.join(single))], words).records == 300
+    good = make_examples(1, shortest=24)
+    for changes, fault in (
+        ({"positions": good.positions[:, ::-1]}, "masked_lm_positions are not ascending"),
+        ({"input_ids": good.input_ids + 50}, "feature input_ids has values from"),
+        ({"first_lengths": good.lengths + 1}, "of them in the first segment"),
+    ):
+        single[130] = encoding.encode(dataclasses.replace(good, **changes), "compact")[0]
+        with pytest.raises(ConfigError, match=f"bad, record 2: example 3: .*{fault}"):
+            inspection.summarize([write_records(tmp_path / "bad", reader.join(single))], words)
 
 
 def test_a_file_that_is_cut_off_or_no_record_is_named(tmp_path):
     path = write_records(tmp_path / "cut", make_records(5, 0, schema.pretraining_schema(16, 3)))
     data = (tmp_path / "cut").read_bytes()
     (tmp_path / "cut").write_bytes(data[:-20])
-    with pytest.raises(
-        ConfigError, match="cut is truncated or damaged after record 4: record 5 cannot be read"
-    ):
+    message = "cut is truncated or damaged after record 4: record 5 cannot be read"
+    with pytest.raises(ConfigError, match=message):
         inspection.summarize([path], None)
     with pytest.raises(ConfigError, match="odd, record 1: it is no record of pre-training data"):
         inspection.summarize([write_records(tmp_path / "odd", [b"nonsense"])], None)
@@ -208,43 +150,35 @@ def test_a_file_that_is_cut_off_or_no_record_is_named(tmp_path):
         inspection.summarize([write_records(tmp_path / "foreign", [*good, b"\xff\xff\xff"])], None)
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["/nowhere/*"], "/nowhere/* matches no file."),
-        (["{folder}", "--picture=x.xyz"], "--picture=x.xyz does not end with one of .png"),
-        (["{folder}/manifest.json"], "{folder}/manifest.json holds no records, only manifest.json."),
-        (["{other}"], "{other}/manifest.json: not a JSON file"),
-    ],
-)
-def test_bad_arguments_are_named_as_they_were_given(made, tmp_path, monkeypatch, arguments, message):
+def test_bad_arguments_are_named_as_they_were_given(made, tmp_path, monkeypatch):
     folder = made["plain"][0]
     (tmp_path / "manifest.json").write_bytes(b"garbage")
     (tmp_path / "a.tfrecord").write_bytes((folder / "part-00000-of-00002.tfrecord").read_bytes())
-    names = {"folder": str(folder), "other": str(tmp_path)}
-    monkeypatch.setattr(
-        "sys.argv", ["inspect_data.py", *(argument.format(**names) for argument in arguments)]
-    )
-    with pytest.raises(ConfigError, match="^" + re.escape(message.format(**names))):
-        inspect_data.run_inspect()
+    for arguments, message in (
+        (["/nowhere/*"], "/nowhere/* matches no file."),
+        ([str(folder), "--picture=x.xyz"], "--picture=x.xyz does not end with one of .png"),
+        ([f"{folder}/manifest.json"], f"{folder}/manifest.json holds no records, only manifest.json."),
+        ([str(tmp_path)], f"{tmp_path}/manifest.json: not a JSON file"),
+    ):
+        monkeypatch.setattr("sys.argv", ["inspect_data.py", *arguments])
+        with pytest.raises(ConfigError, match="^" + re.escape(message)):
+            inspect_data.run_inspect()
 
 
-def test_the_command_line(made, tmp_path):
+def test_the_command_line(made, tmp_path, monkeypatch, capsys):
     folder, manifest = made["plain"]
-    command = [
-        sys.executable,
-        str(ROOT / "scripts" / "inspect_data.py"),
-        str(folder),
+    flags = [
         f"--picture={tmp_path}/l.png",
         f"--report={tmp_path}/r.json",
         f"--compare_to={made['compact'][0]}",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (
-        f"2 files, {manifest['instances']:,} examples" in done.stdout
-        and "largest gap between the distributions of lengths: 0.0000" in done.stdout
-    )
-    assert "record 2" in done.stdout and (tmp_path / "l.png").stat().st_size > 5000
+    monkeypatch.setattr("sys.argv", ["inspect_data.py", str(folder), "--examples=3", *flags])
+    inspect_data.run_inspect()
+    told = capsys.readouterr().out
+    assert f"2 files, {manifest['instances']:,} examples" in told
+    assert "largest gap between the distributions of lengths: 0.0000" in told
+    assert told.count("part-00000-of-00002.tfrecord, record ") == 3
+    assert told.count("[SEP]") == 6 and ">[MASK]}" in told
+    assert (tmp_path / "l.png").stat().st_size > 5000
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["records"]["shares"] == report["compare_to"]["shares"]

@@ -16,10 +16,8 @@ SIZE = 30522
 
 @pytest.fixture(scope="module")
 def words():
-    pieces = (
-        f"##{number}" if number % 3 == 0 else f"{number}"
-        for number in range(SIZE - len(vocabulary.SPECIAL_TOKENS))
-    )
+    numbers = range(SIZE - len(vocabulary.SPECIAL_TOKENS))
+    pieces = (f"##{number}" if number % 3 == 0 else f"{number}" for number in numbers)
     return vocabulary.Vocabulary((*vocabulary.SPECIAL_TOKENS, *pieces), "")
 
 
@@ -31,9 +29,8 @@ def make(words):
         lengths = make_documents()
         tokens = np.random.default_rng(0).integers(5, SIZE, len(lengths.tokens)).astype(dtype)
         documents = examples_lib.TokenizedDocuments(tokens, lengths.sentence_starts, lengths.document_starts)
-        rules = examples_lib.ExampleRules(
-            **{"max_seq_length": 64, "max_predictions_per_seq": 8, "dupe_factor": 5, **changes}
-        )
+        sizes = {"max_seq_length": 64, "max_predictions_per_seq": 8, "dupe_factor": 5}
+        rules = examples_lib.ExampleRules(**{**sizes, **changes})
         chosen = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
         plan = examples_lib.plan_pairs(documents, chosen, 0 * chosen, rules, np.random.default_rng(1))
         examples = examples_lib.build_examples(plan, documents, words, rules, np.random.default_rng(1))
@@ -42,9 +39,8 @@ def make(words):
         original[row, examples.positions[row, slot]] = examples.labels[row, slot]
         for ids, (a_start, a_length, b_start, b_length, _) in zip(original, plan):
             assert np.array_equal(ids[1 : 1 + a_length], tokens[a_start : a_start + a_length])
-            assert np.array_equal(
-                ids[2 + a_length : 2 + a_length + b_length], tokens[b_start : b_start + b_length]
-            )
+            second = ids[2 + a_length : 2 + a_length + b_length]
+            assert np.array_equal(second, tokens[b_start : b_start + b_length])
         return examples, original
 
     return build
@@ -55,38 +51,34 @@ def test_the_layout_of_an_example(make, words, dtype):
     examples, original = make(dtype)
     pad, cls, sep = map(words.id_of, ("[PAD]", "[CLS]", "[SEP]"))
     features = examples.features()
-    for ids, mask, segments, length in zip(
-        original, features["input_mask"], features["segment_ids"], examples.lengths
-    ):
+    rows = zip(original, features["input_mask"], features["segment_ids"], examples.lengths)
+    for ids, mask, segments, length in rows:
         separators = np.flatnonzero(ids == sep)
         assert ids[0] == cls and len(separators) == 2 and separators[1] == length - 1
         assert mask[:length].all() and not mask[length:].any() and (ids[length:] == pad).all()
         assert segments[: separators[0] + 1].sum() == 0 and segments.sum() == length - separators[0] - 1
     assert examples.input_ids.dtype == dtype
-    assert {name: values.shape[1] for name, values in features.items()} == {
-        name: feature.length for name, feature in schema.pretraining_schema(64, 8).items()
-    }
+    lengths = {name: feature.length for name, feature in schema.pretraining_schema(64, 8).items()}
+    assert {name: values.shape[1] for name, values in features.items()} == lengths
 
 
 def test_masks_follow_the_rules(make, words):
     examples, original = make()
     used = examples.features()["masked_lm_weights"] > 0
-    assert np.array_equal(
-        used.sum(axis=1), [min(8, max(1, round(int(length) * 0.15))) for length in examples.lengths]
-    )
+    wanted = [min(8, max(1, round(int(length) * 0.15))) for length in examples.lengths]
+    assert np.array_equal(used.sum(axis=1), wanted)
     assert (np.diff(used.astype(int), axis=1) <= 0).all()  # the unused slots come last
-    assert (
-        np.diff(np.where(used, examples.positions, 10**6), axis=1)[used[:, 1:]] > 0
-    ).all()  # ascending, hence each once
+    steps = np.diff(np.where(used, examples.positions, 10**6), axis=1)
+    assert (steps[used[:, 1:]] > 0).all()  # ascending, hence each once
     assert not examples.positions[~used].any() and not examples.labels[~used].any()
     labels = examples.labels[used]
     assert not np.isin(labels, [words.id_of(token) for token in vocabulary.SPECIAL_TOKENS]).any()
     shown = np.take_along_axis(examples.input_ids, examples.positions, axis=1)[used]
     masked, kept = shown == words.id_of("[MASK]"), shown == labels
     assert abs(masked.mean() - 0.8) < 0.015 and abs(kept.mean() - 0.1) < 0.012, used.sum()
-    assert (
-        len(np.unique(shown[~masked & ~kept])) > 0.95 * (~masked & ~kept).sum()
-    )  # random words are drawn from the whole vocabulary
+    # Random words are drawn from the whole vocabulary.
+    is_other = ~masked & ~kept
+    assert len(np.unique(shown[is_other])) > 0.95 * is_other.sum()
     assert (examples.input_ids != original).sum() == (~kept).sum()
 
 
@@ -109,13 +101,13 @@ def test_every_set_of_tokens_is_equally_likely():
     assert np.count_nonzero(counts) == 10 and np.abs(counts[counts > 0] / 6000 - 1).max() < 0.06
 
 
-@pytest.mark.parametrize("prob", [0.15, 1.0])
-def test_rows_of_few_tokens_and_many_masks(words, prob):
+def test_rows_of_few_tokens_and_many_masks(words):
     documents = make_documents(2, 4)
     plan = np.array([[0, 1, 5, 1, 0], [0, 3, 30, 20, 1], [1, 10, 40, 2, 0]], np.int32)
-    rules = examples_lib.ExampleRules(max_seq_length=32, max_predictions_per_seq=20, masked_lm_prob=prob)
-    examples = examples_lib.build_examples(plan, documents, words, rules, np.random.default_rng(0))
-    assert examples.predictions.tolist() == ([1, 4, 2] if prob == 0.15 else [2, 20, 12])
+    for prob, predictions in ((0.15, [1, 4, 2]), (1.0, [2, 20, 12])):
+        rules = examples_lib.ExampleRules(max_seq_length=32, max_predictions_per_seq=20, masked_lm_prob=prob)
+        examples = examples_lib.build_examples(plan, documents, words, rules, np.random.default_rng(0))
+        assert examples.predictions.tolist() == predictions
 
 
 def test_whole_words_are_masked_or_not(make, words):

@@ -18,19 +18,15 @@ from tests import reference_pretraining
 def make_documents(num_documents=40, sentences=30, seed=0) -> examples.TokenizedDocuments:
     """Returns documents whose token number d * 1000 + n says: document d, n-th token."""
     lengths = np.random.default_rng(seed).integers(1, 25, size=(num_documents, sentences))
-    tokens = np.concatenate(
-        [1000 * document + np.arange(total) for document, total in enumerate(lengths.sum(axis=1))]
-    )
-    return examples.from_sentences(
-        tokens.astype(np.int32), lengths.ravel(), np.repeat(np.arange(num_documents), sentences)
-    )
+    numbers = [1000 * document + np.arange(total) for document, total in enumerate(lengths.sum(axis=1))]
+    owners = np.repeat(np.arange(num_documents), sentences)
+    return examples.from_sentences(np.concatenate(numbers).astype(np.int32), lengths.ravel(), owners)
 
 
 def as_lists(documents: examples.TokenizedDocuments) -> list[list[list[int]]]:
     sentences = [part.tolist() for part in np.split(documents.tokens, documents.sentence_starts[1:-1])]
-    return [
-        sentences[first:end] for first, end in zip(documents.document_starts, documents.document_starts[1:])
-    ]
+    starts = documents.document_starts
+    return [sentences[first:end] for first, end in zip(starts, starts[1:])]
 
 
 def make_plan(documents, seed=1, **rules):
@@ -53,9 +49,8 @@ def test_truncation_equals_removing_token_by_token(a, b, most):
 
 def test_the_second_segment_follows_the_first_or_comes_from_another_document():
     documents = make_documents()
-    a_start, a_length, b_start, b_length, is_random = make_plan(
-        documents, max_seq_length=64, dupe_factor=5, short_seq_prob=0.2
-    ).T
+    plan = make_plan(documents, max_seq_length=64, dupe_factor=5, short_seq_prob=0.2)
+    a_start, a_length, b_start, b_length, is_random = plan.T
     assert (a_length >= 1).all() and (b_length >= 1).all() and (a_length + b_length <= 61).all()
     a_document, b_document = documents.tokens[a_start] // 1000, documents.tokens[b_start] // 1000
     assert (documents.tokens[a_start + a_length - 1] // 1000 == a_document).all()
@@ -74,71 +69,53 @@ def test_pairs_are_distributed_as_those_of_the_sequential_rules(
     monkeypatch.setattr(examples, "_FEW_LANES", one_by_one)
     documents = make_documents(num_documents=60, sentences=40)
     plan = make_plan(documents, max_seq_length=length, dupe_factor=40, short_seq_prob=short_seq_prob)
-    expected = reference_pretraining.make_pairs(
-        as_lists(documents), length, 40, short_seq_prob, random.Random(0)
-    )
-    a_length, b_length, is_random = (
-        plan[:, examples.A_LENGTH],
-        plan[:, examples.B_LENGTH],
-        plan[:, examples.IS_RANDOM],
-    )
+    rng = random.Random(0)
+    expected = reference_pretraining.make_pairs(as_lists(documents), length, 40, short_seq_prob, rng)
+    _, a_length, _, b_length, is_random = plan.T
     reference = np.array([(len(a), len(b), r) for a, b, r in expected])
     assert abs(len(plan) / len(expected) - 1) < 0.02
     assert abs(is_random.mean() - reference[:, 2].mean()) < 4 * np.sqrt(0.5 / len(plan))
-    for ours, theirs in (
-        (a_length, reference[:, 0]),
-        (b_length, reference[:, 1]),
-        (a_length + b_length, reference[:, 0] + reference[:, 1]),
-    ):
-        assert (
-            largest_gap(ours, theirs) < 1.63 * np.sqrt(2 / len(plan)) + 0.005
-        )  # Kolmogorov and Smirnov, 1 %; pairs of a document are not independent
-    used = [
-        np.bincount(documents.tokens[plan[:, examples.B_START]] // 1000),
-        np.bincount([b[0] // 1000 for _, b, _ in expected]),
-    ]
-    assert (
-        np.corrcoef(used)[0, 1] > 0.5 or np.ptp(used[0]) < used[0].mean()
-    )  # every document gives its share of second segments
+    # Kolmogorov and Smirnov, 1 %; pairs of a document are not independent.
+    limit = 1.63 * np.sqrt(2 / len(plan)) + 0.005
+    for ours, theirs in ((a_length, reference[:, 0]), (b_length, reference[:, 1])):
+        assert largest_gap(ours, theirs) < limit
+    assert largest_gap(a_length + b_length, reference[:, 0] + reference[:, 1]) < limit
+    ours = np.bincount(documents.tokens[plan[:, examples.B_START]] // 1000)
+    theirs = np.bincount([b[0] // 1000 for _, b, _ in expected])
+    # Every document gives its share of second segments.
+    assert np.corrcoef(ours, theirs)[0, 1] > 0.5 or np.ptp(ours) < ours.mean()
 
 
 def largest_gap(a, b) -> float:
     values = np.arange(max(a.max(), b.max()) + 1)
-    return np.abs(
-        np.searchsorted(np.sort(a), values, "right") / len(a)
-        - np.searchsorted(np.sort(b), values, "right") / len(b)
-    ).max()
+    shares = [np.searchsorted(np.sort(each), values, "right") / len(each) for each in (a, b)]
+    return np.abs(shares[0] - shares[1]).max()
 
 
 def test_every_token_is_used_and_unused_segments_are_put_back():
-    plan = make_plan(
-        make_documents(num_documents=2, sentences=200), max_seq_length=512, dupe_factor=1, short_seq_prob=0.0
-    )
+    documents = make_documents(num_documents=2, sentences=200)
+    plan = make_plan(documents, max_seq_length=512, dupe_factor=1, short_seq_prob=0.0)
     plan = plan[np.argsort(plan[:, examples.A_START])]
     position = 0
     for a_start, a_length, b_start, b_length, is_random in plan:
         assert position <= a_start <= position + 24 + 12 * is_random or a_start // 1000 != position // 1000
-        position = (
-            a_start + a_length if is_random else b_start + b_length
-        )  # nothing but what truncation cuts off is lost
+        # Nothing but what truncation cuts off is lost.
+        position = a_start + a_length if is_random else b_start + b_length
 
 
 def test_duplicates_differ_and_the_seed_decides():
     documents = make_documents()
     once, twice = make_plan(documents, dupe_factor=1), make_plan(documents, dupe_factor=2)
     assert len(twice) > 1.8 * len(once) and len(np.unique(twice, axis=0)) > 1.8 * len(once)
-    assert np.array_equal(once, make_plan(documents, dupe_factor=1)) and not np.array_equal(
-        once[:50], make_plan(documents, 2, dupe_factor=1)[:50]
-    )
+    assert np.array_equal(once, make_plan(documents, dupe_factor=1))
+    assert not np.array_equal(once[:50], make_plan(documents, 2, dupe_factor=1)[:50])
 
 
-@pytest.mark.parametrize(
-    "name, value",
-    [("max_seq_length", 4), ("max_predictions_per_seq", 129), ("dupe_factor", 0), ("masked_lm_prob", 1.5)],
-)
-def test_rules_out_of_range_are_errors_that_name_the_flag(name, value):
-    with pytest.raises(ConfigError, match=f"--{name}={value} is out of range. Allowed: "):
-        examples.ExampleRules(**{name: value})
+def test_rules_out_of_range_are_errors_that_name_the_flag():
+    values = {"max_seq_length": 4, "max_predictions_per_seq": 129, "dupe_factor": 0, "masked_lm_prob": 1.5}
+    for name, value in values.items():
+        with pytest.raises(ConfigError, match=f"--{name}={value} is out of range. Allowed: "):
+            examples.ExampleRules(**{name: value})
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -146,29 +123,18 @@ def test_rules_out_of_range_are_errors_that_name_the_flag(name, value):
 
 
 def test_what_has_no_token_is_left_out():
-    documents = examples.from_sentences(
-        np.arange(7, dtype=np.uint16), np.array([4, 0, 1, 0, 0, 2]), np.array([0, 0, 0, 1, 1, 2])
-    )
-    assert documents.sentence_starts.tolist() == [0, 4, 5, 7] and documents.document_starts.tolist() == [
-        0,
-        2,
-        3,
-    ]
+    lengths, owners = np.array([4, 0, 1, 0, 0, 2]), np.array([0, 0, 0, 1, 1, 2])
+    documents = examples.from_sentences(np.arange(7, dtype=np.uint16), lengths, owners)
+    assert documents.sentence_starts.tolist() == [0, 4, 5, 7]
+    assert documents.document_starts.tolist() == [0, 2, 3]
 
 
-def same(a: examples.TokenizedDocuments, b: examples.TokenizedDocuments) -> bool:
-    return as_lists(a) == as_lists(b)
+KEYS = st.sampled_from([0, 1, 7, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
 
 
 @pytest.mark.parametrize("kind", [np.uint16, np.int32])
 @settings(max_examples=20, deadline=None)
-@given(
-    st.lists(
-        st.sampled_from([0, 1, 7, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1), min_size=3, max_size=30
-    ),
-    st.integers(1, 5),
-    st.sampled_from([1, 100, 1 << 20]),
-)
+@given(st.lists(KEYS, min_size=3, max_size=30), st.integers(1, 5), st.sampled_from([1, 100, 1 << 20]))
 def test_the_pools_of_all_files_hold_every_document_once(
     tmp_path_factory, kind, keys, num_pools, chunk_bytes
 ):
@@ -185,20 +151,19 @@ def test_the_pools_of_all_files_hold_every_document_once(
             rounds.write_block(paths[-1], whole.take(own).sorted())
     bounds = [number * 2**64 // num_pools for number in range(num_pools + 1)]
     pools = [rounds.read_range(paths, *bound) for bound in zip(bounds, bounds[1:])]
-    assert [pool.documents.num_documents for pool in pools] == [
-        sum(a <= int(key) < b for key in keys) for a, b in zip(bounds, bounds[1:])
-    ]
+    wanted = [sum(a <= int(key) < b for key in keys) for a, b in zip(bounds, bounds[1:])]
+    assert [pool.documents.num_documents for pool in pools] == wanted
     found, expected = rounds.concatenate(pools), whole.sorted()
-    assert same(found.documents, expected.documents) and found.documents.tokens.dtype == kind
+    assert as_lists(found.documents) == as_lists(expected.documents)
+    assert found.documents.tokens.dtype == kind
     assert np.array_equal(found.keys, np.sort(keys)) and np.array_equal(found.sources, expected.sources)
 
 
 def test_a_damaged_file_of_documents_is_named(tmp_path):
     path = tmp_path / "0.docs"
     documents = make_documents(num_documents=9, sentences=4)
-    rounds.write_block(
-        str(path), rounds.Sample(documents, np.arange(9, dtype=np.uint64), np.zeros(9, np.uint8))
-    )
+    sample = rounds.Sample(documents, np.arange(9, dtype=np.uint64), np.zeros(9, np.uint8))
+    rounds.write_block(str(path), sample)
     whole = path.read_bytes()
     for damaged in (b"", whole[:20], whole[:40], whole[:-100], b"x" + whole[1:]):
         path.write_bytes(damaged)

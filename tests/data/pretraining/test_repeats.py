@@ -19,8 +19,9 @@ def counted(parts, most_kept=64) -> Repeats:
     return repeats
 
 
-def state(repeats: Repeats) -> dict:
-    return {name: array.tolist() for name, array in repeats.to_arrays().items()}
+def state(repeats: Repeats) -> list:
+    repeats.share()  # takes in what waits
+    return [repeats.total, repeats._halvings, repeats._values.tolist(), repeats._counts.tolist()]
 
 
 def test_few_values_are_counted_exactly():
@@ -36,7 +37,7 @@ def test_parts_add_up_to_the_whole_in_any_order(parts, random):
     random.shuffle(cut)
     total = Repeats(32)
     for part in cut:
-        total.merge(Repeats.from_arrays(part.to_arrays()))
+        total.merge(part)
     assert state(total) == state(whole) and total.share() == whole.share()
 
 
@@ -62,13 +63,7 @@ def test_an_estimate_is_as_near_as_it_says(make, seed):
     repeats = Repeats(2048)
     for part in np.array_split(hashes(values), 30):
         repeats.add(part)
-        assert sum(map(len, repeats.to_arrays().values())) < 2 * 2048 + 4
+        assert len(state(repeats)[2]) <= 2048
     share = repeats.share()
     assert not share.exact and share.error < 0.03
     assert abs(share.value - true) <= 4 * share.error + 1e-9
-
-
-def test_values_are_mixed_one_to_one_and_evenly():
-    values = mixed(np.arange(4096, dtype=np.uint64))
-    assert len(np.unique(values)) == 4096
-    assert abs(np.mean(values < np.uint64(2**63)) - 0.5) < 0.05

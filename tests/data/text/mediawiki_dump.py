@@ -65,15 +65,8 @@ def page(title: str, text: str, number: int, ns: int = 0, redirect: str = "", mo
     """Returns the XML of a page."""
     target = f'    <redirect title="{redirect}" />\n' if redirect else ""
     escaped = html.escape(text).replace("&#x27;", "'")
-    return _PAGE.format(
-        title=html.escape(title),
-        ns=ns,
-        number=number,
-        redirect=target,
-        model=model,
-        size=len(text.encode()),
-        text=escaped,
-    )
+    values = {"title": html.escape(title), "redirect": target, "text": escaped, "size": len(text.encode())}
+    return _PAGE.format(ns=ns, number=number, model=model, **values)
 
 
 def make_dump(articles: int, filler: int = 0) -> str:
@@ -87,9 +80,10 @@ def make_dump(articles: int, filler: int = 0) -> str:
     for number in range(articles):
         title, word = f"Thing & {words[number % 8]}: {number}", words[number * 3 % 8]
         text = _ARTICLE.format(title=title, word=word, year=1900 + number)
-        text += "\n" + " ".join(
+        more = (
             f"Sentence {n} of {number} says {words[(n + number) % 8]} & {n * number}." for n in range(filler)
         )
+        text += "\n" + " ".join(more)
         kind = number % 10
         if kind == 3:
             pages.append(page(title, f"#REDIRECT [[{word}]]", number, redirect=word))

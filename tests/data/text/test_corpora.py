@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from official.cli import text as text_lib
-from official.data.text import documents, preparation, text_files
+from official.data.text import preparation, text_files
 from official.data.text.documents import ReadCounts, read_documents, read_splits
 from official.io.errors import ConfigError
 from tests.data.text.test_bzip2_blocks import read_parts
@@ -29,21 +29,17 @@ def read(path, field):
 # JSON
 
 
-@pytest.mark.parametrize(
-    "field, make",
-    [
+def test_the_field_with_the_text_is_given(tmp_path):
+    for field, make in (
         ("content", lambda text: {"id": 1, "content": text}),
         ("a.b", lambda text: {"text": "other", "a": {"b": text}}),
         ("a.b", lambda text: {"a.b": text, "a": 3}),
         ("a.b.c", lambda text: {"a": {"b": {"c": text}}, "b": "x"}),
-    ],
-)
-@pytest.mark.parametrize("is_array", [False, True])
-def test_the_field_with_the_text_is_given(tmp_path, field, make, is_array):
-    pages = list(map(make, TEXTS))
-    text = json.dumps(pages) if is_array else "\n".join(map(json.dumps, pages))
-    found, counts = read(write(tmp_path / "a.json", text), field)
-    assert found == SENTENCES and counts.skipped_lines == 0
+    ):
+        pages = list(map(make, TEXTS))
+        for text in (json.dumps(pages), "\n".join(map(json.dumps, pages))):
+            found, counts = read(write(tmp_path / "a.json", text), field)
+            assert found == SENTENCES and counts.skipped_lines == 0
 
 
 def test_a_field_that_is_not_there_is_an_error_that_names_those_that_are(tmp_path):
@@ -61,16 +57,13 @@ def test_a_field_that_is_not_there_is_an_error_that_names_those_that_are(tmp_pat
     assert read(path, "raw.content")[0] == [["Text."]]
 
 
-def test_an_array_without_the_field_is_an_error(tmp_path):
+def test_an_array_needs_the_field_and_lines_without_it_among_others_are_skipped(tmp_path):
     path = write(tmp_path / "a.json", json.dumps([{"content": "x", "n": 1}] * 3))
     with pytest.raises(ConfigError, match="a.json has no field --text_field=text. Fields with text: content"):
         read(path, "text")
-
-
-def test_lines_without_the_field_among_others_are_skipped(tmp_path):
-    path = write(tmp_path / "a.jsonl", '{"x": 1}\n{"text": "One."}\n{"text": null}\n[1]\n')
-    assert read(path, "text")[0] == [["One."]] and read(path, "text")[1].skipped_lines == 3
-    assert documents.page_of(["text"], "text") is None
+    path = write(tmp_path / "a.jsonl", '{"x": 1}\n{"text": "One."}\n{"text": null}\n[1]\n["text"]\n')
+    found, counts = read(path, "text")
+    assert found == [["One."]] and counts.skipped_lines == 4
 
 
 def test_preparation_and_vocabularies_take_the_field(tmp_path):
@@ -118,21 +111,12 @@ def test_damaged_zstd_is_an_error(tmp_path):
 
 def test_zstd_with_a_long_window_is_read(tmp_path):
     zstd = zstd_of()
-    options = {
-        zstd.CompressionParameter.window_log: 28,
-        zstd.CompressionParameter.enable_long_distance_matching: 1,
-    }
+    names = zstd.CompressionParameter
+    options = {names.window_log: 28, names.enable_long_distance_matching: 1}
     packed = io.BytesIO()
     with zstd.ZstdFile(packed, "w", options=options) as file:
         file.write(b"A line of text.\n\n")
     assert read(write(tmp_path / "a.zst", packed.getvalue()), "text")[0] == [["A line of text."]]
-
-
-def test_zstd_without_its_package_says_what_to_install(tmp_path, monkeypatch):
-    for name in ("backports", "backports.zstd"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigError, match=r"pip install '\.\[zstd\]'"):
-        read(write(tmp_path / "a.zst", b"\x28\xb5\x2f\xfd rest"), "text")
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -175,9 +159,8 @@ def test_a_column_that_is_not_there_is_an_error_that_names_those_that_are(tmp_pa
     when = [datetime.datetime(2024, 1, 1)]
     path = write_parquet(tmp_path / "a", {"content": ["x"], "meta": [{"title": "T", "n": 1}], "when": when})
     for field, what in (("text", "no column"), ("when", "no text, but timestamp.*, in the column")):
-        with pytest.raises(
-            ConfigError, match=f"/a has {what} --text_field={field}. .*: content, meta.title.$"
-        ):
+        message = f"/a has {what} --text_field={field}. .*: content, meta.title.$"
+        with pytest.raises(ConfigError, match=message):
             read(path, field)
 
 
@@ -201,7 +184,12 @@ def test_parquet_of_a_store_is_read_alike(tmp_path):
     assert len(plan_splits(["ram://a.parquet"], 40)) == 8
 
 
-def test_parquet_without_its_package_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ConfigError, match=r"a is a Parquet file, .*pip install '\.\[parquet\]'"):
-        read(write(tmp_path / "a", b"PAR1 and more"), "text")
+def test_what_a_missing_package_would_read_says_what_to_install(tmp_path, monkeypatch):
+    for names, content, message in (
+        (("backports", "backports.zstd"), b"\x28\xb5\x2f\xfd rest", r"pip install '\.\[zstd\]'"),
+        (("pyarrow",), b"PAR1 and more", r"a is a Parquet file, .*pip install '\.\[parquet\]'"),
+    ):
+        for name in names:
+            monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(ConfigError, match=message):
+            read(write(tmp_path / "a", content), "text")

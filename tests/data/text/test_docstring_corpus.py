@@ -67,19 +67,32 @@ def test_repetitions_are_dropped_before_the_split_and_text_of_the_training_set_f
         tmp_path, "made_for_the_test", {"__init__": [], **fresh, **copies, **again, "broken": ['"""(']}
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    counts = docstring_corpus.CorpusCounts()
-    train, evaluation = docstring_corpus.build_corpus(["made_for_the_test"], 0.2, counts)
-    assert (counts.repeated_documents, counts.unparsable_modules, counts.short_documents) == (144, 1, 145)
+    train, evaluation, counts = made = docstring_corpus.build_corpus(["made_for_the_test"], 0.2)
+    assert [counts[f"{name}s"] for name in ("repeated_document", "unparsable_module", "short_document")] == [
+        144,
+        1,
+        145,
+    ]
     sentences = [sentence for document in train + evaluation for sentence in document]
     assert len(sentences) == len(set(sentences)) and 5 < len(evaluation) < 60
-    assert len(train) + len(evaluation) == 144 and (train, evaluation) == docstring_corpus.build_corpus(
-        ["made_for_the_test"], 0.2, docstring_corpus.CorpusCounts()
+    assert len(train) + len(evaluation) == 144
+    assert made == docstring_corpus.build_corpus(["made_for_the_test"], 0.2)
+
+
+def test_evaluation_sentences_that_share_a_run_of_words_with_the_training_text_are_dropped(
+    tmp_path, monkeypatch
+):
+    shared = "and so the very same words come again in many of the texts"
+    names = "one two three four five six seven eight nine ten eleven twelve".split()
+    modules = {"__init__": []} | {
+        name: [f"This text is {name} {part}." for part in ("alone", "here", "now")]
+        + [f"Here {name} says {shared}."]
+        for name in names
+    }
+    make_package(tmp_path, "made_to_share", modules)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    train, evaluation, counts = docstring_corpus.build_corpus(["made_to_share"], 0.3)
+    assert train and evaluation and counts["shared_with_training"] == len(evaluation)
+    assert all(len(document) == 4 for document in train) and all(
+        len(document) == 3 for document in evaluation
     )
-
-
-def test_evaluation_sentences_that_share_a_run_of_words_with_the_training_text_are_dropped():
-    shared = "a b c d e f g h i j k l m n o p q r s t u v w x y z".replace(" ", "x ")
-    counts = docstring_corpus.CorpusCounts()
-    evaluation = [["Some words here.", "Others there.", "More of them.", f"Then {shared[9:40]} end."]]
-    kept = docstring_corpus._without_shared_runs(evaluation, [[f"It is {shared}."]], counts)
-    assert kept == [evaluation[0][:3]] and counts.shared_with_training == 1

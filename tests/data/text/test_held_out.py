@@ -27,15 +27,10 @@ def plain(document) -> str:
 def held_out_of(folder, splitting="auto", workers=1) -> set[str]:
     """Returns the documents that `bert data prepare` holds out, without white space."""
     out = folder.parent / f"{folder.name}-{splitting}-{workers}"
-    preparation.prepare(
-        preparation.Job(
-            str(folder), str(out), SHARE, min_sentences=1, sentence_splitting=splitting, num_workers=workers
-        )
-    )
+    flags = {"min_sentences": 1, "sentence_splitting": splitting, "num_workers": workers}
+    preparation.prepare(preparation.Job(str(folder), str(out), SHARE, **flags))
     paths = sorted(map(str, (out / "eval").iterdir()))
-    return {
-        plain(document) for document in documents.read_documents(paths, read_counts.ReadCounts(), "never")
-    }
+    return set(map(plain, documents.read_documents(paths, read_counts.ReadCounts(), "never")))
 
 
 def write_files(folder, contents: dict[str, bytes]):
@@ -98,11 +93,8 @@ def test_records_are_made_of_one_side_whatever_the_vocabulary(tmp_path):
 
 @given(st.lists(st.lists(st.text("ab. \u00e9", min_size=1, max_size=5), max_size=3), max_size=6))
 def test_blocks_of_lines_are_taken_apart_into_documents(made):
-    lines = sentences.Lines(
-        "".join(f"{sentence}\n" for document in made for sentence in document).encode(),
-        samples.np.array([len(document) for document in made], int),
-    )
     expected = ["".join(f"{sentence}\n" for sentence in document).encode() for document in made]
+    lines = sentences.Lines(b"".join(expected), samples.np.array([len(document) for document in made], int))
     assert samples.document_texts(lines) == expected
     counts: collections.Counter = collections.Counter()
     parts = [list(samples.of_split(iter([lines]), side, 0.5, counts)) for side in samples.SPLITS]
@@ -111,20 +103,13 @@ def test_blocks_of_lines_are_taken_apart_into_documents(made):
     assert counts["other_side_documents"] == sum(map(bool, made))
 
 
-@pytest.mark.parametrize(
-    "side, share, message",
-    [
+def test_a_side_needs_a_share_and_documents(tmp_path):
+    for side, share, message in (
         ("train", None, "--side needs --eval_share"),
         (None, 0.1, "--eval_share needs --side"),
         ("both", 0.1, "--side=both is unknown. Allowed: train, eval"),
         ("eval", 1.5, "--eval_share=1.5 is out of range"),
-    ],
-)
-def test_a_side_needs_a_share(tmp_path, side, share, message):
-    with pytest.raises(ConfigError, match=message):
-        creation.create_pretraining_data(make_job(tmp_path, WORDS, side=side, eval_share=share))
-
-
-def test_an_empty_side_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="hold 0 documents with text on --side=eval of --eval_share=1e-09"):
-        creation.create_pretraining_data(make_job(tmp_path, WORDS, side="eval", eval_share=1e-9))
+        ("eval", 1e-9, "hold 0 documents with text on --side=eval of --eval_share=1e-09"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            creation.create_pretraining_data(make_job(tmp_path, WORDS, side=side, eval_share=share))

@@ -26,35 +26,20 @@ def test_own_text_becomes_records_to_train_and_to_evaluate(tmp_path):
         ]
         (tmp_path / "text" / f"{number}.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     run(tmp_path, "prepare_text.py", "--input_files=text/*.txt", "--output_dir=prepared", "--eval_share=0.2")
-    run(
-        tmp_path,
-        "build_vocab.py",
-        "--input_files=prepared/train",
-        "--output_file=vocab.txt",
-        "--vocab_size=200",
-    )
+    words = ["--input_files=prepared/train", "--output_file=vocab.txt", "--vocab_size=200"]
+    run(tmp_path, "build_vocab.py", *words)
     manifests = {}
     for side in ("train", "eval"):
-        command = [
-            "create_pretraining_data.py",
-            f"--input_files=prepared/{side}",
-            f"--output_dir=records/{side}",
-            "--vocab_file=vocab.txt",
-            "--max_seq_length=32",
-            "--max_predictions_per_seq=5",
-            "--dupe_factor=1",
-        ]
+        files = [f"--input_files=prepared/{side}", f"--output_dir=records/{side}", "--vocab_file=vocab.txt"]
+        rules = ["--max_seq_length=32", "--max_predictions_per_seq=5", "--dupe_factor=1"]
+        command = ["create_pretraining_data.py", *files, *rules]
         made = run(tmp_path, *command)
-        manifests[side] = json.loads(
-            (tmp_path / "records" / side / "manifest.json").read_text(encoding="utf-8")
-        )
+        manifests[side] = json.loads((tmp_path / "records" / side / "manifest.json").read_text())
         counted, card = made.splitlines()
         assert counted.endswith("% of them [UNK].") and card == f"data card: records/{side}/report.html"
         again = run(tmp_path, *command)
         assert again == f"All of this is done already in records/{side}; nothing is written.\n{counted}\n"
-    assert (
-        manifests["train"]["documents"] + manifests["eval"]["documents"] == 240
-        and 20 < manifests["eval"]["documents"] < 80
-    )
-    inspected = run(tmp_path, "inspect_data.py", "records/train/*", "--examples=0")
+    documents = {side: manifest["documents"] for side, manifest in manifests.items()}
+    assert sum(documents.values()) == 240 and 20 < documents["eval"] < 80
+    inspected = run(tmp_path, "inspect_data.py", "records/train", "--examples=0")
     assert f"8 files, {manifests['train']['instances']:,} examples" in inspected

@@ -29,10 +29,7 @@ def npz() -> bytes:
 
 
 NOT_TEXT = {
-    "random": (
-        random.Random(1).randbytes(1 << 17),
-        "holds NUL bytes: it is binary, not text. Leave it out of --input_files",
-    ),
+    "random": (random.Random(1).randbytes(1 << 17), "holds NUL bytes: it is binary, not text. Leave it out"),
     "png": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a PNG picture, not text. Leave it out of --input_files"),
     "npz": (npz(), "is a zip archive. Allowed: text"),
     "npy": (b"\x93NUMPY\1\0", "is a NumPy array"),
@@ -41,19 +38,12 @@ NOT_TEXT = {
     "late zero": (TEXT.encode() * 100 + b"A\0b.\n", "holds NUL bytes behind its beginning"),
     "utf-16": (
         TEXT.encode("utf-16"),
-        r"is UTF-16 text \(by its byte order mark\). Convert it to UTF-8 \(iconv -f UTF-16 -t UTF-8\)",
+        r"is UTF-16 text \(by its byte order mark\). .*iconv -f UTF-16 -t UTF-8",
     ),
-    "utf-16-le": (
-        TEXT.encode("utf-16-le"),
-        r"is UTF-16LE text \(every second byte is NUL\). .*iconv -f UTF-16LE",
-    ),
+    "utf-16-le": (TEXT.encode("utf-16-le"), r"is UTF-16LE text \(every second byte is NUL\). .*-f UTF-16LE"),
     "utf-16-be": (TEXT.encode("utf-16-be"), r"is UTF-16BE text .*iconv -f UTF-16BE"),
     "utf-32": (TEXT.encode("utf-32"), "is UTF-32 text"),
-    "latin-1": (
-        TEXT.encode("latin-1"),
-        r"is not UTF-8 text: 100 of [0-9,]+ bytes cannot be decoded; it may be Latin-1 .*"
-        r"iconv -f WINDOWS-1252",
-    ),
+    "latin-1": (TEXT.encode("latin-1"), "is not UTF-8 text: 100 of [0-9,]+ bytes .*iconv -f WINDOWS-1252"),
 }
 
 
@@ -79,24 +69,21 @@ def test_identifying_files_refuses_what_is_not_text_before_any_work(tmp_path):
             text_files.identify([write(tmp_path / "file.x", NOT_TEXT[kind][0])])
 
 
-@pytest.mark.parametrize("size", [1000, 1 << 20])
-def test_identities_tell_other_content_of_the_same_size(tmp_path, size):
+def test_identities_tell_other_content_of_the_same_size(tmp_path):
     path = tmp_path / "a"
-    write(path, "x" * size)
-    os.utime(path, ns=(5, 5))
-    seen = {text_files.identify([str(path)])[str(path)]}
-    for place in (0, size // 2 + 5, size - 1):
-        content = bytearray(b"x" * size)
-        content[place] = ord("y")
+    for size in (1000, 1 << 20):
+        seen, content = set(), bytearray(b"x" * size)
+        for place in (None, 0, size // 2 + 5, size - 1):
+            content = bytearray(b"x" * size)
+            if place is not None:
+                content[place] = ord("y")
+            write(path, bytes(content))
+            os.utime(path, ns=(5, 5))
+            seen.add(text_files.identify([str(path)])[str(path)])
+        assert len(seen) == 4
+        content[size // 4] = ord("z")  # in none of the samples of a large file: the time of the change tells
         write(path, bytes(content))
-        os.utime(path, ns=(5, 5))
-        seen.add(text_files.identify([str(path)])[str(path)])
-    assert len(seen) == 4
-    content[size // 4] = ord(
-        "z"
-    )  # of a large file this is in none of the samples: the time of the change tells
-    write(path, bytes(content))
-    assert text_files.identify([str(path)])[str(path)] not in seen
+        assert text_files.identify([str(path)])[str(path)] not in seen
 
 
 def test_a_small_file_that_was_touched_is_the_same(tmp_path):
@@ -110,17 +97,13 @@ def test_a_small_file_that_was_touched_is_the_same(tmp_path):
 # Carriage returns
 
 
-def test_lines_that_end_in_carriage_returns_are_lines(tmp_path):
+def test_lines_end_in_carriage_returns_where_there_is_no_line_feed(tmp_path):
     text = "He came. He left.\nOn.\n\nA dog.\nA cat.\n"
     expected = read(write(tmp_path / "a", text))[0]
     assert read(write(tmp_path / "b", text.replace("\n", "\r")))[0] == expected
     assert read(write(tmp_path / "c", gzip.compress(text.replace("\n", "\r").encode())))[0] == expected
-
-
-def test_a_carriage_return_among_line_feeds_ends_no_line(tmp_path):
-    assert read(write(tmp_path / "a", "One\rstill one.\nTwo.\n"), splitting="never")[0] == [
-        ["One\rstill one.", "Two."]
-    ]
+    documents = read(write(tmp_path / "a", "One\rstill one.\nTwo.\n"), splitting="never")[0]
+    assert documents == [["One\rstill one.", "Two."]]
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -134,26 +117,20 @@ PAGES = [
 READ = [["Mr. Smith came.", "He left."], ["Na\u00efve \U0001f600."], ['Only "text".', "More."]]
 
 
-@pytest.mark.parametrize(
-    "dump",
-    [
+def test_an_array_of_objects_and_texts_is_read_like_json_lines(tmp_path, monkeypatch):
+    for dump in (
         json.dumps,
         lambda value: json.dumps(value, indent=2, ensure_ascii=False),
         lambda value: "\ufeff\n " + json.dumps(value, separators=(",", ":")) + "\n",
-    ],
-)
-@pytest.mark.parametrize("chunk", [7, 1 << 20])
-def test_an_array_of_objects_and_texts_is_read_like_json_lines(tmp_path, dump, chunk, monkeypatch):
-    monkeypatch.setattr(documents_lib, "_CHUNK_BYTES", chunk)
-    path = write(tmp_path / "a.json", dump([*PAGES, 3.25, None, {"title": "no text"}]))
-    documents, counts = read(path)
-    assert (
-        documents == READ
-        and counts.skipped_lines == 3
-        and counts.text_bytes == counts.bytes == os.path.getsize(path)
-    )
-    assert read(write(tmp_path / "b.json", dump([PAGES[2]])))[0] == READ[2:]
-    assert plan_splits([path], 10) == [text_files.Split(path)]
+    ):
+        path = write(tmp_path / "a.json", dump([*PAGES, 3.25, None, {"title": "no text"}]))
+        for chunk in (7, 1 << 20):
+            monkeypatch.setattr(documents_lib, "_CHUNK_BYTES", chunk)
+            documents, counts = read(path)
+            assert documents == READ and counts.skipped_lines == 3
+            assert counts.text_bytes == counts.bytes == os.path.getsize(path)
+        assert read(write(tmp_path / "b.json", dump([PAGES[2]])))[0] == READ[2:]
+        assert plan_splits([path], 10) == [text_files.Split(path)]
 
 
 def test_what_is_no_array_of_documents(tmp_path):

@@ -19,40 +19,21 @@ from unittest import mock
 from tests.graphcore.ipu_fake import application, machine, pipelining, queues, replicas, strategy
 
 PACKAGE = "tensorflow.python.ipu"
-# Module of the package -> names in it.
-CONTENTS: dict[str, dict[str, Any]] = {
-    "config": {
-        each.__name__: each
-        for each in (
-            machine.IPUConfig,
-            machine.DeviceConnectionType,
-            machine.SchedulingAlgorithm,
-            machine.StochasticRoundingBehaviour,
-        )
-    },
-    "utils": {"reset_ipu_seed": machine.reset_ipu_seed},
-    "ipu_strategy": {"IPUStrategyV1": strategy.IPUStrategyV1},
-    "ipu_infeed_queue": {"IPUInfeedQueue": queues.IPUInfeedQueue},
-    "ipu_outfeed_queue": {"IPUOutfeedQueue": queues.IPUOutfeedQueue},
-    "gradient_accumulation": {"GradientAccumulationReductionMethod": pipelining.Reduction},
-    "pipelining_ops": {
-        each.__name__: each
-        for each in (
-            pipelining.PipelineSchedule,
-            pipelining.RecomputationMode,
-            pipelining.PipelineStageOptions,
-            pipelining.OptimizerFunctionOutput,
-            pipelining.pipeline,
-        )
-    },
-    "cross_replica_ops": {"cross_replica_sum": replicas.cross_replica_sum},
-    "application_compile_op": {
-        "experimental_application_compile_op": application.experimental_application_compile_op
-    },
-    "embedded_runtime": {
-        "embedded_runtime_start": application.embedded_runtime_start,
-        "embedded_runtime_call": application.embedded_runtime_call,
-    },
+# Module of the package -> (the fake's, names in it).
+CONTENTS = {
+    "config": (
+        machine,
+        ["IPUConfig", "DeviceConnectionType", "SchedulingAlgorithm", "StochasticRoundingBehaviour"],
+    ),
+    "utils": (machine, ["reset_ipu_seed"]),
+    "ipu_strategy": (strategy, ["IPUStrategyV1"]),
+    "ipu_infeed_queue": (queues, ["IPUInfeedQueue"]),
+    "ipu_outfeed_queue": (queues, ["IPUOutfeedQueue"]),
+    "gradient_accumulation": (pipelining, ["GradientAccumulationReductionMethod"]),
+    "pipelining_ops": (pipelining, pipelining.NAMES),
+    "cross_replica_ops": (replicas, ["cross_replica_sum"]),
+    "application_compile_op": (application, ["experimental_application_compile_op"]),
+    "embedded_runtime": (application, ["embedded_runtime_start", "embedded_runtime_call"]),
 }
 
 
@@ -64,7 +45,10 @@ def _module(name: str, names: dict[str, Any]) -> types.ModuleType:
 
 def modules() -> dict[str, types.ModuleType]:
     """Returns the modules that are found by their names."""
-    below = {name: _module(f"{PACKAGE}.{name}", names) for name, names in CONTENTS.items()}
+    below = {
+        name: _module(f"{PACKAGE}.{name}", {each: getattr(owner, each) for each in names})
+        for name, (owner, names) in CONTENTS.items()
+    }
     found = {
         PACKAGE: below,
         f"{PACKAGE}.distributed.popdist_strategy": {"PopDistStrategy": strategy.PopDistStrategy},

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import enum
 import os
+import re
 import weakref
 from typing import Any
 
@@ -212,14 +213,15 @@ def reset_ipu_seed(seed: int) -> None:
 # A process that poprun has started. With several instances programs cannot run here.
 
 
-# Getter of popdist -> variable that poprun sets.
-VARIABLES = {
-    "getNumTotalReplicas": "POPDIST_NUM_TOTAL_REPLICAS",
-    "getNumIpusPerReplica": "POPDIST_NUM_IPUS_PER_REPLICA",
-    "getNumLocalReplicas": "POPDIST_NUM_LOCAL_REPLICAS",
-    "getReplicaIndexOffset": "POPDIST_REPLICA_INDEX_OFFSET",
-    "getLocalInstanceIndex": "POPDIST_LOCAL_INSTANCE_INDEX",
-}
+_GETTERS = (
+    "NumTotalReplicas",
+    "NumIpusPerReplica",
+    "NumLocalReplicas",
+    "ReplicaIndexOffset",
+    "LocalInstanceIndex",
+)
+# Getter of popdist -> variable that poprun sets, such as POPDIST_NUM_TOTAL_REPLICAS.
+VARIABLES = {f"get{name}": "POPDIST" + re.sub("([A-Z])", r"_\1", name).upper() for name in _GETTERS}
 
 
 def value_of(getter: str) -> int:

@@ -13,6 +13,10 @@ import tensorflow as tf
 
 from tests.graphcore.ipu_fake import machine, queues
 
+NAMES = [
+    "PipelineSchedule", "RecomputationMode", "PipelineStageOptions", "OptimizerFunctionOutput", "pipeline",
+]  # fmt: skip
+
 
 class PipelineSchedule(enum.IntEnum):
     Grouped = 0
@@ -26,7 +30,7 @@ class RecomputationMode(enum.Enum):
     RecomputeAndBackpropagateInterleaved = 2
 
 
-class Reduction(enum.Enum):
+class GradientAccumulationReductionMethod(enum.Enum):
     SUM = 0
 
 
@@ -77,7 +81,7 @@ class Settings:
     optimizer_function: Callable | None = None
     offload_weight_update_variables: bool = True
     replicated_optimizer_state_sharding: bool = False
-    reduction_method: Reduction = Reduction.SUM
+    reduction_method: GradientAccumulationReductionMethod = GradientAccumulationReductionMethod.SUM
     outfeed_mask: list[bool] | None = None
     accumulate_outfeed: bool = False
     repeat_count: int = 1
@@ -105,7 +109,7 @@ def check(settings: Settings) -> None:
         "outfeed_queue": queues.IPUOutfeedQueue,
         "pipeline_schedule": PipelineSchedule,
         "recomputation_mode": RecomputationMode,
-        "reduction_method": Reduction,
+        "reduction_method": GradientAccumulationReductionMethod,
         "offload_weight_update_variables": bool,
         "replicated_optimizer_state_sharding": bool,
     }

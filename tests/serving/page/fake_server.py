@@ -5,11 +5,13 @@ import http.server
 import json
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from official.inference.signatures import SIGNATURES
-from official.serving.server import handlers
+from official.serving.server import handlers, protocols
+from official.serving.server.versions import State
 
 MODEL = "my bert"
 _START, _END = f"/v1/models/{MODEL.replace(' ', '%20')}", ":predict"
@@ -69,24 +71,13 @@ class Fake:
     address: str = ""
 
     def metadata(self) -> dict:
-        signatures = {
-            name: {
-                "inputs": {field.name: {} for field in SIGNATURES[name].inputs},
-                "outputs": {field.name: {} for field in SIGNATURES[name].outputs},
-                "method_name": "tensorflow/serving/predict",
-            }
-            for name in self.replies
-        }
-        found = {"signature_def": {"signature_def": signatures}}
-        if self.labels:
-            kind = "type.googleapis.com/google.protobuf.ListValue"
-            found["labels"] = {"@type": kind, "value": self.labels}
-        spec = {"name": MODEL, "signature_name": "", "version": "3"}
-        return {"model_spec": spec, "metadata": found}
+        names = {name: SIGNATURES[name] for name in self.replies}
+        served = {"signatures": names, "methods": list(names), "labels": self.labels, "version": 3}
+        return protocols.rest_metadata(MODEL, types.SimpleNamespace(**served))
 
     def status(self) -> dict:
         version, state = (self.loading, "LOADING") if self.loading else ("3", "AVAILABLE")
-        return {"model_version_status": [{"version": version, "state": state}]}
+        return protocols.rest_status({version: State(state)})
 
     def predict(self, body: dict) -> dict:
         """Returns the predictions. Raises KeyError where an input is not there."""

@@ -1,15 +1,13 @@
 """Made-up models behind the server, asked by the clients and checked by the messages of others."""
 
 import concurrent.futures
-import json
-import time
 
 import numpy as np
 import pytest
 
 from official import inference
 from official.inference.rows import Rows
-from tests.serving.server.servers import QUESTION, running, write_model
+from tests.serving.server.servers import running, write_model
 
 QUESTIONS = [
     {"question": f"word{n}?", "context": " ".join(f"word{(7 * n + k) % 50 + 5}" for k in range(3 + 9 * n))}
@@ -184,20 +182,3 @@ def test_the_client_of_triton(server, models, binary):
     with pytest.raises(triton.InferenceServerException, match="'context' is missing"):
         client.infer("bert", inputs[:1])
     client.close()
-
-
-def test_a_newer_version_on_disk_is_served(tmp_path, folder):
-    write_model(tmp_path / "1", "answer")
-    with running(tmp_path) as server:
-        before = server.predict({"instances": [QUESTION]})
-        write_model(tmp_path / "4", "answer", seed=1)
-        (tmp_path / "9").mkdir()
-        (tmp_path / "9" / "config.json").write_text(json.dumps({"half": "copied"}))
-        end = time.monotonic() + 180
-        while server.get("/healthz")[1]["version"] != 4 and time.monotonic() < end:
-            assert server.predict({"instances": [QUESTION]})[0] == 200
-            time.sleep(0.05)
-        assert server.get("/healthz")[1]["version"] == 4
-        assert server.predict({"instances": [QUESTION]}) != before
-        named = [line for line in server.lines() if line["event"] == "version not loaded"]
-        assert [line["version"] for line in named] in ([], [9])
