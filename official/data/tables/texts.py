@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
-from official.data.rows import ragged
 from official.data.rows.text_rows import TokenRows
 from official.data.tables.files import Table
 from official.data.tables.labels import Labels, Reader
@@ -52,11 +51,13 @@ class TextRows:
 
     def pick(self, chosen_N: np.ndarray) -> TextRows:
         """Returns the rows of a bool mask."""
-        places = np.flatnonzero(np.repeat(chosen_N, self.group))
+        is_chosen = np.repeat(chosen_N, self.group)
         return dataclasses.replace(
             self,
-            ids=ragged.take(self.ids, ragged.offsets(self.lengths), places),
-            **{name: getattr(self, name)[places] for name in ("lengths", "first_lengths", "whole_lengths")},
+            ids=self.ids[np.repeat(is_chosen, self.lengths)],
+            **{
+                name: getattr(self, name)[is_chosen] for name in ("lengths", "first_lengths", "whole_lengths")
+            },
             labels=None if self.labels is None else self.labels[chosen_N],
             numbers=self.numbers[chosen_N],
             held_out=self.held_out[chosen_N],
@@ -86,13 +87,15 @@ def read_texts(
     Raises:
       ConfigError: where no row, or less than half of them, is usable.
     """
-    group, parts, numbers, held_out = max(len(text_columns) - 1, 1), [], [], []
+    group, numbers, held_out = max(len(text_columns) - 1, 1), [], []
+    parts: tuple[list[np.ndarray], ...] = ([], [], [], [])
     problems, bad, total = {}, 0, 0
     names = [*text_columns, *([label_column] if reader else [])]
     for batch in table.batches(list(dict.fromkeys(names))):
         texts = [batch.columns[name] for name in text_columns]
         labels = batch.columns[label_column] if reader and label_column else [None] * len(texts[0])
         kept: list[tuple[str, ...]] = []
+        own: list[int] = []  # their numbers; only arrays are kept, of millions of rows
         for number, (row, label) in enumerate(zip(zip(*texts), labels)):
             wrong = batch.problems.get(number) or wrong_text(row)
             if wrong is None and reader:
@@ -103,10 +106,13 @@ def read_texts(
                     problems[batch.first + number + 1] = wrong
                 continue
             kept.append(row)
-            numbers.append(batch.first + number + 1)
-            held_out.append(held_out_share > 0 and share_of(row) < held_out_share)
+            own.append(batch.first + number + 1)
         total += len(labels)
         if kept:
+            numbers.append(np.array(own, np.int64))
+            held_out.append(
+                np.array([bool(held_out_share) and share_of(row) < held_out_share for row in kept])
+            )
             columns = tuple(map(list, zip(*kept)))
             if group > 1:
                 columns = (
@@ -114,21 +120,30 @@ def read_texts(
                     [text for row in kept for text in row[1:]],
                 )
             encoded, whole_lengths = encode(columns)
-            parts.append((encoded.ids, encoded.lengths, encoded.first_lengths, whole_lengths))
-    if bad > _MAX_SHARE_BAD * total or not parts:
+            made = encoded.ids, encoded.lengths, encoded.first_lengths, whole_lengths
+            for arrays, array in zip(parts, made):
+                arrays.append(array)
+    if bad > _MAX_SHARE_BAD * total or not numbers:
         shown = "; ".join(f"row {row}: {reason}" for row, reason in list(problems.items())[:SHOWN_PROBLEMS])
         raise ConfigError(f"--{table.flag}={table.given}: {bad:,} of {total:,} rows cannot be used: {shown}.")
     known, values = reader.finish() if reader else (None, None)
     rows = TextRows(
-        *map(np.concatenate, zip(*parts)),
+        *map(_joined, parts),
         labels=values,
-        numbers=np.array(numbers, np.int64),
-        held_out=np.array(held_out, bool),
+        numbers=_joined(numbers),
+        held_out=_joined(held_out),
         problems=problems,
         bad=bad,
         group=group,
     )
     return rows, known
+
+
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+    """Returns arrays as one, and lets go of them."""
+    joined = np.concatenate(arrays)
+    arrays.clear()
+    return joined
 
 
 def wrong_text(row: Sequence) -> str | None:
