@@ -252,7 +252,7 @@ def run(config: Config, command: list[str]) -> int:
             if chief and config.do_train:
                 callbacks.append(MetricsWriter(config.model_dir, state.step))
             plan = devices.batches.with_rows_of(task.sequences_per_row)
-            known = dict(process_started=started, check_folder=check_folder)
+            known: dict[str, Any] = dict(process_started=started, check_folder=check_folder)
             known["evaluated"] = previous.evaluations(state.step) if counts and config.do_train else {}
             loop = PipelineLoop(config, task, state, devices, plan, manager, callbacks, **known)
             facts.update(environment=surroundings, pipeline=devices.pipeline.description())

@@ -161,7 +161,7 @@ class Reader(Method):
         if (windows.first_lengths >= longest + 2).any():  # as long as it may be, or cut
             _, counts = self._tokenizer.tokenize([question for question, _ in asked])
             self.cut.report(int((counts > longest).sum()), longest)
-        is_token_NL = np.arange(windows.lengths.max(initial=0)) < windows.lengths[:, None]
+        is_token_NL = np.arange(windows.lengths.max(initial=1)) < windows.lengths[:, None]
         start_NL, end_NL = (np.zeros(is_token_NL.shape, np.float32) for _ in range(2))
         if len(windows):
             outputs = self._outputs(self.rows_of(windows))

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from official.config import BertConfig, ConfigError, bert_config_from_dict
-from official.config.model import parameters
 from official.modeling.blocks import groupbert
 from official.modeling.models import BertPretrainer, SpanModel
 from tests.conftest import TINY
@@ -38,22 +37,9 @@ def test_forward_pass_agrees_with_numpy(groups, kernels):
 
 def test_a_layer_of_the_base_model_has_11_314_944_parameters():
     base = BertConfig(block_type="groupbert")
-    longer = dataclasses.replace(base, num_hidden_layers=13)
-    assert parameters(longer) - parameters(base) == 11_314_944
-    assert parameters(base) - 12 * 11_314_944 == 109_482_240 - 12 * 7_087_872 + 2 * 768
     one = dataclasses.replace(base, num_hidden_layers=1, vocab_size=7)
     layer = [v for v in BertPretrainer(one).variables if "/layer_0/" in v.name]
     assert sum(np.prod(variable.shape) for variable in layer) == 11_314_944
-
-
-def test_parameters_are_those_of_the_model():
-    few = {"groupbert_ffn_output_groups": 1, "groupbert_conv_kernel_size": 3}
-    for block_type in ("bert", "groupbert"):
-        for changes in ({}, {"use_qkv_bias": False}, {"use_attention_projection_bias": False}, few):
-            sizes = config(**changes, block_type=block_type)
-            encoder = [v for v in BertPretrainer(sizes).variables if not v.name.startswith("cls/")]
-            count = sum(np.prod(variable.shape) for variable in encoder)
-            assert parameters(sizes) == count, (block_type, changes)
 
 
 def test_key_bias_stays_zero_and_the_rest_is_trained():

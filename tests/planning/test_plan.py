@@ -553,7 +553,7 @@ def test_what_this_process_cannot_run_is_refused(make_config):
     workers = dict(distribution_strategy="multi_worker_mirrored", worker_hosts="a:1,b:1", task_index=0)
     for settings, message in (
         (dict(plan=False), "measure=True needs --plan"),
-        (dict(do_train=False, do_eval=True), "do_train=false has none. Drop --measure"),
+        (dict(do_train=False, do_eval=True), "measure=True needs --do_train"),
         (workers, "multi_worker_mirrored of 2 processes needs others.*--plan_hosts"),
         (dict(distribution_strategy="ipu", pipeline_stages="1"), "distribution_strategy=ipu needs others"),
     ):

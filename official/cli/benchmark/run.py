@@ -619,7 +619,7 @@ def draw(runs: Iterable[Run]) -> bytes | None:
             if number is not None:
                 found.setdefault(unit, {})[variant.name] = number
     bars = [
-        measurement.Bar(name, number / (max(numbers.values()) or 1), 0.0, f"{_format(number)} {unit}", unit)
+        (name, number / (max(numbers.values()) or 1), 0.0, f"{_format(number)} {unit}", unit)
         for unit, numbers in found.items()
         for name, number in numbers.items()
     ]
