@@ -341,8 +341,8 @@ class Classifier(Method):
             batch = next(table.batches(columns))
             return self.rows_of(_spread([row for row in zip(*batch.columns.values()) if not wrong_text(row)]))
         folder = self._of_run("data_dir")
-        table = glue_files.read_split(tasks.find_task(run.glue_task), "train", folder)
-        return self.rows_of(_spread([list(texts) for texts in zip(*table.texts)]))
+        split = glue_files.read_split(tasks.find_task(run.glue_task), "train", folder)
+        return self.rows_of(_spread([list(texts) for texts in zip(*split.texts)]))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -656,13 +656,7 @@ class Model:
         labels = classes_of(self.source).labels
         return () if model_folder.are_numbered_labels(labels) else labels
 
-    @overload
-    def tag(self, texts: str) -> list[dict]: ...
-
-    @overload
-    def tag(self, texts: Sequence[str]) -> list[list[dict]]: ...
-
-    def tag(self, texts):
+    def tag(self, texts: str | Sequence[str]) -> list[Any]:
         """Returns the entities of a text, or of each of several: {type, text, start, end, probability}, with
         its first character and the one behind its last."""
         return self._method("tag")([texts])[0] if isinstance(texts, str) else self._method("tag")(list(texts))

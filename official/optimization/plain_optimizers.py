@@ -77,7 +77,8 @@ class Slots:
         for share in sorted({self.share_of(variable.name) for variable in variables}):
             self._share = share
             own = [pair for pair in pairs if self.share_of(pair[1].name) == share]
-            self._update(*map(list, zip(*own)), factor)
+            own_gradients, own_variables = map(list, zip(*own))
+            self._update(own_gradients, own_variables, factor)
         self.iterations.assign_add(1)
 
     def _update(self, gradients, variables, factor) -> None:

@@ -51,6 +51,7 @@ class Classification(FineTuning):
     predicts_evaluation_set = False
     labels: Labels
     texts: int  # of a row
+    class_names: list[tuple[str, ...]] | None
 
     def _prepare(self, labels: Labels) -> None:
         """Takes the labels: names of metrics and files follow from them."""
@@ -133,11 +134,11 @@ class Classification(FineTuning):
         if labels.kind == NUMBER:
             values = labels_lib.predicted(labels, outputs["logits"])
             order = examples_lib.farthest(values, truths)
-            facts = [("predicted", values), ("score", truths)]
+            columns = [("predicted", values), ("score", truths)]
             items = [
                 examples_lib.row(
                     self._texts_of([number])[0],
-                    [[name, f"{values[number]:.2f}"] for name, values in facts],
+                    [[name, f"{values[number]:.2f}"] for name, values in columns],
                     self._place_of(number),
                 )
                 for number in order
@@ -452,7 +453,7 @@ class ClassifyTask(Classification):
         return f"row {self._read['eval'].numbers[row]:,}"
 
     def tables(self, outputs: Outputs) -> dict[str, list[list]]:
-        rows = [["tokens", "share of the texts that fit"]]
+        rows: list[list] = [["tokens", "share of the texts that fit"]]
         rows += [[length, share] for length, share in self._length_shares(self._read["eval"])]
         return {**super().tables(outputs), **self._suspicious(outputs), "Lengths of the texts": rows}
 

@@ -124,7 +124,8 @@ class TagTask(FineTuning):
 
     def _hold_out(self) -> None:
         """Takes the evaluation set out of the training set, by a hash of the words."""
-        share, parts = self._config.eval_share, ([], [])
+        share = self._config.eval_share
+        parts: tuple[list[Sentence], list[Sentence]] = ([], [])
         for sentence in self._sentences["train"]:
             parts[texts_lib.share_of(sentence.words) < share].append(sentence)
         if not all(parts):

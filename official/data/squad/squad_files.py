@@ -177,7 +177,7 @@ def read_by_question(path: str, kinds: tuple[type, ...], expected: str) -> dict:
 
 def _load(path: str, source: str) -> tuple[dict, str]:
     if _is_flat(path, source):
-        return _of_rows(path, source), files.digest([path])["sha256"]
+        return _of_rows(path, source), str(files.digest([path])["sha256"])
     root, sha256 = json_files.read_json_digest(path, source, (dict, list))
     expect(root, "data", list, source)  # so it is an object
     return root, sha256
@@ -216,7 +216,7 @@ def _of_rows(path: str, source: str) -> dict:
             context = _text(row, "context", place)
             if not paragraphs or paragraphs[-1]["context"] != context:
                 paragraphs.append({"context": context, "qas": []})
-            asked = {
+            asked: dict[str, Any] = {
                 "id": str(row.get("id") or batch.first + number + 1),
                 "question": _text(row, "question", place),
             }

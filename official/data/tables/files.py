@@ -192,7 +192,8 @@ def _dialect(sample: str, is_cut: bool, path: str, wanted: Sequence[str]) -> tup
     delimiters = "\t" if path.lower().split(".gz")[0].endswith((".tsv", ".tab")) else _DELIMITERS
     best, best_rank = (delimiters[0], True), (-1.0,) * 4
     for delimiter, quoted in itertools.product(delimiters, (True, False)):
-        reader, rows = _reader(io.StringIO(sample, newline=""), delimiter, quoted), []
+        reader = _reader(io.StringIO(sample, newline=""), delimiter, quoted)
+        rows: list[list[str]] = []
         is_clean = True
         try:
             rows.extend(row for row in reader if row)
@@ -215,8 +216,9 @@ def _is_quoted(field: str) -> bool:
 
 def _reader(text: Iterable[str], delimiter: str, quoted: bool) -> Any:
     csv.field_size_limit(_MAX_FIELD)
-    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    return csv.reader(text, delimiter=delimiter, quoting=quoting, strict=quoted)
+    if quoted:
+        return csv.reader(text, delimiter=delimiter, strict=True)
+    return csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE)
 
 
 def _delimited(path: str, delimiter: str, quoted: bool) -> Iterator[list[str]]:

@@ -96,7 +96,9 @@ class Reader:
 
     def __init__(self, kind: str, known: Labels | None = None, choices: Sequence[str] = ()):
         """Makes a reader of a kind; `choices` are the columns of the texts to choose from."""
-        self.kind, self.counts, self.unknown = kind, Counter(), Counter()
+        self.kind = kind
+        self.counts: Counter[str] = Counter()
+        self.unknown: Counter[str] = Counter()
         self._known, self._choices = known, choices
         self._ids = {name: number for number, name in enumerate(known.names)} if known else {}
         self._read: list[Any] = []
@@ -346,7 +348,7 @@ def by_label(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> list[
         part > 0 if part.ndim == 2 else part[:, None] == numbers for part in (np.asarray(truths), calls)
     )
     hits, called, there = (part.sum(axis=0) for part in (calls_NC & truths_NC, calls_NC, truths_NC))
-    rows = [["label", "rows", "precision", "recall", "F1"]]
+    rows: list[list] = [["label", "rows", "precision", "recall", "F1"]]
     for number, name in enumerate(labels.names):
         precision, recall = hits[number] / max(called[number], 1), hits[number] / max(there[number], 1)
         f1 = 2 * hits[number] / max(called[number] + there[number], 1)

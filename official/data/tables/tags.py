@@ -173,15 +173,13 @@ def _spans_of(value: Any, length: int, place: str) -> list[tuple[int, int, str]]
     """Returns (first character, the one behind the last, type) of spans in any of the usual forms."""
     spans = []
     for one in value or []:
+        parts: Sequence[Any] = one if isinstance(one, (list, tuple)) else ()
         if isinstance(one, dict):
             label = next((one[key] for key in ("label", "type", "tag", "entity_group") if key in one), None)
-            start, end = one.get("start"), one.get("end")
-        else:
-            start, end, label = (
-                (*one, None, None, None)[:3] if isinstance(one, (list, tuple)) else (None,) * 3
-            )
-        is_whole = all(isinstance(edge, int) for edge in (start, end)) and isinstance(label, str) and label
-        if not is_whole or not 0 <= start < end <= length:
+            parts = one.get("start"), one.get("end"), label
+        start, end, label = parts if len(parts) == 3 else (-1, -1, "")
+        is_whole = isinstance(start, int) and isinstance(end, int) and isinstance(label, str)
+        if not is_whole or not label or not 0 <= start < end <= length:
             told = f"span {str(one)[:60]}, expected start, end (in characters, at most {length}) and a label"
             raise ConfigError(f"{place}: {told}.")
         spans.append((start, end, label))
@@ -246,7 +244,8 @@ def find_scheme(sentences: Sequence[Sentence], source: str) -> str:
     Raises:
       ConfigError: for tags of none, or of two of them; it names a sentence.
     """
-    pairs, prefixes = Counter(), Counter()
+    pairs: Counter[tuple[str, str, str]] = Counter()
+    prefixes: Counter[str] = Counter()
     for sentence in sentences:
         before = (OUTSIDE, "")
         for tag in sentence.tags or ():
@@ -384,9 +383,9 @@ def scores(
     """
     found: dict[str, float] = {}
     lenient = WORDS if scheme == WORDS else None
-    rows = [["type", "entities", "precision", "recall", "F1"]]
+    rows: list[list] = [["type", "entities", "precision", "recall", "F1"]]
     for prefix, rule in (("", lenient), ("strict_", scheme)):
-        counts = {"there": Counter(), "called": Counter(), "hits": Counter()}
+        counts: dict[str, Counter[str]] = {"there": Counter(), "called": Counter(), "hits": Counter()}
         for truth, call in zip(truths, calls):
             there, called = set(spans(truth, rule)), set(spans(call, rule))
             for name, entities in (("there", there), ("called", called), ("hits", there & called)):

@@ -87,10 +87,13 @@ def read_texts(
     Raises:
       ConfigError: where no row, or less than half of them, is usable.
     """
-    group, numbers, held_out = max(len(text_columns) - 1, 1), [], []
+    group = max(len(text_columns) - 1, 1)
+    numbers: list[np.ndarray] = []
+    held_out: list[np.ndarray] = []
     parts: tuple[list[np.ndarray], ...] = ([], [], [], [])
-    problems, bad, total = {}, 0, 0
-    names = [*text_columns, *([label_column] if reader else [])]
+    problems: dict[int, str] = {}
+    bad, total = 0, 0
+    names = [*text_columns, *([label_column] if reader and label_column else [])]
     for batch in table.batches(list(dict.fromkeys(names))):
         texts = [batch.columns[name] for name in text_columns]
         labels = batch.columns[label_column] if reader and label_column else [None] * len(texts[0])
@@ -127,8 +130,12 @@ def read_texts(
         shown = "; ".join(f"row {row}: {reason}" for row, reason in list(problems.items())[:SHOWN_PROBLEMS])
         raise ConfigError(f"--{table.flag}={table.given}: {bad:,} of {total:,} rows cannot be used: {shown}.")
     known, values = reader.finish() if reader else (None, None)
+    ids, lengths, first_lengths, whole_lengths = map(_joined, parts)
     rows = TextRows(
-        *map(_joined, parts),
+        ids,
+        lengths,
+        first_lengths,
+        whole_lengths,
         labels=values,
         numbers=_joined(numbers),
         held_out=_joined(held_out),
