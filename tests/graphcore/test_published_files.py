@@ -82,6 +82,18 @@ def test_published_files_are_taken_and_those_that_are_shipped_are_the_same(progr
     assert seen == len(PUBLISHED[program]) or program.startswith("pytorch")
 
 
+def test_a_file_holds_what_its_program_reads():
+    """What the published files of today say reaches the settings."""
+    config = settings_of(shipped("tf1", "groupbert/pretrain_base_groupbert_128.json"), "ipu")
+    assert (config["clip_scope"], config["bias_correction"]) == ("replicas", True)
+    assert (config["loss_normalization"], config["min_remote_tensor_size"]) == ("local_sum", 50000)
+    config = settings_of(shipped("tf1", "pretrain_tiny_128_lamb.json"), "mirrored")
+    assert config["static_mask"] and not config["model"].use_prediction_bias
+    assert not settings_of(shipped("tf1", "groupbert/glue_base.json"), "mirrored")["model"].use_cls_layer
+    model = settings_of(shipped("tf1", "squad_large_V2.json"), "mirrored")["model"]
+    assert model.use_attention_projection_bias
+
+
 def test_lamb_decays_gamma_where_their_programs_do():
     for program, name, expected in (
         ("tf1", "pretrain_base_128_phase1.json", True),
