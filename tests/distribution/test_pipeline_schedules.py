@@ -107,6 +107,11 @@ def test_stages_on_one_device_share_its_time():
     assert timeline.bubble == pytest.approx(0.375, abs=0.01)
 
 
+def test_a_recomputed_backward_pass_takes_three():
+    timeline = make_timeline(plan_of((0,), "gpipe", 5), lambda work: 3.0 if work.backward else 1.0)
+    assert (timeline.length, timeline.bubble) == (20, 0)
+
+
 def test_uneven_stages_wait_for_the_busiest():
     """Each stage takes its own time: a step of gpipe is once through all, and the slowest pass of each
     direction for every other micro batch; of 1f1b at most that of the busiest device."""

@@ -18,7 +18,7 @@ from official.data.records import schema as schema_lib
 from official.reporting.metrics import read_metrics
 from tests.conftest import ROOT, TINY, make_records, write_records
 from tests.records import short_examples
-from tests.run_folders import assert_same_run, state_of, untimed_metrics
+from tests.run_folders import assert_same_run, assert_same_state, state_of, untimed_metrics
 
 MODEL = {**TINY, "num_hidden_layers": 1}
 
@@ -213,6 +213,14 @@ def test_kill_at_any_moment_and_go_on(workspace, uninterrupted, tmp_path, kind):
 
 def _names(folder) -> list[str]:
     return os.listdir(folder) if folder.is_dir() else []
+
+
+@pytest.mark.slow
+def test_another_steps_per_loop_gives_the_same_weights(workspace, uninterrupted, tmp_path, kind):
+    other = {**DETERMINED, **of_kind(kind, workspace), "steps_per_loop": 6, "checkpoint_every_steps": 12}
+    finish(start(workspace, tmp_path / "run", "--do_eval", **other, stop_steps=24))
+    finish(start(workspace, tmp_path / "run", "--do_eval", **{**other, "steps_per_loop": 3}))
+    assert_same_state(state_of(tmp_path / "run", 60), state_of(uninterrupted, 60))
 
 
 @pytest.mark.parametrize("number,code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

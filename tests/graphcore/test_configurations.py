@@ -10,7 +10,7 @@ import yaml
 from official import config as config_lib
 from official.cli import configs, flags
 from official.config.model import BertConfig
-from official.distribution.pipeline_plan import allocation, make_plan
+from official.distribution.pipeline_plan import allocation, make_plan, make_timeline
 from official.graphcore import configuration_terms
 from official.graphcore.configuration_keys import FAMILIES, IPU_ONLY, NOT_NEEDED
 from official.graphcore.configurations import family_of
@@ -96,6 +96,16 @@ def test_every_shipped_stage_plan_is_one_here():
         if known := PUBLISHED["plans"].get(name.removeprefix("graphcore/")):
             found = (plan.notation, ",".join(map(str, plan.devices)), plan.micro_batches)
             assert found == tuple(known.values()), name
+
+
+def test_a_published_plan_also_runs_elsewhere():
+    for name, published in PUBLISHED["plans"].items():
+        arguments = "--distribution_strategy=pipeline", "--pipeline_schedule=1f1b"
+        config, told = read(f"graphcore/{name}", *arguments)
+        plan = planned(config)
+        assert (plan.notation, plan.schedule) == (published["stages"], "1f1b"), name
+        assert 0 <= make_timeline(plan).bubble < 0.9, name
+        assert not any("a grouped pipeline" in line for line in told), name
 
 
 def test_every_key_leads_somewhere():

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import sys
 
 import numpy as np
@@ -25,6 +26,7 @@ from tests.graphcore import ipu_fake
 from tests.graphcore.conftest import with_ipu_options
 from tests.graphcore.test_run import (
     fixture_packed_files,  # noqa: F401
+    interrupted_after,
     on_one_device,
     result,
     run_on_fake,
@@ -237,6 +239,30 @@ def test_a_finished_run_is_evaluated_and_predicts_again(configured, tmp_path):
     assert run_on_fake(other)[0] == 0
     assert result(other)["reason"] == "predicted at step 0"
     assert (pathlib.Path(other.model_dir) / OFFICIAL[0]).read_bytes() == predictions[OFFICIAL[0]]
+
+
+def assert_same_bits(config, other) -> None:
+    ours, theirs = weights_of(config), weights_of(other)
+    assert ours.keys() == theirs.keys()
+    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_another_steps_per_loop_gives_the_same_weights(pretraining, tmp_path):
+    configs = [pretraining(model_dir=str(tmp_path / str(count)), steps_per_loop=count) for count in (1, 2)]
+    assert [run_on_fake(config)[0] for config in configs] == [0, 0]
+    assert_same_bits(*configs)
+
+
+@pytest.mark.slow
+def test_it_goes_on_after_a_signal_with_the_evaluations_that_there_are(configured):
+    whole, config = (configured("sst2", INTERLEAVED, model_dir=name) for name in ("whole", "cut"))
+    assert run_on_fake(whole)[0] == 0
+    with interrupted_after(5):  # behind the evaluation of the first epoch
+        assert run_on_fake(config)[0] == 128 + signal.SIGTERM
+    assert run_on_fake(config)[0] == 0
+    assert_same_numbers(evaluations(config), evaluations(whole), "evaluations")
+    assert result(config)["best_step"] == result(whole)["best_step"]
+    assert_same_bits(config, whole)
 
 
 # ------------------------------------------------------------------------------------------------------------

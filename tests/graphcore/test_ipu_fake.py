@@ -1,7 +1,8 @@
-"""The fake of Graphcore's API refuses what IPUs do not run; the runs on it are compared with one device."""
+"""The fake of Graphcore's API trains as plain TensorFlow does, and refuses what IPUs do not run."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -80,11 +81,41 @@ class TwoStages:
             self.strategy.run(program)
 
 
+def train_plainly(optimizer: Any, updates: int, count: int) -> Any:
+    """Returns the weights, and the losses of all batches, of training in plain TensorFlow."""
+    weights, losses = [tf.Variable(each) for each in start_values()], []
+    data = iter(batches(updates * count))
+    for _ in range(updates):
+        total = [tf.zeros_like(each) for each in weights]
+        for _ in range(count):
+            x, y = next(data)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((tf.nn.tanh(x @ weights[0]) @ weights[1] - y) ** 2)
+            losses.append(loss.numpy())
+            total = [old + new for old, new in zip(total, tape.gradient(loss, weights))]
+        optimizer.apply_gradients(list(zip(total, weights)))
+    return weights, np.array(losses)
+
+
 @pytest.fixture(name="machine", autouse=True)
 def fixture_machine(monkeypatch):
     monkeypatch.delenv("TF_POPLAR_FLAGS", raising=False)
     with ipu_fake.installed(ipus=8) as made:
         yield made
+
+
+def assert_same(small: TwoStages, losses: Any, plain: Any) -> None:
+    for found, expected in zip([*small.weights, losses], [*plain[0], plain[1]]):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_two_stages_train_like_one_model():
+    schedules, adam = ("Grouped", "Interleaved", "Sequential"), tf.compat.v1.train.AdamOptimizer
+    for schedule, make in itertools.product(schedules, (SGD, adam)):
+        small = TwoStages()
+        chosen = small.ipu.pipelining_ops.PipelineSchedule[schedule]
+        small.run(times=2, pipeline_schedule=chosen, repeat_count=2, **small.trained_by(make(0.05)))
+        assert_same(small, small.outfeed.dequeue()[0], train_plainly(make(0.05), updates=4, count=4))
 
 
 class Summing(tf.compat.v1.train.MomentumOptimizer):
@@ -108,6 +139,26 @@ class SummingTwice(SGD):
 
         add = ipu.cross_replica_ops.cross_replica_sum
         return super().apply_gradients([(add(add(g)), v) for g, v in grads_and_vars], *args, **kwargs)
+
+
+def test_replicas_take_turns_at_the_infeed_and_add_up(machine):
+    for replicas in (2, 4):
+        small = TwoStages(2 * replicas)
+        small.run(times=2, **small.trained_by(Summing(0.02, 0.9)))
+        momentum = tf.compat.v1.train.MomentumOptimizer(0.02, 0.9)
+        plain = train_plainly(momentum, updates=2, count=4 * replicas)
+        assert_same(small, tf.reshape(small.outfeed.dequeue()[0], [-1]), plain)
+        assert (machine.compiled[-1].replicas, machine.compiled[-1].ipus_per_replica) == (replicas, 2)
+
+
+def test_outfeeds():
+    _, losses = train_plainly(SGD(0.1), updates=2, count=4)
+    small = TwoStages()
+    small.run(repeat_count=2, accumulate_outfeed=True, outfeed_mask=[False], **small.trained_by(SGD(0.1)))
+    np.testing.assert_allclose(small.outfeed.dequeue()[0], losses.reshape(2, 4).sum(1), rtol=1e-5)
+    small = TwoStages()
+    small.run(computational_stages=[small.first, lambda hidden, y: [small.second(hidden, y), hidden]])
+    assert [each.shape for each in small.outfeed.dequeue()] == [[4], [4, 2, 4]]
 
 
 def test_arguments_and_limits_are_checked():

@@ -138,6 +138,13 @@ def test_files_and_folders_reach_the_same_places_on_the_hosts(tmp_path):
     assert there == [["mkdir", "-p", "/l/it's here", "&&", "rsync"], ["mkdir", "-p", "/data", "&&", "rsync"]]
 
 
+def test_the_table_of_the_page_is_that_of_the_published_runs():
+    """docs/hardware.md has the numbers of the published runs, too."""
+    page = (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
+    plan, _ = plan_of("--", *shlex.split("python bert.py --config=configs/pod256-closed.json"))
+    assert f"{plan.num_replicas} x {plan.ipus_per_replica}" in page
+
+
 def test_the_tables_of_published_logs():
     for each in PUBLISHED["topologies"]:
         hosts, *numbers = each["topology"]

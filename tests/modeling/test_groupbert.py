@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.modeling.blocks import groupbert
-from official.modeling.models import BertPretrainer, SpanModel
+from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from tests.conftest import TINY
 from tests.modeling import models
 from tests.numpy_groupbert import NumpyGroupBert, convolve
@@ -110,6 +110,39 @@ def test_a_sequence_sees_neither_its_neighbours_nor_padding(at_the_end, kernels)
     for found, before in zip(model(other), model(batch)):
         np.testing.assert_array_equal(found.numpy()[~changed], before.numpy()[~changed])
         assert not np.allclose(found.numpy()[changed], before.numpy()[changed])
+
+
+@models.OPERATIONS
+def test_a_row_of_one_sequence_does_not_see_its_padding(kernels):
+    batch, tokens = models.separate(), models.separate()["input_mask"] > 0
+    other = {**batch, "input_ids": np.where(tokens, batch["input_ids"], 7)}
+    spans = models.randomised(SpanModel(config(), kernels))
+    for found, before in zip(spans(other), spans(batch)):
+        np.testing.assert_array_equal(found.numpy()[tokens], before.numpy()[tokens])
+    classes = models.randomised(SequenceModel(config(), 3, kernels))
+    np.testing.assert_allclose(classes(models.packed())[0], classes(batch), atol=1e-5)
+
+
+def test_slots_set_sequences_apart_and_give_them_back():
+    all_ids = np.array([[1, 1, 2, 2, 2, 3, 0, 0], [2, 2, 1, 1, 1, 0, 1, 2]], np.int32)
+    all_positions = np.array([[0, 1, 0, 1, 2, 0, 0, 0], [1, 2, 0, 2, 1, 0, 3, 0]], np.int32)
+    for rows in (1, 2):  # in order, and mixed
+        ids, positions = all_ids[:rows], all_positions[:rows]
+        found = groupbert.find_slots({"sequence_ids": ids, "position_ids": positions}, gap=2)
+        for row, row_ids, row_positions in zip(found.tokens_BW.numpy(), ids, positions):
+            expected, width = [], 8 + 2 * (ids.max() - 1)
+            for number in range(1, row_ids.max() + 1):
+                tokens = np.flatnonzero(row_ids == number)
+                expected += [*tokens[np.argsort(row_positions[tokens])], 8, 8]
+            np.testing.assert_array_equal(row, (expected + [8] * width)[:width])
+        x = tf.constant(np.random.default_rng(0).normal(size=[*ids.shape, 3]))
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            back = groupbert.out_of_slots(groupbert.into_slots(x, found), found)
+            loss = tf.reduce_sum(back * x)
+        is_token = (ids > 0)[:, :, None]
+        np.testing.assert_array_equal(back, x * is_token)
+        np.testing.assert_array_equal(tape.gradient(loss, x), 2 * x * is_token)
 
 
 def dropping(**options):

@@ -51,6 +51,15 @@ def test_forward_pass_agrees_with_numpy(activation, epsilon, kernels):
     np.testing.assert_allclose(relation, expected_relation, atol=1e-5, rtol=1e-5)
 
 
+def test_encoder_agrees_with_numpy_and_padding_changes_nothing():
+    model, batch = randomised(BertPretrainer(BertConfig(**TINY))), features(seed=3)
+    arguments = [batch[name] for name in ("input_ids", "input_mask", "segment_ids")]
+    for ours, expected in zip(model.encoder(*arguments), oracle(model).encode(*arguments)):
+        np.testing.assert_allclose(ours, expected, atol=1e-5, rtol=1e-5)
+    other = {**batch, "input_ids": np.where(batch["input_mask"], batch["input_ids"], 7)}
+    np.testing.assert_allclose(model(batch)[0], model(other)[0], atol=1e-6)
+
+
 def test_variable_names_are_googles():
     variables = BertPretrainer(BertConfig(**TINY)).trainable_variables
     names = {variable.name.split(":")[0] for variable in variables}

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from official.config import BertConfig
 from official.modeling.layers import after
-from official.modeling.models import BertPretrainer
+from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from official.planning.graph import FlatGraph, execution_order, peak_bytes
 from tests.conftest import TINY
 from tests.modeling.models import randomised
@@ -115,6 +115,27 @@ def test_a_step_compiled_as_a_whole_gives_the_same(kernels):
     expected = make_step(made["none"], batch, compiled=True)([3, 4])
     for again in AGAIN:
         assert_close(make_step(made[again], batch, compiled=True)([3, 4]), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [SpanModel, lambda *given, **options: SequenceModel(*given, 2, **options)])
+def test_models_for_fine_tuning_give_the_same(make):
+    made = models(lambda **options: make(BertConfig(**SIZES), **options), shared=True)
+    expected = make_step(made["none"], batch_of())([3, 4])
+    for again in AGAIN:
+        assert_same_bits(make_step(made[again], batch_of())([3, 4]), expected)
+
+
+def test_it_works_outside_of_graphs_and_without_dropout():
+    found = {}
+    for again, model in models(pretrainer(num_hidden_layers=1)).items():
+        with tf.GradientTape() as tape:
+            masked, _ = model(batch_of(), dropout_seed=None)
+            objective = tf.reduce_sum(tf.sin(masked))
+        gradients = tape.gradient(objective, model.trainable_variables, unconnected_gradients="zero")
+        found[again] = [np.array(tf.convert_to_tensor(each)) for each in (masked, *gradients)]
+    for again in AGAIN:
+        assert_close(found[again], found["none"])
 
 
 def graph_of(seed, block_type="bert", layers=2, **options):

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from official.config import BertConfig, encoder_options
-from official.modeling import attention, varlen
+from official.modeling import attention, layers, operations, varlen
 from official.modeling.models import BertPretrainer
 from official.modeling.varlen import SequenceLayout
 from tests.conftest import TINY
@@ -75,6 +75,44 @@ def test_many_sequences_of_a_width_are_filled_up_to_few_counts():
     models.assert_same(ours, expected, 2e-6)
 
 
+@models.OPERATIONS
+def test_heads_of_tokens_are_those_by_row_and_of_padding_zero(kernels):
+    generator, ops = np.random.default_rng(0), operations.choose(kernels)
+    draw = lambda *shape: tf.constant(generator.normal(size=shape), tf.float32)  # noqa: E731
+    qkv, x = layers.Affine(draw(8, 24), draw(24)), draw(1, ROW, 8)
+    for kind, row in ROWS.items():
+        ids = tf.constant([row], tf.int32)
+        places = attention.seen({"sequence_ids": ids}, 2, by_sequence=True)
+        assert isinstance(places, SequenceLayout)
+        ours, expected = (
+            attention.attend(layers.dense(x, qkv), seen, 2, 0.0, None, ops)
+            for seen in (places, attention.sequence_scores(ids))
+        )
+        is_token = tf.cast(ids > 0, tf.float32)[..., None]
+        np.testing.assert_allclose(ours, expected * is_token, atol=2e-6, err_msg=kind)
+
+
+def test_what_is_taken_apart_comes_together_again():
+    """Random rows, in no order: tokens keep their vectors, padding gets zeros; so do gradients."""
+    generator = np.random.default_rng(0)
+    for most in (1, 2, 6, 20):
+        ids = tf.constant(generator.integers(0, most + 1, [3, ROW]), tf.int32)
+        places = varlen.layout_of_rows(ids, heads=2)
+        vectors, upstream = (tf.constant(generator.normal(size=[3 * ROW * 2, 5]), tf.float32) for _ in "12")
+        # The table of vectors has no row of zeros behind it here.
+        reads = tuple(tf.minimum(reads, 3 * ROW * 2 - 1) for reads in places.heads.reads)
+        with tf.GradientTape() as tape:
+            tape.watch(vectors)
+            parts = varlen.split_sequences(vectors, places.heads._replace(reads=reads))
+            together = varlen.join_sequences(parts, places.heads)
+        is_token = np.repeat(ids.numpy().reshape(-1, 1) > 0, 2, axis=0)
+        np.testing.assert_array_equal(together, vectors * is_token)
+        found = tape.gradient(together, vectors, output_gradients=upstream)
+        np.testing.assert_array_equal(found, upstream * is_token)
+        tokens = sum(np.count_nonzero(part) for part in places.is_token_NW)
+        assert tokens == np.count_nonzero(ids)
+
+
 def test_dropout_follows_from_the_seed_and_is_the_same_in_both_sets():
     batch = batch_of(ROWS["several"], ROWS["[CLS] at the end"])
     plain, fused = (pair(kernels, **models.RATES)[0] for kernels in ("plain", "fused"))
@@ -85,6 +123,14 @@ def test_dropout_follows_from_the_seed_and_is_the_same_in_both_sets():
     for again, value in zip(models.outputs_and_gradients(fused, batch, one)[0], found[0]):
         np.testing.assert_array_equal(again, value)
     assert not np.allclose(found[0][0], models.outputs_and_gradients(fused, batch, other)[0][0])
+
+
+def test_by_sequence_in_bfloat16():
+    reference, batch = pair("fused")[0], batch_of(ROWS["several"], ROWS["one sequence"])
+    expected = models.outputs_and_gradients(reference, batch)
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    ours = models.copy_weights(reference, pair("fused")[0])
+    models.assert_near(models.outputs_and_gradients(ours, batch), expected, 0.1)
 
 
 @models.OPERATIONS

@@ -29,6 +29,16 @@ def test_packed_spans_and_classes_are_the_separate_ones(kernels):
     np.testing.assert_allclose(classes(models.packed())[0], classes(models.separate()), atol=2e-6)
 
 
+def test_a_sequence_does_not_depend_on_its_neighbours():
+    model, batch = models.randomised(BertPretrainer(BertConfig(**TINY), kernels="fused")), models.packed()
+    changed = batch["sequence_ids"] == 2
+    other = {**batch, "input_ids": np.where(changed, 7, batch["input_ids"])}
+    (masked, relation), (masked_other, relation_other) = model(batch), model(other)
+    np.testing.assert_array_equal(np.delete(relation, 1, axis=1), np.delete(relation_other, 1, axis=1))
+    np.testing.assert_array_equal(np.delete(masked, (2, 3), axis=1), np.delete(masked_other, (2, 3), axis=1))
+    assert not np.allclose(relation[0, 1], relation_other[0, 1])
+
+
 @models.OPERATIONS
 def test_what_a_batch_may_say_is_what_is_taken_without(kernels):
     """Positions 0..L-1, one sequence a row and its [CLS] in front: said or not, the same bits."""
@@ -98,6 +108,23 @@ def test_of_rows_of_one_sequence():
     features = {"input_mask": tf.constant([[1, 1, 0]])}
     np.testing.assert_array_equal(objectives.of_sequences(logits, features), [[1.0, 2.0, LOWEST]])
     np.testing.assert_array_equal(objectives.in_row(tf.constant([1]), features), [1])
+
+
+def test_sequences_have_their_own_tokens_where_they_stand_and_are_cut_out():
+    lengths = np.array([(3, 4, 0), (8, 0, 0), (2, 2, 3)])  # of the sequences of three rows
+    ids = [np.pad(np.repeat([1, 2, 3], row), (0, ROW - row.sum())) for row in lengths]
+    begins = np.where(lengths, np.cumsum(lengths, axis=1) - lengths, 0)
+    batch = {"sequence_ids": tf.constant(ids, tf.int32), "cls_positions": tf.constant(begins, tf.int32)}
+    logits = np.random.default_rng(0).normal(size=(3, ROW)).astype(np.float32)
+    found, cut = (each(tf.constant(logits), batch) for each in (objectives.of_sequences, objectives.cut_out))
+    positions = objectives.in_row(tf.ones([3, 3], tf.int32), batch)
+    np.testing.assert_array_equal(positions, begins + 1)
+    for (row, place), length in np.ndenumerate(lengths):
+        begin = begins[row, place]
+        alone, own = np.full(ROW, LOWEST), logits[row, begin : begin + length]
+        alone[begin : begin + length] = own
+        np.testing.assert_array_equal(found[row, place], alone)
+        np.testing.assert_array_equal(cut[row, place], np.pad(own, (0, ROW - length)))
 
 
 def test_the_loss_counts_padding_where_it_counts_whole_rows():

@@ -663,9 +663,9 @@ def finish(runs: list[Run], flags: argparse.Namespace) -> None:
 def main() -> int:
     """Runs the variants one after the other, and writes all results but the chart after each. A signal ends
     the one that runs; what was measured before is kept."""
-    from official.reporting.comparison import format_table
-
     flags = parse_flags()
+    from official.reporting.comparison import format_table  # after the flags: it loads TensorFlow
+
     variants = plan(flags)
     flags.functions = load_functions(flags.custom_metrics_files)
     for ending in ("json", "csv", "xml", "md", "png"):

@@ -270,6 +270,22 @@ def test_mrpc_as_published_is_read_without_the_rows_of_the_dev_set(tmp_path):
     assert [(problem.line, problem.reason) for problem in rows.problems] == [(3, "is a row of the dev set")]
 
 
+@given(st.binary(max_size=300), st.sampled_from(sorted(TASKS)), st.sampled_from(SPLITS))
+@settings(deadline=None, derandomize=True, max_examples=300)
+def test_any_bytes_are_read_or_refused(tmp_path_factory, content, name, split):
+    folder, file = tmp_path_factory.getbasetemp() / "any", TASKS[name].splits[split].files[0]
+    header = HEADERS[file]
+    start = b"" if header[0] is None else "\t".join(header).encode() + b"\n"
+    write(folder / file, start + content)
+    try:
+        rows = files.read_split(TASKS[name], split, str(folder))
+    except ConfigError as error:
+        assert "\n" not in str(error)
+        return
+    assert len(rows) + len(rows.problems) >= len(content.rstrip().splitlines()) * (split == "test")
+    assert {len(texts) for texts in rows.texts} == {len(rows)}
+
+
 # ------------------------------------------------------------------------------------------------------------
 # Features
 

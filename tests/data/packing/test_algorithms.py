@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official.data.packing import algorithms, layout
-from official.data.packing.plan import Histogram, PackingPlan
+from official.data.packing.plan import Histogram, PackingPlan, plan_of
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
@@ -146,3 +146,11 @@ def test_every_sequence_is_in_one_row_that_has_room(data):
     assert (is_there[:, :-1] >= is_there[:, 1:]).all() and is_there[:, 0].all()  # no gaps, no empty rows
     assert np.where(is_there, lengths[members], 0).sum(axis=1).max() <= length
     assert np.where(is_there, predictions[members], 0).sum(axis=1).max() <= most + depth - 1
+
+
+def test_rows_are_those_of_the_plan_where_slots_are_no_limit():
+    lengths = np.random.default_rng(0).integers(1, 65, 500)
+    plan = plan_of(lengths, 64, 5)
+    members = layout.group(lengths, np.zeros(500, int), 64, 5, 5)
+    packs = {tuple(sorted((lengths[row[row >= 0]]).tolist(), reverse=True)) for row in members}
+    assert len(members) == plan.rows and packs == set(plan.packs)

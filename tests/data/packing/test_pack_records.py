@@ -15,10 +15,11 @@ from official.cli import records as command
 from official.data import compaction
 from official.data.packing import creation
 from official.data.packing.creation import Dealer
-from official.data.packing.plan import Histogram, plan_of
+from official.data.packing.plan import Histogram, PackingPlan, plan_of
 from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records import encoding
+from official.io import files
 from official.io.errors import ConfigError
 from tests.conftest import write_records
 from tests.data.records.test_packed import row_of
@@ -92,11 +93,22 @@ def test_regrouping_changes_no_byte_and_opens_few_files(
     monkeypatch.setattr(creation, "_MIN_PART_BYTES", 1)
     monkeypatch.setattr(compaction, "BITS", bits)
     monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**6 if levels else 1)
+    opened, reading = collections.Counter(), files.reading_parts
+    monkeypatch.setattr(files, "reading_parts", lambda path: opened.update([path]) or reading(path))
     merges, merge = [], creation.merge
     monkeypatch.setattr(creation, "merge", lambda *task: merges.append(task[0]) or merge(*task))
     creation.pack_records(creation.Job(plain, str(tmp_path / "out"), num_shards=num_shards, num_workers=1))
     assert contents(str(tmp_path / "out")) == contents(str(tmp_path / "whole"))
     assert max((target.level for target in merges), default=0) == levels
+    of_levels, of_shards = collections.Counter(), 0
+    for path, times in opened.items():
+        level = int(os.path.basename(os.path.dirname(path)).removeprefix("level-"))
+        of_levels[level] += 1
+        of_shards += times * (level == levels)
+        # Below the last level a file is opened once for each range above it; there, a shard opens one file.
+        assert times == 1 << bits if level < levels else times <= num_shards
+    assert of_levels[0] == (blocks := FILES * -(-SEQUENCES // 32))
+    assert of_shards == num_shards * (1 if levels else blocks)
 
 
 def test_a_damaged_block_is_named(tmp_path, plain, monkeypatch):
@@ -179,6 +191,14 @@ def test_shards_have_all_rows_and_places():
         found = dealer.places(length, np.arange(histogram.counts[length]))
         wanted = [(shard, n) for shard, rows in enumerate(shards) for n in range((rows == length).sum())]
         assert sorted(zip(*(part.tolist() for part in found))) == wanted
+    # More shards and copies of the rows take no more memory: only the kinds of rows count.
+    copies = PackingPlan(32, {kind: count * 10**9 for kind, count in plan.packs.items()})
+    dealer = Dealer(copies, 10**6, seed=3)
+    found, places = dealer.places(32, np.arange(1000))
+    assert found.min() >= 0 and 5 * 10**5 < found.max() < 10**6
+    runs = dealer._places_of(32)
+    assert len(runs.shards) <= 2 * len(plan.packs) + 1
+    assert places.max() < runs.counts.max() and runs.ends[-1] == copies.histogram().counts[32]
 
 
 def test_wrong_input_is_named(tmp_path, plain):
@@ -235,6 +255,7 @@ def test_the_command_packs_reports_and_draws_or_only_plans(tmp_path, plain, monk
         (', "counts_by_length_from_1": [1]}', "has 1 counts"),
         (', "counts_by_length_from_1": [1, -1]}', "of length 2 is -1"),
         (', "counts_by_length_from_1": [0, 0]}', "no sequences to pack"),
+        ("}", 'has no "counts_by_length_from_1"'),
     ):
         path.write_text(start + content)
         with pytest.raises(ConfigError, match=problem):

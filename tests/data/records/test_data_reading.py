@@ -2,7 +2,9 @@
 that name the file.
 """
 
+import itertools
 import json
+import math
 import os
 import pathlib
 
@@ -93,6 +95,38 @@ def test_going_on_is_exact_wherever_files_end(uneven_files, schema):
                 uneven_files, schema, 4, batch_size=size, sequences_done=done, streams=streams
             )
             assert found == whole[done : done + 4 * size]
+
+
+@pytest.mark.parametrize(
+    "records_of, cycle, part",
+    [
+        ([5, 1, 9, 3, 4, 0, 6], 3, 2),
+        ([5, 5, 5], 8, 2),
+        ([100, 3, 50], 2, 7),
+        ([1], 1, 1),
+        ([30, 40, 50, 60], 4, 3),
+        ([0, 0, 4, 0, 2], 2, 3),
+    ],
+)
+def test_a_place_found_by_arithmetic_is_that_of_the_reading(records_of, cycle, part):
+    def read(files, group):
+        if len(files) > group:
+            return read(files[:group], group) + read(files[group:], cycle)
+        values = [range(100 * number + passed, 100 * number + records_of[number]) for number, passed in files]
+        ends = np.cumsum([0, *map(len, values)])
+        data = tf.constant(list(itertools.chain(*values)), tf.int64)
+        blocks = tf.data.Dataset.from_tensor_slices((ends[:-1], ends[1:])).interleave(
+            lambda first, end: tf.data.Dataset.from_tensor_slices(data[first:end]).batch(part), cycle, 1
+        )
+        return [record for block in blocks.as_numpy_iterator() for record in block.tolist()]
+
+    whole = read([(number, 0) for number in range(len(records_of))], cycle)
+    for passed in range(len(whole)):
+        place = streams_lib.interleaved_position(records_of, cycle, part, passed)
+        left = sum(records_of[number] - skipped for number, skipped in place.files)
+        assert left - place.cut == len(whole) - passed
+        if passed % 5 == 0:
+            assert read(place.files, place.group)[place.cut :] == whole[passed:]
 
 
 def test_what_was_read_before_is_not_unpacked(uneven_files, schema, monkeypatch):
@@ -200,6 +234,15 @@ def test_evaluation_reads_the_first_records_in_order(files, schema):
     assert not batches[-1]["masked_lm_weights"][5:].any()
 
 
+def test_batches_may_be_of_any_size(files, schema):
+    one = training_ids(files, schema, 12, batch_size=6, streams=3, sequences_done=30)
+    for size in (1, 4, 18):
+        other = training_ids(files, schema, 72 // size, batch_size=size, streams=3, sequences_done=30)
+        common = math.lcm(6, size)
+        for first in range(0, 72, common):
+            assert set(other[first : first + common]) == set(one[first : first + common])
+
+
 def test_a_window_is_shuffled_and_holds_what_follows(files, schema):
     window = {"plain": 8, "compact": 5}[detect_format(files)]  # of eight examples, in whole records
     found = training_ids(files, schema, 12, batch_size=3, streams=3)
@@ -208,6 +251,8 @@ def test_a_window_is_shuffled_and_holds_what_follows(files, schema):
         rows = ids(record_batches.evaluation_dataset([path], schema, 12, 12).as_numpy_iterator())
         assert set(own[:window]) == set(rows[:window]) and own[:window] != rows[:window]
         assert set(own) == set(rows)
+        places = [rows.index(row) % window for row in own]  # the next window has an order of its own
+        assert window == 8 or places[:window] != places[window : 2 * window]
 
 
 def test_remote_paths(schema):

@@ -15,6 +15,8 @@ from official.io import native_library
 from tests.conftest import ROOT
 from tests.data.records.test_records import make_examples, static_mask_examples
 
+LIBRARY = compiled.library  # also where a fixture of the module has replaced it
+
 
 def wide(examples, words):
     """Returns examples whose ids take one to three bytes, zeros among them."""
@@ -105,5 +107,5 @@ def test_without_a_compiler_a_line_says_so(monkeypatch, caplog):
 
     monkeypatch.setattr(native_library, "built", fail)
     with caplog.at_level("INFO"):
-        assert compiled.library.__wrapped__() is None
+        assert LIBRARY.__wrapped__() is None
     assert "without a compiled library: there is no C++ compiler" in caplog.text

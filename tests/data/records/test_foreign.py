@@ -84,6 +84,17 @@ def test_whole_rows_say_of_each_sequence_what_its_example_says(kind, tmp_path):
     assert record_batches.sequences_per_row([path], schema, None) == 2
 
 
+def test_the_layouts_of_habana_and_mlperf_differ_as_published():
+    examples, kinds = short_examples(), ("habana", "popart_packed, backwards")
+    theirs, ours = (foreign_records.rows_of(examples, PACKS, kind, MOST)[0] for kind in kinds)
+    first = len(foreign_records.sequence(examples, PACKS[0][0]).ids)
+    heads = [examples.input_ids[number, 0] for number in PACKS[0]]
+    assert [theirs["input_ids"][place] for place in (0, first)] == heads
+    assert [ours["input_ids"][place] for place in (-1, -2)] == heads
+    assert theirs["next_sentence_weights"] == [1, 1, 0] and ours["next_sentence_weights"] == [0, 1, 1]
+    assert (len(theirs["masked_lm_ids"]), len(ours["masked_lm_ids"])) == (MOST + 3, MOST + 2)
+
+
 @pytest.mark.parametrize("kind", ["habana", "popart_static", "popart_packed, backwards"])
 def test_training_goes_on_where_it_stopped(kind, tmp_path):
     files = [file_of(tmp_path, kind, name=f"strategy_{number}_part_0") for number in range(2)]
@@ -313,6 +324,17 @@ def test_wrong_records_stop_a_run(kind, tmp_path):
     for schema in schemas:
         with pytest.raises(tf.errors.InvalidArgumentError):
             list(record_batches.evaluation_dataset([path], schema, 4, 4))
+
+
+@pytest.mark.parametrize("kind", BINARIES)
+def test_a_wrong_first_record_is_found_too(kind, tmp_path):
+    rows = foreign_records.rows_of(short_examples(), [[3, 0], [1]], kind, MOST)
+    rows[0]["segment_ids"][-4:] = [7] * 4
+    rows[0]["input_ids"][1] = -1
+    path = foreign_records.write(tmp_path / "part", kind, list(map(foreign_records.binary, rows)))
+    with pytest.raises(ConfigError, match=r"part, record 1: "):
+        inspection.summarize([path], None)
+    assert f"{path}, record 1: " in str(record_files.find_bad_record([path], features_of()))
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -139,6 +139,14 @@ def test_three_epochs_hold_every_sequence_three_times_and_nothing_else(files):
     assert len(found) > total
 
 
+def test_rows_are_fuller_than_sequences_are_long_and_not_in_order_of_length(plain_files):
+    found = batches(plain_files, 30)
+    tokens = np.concatenate([batch["input_mask"].sum(axis=1) for batch in found])
+    assert tokens.mean() / LENGTH > 0.8 and max(len(batch["example_weights"][0]) for batch in found) == DEPTH
+    firsts = [int((batch["sequence_ids"][0] == 1).sum()) for batch in found]
+    assert firsts != sorted(firsts, reverse=True)
+
+
 @pytest.mark.parametrize("streams,batch_size,done", [(1, 3, 7), (4, 4, 1), (4, 4, 18), (2, 6, 11)])
 def test_going_on_gives_the_rows_that_come_next(plain_files, streams, batch_size, done):
     whole, counts = batches(plain_files, done + 4, batch_size, streams), np.zeros(MOST_STREAMS, int)

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from official.data.packing.plan import plan_of
+from official.data.packing.plan import plan_of, ranks
 from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
 from official.io.errors import ConfigError
@@ -108,6 +110,20 @@ def test_goes_on_with_batches_of_another_size(rows, plan):
     assert sorted(seen[seen >= 0]) == list(range(SEQUENCES))
 
 
+def test_batches_do_not_depend_on_replicas_and_hosts(rows):
+    for position in ({}, {"sequences_done": SEQUENCES + 1}):
+        whole = training(rows, 10, **position)
+        for hosts in (1, 2):
+            parts = [
+                training(rows, 40 // hosts, part=2, host=host, num_hosts=hosts, **position)
+                for host in range(hosts)
+            ]
+            dealt = [parts[number % hosts][number // hosts] for number in range(40)]
+            for name in ("rows", "input_ids", "cls_positions"):
+                joined, expected = (np.concatenate([part[name] for part in some]) for some in (dealt, whole))
+                assert joined.tolist() == expected.tolist()
+
+
 def test_evaluation_has_each_sequence_once_always_in_one_order(rows, steps):
     datasets = [token_rows.evaluation_dataset(rows, shape_of()) for _ in range(2)]
     first, again = (list(dataset.as_numpy_iterator()) for dataset in datasets)
@@ -134,3 +150,14 @@ def test_special_sets():
     assert list(token_rows.evaluation_dataset(make_rows(np.zeros(0, int)), shape_of())) == []
     with pytest.raises(ConfigError, match=f"A sequence has {ROW + 1} tokens, a row has 1 to {ROW}"):
         token_rows.evaluation_dataset(make_rows([3, ROW + 1]), shape_of())
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(1, 16), min_size=1, max_size=60), st.integers(1, 6))
+def test_planned_rows_hold_each_sequence_and_no_more_than_fits(lengths, places):
+    lengths = np.array(lengths)
+    plan = plan_of(lengths, 16, places)
+    rows = token_rows.drawn(lengths, ranks(plan.lengths_of_rows(places))).numpy()
+    assert rows.shape == (plan.rows, places) and sorted(rows[rows >= 0]) == list(range(len(lengths)))
+    assert (np.where(rows >= 0, lengths[rows], 0).sum(axis=1) <= 16).all() and (rows[:, 0] >= 0).all()
+    assert (np.diff((rows >= 0).astype(int), axis=1) <= 0).all()  # places are taken from the first one on

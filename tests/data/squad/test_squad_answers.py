@@ -5,10 +5,12 @@ of predictions.
 import json
 import string
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies
 
-from official.data.squad import answers, features, squad_files
+from official.data.squad import answers, evaluation, features, squad_files
 from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces.wordpiece import Tokenizer
 from official.io.errors import ConfigError
@@ -95,6 +97,20 @@ def test_the_n_best_lists_are_those_of_the_plain_search(n_best_size, max_answer_
         assert_as_plain(data, made, logits, rules)
 
 
+@hypothesis.settings(deadline=None, derandomize=True, max_examples=60)
+@hypothesis.given(
+    strategies.lists(strategies.sampled_from(["cat", "Steve", "(a)", "cat's", "."]), min_size=1, max_size=40),
+    strategies.integers(0, 2**16),
+    strategies.booleans(),
+    strategies.integers(1, 6),
+    strategies.integers(1, 6),
+)
+def test_contexts_of_repeated_words_give_different_texts(parts, seed, ties, n_best_size, max_answer_length):
+    data, made = make((" ".join(parts), "a?"), rules=features.WindowRules(14, 3, 4))
+    rules = answers.AnswerRules(n_best_size, max_answer_length, True)
+    assert_as_plain(data, made, random_logits(made, seed, ties), rules)
+
+
 def assert_as_plain(data, made, logits, rules):
     found = answers.answer_questions(*logits, made, data, rules)
     offsets, may_start = made.first_pieces - made.first_lengths, answers.is_max_context(made)
@@ -163,6 +179,24 @@ def test_no_answer_must_be_better_by_more_than_the_threshold():
         assert found.null_odds == {"q0": null - 18.0}
         assert found.predictions == {"q0": expected} == predict_at(found, threshold)
         assert found.best_texts == {"q0": "Steve Smith"}
+
+
+def test_the_best_threshold_of_real_odds_is_the_best():
+    """Chooses the threshold among all by trying each."""
+    names = ("Tom", "Steve", "Kim", "Li", "Bo", "Al", "Jo", "Ed")
+    asked = [(f"{name} has a cat.", f"who {name}?") for name in names]
+    data, made = make(*asked, rules=features.WindowRules(40, 7, 6))
+    gold = {f"q{number}": [name] if number % 3 else [] for number, name in enumerate(names)}
+    rules = answers.AnswerRules(version_2_with_negative=True, max_answer_length=4)
+    for seed in range(8):
+        found = answers.answer_questions(*random_logits(made, seed), made, data, rules)
+        lowest = min(found.null_odds.values()) - 1
+        best = evaluation.best_thresholds(gold, found.best_texts, found.null_odds, lowest)
+        thresholds = (lowest, *found.null_odds.values())
+        tried = {each: evaluation.evaluate_v2(gold, predict_at(found, each)) for each in thresholds}
+        for name in ("exact", "f1"):
+            assert best[f"best_{name}"] == pytest.approx(max(values[name] for values in tried.values()))
+            assert tried[best[f"best_{name}_thresh"]][name] == pytest.approx(best[f"best_{name}"])
 
 
 def test_a_question_that_cannot_be_asked_is_answered_with_nothing():

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import string
+import types
 import unicodedata
 
 import hypothesis
@@ -50,10 +51,11 @@ def document(*paragraphs, version="1.1", title="A title"):
 
 @pytest.fixture
 def squad_file(tmp_path):
-    """Returns a function that writes a JSON value, or text, to a file and returns its path."""
+    """Returns a function that writes a JSON value, or bytes, to a file and returns its path."""
 
     def write(value):
-        (tmp_path / "squad.json").write_text(value if isinstance(value, str) else json.dumps(value))
+        content = value if isinstance(value, bytes) else json.dumps(value).encode()
+        (tmp_path / "squad.json").write_bytes(content)
         return str(tmp_path / "squad.json")
 
     return write
@@ -112,7 +114,9 @@ def test_what_is_no_squad_file_is_an_error_in_one_line(squad_file):
     place, start = r"paragraphs\[0\]", {"text": "cat", "answer_start": True}
     failures = []
     for value, message in (
-        ('{"data": [\n  {"paragraphs": 1,]}', "not a JSON file, line 2 column 20"),
+        (b'{"data": [\n  {"paragraphs": 1,]}', "not a JSON file, line 2 column 20"),
+        (b'{"data": "\xff"}', r"not a JSON file \(byte 10 is not UTF-8\)"),
+        (b"[" * 100_000, "nested too deeply"),
         ([], 'expected an object with "data", got a list'),
         ({}, 'has no "data"'),
         ({"data": []}, "holds no question"),
@@ -172,6 +176,7 @@ def test_an_answer_that_stands_at_answer_start_is_the_pieces_of_its_characters(s
         ("a e\u0301\u00a0cat the", "\u00e9\u00a0cat", 2, ["e", "cat"]),  # composed, and taken apart
         ("a \u00e9\u00a0cat the", "e\u0301\u00a0cat", 2, ["e", "cat"]),
         ("cat,\u00a0sat)the", "cat,\u00a0sat", 0, ["cat", ",", "sat"]),  # ends within a word
+        ("the \u200b cat", "\u200b", 4, ["[CLS]"]),  # has no word piece
         ("cat\u00a0sat cat\u00a0sat", "cat\u00a0sat", 8, ["cat", "sat"]),
     ):
         paragraphs.append((context, ("who?", answer, begin)))
@@ -182,6 +187,11 @@ def test_an_answer_that_stands_at_answer_start_is_the_pieces_of_its_characters(s
     found = [answer_in(made, row) for row in range(len(made))]
     assert [(ours, right) for ours, right in zip(found, wanted) if ours != right] == []
     assert made.start_positions[-1] == made.first_lengths[-1] + 2  # its own cat
+    # What does not stand there is still left out.
+    asked = [("a?", "sat\u00a0cat", 4), ("b?", "cat\u00a0sat", 2), ("c?", "\u00a0", 7)]
+    paragraphs = ("the cat\u00a0sat", *asked), ("\u3000 the", ("d?", "cat\u00a0the", 0))
+    data = read_document(squad_file, document(*paragraphs))
+    assert [question.text for question in data.questions] == ["c?"], data.skipped_questions
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -226,6 +236,30 @@ def test_pieces_know_their_characters():
     assert not failures
     # Pieces that do not follow from the word get all of it.
     assert features.align("abc", ["x", "##y", "z"]) == ([0, 0, 0], [3, 3, 3])
+    # Pieces may share a character; here are three of them, and three in normal form.
+    hangul = (*vocabulary_lib.SPECIAL_TOKENS, "\u1112", "##\u1161", "##\u11ab")
+    hangul = vocabulary_lib.Vocabulary(hangul, "")
+    found, _ = features.tokenize(["\u200b\u200b한"], [], Tokenizer(hangul), hangul)
+    assert (found.piece_begins.tolist(), found.piece_ends.tolist()) == ([2] * 3, [3] * 3)
+
+
+@hypothesis.settings(deadline=None, derandomize=True, max_examples=200)
+@hypothesis.given(
+    strategies.text(strategies.characters(exclude_characters=squad_files.SPACES), min_size=1, max_size=8)
+)
+def test_the_characters_of_a_piece_are_tokenized_to_it(word):
+    parts = reference_wordpiece.split_words(word)
+    pieces = [piece for part in parts for piece in (part[0], *("##" + letter for letter in part[1:]))]
+    ids = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}  # every character is a piece
+    found = spans(word, types.SimpleNamespace(words=list(ids), ids=ids, do_lower_case=True))
+    begins, ends = features.align(word, [piece for piece, _ in found])
+    assert begins == sorted(begins) and ends == sorted(ends) and all(map(int.__lt__, begins, ends))
+    for piece, text in found:
+        made, first = ("".join(reference_wordpiece.split_words(part)) for part in (text, text[0]))
+        letter = piece.removeprefix("##").replace("ς", "σ")
+        made = made.replace("ς", "σ")
+        # A character of several pieces is in each of them.
+        assert made == letter or letter in made and len(first) > 1
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -377,6 +411,16 @@ def test_questions_that_cannot_be_asked_have_no_window(squad_file):
     asked = document(("the cat", (" ",), ("who?",)), ("", ("who?",)), (" \u200b", ("who?",)))
     data = read_document(squad_file, asked, for_training=False)
     assert features.make_features(data, VOCABULARY, RULES).question_numbers.tolist() == [1]
+
+
+def test_a_context_of_100_kilobytes_is_cut_into_windows_that_hold_all_of_it(squad_file):
+    asked = ("the cat (sat) " * 7200, ("who?", "sat", 99_997)), ("x" * 100_000, ("who?", "x" * 9, 50_000))
+    data = read_document(squad_file, document(*asked))
+    made = features.make_features(data, VOCABULARY, features.WindowRules())
+    assert answers.is_max_context(made)[made.question_numbers == 0].sum() == 7200 * 5
+    np.testing.assert_array_equal(made.first_pieces[:-1], 128 * np.arange(len(made) - 1))
+    assert {tuple(answer_in(made, row)) for row in np.flatnonzero(made.start_positions[:-1])} == {("sat",)}
+    assert answer_in(made, len(made) - 1) == ["[UNK]"]
 
 
 def test_chunks_do_not_show_in_the_features(squad_file, monkeypatch):

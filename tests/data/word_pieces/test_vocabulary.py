@@ -57,7 +57,8 @@ def test_a_vocabulary_too_small_for_the_characters_is_an_error():
 
 
 def test_words_are_those_of_the_tokenizer(tmp_path):
-    strange = "\u00c9t\u00e9 Stra\u00dfe, na\u00efve: \u4e2d\u6587x\x1cy caf\u00e9-au-lait Don't \ufb01n"
+    strange = "\u00c9t\u00e9 Stra\u00dfe, na\u00efve: \u4e2d\u6587x\x1cy caf\u00e9-au-lait Don't"
+    strange += " \u00c5 \ufb01n \u0130x"
     for lower in (True, False):
         built = vocabulary_building.build_vocabulary([strange] * 3, 400, lower)
         assert ("\u00c9" in built.words) != lower and "e" in built.words
