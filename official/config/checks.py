@@ -12,6 +12,7 @@ from official.config.derived import (
     VOCABULARY_ROUNDING,
     check_streams,
     initial_loss_scale,
+    is_checkpoint,
     pack_depth,
     schedule_steps,
     train_steps,
@@ -78,6 +79,13 @@ def check_files(config: Config) -> None:
         raise ConfigError(
             "init_checkpoint is not set. Give the folder of an encoder: one of Hugging Face's (config.json,"
             " vocab.txt, model.safetensors), Google's BERT, unpacked, or a run: --init_checkpoint=FOLDER."
+        )
+    if config.model is None and config.init_checkpoint:
+        lacks = "has no config.json or bert_config.json, which says the sizes of the model"
+        what = lacks if is_checkpoint(config.init_checkpoint) else "is not there"
+        raise ConfigError(
+            f"--init_checkpoint={config.init_checkpoint} {what}. Correct the path, or give"
+            " --bert_config_file=FILE."
         )
     if config.model is None:
         raise ConfigError(

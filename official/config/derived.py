@@ -365,9 +365,10 @@ def with_init_folder(config: Config, given: Collection[str]) -> Config:
     Raises:
       ConfigError: where what is given is another vocabulary, or another casing, than that of the folder.
     """
-    folder = model_folder.folder_of(config.init_checkpoint) if config.init_checkpoint else None
-    if folder is None or not files.is_folder(folder) or config.generated_data or config.use_synthetic_data:
+    path = config.init_checkpoint
+    if not path or not is_checkpoint(path) or config.generated_data or config.use_synthetic_data:
         return config
+    folder = model_folder.folder_of(path)
     values: dict[str, Any] = {}
     if config.model is None:
         values["model"] = model = _model_beside(folder)
@@ -396,6 +397,11 @@ def with_init_folder(config: Config, given: Collection[str]) -> Config:
         positions = values["model"].max_position_embeddings
         values["max_seq_length"] = min(beside.max_length or positions, positions, _MAX_LENGTH)
     return replaced(config, **values)
+
+
+def is_checkpoint(path: str) -> bool:
+    """Tells whether a path is a folder, a file, or the prefix of a TensorFlow checkpoint."""
+    return files.is_folder(path) or any(map(files.is_file, (path, f"{path}.index")))
 
 
 def with_own_rate(config: Config, given: Collection[str]) -> Config:

@@ -57,6 +57,10 @@ def elsewhere(tmp_path, monkeypatch):
     """A working directory that has what the pages call one's own."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_bert.json").write_text(json.dumps(MODEL))
+    (tmp_path / "FOLDER").mkdir()
+    (tmp_path / "FOLDER" / "bert_config.json").write_text(json.dumps(MODEL))
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(MODEL["vocab_size"] - 5))]
+    (tmp_path / "FOLDER" / "vocab.txt").write_text("\n".join(words))
     return tmp_path
 
 
