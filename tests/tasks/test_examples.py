@@ -99,16 +99,9 @@ def test_questions_say_when_there_is_no_answer():
 
 
 def test_the_surest_mistakes_come_first():
-    logits = np.array([[0.0, 5.0], [9.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
-    items = examples.sure_mistakes(
-        (["a", "b", "c", "d"], ["e", "f", "g", "h"]), ("no", "yes"), logits, np.array([0, 0, 0, 1])
-    )
-    assert ["".join(map(text_of, item["texts"])) for item in items] == ["ae", "dh", "cg"]
-    assert items[0]["facts"] == [
-        ["predicted", "yes \u00b7 probability 0.99"],
-        ["label", "no \u00b7 probability 0.01"],
-    ]
-    assert [
-        item["facts"]
-        for item in examples.far_scores((["a", "b"],), np.array([1.0, 2.0]), np.array([1.5, 5.0]))
-    ] == [[["predicted", "2.00"], ["score", "5.00"]], [["predicted", "1.00"], ["score", "1.50"]]]
+    chances = np.array([[0.01, 0.99], [1.0, 0.0], [0.3, 0.7], [0.95, 0.05]])
+    assert examples.surest_mistakes(chances, np.array([0, 0, 0, 1])) == [0, 3, 2]
+    assert examples.farthest(np.array([1.0, 2.0]), np.array([1.5, 5.0])) == [1, 0]
+    item = examples.row(["a", "b"], [["predicted", "yes"]], "dev.csv:7")
+    assert ["".join(map(text_of, item["texts"]))] == ["ab"]
+    assert item["facts"] == [["predicted", "yes"], ["place", "dev.csv:7"]]
