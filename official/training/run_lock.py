@@ -71,15 +71,19 @@ class PreviousRun:
         over = self.result.get("status") in ("success", "finished", "aborted")
         return over and bool(self.result.get("config", {}).get("do_train", True))
 
-    def _has(self, name: str, value: Any) -> bool:
-        """Tells whether the run's value of a setting means the same as `value`."""
+    def _has(self, name: str, config: Config) -> bool:
+        """Tells whether the run's value of a setting means the same as that of `config`."""
+        value = self.settings.get(name, FIELDS[name].default)
+        if name == "ipu_options" and value != config[name]:
+            with contextlib.suppress(ConfigError):  # options of another version
+                return replaced(config, ipu_options=value).ipu == config.ipu
         folder = self.result.get("environment", {}).get("working_directory", "")
-        return FIELDS[name].is_same(self.settings.get(name, FIELDS[name].default), value, folder)
+        return FIELDS[name].is_same(value, config[name], folder)
 
     def evaluates_like(self, config: Config) -> bool:
         """Tells whether the earlier evaluations used the same set and settings as this run's."""
         evaluating = [name for name, field in FIELDS.items() if field.changes_evaluation(config)]
-        return bool(self.settings) and all(self._has(name, config[name]) for name in evaluating)
+        return bool(self.settings) and all(self._has(name, config) for name in evaluating)
 
     def changes(self, config: Config) -> dict[str, list[str]]:
         """Returns the settings that differ from the run's: {part in the training: ['name old -> new', ...]}.
@@ -92,7 +96,7 @@ class PreviousRun:
             found[part].append(f"{name} {_text(old)} -> {_text(new)}")
 
         for name, field in FIELDS.items():
-            if name in self.settings and not self._has(name, config[name]):
+            if name in self.settings and not self._has(name, config):
                 note(field.part_in_training(config) or "", name, self.settings[name], config[name])
         kept = os.path.join(self.model_dir, vocabulary_files.VOCABULARY)
         content = _content(kept)

@@ -162,6 +162,24 @@ def test_a_run_that_goes_on_is_the_same_run(make, tmp_path, monkeypatch):
     assert [text[1] for text in warned if "Changed" in text[0]] == ["learning_rate 0.005 -> 0.001"]
 
 
+def test_options_of_ipus_are_compared_by_what_they_mean(make_config, tmp_path):
+    saved = config_lib.to_dict(make_config()) | {"distribution_strategy": "ipu"}
+    asked = config_lib.replaced(make_config(), distribution_strategy="ipu")
+    of_earlier_versions = {"ipu_options": None, "ipu_replicas": 4, "partials_type": "float"}
+    (tmp_path / "run").mkdir()
+    for before, options, is_same in (
+        (of_earlier_versions, "replicas=4", True),
+        (of_earlier_versions, "replicas=2", False),
+        ({"ipu_options": "no_outlining=false"}, None, True),
+        ({"ipu_options": "replicas=1 replicas=2"}, "replicas=2", True),
+        ({"ipu_options": "of_another_version=1"}, None, False),
+    ):
+        (tmp_path / "run" / "config.json").write_text(json.dumps(saved | before))
+        run_before = run_lock.PreviousRun(str(tmp_path / "run"))
+        changes = run_before.changes(config_lib.replaced(asked, ipu_options=options))
+        assert any(map(len, changes.values())) != is_same, (before, options, changes)
+
+
 def test_evaluations_and_predictions_are_added_to_the_record(squad, tmp_path):
     run(squad(num_train_epochs=1))
     folder, train_file = tmp_path / "run", str(tmp_path / "train.json")
