@@ -19,7 +19,6 @@ from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files
 from official.io.errors import ConfigError
 
-_PARQUET_TEXT = 2  # bytes of text in a byte of Parquet, about
 _MAX_EXAMPLES = 1536  # are encoded
 
 
@@ -43,10 +42,8 @@ def check(job: Job, tasks: list[list[Split]], num_bytes: int, words: Vocabulary)
     told = f"about {needed}, {of_records} of them for the records; {available} are free"
     logging.info("The job needs %s.", told)
     if total and most > free + there:  # a file system without a size will say what is wrong
-        raise ConfigError(
-            f"--output_dir={job.output_dir} needs {told}. Lower --dupe_factor={job.rules.dupe_factor}, give"
-            " --record_format=compact, or a folder of another disk."
-        )
+        lower = f"Lower --dupe_factor={job.rules.dupe_factor}, give --record_format=compact, or"
+        raise ConfigError(f"--output_dir={job.output_dir} needs {told}. {lower} a folder of another disk.")
 
 
 def estimate(job: Job, tasks: list[list[Split]], num_bytes: int, words: Vocabulary) -> tuple[float, float]:
@@ -98,4 +95,4 @@ def _sample(job: Job, split: Split, wanted: int) -> tuple[list[examples_lib.Toke
         if given >= wanted and not counts.of(split.path).bytes:  # it is not read to its end
             share = number / (number + sentences.BATCHES_AHEAD)  # more is read than given
             break
-    return parts, share * counts.bytes / (_PARQUET_TEXT if is_parquet else 1)
+    return parts, share * counts.bytes / (2 if is_parquet else 1)  # bytes of text in a byte, about
