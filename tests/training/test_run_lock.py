@@ -241,6 +241,29 @@ def test_overwrite_renames_the_run_and_begins_anew(make_config, monkeypatch):
     assert config.overwrite is False
 
 
+def test_a_result_that_cannot_be_read_is_a_run_too(make_config):
+    config, folder = make_config(overwrite=True), pathlib.Path(make_config().model_dir)
+    command = "train.py --overwrite"
+    for number, (noted, is_over) in enumerate(
+        (
+            ({"accuracy": 0.9}, False),  # another program's
+            ({"status": 7, "config": [1]}, False),
+            ({"status": "interrupted", "step": "5"}, False),
+            ({"status": "finished", "step": "5", "config": None}, True),  # another version's
+            ({"status": "finished", "step": "5", "config": {"do_train": False}}, False),
+        ),
+        1,
+    ):
+        folder.mkdir()
+        (folder / "result.json").write_text(json.dumps(noted))
+        previous = run_lock.PreviousRun(str(folder))
+        assert previous.is_there and previous.is_over == is_over and not previous.result
+        (folder / "command.txt").write_text(command if is_over else "train.py")
+        with run_lock.set_aside(config, command.split()):
+            assert not folder.exists()
+        assert json.loads(pathlib.Path(f"{folder}.{number}", "result.json").read_text()) == noted
+
+
 def test_several_seeds_are_a_record_too(make, tmp_path):
     write_split(tmp_path / "glue", glue_tasks.find_task("sst2"), "train", rows=16)
     write_split(tmp_path / "glue", glue_tasks.find_task("sst2"), "dev", rows=8)

@@ -73,7 +73,7 @@ def create_pretraining_data(job: Job) -> dict:
         for number, source in enumerate(sources)
         for splits in text_files.plan_tasks({path: sizes[path] for path in source.paths}, task_bytes, states)
     ]
-    disk_needs.check(job, [splits for _, splits in tasks], num_bytes, words)
+    disk_needs.check(job, [splits for _, splits in tasks], sizes, words)
     work = identity | {"task_bytes": task_bytes}
     with jobs.unfinished_folder(job.output_dir, work, job.overwrite) as folder, engines.opened(job) as engine:
         shard_files.remove_earlier(job.output_dir)

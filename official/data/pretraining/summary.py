@@ -36,13 +36,15 @@ class Repeats:
         self._values: np.ndarray = np.zeros(0, np.uint64)  # each once, ascending
         self._counts: np.ndarray = np.zeros(0, np.int64)
         self._new: list[np.ndarray] = []  # not yet in `_values`
+        self._waiting = 0  # values in `_new`
         self.total = 0
 
     def add(self, values: np.ndarray) -> None:
         """Counts values, uint64 of one axis, as if each were a random one: use `mixed` where they are not."""
         self.total += len(values)
         self._new.append(self._below_limit(values))
-        if sum(map(len, self._new)) > self._most_kept:
+        self._waiting += len(self._new[-1])
+        if self._waiting > self._most_kept:
             self._settle()
 
     def merge(self, other: Repeats) -> None:
@@ -83,7 +85,7 @@ class Repeats:
         """Takes in what waits."""
         if self._new:
             self._put_in(*np.unique(np.concatenate(self._new), return_counts=True))
-        self._new = []
+        self._new, self._waiting = [], 0
 
     def _put_in(self, values: np.ndarray, counts: np.ndarray) -> None:
         """Adds values, each once, and how often they came; halves the limit as often as it takes."""
@@ -269,7 +271,8 @@ class Summary:
         for name, value in vars(self).items():
             if isinstance(value, Repeats):
                 value._settle()
-                arrays |= {f"{name}.{key}": each for key, each in vars(value).items() if key != "_new"}
+                kept = {key: each for key, each in vars(value).items() if key not in ("_new", "_waiting")}
+                arrays |= {f"{name}.{key}": each for key, each in kept.items()}
             else:
                 arrays[name] = value
         np.savez(path, **arrays)

@@ -77,6 +77,14 @@ def read_texts(file: BinaryIO, path: str, field: str, start: int, end: int | Non
             yield from ((value, len((value or "").encode("utf-8", "surrogatepass"))) for value in values)
 
 
+def text_bytes(file: BinaryIO, path: str, field: str) -> int:
+    """Returns the bytes of a column before they were compressed, about: of texts that are there twice in a
+    row group it may be one. 0 where there is no such column. See `read_texts`."""
+    with _reading(file, path) as parquet:
+        columns = itertools.chain.from_iterable(_columns_of_groups(parquet))
+        return sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
+
+
 @contextlib.contextmanager
 def _reading(file: BinaryIO, path: str) -> Iterator:
     """Yields pyarrow's reader of a file; its errors become ConfigErrors that name the file."""
@@ -96,8 +104,14 @@ def _reading(file: BinaryIO, path: str) -> Iterator:
 def _starts(parquet) -> list[int]:
     """Returns the first byte of each row group."""
     starts = []
-    for group in map(parquet.metadata.row_group, range(parquet.metadata.num_row_groups)):
-        columns = map(group.column, range(group.num_columns))
+    for columns in _columns_of_groups(parquet):
         pages = [(column.dictionary_page_offset, column.data_page_offset) for column in columns]
         starts.append(min(filter(None, itertools.chain(*pages)), default=0))
     return starts
+
+
+def _columns_of_groups(parquet) -> Iterator[list]:
+    """Yields the metadata of the columns of each row group."""
+    for number in range(parquet.metadata.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        yield [group.column(column) for column in range(group.num_columns)]
