@@ -147,6 +147,12 @@ def read_python(path: str, argument: str | None, changes: Mapping[str, Any]) -> 
             sys.modules[_MODULE] = before
 
 
+def over(settings: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings with others over them; options of IPUs are over those of the same name."""
+    below, above = settings.get("ipu_options"), others.get("ipu_options")
+    return {**settings, **others, **({"ipu_options": f"{below} {above}"} if below and above else {})}
+
+
 def _change(config: Any, name: str, value: Any, shown: str) -> None:
     """Sets a field of a ConfigDict, or of one in it. A setting that the file leaves alone may be set, too."""
     *groups, last = name.split(".")
@@ -156,7 +162,7 @@ def _change(config: Any, name: str, value: Any, shown: str) -> None:
             raise ConfigError(f"--config.{name}: {shown} has no group {group!r}{meant}.")
         config = config[group]
     with config.unlocked(), config.ignore_type():
-        config[last] = value
+        config[last] = over({last: config.get(last)}, {last: value})[last]
 
 
 def _place(error: BaseException, path: str) -> str:

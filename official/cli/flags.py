@@ -111,16 +111,13 @@ def _values(arguments: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises ConfigError."""
     flags: dict[str, Any] = {}
     fields: dict[str, Any] = {}
+    rest: list[str] = []
     words = iter(arguments)
     for word in words:
         name, equals, text = word.lstrip("-").partition("=")
         if not name or not word.startswith("-"):
-            rest = [*words] if word == "--" else [word]
-            if rest:
-                meant = f" (did you mean --flagfile={rest[0]}?)" if rest[0].endswith(".flags") else ""
-                told = f"Unexpected argument {rest[0]!r}{meant}"
-                raise ConfigError(f"{told}. Settings are given as --name=value.")
-            break
+            rest += words if word == "--" else [word]
+            continue
         is_field = name.startswith(_FIELD)
         name = name.removeprefix(_FIELD)
         if name not in _TYPES and name.removeprefix("no") in _TRUTHS and not equals and not is_field:
@@ -133,7 +130,11 @@ def _values(arguments: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         text = text if equals else next(words, "--")
         if not equals and text.startswith("--"):
             raise ConfigError(f"Missing value for flag {shown}.")
-        (fields if is_field else flags)[name] = _read_value(name, text, shown)
+        found = fields if is_field else flags
+        found |= configs.over(found, {name: _read_value(name, text, shown)})
+    if rest and not (flags.get("help") or flags.get("h")):
+        meant = f" (did you mean --flagfile={rest[0]}?)" if rest[0].endswith(".flags") else ""
+        raise ConfigError(f"Unexpected argument {rest[0]!r}{meant}. Settings are given as --name=value.")
     return flags, fields
 
 
@@ -141,8 +142,9 @@ def _check_known(name: str, is_field: bool) -> None:
     if is_field and name not in config_lib.FIELDS:
         meant = suggest(name, config_lib.FIELDS).replace("mean ", f"mean --{_FIELD}")
         raise ConfigError(f"Unknown setting --{_FIELD}{name}{meant}.")
-    if not is_field and name in config_lib.REMOVED:
-        raise ConfigError(f"--{name} is of earlier versions. Now {config_lib.REMOVED[name][1]}.")
+    removed = next((each for each in (name, name.removeprefix("no")) if each in config_lib.REMOVED), None)
+    if not is_field and name not in _TYPES and removed:
+        raise ConfigError(f"--{name} is of earlier versions. Now {config_lib.REMOVED[removed][1]}.")
     if name not in _TYPES:
         known = [*_TYPES, *foreign.options_of_theirs()]
         raise ConfigError(f"Unknown flag --{name}{suggest(name, known)}.")
@@ -171,17 +173,20 @@ def _shipped(value: Any) -> Any:
     return configs.find(files.expanded(value)) if isinstance(value, str) else value
 
 
-def _typed(arguments: list[str]) -> set[str]:
-    """Returns the names of the settings given on the command line itself, without those of its flagfiles."""
-    words = [argument.lstrip("-").partition("=")[0] for argument in command_line.normalized(arguments)]
-    return {name for word in words for name in (word, word.removeprefix("no")) if name in config_lib.FIELDS}
+def _typed(arguments: list[str]) -> dict[str, str]:
+    """Returns {setting: text} of the command line itself, without those of its flagfiles."""
+    typed: dict[str, str] = {}
+    for word, text in command_line.given_values(command_line.normalized(arguments)):
+        for name in {word, word.removeprefix("no")} & config_lib.FIELDS.keys():
+            typed = configs.over(typed, {name: text})
+    return typed
 
 
 def read_config(name: str) -> dict:
     """Returns the settings of a JSON file such as a run's config.json, or of configs/NAME.flags."""
     source = foreign.find(name)
     values, family = _read_source(source, {})
-    return foreign.layers_of(source, values, family, [], {})[0][0][1] if family else values
+    return foreign.layers_of(source, values, family, [], {}, {})[0][0][1] if family else values
 
 
 def _read_source(source: foreign.Source, changes: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -203,7 +208,8 @@ def _read_source(source: foreign.Source, changes: Mapping[str, Any]) -> tuple[di
     if sizes and not isinstance(settings.get("model"), dict):
         told = f"--{_FIELD}{_SIZE}{next(iter(sizes))}: --config={source.path} has no sizes of a model"
         raise ConfigError(f"{told}. Give --bert_config_file.")
-    settings = settings | {name: value for name, value in changes.items() if not name.startswith(_SIZE)}
+    others = {name: value for name, value in changes.items() if not name.startswith(_SIZE)}
+    settings = configs.over(settings, others)
     return settings | ({"model": settings["model"] | sizes} if sizes else {}), family
 
 

@@ -110,7 +110,7 @@ def layers_of(
     family: Family | None,
     options: Options,
     given: dict,
-    typed: Collection[str] = (),
+    typed: Mapping[str, str],
 ) -> tuple[Layers, list[str]]:
     """Returns (layers of settings of a configuration, options of theirs and flags of ours; lines for people
     about the translated keys).
@@ -121,8 +121,8 @@ def layers_of(
       family: family of Graphcore's programs whose keys they are; None: ours.
       options: options of the command line that are not flags of ours.
       given: {setting: value} of the flags that were given.
-      typed: names of the flags given on the command line itself. Options take precedence over the others,
-        which are from flagfiles: they mean the same over a flagfile as over --config.
+      typed: {setting: text} of the flags given on the command line itself. Options take precedence over the
+        others, which are from flagfiles: they mean the same over a flagfile as over --config.
 
     Raises:
       ConfigError: for keys, options and values that are not known, and flags that contradict an option.
@@ -157,8 +157,9 @@ def layers_of(
         theirs.settings["bert_config_file"] = base["bert_config_file"]
         below_options.add("bert_config_file")
     above = {name: value for name, value in given.items() if name not in below_options}
-    asked_of_ipus = {name: value for name, value in theirs.ipu_options.items() if name in of_options}
-    if asked_of_ipus and above.get("ipu_options") and "ipu_options" not in typed:
+    above_options = of_options - rules.given(typed.get("ipu_options")).keys()
+    asked_of_ipus = {name: value for name, value in theirs.ipu_options.items() if name in above_options}
+    if asked_of_ipus and above.get("ipu_options"):
         above["ipu_options"] += f" {rules.written(asked_of_ipus)}"
     above = _by_task(above, base | theirs.settings)
     _check_agreement(asked, family, theirs.settings, above)
@@ -290,6 +291,9 @@ def check_variables(layers: Layers) -> None:
 
 def _told(theirs: configurations.Translation, above: dict[str, Any], is_theirs: bool) -> list[str]:
     """Returns the lines about a translation: a table key -> field -> value, and the keys without a field."""
+    from official.graphcore import rules
+
+    above = {**above, **rules.given(above.get("ipu_options"))}
     flat_model = {f"model.{key}": value for key, value in theirs.settings.get("model", {}).items()}
     settings = {**theirs.settings, **theirs.ipu_options, **flat_model, **above}
     over = set(above) | {name for line in theirs.lines if line.key.startswith("--") for name in line.fields}

@@ -118,9 +118,10 @@ def _draw(
         _draw_line(folder, name, _TITLES[name], "precision", points, "recall, percent")
     for name, has_answer in (("hasAns", True), ("noAns", False)):
         ids = [key for key, answers in gold.answers.items() if bool(answers) == has_answer]
-        values = [min(int(20 * na_probs[key]), 19) for key in ids if key in na_probs]  # bins of 5 percent
-        points = [(5 * (each + 1), values.count(each) / len(values)) for each in range(20) if values]
+        values = [na_probs[key] for key in ids if key in na_probs]
+        bins = [min(int(20 * value), 19) for value in values if 0 <= value <= 1]  # of 5 percent
         if values:
+            points = [(5 * (each + 1), bins.count(each) / len(values)) for each in range(20)]
             title, x_name = f"No-answer probability, {name}", "probability of no answer, percent at most"
             _draw_line(folder, f"na_prob_hist_{name}", title, "share of the questions", points, x_name)
     return {f"{name}_ap": curve.average for name, curve in found.items()}

@@ -103,7 +103,8 @@ def upgraded(saved: dict[str, Any]) -> dict[str, Any]:
     options = {option: saved.pop(name) for name, option in _IPU_OPTIONS.items() if name in saved}
     backend = BACKENDS.get(str(saved.get("distribution_strategy")))
     if options and backend and backend.graphcore_rules:
-        saved["ipu_options"] = _options_of_ipus().written(options)
+        given = saved.get("ipu_options")  # over a saved file: --config.ipu_options
+        saved["ipu_options"] = " ".join(filter(None, (_options_of_ipus().written(options), given)))
     if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
         saved.pop("matmul_precision", None)
     left = {name: value for name, value in saved.items() if name not in _BEFORE_KERNELS}

@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from official.io import jobs
 from official.io.errors import ConfigError
@@ -88,6 +88,12 @@ class Grouping:
         return f"{self.path(number, file)}.json"
 
 
+def done_path(folder: str, kind: str, number: int) -> str:
+    """Returns the path of what a task, of that number among those of its kind, has counted; written last, it
+    marks the task as finished."""
+    return os.path.join(folder, f"{kind}-{number:05d}.json")
+
+
 @functools.lru_cache(maxsize=1)
 def _files_of_level_0(grouping: Grouping) -> list[str]:
     folder = grouping.level_folder
@@ -99,18 +105,12 @@ def _files_of_level_0(grouping: Grouping) -> list[str]:
 
 def damaged(path: str, why: object) -> ConfigError:
     """Returns the error for a file, or folder, that is not as the job has written it."""
-    return ConfigError(
-        f"{path} of an unfinished job is damaged ({why}). Throw the job away with --overwrite, and start"
-        " again."
-    )
+    what = f"{path} of an unfinished job is damaged ({why})"
+    return ConfigError(f"{what}. Throw the job away with --overwrite, and start again.")
 
 
 def compact(
-    grouping: Grouping,
-    total_bytes: int,
-    readers: int,
-    merge: Callable[[Grouping, int, tuple[int, int]], tuple],
-    run: Callable[[Iterable[tuple], int], None],
+    grouping: Grouping, total_bytes: int, readers: int, merge: Callable[..., tuple], run: Callable[..., None]
 ) -> tuple[Grouping, collections.Counter]:
     """Regroups files as often as it takes; what is done already is not done again. Files of a level are
     removed when the level above is complete.

@@ -80,12 +80,8 @@ def packed_rows(schema: dict, vocab_size: int, average: float, seed: int) -> dic
 
 def endless(rows: dict[str, np.ndarray], batch_size: int) -> tf.data.Dataset:
     """Returns batches of the rows, again and again."""
-    return pipeline.fixed(
-        tf.data.Dataset.from_tensor_slices(rows)
-        .repeat()
-        .batch(batch_size, drop_remainder=True)
-        .prefetch(pipeline.CALLS)
-    )
+    batches = tf.data.Dataset.from_tensor_slices(rows).repeat().batch(batch_size, drop_remainder=True)
+    return pipeline.fixed(batches.prefetch(pipeline.CALLS))
 
 
 def _permuted(generator: np.random.Generator, values_L: np.ndarray, count: int) -> np.ndarray:

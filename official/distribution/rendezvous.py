@@ -275,8 +275,10 @@ class Connections:
 def gather(wait: Wait, listener: socket.socket) -> Met:
     """Waits, as process 0, for all others, and lets them go."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # a connection to each process is an open file
-    if 0 <= soft < len(wait.cluster.hosts) + _OTHER_FILES:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    needed = len(wait.cluster.hosts) + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     connections = Connections(wait, listener)
     with contextlib.closing(connections):
         try:

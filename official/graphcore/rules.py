@@ -56,11 +56,16 @@ class Options:
 
 
 OPTIONS = {field.name: field for field in Section("IPUs", Options, evaluation=False).fields}
-_TRUTHS = {"true": True, "false": False}
+_TRUTHS = dict.fromkeys(("true", "t", "1", "yes"), True) | dict.fromkeys(("false", "f", "0", "no"), False)
 
 
 def read(text: str | None) -> Options:
-    """Returns the options of a text such as `replicas=4 partials_type=half`; of a name twice, the last one.
+    """Returns the options of a text, see `given`. Raises ConfigError."""
+    return Options(**given(text))
+
+
+def given(text: str | None) -> dict[str, Any]:
+    """Returns {name: value} of a text such as `replicas=4 partials_type=half`; of a name twice, the last one.
 
     Raises:
       ConfigError: for an unknown name, and a value of the wrong type or range.
@@ -69,7 +74,7 @@ def read(text: str | None) -> Options:
         words = shlex.split(text or "")
     except ValueError as error:
         raise ConfigError(f"ipu_options={(text or '')[:100]}: {error}.") from None
-    values = {}
+    values: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if name not in OPTIONS or not equals:
@@ -78,7 +83,7 @@ def read(text: str | None) -> Options:
                 f" {', '.join(OPTIONS)}."
             )
         values[name] = OPTIONS[name].checked(_typed(value, OPTIONS[name].type), "ipu_options")
-    return Options(**values)
+    return values
 
 
 def _typed(value: str, kind: type) -> Any:

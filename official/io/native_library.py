@@ -72,12 +72,14 @@ def built(recipe: Recipe, timeout_secs: float, before: Callable[[], object] = la
         path = os.path.join(writing.private("native"), name)
         if _is_whole(path):
             return path
-        with writing.locked(path + ".lock", timeout_secs, 0o600):
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(writing.locked(path + ".lock", timeout_secs, 0o600))
+            except BlockingIOError:
+                raise NotBuilt(f"another process compiles it for more than {timeout_secs:.0f} s") from None
             if not _is_whole(path):
                 before()
                 _compile(recipe, compiler, path, timeout_secs)
-    except BlockingIOError:
-        raise NotBuilt(f"another process compiles it for more than {timeout_secs:.0f} s") from None
     except OSError as error:
         raise NotBuilt(f"{error.filename or name}: {error.strerror or error}") from None
     return path

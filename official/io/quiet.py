@@ -1,5 +1,8 @@
 """Noise of libraries that is kept back: log lines of TensorFlow and of XLA, notices of packages, and whatever
 TensorFlow's C++ code writes to stderr while it is loaded.
+
+This file is also the program through which stderr goes meanwhile; Python runs it alone, so it imports nothing
+of the project at its top.
 """
 
 from __future__ import annotations
@@ -8,11 +11,12 @@ import contextlib
 import functools
 import gc
 import os
+import re
 import sys
 from collections.abc import Iterator
 
 # absl's log lines of level INFO, and what it says before it is set up.
-_NOISE = r"^(I[0-9]{4} |WARNING: All log messages before absl::InitializeLog\(\) )"
+_NOISE = rb"(I\d{4} .*|WARNING: All log messages before absl::InitializeLog\(\) .*)\n"
 
 
 def quieten_libraries() -> None:
@@ -66,12 +70,10 @@ def without_noise() -> Iterator[None]:
             stack.callback(os.close, writer)
             with open(reader, "rb") as read_end:
                 process = subprocess.Popen(
-                    # Up to the mark, as other processes may have the pipe; what is before it is passed on.
-                    ["sed", "-u", "-E", f"/{mark}$/{{s/{mark}$//;/./p;Q}};/{_NOISE}/d"],
+                    [sys.executable, "-I", "-S", os.path.abspath(__file__), mark],
                     stdin=read_end,
-                    stdout=kept,
-                    stderr=subprocess.DEVNULL,
-                    env={"LC_ALL": "C"},  # bytes, whatever they are
+                    stdout=subprocess.DEVNULL,
+                    stderr=kept,
                     start_new_session=True,  # Ctrl-C of a terminal is for this process
                 )
         except OSError:  # the process has no stderr, or there is no other: the noise is heard
@@ -86,8 +88,22 @@ def without_noise() -> Iterator[None]:
                 sys.stderr.flush()
             os.dup2(kept, 2)
             with contextlib.suppress(OSError):
-                os.write(writer, f"{mark}\n".encode())
+                os.write(writer, mark.encode())
             process.wait()
+
+
+def _pass_on(mark: bytes) -> None:
+    """Passes on lines from stdin to stderr as they come, but for noise, up to a mark or the end."""
+    text, is_over = b"", False
+    while not is_over:
+        data = os.read(0, 65536)
+        *lines, text = (text + data).split(b"\n")
+        is_over = not data or text.endswith(mark)
+        lines = [line + b"\n" for line in lines] + ([text.replace(mark, b"")] if is_over else [])
+        data = b"".join(line for line in lines if not re.match(_NOISE, line))
+        with contextlib.suppress(OSError):  # a full disk, or nobody who reads
+            while data:
+                data = data[os.write(2, data) :]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -139,3 +155,7 @@ def uncollected() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+if __name__ == "__main__":
+    _pass_on(os.fsencode(sys.argv[1]))

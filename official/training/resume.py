@@ -55,7 +55,7 @@ def left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
     previous = PreviousRun(config.model_dir)
     previous.check(config)
     result = previous.result
-    if not previous.is_over or previous.changes(config)[LENGTH]:
+    if not (previous.is_over and result) or previous.changes(config)[LENGTH]:
         return config, None
     same = previous.evaluates_like(config)
     evaluate = config.do_eval and not (same and result.get("eval_accuracy") is not None)

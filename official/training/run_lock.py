@@ -27,7 +27,7 @@ from official.io.files import is_remote
 from official.io.json_files import read_json_or_empty
 from official.io.writing import read_lines
 from official.reporting.metrics import OPEN_STEPS, read_metrics
-from official.reporting.result import read_result
+from official.reporting.result import FILE_NAME, read_result
 
 # Keys of a model that change no weight's place: a run that goes on may have others.
 _MODEL_RECIPE = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
@@ -46,13 +46,16 @@ class PreviousRun:
     Attributes:
       model_dir: the folder.
       settings: the settings asked for, from config.json; empty without a run.
-      result: content of result.json; empty while the run is not over, and where it was killed.
+      result: content of result.json, its fields checked; empty while the run is not over, where it was
+        killed, and where another program, or another version of this one, has written what does not pass.
       step: step of the newest checkpoint; 0 without one.
       command: the command line that last started or resumed it.
     """
 
     def __init__(self, model_dir: str):
         self.model_dir, self.result = model_dir, read_result(model_dir)
+        # Whatever its fields hold: it tells that there is a run, and that it is over.
+        self._unchecked = read_json_or_empty(os.path.join(model_dir, FILE_NAME))
         settings = read_json_or_empty(os.path.join(model_dir, "config.json"))
         if not isinstance(settings.get("model"), dict):
             settings = self.result.get("config", {})  # of several runs together, which have no config.json
@@ -65,21 +68,31 @@ class PreviousRun:
         return read_metrics(self.model_dir)
 
     @property
+    def is_there(self) -> bool:
+        """Whether the folder holds a run at all."""
+        return bool(self.settings or self._unchecked or self.step)
+
+    @property
     def is_over(self) -> bool:
         """Whether the training has ended: from then on the run is a record."""
         # Runs that were interrupted or have failed go on.
-        over = self.result.get("status") in ("success", "finished", "aborted")
-        return over and bool(self.result.get("config", {}).get("do_train", True))
+        over = self._unchecked.get("status") in ("success", "finished", "aborted")
+        settings = self._unchecked.get("config")
+        return over and bool(not isinstance(settings, dict) or settings.get("do_train", True))
 
-    def _has(self, name: str, value: Any) -> bool:
-        """Tells whether the run's value of a setting means the same as `value`."""
+    def _has(self, name: str, config: Config) -> bool:
+        """Tells whether the run's value of a setting means the same as that of `config`."""
+        value = self.settings.get(name, FIELDS[name].default)
+        if name == "ipu_options" and value != config[name]:
+            with contextlib.suppress(ConfigError):  # options of another version
+                return replaced(config, ipu_options=value).ipu == config.ipu
         folder = self.result.get("environment", {}).get("working_directory", "")
-        return FIELDS[name].is_same(self.settings.get(name, FIELDS[name].default), value, folder)
+        return FIELDS[name].is_same(value, config[name], folder)
 
     def evaluates_like(self, config: Config) -> bool:
         """Tells whether the earlier evaluations used the same set and settings as this run's."""
         evaluating = [name for name, field in FIELDS.items() if field.changes_evaluation(config)]
-        return bool(self.settings) and all(self._has(name, config[name]) for name in evaluating)
+        return bool(self.settings) and all(self._has(name, config) for name in evaluating)
 
     def changes(self, config: Config) -> dict[str, list[str]]:
         """Returns the settings that differ from the run's: {part in the training: ['name old -> new', ...]}.
@@ -92,7 +105,7 @@ class PreviousRun:
             found[part].append(f"{name} {_text(old)} -> {_text(new)}")
 
         for name, field in FIELDS.items():
-            if name in self.settings and not self._has(name, config[name]):
+            if name in self.settings and not self._has(name, config):
                 note(field.part_in_training(config) or "", name, self.settings[name], config[name])
         kept = os.path.join(self.model_dir, vocabulary_files.VOCABULARY)
         content = _content(kept)
@@ -141,7 +154,7 @@ class PreviousRun:
         line."""
         if not changes:
             return
-        state = self.result.get("status") if self.is_over else "not over"
+        state = self._unchecked.get("status") if self.is_over else "not over"
         more = "more steps (--num_train_epochs, --stop_steps), " if self.is_over else ""
         text, names = ", ".join(changes), [change.partition(" ")[0] for change in changes]
         if len(text) > _MAX_CHANGES:
@@ -233,7 +246,7 @@ def _rename(config: Config, command: list[str]) -> str | None:
     """Renames the folder of a run and returns its new path; None where it is not renamed."""
     folder = os.path.normpath(config.model_dir)
     run, first = PreviousRun(config.model_dir), PreviousRun(os.path.join(folder, _FIRST_OF_SEVERAL))
-    if not any(each.settings or each.result or each.step for each in (run, first)):
+    if not (run.is_there or first.is_there):
         return None
     if is_remote(config.model_dir):
         raise ConfigError(

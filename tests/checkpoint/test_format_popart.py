@@ -303,13 +303,15 @@ def test_a_damaged_description(tmp_path):
     path = tmp_path / "model.onnx"
     for proto, message in (
         (external("a", location="v.bin", offset="x"), "the values of a have no place"),
+        (external("a", location="v.bin", offset="9" * 5000), "the values of a have no place"),
         (external("a\nb"), "the name 'a.nb'"),
         (external("a", location="v.bin"), "No such file"),
     ):
         graph = onnx.helper.make_graph([], "g", [], [], [proto])
         path.write_bytes(onnx.helper.make_model(graph).SerializeToString())
-        with pytest.raises(DamagedError, match=message):
-            onnx_file.read(str(path))["a"].read()
+        for opening in (lambda path: onnx_file.read(path)["a"].read(), onnx_file.check_second_files):
+            with pytest.raises(DamagedError, match=message):
+                opening(str(path))
 
 
 def test_initializers_that_are_refused(tmp_path):

@@ -112,7 +112,11 @@ def test_which_are_run(benchmark, tmp_path, capsys):
 
 def test_more_columns(benchmark, tmp_path):
     (tmp_path / "own.py").write_text(
+        "import examples_utils.benchmarks.custom_metrics\n"
+        "from examples_utils.benchmarks import custom_metrics\n"
         "from examples_utils.benchmarks.custom_metrics import register_custom_metric\n"
+        "assert custom_metrics is examples_utils.benchmarks.custom_metrics\n"
+        "assert custom_metrics.register_custom_metric is register_custom_metric\n"
         "register_custom_metric('letters', lambda stdout, stderr, exitcode: len(stdout))\n"
         "register_custom_metric('broken', lambda stdout, stderr, exitcode: 1 / 0)\n"
     )

@@ -376,9 +376,10 @@ def test_indivisible_batch_names_the_nearest():
 
 
 def test_help_shows_every_flag():
-    with pytest.raises(flags.HelpRequested) as text:
-        flags.parse(["--help"])
-    assert all(f"--{name}" in str(text.value) for name in config_lib.FIELDS)
+    for words in ("--help", "--help word", "word -h", "--help -- word"):
+        with pytest.raises(flags.HelpRequested) as text:
+            flags.parse(words.split())
+        assert all(f"--{name}" in str(text.value) for name in config_lib.FIELDS), words
 
 
 def test_step_budget_is_exact():

@@ -355,6 +355,26 @@ def test_many_strangers_keep_nobody_out():
         assert is_sent_away(callers[0]) and not is_sent_away(callers[-1])
 
 
+@pytest.mark.parametrize(
+    "limits, raised",
+    [
+        ((100, 10**6), [(515, 10**6)]),
+        ((100, resource.RLIM_INFINITY), [(515, resource.RLIM_INFINITY)]),
+        ((100, 300), [(300, 300)]),
+        ((1024, 10**6), []),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), []),
+    ],
+)
+def test_as_many_files_may_be_open_as_are_needed(monkeypatch, limits, raised):
+    """More would be inherited, by programs that close every one that may be open."""
+    found = []
+    monkeypatch.setattr(rendezvous.resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(rendezvous.resource, "setrlimit", lambda _, given: found.append(given))
+    hosts = free_hosts(3)
+    assert meet([(hosts, rank) for rank in range(3)]) == [None] * 3
+    assert found == raised
+
+
 def test_where_no_file_is_left_the_oldest_stranger_leaves_its_own():
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with gathered() as (connections, address), contextlib.ExitStack() as stack:

@@ -11,7 +11,7 @@ from official import config as config_lib
 from official.cli import configs, flags
 from official.config.model import BertConfig
 from official.distribution.pipeline_plan import allocation, make_plan, make_timeline
-from official.graphcore import configuration_terms
+from official.graphcore import configuration_terms, rules
 from official.graphcore.configuration_keys import FAMILIES, IPU_ONLY, NOT_NEEDED
 from official.graphcore.configurations import family_of
 from official.graphcore.rules import OPTIONS
@@ -345,7 +345,10 @@ def test_configurations_say_how_their_ipus_compute():
 
 
 def test_what_the_command_line_says_wins():
-    config = on_ipus(TF1, "--ipu_options=replicas=2 partials_type=float", "--recompute=none")
+    typed = ["--ipu_options=replicas=2 partials_type=float scheduler=clustering", "--recompute=none"]
+    config, told = read(TF1, "--distribution_strategy=ipu", *typed)
+    assert any(line.endswith("-> partials_type=float by the command line") for line in told)
+    assert not any("no key says" in line and "scheduler" in line for line in told)
     assert (config.ipu.replicas, config.ipu.partials_type, config.recompute) == (2, "float", "none")
     assert config.train_batch_size == 8 * 2050 * 4  # of theirs; twice the micro batches make it
     assert config.num_accumulation_steps == 4100
@@ -363,7 +366,10 @@ def test_options_of_ipus_are_refused_by_name_and_saved_settings_become_them():
         ("--ipu_options=partials_type=int8", "is not one of half, float"),
         ("--ipu_options='", "No closing quotation"),
         ("--ipu_replicas=2", '--ipu_options="replicas=VALUE"'),
+        ("--ipu_options=no_outlining=maybe", "expected a value of type bool"),
         ("--partials_type=half", '--ipu_options="partials_type=VALUE"'),
+        ("--nostochastic_rounding", '--ipu_options="stochastic_rounding=VALUE"'),
+        ("--no_outlining", '--ipu_options="no_outlining=VALUE"'),
     ):
         try:
             flags.parse([*base, typed])
@@ -378,6 +384,48 @@ def test_options_of_ipus_are_refused_by_name_and_saved_settings_become_them():
     found = config_lib.build_config([("saved", {**saved, **old})]).ipu
     assert (found.replicas, found.no_outlining, found.executable_cache_path) == (2, True, "a b")
     assert found.scheduler == "clustering" and found.min_remote_tensor_size == 128
+    for words in ("1 0", "t F", "yes no", "True false"):
+        on, off = words.split()
+        found = rules.read(f"no_outlining={on} stochastic_rounding={off}")
+        assert (found.no_outlining, found.stochastic_rounding) == (True, False), words
+
+
+def test_options_of_ipus_go_one_by_one_over_those_of_the_same_name(tmp_path):
+    """Wherever the ones and the others are given."""
+    settings = "--bert_config_file=configs/models/bert_tiny.json --model_dir=m --distribution_strategy=ipu"
+    settings += " --num_accumulation_steps=6 --train_batch_size=12 --pipeline_stages=emb+pos/hid*2/mlm+nsp"
+    lines = [*settings.split(), "--ipu_options=replicas=4 partials_type=half available_memory_proportion=0.1"]
+    (tmp_path / "below.flags").write_text("\n".join(lines))
+    below = f"--flagfile={tmp_path}/below.flags"
+    saved = config_lib.to_dict(flags.parse([below, "--plan"]))
+    (tmp_path / "saved.json").write_text(json.dumps(saved))
+    old = {"ipu_options": None, "ipu_replicas": 4, "partials_type": "half"}
+    (tmp_path / "old.json").write_text(json.dumps(saved | old))
+    code = f"import ml_collections\ndef get_config(): return ml_collections.ConfigDict({saved!r})\n"
+    (tmp_path / "config.py").write_text(code)
+    one, other = "ipu_options=replicas=1", "ipu_options=replicas=2"
+    failures = []
+    for words in (
+        [below, f"--{other}"],
+        [*lines, f"--{one}", f"--{other}"],
+        [below, f"--{other}", "--available-memory-proportion=0.2"],
+        *(
+            [f"--config={tmp_path}/{name}", *changes]
+            for name in ("below.flags", "saved.json", "old.json", "config.py")
+            for changes in ([f"--{other}"], [f"--config.{one}", f"--config.{other}"])
+        ),
+    ):
+        options = flags.parse([*words, "--plan"]).ipu
+        if (options.replicas, options.partials_type) != (2, "half"):
+            failures.append((words, options))
+    assert not failures
+    # Options of theirs are over flagfiles, and below what is typed.
+    typed = ["--ipu_options=scheduler=clustering device_iterations=2", "--plan"]
+    theirs = ["--available-memory-proportion=0.2", "--device-iterations=3"]
+    options = flags.parse([below, *typed, *theirs]).ipu
+    assert (options.replicas, options.available_memory_proportion) == (4, "0.2")
+    assert (options.scheduler, options.device_iterations) == ("clustering", 2)
+    assert flags.parse([below, "--ipu_options=", "--plan"]).ipu == rules.Options()
 
 
 def test_elsewhere_keys_about_ipus_are_notes(tmp_path):

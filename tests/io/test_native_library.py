@@ -1,6 +1,7 @@
 """Libraries that are compiled when they are first used: once, whole, or not at all."""
 
 import ctypes
+import errno
 import os
 import pathlib
 import pwd
@@ -8,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 import pytest
 
@@ -156,6 +158,9 @@ def test_who_waits_too_long_goes_on_without_and_what_a_killed_process_left_is_cl
         native_library.built(library("4"), 0.2)
     assert ctypes.CDLL(native_library.built(library("4"), 60)).number() == 4
     assert not unfinished.exists()
+    none_left = mock.Mock(side_effect=BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
+    with pytest.raises(NotBuilt, match="Resource temporarily unavailable"):  # of processes: nobody compiles
+        native_library.built(library("4")._replace(made_for="another"), 60, before=none_left)
 
 
 def test_a_compiler_that_fails_or_hangs_leaves_nothing(library, tmp_path):

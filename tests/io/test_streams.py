@@ -113,7 +113,7 @@ def test_only_log_lines_of_level_info_are_kept_back(capfd, monkeypatch):
     with quiet.without_noise():
         os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are for STDERR\n")
         os.write(2, INFO + heard)
-    assert capfd.readouterr().err.encode() == heard + b"\n"
+    assert capfd.readouterr().err.encode() == heard
     monkeypatch.setattr(subprocess, "Popen", mock.Mock(side_effect=OSError))  # there is no other process
     with quiet.without_noise():
         os.write(2, INFO)
@@ -126,6 +126,19 @@ def test_the_last_words_of_a_process_that_aborts_are_heard():
     code = f"with quiet.without_noise(): os.write(2, {INFO!r} * 1000); os.write(2, {last!r}); os.abort()"
     status, _, stderr = run(code)
     assert status == -signal.SIGABRT and last in stderr and b"noise" not in stderr
+
+
+def test_what_nobody_hears_holds_no_process_up():
+    """A full disk, a reader that is gone, and no programs but Python."""
+    said = b"E0000 " + b"x" * 999 + b"\n"
+    code = f"""
+with quiet.without_noise():
+    for _ in range(500): os.write(2, {said!r})
+sys.exit(7)
+"""
+    for shell in ("2>/dev/full", "2>&-", "2> >(exit)"):
+        assert run("import time; time.sleep(0.1)" + code, shell) == (7, b"", b""), shell
+    assert run("os.environ['PATH'] = '/nowhere'" + code) == (7, b"", said * 500)
 
 
 def test_the_first_import_of_a_package_is_quiet_and_tells_what_fails(tmp_path):

@@ -162,6 +162,24 @@ def test_a_run_that_goes_on_is_the_same_run(make, tmp_path, monkeypatch):
     assert [text[1] for text in warned if "Changed" in text[0]] == ["learning_rate 0.005 -> 0.001"]
 
 
+def test_options_of_ipus_are_compared_by_what_they_mean(make_config, tmp_path):
+    saved = config_lib.to_dict(make_config()) | {"distribution_strategy": "ipu"}
+    asked = config_lib.replaced(make_config(), distribution_strategy="ipu")
+    of_earlier_versions = {"ipu_options": None, "ipu_replicas": 4, "partials_type": "float"}
+    (tmp_path / "run").mkdir()
+    for before, options, is_same in (
+        (of_earlier_versions, "replicas=4", True),
+        (of_earlier_versions, "replicas=2", False),
+        ({"ipu_options": "no_outlining=false"}, None, True),
+        ({"ipu_options": "replicas=1 replicas=2"}, "replicas=2", True),
+        ({"ipu_options": "of_another_version=1"}, None, False),
+    ):
+        (tmp_path / "run" / "config.json").write_text(json.dumps(saved | before))
+        run_before = run_lock.PreviousRun(str(tmp_path / "run"))
+        changes = run_before.changes(config_lib.replaced(asked, ipu_options=options))
+        assert any(map(len, changes.values())) != is_same, (before, options, changes)
+
+
 def test_evaluations_and_predictions_are_added_to_the_record(squad, tmp_path):
     run(squad(num_train_epochs=1))
     folder, train_file = tmp_path / "run", str(tmp_path / "train.json")
@@ -221,6 +239,29 @@ def test_overwrite_renames_the_run_and_begins_anew(make_config, monkeypatch):
     with pytest.raises(ConfigError, match="overwrite.* --do_train"):
         make_config(overwrite=True, do_train=False, do_eval=True)
     assert config.overwrite is False
+
+
+def test_a_result_that_cannot_be_read_is_a_run_too(make_config):
+    config, folder = make_config(overwrite=True), pathlib.Path(make_config().model_dir)
+    command = "train.py --overwrite"
+    for number, (noted, is_over) in enumerate(
+        (
+            ({"accuracy": 0.9}, False),  # another program's
+            ({"status": 7, "config": [1]}, False),
+            ({"status": "interrupted", "step": "5"}, False),
+            ({"status": "finished", "step": "5", "config": None}, True),  # another version's
+            ({"status": "finished", "step": "5", "config": {"do_train": False}}, False),
+        ),
+        1,
+    ):
+        folder.mkdir()
+        (folder / "result.json").write_text(json.dumps(noted))
+        previous = run_lock.PreviousRun(str(folder))
+        assert previous.is_there and previous.is_over == is_over and not previous.result
+        (folder / "command.txt").write_text(command if is_over else "train.py")
+        with run_lock.set_aside(config, command.split()):
+            assert not folder.exists()
+        assert json.loads(pathlib.Path(f"{folder}.{number}", "result.json").read_text()) == noted
 
 
 def test_several_seeds_are_a_record_too(make, tmp_path):

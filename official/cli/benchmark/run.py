@@ -16,6 +16,7 @@ import csv
 import dataclasses
 import datetime
 import glob
+import importlib
 import io
 import json
 import logging
@@ -363,6 +364,14 @@ def load_functions(paths: Iterable[str]) -> dict[str, Function]:
     module = types.ModuleType("examples_utils.benchmarks.custom_metrics")
     vars(module)["register_custom_metric"] = found.__setitem__
     sys.modules[module.__name__] = module
+    while "." in module.__name__:  # the packages around it: those installed, else empty ones
+        outer, _, name = module.__name__.rpartition(".")
+        try:
+            package = importlib.import_module(outer)
+        except ImportError:
+            package = sys.modules[outer] = types.ModuleType(outer)
+        setattr(package, name, module)
+        module = package
     for path in paths:
         try:
             runpy.run_path(path, {"register_custom_metric": found.__setitem__})

@@ -22,10 +22,6 @@ from official.io.errors import ConfigError, suggest
 # sections on NNLSHP and its extended form.
 
 
-_SHORT = 8  # lengths up to it: a place for them that stays empty costs little
-_SHORT_WEIGHT = 0.09
-_EXACT_WEIGHT = 1e3  # of the extended form, for lengths with too few places
-_MAX_TURNS = 10  # of the extended form; two do for the lengths of Wikipedia
 _PARTS = 3
 
 
@@ -51,7 +47,7 @@ def least_squares(histogram: Histogram, depth: int | None = None, max_turns: int
     kinds = np.stack([first, second, third], axis=-1)[(first >= second) & (second >= third) & (third >= 0)]
     kinds = kinds[(kinds > 0).sum(axis=1) <= depth].astype(np.int32)
     counts = histogram.counts[1:].astype(np.float64)
-    weights = np.where(np.arange(1, length + 1) <= _SHORT, _SHORT_WEIGHT, 1.0)
+    weights = np.where(np.arange(1, length + 1) <= 8, 0.09, 1.0)  # short places that stay empty cost little
     solution = _solve(kinds, counts, weights)
     too_few: np.ndarray = np.zeros(length, bool)
     for _ in range(max_turns):
@@ -59,7 +55,7 @@ def least_squares(histogram: Histogram, depth: int | None = None, max_turns: int
         earlier, too_few = too_few, places < counts
         if np.array_equal(earlier, too_few):
             break
-        solution = _solve(kinds, counts, np.where(too_few, _EXACT_WEIGHT, weights), solution)
+        solution = _solve(kinds, counts, np.where(too_few, 1e3, weights), solution)
     # Whole packs: places too many are taken out, sequences left over are packed among themselves.
     numbers = np.rint(solution).astype(np.int64)
     packs = [(tuple(int(n) for n in kinds[i] if n), int(numbers[i])) for i in np.flatnonzero(numbers)]
@@ -84,9 +80,7 @@ def _without(packs: list, surplus: np.ndarray) -> Iterator[tuple[tuple[int, ...]
             stack.append((lengths, count - changed))
 
 
-def _solve(
-    kinds: np.ndarray, counts: np.ndarray, weights: np.ndarray, start: np.ndarray | None = None
-) -> np.ndarray:
+def _solve(kinds: np.ndarray, counts: np.ndarray, weights: np.ndarray, start=None) -> np.ndarray:
     """Returns x >= 0 that minimises |w (A x - h)|.
 
     The active-set method of Lawson and Hanson (1974). A column has at most three entries, so that gradients
@@ -99,7 +93,7 @@ def _solve(
       kinds: int [C, 3], the columns of A.
       counts: h, [L].
       weights: w, [L].
-      start: [C], 0 or more: its positive columns are in use from the beginning.
+      start: [C], 0 or more: its positive columns are in use from the beginning; None: no column is.
     """
     rows = np.maximum(kinds - 1, 0)
     values, target = (kinds > 0) * weights[rows], counts * weights
@@ -182,7 +176,7 @@ ALGORITHMS: dict[str, Callable[..., PackingPlan]] = {
     "lpfhp": first_fit,
     "spfhp": functools.partial(first_fit, is_tightest=False),
     "nnlshp": least_squares,
-    "ennlshp": functools.partial(least_squares, max_turns=_MAX_TURNS),
+    "ennlshp": functools.partial(least_squares, max_turns=10),  # two do for the lengths of Wikipedia
 }
 
 
@@ -206,10 +200,8 @@ def plan_by_algorithm(histogram: Histogram, algorithm: str | None, depth: int) -
       ConfigError: for an unknown algorithm, a depth below 1, or a histogram without sequences.
     """
     if algorithm is not None and algorithm not in ALGORITHMS:
-        raise ConfigError(
-            f"--algorithm={algorithm} is unknown{suggest(algorithm, ALGORITHMS)}."
-            f" Allowed: {', '.join(ALGORITHMS)}."
-        )
+        allowed = f"{suggest(algorithm, ALGORITHMS)}. Allowed: {', '.join(ALGORITHMS)}"
+        raise ConfigError(f"--algorithm={algorithm} is unknown{allowed}.")
     if depth < 1:
         raise ConfigError(f"--max_sequences_per_pack={depth} is out of range. Allowed: 1 or more.")
     if not histogram.sequences:
@@ -230,14 +222,12 @@ def read_histogram(path: str) -> Histogram:
     length = json_files.expect(values, "max_sequence_length", int, path)
     counts = json_files.expect(values, "counts_by_length_from_1", list, path)
     if length < 1 or len(counts) != length:
-        raise ConfigError(
-            f'{path}: "counts_by_length_from_1" has {len(counts)} counts, expected "max_sequence_length" ='
-            f" {length}, 1 or more."
-        )
+        wanted = f'expected "max_sequence_length" = {length}, 1 or more'
+        raise ConfigError(f'{path}: "counts_by_length_from_1" has {len(counts)} counts, {wanted}.')
     for place, count in enumerate(counts, 1):
         if not json_files.is_of_kind(count, int) or not 0 <= count < 1 << 53:
-            wanted = "expected a whole number from 0"
-            raise ConfigError(f"{path}: the count of length {place} is {count!r}, {wanted}.")
+            told = f"the count of length {place} is {count!r}, expected a whole number from 0"
+            raise ConfigError(f"{path}: {told}.")
     return Histogram(np.array([0, *counts], np.int64))
 
 

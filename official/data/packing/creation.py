@@ -9,11 +9,11 @@ input and the flags, not on the processes; what is done is not done again when t
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import os
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -21,12 +21,13 @@ from typing import NamedTuple
 import numpy as np
 
 from official.data import compaction
-from official.data.compaction import KEY_BITS, Grouping, damaged
+from official.data.compaction import KEY_BITS, Grouping, damaged, done_path
 from official.data.packing import algorithms
 from official.data.packing import plan as plan_lib
 from official.data.packing.plan import Histogram, PackingPlan
 from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
+from official.data.pretraining.summary import mixed
 from official.data.records import encoding, record_formats, shard_files
 from official.data.records import files as record_files
 from official.data.records.formats import packed
@@ -39,9 +40,8 @@ from official.io.files import store_of
 
 _VERSION = 1  # of what the same flags make of the same records
 BLOCKS_VERSION = 3  # of how spilled blocks are laid out: a job does not go on with others
-_SHARD_SEQUENCES = 1 << 16  # about 90 MB of 512 tokens at half length
 _PARTS = 64  # at least, where the input is large
-_MIN_PART_BYTES, _MAX_PART_BYTES = 8 << 20, 64 << 20
+_MIN_PART_BYTES = 8 << 20
 _BLOCK_SEQUENCES = 1 << 14  # of a spilled block: about 60 MB in memory for 512 tokens
 _ENCODED_ROWS = 512  # at once
 
@@ -82,25 +82,19 @@ def pack_records(job: Job) -> dict:
     shard_files.check_flags(job.random_seed, counts)
     paths = record_files.find_files(job.input_files, "input_files")
     states = files_lib.states(paths)
-    versions = {
-        path: "{} bytes, {}".format(*version) for path, version in zip(paths, files_lib.versions(paths))
-    }
-    identity = {"version": _VERSION, **job.flags(), "records": versions}
-    manifest = jobs.read_manifest(job.output_dir, identity, job.overwrite)
-    if not manifest:
-        vocabulary = record_paths.find_vocabulary(paths)
-        record_paths.check_vocabulary(job.output_dir, vocabulary, job.overwrite)
-        unfinished = identity | {"blocks": BLOCKS_VERSION}
-        with (
-            jobs.unfinished_folder(job.output_dir, unfinished, job.overwrite) as folder,
-            engines.opened(job) as engine,
-        ):
-            shard_files.remove_earlier(job.output_dir)
-            grouping = Grouping(folder, 0, 0, jobs.digest(identity), ".sequences")
-            made = _make(job, engine, grouping, states)
-            record_paths.put_vocabulary(job.output_dir, vocabulary)
-            manifest = jobs.write_manifest(job.output_dir, identity, made)
-    return manifest
+    versions = ("{} bytes, {}".format(*version) for version in files_lib.versions(paths))
+    identity = {"version": _VERSION, **job.flags(), "records": dict(zip(paths, versions))}
+    if manifest := jobs.read_manifest(job.output_dir, identity, job.overwrite):
+        return manifest
+    vocabulary = record_paths.find_vocabulary(paths)
+    record_paths.check_vocabulary(job.output_dir, vocabulary, job.overwrite)
+    work = identity | {"blocks": BLOCKS_VERSION}
+    with jobs.unfinished_folder(job.output_dir, work, job.overwrite) as folder, engines.opened(job) as engine:
+        shard_files.remove_earlier(job.output_dir)
+        grouping = Grouping(folder, 0, 0, jobs.digest(identity), ".sequences")
+        made = _make(job, engine, grouping, states)
+        record_paths.put_vocabulary(job.output_dir, vocabulary)
+        return jobs.write_manifest(job.output_dir, identity, made)
 
 
 def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str, str]) -> dict:
@@ -127,12 +121,11 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
     histogram = Histogram(functools.reduce(np.add, counts))
     planned = _planned(os.path.join(folder, "plan.json"), histogram, job)
     rows = planned.plan.rows
-    if job.num_shards and job.num_shards > rows:
-        raise ConfigError(
-            f"--num_shards={job.num_shards} is more than the {rows} rows of the plan. Allowed: 1 to {rows}."
-        )
-    usual = min(max(8, -(-histogram.sequences // _SHARD_SEQUENCES)), rows)
+    usual = min(max(8, -(-histogram.sequences // (1 << 16))), rows)  # 90 MB of 512 tokens at half length
     shards = job.num_shards or usual
+    if shards > rows:
+        more = f"more than the {rows} rows of the plan"
+        raise ConfigError(f"--num_shards={shards} is {more}. Allowed: 1 to {rows}.")
     dealer = Dealer(planned.plan, shards, job.random_seed)
 
     def spills() -> Iterator[tuple]:
@@ -142,9 +135,7 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
             before = before + np.array(done["lengths"], np.int64)
 
     run(spills(), len(parts), "Dealing")
-    spilled: collections.Counter[str] = collections.Counter()
-    for done in each_done("spilled", len(parts)):
-        spilled.update(done)
+    spilled = sum(map(Counter, each_done("spilled", len(parts))), Counter())
 
     def merging(above: Grouping, files_below: int, place: tuple[int, int]) -> tuple:
         return merge, above, files_below, place, shards, total / above.ranges / above.files
@@ -157,11 +148,8 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
         depth = min(depth, 3)
     names = [f"part-{shard:05d}-of-{shards:05d}.tfrecord" for shard in range(shards)]
     written = [os.path.join(job.output_dir, name) for name in names]
-    writes = (
-        (write_shard, path, dealer, grouping, shard, shape, depth, total / shards)
-        for shard, path in enumerate(written)
-    )
-    run(writes, shards, "Writing")
+    others = grouping, shape, depth, total / shards
+    run(((write_shard, path, dealer, own, *others) for own, path in enumerate(written)), shards, "Writing")
     shard_files.remove_all_but(job.output_dir, set(written))
     made = list(each_done("shard", shards))
     packs, told = sum(shard["packs"] for shard in made), record_formats.flags_of(paths[0])
@@ -187,8 +175,7 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
 def _planned(path: str, histogram: Histogram, job: Job) -> algorithms.Planned:
     """Makes the plan, or reads the one that the sequences were dealt out by before the job was interrupted:
     that of least squares may be another one on another machine."""
-    done = jobs.read_done(path)
-    if done:
+    if done := jobs.read_done(path):
         packs = {tuple(lengths): count for lengths, count in done["packs"]}
         by = str(done.get("algorithm", job.algorithm))
         return algorithms.Planned(PackingPlan(histogram.max_length, packs), done["secs"], by)
@@ -224,17 +211,15 @@ class Part:
 def parts_of(paths: list[str], sizes: list[int], shape: Shape, states: dict[str, str]) -> list[Part]:
     """Puts small files that follow each other together: very many would make as many blocks, almost empty."""
     groups: list[list[tuple[str, int]]] = []
-    most, left = min(max(sum(sizes) // _PARTS, _MIN_PART_BYTES), _MAX_PART_BYTES), 0
+    most, left = min(max(sum(sizes) // _PARTS, _MIN_PART_BYTES), 64 << 20), 0
     for path, size in zip(paths, sizes):
         if not groups or size > left:
             groups.append([])
             left = most
         groups[-1].append((path, size))
         left -= size
-    return [
-        Part(number, tuple(group), shape, {path: states[path] for path, _ in group})
-        for number, group in enumerate(groups)
-    ]
+    states_of = [{path: states[path] for path, _ in group} for group in groups]
+    return [Part(number, tuple(group), shape, states_of[number]) for number, group in enumerate(groups)]
 
 
 def describe_first(path: str) -> tuple[Shape, dict]:
@@ -297,9 +282,6 @@ def _examples_of(values: dict[str, np.ndarray]) -> Examples:
 # finds its places by itself, in memory that does not grow with the data.
 
 
-_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))  # of SplitMix64
-
-
 def permuted(numbers: np.ndarray, size: int, key: int) -> np.ndarray:
     """Returns p(number) of a permutation p of 0 to size - 1.
 
@@ -317,10 +299,8 @@ def permuted(numbers: np.ndarray, size: int, key: int) -> np.ndarray:
     while len(left):
         upper, lower = found[left] >> half, found[left] & mask
         for turn in range(4):
-            mixed = lower ^ np.uint64((key + turn * 0x9E3779B97F4A7C15) % 2**64)
-            for shift, factor in _MIX:
-                mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-            upper, lower = lower, upper ^ ((mixed ^ (mixed >> np.uint64(31))) & mask)
+            turn_key = np.uint64((key + turn * 0x9E3779B97F4A7C15) % 2**64)
+            upper, lower = lower, upper ^ (mixed(lower ^ turn_key) & mask)
         found[left] = upper << half | lower
         left = left[found[left] >= size]
     return found.astype(np.int64)
@@ -368,9 +348,8 @@ class Dealer:
         end = first + self._more_K[kinds]
         wraps = end > self.num_shards  # the run goes on at shard 0
         # From which shard on there are so many more places in a shard.
-        steps = [(0 * first, times * (self._each_K[kinds] + wraps)), (first, times)]
-        steps += [(end - self.num_shards * wraps, -times)]
-        starts, changes = (np.concatenate(column) for column in zip(*steps))
+        starts = np.concatenate([0 * first, first, end - self.num_shards * wraps])
+        changes = np.concatenate([times * (self._each_K[kinds] + wraps), times, -times])
         shards, which = np.unique(starts, return_inverse=True)
         counts: np.ndarray = np.zeros(len(shards), np.int64)
         np.add.at(counts, which, changes)
@@ -404,7 +383,6 @@ _WORDS = {2: "<u2", 4: "<i4"}  # by their bytes
 _READERS = 8  # reads that wait at the same time: a store takes its time for each
 _OF_EXAMPLES = ("lengths", "first_lengths", "predictions", "is_random")
 _HEAD = np.dtype([(name, "<i4") for name in ("shard", "place", *_OF_EXAMPLES)])
-_PLACE_BYTES = 16  # of a place of the index
 
 
 class Spilled:
@@ -455,9 +433,7 @@ def dealt(examples: Examples, shards: np.ndarray, places: np.ndarray) -> Spilled
     return Spilled(heads, kept.astype(np.uint16 if kept.max(initial=0) < 1 << 16 else np.int32))
 
 
-def write_file(
-    path: str, sequences: Spilled, num_shards: int, first_key: int = 0, range_bits: int = KEY_BITS
-) -> None:
+def write_file(path: str, sequences: Spilled, num_shards: int, first_key=0, range_bits=KEY_BITS) -> None:
     """Writes a file.
 
     Args:
@@ -502,7 +478,7 @@ def _read_chunk(path: str, keys: tuple[int, int]) -> tuple[np.ndarray, np.ndarra
     bits = compaction.BITS
     try:
         with files_lib.reading_parts(path) as read:
-            head = read(0, _HEADER.size + ((1 << bits) + 1) * _PLACE_BYTES)
+            head = read(0, _HEADER.size + 16 * ((1 << bits) + 1))
             magic, item, range_bits, chunk_bits, begin = _HEADER.unpack_from(head)
             if magic != _MAGIC or chunk_bits != bits:
                 raise ValueError("it does not begin as such a file does")
@@ -522,24 +498,15 @@ def _read_chunk(path: str, keys: tuple[int, int]) -> tuple[np.ndarray, np.ndarra
 # Rounds
 #
 # What a task writes depends on the input, the job and the task's number. A task that is done is not done
-# again.
-
-
-def done_path(folder: str, kind: str, number: int) -> str:
-    """Returns the path of what a task has counted; written last, it marks the task as finished.
-
-    Args:
-      kind: "counts" of a part, "spilled": its blocks, "shard".
-    """
-    return os.path.join(folder, f"{kind}-{number:05d}.json")
+# again: `done_path` of "counts" of a part, of "spilled", its blocks, and of "shard" says so.
 
 
 def _is_done(path: str, part: Part) -> bool:
     """Tells whether a task over a part is done, and counts it for the bar where it is."""
-    done = jobs.read_done(path) is not None
-    if done:
-        engines.report(sum(size for _, size in part.files), 0)
-    return done
+    if jobs.read_done(path) is None:
+        return False
+    engines.report(sum(size for _, size in part.files), 0)
+    return True
 
 
 def count_part(folder: str, part: Part) -> None:
@@ -614,15 +581,15 @@ def merge(target: Grouping, files_below: int, place: tuple[int, int], num_shards
 
 
 def write_shard(
-    path: str, dealer: Dealer, grouping: Grouping, shard: int, shape: Shape, depth: int, share: float
+    path: str, dealer: Dealer, shard: int, grouping: Grouping, shape: Shape, depth: int, share: float
 ) -> None:
     """Writes a shard under a temporary name, renames it, and writes its counts.
 
     Args:
       path: of the shard.
       dealer: of the job.
-      grouping: says where the sequences lie.
       shard: its number.
+      grouping: says where the sequences lie.
       shape: of the input.
       depth: sequences that a row has room for.
       share: the shard's part of the input in bytes.

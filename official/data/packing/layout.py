@@ -33,8 +33,7 @@ class Layout(NamedTuple):
 
     def spread(self, values_BP: tf.Tensor) -> tf.Tensor:
         """Returns for each token the value of its sequence, [B, L]; for padding that of the last place."""
-        last = values_BP.shape[1] - 1
-        return tf.gather(values_BP, tf.minimum(self.slots_BL, last), batch_dims=1)
+        return tf.gather(values_BP, tf.minimum(self.slots_BL, values_BP.shape[1] - 1), batch_dims=1)
 
     def features(self) -> dict[str, tf.Tensor]:
         """Returns the features of a layout that the model reads: `input_mask`, `sequence_ids`, `position_ids`
@@ -71,9 +70,7 @@ def lay_out(lengths_BP: tf.Tensor, length: int) -> Layout:
 # Groups of sequences
 
 
-def group(
-    lengths_N: np.ndarray, predictions_N: np.ndarray, row_length: int, slots: int, depth: int
-) -> np.ndarray:
+def group(lengths_N: np.ndarray, predictions_N: np.ndarray, row_length: int, slots: int, depth: int):
     """Groups sequences into rows, the longest first.
 
     Args:

@@ -25,15 +25,13 @@ class Histogram:
     counts: np.ndarray
 
     @classmethod
-    def of_lengths(cls, lengths: Iterable[int], max_length: int) -> Histogram:
-        """Counts lengths, each from 1 to `max_length`. Raises ConfigError for another one."""
+    def of_lengths(cls, lengths: Iterable[int], most: int) -> Histogram:
+        """Counts lengths, each from 1 to `most`. Raises ConfigError for another one."""
         lengths = np.fromiter(lengths, np.int64)
-        if len(lengths) and not 1 <= lengths.min() <= lengths.max() <= max_length:
-            wrong = next(int(n) for n in lengths if not 1 <= n <= max_length)
-            raise ConfigError(
-                f"A sequence has {wrong} tokens, a row has 1 to {max_length}. Raise --max_seq_length."
-            )
-        return cls(np.bincount(lengths, minlength=max_length + 1))
+        if wrong := lengths[(lengths < 1) | (lengths > most)].tolist():
+            told = f"A sequence has {wrong[0]} tokens, a row has 1 to {most}"
+            raise ConfigError(f"{told}. Raise --max_seq_length.")
+        return cls(np.bincount(lengths, minlength=most + 1))
 
     @property
     def max_length(self) -> int:
@@ -101,7 +99,7 @@ class PackingPlan:
 
     def lengths_of_rows(self, places: int | None = None) -> np.ndarray:
         """Returns the lengths of the sequences in each row, int64 [rows, P]: see `lengths_of_kinds`."""
-        return np.repeat(self.lengths_of_kinds(places), list(self.packs.values()), axis=0)
+        return np.repeat(self.lengths_of_kinds(places), [*self.packs.values()], axis=0)
 
     def tokens_of_rows(self) -> np.ndarray:
         """Counts the rows by their tokens, int64 [row_length + 1]."""

@@ -31,16 +31,14 @@ from official.io import files, jobs, json_files, writing
 # Card
 
 
-def gather(
-    folder: str, paths: list[str], vocabulary: Vocabulary | None, summary: Summary | None = None
-) -> dict:
+def gather(folder: str, paths: list[str], vocabulary: Vocabulary | None, summary=None) -> dict:
     """Returns all that `official.reporting.data_card` draws.
 
     Args:
       folder: of the manifest; what is not there is left out.
       paths: files of records; none for prepared text.
       vocabulary: of the records, where it is known.
-      summary: of all records, where they have been counted; else some are read.
+      summary: the `Summary` of all records, where they have been counted; else some are read.
     """
     shown = samples.read(folder)
     manifest = json_files.read_json_or_empty(os.path.join(folder, jobs.MANIFEST))

@@ -14,13 +14,14 @@ the job is started once more.
 
 import collections
 import dataclasses
+import functools
 import os
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from official.data import compaction
-from official.data.compaction import Grouping
+from official.data.compaction import Grouping, done_path
 from official.data.pretraining import card, disk_needs, examples, rounds
 from official.data.pretraining.plan import Job, Layout, Source, copies_of, find_sources, plan_layout
 from official.data.records import encoding, shard_files
@@ -31,7 +32,7 @@ from official.io.engines import Round
 
 _VERSION = 7  # of what the same flags make of the same text
 _TASKS = 64  # of the first round, at least, where the text is large
-_MIN_TASK_BYTES, _MAX_TASK_BYTES = 8 << 20, 64 << 20  # of text, in parts of a file or in small files
+_MIN_TASK_BYTES = 8 << 20  # of text, in parts of a file or in small files
 
 
 def create_pretraining_data(job: Job) -> dict:
@@ -63,17 +64,16 @@ def create_pretraining_data(job: Job) -> dict:
     identity["text"] = text_files.identify(paths, versions)
     if rounds.needs_dedup_estimate(job):
         identity["mixture_of"] = "what is left"
-    manifest = jobs.read_manifest(job.output_dir, identity, job.overwrite)
-    if manifest:
+    if manifest := jobs.read_manifest(job.output_dir, identity, job.overwrite):
         return manifest
     record_paths.check_vocabulary(job.output_dir, job.vocab_file, job.overwrite)
-    task_bytes = min(max(num_bytes // _TASKS, _MIN_TASK_BYTES), _MAX_TASK_BYTES)
+    task_bytes = min(max(num_bytes // _TASKS, _MIN_TASK_BYTES), 64 << 20)
     tasks = [
         (number, splits)
         for number, source in enumerate(sources)
         for splits in text_files.plan_tasks({path: sizes[path] for path in source.paths}, task_bytes, states)
     ]
-    disk_needs.check(job, [splits for _, splits in tasks], num_bytes, words)
+    disk_needs.check(job, [splits for _, splits in tasks], sizes, words)
     work = identity | {"task_bytes": task_bytes}
     with jobs.unfinished_folder(job.output_dir, work, job.overwrite) as folder, engines.opened(job) as engine:
         shard_files.remove_earlier(job.output_dir)
@@ -84,22 +84,20 @@ def create_pretraining_data(job: Job) -> dict:
 
         # ---- Text -> documents
         grouping = Grouping(folder, 0, 0, jobs.digest(identity))
-        text_tasks = (
-            (rounds.tokenize_text, job, grouping, number, len(tasks), *task)
-            for number, task in enumerate(tasks)
-        )
+        own = (rounds.tokenize_text, job, grouping)
+        text_tasks = ((*own, number, len(tasks), *task) for number, task in enumerate(tasks))
         run(text_tasks, len(tasks), "Tokenising", "documents")
         sums = read_counts.Sum()
         listed: list[tuple[int, dict]] = []
         by_source: list[collections.Counter[str]] = [collections.Counter() for _ in sources]
-        counted = jobs.each_done(rounds.counts_path(folder, number) for number in range(len(tasks)))
+        counted = jobs.each_done(done_path(folder, "text", number) for number in range(len(tasks)))
         for (source, _), done in zip(tasks, counted):
             sums.add(done)
             by_source[source].update(done["totals"])
             if rounds.needs_dedup_estimate(job):  # else nothing grows with the number of tasks
                 listed.append((source, done["keys"]))
         text = sums.totals
-        tokens: Sequence[float] = [own["tokens"] for own in by_source]
+        tokens: Sequence[float] = [counts["tokens"] for counts in by_source]
         if rounds.needs_dedup_estimate(job):
             tokens = rounds.tokens_left(tokens, listed)
         del listed
@@ -110,23 +108,18 @@ def create_pretraining_data(job: Job) -> dict:
             share = text["bytes"] / above.ranges / above.files
             return rounds.merge, job, above, files_below, place, share
 
-        def regroup(tasks: Iterable[tuple], number: int) -> None:
-            run(tasks, number, "Regrouping", "documents")
-
-        grouping = dataclasses.replace(grouping, files=text["blocks"])
-        grouping, dropped = compaction.compact(
-            grouping, text["block_bytes"], layout.num_pools, merge, regroup
-        )
+        regroup = functools.partial(run, doing="Regrouping", items="documents")
+        level_0, size = dataclasses.replace(grouping, files=text["blocks"]), text["block_bytes"]
+        grouping, dropped = compaction.compact(level_0, size, layout.num_pools, merge, regroup)
 
         # ---- Documents -> records
         shards, share = range(layout.num_shards), text["bytes"] / layout.num_shards
         shard_tasks = ((rounds.write_shard, job, grouping, layout, number, share) for number in shards)
         with card.found_beside(sums.sample, words, is_alone=not engines.has_others(job, num_bytes)):
             run(shard_tasks, len(shards), "Writing", "examples")
-        shard_counts = list(jobs.each_done(rounds.shard_counts_path(folder, number) for number in shards))
-        shard_files.remove_all_but(
-            job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files}
-        )
+        shard_counts = list(jobs.each_done(done_path(folder, "shard", number) for number in shards))
+        made = {os.path.join(job.output_dir, name) for name in layout.files}
+        shard_files.remove_all_but(job.output_dir, made)
         for counts in (dropped, *(shard["dropped"] for shard in shard_counts)):
             text.update(counts)
         shown = card.kept_examples(folder, layout, job.record_format, words)
@@ -139,13 +132,11 @@ def create_pretraining_data(job: Job) -> dict:
         return jobs.write_manifest(job.output_dir, identity, manifest)
 
 
-def _manifest(
-    job: Job, layout: Layout, words: Vocabulary, text: collections.Counter, shards: list[dict]
-) -> dict:
+def _manifest(job: Job, layout: Layout, words: Vocabulary, text: dict[str, int], shards: list[dict]) -> dict:
     """Returns the manifest. `num_workers` is not in it: the records do not depend on it."""
     lengths = np.sum([shard["lengths"] for shard in shards], axis=0)
-    more = ("undecodable_bytes", "cut_documents", "duplicate_documents")
-    pages = [name for name in read_counts.PAGES_LEFT_OUT if text[name]]
+    more = ["undecodable_bytes", "cut_documents", "duplicate_documents"]
+    more += [name for name in read_counts.PAGES_LEFT_OUT if text[name]]
     summed = ("instances", "random_next", "masked_tokens")
     return {
         "version": _VERSION,
@@ -162,7 +153,7 @@ def _manifest(
         "pools": layout.num_pools,
         **{name: text[name] for name in ("other_side_documents", "skipped_lines")},
         "skipped_sentences": text["sentences"] - text["kept_sentences"] - text["other_side_sentences"],
-        **{name: text[name] for name in (*more, *pages)},
+        **{name: text[name] for name in more},
         **{name: sum(shard[name] for shard in shards) for name in summed},
         "lengths": {str(length): int(lengths[length]) for length in np.flatnonzero(lengths)},
         "files": {name: shard["instances"] for name, shard in zip(layout.files, shards)},
@@ -170,10 +161,8 @@ def _manifest(
     }
 
 
-def _mixture(
-    sources: list[Source], by_source: list[collections.Counter[str]], layout: Layout, shards: list[dict]
-) -> dict[str, dict]:
-    """Returns the manifest's entry of each source."""
+def _mixture(sources: list[Source], by_source: list, layout: Layout, shards: list[dict]) -> dict[str, dict]:
+    """Returns the manifest's entry of each source; `by_source` has the counts of each."""
     reached = np.sum([shard["source_tokens"] for shard in shards], axis=0)
     return {
         source.name: {

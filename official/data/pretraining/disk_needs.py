@@ -13,17 +13,17 @@ from official.data.pretraining import card, rounds
 from official.data.pretraining import examples as examples_lib
 from official.data.pretraining.plan import Job
 from official.data.records import encoding
-from official.data.text import documents, sentences, text_files
+from official.data.text import documents, parquet_files, sentences, text_files
 from official.data.text.text_files import Split
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files
 from official.io.errors import ConfigError
 
-_PARQUET_TEXT = 2  # bytes of text in a byte of Parquet, about
+_MAX_SAMPLES = 8  # parts of files
 _MAX_EXAMPLES = 1536  # are encoded
 
 
-def check(job: Job, tasks: list[list[Split]], num_bytes: int, words: Vocabulary) -> None:
+def check(job: Job, tasks: list[list[Split]], sizes: dict[str, int], words: Vocabulary) -> None:
     """Says how much of the disk the job takes, and refuses it where there is too little; see `estimate`.
 
     Raises:
@@ -31,7 +31,7 @@ def check(job: Job, tasks: list[list[Split]], num_bytes: int, words: Vocabulary)
     """
     if files.is_remote(job.output_dir):
         return
-    work, records = estimate(job, tasks, num_bytes, words)
+    work, records = estimate(job, tasks, sizes, words)
     most = work + max(records, work)  # at the same time: documents may be regrouped before there are records
     folder, there = pathlib.Path(job.output_dir).absolute(), 0
     for root, _, names in os.walk(folder):
@@ -43,31 +43,35 @@ def check(job: Job, tasks: list[list[Split]], num_bytes: int, words: Vocabulary)
     told = f"about {needed}, {of_records} of them for the records; {available} are free"
     logging.info("The job needs %s.", told)
     if total and most > free + there:  # a file system without a size will say what is wrong
-        raise ConfigError(
-            f"--output_dir={job.output_dir} needs {told}. Lower --dupe_factor={job.rules.dupe_factor}, give"
-            " --record_format=compact, or a folder of another disk."
-        )
+        lower = f"Lower --dupe_factor={job.rules.dupe_factor}, give --record_format=compact, or"
+        raise ConfigError(f"--output_dir={job.output_dir} needs {told}. {lower} a folder of another disk.")
 
 
-def estimate(job: Job, tasks: list[list[Split]], num_bytes: int, words: Vocabulary) -> tuple[float, float]:
+def estimate(
+    job: Job, tasks: list[list[Split]], sizes: dict[str, int], words: Vocabulary
+) -> tuple[float, float]:
     """Returns bytes of documents in the work folder and of records, from samples of the text, tokenised, cut
     and encoded.
 
     Args:
       tasks: of the first round: the parts of the text of each.
-      num_bytes: of all files.
+      sizes: {file of the text: its bytes}.
     """
     parts: list[examples_lib.TokenizedDocuments] = []
-    read, numbers = 0.0, card.spread_out(len(tasks), 8)
+    held = [(split, size) for task in tasks for split in task if (size := _size(split, sizes))]
+    read, num_bytes, sampled_text, sampled_bytes = 0.0, sum(sizes.values()), 0.0, 0
+    numbers = card.spread_out(len(held), _MAX_SAMPLES)
     wanted = min(max(num_bytes // 64, 1 << 15), 1 << 19) // len(numbers)  # bytes of a sample
-    for number in numbers:
-        found, own_bytes = _sample(job, tasks[number][0], wanted)
-        parts, read = parts + found, read + own_bytes
+    for split, size in map(held.__getitem__, numbers):
+        found, own_text, expansion = _sample(job, split, sizes[split.path], wanted)
+        parts, read = parts + found, read + own_text
+        sampled_text, sampled_bytes = sampled_text + expansion * size, sampled_bytes + size
     if not any(part.num_documents for part in parts):
         return 0, 0  # the job will say what is wrong
     sample = examples_lib.concatenate(parts)
     held_out = job.eval_share or 0.0
-    scale = num_bytes / read * (held_out if job.side == "eval" else 1 - held_out)
+    text_bytes = num_bytes * sampled_text / sampled_bytes
+    scale = text_bytes / read * (held_out if job.side == "eval" else 1 - held_out)
     keys = np.zeros(sample.num_documents)
     twice = examples_lib.concatenate([sample, sample])  # so that there is another document than the only one
     chosen, rng = np.arange(twice.num_documents), np.random.default_rng(job.random_seed)
@@ -80,12 +84,22 @@ def estimate(job: Job, tasks: list[list[Split]], num_bytes: int, words: Vocabula
     return work * scale, record_bytes * job.rules.dupe_factor * scale
 
 
-def _sample(job: Job, split: Split, wanted: int) -> tuple[list[examples_lib.TokenizedDocuments], float]:
-    """Returns the first documents of a split, of about `wanted` bytes, and the bytes that hold them in the
-    file."""
+def _size(split: Split, sizes: dict[str, int]) -> int:
+    """Returns the bytes of a split."""
+    return (sizes[split.path] if split.end is None else split.end) - split.start
+
+
+def _sample(
+    job: Job, split: Split, file_bytes: int, wanted: int
+) -> tuple[list[examples_lib.TokenizedDocuments], float, float]:
+    """Returns the first documents of a split, of about `wanted` bytes, the bytes of text that hold them, and
+    the bytes of text in a byte of the file."""
+    expansion = 1.0
     with text_files.open_text(split) as file:
-        is_parquet = text_files.is_parquet(file.head)
-        is_whole = is_parquet or file.packed is not None or text_files.is_json_array(file.head)
+        is_parquet, is_packed = text_files.is_parquet(file.head), file.packed is not None
+        if is_parquet:
+            expansion = parquet_files.text_bytes(file.text, split.path, job.text_field) / file_bytes
+        is_whole = is_parquet or is_packed or text_files.is_json_array(file.head)
     end = split.start + wanted
     if not is_whole and (split.end is None or end < split.end):
         split = Split(split.path, split.start, end)
@@ -98,4 +112,6 @@ def _sample(job: Job, split: Split, wanted: int) -> tuple[list[examples_lib.Toke
         if given >= wanted and not counts.of(split.path).bytes:  # it is not read to its end
             share = number / (number + sentences.BATCHES_AHEAD)  # more is read than given
             break
-    return parts, share * counts.bytes / (_PARQUET_TEXT if is_parquet else 1)
+    if is_packed:
+        expansion = counts.text_bytes / max(counts.bytes, 1)
+    return parts, share * counts.text_bytes, expansion

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
+from numpy.random import Generator
 
 from official.data.rows import ragged
 from official.data.word_pieces.vocabulary import Vocabulary
@@ -50,11 +51,9 @@ class TokenizedDocuments:
     def take(self, order: np.ndarray) -> TokenizedDocuments:
         """Returns some documents, by their numbers, in the order given."""
         lengths = ragged.take(np.diff(self.sentence_starts), self.document_starts, order)
-        return TokenizedDocuments(
-            ragged.take(self.tokens, self.token_starts(), order),
-            ragged.offsets(lengths),
-            ragged.offsets(np.diff(self.document_starts)[order]),
-        )
+        tokens = ragged.take(self.tokens, self.token_starts(), order)
+        sentences = np.diff(self.document_starts)[order]
+        return TokenizedDocuments(tokens, ragged.offsets(lengths), ragged.offsets(sentences))
 
 
 def from_sentences(tokens: np.ndarray, lengths: np.ndarray, documents: np.ndarray) -> TokenizedDocuments:
@@ -66,23 +65,17 @@ def from_sentences(tokens: np.ndarray, lengths: np.ndarray, documents: np.ndarra
       documents: [S] number of the document of each sentence, ascending.
     """
     documents, lengths = documents[lengths > 0], lengths[lengths > 0]
-    return TokenizedDocuments(
-        tokens,
-        ragged.offsets(lengths),
-        np.append(np.flatnonzero(np.diff(documents, prepend=-1)), len(documents)),
-    )
+    starts = np.append(np.flatnonzero(np.diff(documents, prepend=-1)), len(documents))
+    return TokenizedDocuments(tokens, ragged.offsets(lengths), starts)
 
 
 def concatenate(parts: Iterable[TokenizedDocuments]) -> TokenizedDocuments:
     """Joins documents, in the order given; at least one part."""
     parts = list(parts)
-    lengths = [np.diff(part.sentence_starts) for part in parts]
-    sentences = [np.diff(part.document_starts) for part in parts]
-    return TokenizedDocuments(
-        np.concatenate([part.tokens for part in parts]),
-        ragged.offsets(np.concatenate(lengths)),
-        ragged.offsets(np.concatenate(sentences)),
-    )
+    tokens = np.concatenate([part.tokens for part in parts])
+    lengths = np.concatenate([np.diff(part.sentence_starts) for part in parts])
+    sentences = np.concatenate([np.diff(part.document_starts) for part in parts])
+    return TokenizedDocuments(tokens, ragged.offsets(lengths), ragged.offsets(sentences))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -165,21 +158,15 @@ class ExampleRules:
         for name, (minimum, maximum) in ranges.items():
             value = getattr(self, name)
             if not minimum <= value <= maximum:
-                bound = "max_seq_length=" if name == "max_predictions_per_seq" else ""
-                raise ConfigError(
-                    f"--{name}={value} is out of range. Allowed: {minimum} to {bound}{maximum}."
-                )
+                of = "max_seq_length=" if name == "max_predictions_per_seq" else ""
+                raise ConfigError(f"--{name}={value} is out of range. Allowed: {minimum} to {of}{maximum}.")
         if self.remask and self.do_whole_word_mask:
-            raise ConfigError(
-                "--remask needs as many masks as its slots hold, --do_whole_word_mask may choose fewer. Drop"
-                " one of the two."
-            )
+            why = "--remask needs as many masks as its slots hold, --do_whole_word_mask may choose fewer"
+            raise ConfigError(f"{why}. Drop one of the two.")
         if self.max_tokens < 8:
-            raise ConfigError(
-                f"--remask with --max_seq_length={self.max_seq_length} and"
-                f" --max_predictions_per_seq={self.max_predictions_per_seq} leaves no room for text. Lower"
-                " --max_predictions_per_seq."
-            )
+            names = ("max_seq_length", "max_predictions_per_seq")
+            given = " and ".join(f"--{name}={getattr(self, name)}" for name in names)
+            raise ConfigError(f"--remask with {given} leaves no room for text. Lower --{names[1]}.")
 
     def predictions(self, tokens):
         """Returns the number of predicted tokens for rows of `tokens` tokens, special ones among them.
@@ -203,11 +190,7 @@ class ExampleRules:
 
 
 def plan_pairs(
-    documents: TokenizedDocuments,
-    chosen: np.ndarray,
-    ranks: np.ndarray,
-    rules: ExampleRules,
-    rng: np.random.Generator,
+    documents: TokenizedDocuments, chosen: np.ndarray, ranks: np.ndarray, rules: ExampleRules, rng: Generator
 ) -> np.ndarray:
     """Cuts documents into pairs of segments, half of them with a second segment from another document.
 
@@ -231,12 +214,8 @@ def plan_pairs(
     short = 2 + _draw(rng, np.full(len(chosen), rules.max_pair_length - 1))
     targets = np.where(is_short, short, rules.max_pair_length)  # tokens of a pair, of each lane
     # Of the lanes that have sentences left: number, next sentence, end of the document's, target.
-    lane, sentence, last, target = (
-        np.arange(len(chosen)),
-        documents.document_starts[chosen],
-        documents.document_starts[chosen + 1],
-        targets,
-    )
+    lane, target = np.arange(len(chosen)), targets
+    sentence, last = (documents.document_starts[number] for number in (chosen, chosen + 1))
     steps = []
     while len(lane) > _FEW_LANES:
         end = _reach(starts, sentence, last, target)
@@ -247,20 +226,24 @@ def plan_pairs(
         following = np.where(is_random, middle, end)
         left = following < last
         lane, sentence, last, target = (each[left] for each in (lane, following, last, target))
-    all_starts, draws = starts.tolist(), _draws(rng)
-    few = [
-        pair
-        for place in zip(*(each.tolist() for each in (lane, sentence, last, target)))
-        for pair in _cut_one(all_starts, draws, *place)
-    ]
+    # Random numbers from 0 to 1 without an end.
+    draws = itertools.chain.from_iterable(rng.random(1024).tolist() for _ in itertools.count())
+    all_starts = starts.tolist()
+    few: list[tuple] = []
+    for place in zip(*(each.tolist() for each in (lane, sentence, last, target))):
+        few += _cut_one(all_starts, draws, *place)
     steps.append(tuple(np.array(few, np.int64).reshape(-1, 5).T))
     lane, sentence, middle, end, is_random = map(np.concatenate, zip(*steps))
     # What is drawn from here on has no bearing on the next cut.
     a_start, a_end = starts[sentence], starts[middle]
-    random_start, random_end = _random_segments(
-        documents, chosen[lane], targets[lane] - (a_end - a_start), rng
-    )
-    b_start, b_end = np.where(is_random, (random_start, random_end), (a_end, starts[end]))
+    # Of at least `wanted` tokens, where there are so many, from random places of other documents.
+    wanted = np.maximum(1, targets[lane] - (a_end - a_start))
+    other = _draw(rng, np.full(len(lane), documents.num_documents - 1))
+    other += other >= chosen[lane]
+    first, behind = documents.document_starts[other], documents.document_starts[other + 1]
+    first = first + _draw(rng, behind - first)
+    random = starts[first], starts[_reach(starts, first, behind, wanted)]
+    b_start, b_end = np.where(is_random, random, (a_end, starts[end]))
     a_length, b_length = kept_lengths(a_end - a_start, b_end - b_start, rules.max_pair_length)
     # What is cut is cut token by token at the front or the back.
     a_start = a_start + rng.binomial(a_end - a_start - a_length, 0.5)
@@ -270,29 +253,20 @@ def plan_pairs(
     return plan[order[np.argsort(ranks[lane[order]], kind="stable")]]
 
 
-def _draws(rng: np.random.Generator) -> Iterator[float]:
-    """Yields random numbers from 0 to 1 without an end."""
-    return itertools.chain.from_iterable(rng.random(1024).tolist() for _ in itertools.count())
-
-
-def _cut_one(
-    starts: list[int], draws: Iterator[float], lane: int, sentence: int, last: int, target: int
-) -> list[tuple[int, int, int, int, bool]]:
-    """Returns (lane, sentence, where segment A ends, where B ends, whether B is random) of all pairs of a
+def _cut_one(starts: list[int], draws: Iterator[float], lane: int, sentence: int, last: int, target: int):
+    """Yields (lane, sentence, where segment A ends, where B ends, whether B is random) of all pairs of a
     lane, whose sentences end before `last`."""
-    found = []
     while sentence < last:
         end = bisect.bisect_left(starts, starts[sentence] + target, sentence + 1, last)
         middle, is_random = sentence + 1, True  # of one sentence, which cannot be divided
         if end - sentence > 1:
             middle += int(next(draws) * (end - sentence - 1))
             is_random = next(draws) < 0.5
-        found.append((lane, sentence, middle, end, is_random))
+        yield lane, sentence, middle, end, is_random
         sentence = middle if is_random else end
-    return found
 
 
-def _draw(rng: np.random.Generator, count: np.ndarray) -> np.ndarray:
+def _draw(rng: Generator, count: np.ndarray) -> np.ndarray:
     """Returns a whole number from 0 to count - 1 for each element."""
     return (rng.random(len(count)) * count).astype(np.int64)
 
@@ -304,28 +278,11 @@ def _reach(starts: np.ndarray, sentence: np.ndarray, last: np.ndarray, target: n
     return np.minimum(end, last)  # a third of np.clip's time
 
 
-def _random_segments(
-    documents: TokenizedDocuments, document: np.ndarray, target: np.ndarray, rng: np.random.Generator
-):
-    """Returns ranges of at least `target` tokens, where there are so many, from random places of other
-    documents than `document`."""
-    other = _draw(rng, np.full(len(document), documents.num_documents - 1))
-    other += other >= document
-    first, last = documents.document_starts[other], documents.document_starts[other + 1]
-    start = first + _draw(rng, last - first)
-    end = _reach(documents.sentence_starts, start, last, np.maximum(1, target))
-    return documents.sentence_starts[start], documents.sentence_starts[end]
-
-
-def kept_lengths(
-    a_length: np.ndarray, b_length: np.ndarray, max_length: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the lengths of two segments once the longer one (of equals: B) has lost tokens until they fit
-    together."""
-    half_a, half_b = (max_length + 1) // 2, max_length // 2
-    a_kept = np.minimum(a_length, np.maximum(half_a, max_length - b_length))
-    b_kept = np.minimum(b_length, np.maximum(half_b, max_length - a_length))
-    return a_kept, b_kept
+def kept_lengths(a: np.ndarray, b: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the lengths of two segments of lengths a and b once the longer one (of equals: B) has lost
+    tokens until they fit together."""
+    a_kept = np.minimum(a, np.maximum((max_length + 1) // 2, max_length - b))
+    return a_kept, np.minimum(b, np.maximum(max_length // 2, max_length - a))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -338,11 +295,7 @@ def kept_lengths(
 
 
 def build_examples(
-    plan: np.ndarray,
-    documents: TokenizedDocuments,
-    vocabulary: Vocabulary,
-    rules: ExampleRules,
-    rng: np.random.Generator,
+    plan: np.ndarray, documents: TokenizedDocuments, words: Vocabulary, rules: ExampleRules, rng: Generator
 ) -> Examples:
     """Writes out and masks the examples of a plan.
 
@@ -350,11 +303,15 @@ def build_examples(
       plan: int32 [N, 5], columns `pairs.A_START` .. `pairs.IS_RANDOM`.
       rng: all draws come from it.
     """
-    input_ids_NL = _assemble(plan, documents.tokens, vocabulary, rules.max_seq_length)
+    input_ids_NL = _assemble(plan, documents.tokens, words, rules.max_seq_length)
     a_length_N, text_N = plan[:, A_LENGTH], plan[:, A_LENGTH] + plan[:, B_LENGTH]
     wanted_N = np.minimum(rules.predictions(text_N + 3), text_N)
     if rules.do_whole_word_mask:
-        continues_NT = _continues(input_ids_NL, a_length_N, text_N, vocabulary)
+        # Whether the n-th token of the text goes on with the word of the one before it, in the same segment.
+        text_column = np.arange(text_N.max())
+        column = np.minimum(_column(text_column, a_length_N[:, None]), rules.max_seq_length - 1)
+        continues_NT = words.continuations()[np.take_along_axis(input_ids_NL, column, axis=1)]
+        continues_NT &= (text_column != a_length_N[:, None]) & (text_column > 0)
         chosen_NT = _choose_words(continues_NT, text_N, wanted_N, rng)
     else:
         chosen_NT = _choose_tokens(text_N, wanted_N, rng)
@@ -368,8 +325,8 @@ def build_examples(
     positions_NP.ravel()[slot], labels_NP.ravel()[slot] = column, labels
     # Of the predicted tokens 80 % are masked, 10 % stay, 10 % become a random word.
     fate = rng.random(len(labels))
-    other = np.where(fate < 0.9, labels, rng.integers(vocabulary.size, size=len(labels)))
-    input_ids_NL.ravel()[place] = np.where(fate < 0.8, vocabulary.id_of("[MASK]"), other)
+    other = np.where(fate < 0.9, labels, rng.integers(words.size, size=len(labels)))
+    input_ids_NL.ravel()[place] = np.where(fate < 0.8, words.id_of("[MASK]"), other)
     return Examples(
         input_ids=input_ids_NL,
         lengths=text_N + 3,
@@ -386,11 +343,8 @@ def _assemble(plan: np.ndarray, tokens: np.ndarray, vocabulary: Vocabulary, leng
     first_sep_N = 1 + plan[:, A_LENGTH]
     second_sep_N = 1 + first_sep_N + plan[:, B_LENGTH]
     column_L = np.arange(length, dtype=np.int32)
-    shift_NL = np.where(
-        column_L <= first_sep_N[:, None],
-        plan[:, A_START, None] - 1,
-        (plan[:, B_START] - first_sep_N - 1)[:, None],
-    )
+    shift_N1 = (plan[:, B_START] - first_sep_N - 1)[:, None]
+    shift_NL = np.where(column_L <= first_sep_N[:, None], plan[:, A_START, None] - 1, shift_N1)
     # A separator and the padding take what lies beside the segment.
     input_ids_NL = np.take(tokens, shift_NL + column_L, mode="clip")
     input_ids_NL[column_L > second_sep_N[:, None]] = vocabulary.id_of("[PAD]")
@@ -406,7 +360,7 @@ def _column(text_column: np.ndarray, a_length: np.ndarray) -> np.ndarray:
     return text_column + 1 + (text_column >= a_length)
 
 
-def _choose_tokens(text_N: np.ndarray, wanted_N: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _choose_tokens(text_N: np.ndarray, wanted_N: np.ndarray, rng: Generator) -> np.ndarray:
     """Chooses wanted_N of the text_N tokens of each row, every set of them equally likely. Returns bool [N,
     T].
 
@@ -422,22 +376,13 @@ def _choose_tokens(text_N: np.ndarray, wanted_N: np.ndarray, rng: np.random.Gene
     return chosen[:, :spare]
 
 
-def _continues(
-    input_ids_NL: np.ndarray, a_length_N: np.ndarray, text_N: np.ndarray, vocabulary: Vocabulary
-) -> np.ndarray:
-    """Returns bool [N, T]: whether the n-th token of the text goes on with the word of the one before it, in
-    the same segment."""
-    text_column = np.arange(text_N.max())
-    column = np.minimum(_column(text_column, a_length_N[:, None]), input_ids_NL.shape[1] - 1)
-    continues_NT = vocabulary.continuations()[np.take_along_axis(input_ids_NL, column, axis=1)]
-    return continues_NT & (text_column != a_length_N[:, None]) & (text_column > 0)
-
-
-def _choose_words(
-    continues_NT: np.ndarray, text_N: np.ndarray, wanted_N: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
+def _choose_words(continues_NT: np.ndarray, text_N: np.ndarray, wanted_N: np.ndarray, rng) -> np.ndarray:
     """Chooses whole words in random order, leaving out those that would make more than wanted_N tokens.
-    Returns bool [N, T]."""
+    Returns bool [N, T].
+
+    Args:
+      continues_NT: whether a token goes on with the word of the one before it.
+    """
     is_text_NT = np.arange(continues_NT.shape[1]) < text_N[:, None]
     word_NT = np.cumsum(~continues_NT, axis=1) - 1
     row_N = np.arange(len(text_N))
@@ -464,8 +409,7 @@ _LENGTH_COUNT = "documents_below_"
 
 def length_counts(documents: TokenizedDocuments) -> dict[str, int]:
     """Returns {name: documents} whose tokens are fewer than a power of two, and not fewer than half of it."""
-    tokens = np.diff(documents.sentence_starts[documents.document_starts])
-    counts = np.bincount(np.frexp(tokens)[1])
+    counts = np.bincount(np.frexp(np.diff(documents.token_starts()))[1])
     return {f"{_LENGTH_COUNT}{2**power}": int(counts[power]) for power in np.flatnonzero(counts)}
 
 

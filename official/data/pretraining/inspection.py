@@ -34,8 +34,7 @@ def summarize(
       ConfigError: naming file, number and fault of a record that departs from the schema: the first one,
         where there is one process. Naming a file that was changed meanwhile.
     """
-    states = files.states(paths)
-    total = sum(files.sizes(paths))
+    states, total = files.states(paths), sum(files.sizes(paths))
     engine = engine or engines.Local(1)
     # Few tasks, so that what they write stays little: 32 MB each, however many files there are. Starting a
     # process costs seconds: where no number of them is given, each has 64 MB to read.
@@ -43,12 +42,10 @@ def summarize(
     bounds = np.linspace(0, len(paths), count + 1).astype(int)
     groups = [paths[first:end] for first, end in zip(bounds, bounds[1:])]
     with writing.new_folder(work_dir) as folder:
-        tasks = [
-            (count_files, os.path.join(folder, f"{number:05d}.npz"), paths[0], group, vocabulary)
-            for number, group in enumerate(groups)
-        ]
-        engine.run(Round(tasks, len(tasks), total, "Inspecting", "examples", __name__, 64 << 20))
-        parts = (Summary.load(path) for _, path, *_ in tasks)
+        counted = [os.path.join(folder, f"{number:05d}.npz") for number in range(count)]
+        tasks = ((count_files, path, paths[0], group, vocabulary) for path, group in zip(counted, groups))
+        engine.run(Round(tasks, count, total, "Inspecting", "examples", __name__, 64 << 20))
+        parts = map(Summary.load, counted)
         summary = next(parts)
         for part in parts:
             summary.merge(part)
@@ -113,17 +110,13 @@ def describe_first(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]
     record = next((batch[0] for batch in record_files.read_batches(path, detected, limit=1)), None)
     kind = record_formats.detect_format(record) if record and detected == "plain" else detected
     if record is None or kind is None:
-        raise ConfigError(
-            f"{path}, record 1:"
-            f" {'there is none' if record is None else 'it is no record of pre-training data'}. Expected the"
-            f" formats {', '.join(record_formats.FORMATS)}."
-        )
-    features = schema.pretraining_schema(
-        *record_files.sizes_of(path, kind, record), vocabulary.size if vocabulary else None
-    )
-    return kind, {
-        name: dataclasses.replace(feature, dtype=feature.disk_dtype) for name, feature in features.items()
-    }  # nothing is cut to 32 bits
+        what = "there is none" if record is None else "it is no record of pre-training data"
+        expected = ", ".join(record_formats.FORMATS)
+        raise ConfigError(f"{path}, record 1: {what}. Expected the formats {expected}.")
+    words, sizes = vocabulary.size if vocabulary else None, record_files.sizes_of(path, kind, record)
+    features = schema.pretraining_schema(*sizes, words)
+    # Nothing is cut to 32 bits.
+    return kind, {name: dataclasses.replace(own, dtype=own.disk_dtype) for name, own in features.items()}
 
 
 def first_examples(path: str, count: int, vocabulary: Vocabulary) -> Iterator[summary_lib.ShownExample]:
@@ -154,8 +147,7 @@ def parse(path: str, first: int, batch: list[bytes], features: dict, kind: str) 
     if not suspect:
         return values
     for number, record in enumerate(batch, first):
-        fault = record_formats.describe_mismatch(record, features, kind)
-        if not fault:
+        if not (fault := record_formats.describe_mismatch(record, features, kind)):
             faults = _faults(_parsed([record], features, kind), features)
             is_bad = np.any([*faults.values()], axis=0)
             if not is_bad.any():

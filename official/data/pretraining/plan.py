@@ -70,8 +70,7 @@ def vocabulary_of(job: Job) -> Vocabulary:
 
 
 _NAMED = re.compile(r"([A-Za-z][\w.-]*)=(.*)")
-_MAX_PASSES = 1 << 15
-_MAX_SOURCES = 256
+_MAX_PASSES, _MAX_SOURCES = 1 << 15, 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,21 +98,17 @@ def find_sources(job: Job) -> list[Source]:
         return [Source("", 1.0, files.find_files(job.input_files, "input_files"))]
     shares, patterns = _parse_mixture(job.mixture), _parse_names(job.input_files)
     if shares.keys() != patterns.keys():
-        raise ConfigError(
-            f"--mixture={job.mixture} names the sources {', '.join(shares)}, --input_files names"
-            f" {', '.join(patterns)}. Give each source in both: --input_files='NAME=FILES,..'"
-            " --mixture='NAME=SHARE,..'."
-        )
+        named = f"names the sources {', '.join(shares)}, --input_files names {', '.join(patterns)}"
+        both = "Give each source in both: --input_files='NAME=FILES,..' --mixture='NAME=SHARE,..'."
+        raise ConfigError(f"--mixture={job.mixture} {named}. {both}")
     found: list[Source] = []
     owners: dict[str, str] = {}
     for name, share in shares.items():
         found.append(Source(name, share, files.find_files(",".join(patterns[name]), "input_files")))
         for path in found[-1].paths:
             if owners.setdefault(path, name) != name:
-                raise ConfigError(
-                    f"--input_files: {path} belongs to two sources, {owners[path]} and {name}. Give it to"
-                    " one of them."
-                )
+                two = f"{path} belongs to two sources, {owners[path]} and {name}"
+                raise ConfigError(f"--input_files: {two}. Give it to one of them.")
     return found
 
 
@@ -126,16 +121,12 @@ def _parse_mixture(mixture: str) -> dict[str, float]:
         except ValueError:
             share = math.nan
         if not _NAMED.fullmatch(f"{name}=") or name in shares or not 0 < share <= 1:
-            raise ConfigError(
-                f"--mixture={mixture}: {part!r} is no NAME=SHARE with a new name and a share above 0, up"
-                " to 1. Example: --mixture='books=0.3,wiki=0.7'."
-            )
+            what = f"{part!r} is no NAME=SHARE with a new name and a share above 0, up to 1"
+            raise ConfigError(f"--mixture={mixture}: {what}. Example: --mixture='books=0.3,wiki=0.7'.")
         shares[name] = share
     if abs(sum(shares.values()) - 1) > 1e-6 or len(shares) > _MAX_SOURCES:
-        raise ConfigError(
-            f"--mixture={mixture}: the shares of {len(shares)} sources add up to {sum(shares.values()):g},"
-            f" expected 1, of {_MAX_SOURCES} sources at most."
-        )
+        added = f"the shares of {len(shares)} sources add up to {sum(shares.values()):g}"
+        raise ConfigError(f"--mixture={mixture}: {added}, expected 1, of {_MAX_SOURCES} sources at most.")
     return shares
 
 
@@ -146,10 +137,10 @@ def _parse_names(input_files: str) -> dict[str, list[str]]:
         if named := _NAMED.fullmatch(part):
             name, part = named[1], named[2]
         if name is None:
-            raise ConfigError(
-                f"--input_files={input_files}: {part} belongs to no source. With --mixture the files of each"
-                " source stand behind its name: NAME=FILES,FILES,NAME=FILES."
+            belongs = (
+                f"{part} belongs to no source. With --mixture the files of each source stand behind its name"
             )
+            raise ConfigError(f"--input_files={input_files}: {belongs}: NAME=FILES,FILES,NAME=FILES.")
         patterns.setdefault(name, []).append(part)
     return patterns
 
@@ -167,20 +158,16 @@ def copies_of(sources: Sequence[Source], tokens: Sequence[float], dupe_factor: i
     """
     for source, own in zip(sources, tokens):
         if not own and source.name:
-            raise ConfigError(
-                f"--input_files: the files of {source.name} hold no text, or with --drop_duplicates none that"
-                " is not in a source before it."
-            )
+            none = "no text, or with --drop_duplicates none that is not in a source before it"
+            raise ConfigError(f"--input_files: the files of {source.name} hold {none}.")
     if len(sources) == 1:
         return [float(dupe_factor)]
     copies = [dupe_factor * source.share * sum(tokens) / own for source, own in zip(sources, tokens)]
     if max(copies) > _MAX_PASSES:
         source, most = max(zip(sources, copies), key=lambda pair: pair[1])
-        raise ConfigError(
-            f"--mixture={source.name}={source.share:g}: {source.name} is so small a part of the text that it"
-            f" would be copied {most:,.0f} times, {_MAX_PASSES:,} are allowed. Lower its share or"
-            " --dupe_factor."
-        )
+        small = f"{source.name} is so small a part of the text that it would be copied {most:,.0f} times"
+        lower = f"{_MAX_PASSES:,} are allowed. Lower its share or --dupe_factor."
+        raise ConfigError(f"--mixture={source.name}={source.share:g}: {small}, {lower}")
     return copies
 
 
@@ -202,10 +189,7 @@ def copies_of(sources: Sequence[Source], tokens: Sequence[float], dupe_factor: i
 
 
 POOL_TOKENS = 1 << 22  # about 18 MB of English text, some thousand articles
-_MIN_SHARDS_UNASKED, _MAX_SHARDS_UNASKED = 8, 8192
 _MAX_PASSES_AT_ONCE = 16  # of a slice are planned together
-_KEYS = 1 << 64
-_MIXED = np.uint64(0x9E3779B97F4A7C15)  # a product with it has high bits that depend on all bits of a key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,14 +229,11 @@ class Layout:
 
     def stretches(self, shard: int) -> list[Stretch]:
         """Returns the stretches that a file is made of, in order."""
-        portions = []
+        portions: list[tuple[int, int, int]] = []  # (pool, part of it, number of the pass)
         for number in range(self.passes):
             slice_ = (shard + number) % self.num_shards
-            first = slice_ * self.pools_per_slice
-            if self.parts_per_pool > 1:
-                portions.append((*divmod(slice_, self.parts_per_pool), number))
-            else:
-                portions += [(pool, 0, number) for pool in range(first, first + self.pools_per_slice)]
+            pool, part = divmod(slice_ * self.pools_per_slice, self.parts_per_pool)
+            portions += ((pool + more, part, number) for more in range(self.pools_per_slice))
         found = []
         for pool, group in itertools.groupby(portions, key=lambda portion: portion[0]):
             own = list(group)
@@ -269,12 +250,13 @@ class Layout:
         if len(self.copies) == 1:
             return np.ones(len(keys_D), bool)
         rate_D = np.array(self.copies)[sources_D] / self.passes
-        begin_D = (keys_D * _MIXED >> np.uint64(11)) * 2.0**-53  # even, from 0 to 1
+        mixed_D = keys_D * np.uint64(0x9E3779B97F4A7C15)  # whose high bits depend on all bits of a key
+        begin_D = (mixed_D >> np.uint64(11)) * 2.0**-53  # even, from 0 to 1
         return np.floor((number + 1) * rate_D + begin_D) > np.floor(number * rate_D + begin_D)
 
     def keys(self, pool: int) -> tuple[int, int]:
         """Returns the first key of a pool and the one behind its last."""
-        return pool * _KEYS // self.num_pools, (pool + 1) * _KEYS // self.num_pools
+        return (pool << 64) // self.num_pools, (pool + 1 << 64) // self.num_pools
 
     def file(self, shard: int) -> str:
         return f"part-{shard:05d}-of-{self.num_shards:05d}.tfrecord"
@@ -297,22 +279,18 @@ def plan_layout(job: Job, text: collections.Counter, copies: Sequence[float]) ->
     """
     num_documents = text["kept_documents"]
     if num_documents < 2:
-        lines = counted(text["skipped_lines"], "line")
-        skipped = f" ({lines} without a text skipped)" if text["skipped_lines"] else ""
+        lines = text["skipped_lines"]
+        skipped = f" ({counted(lines, 'line')} without a text skipped)" if lines else ""
         side = f" on --side={job.side} of --eval_share={job.eval_share}" if job.side else ""
-        raise ConfigError(
-            f"--input_files hold {counted(num_documents, 'document')} with text{side}{skipped}, expected at"
-            " least 2: a random next segment comes from another document. Documents are separated by"
-            " blank lines."
-        )
+        held = f"--input_files hold {counted(num_documents, 'document')} with text{side}{skipped}"
+        why = "expected at least 2: a random next segment comes from another document"
+        raise ConfigError(f"{held}, {why}. Documents are separated by blank lines.")
     fewest = -(-text["tokens"] // POOL_TOKENS)
     most_shards = int(num_documents * min(copies))
-    num_shards = job.num_shards or min(max(_MIN_SHARDS_UNASKED, fewest), most_shards, _MAX_SHARDS_UNASKED)
+    num_shards = job.num_shards or min(max(8, fewest), most_shards, 8192)
     if num_shards > most_shards:
-        raise ConfigError(
-            f"--num_shards={num_shards} is more than the {most_shards} examples that {num_documents}"
-            f" documents make at least. Allowed: 1 to {most_shards}."
-        )
+        there = f"the {most_shards} examples that {num_documents} documents make at least"
+        raise ConfigError(f"--num_shards={num_shards} is more than {there}. Allowed: 1 to {most_shards}.")
     most = max(1, num_documents // 32)  # so that a pool holds 32 documents on average
     divisors = [count for count in range(1, min(num_shards, most) + 1) if num_shards % count == 0]
     multiple = min(-(-fewest // num_shards), most // num_shards) * num_shards  # 0: none is allowed
@@ -330,16 +308,14 @@ def parts_of(tokens_D: np.ndarray, parts: int) -> np.ndarray:
     Returns:
       int64 [D]: the part of each document, ascending.
     """
-    count = len(tokens_D)
-    if count < parts:
-        return np.arange(count) * parts // count if count else np.arange(0)
+    if (count := len(tokens_D)) < parts:
+        return np.arange(count) * parts // max(count, 1)
     ends_D = np.cumsum(tokens_D)
     middles_D = 2 * ends_D - tokens_D  # twice, so that they are whole numbers
-    first = np.searchsorted(middles_D, 2 * ends_D[-1] * np.arange(1, parts) / parts)  # of parts 1, 2, ..
     number = np.arange(1, parts)
+    first = np.searchsorted(middles_D, 2 * ends_D[-1] * number / parts)  # of parts 1, 2, ..
     first = np.maximum.accumulate(np.maximum(first, number) - number) + number
-    first = np.minimum(first, count - parts + number)
-    return np.searchsorted(first, np.arange(count), side="right")
+    return np.searchsorted(np.minimum(first, count - parts + number), np.arange(count), side="right")
 
 
 def pieces_of(tokens_D: np.ndarray, part_D: np.ndarray, pieces: int) -> np.ndarray:

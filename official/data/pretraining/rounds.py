@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from official.data.compaction import KEY_BITS, Grouping, damaged
+from official.data.compaction import KEY_BITS, Grouping, damaged, done_path
 from official.data.pretraining import card
 from official.data.pretraining import examples as examples_lib
 from official.data.pretraining import plan as plan_lib
@@ -37,7 +37,6 @@ from official.io.files import store_of
 # into 2^N equal parts, and a chunk is the documents of one part. All numbers are little-endian.
 
 
-ALL_KEYS = (0, 1 << KEY_BITS)
 # Magic, bits of the chunks' numbers, of the range, bytes of a token, 0, first key.
 _HEADER = struct.Struct("<8sBBBBQ")
 _MAGIC = b"BERTDOCS"
@@ -54,13 +53,12 @@ class Sample:
     keys: np.ndarray  # [D] uint64, ascending
     sources: np.ndarray  # [D] uint8, the number of the source that each comes from
 
-    def sorted(self, first_key: int = 0, end_key: int = ALL_KEYS[1]) -> Sample:
+    def sorted(self, first_key: int = 0, end_key: int = 1 << KEY_BITS) -> Sample:
         """Returns the documents of a range of keys in the order of their keys, those of one key in the order
         in which they are here."""
         order = np.argsort(self.keys, kind="stable")
-        ascending = self.keys[order]
-        order = order[slice(*(_find(ascending, key) for key in (first_key, end_key)))]
-        return self.take(order)
+        first, end = (_find(self.keys[order], key) for key in (first_key, end_key))
+        return self.take(order[first:end])
 
     def take(self, order: np.ndarray) -> Sample:
         """Returns some documents, by their numbers, in the order given."""
@@ -84,10 +82,8 @@ class Sample:
         for number in np.flatnonzero(self.keys[1:] == self.keys[:-1]) + 1:
             if not different or self.keys[different[0]] != self.keys[number]:
                 different = [int(number) - 1]
-            is_other[number] = any(
-                all(map(np.array_equal, self.documents.content(number), self.documents.content(earlier)))
-                for earlier in different
-            )
+            own, others = self.documents.content(number), map(self.documents.content, different)
+            is_other[number] = any(all(map(np.array_equal, own, other)) for other in others)
             if not is_other[number]:
                 different.append(int(number))
         return self.take(np.flatnonzero(~is_other)), self.take(np.flatnonzero(is_other))
@@ -95,7 +91,7 @@ class Sample:
 
 def _find(keys: np.ndarray, key: int) -> int:
     """Returns the number of ascending keys that are lower than `key`, 2**64 at most."""
-    return len(keys) if key == ALL_KEYS[1] else int(np.searchsorted(keys, np.uint64(key)))
+    return len(keys) if key == 1 << KEY_BITS else int(np.searchsorted(keys, np.uint64(key)))
 
 
 def concatenate(samples: Iterable[Sample]) -> Sample:
@@ -209,24 +205,23 @@ def merge(job: Job, target: Grouping, files_below: int, place: tuple[int, int], 
       place: number of the range, and of the file among those of the range.
       share: of the text, in bytes.
     """
-    counted = target.counts_path(*place)
+    counted, keys = target.counts_path(*place), target.keys(place[0])
     if not jobs.read_done(counted):
-        first_key, end_key = target.keys(place[0])
-        sample = read_range(target.paths_below(files_below, *place), first_key, end_key)
+        sample = read_range(target.paths_below(files_below, *place), *keys)
         counts: dict[str, int] = {"duplicate_documents": 0}
         if job.drop_duplicates:
             sample, others = sample.without_duplicates()
             counts = dropped_counts(others, vocabulary_of(job).id_of("[UNK]"))
         store_of(target.folder).make_folder(target.level_folder)
-        write_block(target.path(*place), sample, first_key, target.range_bits)
+        write_block(target.path(*place), sample, keys[0], target.range_bits)
         jobs.write_done(counted, counts)
     engines.report(share, 0)
 
 
 def dropped_counts(others: Sample, unknown: int) -> dict[str, int]:
     """Returns the changes that duplicates make to the counts of the text; `unknown` is the id of [UNK]."""
-    counts = {name: -value for name, value in others.counts(unknown).items()}
-    return {**counts, "duplicate_documents": len(others.keys)}
+    changes = {name: -value for name, value in others.counts(unknown).items()}
+    return changes | {"duplicate_documents": len(others.keys)}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -240,7 +235,6 @@ def dropped_counts(others: Sample, unknown: int) -> dict[str, int]:
 
 
 _LISTED = 1 << 21  # documents of all tasks, about
-_MIN_LISTED = 1 << 5  # of a task
 
 
 def needs_dedup_estimate(job: Job) -> bool:
@@ -254,7 +248,7 @@ def list_keys(keys: list[np.ndarray], tokens: list[np.ndarray], num_tasks: int) 
     all_keys = np.concatenate([np.zeros(0, np.uint64), *keys])
     all_tokens = np.concatenate([np.zeros(0, np.int64), *tokens])
     halvings = 0
-    while len(all_keys) > max(_LISTED // num_tasks, _MIN_LISTED):
+    while len(all_keys) > max(_LISTED // num_tasks, 32):
         halvings += 1
         is_low = _is_below(all_keys, halvings)
         all_keys, all_tokens = all_keys[is_low], all_tokens[is_low]
@@ -293,33 +287,26 @@ KEYS = 2  # the kind of random stream from which documents get their keys
 BLOCK_TOKENS = 1 << 24  # of a file, about: more than a task has of plain text
 
 
-def counts_path(folder: str, number: int) -> str:
-    """Returns the path of a task's counts. Written last, they mark the task as finished."""
-    return os.path.join(folder, f"text-{number:05d}.json")
-
-
 def tokenize_text(
     job: Job, grouping: Grouping, number: int, num_tasks: int, source: int, splits: list[text_files.Split]
 ) -> None:
     """Writes the documents of a task's splits of the text, all of one source, a sample of them and, last,
     their counts."""
-    if jobs.read_done(counts_path(grouping.folder, number)):
+    if jobs.read_done(done_path(grouping.folder, "text", number)):
         return
     counts = documents.ReadCounts()
     kept: collections.Counter[str] = collections.Counter()
     rng = np.random.default_rng([job.random_seed, KEYS, number])
     tokenizer, unknown = tokenizer_of(job), vocabulary_of(job).id_of("[UNK]")
-    reported = 0
 
-    def report(lines: sentences.Lines) -> sentences.Lines:
-        nonlocal reported
-        engines.report(counts.bytes - reported, len(lines.counts))
-        reported = counts.bytes
-        return lines
+    def reported() -> Iterator[sentences.Lines]:
+        done = 0
+        for lines in documents.read_in_blocks(splits, job.sentence_splitting, counts, job.text_field):
+            engines.report(counts.bytes - done, len(lines.counts))
+            done = counts.bytes
+            yield lines
 
-    read: Iterator[sentences.Lines] = map(
-        report, documents.read_in_blocks(splits, job.sentence_splitting, counts, job.text_field)
-    )
+    read = reported()
     if job.side and job.eval_share:
         read = samples.of_split(read, job.side, job.eval_share, kept)
     shown = samples.DocumentSample(number, num_tasks)
@@ -341,7 +328,7 @@ def tokenize_text(
     in_part = text_files.read_in_part(splits)
     done = {"totals": {**counts.totals(), **kept}, "by_file": read_counts.to_json(counts.by_file, in_part)}
     done |= {"sample": shown.documents(), "keys": list_keys(keys, tokens, num_tasks)}
-    jobs.write_done(counts_path(grouping.folder, number), done)
+    jobs.write_done(done_path(grouping.folder, "text", number), done)
 
 
 def _keys(job: Job, texts: examples_lib.TokenizedDocuments, rng: np.random.Generator) -> np.ndarray:
@@ -349,13 +336,11 @@ def _keys(job: Job, texts: examples_lib.TokenizedDocuments, rng: np.random.Gener
     that equal documents meet."""
     if not job.drop_duplicates:
         return rng.integers(2**64, size=texts.num_documents, dtype=np.uint64)
-    seed = str(job.random_seed).encode()
-    digests = []
-    for number in range(texts.num_documents):
-        tokens, lengths = texts.content(number)
+    seed, digests = str(job.random_seed).encode()[:64], bytearray()
+    for tokens, lengths in map(texts.content, range(texts.num_documents)):
         content = tokens.tobytes() + lengths.astype("<u4").tobytes()
-        digests.append(hashlib.blake2b(content, digest_size=8, key=seed[:64]).digest())
-    return np.frombuffer(b"".join(digests), "<u8")
+        digests += hashlib.blake2b(content, digest_size=8, key=seed).digest()
+    return np.frombuffer(digests, "<u8")
 
 
 def tokenized(lines: sentences.Lines, tokenizer: Tokenizer) -> examples_lib.TokenizedDocuments:
@@ -364,7 +349,7 @@ def tokenized(lines: sentences.Lines, tokenizer: Tokenizer) -> examples_lib.Toke
     return examples_lib.from_sentences(tokens, lengths, np.repeat(np.arange(len(lines.counts)), lines.counts))
 
 
-def _blocks(parts: Iterator[examples_lib.TokenizedDocuments]) -> Iterator[examples_lib.TokenizedDocuments]:
+def _blocks(parts: Iterator[TokenizedDocuments]) -> Iterator[TokenizedDocuments]:
     """Joins documents to blocks of at least BLOCK_TOKENS tokens, the last one with what is left."""
     block, tokens = [], 0
     for part in parts:
@@ -388,22 +373,15 @@ def tokenizer_of(job: Job) -> Tokenizer:
 # Last round
 
 
-PLAN, MASKS = 0, 1  # kinds of random streams; see `KEYS`
 _MAX_EXAMPLES = 1536  # are laid out, masked and encoded at once: their arrays stay in the cache
-
-
-def shard_counts_path(folder: str, number: int) -> str:
-    """Returns the path of a task's counts. Written last, they mark the task as finished."""
-    return os.path.join(folder, f"shard-{number:05d}.json")
 
 
 # By a process: shards that follow each other read the same ones, a pass apart.
 @functools.lru_cache(maxsize=10)
-def _pool(
-    grouping: Grouping, first_key: int, end_key: int, drop_duplicates: bool, unknown: int
-) -> tuple[Sample, dict[str, int]]:
-    """Returns the documents of a pool, and the counts of those that were dropped."""
-    sample = read_range(grouping.paths(first_key, end_key), first_key, end_key)
+def _pool(grouping: Grouping, keys: tuple[int, int], drop_duplicates: bool, unknown: int) -> tuple:
+    """Returns the `Sample` of a pool's documents, and the counts, {name: number}, of those that were
+    dropped."""
+    sample = read_range(grouping.paths(*keys), *keys)
     if not drop_duplicates:
         return sample, {}
     sample, others = sample.without_duplicates()
@@ -414,7 +392,7 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, shard: int, share: f
     """Writes a shard under a temporary name, renames it, and writes its counts; `share` is its part of the
     text in bytes."""
     name = plan.file(shard)
-    path, counted = os.path.join(job.output_dir, name), shard_counts_path(grouping.folder, shard)
+    path, counted = os.path.join(job.output_dir, name), done_path(grouping.folder, "shard", shard)
     done = jobs.read_done(counted)
     if done and jobs.are_there(job.output_dir, {name: done["bytes"]}):
         engines.report(share, done["instances"])
@@ -430,17 +408,16 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, shard: int, share: f
         shard_files.writing(temporary, job.record_format, job.pad_position_value) as write,
     ):
         for number, stretch in enumerate(stretches):
-            rngs = [np.random.default_rng([job.random_seed, kind, shard, number]) for kind in (PLAN, MASKS)]
-            bounds = plan.keys(stretch.pool)
-            sample, own_dropped = _pool(grouping, *bounds, job.drop_duplicates, words.id_of("[UNK]"))
+            # The streams of the plan and of the masks, see `KEYS`.
+            rngs = [np.random.default_rng([job.random_seed, kind, shard, number]) for kind in (0, 1)]
+            keys = plan.keys(stretch.pool)
+            sample, own_dropped = _pool(grouping, keys, job.drop_duplicates, words.id_of("[UNK]"))
             if (0, 0) in zip(stretch.passes, stretch.parts):  # of one shard alone
                 dropped.update(own_dropped)
             if len(sample.keys) == 1:
-                raise ConfigError(
-                    f"--input_files: pool {stretch.pool} holds 1 document, expected at least 2: a random next"
-                    " segment comes from another document. With --drop_duplicates too little of the text is"
-                    " left."
-                )
+                why = "expected at least 2: a random next segment comes from another document"
+                left = "With --drop_duplicates too little of the text is left."
+                raise ConfigError(f"--input_files: pool {stretch.pool} holds 1 document, {why}. {left}")
             tokens_D = np.diff(sample.documents.token_starts())
             part_D = plan_lib.parts_of(tokens_D, plan.parts_per_pool)
             piece_D = plan_lib.pieces_of(tokens_D, part_D, plan.pieces_per_part)
@@ -465,9 +442,7 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, shard: int, share: f
                 totals["masked_tokens"] += int(examples.predictions.sum())
                 engines.report(share * len(passes) * len(examples) / len(rows), len(examples))
         if not totals["instances"]:
-            raise ConfigError(
-                f"--num_shards={plan.num_shards} is so many that {name} would hold no example. Lower"
-                " --num_shards."
-            )
+            told = f"is so many that {name} would hold no example. Lower --num_shards."
+            raise ConfigError(f"--num_shards={plan.num_shards} {told}")
     counts = {"lengths": lengths.tolist(), "source_tokens": source_tokens.tolist()}
     jobs.write_done(counted, {**totals, "dropped": dropped, **counts, "bytes": files.version(path)[0]})

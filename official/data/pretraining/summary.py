@@ -19,9 +19,6 @@ from official.data.word_pieces.vocabulary import Vocabulary
 # one count of all, in whatever order.
 
 
-_MAX_KEPT = 1 << 20  # 16 MB
-
-
 class Share(NamedTuple):
     """A share of repetitions, 0 to 1, and its standard error, 0 where it is exact."""
 
@@ -33,19 +30,21 @@ class Share(NamedTuple):
 class Repeats:
     """Counts values, and those among them that came before."""
 
-    def __init__(self, most_kept: int = _MAX_KEPT):
+    def __init__(self, most_kept: int = 1 << 20):  # 16 MB
         self._most_kept = most_kept
         self._halvings = 0  # values below 2^(64 - halvings) are kept
         self._values: np.ndarray = np.zeros(0, np.uint64)  # each once, ascending
         self._counts: np.ndarray = np.zeros(0, np.int64)
         self._new: list[np.ndarray] = []  # not yet in `_values`
+        self._waiting = 0  # values in `_new`
         self.total = 0
 
     def add(self, values: np.ndarray) -> None:
         """Counts values, uint64 of one axis, as if each were a random one: use `mixed` where they are not."""
         self.total += len(values)
         self._new.append(self._below_limit(values))
-        if sum(map(len, self._new)) > self._most_kept:
+        self._waiting += len(self._new[-1])
+        if self._waiting > self._most_kept:
             self._settle()
 
     def merge(self, other: Repeats) -> None:
@@ -86,7 +85,7 @@ class Repeats:
         """Takes in what waits."""
         if self._new:
             self._put_in(*np.unique(np.concatenate(self._new), return_counts=True))
-        self._new = []
+        self._new, self._waiting = [], 0
 
     def _put_in(self, values: np.ndarray, counts: np.ndarray) -> None:
         """Adds values, each once, and how often they came; halves the limit as often as it takes."""
@@ -161,7 +160,7 @@ def example_of(place: str, values: dict[str, np.ndarray], vocabulary: Vocabulary
 # Shapes: N examples, L tokens of an example at most.
 
 
-_ADDED_UP = ("files", "records", "rows", "bytes", "predictions", "masked", "kept", "random_next", "lengths")
+_SHAPE = ("record_format", "max_seq_length", "max_predictions_per_seq")  # the same in all parts
 
 
 @dataclasses.dataclass
@@ -210,9 +209,9 @@ class Summary:
 
     def numbers(self, is_all: bool) -> dict:
         """Returns a data card's entry on the records; `is_all`: all of a job's were counted."""
-        names = ("record_format", "max_seq_length", "max_predictions_per_seq", "records", "rows", "files")
+        names = (*_SHAPE, "records", "rows", "files", "tokens", "predictions")
         return {
-            **{name: getattr(self, name) for name in (*names, "tokens", "predictions")},
+            **{name: getattr(self, name) for name in names},
             "all": is_all,
             "bytes": self.bytes if is_all else None,
             "shares": self.shares(),
@@ -224,10 +223,8 @@ class Summary:
         """Returns the reliability of the shares of repetitions: whether they are exact, and the standard
         error of each, 0 where they are."""
         found = {name: getattr(self, name).share() for name in ("repeated_records", "repeated_texts")}
-        return {
-            "exact": all(share.exact for share in found.values()),
-            "standard_errors": {name: share.error for name, share in found.items()},
-        }
+        errors = {name: share.error for name, share in found.items()}
+        return {"exact": all(share.exact for share in found.values()), "standard_errors": errors}
 
     def add(self, rows: int, values: dict[str, np.ndarray], mask_id: int) -> None:
         """Counts examples.
@@ -262,10 +259,11 @@ class Summary:
 
     def merge(self, other: Summary) -> None:
         """Adds the counts of other files, whose records have the same sizes."""
-        for name in _ADDED_UP:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.repeated_records.merge(other.repeated_records)
-        self.repeated_texts.merge(other.repeated_texts)
+        for name, value in vars(other).items():
+            if isinstance(value, Repeats):
+                getattr(self, name).merge(value)
+            elif name not in _SHAPE:
+                setattr(self, name, getattr(self, name) + value)
 
     def save(self, path: str) -> None:
         """Writes all of it to a file (.npz)."""
@@ -273,7 +271,8 @@ class Summary:
         for name, value in vars(self).items():
             if isinstance(value, Repeats):
                 value._settle()
-                arrays |= {f"{name}.{key}": each for key, each in vars(value).items() if key != "_new"}
+                kept = {key: each for key, each in vars(value).items() if key not in ("_new", "_waiting")}
+                arrays |= {f"{name}.{key}": each for key, each in kept.items()}
             else:
                 arrays[name] = value
         np.savez(path, **arrays)
@@ -284,9 +283,7 @@ class Summary:
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
         values = {name: value if value.ndim else value.item() for name, value in found.items()}
-        summary = cls(
-            *(values[name] for name in ("record_format", "max_seq_length", "max_predictions_per_seq"))
-        )
+        summary = cls(*(values[name] for name in _SHAPE))
         for name, value in values.items():
             owner, dot, key = name.rpartition(".")
             setattr(getattr(summary, owner) if dot else summary, key, value)

@@ -21,8 +21,6 @@ from official.data.records.record_formats import READERS
 from official.data.records.schema import Feature
 from official.data.records.streams import Streams, own_streams
 
-_SAMPLED_SEQUENCES = 8192
-
 
 def training_dataset(
     files: list[str],
@@ -86,13 +84,12 @@ def sequences_per_row(files: list[str], schema: dict[str, Feature], packer: Pack
     Args: as of `training_dataset`.
     """
     record_format = _format_of(files, schema)
-    if not packer and record_format == record_formats.AS_ROWS["habana"]:
-        told = packed.average_sequences(files)
-        if told:
-            return told
+    is_habana = not packer and record_format == record_formats.AS_ROWS["habana"]
+    if is_habana and (told := packed.average_sequences(files)):
+        return told
     chosen = files[:: -(-len(files) // pipeline.MOST_STREAMS)]
     reader = READERS[record_format]
-    size = reader.records_of(-(-_SAMPLED_SEQUENCES // len(chosen)))
+    size = reader.records_of(-(-8192 // len(chosen)))
     records = record_files.opener(files, record_format)
     rows = (
         tf.data.Dataset.from_tensor_slices(chosen)
@@ -111,10 +108,8 @@ def num_rows(files: list[str], schema: dict[str, Feature]) -> int:
     return sum(each.rows for each in record_files.count(files, _format_of(files, schema)))
 
 
-def _row_parser(
-    schema: dict[str, Feature], record_format: str, packer: Packer | None
-) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-    """Returns (rows) -> their features, with `example_weights`."""
+def _row_parser(schema: dict[str, Feature], record_format: str, packer: Packer | None) -> Callable:
+    """Returns (rows) -> {name: tensor}, their features, with `example_weights`."""
     if packer is not None:
         return packer.parse
 
@@ -134,13 +129,9 @@ def _format_of(files: list[str], schema: dict[str, Feature]) -> str:
 
 
 def evaluation_dataset(
-    files: list[str],
-    schema: dict[str, Feature],
-    batch_size: int,
-    num_sequences: int,
-    packer: Packer | None = None,
+    files: list[str], schema: dict[str, Feature], batch_size: int, num_sequences: int, packer=None
 ) -> tf.data.Dataset:
-    """Returns batches of the first `num_sequences` sequences in file order, with `packer` packed.
+    """Returns batches of the first `num_sequences` sequences in file order, with a `Packer` packed.
 
     The last batch is filled up with rows of zeros. `example_weights` [batch_size], of packed rows
     [batch_size, P], is 1 for sequences of the files and 0 for filling, so that sums over the set are exact

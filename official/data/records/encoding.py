@@ -54,8 +54,8 @@ from official.io.errors import ConfigError
 
 LIMIT = 1 << 21  # of integers: larger ones have more than three bytes
 _ONE_BYTE_LIMIT = 1 << 7
-_FIELD_1, _FIELD_2, _FIELD_3 = b"\x0a", b"\x12", b"\x1a"  # tags of fields that begin with their length
-_STRINGS, _FLOATS, _INTEGERS = _FIELD_1, _FIELD_2, _FIELD_3  # of a Feature
+_FIELD_1, _FIELD_2 = b"\x0a", b"\x12"  # tags of fields that begin with their length
+_STRINGS, _FLOATS, _INTEGERS = _FIELD_1, _FIELD_2, b"\x1a"  # of a Feature
 _CONTINUES = 0x80  # the bit of a byte after which the varint goes on
 
 
@@ -225,21 +225,19 @@ def encode_remask(examples: Examples, pad_position_value: int | None = None) -> 
     Args:
       pad_position_value: position of padding; unset: S.
     """
-    length, most = examples.input_ids.shape[1], examples.positions.shape[1]
-    column_S, others_N = np.arange(length), examples.lengths - examples.predictions
-    if (most + others_N > length).any():
-        raise ValueError(
-            f"rows of {length} tokens with fewer than {most} masks do not fit into {length} slots"
-        )
+    size, most = examples.input_ids.shape[1], examples.positions.shape[1]
+    column_S, others_N = np.arange(size), examples.lengths - examples.predictions
+    if (most + others_N > size).any():
+        raise ValueError(f"rows of {size} tokens with fewer than {most} masks do not fit into {size} slots")
     # The place in the text of what stands in a slot, and whether the slot is used.
     used_NM = np.arange(most) < examples.predictions[:, None]
     is_elsewhere_NS = column_S >= examples.lengths[:, None]  # masked, or padding
     is_elsewhere_NS[np.nonzero(used_NM)[0], examples.positions[used_NM]] = True
     others_NS = np.argsort(is_elsewhere_NS, axis=1, kind="stable")
-    slots_NS = np.concatenate([examples.positions, others_NS], axis=1)[:, :length]
-    is_used_NS = np.concatenate([used_NM, column_S < others_N[:, None]], axis=1)[:, :length]
+    slots_NS = np.concatenate([examples.positions, others_NS], axis=1)[:, :size]
+    is_used_NS = np.concatenate([used_NM, column_S < others_N[:, None]], axis=1)[:, :size]
     ids_NS = np.take_along_axis(examples.input_ids, slots_NS.astype(np.int64), axis=1)
-    pad_position = length if pad_position_value is None else pad_position_value
+    pad_position = size if pad_position_value is None else pad_position_value
     return tf_examples(
         {
             "input_ids": np.where(is_used_NS, ids_NS, examples.pad_id()),
@@ -267,13 +265,12 @@ def rows_per_record(record_format: str) -> int:
 
 def check_vocabulary(vocabulary: Vocabulary, record_format: str) -> None:
     """Raises ConfigError for a vocabulary with more words than records of this format can hold."""
-    limit = _WORD_LIMIT if record_format == "compact" else LIMIT
+    limit, other = LIMIT, ""
+    if record_format == "compact":
+        limit, other = _WORD_LIMIT, ", or write --record_format=plain"
     if vocabulary.size > limit:
-        raise ConfigError(
-            f"--record_format={record_format} holds up to {limit:,} words, the vocabulary has"
-            f" {vocabulary.size:,}. Give a smaller"
-            f" --vocab_file{', or write --record_format=plain' if record_format == 'compact' else ''}."
-        )
+        holds = f"holds up to {limit:,} words, the vocabulary has {vocabulary.size:,}"
+        raise ConfigError(f"--record_format={record_format} {holds}. Give a smaller --vocab_file{other}.")
 
 
 def encode(examples: Examples, record_format: str, pad_position_value: int | None = None) -> list[bytes]:
@@ -294,8 +291,7 @@ def encode(examples: Examples, record_format: str, pad_position_value: int | Non
         return tf_examples(examples.features())
     if record_format == "compact":
         return encode_compact(examples)
-    if pad_position_value is not None and not 0 <= pad_position_value < LIMIT:
-        raise ConfigError(
-            f"--pad_position_value={pad_position_value} is out of range. Allowed: 0 to {LIMIT - 1}."
-        )
-    return encode_remask(examples, pad_position_value)
+    value = pad_position_value
+    if value is not None and not 0 <= value < LIMIT:
+        raise ConfigError(f"--pad_position_value={value} is out of range. Allowed: 0 to {LIMIT - 1}.")
+    return encode_remask(examples, value)

@@ -37,7 +37,7 @@ from official.io.record_paths import find_files as find_files
 
 _CHECKED_ROWS = 1024  # are read at once, about
 _FILES_CHECKED_FIRST = 16
-_MIN_UNFRAMED, _MAX_UNFRAMED = 64, 1 << 17  # bytes of a record that is looked for: rows of 8,192 tokens
+_MAX_UNFRAMED = 1 << 17  # bytes of a record that is looked for: rows of 8,192 tokens
 
 # -----------------------------------------------------------------------------------------------------------
 # Formats and sizes
@@ -75,8 +75,7 @@ def row_sizes(files: list[str], wanted: Wanted | None = None) -> tuple[int, int]
     record_format = detect_format(files)
     if record_format not in record_formats.AS_ROWS:
         return None
-    unframed = _unframed_of(files, record_format, wanted)
-    if unframed:
+    if unframed := _unframed_of(files, record_format, wanted):
         return unframed.shape.slots, unframed.shape.depth
     records = itertools.chain.from_iterable(read_batches(path, record_format, 1) for path in files)
     return READERS[record_format].row_sizes(next(records)[0])
@@ -134,10 +133,8 @@ def count_unframed(path: str, num_bytes: int) -> int:
     """Returns the number of records of a file. Raises ConfigError where it is cut off inside of one."""
     size = io_files.sizes([path])[0]
     if size % num_bytes:
-        raise ConfigError(
-            f"{path} is truncated or damaged after record {size // num_bytes}: its {size:,} bytes are no"
-            f" multiple of the {num_bytes:,} of a record."
-        )
+        why = f"its {size:,} bytes are no multiple of the {num_bytes:,} of a record"
+        raise ConfigError(f"{path} is truncated or damaged after record {size // num_bytes}: {why}.")
     return size // num_bytes
 
 
@@ -163,7 +160,7 @@ def _find_unframed(path: str, wanted: Wanted | None = None) -> _Unframed | None:
 def _layouts(path: str, version: tuple[int, int]) -> list[_Unframed]:
     """Returns the layouts that fit a file, the one that most of its records may be first."""
     size, popart = version[0], _popart()
-    sizes = np.arange(_MIN_UNFRAMED, min(_MAX_UNFRAMED, size) + 1, 4)
+    sizes = np.arange(64, min(_MAX_UNFRAMED, size) + 1, 4)
     found: list[tuple[int, _Unframed]] = []
     with io_files.open_binary(path) as file:
 
@@ -210,9 +207,8 @@ def read_batches(
         return
     num_bytes = num_bytes or bytes_of([path], record_format)
     if num_bytes is None:
-        raise ConfigError(
-            f"{path}, record 1: neither it nor the last one is a right {record_format} record of any size."
-        )
+        told = f"neither it nor the last one is a right {record_format} record of any size"
+        raise ConfigError(f"{path}, record 1: {told}.")
     left = io_files.sizes([path])[0] // num_bytes if limit is None else limit
     with io_files.naming(path), io_files.open_binary(path) as file:
         while whole := len(block := file.read(min(at_once, left) * num_bytes)) // num_bytes:
@@ -245,12 +241,10 @@ def _readable(path: str) -> Iterator[str]:
         yield local
 
 
-def _read_framed(
-    path: str, records: tf.data.Dataset, limit: int | None, at_once: int
-) -> Iterator[list[bytes]]:
+def _read_framed(path: str, data: tf.data.Dataset, limit: int | None, at_once: int) -> Iterator[list[bytes]]:
     number, size = 0, 0
     try:
-        for batch in records.take(-1 if limit is None else limit).batch(at_once).as_numpy_iterator():
+        for batch in data.take(-1 if limit is None else limit).batch(at_once).as_numpy_iterator():
             number, size = number + len(batch), size + sum(map(len, batch)) + FRAME_BYTES * len(batch)
             yield batch.tolist()
         # TensorFlow takes a last record that is cut off within its length for the end of the file.
@@ -258,9 +252,8 @@ def _read_framed(
             return
     except tf.errors.DataLossError:
         before_damage: list[bytes] = []
-        with contextlib.suppress(tf.errors.DataLossError):
-            for record in records.skip(number).as_numpy_iterator():
-                before_damage.append(record)
+        with contextlib.suppress(tf.errors.DataLossError):  # `extend` keeps what came before it
+            before_damage.extend(data.skip(number).as_numpy_iterator())
         number += len(before_damage)
         if before_damage:
             yield before_damage
@@ -270,9 +263,8 @@ def _read_framed(
 
 
 def _cut_off(path: str, whole: int) -> ConfigError:
-    return ConfigError(
-        f"{path} is truncated or damaged after record {whole}: record {whole + 1} cannot be read."
-    )
+    why = f"record {whole + 1} cannot be read"
+    return ConfigError(f"{path} is truncated or damaged after record {whole}: {why}.")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -330,8 +322,7 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Row
             told, size = (own.get(name) if isinstance(own, dict) else None for own in told_of)
             if size == versions[path][0] and type(told) is int and 0 <= told <= size:
                 found[path] = RowCounts([(1, told)])
-    missing = [path for path in versions if path not in found]
-    if missing:
+    if missing := [path for path in versions if path not in found]:
         gigabytes = sum(versions[path][0] for path in missing) / 1e9
         logging.info("Counting the records of %s (%.1f GB), once.", counted(len(missing), "file"), gigabytes)
         num_bytes = bytes_of(paths, record_format)
@@ -356,11 +347,8 @@ def _kept(path: str, versions: dict[str, tuple[int, int]]) -> dict[str, RowCount
     is written anew."""
     try:
         kept = json_files.read_json(path)["files"] if path else {}
-        return {
-            name: RowCounts(own["runs"])
-            for name, own in kept.items()
-            if versions.get(name) == (own["bytes"], own["changed"])
-        }
+        same = [name for name, own in kept.items() if versions.get(name) == (own["bytes"], own["changed"])]
+        return {name: RowCounts(kept[name]["runs"]) for name in same}
     except (ConfigError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return {}
 
@@ -445,8 +433,7 @@ def _masked_crc32c(data: bytes) -> int:
 def check_first_record(files: list[str], schema: dict[str, Feature], flag: str) -> None:
     """Compares the first record of the first files with the schema, before anything is compiled. Raises
     ConfigError."""
-    problem = next(_problems(files, schema, files[:_FILES_CHECKED_FIRST], 1), None)
-    if problem:
+    if problem := next(_problems(files, schema, files[:_FILES_CHECKED_FIRST], 1), None):
         raise ConfigError(f"--{flag}: {problem}.")
 
 
@@ -457,9 +444,7 @@ def find_bad_record(files: list[str], schema: dict[str, Feature]) -> str | None:
     return next(_problems(files, schema, files), None)
 
 
-def _problems(
-    files: list[str], schema: dict[str, Feature], chosen: list[str], limit: int | None = None
-) -> Iterator[str]:
+def _problems(files: list[str], schema: dict[str, Feature], chosen: list[str], limit=None) -> Iterator[str]:
     """Yields what is wrong with each of some files, of which the first records are looked at."""
     record_format = detect_format(files)
     num_bytes = bytes_of(files, record_format)
@@ -469,8 +454,7 @@ def _problems(
         try:
             batches = read_batches(path, record_format, limit, num_bytes)
             for number, record in enumerate(itertools.chain.from_iterable(batches), 1):
-                mismatch = record_formats.describe_mismatch(record, schema, record_format)
-                if mismatch:
+                if mismatch := record_formats.describe_mismatch(record, schema, record_format):
                     yield f"{path}, record {number}: {mismatch} ({flags})"
                     break
             if not number:
@@ -487,11 +471,9 @@ def _describe_unframed(path: str, length: int, most: int) -> str:
     """Returns, for a message, what a file would have to be like to hold records without frames, of so many
     tokens and predicted tokens an example."""
     popart = _popart()
-    sizes = {
-        name: popart.record_bytes(name, length, most, 3 if name in popart.ROWS else 1)
-        for name in popart.EXAMPLES
-    }
-    allowed = ", ".join(f"{size:,} ({name})" for name, size in sizes.items())
+    names = {name: 3 if name in popart.ROWS else 1 for name in popart.EXAMPLES}
+    sizes = ((popart.record_bytes(name, length, most, depth), name) for name, depth in names.items())
+    allowed = ", ".join("{:,} ({})".format(*each) for each in sizes)
     return (
         f"it has {io_files.sizes([path])[0]:,} bytes. Allowed: TFRecord files, and PopART's binaries, whose"
         f" records of {length} tokens, {most} predicted ones and, where they are packed, 3 sequences have"

@@ -22,7 +22,6 @@ from official.data.records.formats import compact
 from official.data.records.formats.plain import Plain
 from official.data.records.schema import Feature, in_range, packed_schema, where_all
 
-_EXTRA_SLOTS = 2
 _SEQUENCES = 8192  # of the buffers of all streams together, about
 _MIN_BUFFER = 1024  # of one buffer: its rows are 0.2 % emptier than those of all Wikipedia planned at once
 
@@ -52,13 +51,12 @@ class Packer:
         """Places for predicted tokens in a row, those of the published rows of three: see `formats.packed` on
         why there are more than in a sequence. More of them would seldom be used, and always be computed;
         sequences for which a row has none left go into another row."""
-        return self.predictions + min(self.depth - 1, _EXTRA_SLOTS)
+        return self.predictions + min(self.depth - 1, 2)
 
     @property
     def schema(self) -> dict[str, Feature]:
         """The features of a packed row."""
-        vocab_size = self.example_schema["input_ids"].limit
-        return packed_schema(self.length, self.slots, self.depth, vocab_size)
+        return packed_schema(self.length, self.slots, self.depth, self.example_schema["input_ids"].limit)
 
     def buffer(self, num_streams: int) -> int:
         """Returns the sequences of a buffer of each of some streams."""
@@ -119,9 +117,8 @@ class Packer:
         """Turns rows of `pack` into the features of `schema`. Fails with InvalidArgumentError where a number
         is out of its range."""
         sizes = [self.length, self.slots, self.slots, *[self.depth] * 4]
-        ids_BL, positions_BK, labels_BK, lengths_BP, firsts_BP, predictions_BP, random_BP = tf.split(
-            rows_B, sizes, axis=1
-        )
+        ids_BL, positions_BK, labels_BK, lengths_BP, firsts_BP, *others = tf.split(rows_B, sizes, axis=1)
+        predictions_BP, random_BP = others
         tokens, slots = lay_out(lengths_BP, self.length), lay_out(predictions_BP, self.slots)
         is_second_BL = tokens.places_BL >= tokens.spread(firsts_BP)
         is_slot_BK = tf.cast(slots.is_token_BL, tf.int32)
@@ -143,8 +140,7 @@ def _pick(values_NW: tf.Tensor, members_RP: tf.Tensor, laid: Layout) -> tf.Tenso
     """Returns the values of the members of rows, laid out, [R, L]; 0 for padding."""
     members_RL = tf.maximum(laid.spread(members_RP), 0)
     flat_RL = members_RL * tf.shape(values_NW)[1] + laid.places_BL
-    picked_RL = tf.gather(tf.reshape(values_NW, [-1]), flat_RL)
-    return tf.where(laid.is_token_BL, tf.cast(picked_RL, tf.int32), 0)
+    return tf.where(laid.is_token_BL, tf.cast(tf.gather(tf.reshape(values_NW, [-1]), flat_RL), tf.int32), 0)
 
 
 def packed_once(rows: tf.data.Dataset, packer: Packer, reader: Plain) -> tf.data.Dataset:

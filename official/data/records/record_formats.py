@@ -49,19 +49,13 @@ FORMATS: dict[str, Any] = {
     **{name: _Late("EXAMPLES", name) for name in ("popart_static", "popart_plain", *_POPART_ROWS)},
 }
 # Formats whose records are rows of several examples, and by what name the rows are read as such.
-_ROWS: dict[str, Any] = {
-    "packed": packed.ROWS,
-    "habana": packed.HABANA_ROWS,
-    **{name: _Late("ROWS", name) for name in _POPART_ROWS},
-}
+_ROWS: dict[str, Any] = {"packed": packed.ROWS, "habana": packed.HABANA_ROWS}
+_ROWS.update((name, _Late("ROWS", name)) for name in _POPART_ROWS)
 AS_ROWS = {name: f"{name}_whole" for name in _ROWS}
 # By what name rows whose predicted tokens stand first are read as they stand.
 AS_STATIC = {"remask": "remask_static"}
-READERS: dict[str, Any] = {
-    **FORMATS,
-    **{AS_ROWS[name]: reader for name, reader in _ROWS.items()},
-    AS_STATIC["remask"]: Static(),
-}
+_WHOLE = {AS_ROWS[name]: reader for name, reader in _ROWS.items()}
+READERS: dict[str, Any] = {**FORMATS, **_WHOLE, AS_STATIC["remask"]: Static()}
 
 
 def flags_of(path: str) -> dict:
@@ -79,8 +73,7 @@ def lower_case_of(path: str) -> bool | None:
 def detect_format(record: bytes) -> str | None:
     """Returns the format of a record, or None where it has none of them. Only what tells the formats apart is
     looked at."""
-    features = read_example(record)
-    if not features:
+    if not (features := read_example(record)):
         return None
     if encoding.SHAPE in features:
         return "compact"
@@ -91,19 +84,15 @@ def detect_format(record: bytes) -> str | None:
     return "remask" if "mask_padding_index" in features else "plain"
 
 
-def parse_records(
-    serialized_B: tf.Tensor, schema: dict[str, Feature], record_format: str
-) -> dict[str, tf.Tensor]:
+def parse_records(records: tf.Tensor, schema: dict[str, Feature], record_format: str) -> dict[str, tf.Tensor]:
     """Parses records, string [B], into {name: [N, length]} of their N rows. Fails as `Plain.unpack` does."""
     reader = READERS[record_format]
-    return reader.parse_rows(reader.unpack(serialized_B, schema), schema)
+    return reader.parse_rows(reader.unpack(records, schema), schema)
 
 
 def describe_mismatch(record: bytes, schema: dict[str, Feature], record_format: str) -> str | None:
     """Says how a record departs from the format and the schema, and in which of its rows; None where it
     does not."""
     problem = READERS[record_format].describe_mismatch(record, schema)
-    if problem is None:
-        return None
-    found = detect_format(record)
+    found = detect_format(record) if problem else None
     return problem if found in (record_format, None) else f"it is a {found} record among {record_format} ones"

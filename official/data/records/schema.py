@@ -7,9 +7,8 @@ reference.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-import numpy as np
 import tensorflow as tf
 
 from official.config import UNKNOWN_WORD, Config
@@ -37,14 +36,11 @@ class Feature:
         return tf.int64 if self.dtype.is_integer else tf.float32
 
 
-def pretraining_schema(
-    max_seq_length: int, max_predictions_per_seq: int, vocab_size: int | None = None
-) -> dict[str, Feature]:
-    """Returns the features of a pre-training record, L = max_seq_length, P = max_predictions_per_seq.
+def pretraining_schema(length: int, predictions: int, vocab_size: int | None = None) -> dict[str, Feature]:
+    """Returns the features of a pre-training record: `length` tokens, `predictions` slots for predicted ones.
 
     `next_sentence_labels` is 1 where the second segment is a random one.
     """
-    length, predictions = max_seq_length, max_predictions_per_seq
     return {
         "input_ids": Feature(length, tf.int32, vocab_size),
         "input_mask": Feature(length, tf.int32, 2),
@@ -56,24 +52,20 @@ def pretraining_schema(
     }
 
 
-def static_schema(
-    max_seq_length: int, max_predictions_per_seq: int, vocab_size: int | None = None
-) -> dict[str, Feature]:
-    """Returns the features of a row whose predicted tokens stand first, P = max_predictions_per_seq, and the
-    others, from [CLS] on, behind them.
+def static_schema(length: int, predictions: int, vocab_size: int | None = None) -> dict[str, Feature]:
+    """Returns the features of a row whose predicted tokens stand first, and the others, from [CLS] on, behind
+    them.
 
     There is no `masked_lm_positions`, by which models know such rows. `position_ids` are those in the text;
     `input_mask` is 0 for slots that hold no token, wherever they are.
     """
-    plain = pretraining_schema(max_seq_length, max_predictions_per_seq, vocab_size)
+    plain = pretraining_schema(length, predictions, vocab_size)
     del plain["masked_lm_positions"]
-    return {**plain, "position_ids": Feature(max_seq_length, tf.int32, max_seq_length)}
+    return {**plain, "position_ids": Feature(length, tf.int32, length)}
 
 
-def packed_schema(
-    max_seq_length: int, slots: int, depth: int, vocab_size: int | None = None
-) -> dict[str, Feature]:
-    """Returns the features of a row of several sequences, L = max_seq_length, K = slots for predicted tokens,
+def packed_schema(length: int, slots: int, depth: int, vocab_size: int | None = None) -> dict[str, Feature]:
+    """Returns the features of a row of several sequences, L = length, K = slots for predicted tokens,
     P = depth, the sequences of a row at most.
 
     `sequence_ids` and `masked_lm_sequences` are the number of the sequence, from 1, that a token and a
@@ -82,11 +74,11 @@ def packed_schema(
     sequence.
     """
     return {
-        **pretraining_schema(max_seq_length, slots, vocab_size),
-        "sequence_ids": Feature(max_seq_length, tf.int32, depth + 1),
-        "position_ids": Feature(max_seq_length, tf.int32, max_seq_length),
+        **pretraining_schema(length, slots, vocab_size),
+        "sequence_ids": Feature(length, tf.int32, depth + 1),
+        "position_ids": Feature(length, tf.int32, length),
         "masked_lm_sequences": Feature(slots, tf.int32, depth + 1),
-        "cls_positions": Feature(depth, tf.int32, max_seq_length),
+        "cls_positions": Feature(depth, tf.int32, length),
         "next_sentence_labels": Feature(depth, tf.int32, 2),
         "example_weights": Feature(depth, tf.float32),
     }
@@ -107,9 +99,7 @@ def parse_examples(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> dict[
 
     Whole batches are parsed at once: about four times the speed of parsing one by one.
     """
-    spec = {
-        name: tf.io.FixedLenFeature([feature.length], feature.disk_dtype) for name, feature in schema.items()
-    }
+    spec = {name: tf.io.FixedLenFeature([own.length], own.disk_dtype) for name, own in schema.items()}
     parsed = in_range(tf.io.parse_example(serialized_B, spec), schema)
     return {name: tf.cast(parsed[name], feature.dtype) for name, feature in schema.items()}
 
@@ -157,12 +147,10 @@ def fitted(batches: tf.data.Dataset, config: Config) -> tf.data.Dataset:
 def describe_example(record: bytes, schema: dict[str, Feature], has_ranges: bool = True) -> str | None:
     """Says how a serialized tf.Example departs from the schema, or None where it does not; without
     `has_ranges` values may be any."""
-    features = read_example(record)
-    if features is None:
+    if (features := read_example(record)) is None:
         return "it is not a tf.train.Example"
     for name, feature in schema.items():
-        found = features.get(name)
-        if found is None:
+        if (found := features.get(name)) is None:
             return f"feature {name} is missing (it has {', '.join(sorted(features)) or 'none'})"
         kind = "int64_list" if feature.dtype.is_integer else "float_list"
         if found.WhichOneof("kind") != kind:
@@ -170,15 +158,12 @@ def describe_example(record: bytes, schema: dict[str, Feature], has_ranges: bool
         values = getattr(found, kind).value
         if len(values) != feature.length:
             return f"feature {name} has {len(values)} values, expected {feature.length}"
-        problem = describe_values({name: values}, schema) if has_ranges else None
-        if problem:
+        if has_ranges and (problem := describe_values({name: values}, schema)):
             return problem
     return None
 
 
-def describe_values(
-    values: Mapping[str, Sequence[float] | np.ndarray], schema: dict[str, Feature]
-) -> str | None:
+def describe_values(values: Mapping, schema: dict[str, Feature]) -> str | None:
     """Says which range the values {name: one dimension} have, where it is not the one of their feature;
     numbers are 0 or more, and finite."""
     for name, own in values.items():

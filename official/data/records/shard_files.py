@@ -66,9 +66,7 @@ def _found(folder: str, pattern: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def writing(
-    path: str, record_format: str, pad_position_value: int | None = None
-) -> Iterator[Callable[[Examples], None]]:
+def writing(path: str, record_format: str, pad_position_value: int | None = None) -> Iterator[Callable]:
     """Yields what writes a batch of examples to a new file of this machine; it is complete after the block.
 
     Args:
@@ -92,8 +90,7 @@ def writing(
 def writing_records(path: str) -> Iterator[Callable[[Sequence[bytes]], None]]:
     """Yields what writes records to a new file of this machine; it is complete after the block. Raises
     OSError where the file cannot be written."""
-    library = compiled.library()
-    if library:
+    if library := compiled.library():
         with open(path, "wb", buffering=0) as file:
             yield lambda records: _write_all(file, framed(library, records))
         return

@@ -13,7 +13,6 @@ from official.config import derived
 from official.data import pipeline
 from official.data.records.files import RowCounts, check_ends, count, opener
 from official.data.records.formats.plain import Plain
-from official.data.records.on_the_fly import Packer
 from official.data.records.record_formats import READERS
 from official.data.records.schema import Feature
 from official.data.records.shard_files import FRAME_BYTES
@@ -68,9 +67,8 @@ def interleaved_position(records: Sequence[int], cycle: int, part: int, passed: 
     done, next_round = ([*zip(numbers, read(count))] for count in (rounds, rounds + 1))
     for turn, (before, after) in enumerate(zip(done, next_round)):
         if after[1] - before[1] > left:
-            begun = [
-                (number, own) for number, own in done[turn:] + next_round[:turn] if own < records[number]
-            ]
+            turns = done[turn:] + next_round[:turn]
+            begun = [(number, own) for number, own in turns if own < records[number]]
             return Position(begun + behind, len(begun), left)
         left -= after[1] - before[1]
     raise AssertionError("a round that is not whole ends inside one of its blocks")
@@ -94,7 +92,6 @@ def _last(fits: Callable[[int], bool], end: int) -> int:
 
 _INTERLEAVED_FILES = 8  # at most, as the MLPerf reference
 _SHUFFLED_ROWS = 8192  # of all streams together
-_PACKING = -1  # in place of an epoch: the order of packed rows
 _fold_in = tf.random.experimental.stateless_fold_in
 
 
@@ -160,21 +157,16 @@ class Streams(NamedTuple):
         return READERS[self.record_format]
 
     def rows(
-        self,
-        numbers: Sequence[int],
-        done: Sequence[int],
-        batch_size: int,
-        counts_path: str,
-        packer: Packer | None,
+        self, numbers: Sequence[int], done: Sequence[int], batch_size: int, counts_path: str, packer
     ) -> tf.data.Dataset:
         """Returns the rows (`Plain.unpack`) of some streams, as many of one as of the other, `batch_size` at
         a time; stream numbers[i] begins after its first done[i] rows. One dataset goes through all streams:
         one for each would take seconds to start.
 
-        With `packer`, these rows are sequences that are packed here: rows (`Packer.pack`) and the numbers of
-        their streams, int32 [batch_size]. The sequences of a stream are cut into buffers from its beginning
-        on, and each buffer is packed by itself: what is passed over of the first one are the rows that hold
-        the sequences done.
+        With a `Packer`, these rows are sequences that are packed here: rows (`Packer.pack`), and the numbers
+        of their streams, int32 [batch_size]. The sequences of a stream are cut into buffers from its
+        beginning on, and each buffer is packed by itself: what is passed over of the first one are the rows
+        that hold the sequences done.
         """
         if packer is None:
             return _in_turns(numbers, self._positions(numbers, done, counts_path), batch_size, self._windows)
@@ -184,7 +176,7 @@ class Streams(NamedTuple):
 
         def stream(number, first, cut, *position):
             def pack(buffer, words):
-                seed = _fold_in(self._order_seed(number, _PACKING), buffer)
+                seed = _fold_in(self._order_seed(number, -1), buffer)  # in place of an epoch
                 rows = packer.pack(words, seed)
                 before = tf.where(buffer == first, cut, 0)
                 rows = pipeline.without_done(rows, packer.sequences_of(rows), before)
@@ -238,8 +230,7 @@ class Streams(NamedTuple):
         seed = self._order_seed(number, epoch)
 
         def unpack(window_number, records):
-            rows = self.reader.unpack(records, self.schema)
-            return pipeline.shuffled(rows, _fold_in(seed, window_number))
+            return pipeline.shuffled(self.reader.unpack(records, self.schema), _fold_in(seed, window_number))
 
         windows = pipeline.rebatched(blocks, self._window()).enumerate(first_window)
         return windows.map(unpack, num_parallel_calls=pipeline.CALLS)
@@ -260,11 +251,9 @@ class Streams(NamedTuple):
         own = -(-len(self.files) // self.num_streams)
         return -(-own // -(-own // _INTERLEAVED_FILES))
 
-    def _positions(
-        self, numbers: Sequence[int], rows_done: Sequence[int], counts_path: str
-    ) -> tuple[np.ndarray, ...]:
-        """Returns the fields of `_StreamPosition`, one for each stream, after its first rows; none where all
-        begin."""
+    def _positions(self, numbers: Sequence[int], rows_done: Sequence[int], counts_path: str) -> tuple:
+        """Returns the fields of `_StreamPosition`, an array each with one for each stream, after its first
+        rows; none where all begin."""
         if not any(rows_done):
             return ()
         own = sorted({path for number in numbers for path in self.files[number :: self.num_streams]})
@@ -305,9 +294,7 @@ class Streams(NamedTuple):
         )
 
 
-def _in_turns(
-    numbers: Sequence[int], positions: Sequence[np.ndarray], batch_size: int, stream: Callable
-) -> tf.data.Dataset:
+def _in_turns(numbers: Sequence, positions: Sequence, batch_size: int, stream: Callable) -> tf.data.Dataset:
     """Returns the rows of some streams in turn, `batch_size` at a time; `stream` makes blocks of them from
     its number and its fields of `positions`."""
     turn = batch_size // math.gcd(batch_size, len(numbers))

@@ -30,19 +30,11 @@ LANGUAGE_REFERENCE = "topics"
 _SKIPPED_FOLDERS = set("site-packages dist-packages test tests __pycache__ _api include node_modules".split())
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _MIN_SENTENCES = 3  # of a document
-_SENTENCE_WORDS = range(5, 81)  # words of a sentence
-_MIN_WORD_SHARE = 0.75  # share of a sentence's parts that are plain words
 _SHARED_WORDS = 8  # in a row: an evaluation sentence may not have them in common with the training text
-# Of what was found in the sources, and of what was left out.
-_COUNTS = (
-    "modules unparsable_modules sentences_found repeated_sentences repeated_documents short_documents"
-    " shared_with_training"
-).split()
+Documents = list[list[str]]
 
 
-def build_corpus(
-    sources: Iterable[str], eval_share: float
-) -> tuple[list[list[str]], list[list[str]], dict[str, int]]:
+def build_corpus(sources: Iterable[str], eval_share: float) -> tuple[Documents, Documents, dict[str, int]]:
     """Collects, cleans, deduplicates and splits the text of sources.
 
     Args:
@@ -55,10 +47,11 @@ def build_corpus(
     Raises:
       ConfigError: for a source that is not installed.
     """
-    counts = dict.fromkeys(_COUNTS, 0)
-    train: list[list[str]] = []
-    evaluation: list[list[str]] = []
-    documents = []
+    # Of what was found in the sources, and of what was left out.
+    found = ("modules", "unparsable_modules", "sentences_found")
+    left_out = ("repeated_sentences", "repeated_documents", "short_documents", "shared_with_training")
+    counts = dict.fromkeys(found + left_out, 0)
+    train, evaluation, documents = Documents(), Documents(), Documents()
     for docstrings in itertools.chain.from_iterable(_docstrings_of(source, counts) for source in sources):
         documents.append([sentence for docstring in docstrings for sentence in prose_sentences(docstring)])
     counts["modules"], counts["sentences_found"] = len(documents), sum(map(len, documents))
@@ -83,18 +76,15 @@ def _docstrings_of(source: str, counts: dict[str, int]) -> Iterator[list[str]]:
         try:
             from pydoc_data.topics import topics
         except ImportError:
-            raise ConfigError(
-                f"--sources: this Python has no pydoc_data. Leave {LANGUAGE_REFERENCE} out of --sources."
-            ) from None
+            leave = f"Leave {LANGUAGE_REFERENCE} out of --sources."
+            raise ConfigError(f"--sources: this Python has no pydoc_data. {leave}") from None
         yield from ([topics[name]] for name in sorted(topics))
         return
     if source != STANDARD_LIBRARY:
         spec = importlib.util.find_spec(source) if source.isidentifier() else None
         if spec is None or not spec.submodule_search_locations:
-            raise ConfigError(
-                f"--sources: no package {source!r} is installed. Allowed: {LANGUAGE_REFERENCE},"
-                f" {STANDARD_LIBRARY} and installed packages."
-            )
+            allowed = f"{LANGUAGE_REFERENCE}, {STANDARD_LIBRARY} and installed packages"
+            raise ConfigError(f"--sources: no package {source!r} is installed. Allowed: {allowed}.")
         folder = list(spec.submodule_search_locations)[0]
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)
@@ -119,9 +109,8 @@ def _docstrings_of(source: str, counts: dict[str, int]) -> Iterator[list[str]]:
 
 _FENCE = re.compile(r"^\s*```.*?(^\s*```\s*$|\Z)", re.MULTILINE | re.DOTALL)
 _RULE = re.compile(r"^\s*[-=*~^#+|_]{3,}[-=*~^#+| ]*$")
-_ENTRY = re.compile(
-    r"^\s*(:\w+( [\w.]+)*:|[\w*`]+( ?\([^)]*\))?:|[-*+•]|\(?\d+[.)])\s+(?=\S)"
-)  # fields, names: text, bullets, numbers
+# Fields, names: text, bullets, numbers.
+_ENTRY = re.compile(r"^\s*(:\w+( [\w.]+)*:|[\w*`]+( ?\([^)]*\))?:|[-*+•]|\(?\d+[.)])\s+(?=\S)")
 # Between paragraphs: blank lines, `Args:`, NumPy's `name : type`, doctests and directives, rules.
 _BOUNDARY = re.compile(r"\s*$|\s*[\w ]+:\s*$|\s*[\w*., ]+ : |\s*(>>>|\.\.)|" + _RULE.pattern)
 _MARKUP = (
@@ -175,12 +164,9 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
 def is_prose(sentence: str) -> bool:
     """Says whether a sentence starts and ends like one and consists of words for the most part."""
     parts = sentence.split()
-    return (
-        len(parts) in _SENTENCE_WORDS
-        and _SENTENCE.match(sentence) is not None
-        and not _NOT_PROSE.search(sentence)
-        and sum(1 for part in parts if _WORD.match(part)) >= _MIN_WORD_SHARE * len(parts)
-    )
+    if not 5 <= len(parts) <= 80 or not _SENTENCE.match(sentence) or _NOT_PROSE.search(sentence):
+        return False
+    return sum(1 for part in parts if _WORD.match(part)) >= 0.75 * len(parts)
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -164,11 +164,8 @@ def read_elements(file: BinaryIO, path: str, counts) -> Iterator:
                 yield builder.value
                 builder = ijson.ObjectBuilder()
     except (ijson.JSONError, ValueError) as error:
-        what = " ".join(str(error).split())[:100]
-        raise ConfigError(
-            f"{path} is not a whole JSON array: element {number + 1}: {what}. Repair it, or leave it out of"
-            " --input_files."
-        ) from None
+        what = f"is not a whole JSON array: element {number + 1}: {' '.join(str(error).split())[:100]}"
+        raise ConfigError(f"{path} {what}. Repair it, or leave it out of --input_files.") from None
 
 
 class _Utf8:
@@ -204,15 +201,7 @@ class _Utf8:
 
 
 _PAGE = "<page>"
-_PAGE_ERRORS = (
-    SyntaxError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    OverflowError,
-)
+_FAULTS = (SyntaxError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
 _MAX_PAGE_CHARACTERS = 1 << 26  # MediaWiki's limit is 2 MB of wikitext; more are all revisions of a page
 
 
@@ -237,7 +226,7 @@ def read_articles(lines: Iterable[tuple[bool, str]], counts: ReadCounts) -> Iter
                 counts.other_pages += 1
                 continue
             text = to_text(title, revision.findtext("text") or "", revision.findtext("timestamp") or "")
-        except _PAGE_ERRORS:
+        except _FAULTS:
             counts.unreadable_pages += 1  # no XML, or wikitext that the extractor does not stand
         else:
             yield title, text
@@ -270,10 +259,8 @@ def _cleaner() -> Callable[[str, str, str], str]:
     try:
         from wikiextractor import extract  # late: only dumps need it
     except ImportError:
-        raise ConfigError(
-            f"a MediaWiki dump needs the package wikiextractor: {how_to_install('wikipedia')}, or give"
-            " the text that an extractor makes of the dump."
-        ) from None
+        needed = f"a MediaWiki dump needs the package wikiextractor: {how_to_install('wikipedia')}"
+        raise ConfigError(f"{needed}, or give the text that an extractor makes of the dump.") from None
     ignored = [*extract._DEFAULT_IGNORED_TAG_PATTERNS, extract.ignoreTag("a")]  # links become their text
 
     def to_text(title: str, wikitext: str, time: str) -> str:
@@ -282,8 +269,7 @@ def _cleaner() -> Callable[[str, str, str], str]:
         words = {"namespace": namespace if colon else "", "pagename": title, "fullpagename": title}
         # That of the page, in place of the clock: the same dump gives the same text.
         date, _, clock = time.partition("T")
-        year, month, day, *_ = [*date.split("-"), "", "", ""]
-        words |= {"currentyear": year, "currentmonth": month, "currentday": day}
+        words |= zip(("currentyear", "currentmonth", "currentday"), [*date.split("-"), "", "", ""])
         words |= {"currenthour": clock[:2], "currenttime": clock[:8]}
         for name, value in words.items():
             extractor.magicWords[name] = value
@@ -311,8 +297,7 @@ def _cleaner() -> Callable[[str, str, str], str]:
 #   - else plain text: one sentence or one paragraph per line, blank lines between documents.
 
 
-_BLOCK_START = "<doc "
-_BLOCK_END = "</doc>"
+_BLOCK_START, _BLOCK_END = "<doc ", "</doc>"
 # Quotes inside a title may be escaped or not; attributes may stand behind it.
 _TITLE = re.compile(r'\btitle="(.*?)"(?:\s+\w+="[^"]*")*\s*>$')
 _JSON_START = re.compile(r'\{\s*("|$)')
@@ -373,7 +358,11 @@ def find_format(path: str, head: bytes, text_field: str) -> Format:
     if text_files.is_parquet(head):
         return Format(functools.partial(_row_items, field=text_field), has_lines=False)
     if text_files.is_json_array(head):
-        return Format(functools.partial(_array_items, field=text_field), has_lines=False)
+        # One split; its elements are as lines of JSON.
+        def of_array(file: TextFile, path: str, counts: ReadCounts) -> Items:
+            return _items_of(_pages_of(read_elements(file.text, path, counts), text_field, path, 100), counts)
+
+        return Format(of_array, has_lines=False)
     if first.startswith((_DUMP_START, _PAGE)) or (
         first.startswith("<?xml") and (_DUMP_START in first or next(lines, "").startswith(_DUMP_START))
     ):
@@ -399,8 +388,8 @@ def find_format(path: str, head: bytes, text_field: str) -> Format:
         is_bare = any(is_unescaped(str(page["text"])) for page in pages)
         items = functools.partial(_json_items, field=text_field, unchecked=unchecked, is_bare=is_bare)
         return Format(items, needs_whole_lines=True)
-    name = os.path.basename(path)
-    if "-multistream-index" in name and re.match(r"\d+:\d+:", first):  # beside a dump, in its folder
+    # Beside a dump, in its folder.
+    if "-multistream-index" in os.path.basename(path) and re.match(r"\d+:\d+:", first):
         return Format(lambda lines, counts: (None for _ in lines if False))
     if _heading_level(first):
         return Format(_wikitext_items, lambda line: _heading_level(line) == 1)
@@ -487,11 +476,6 @@ def _json_items(lines: Lines, counts: ReadCounts, field: str, unchecked: str | N
     return _items_of(_pages_of(objects, field, unchecked, 4, is_bare), counts)
 
 
-def _array_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Items:
-    """As `_json_items`, for the file that is one array; it is one split."""
-    return _items_of(_pages_of(read_elements(file.text, path, counts), field, path, 100), counts)
-
-
 def _row_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Items:
     def pages() -> Pages:
         part = file.part
@@ -502,14 +486,12 @@ def _row_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Ite
     return _items_of(pages(), counts)
 
 
-def _pages_of(
-    values: Iterable[object], field: str, unchecked: str | None, most_checked: int, is_bare: bool = False
-) -> Pages:
+def _pages_of(values: Iterable, field: str, unchecked: str | None, most: int, is_bare: bool = False) -> Pages:
     """Yields title and text of values of JSON, None for one without a text.
 
     Args:
       unchecked: path of the file, where it is not known whether it has the field; None: it has.
-      most_checked: values that are kept to tell which fields there are in its place.
+      most: values that are kept to tell which fields there are in its place.
       is_bare: whether nothing is escaped in pages of the extractor.
     """
     first: list[object] = []  # as long as none has the field
@@ -517,7 +499,7 @@ def _pages_of(
         page = ("", value) if isinstance(value, str) else page_of(value, field, is_bare)
         if page is not None:
             unchecked = None
-        elif unchecked and len(first) < most_checked:
+        elif unchecked and len(first) < most:
             first.append(value)
         yield page
     if unchecked:
@@ -602,7 +584,7 @@ def read_in_blocks(
 
     def units():
         for split in splits:
-            for unit in _read_units(split, sentence_splitting, counts, text_field):
+            for unit in _units_of(split, sentence_splitting, counts, text_field):
                 waiting.append((split.path, len(unit.documents)))
                 yield unit
 
@@ -611,19 +593,15 @@ def read_in_blocks(
         while done < len(numbers):  # a block is whole units
             path, count = waiting.popleft()
             own, done = numbers[done : done + count], done + count
-            empty, of_file = own.count(0), counts.of(path)
-            of_file.documents += count - empty
-            of_file.sentences += sum(own)
-            counts.documents += count - empty
-            counts.empty_documents += empty
-            counts.sentences += sum(own)
+            counts.empty_documents += own.count(0)
+            for each in (counts, counts.of(path)):
+                each.documents += count - own.count(0)
+                each.sentences += sum(own)
         yield block
-    text_files.check_unchanged(splits)
+    files.check_unchanged({split.path: split.state for split in splits if split.state is not None})
 
 
-def _read_units(
-    split: Split, sentence_splitting: str, counts: ReadCounts, text_field: str
-) -> Iterator[sentences.Unit]:
+def _units_of(split: Split, splitting: str, counts: ReadCounts, text_field: str) -> Iterator[sentences.Unit]:
     """Yields the paragraphs of each document and how they are split into sentences."""
     with text_files.open_text(split) as file:
         layout = find_format(split.path, file.head, text_field)
@@ -634,7 +612,7 @@ def _read_units(
         counts.files += split.start == 0
         others, own, undecodable = counts.bytes, counts.text_bytes, counts.undecodable_bytes
         documents = _collect(items, counts)
-        splitting = _splitting_of(file, layout, sentence_splitting)
+        splitting = _splitting_of(file, layout, splitting)
         if splitting == "auto":
             yield sentences.Unit(list(documents), splitting)
         else:

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from official.io.errors import ConfigError, how_to_install
 
-_ROWS = 256  # are taken in at once
+Text = tuple[str | None, int]  # None for a row without one; its bytes
 
 
 def bounds(file: BinaryIO, path: str, size: int, split_bytes: int) -> list[int]:
@@ -34,9 +34,7 @@ def bounds(file: BinaryIO, path: str, size: int, split_bytes: int) -> list[int]:
     return [*found, size]
 
 
-def read_texts(
-    file: BinaryIO, path: str, field: str, start: int, end: int | None
-) -> Iterator[tuple[str | None, int]]:
+def read_texts(file: BinaryIO, path: str, field: str, start: int, end: int | None) -> Iterator[Text]:
     """Yields (text or None for a row without one, bytes of it in UTF-8) of the rows of a split.
 
     Args:
@@ -67,20 +65,24 @@ def read_texts(
             what = "no column" if found is None else f"no text, but {found}, in the column"
             told = ", ".join(texts[:20]) or "none"
             raise ConfigError(f"{path} has {what} --text_field={field}. Columns with text: {told}.")
-        groups = [
-            number
-            for number, place in enumerate(_starts(parquet))
-            if start <= place and (end is None or place < end)
-        ]
-        if not groups:
+        places = _starts(parquet)
+        behind = max([start, *places]) + 1 if end is None else end
+        if not (groups := [number for number, place in enumerate(places) if start <= place < behind]):
             return
-        for batch in parquet.iter_batches(_ROWS, row_groups=groups, columns=[field], use_threads=False):
+        for batch in parquet.iter_batches(256, row_groups=groups, columns=[field], use_threads=False):
             column, *parts = field.split(".") if field not in batch.schema.names else [field]
             values = batch.column(column).to_pylist()
             for part in parts:
                 values = [value and value[part] for value in values]
-            for value in values:
-                yield value, 0 if value is None else len(value.encode("utf-8", "surrogatepass"))
+            yield from ((value, len((value or "").encode("utf-8", "surrogatepass"))) for value in values)
+
+
+def text_bytes(file: BinaryIO, path: str, field: str) -> int:
+    """Returns the bytes of a column before they were compressed, about: of texts that are there twice in a
+    row group it may be one. 0 where there is no such column. See `read_texts`."""
+    with _reading(file, path) as parquet:
+        columns = itertools.chain.from_iterable(_columns_of_groups(parquet))
+        return sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
 
 
 @contextlib.contextmanager
@@ -90,25 +92,26 @@ def _reading(file: BinaryIO, path: str) -> Iterator:
         import pyarrow  # late: 150 MB that only Parquet needs
         from pyarrow import parquet
     except ImportError:
-        raise ConfigError(
-            f"{path} is a Parquet file, which needs the package pyarrow: {how_to_install('parquet')}."
-        ) from None
+        needed = f"the package pyarrow: {how_to_install('parquet')}"
+        raise ConfigError(f"{path} is a Parquet file, which needs {needed}.") from None
     try:
         yield parquet.ParquetFile(file, page_checksum_verification=True)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        what = " ".join(str(error).split())[:200]
-        raise ConfigError(
-            f"{path} is a truncated or damaged Parquet file: {what}. Fetch or write it again, or leave it"
-            " out."
-        ) from None
+        told = f"{path} is a truncated or damaged Parquet file: {' '.join(str(error).split())[:200]}"
+        raise ConfigError(f"{told}. Fetch or write it again, or leave it out.") from None
 
 
 def _starts(parquet) -> list[int]:
     """Returns the first byte of each row group."""
     starts = []
+    for columns in _columns_of_groups(parquet):
+        pages = [(column.dictionary_page_offset, column.data_page_offset) for column in columns]
+        starts.append(min(filter(None, itertools.chain(*pages)), default=0))
+    return starts
+
+
+def _columns_of_groups(parquet) -> Iterator[list]:
+    """Yields the metadata of the columns of each row group."""
     for number in range(parquet.metadata.num_row_groups):
         group = parquet.metadata.row_group(number)
-        columns = [group.column(column) for column in range(group.num_columns)]
-        pages = [(column.dictionary_page_offset, column.data_page_offset) for column in columns]
-        starts.append(min(filter(None, itertools.chain.from_iterable(pages)), default=0))
-    return starts
+        yield [group.column(column) for column in range(group.num_columns)]

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import fnmatch
+import functools
 import os
 import re
 
@@ -69,8 +70,7 @@ def prepare(job: Job) -> dict:
     others = ("output_dir", "overwrite", *engines.FIELDS)
     flags = {name: value for name, value in vars(job).items() if name not in others}
     identity = {**flags, "text": text_files.identify(paths, versions)}
-    manifest = jobs.read_manifest(job.output_dir, identity, job.overwrite)
-    if manifest:
+    if manifest := jobs.read_manifest(job.output_dir, identity, job.overwrite):
         return manifest
     sizes = {path: size for path, (size, _) in zip(paths, versions)}
     tasks = text_files.plan_tasks(sizes, _TASK_BYTES, states)
@@ -82,10 +82,8 @@ def prepare(job: Job) -> dict:
         for side in SPLITS:
             store.make_folder(os.path.join(job.output_dir, side))
         counted = [os.path.join(folder, f"text-{number:05d}.json") for number in range(len(tasks))]
-        prepare_tasks = (
-            (_prepare_text, job, counted[number], number, splits, len(tasks))
-            for number, splits in enumerate(tasks)
-        )
+        numbered = enumerate(zip(counted, tasks))
+        prepare_tasks = ((_prepare_text, job, path, each, own, len(tasks)) for each, (path, own) in numbered)
         num_bytes = sum(sizes.values())
         engine.run(engines.Round(prepare_tasks, len(tasks), num_bytes, "Cleaning", "documents", __name__))
         made = {path for number in range(len(tasks)) for path in _parts(job, number).values()}
@@ -118,10 +116,8 @@ def _prepare_text(job: Job, result: str, number: int, splits: list[text_files.Sp
     totals: collections.Counter[str] = collections.Counter()
     with contextlib.ExitStack() as stack:
         temporary = {side: stack.enter_context(writing.replacing(path)) for side, path in paths.items()}
-        outputs = {
-            side: stack.enter_context(open(path, "w", encoding="utf-8", errors="replace"))
-            for side, path in temporary.items()
-        }
+        as_text = functools.partial(open, mode="w", encoding="utf-8", errors="replace")
+        outputs = {side: stack.enter_context(as_text(path)) for side, path in temporary.items()}
         for document in documents.read_splits(splits, job.sentence_splitting, counts, job.text_field):
             sentences = [text for text in map(clean, document) if text]
             kept = len(sentences) >= job.min_sentences

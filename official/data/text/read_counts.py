@@ -19,10 +19,6 @@ class FileCounts:
     sentences: int = 0
     undecodable_bytes: int = 0
 
-    def add(self, other: "FileCounts") -> None:
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
-
 
 @dataclasses.dataclass
 class ReadCounts:
@@ -72,7 +68,8 @@ class Sum:
         self.totals.update(done["totals"])
         self.sample += done["sample"]
         for name, counts in done["by_file"].items():
-            self.by_file.setdefault(name, FileCounts()).add(FileCounts(*counts))
+            before = vars(self.by_file.get(name, FileCounts())).values()
+            self.by_file[name] = FileCounts(*map(sum, zip(before, counts)))
 
 
 def to_json(by_file: dict[str, FileCounts], in_part: Container[str]) -> dict[str, list[int]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import bisect
-import collections
 import hashlib
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -34,10 +35,9 @@ def check(side: str | None, eval_share: float | None) -> None:
     """Raises ConfigError for a side or a share that is not allowed, and for one without the other."""
     if (side is None) != (eval_share is None):
         given, absent = ("eval_share", "side") if side is None else ("side", "eval_share")
-        raise ConfigError(
-            f"--{given} needs --{absent}: --side=train --eval_share=0.005 reads all documents but those held"
-            " out, --side=eval --eval_share=0.005 these alone."
-        )
+        reads = "--side=train --eval_share=0.005 reads all documents but those held out"
+        told = f"{reads}, --side=eval --eval_share=0.005 these alone"
+        raise ConfigError(f"--{given} needs --{absent}: {told}.")
     if side is not None and side not in SPLITS:
         raise ConfigError(f"--side={side} is unknown. Allowed: {', '.join(SPLITS)}.")
     if eval_share is not None and not 0 < eval_share < 1:
@@ -58,9 +58,7 @@ def _digest_of(text: str, purpose: bytes = b"") -> int:
     return int.from_bytes(hashlib.blake2b(content, digest_size=8, person=purpose).digest(), "little")
 
 
-def of_split(
-    parts: Iterator[Lines], side: str, eval_share: float, counts: collections.Counter
-) -> Iterator[Lines]:
+def of_split(parts: Iterator[Lines], side: str, eval_share: float, counts: Counter) -> Iterator[Lines]:
     """Yields the documents of one side.
 
     Args:
@@ -72,9 +70,8 @@ def of_split(
         texts = document_texts(lines)
         wanted = np.array([split_of(text.decode(), eval_share) == side for text in texts], bool)
         others = lines.counts[~wanted]
-        counts.update(
-            other_side_documents=int(np.count_nonzero(others)), other_side_sentences=int(others.sum())
-        )
+        counts["other_side_documents"] += int(np.count_nonzero(others))
+        counts["other_side_sentences"] += int(others.sum())
         kept = b"".join(text for text, is_wanted in zip(texts, wanted) if is_wanted)
         yield Lines(kept, lines.counts[wanted])
 
@@ -90,17 +87,11 @@ def document_texts(lines: Lines) -> list[bytes]:
 # Languages
 
 
-_IDENTIFIER = "py3langid"  # carries its model with it
-
-
-def scripts_of(texts: Iterable[str]) -> collections.Counter[str]:
+def scripts_of(texts: Iterable[str]) -> Counter[str]:
     """Returns {script: letters} of texts; a script is the first word of the name that Unicode gives a letter,
     as LATIN, CYRILLIC or CJK."""
-    characters: collections.Counter[str] = collections.Counter()
-    for text in texts:
-        characters.update(text)
-    scripts: collections.Counter[str] = collections.Counter()
-    for character, count in characters.items():
+    scripts: Counter[str] = Counter()
+    for character, count in Counter(itertools.chain.from_iterable(texts)).items():
         if character.isalpha():
             scripts[unicodedata.name(character, "unnamed").partition(" ")[0].capitalize()] += count
     return scripts
@@ -108,19 +99,19 @@ def scripts_of(texts: Iterable[str]) -> collections.Counter[str]:
 
 def identifier() -> str | None:
     """Returns name and version of the package that guesses languages; None where it is not installed."""
-    if importlib.util.find_spec(_IDENTIFIER) is None:
+    package = "py3langid"  # carries its model with it
+    if importlib.util.find_spec(package) is None:
         return None
-    return f"{_IDENTIFIER} {importlib.metadata.version(_IDENTIFIER)}"
+    return f"{package} {importlib.metadata.version(package)}"
 
 
-def languages_of(texts: Iterable[str]) -> collections.Counter[str]:
+def languages_of(texts: Iterable[str]) -> Counter[str]:
     """Returns {ISO 639-1 code: texts} as the package guesses; "too short" for a text of fewer than 20
     letters. Call it where `identifier` returns one."""
     import py3langid  # late: an extra
 
-    return collections.Counter(
-        py3langid.classify(text)[0] if sum(map(str.isalpha, text)) >= 20 else "too short" for text in texts
-    )
+    guess = py3langid.classify
+    return Counter(guess(text)[0] if sum(map(str.isalpha, text)) >= 20 else "too short" for text in texts)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -161,11 +152,9 @@ class DocumentSample:
             return
         text = text[:_CHARACTERS]
         item = (_digest_of(text, b"sample"), text)
-        is_full = len(self._found) == self._wanted
-        if is_full and item >= self._found[-1] or item in self._found:
-            return
-        bisect.insort(self._found, item)
-        del self._found[self._wanted :]
+        if (len(self._found) < self._wanted or item < self._found[-1]) and item not in self._found:
+            bisect.insort(self._found, item)
+            del self._found[self._wanted :]
 
     def documents(self) -> list[str]:
         """Returns the beginnings of the documents, in the order of their hashes."""
@@ -175,8 +164,7 @@ class DocumentSample:
 def publish(texts: list[str], output_dir: str, others: Mapping[str, Any] = MappingProxyType({})) -> None:
     """Writes OUTPUT_DIR/samples.json of the samples of all tasks, and what else there is to show, before the
     manifest, which waits until the names of both are on the disk."""
-    samples = {"documents": texts, **others}
-    jobs.write_json(os.path.join(output_dir, FILE_NAME), samples, sync_folder=False)
+    jobs.write_json(os.path.join(output_dir, FILE_NAME), {"documents": texts, **others}, sync_folder=False)
 
 
 def read(folder: str) -> dict:

@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import functools
 import itertools
-import operator
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator
@@ -35,14 +34,11 @@ _MAX_PUNCTUATION = 6  # bytes that follow each other; the rules pass over any nu
 # Classes of bytes: what may be an end, or not known not to be one; punctuation and blanks; letters, the Latin
 # ones of two bytes among them, and digits. An end of a sentence, "[" and ":" begin what the rules look for
 # behind a sentence.
-_END_OR_OTHER, _PUNCTUATION, _LETTER = b"\0", b"\1", b"\2"
+_END_OR_OTHER, _PUNCTUATION = b"\0", b"\1"
 _LETTERS = (string.ascii_letters + string.digits).encode() + bytes([*range(0x80, 0xC0), 0xC3, 0xC4, 0xC5])
 _PUNCTUATIONS = b"\"#$%&'()*+,-/;<=>@\\^_`{|}~ "
 NO_ENDS = _LETTERS + _PUNCTUATIONS
-_CLASSES = b"".join(
-    _LETTER if code in _LETTERS else _PUNCTUATION if code in _PUNCTUATIONS else _END_OR_OTHER
-    for code in range(256)
-)
+_CLASSES = bytes(2 if code in _LETTERS else 1 if code in _PUNCTUATIONS else 0 for code in range(256))
 
 
 def take_out(text: bytes) -> tuple[bytes, list[bytes]]:
@@ -69,10 +65,8 @@ def _skippable_spans(text: bytes) -> tuple[list[int], list[int]]:
     ends = np.concatenate([[-1], np.flatnonzero(is_end), [len(text)]])
     gaps = np.flatnonzero(np.diff(ends) > _BEHIND_BYTES + _BEFORE_BYTES + _MIN_SPAN_BYTES)
     behind, before = ends[gaps] + _BEHIND_BYTES, ends[gaps + 1] - _BEFORE_BYTES
-    is_blank_behind, is_blank_before = (
-        ragged.windows(text, starts, _MAX_WORD_BYTES) == ord(" ")
-        for starts in (behind, before - _MAX_WORD_BYTES)
-    )
+    windows = [ragged.windows(text, at, _MAX_WORD_BYTES) for at in (behind, before - _MAX_WORD_BYTES)]
+    is_blank_behind, is_blank_before = (window == ord(" ") for window in windows)
     firsts = behind + is_blank_behind.argmax(axis=1) + 1
     lasts = before - 1 - is_blank_before[:, ::-1].argmax(axis=1)
     is_long = lasts - firsts >= _MIN_SPAN_BYTES
@@ -90,8 +84,8 @@ def _skippable_spans(text: bytes) -> tuple[list[int], list[int]]:
 _END = "\u2029"
 _BETWEEN = _END + "\n"
 # A line that begins with white space, or is empty, may hold nothing else. That would be no sentence.
-_SPACES = [chr(code).encode() for code in range(0x3001) if chr(code).isspace()]
-_STARTS_BLANK = re.compile(b"\n(?:" + b"|".join(map(re.escape, _SPACES)) + b")")
+_SPACES = [re.escape(chr(code).encode()) for code in range(0x3001) if chr(code).isspace()]
+_STARTS_BLANK = re.compile(b"\n(?:" + b"|".join(_SPACES) + b")")
 
 
 def taken_apart(split: bytes, paragraphs: int) -> list[bytes] | None:
@@ -117,13 +111,10 @@ def taken_apart(split: bytes, paragraphs: int) -> list[bytes] | None:
 # the text that makes no difference to it (`official.data.text.sentences`).
 
 
-_COUNT_LINE_FEEDS = operator.methodcaller("count", b"\n")
 # Of one call of the splitter: the work on shorter ones takes turns too often, and finds the caches full of
 # the other.
 _BATCH_CHARACTERS = 1 << 19
 BATCHES_AHEAD = 1
-# Of paragraphs, per line on average; where sentences lie on lines of their own the splitter finds below 1.1.
-_SENTENCES_OF_PARAGRAPHS = 1.5
 # A paragraph whose last letter or digit is followed by one space at most and then by punctuation alone, or by
 # one full stop of Chinese or Japanese: whether the text ends there makes no difference to the splitter. It
 # does after 'He left. )', which is split before the ")" at the end only. U+01C3 is a letter that the splitter
@@ -200,9 +191,7 @@ def _begin_units(units: list[Unit], splitter: ThreadPoolExecutor) -> Callable[[]
         "never": lambda files: ("", functools.partial(_as_they_are, _paragraphs_of(files))),
         "auto": _prepare_files,
     }
-    parts: list[
-        tuple[Callable[[], str], Callable[[str], Lines]]
-    ] = []  # of which the paragraphs are documents
+    parts: list[tuple[Callable[[], str], Callable]] = []  # of which the paragraphs are documents
     for splitting, group in itertools.groupby(units, lambda unit: unit.splitting):
         text, make_lines = prepare[splitting]([unit.documents for unit in group])
         wait: Callable[[], str] = splitter.submit(blingfire.text_to_sentences, text).result if text else str
@@ -213,8 +202,7 @@ def _begin_units(units: list[Unit], splitter: ThreadPoolExecutor) -> Callable[[]
 
     def finish() -> Lines:
         done = _join(make(result()) for result, make in parts)
-        sentences_before = ragged.offsets(done.counts)
-        return Lines(done.text, np.diff(sentences_before[paragraphs_before]))
+        return Lines(done.text, np.diff(ragged.offsets(done.counts)[paragraphs_before]))
 
     return finish
 
@@ -260,8 +248,9 @@ def _may_hold_paragraphs(file: list[list[str]]) -> bool:
 
 
 def hold_paragraphs(num_sentences, num_lines):
-    """Tells whether lines of plain text are paragraphs, by the sentences that the splitter finds in them."""
-    return num_sentences > _SENTENCES_OF_PARAGRAPHS * num_lines
+    """Tells whether lines of plain text are paragraphs, by the sentences that the splitter finds in them: of
+    lines that are sentences, below 1.1 each on average."""
+    return num_sentences > 1.5 * num_lines
 
 
 def _join(parts: Iterable[Lines]) -> Lines:
@@ -288,10 +277,7 @@ def _batches(items: Iterable, num_characters: Callable) -> Iterator[list]:
 
 def _prepare_paragraphs(paragraphs: list[str]) -> Prepared:
     """Prepares paragraphs, each of which becomes a document."""
-    safe = [
-        paragraph[-2:] in _USUAL_ENDINGS or _SAFE_ENDING.search(paragraph[-8:]) is not None
-        for paragraph in paragraphs
-    ]
+    safe = [own[-2:] in _USUAL_ENDINGS or bool(_SAFE_ENDING.search(own[-8:])) for own in paragraphs]
     text, spans = _BETWEEN.join([*itertools.compress(paragraphs, safe), ""]), None
     if MARK not in text:
         kept, spans = take_out(text.encode())
@@ -300,15 +286,12 @@ def _prepare_paragraphs(paragraphs: list[str]) -> Prepared:
     def make_lines(split: str) -> Lines:
         whole = split.encode() if spans is None else put_back(split.encode(), spans)
         found = taken_apart(whole, sum(safe))
-        together = iter(found or [])
+        together, known = iter(found or []), [False] * len(safe) if found is None else safe
         texts = [
-            next(together)
-            if is_safe and found is not None
-            else "\n".join(split_sentences(paragraph)).encode()
-            for paragraph, is_safe in zip(paragraphs, safe)
+            next(together) if is_known else "\n".join(split_sentences(paragraph)).encode()
+            for paragraph, is_known in zip(paragraphs, known)
         ]
-        counts = np.fromiter(map(_COUNT_LINE_FEEDS, texts), int, len(texts))
-        counts += np.fromiter(map(bool, texts), bool, len(texts))
+        counts = np.array([text.count(b"\n") + bool(text) for text in texts], int)
         return Lines(b"\n".join([*filter(None, texts), b""]), counts)
 
     return text, make_lines

@@ -8,6 +8,7 @@ import functools
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import lzma
 import os
@@ -67,9 +68,8 @@ def _find_start(head: bytes, kinds: Mapping[bytes, str]) -> str | None:
 def refuse_archive(path: str, head: bytes) -> None:
     """Raises ConfigError for a file, as it lies on the disk, that is packed in a way that is not read."""
     if name := _find_start(head, _ARCHIVES):
-        raise ConfigError(
-            f"{path} is a {name} archive. Allowed: text as it is, or compressed with gzip, bzip2, xz or zstd."
-        )
+        allowed = "text as it is, or compressed with gzip, bzip2, xz or zstd"
+        raise ConfigError(f"{path} is a {name} archive. Allowed: {allowed}.")
 
 
 def refuse_binary(path: str, head: bytes) -> None:
@@ -79,8 +79,7 @@ def refuse_binary(path: str, head: bytes) -> None:
         raise ConfigError(f"{path} {pointer}.")
     if encoding := _find_start(head, _BYTE_ORDER_MARKS):
         raise _not_utf8(path, f"{encoding} text (by its byte order mark)", encoding)
-    kind = _find_start(head, _BINARY) or (head.startswith(b"ustar", 257) and "a tar archive")
-    if kind:
+    if kind := _find_start(head, _BINARY) or (head.startswith(b"ustar", 257) and "a tar archive"):
         raise ConfigError(f"{path} is {kind}, not text. Leave it out of --input_files.")
     if b"\0" in head:
         even, odd = (part.count(0) / max(len(part), 1) for part in (head[::2], head[1::2]))
@@ -93,10 +92,8 @@ def refuse_binary(path: str, head: bytes) -> None:
 def refuse_zeros(path: str, line: bytes) -> None:
     """Raises ConfigError for a line of a file with a NUL byte, which no text has."""
     if b"\0" in line:
-        raise ConfigError(
-            f"{path} holds NUL bytes behind its beginning: it is damaged, or not text. Repair it, or leave it"
-            " out of --input_files."
-        )
+        what = "holds NUL bytes behind its beginning: it is damaged, or not text"
+        raise ConfigError(f"{path} {what}. Repair it, or leave it out of --input_files.")
 
 
 def refuse_undecodable(path: str, undecodable: int, num_bytes: int) -> None:
@@ -107,10 +104,8 @@ def refuse_undecodable(path: str, undecodable: int, num_bytes: int) -> None:
 
 
 def _not_utf8(path: str, found: str, encoding: str) -> ConfigError:
-    return ConfigError(
-        f"{path} is {found}. Convert it to UTF-8 (iconv -f {encoding} -t UTF-8), or leave it out of"
-        " --input_files."
-    )
+    convert = f"Convert it to UTF-8 (iconv -f {encoding} -t UTF-8)"
+    return ConfigError(f"{path} is {found}. {convert}, or leave it out of --input_files.")
 
 
 def is_json_array(head: bytes) -> bool:
@@ -119,8 +114,7 @@ def is_json_array(head: bytes) -> bool:
     if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):  # as nearly all do not
         return False
     text = head.decode("utf-8", "ignore").lstrip("\ufeff \t\r\n")
-    begins = _TEXTS_START.match(text)
-    if not begins:
+    if not (begins := _TEXTS_START.match(text)):
         return _ARRAY_START.match(text) is not None
     try:
         _, end = json.JSONDecoder().raw_decode(text, begins.end())
@@ -133,7 +127,6 @@ def is_json_array(head: bytes) -> bool:
 # Compressed files
 
 
-MAGIC_BYTES = 10  # of a file tell how it is compressed
 _PACKED_BYTES = 1 << 16  # are read, and made of them, at once
 _BUFFER_BYTES = 1 << 20
 _COMPRESSED = re.compile(
@@ -146,10 +139,6 @@ class DamagedError(Exception):
     """Compressed data that cannot be decompressed."""
 
 
-# What reading a damaged file raises.
-DAMAGES = (DamagedError, EOFError, zlib.error, gzip.BadGzipFile)
-
-
 def compression_of(magic: bytes) -> str | None:
     """Returns gzip, bzip2, xz or zstd for a compressed file that begins so; None for another. bzip2 has
     blocks that can be read alone."""
@@ -157,23 +146,13 @@ def compression_of(magic: bytes) -> str | None:
     return found and found.lastgroup
 
 
-def _text_of(file: BinaryIO, compression: str) -> BinaryIO:
-    """Returns the text of a compressed file. Raises DAMAGES while reading."""
-    if compression == "gzip":
-        return io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES)
-    new_stream: Callable = lzma.LZMADecompressor if compression == "xz" else _new_zstd
-    return io.BufferedReader(_MadeText(functools.partial(_decompressed, file, new_stream)), _BUFFER_BYTES)
-
-
 def _new_zstd():
     """Returns a decompressor of one frame, with the methods of those of bz2 and lzma."""
     try:
         from backports import zstd  # late: what Python 3.14 has itself
     except ImportError:
-        raise ConfigError(
-            "text that is compressed with zstd needs the package backports.zstd:"
-            f" {how_to_install('zstd')}, or give the text decompressed."
-        ) from None
+        what = "text that is compressed with zstd needs the package backports.zstd"
+        raise ConfigError(f"{what}: {how_to_install('zstd')}, or give the text decompressed.") from None
     # log2 of bytes: other people's corpora are made with --long=31.
     return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 31})
 
@@ -192,8 +171,7 @@ def _decompressed(file: BinaryIO, new_stream: Callable) -> Iterator[bytes]:
                 return
             stream = new_stream()
         elif stream.needs_input:
-            packed = file.read(_PACKED_BYTES)
-            if not packed:
+            if not (packed := file.read(_PACKED_BYTES)):
                 raise DamagedError("it ends in the middle of a stream")
         else:
             packed = b""
@@ -206,7 +184,17 @@ def _decompressed(file: BinaryIO, new_stream: Callable) -> Iterator[bytes]:
         yield text
 
 
-class _MadeText(io.RawIOBase):
+class _Raw(io.RawIOBase):
+    """A stream that is read, and gone back in."""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+class _MadeText(_Raw):
     """A text that is made while it is read: only to its start one can go back."""
 
     def __init__(self, make: Callable[[], Iterator[bytes]]):
@@ -214,12 +202,6 @@ class _MadeText(io.RawIOBase):
         super().__init__()
         self._make = make
         self.seek(0)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
 
     def tell(self) -> int:
         return self._position
@@ -232,8 +214,7 @@ class _MadeText(io.RawIOBase):
 
     def readinto(self, buffer) -> int:
         while not self._left:
-            part = next(self._parts, None)
-            if part is None:
+            if (part := next(self._parts, None)) is None:
                 return 0
             self._left = memoryview(part)
         size = min(len(buffer), len(self._left))
@@ -271,11 +252,8 @@ class _Mark(NamedTuple):
 
 
 # For each number of bits by which a mark is shifted: the five bytes that it fills.
-_FILLED_BYTES = [
-    (mark, shift, (mark << 8 - shift).to_bytes(7, "big")[1:6])
-    for mark in (_BLOCK, _END)
-    for shift in range(8)
-]
+_SHIFTED = itertools.product((_BLOCK, _END), range(8))
+_FILLED_BYTES = [(mark, shift, (mark << 8 - shift).to_bytes(7, "big")[1:6]) for mark, shift in _SHIFTED]
 
 
 def find_marks(data: bytes) -> list[_Mark]:
@@ -299,8 +277,7 @@ def _marks_from(file: BinaryIO, place: int) -> Iterator[_Mark]:
     data, last = b"", -1
     while last < 0 or place <= last // 8 + 2 * _MAX_BLOCK_BYTES:
         file.seek(place)  # another one may have read
-        more = file.read(_CHUNK_BYTES)
-        if not more:
+        if not (more := file.read(_CHUNK_BYTES)):
             return
         data, place = data[-_MARK_BITS // 8 :] + more, place + len(more)
         start = 8 * (place - len(data))
@@ -398,8 +375,7 @@ def _decompress(block: int, num_bits: int) -> tuple[bytes | None, int]:
         text = decompressor.decompress(packed)
     except OSError:
         return None, 0
-    is_whole = decompressor.eof and not decompressor.unused_data
-    return (text, block_sum) if is_whole else (None, 0)
+    return (text, block_sum) if decompressor.eof and not decompressor.unused_data else (None, 0)
 
 
 class BlockText(_MadeText):
@@ -433,21 +409,12 @@ _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _TO_LINE_FEEDS = bytes.maketrans(b"\r", b"\n")
 
 
-class LineFeeds(io.RawIOBase):
+class LineFeeds(_Raw):
     """A text with line feeds for carriage returns, each byte in its place."""
 
     def __init__(self, text: BinaryIO):
         super().__init__()
         self._text = text
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._text.tell()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         return self._text.seek(offset, whence)
@@ -458,17 +425,17 @@ class LineFeeds(io.RawIOBase):
         return len(data)
 
 
-def read_blocks(
-    text: BinaryIO, part: "Split | BlockText", most_bytes: int
-) -> Iterator[tuple[int | None, bytes]]:
+Line = tuple[int | None, bytes]  # with its offset, where it has one
+
+
+def read_blocks(text: BinaryIO, part: "Split | BlockText", most_bytes: int) -> Iterator[Line]:
     """Yields (offset, bytes) of whole lines, many at a time: those that start in the part and all lines after
     them.
 
     A line of more than `most_bytes` comes in pieces, one at a time, cut at white space where there is any
     near; all pieces but the first have the offset None. Nothing is yielded where no line starts in the part.
     """
-    position = _seek_line(text, part, most_bytes)
-    if position is None:
+    if (position := _seek_line(text, part, most_bytes)) is None:
         return
     while block := text.read(min(_BLOCK_BYTES, most_bytes)):
         last = block.rfind(b"\n") + 1  # where the line begins that may go on
@@ -492,7 +459,7 @@ def read_blocks(
             position += len(piece)
 
 
-def each_of(block: bytes, offset: int | None) -> Iterator[tuple[int | None, bytes]]:
+def each_of(block: bytes, offset: int | None) -> Iterator[Line]:
     """Yields (offset, bytes) of each line of a block that has an offset; of one without, the block."""
     if offset is None:
         yield None, block
@@ -582,8 +549,7 @@ def _bounds(path: str, size: int, split_bytes: int) -> tuple[list[int], int]:
     """Returns the beginnings and ends of a file's splits, and the bytes of text in one of its bytes."""
     with open_text(Split(path)) as file:
         if is_parquet(file.head):
-            own_bytes = split_bytes // TEXT_OF_PACKED
-            return parquet_files.bounds(file.text, path, size, own_bytes), TEXT_OF_PACKED
+            return parquet_files.bounds(file.text, path, size, split_bytes // TEXT_OF_PACKED), TEXT_OF_PACKED
         if is_json_array(file.head) or file.packed and not isinstance(file.part, BlockText):
             return [0, size], 1
         weight = TEXT_OF_PACKED if file.packed else 1
@@ -591,10 +557,8 @@ def _bounds(path: str, size: int, split_bytes: int) -> tuple[list[int], int]:
     return [size * number // count for number in range(count + 1)], weight
 
 
-def plan_tasks(
-    sizes: dict[str, int], task_bytes: int, states: Mapping[str, str] | None = None
-) -> list[list[Split]]:
-    """Deals files, {file: its bytes}, out to tasks of at most `task_bytes` of text: parts of a large file, or
+def plan_tasks(sizes: dict[str, int], most: int, states: dict[str, str] | None = None) -> list[list[Split]]:
+    """Deals files, {file: its bytes}, out to tasks of at most `most` bytes of text: parts of a large file, or
     files that follow each other and are small. `states`, of `files.states` before anything was read, lets
     the tasks find out that a file was changed meanwhile. Raises ConfigError where all files are empty."""
     if sizes and not any(sizes.values()):
@@ -604,22 +568,17 @@ def plan_tasks(
     left = 0
     for path, size in sizes.items():
         bounds, weight = [0, size], 1
-        if size > task_bytes // TEXT_OF_PACKED:
-            bounds, weight = _bounds(path, size, task_bytes)
+        if size > most // TEXT_OF_PACKED:
+            bounds, weight = _bounds(path, size, most)
         for start, end in zip(bounds, bounds[1:]):
             text_bytes = (end - start) * weight
             if not tasks or text_bytes > left:
                 tasks.append([])
-                left = task_bytes
+                left = most
             state = states[path] if states else None
             tasks[-1].append(Split(path, start, None if end == size else end, state))
             left -= text_bytes
     return tasks
-
-
-def check_unchanged(splits: Iterable[Split]) -> None:
-    """Raises ConfigError where a file that was read in part is not any more as it was when it was planned."""
-    files.check_unchanged({split.path: split.state for split in splits if split.state is not None})
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -639,10 +598,8 @@ def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None
         they are read.
     """
     paths = list(paths)
-    described = {
-        path: f"{size} bytes, {changed}"
-        for path, (size, changed) in zip(paths, versions or files.versions(paths))
-    }
+    versions = versions or files.versions(paths)
+    described = {path: "{} bytes, {}".format(*version) for path, version in zip(paths, versions)}
     if len(paths) > _MAX_OPENED:
         digest = hashlib.blake2b(digest_size=16)
         for each in described.items():
@@ -660,10 +617,10 @@ def _identity(path: str) -> str:
             found = os.fstat(file.fileno())
             size, changed = found.st_size, found.st_mtime_ns
             is_large = size > 3 * _SAMPLE_BYTES
-            head, *others = (
-                os.pread(file.fileno(), _SAMPLE_BYTES if is_large else size, start)
-                for start in ((0, size // 2, size - _SAMPLE_BYTES) if is_large else (0,))
-            )
+            starts, length = [0], size
+            if is_large:
+                starts, length = [0, size // 2, size - _SAMPLE_BYTES], _SAMPLE_BYTES
+            head, *others = (os.pread(file.fileno(), length, start) for start in starts)
     except OSError as error:
         raise files.unreadable(path, error) from None
     refuse_archive(path, head)
@@ -689,15 +646,13 @@ def open_text(split: Split) -> Iterator[TextFile]:
     path = split.path
     try:
         with files.open_binary(path) as file:
-            magic = file.read(MAGIC_BYTES)
+            magic = file.read(10)  # bytes that tell how it is compressed
             file.seek(0)
             refuse_archive(path, magic)
             yield _opened(file, magic, split)
-    except DAMAGES as error:
-        raise ConfigError(
-            f"{path} is a truncated or damaged compressed file: {error}. Fetch or write it again, or leave"
-            " it out."
-        ) from None
+    except (DamagedError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        told = f"{path} is a truncated or damaged compressed file: {error}"
+        raise ConfigError(f"{told}. Fetch or write it again, or leave it out.") from None
     except OSError as error:
         raise files.unreadable(path, error) from None
 
@@ -711,8 +666,11 @@ def _opened(file: BinaryIO, magic: bytes, split: Split) -> TextFile:
     if compression == "bzip2":
         part = BlockText(file, split.start, split.end)
         text = io.BufferedReader(part, _BUFFER_BYTES)
+    elif compression == "gzip":
+        text = io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES)
     elif compression:
-        text = _text_of(file, compression)
+        new_stream: Callable = lzma.LZMADecompressor if compression == "xz" else _new_zstd
+        text = io.BufferedReader(_MadeText(functools.partial(_decompressed, file, new_stream)), _BUFFER_BYTES)
     if compression and split.start:
         head = _head_of(split.path, files.version(split.path))
     else:

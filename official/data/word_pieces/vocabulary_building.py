@@ -7,6 +7,7 @@ order: left to itself it would number them by chance, and ties with them.
 
 import collections
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -17,7 +18,6 @@ from official.data.word_pieces.wordpiece import MAX_WORD_CHARACTERS, find_words
 from official.io.errors import ConfigError
 
 _MIN_CHARACTERS = 100  # that a vocabulary covers; large ones cover more
-_MIN_PIECE_COUNT = 2  # times that a piece occurs at least
 _REPEATED = 1 << 16  # times that a word is handed to the trainer at once
 _WHITE = re.compile("[ \t\r\n]+")
 
@@ -48,8 +48,7 @@ def build_vocabulary(
       ConfigError: for a size that does not hold the special tokens and the characters of the text, or for no
         text.
     """
-    counts = _count_words(sentences, do_lower_case)
-    if not counts:
+    if not (counts := _count_words(sentences, do_lower_case)):
         raise ConfigError("--input_files hold no text to build a vocabulary from.")
     of_characters: collections.Counter[str] = collections.Counter()
     for word, count in counts.items():
@@ -62,22 +61,18 @@ def build_vocabulary(
     inside = {character for word in known for character in word[1:]}
     fixed = [*SPECIAL_TOKENS, *sorted(characters), *(CONTINUATION + each for each in sorted(inside))]
     if len(fixed) > vocab_size:
-        raise ConfigError(
-            f"--vocab_size={vocab_size} does not hold the {len(SPECIAL_TOKENS)} special tokens and the"
-            f" characters of the text, {len(fixed)} entries. Raise --vocab_size to {len(fixed)} or more."
-        )
+        lacking = f"the {len(SPECIAL_TOKENS)} special tokens and the characters of the text"
+        more = f"{len(fixed)} entries. Raise --vocab_size to {len(fixed)} or more."
+        raise ConfigError(f"--vocab_size={vocab_size} does not hold {lacking}, {more}")
     learned = _learn(known, fixed, vocab_size, show_progress)
     unused = [f"[unused{number}]" for number in range(vocab_size - len(learned))]
-    return BuiltVocabulary(
-        learned + unused, len(learned), len(unused), sum(known.values()) / sum(counts.values())
-    )
+    covered = sum(known.values()) / sum(counts.values())
+    return BuiltVocabulary(learned + unused, len(learned), len(unused), covered)
 
 
 def _count_words(sentences: Iterable[str], do_lower_case: bool) -> collections.Counter:
     """Returns the number of occurrences of each word that has word pieces."""
-    chunks: collections.Counter[str] = collections.Counter()
-    for sentence in sentences:
-        chunks.update(_WHITE.split(sentence))
+    chunks = collections.Counter(itertools.chain.from_iterable(map(_WHITE.split, sentences)))
     counts: collections.Counter[str] = collections.Counter()
     for chunk, count in chunks.items():
         for word in find_words(chunk, do_lower_case):
@@ -92,7 +87,7 @@ def _learn(counts: dict[str, int], fixed: list[str], vocab_size: int, show_progr
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=vocab_size,
-        min_frequency=_MIN_PIECE_COUNT,
+        min_frequency=2,
         special_tokens=fixed,
         continuing_subword_prefix=CONTINUATION,
         show_progress=show_progress,

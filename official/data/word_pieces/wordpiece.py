@@ -33,9 +33,8 @@ from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary
 
 UNKNOWN = "[UNK]"
 MAX_WORD_CHARACTERS = 200
-_IDEOGRAPHS = (
-    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f"
-)
+_IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_IDEOGRAPHS += "\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f"
 IDEOGRAPH = re.compile(f"[{_IDEOGRAPHS}]")
 _IDEOGRAPH_OR_OTHERS = re.compile(f"[{_IDEOGRAPHS}]|[^{_IDEOGRAPHS}]+")
 
@@ -139,10 +138,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 # Classes of bytes: white space, part of a word, a word of its own. The line feed, which ends a sentence, is
 # one, too.
 _WHITE, _PART, _ALONE = range(3)
-_CLASSES = bytes(
-    _WHITE if code in b" " else _ALONE if code in string.punctuation.encode() + b"\n" else _PART
-    for code in range(256)
-)
+_MARKS = string.punctuation.encode() + b"\n"
+_CLASSES = bytes(_WHITE if code in b" " else _ALONE if code in _MARKS else _PART for code in range(256))
 
 
 class _WordTable:
@@ -260,9 +257,8 @@ class Tokenizer:
             made = self._tokenize_chunks(new) if new else {}
             found = [made[chunk] if ids is None else ids for chunk, ids in zip(chunks, known)]
             if made:
-                self._remembered.update(
-                    (chunk, ids) for chunk, ids in made.items() if len(chunk) <= _MAX_REMEMBERED_BYTES
-                )
+                short = (item for item in made.items() if len(item[0]) <= _MAX_REMEMBERED_BYTES)
+                self._remembered.update(short)
                 if len(self._remembered) > _MAX_REMEMBERED:
                     self._remembered.clear()
             return found

@@ -168,7 +168,7 @@ def test_a_damaged_file_of_documents_is_named(tmp_path):
     for damaged in (b"", whole[:20], whole[:40], whole[:-100], b"x" + whole[1:]):
         path.write_bytes(damaged)
         with pytest.raises(ConfigError, match="0.docs of an unfinished job is damaged .* --overwrite"):
-            rounds.read_range([str(path)], *rounds.ALL_KEYS)
+            rounds.read_range([str(path)], 0, 2**64)
 
 
 def test_pairs_come_in_the_order_of_their_ranks():

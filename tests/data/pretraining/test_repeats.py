@@ -63,6 +63,7 @@ def test_an_estimate_is_as_near_as_it_says(make, seed):
     repeats = Repeats(2048)
     for part in np.array_split(hashes(values), 30):
         repeats.add(part)
+        assert repeats._waiting == sum(map(len, repeats._new)) <= 2048
         assert len(state(repeats)[2]) <= 2048
     share = repeats.share()
     assert not share.exact and share.error < 0.03

@@ -17,6 +17,7 @@ from official.data.records import files as record_files
 from official.data.records import schema, streams
 from official.data.word_pieces import vocabulary
 from official.io.errors import ConfigError
+from tests.data.text.test_corpora import write_parquet
 
 LONG, MOST = 32, 1
 NAMES = 1200  # words, each of a document of its own
@@ -208,19 +209,24 @@ def test_copies_of_a_document_come_far_apart(vocab_file, tmp_path, monkeypatch, 
 # Disk
 
 
-@pytest.mark.parametrize("record_format, packed", [("plain", True), ("compact", False)])
+@pytest.mark.parametrize(
+    "record_format, kind", [("plain", "bzip2"), ("compact", "text"), ("compact", "parquet")]
+)
 def test_the_disk_that_is_needed_is_known_within_a_quarter(
-    vocab_file, tmp_path, monkeypatch, record_format, packed
+    vocab_file, tmp_path, monkeypatch, record_format, kind
 ):
     rng = np.random.default_rng(0)
     lines = ["" if rng.random() < 0.1 else " ".join(["w1"] * rng.integers(1, 30)) for _ in range(20_000)]
     path, data = tmp_path / "text", "\n".join(lines).encode()
-    path.write_bytes(bz2.compress(data) if packed else data)
+    path.write_bytes(bz2.compress(data) if kind == "bzip2" else data)
+    if kind == "parquet":  # the text is a small part of the file, and becomes a large one
+        texts = data.decode().split("\n\n")
+        write_parquet(path, {"text": texts, "other": [rng.bytes(500) for _ in texts]}, 500)
     job = make_job(path, vocab_file, tmp_path / "out", dupe_factor=2, record_format=record_format)
     needs, kept, estimate, write_shard = [], [], disk_needs.estimate, rounds.write_shard
 
     def watched(job, grouping, *rest):
-        kept.extend(os.path.getsize(file) for file in grouping.paths(*rounds.ALL_KEYS) if not kept)
+        kept.extend(os.path.getsize(file) for file in grouping.paths(0, 2**64) if not kept)
         write_shard(job, grouping, *rest)
 
     monkeypatch.setattr(disk_needs, "estimate", lambda *given: needs.append(estimate(*given)) or needs[0])
@@ -231,7 +237,10 @@ def test_the_disk_that_is_needed_is_known_within_a_quarter(
 
 
 def test_too_small_a_disk_is_refused_before_the_start(vocab_file, tmp_path, monkeypatch):
-    text = write_documents(tmp_path / "text", range(900))
+    write_documents(tmp_path / "text", range(900))
+    (tmp_path / "empty").touch()  # both are read before the text
+    (tmp_path / "nothing").write_text("\n" * 50)
+    text = ",".join(str(tmp_path / name) for name in ("empty", "nothing", "text"))
     usage = (10**6, 900_000, 100_000)
     monkeypatch.setattr(disk_needs.shutil, "disk_usage", lambda _: usage)
     job = make_job(text, vocab_file, tmp_path / "out", dupe_factor=10)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from official.cli import text as text_lib
-from official.data.text import preparation, text_files
+from official.data.text import parquet_files, preparation, text_files
 from official.data.text.documents import ReadCounts, read_documents, read_splits
 from official.io.errors import ConfigError
 from tests.data.text.test_bzip2_blocks import read_parts
@@ -153,6 +153,9 @@ def test_columns_of_parts_and_categories_and_rows_without_text(tmp_path):
     assert read(path, "a.b")[0] == SENTENCES[:3] and read(path, "a.b")[1].skipped_lines == 2
     assert read(path, "c")[0] == [*SENTENCES[:3], SENTENCES[0]]
     assert read(path, "d.e")[0] == SENTENCES[:5]
+    with open(path, "rb") as file:
+        sizes = [parquet_files.text_bytes(file, path, field) for field in ("a.b", "d.e", "f")]
+    assert sum(map(len, TEXTS[:5])) < sizes[1] < 2 * sum(map(len, TEXTS[:5])) and 0 == sizes[2] < sizes[0]
 
 
 def test_a_column_that_is_not_there_is_an_error_that_names_those_that_are(tmp_path):

@@ -30,11 +30,9 @@ class Columns(NamedTuple):
 
 def columns(words_NW: tf.Tensor, length: int, predictions: int) -> Columns:
     """Returns the parts of examples in words; what is beyond an example's tokens is anything."""
-    head_N5, positions_NP, labels_NP, ids_NL = tf.split(
-        words_NW, [HEAD, predictions, predictions, length], axis=1
-    )
-    head = tf.unstack(tf.cast(head_N5, tf.int32), num=HEAD, axis=1)
-    return Columns(*head, *(tf.cast(part, tf.int32) for part in (positions_NP, labels_NP, ids_NL)))
+    parts = tf.split(words_NW, [HEAD, predictions, predictions, length], axis=1)
+    head_N5, *others = (tf.cast(part, tf.int32) for part in parts)
+    return Columns(*tf.unstack(head_N5, num=HEAD, axis=1), *others)
 
 
 def to_words(values: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -93,10 +91,8 @@ class Compact(Plain):
     def unpack(self, serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tf.Tensor:
         """Fails with InvalidArgumentError where a record is not whole, or not one of these lengths."""
         length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
-        found = tf.io.parse_example(
-            serialized_B,
-            {SHAPE: tf.io.FixedLenFeature([2], tf.int64), EXAMPLES: tf.io.RaggedFeature(tf.string)},
-        )
+        spec = {SHAPE: tf.io.FixedLenFeature([2], tf.int64), EXAMPLES: tf.io.RaggedFeature(tf.string)}
+        found = tf.io.parse_example(serialized_B, spec)
         strings_N, others = found[EXAMPLES].values, 2 * predictions + HEAD
         words_NW = tf.io.decode_raw(strings_N, tf.uint16, fixed_length=2 * (others + length))
         counts_N = tf.cast(words_NW[:, :HEAD], tf.int32)
@@ -115,10 +111,9 @@ class Compact(Plain):
         found = columns(words_NW, length, predictions)
         is_token_NL = tf.range(length) < found.tokens[:, None]
         ids_NL, pad_N1 = found.ids, found.pad[:, None]
+        has_pads = tf.reduce_any(pad_N1 != 0)
         values = {
-            "input_ids": tf.cond(
-                tf.reduce_any(pad_N1 != 0), lambda: tf.where(is_token_NL, ids_NL, pad_N1), lambda: ids_NL
-            ),
+            "input_ids": tf.cond(has_pads, lambda: tf.where(is_token_NL, ids_NL, pad_N1), lambda: ids_NL),
             "input_mask": tf.cast(is_token_NL, tf.int32),
             "segment_ids": tf.cast(is_token_NL & (tf.range(length) >= found.first[:, None]), tf.int32),
             "masked_lm_positions": found.positions,
@@ -138,8 +133,7 @@ class Compact(Plain):
             if found != wanted:
                 return f"it is of {what} {found}, expected {wanted}"
         for number, string in enumerate(strings, 1):
-            problem = _describe_example(string, schema)
-            if problem:
+            if problem := _describe_example(string, schema):
                 return f"example {number}: {problem}"
         return None if strings else "it holds no examples"
 

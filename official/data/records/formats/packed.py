@@ -52,21 +52,11 @@ _GROUPS = (
 
 
 def _row_of(fields: dict[str, tf.Tensor]) -> row_reader.Row:
-    length, weights_BP = fields[IDS].shape[1], tf.reverse(fields["packed_next_sentence_mask"], [1])
-    return row_reader.features(
-        {
-            "input_ids": fields[IDS],
-            "segment_ids": fields["packed_segment_ids"],
-            "sequence_ids": fields["packed_input_mask"],
-            "position_ids": fields["packed_position_ids"],
-            "masked_lm_positions": fields["packed_masked_lm_positions"],
-            "masked_lm_ids": fields["packed_masked_lm_ids"],
-            "masked_lm_sequences": fields["packed_masked_lm_mask"],
-            "cls_positions": length - 1 - tf.range(tf.shape(weights_BP)[1]) + tf.zeros_like(weights_BP),
-            "next_sentence_labels": tf.reverse(fields["packed_next_sentence_labels"], [1]),
-            "example_weights": weights_BP,
-        }
-    )
+    row = {name.replace("packed_", ""): values for name, values in fields.items()}
+    for name in ("next_sentence_labels", "next_sentence_mask"):
+        row[name] = tf.reverse(row[name], [1])
+    number_BP = tf.range(tf.shape(row["next_sentence_mask"])[1]) + tf.zeros_like(row["next_sentence_mask"])
+    return habana_row_of({**row, "cls_positions": row["input_ids"].shape[1] - 1 - number_BP})
 
 
 _LAYOUT = Features(_GROUPS, _FLOATS, _row_of, "packed_next_sentence_mask").layout(spare=-1)
@@ -122,8 +112,10 @@ _RENAMED = {
     "input_mask": "sequence_ids",
     "positions": "position_ids",
     "masked_lm_weights": "masked_lm_sequences",
+    "masked_lm_mask": "masked_lm_sequences",  # of the packed records above
     "next_sentence_positions": "cls_positions",
     "next_sentence_weights": "example_weights",
+    "next_sentence_mask": "example_weights",
 }
 
 
@@ -132,10 +124,8 @@ def habana_row_of(fields: dict[str, tf.Tensor]) -> row_reader.Row:
     return row_reader.features({_RENAMED.get(name, name): values for name, values in fields.items()})
 
 
-_HABANA_LAYOUT = Features(HABANA_GROUPS, _HABANA_FLOATS, habana_row_of, "next_sentence_weights").layout(
-    spare=0
-)
-HABANA_EXAMPLES, HABANA_ROWS = AsExamples(_HABANA_LAYOUT), AsRows(_HABANA_LAYOUT)
+_HABANA = Features(HABANA_GROUPS, _HABANA_FLOATS, habana_row_of, "next_sentence_weights").layout(spare=0)
+HABANA_EXAMPLES, HABANA_ROWS = AsExamples(_HABANA), AsRows(_HABANA)
 
 
 def average_sequences(files: list[str]) -> float | None:
@@ -198,9 +188,8 @@ def encode_rows(examples: Examples, members_RP: np.ndarray) -> list[bytes]:
     at_T = row_N[member_T], _starts(predictions_N, row_N)[member_T] + index_T
     example_T = examples_N[member_T]
     position_T = examples.positions[example_T, index_T].astype(np.int64)
-    packed["packed_masked_lm_positions"][at_T] = np.where(
-        position_T > 0, starts_N[member_T] + position_T - 1, heads_N[member_T]
-    )
+    start_T, head_T = starts_N[member_T] - 1, heads_N[member_T]
+    packed["packed_masked_lm_positions"][at_T] = np.where(position_T > 0, start_T + position_T, head_T)
     packed["packed_masked_lm_ids"][at_T] = examples.labels[example_T, index_T]
     packed["packed_masked_lm_mask"][at_T] = number_N[member_T] + 1
 

@@ -111,27 +111,21 @@ class Static(Remask):
 def _static_features(schema: dict[str, Feature]) -> dict[str, Feature]:
     """Returns the features of a fixed length of the static mask, for those of the plain format."""
     ids, masks = schema["input_ids"], schema["masked_lm_ids"]
+    same = ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels", "segment_ids")
     return {
         "input_ids": ids,
         "input_position": Feature(ids.length, tf.int32),
         "mask_padding_index": Feature(1, tf.int32, masks.length + 1),
         "masked_labels": masks,
-        **{
-            name: schema[name]
-            for name in ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels", "segment_ids")
-        },
+        **{name: schema[name] for name in same},
         "seq_padding_index": Feature(1, tf.int32, ids.length + 1),
     }
 
 
-def _parse_static(
-    serialized_B: tf.Tensor, schema: dict[str, Feature]
-) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
+def _parse_static(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tuple:
     """Returns the features of records, of each of their S slots the place in the text, int32 [B, S], and
     whether it holds a token, bool [B, S]."""
-    found, slot_S = (
-        parse_examples(serialized_B, _static_features(schema)),
-        tf.range(schema["input_ids"].length),
-    )
+    found = parse_examples(serialized_B, _static_features(schema))
+    slot_S = tf.range(schema["input_ids"].length)
     is_filled_BS = (slot_S < found["mask_padding_index"]) | (slot_S >= schema["masked_lm_ids"].length)
     return found, found["input_position"], is_filled_BS & (slot_S < found["seq_padding_index"])

@@ -13,29 +13,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from official.data.pretraining.examples import Examples
 from official.data.records import encoding
+from official.data.records import schema as schema_lib
 from official.data.records.formats import compact
 from official.data.records.formats.plain import Plain
-from official.data.records.schema import (
-    INTEGER_LIMIT,
-    Feature,
-    describe_example,
-    describe_values,
-    in_range,
-    read_example,
-    where_all,
-)
+from official.data.records.schema import INTEGER_LIMIT, Feature, in_range, where_all
 
-if TYPE_CHECKING:
-    Row = dict[str, tf.Tensor]
-else:
-    Row = dict  # Python 3.8 cannot make the other one
+Row = dict  # {name: tensor}
 
 # -----------------------------------------------------------------------------------------------------------
 # Rows
@@ -92,9 +82,7 @@ class _Members:
         starts_BK = _at(tf.cumsum(self.predictions_BP, axis=1, exclusive=True), slots_BK - 1)
         return self._added(slots_BK, tf.range(tf.shape(slots_BK)[1]) - starts_BK, values_BK, most)
 
-    def _added(
-        self, numbers_BX: tf.Tensor, places_BX: tf.Tensor, values_BX: tf.Tensor, size: int
-    ) -> tf.Tensor:
+    def _added(self, numbers_BX, places_BX, values_BX: tf.Tensor, size: int) -> tf.Tensor:
         is_in = (numbers_BX > 0) & (numbers_BX <= self._depth) & (places_BX >= 0) & (places_BX < size)
         rows = tf.shape(values_BX)[0]
         sequence_BX = tf.range(rows)[:, None] * self._depth + numbers_BX - 1
@@ -157,14 +145,8 @@ def faults(row: Row, most: int | None = None, may_skip: bool = False) -> dict[st
 def examples_of(row: Row, most: int) -> tf.Tensor:
     """Returns the sequences of right rows in the words of compact records, int32 [N, W], those of a row in
     the order of their numbers; a token that is missing is a 0, [PAD]."""
-    members, labels_BP = _Members(row), row["next_sentence_labels"]
-    head = [
-        members.lengths_BP,
-        members.firsts_BP,
-        members.predictions_BP,
-        labels_BP,
-        tf.zeros_like(labels_BP),
-    ]
+    members, random_BP = _Members(row), row["next_sentence_labels"]
+    head = [members.lengths_BP, members.firsts_BP, members.predictions_BP, random_BP, 0 * random_BP]
     words = [
         tf.stack(head, axis=2),
         members.by_slot(_at(row["position_ids"], row["masked_lm_positions"]), most),
@@ -264,7 +246,7 @@ class Features(NamedTuple):
         return Shape(length, *(tf.cast(found[name].row_lengths()[0], tf.int32) for name in names))
 
     def _shape_of(self, record: bytes, length: int | None, most: int | None) -> Shape:  # pylint: disable=unused-argument
-        features, schema = read_example(record) or {}, {}
+        features, schema = schema_lib.read_example(record) or {}, {}
         for names in self.groups:
             first = features.get(names[0])
             size = len(getattr(first, first.WhichOneof("kind") or "int64_list").value) if first else 0
@@ -272,8 +254,7 @@ class Features(NamedTuple):
                 raise ValueError(f"feature {names[0]} has no values")
             for name in names:
                 schema[name] = Feature(size, tf.float32 if name in self.floats else tf.int32)
-        problem = describe_example(record, schema, has_ranges=False)
-        if problem:
+        if problem := schema_lib.describe_example(record, schema, has_ranges=False):
             raise ValueError(problem)
         return Shape(*(schema[names[0]].length for names in self.groups))
 
@@ -328,8 +309,7 @@ class AsExamples(Plain):
         """Returns the examples of a record. Raises ValueError where it is wrong."""
         shape = self.layout.shape_of(record, None, None)
         _, most = self.layout.sizes(shape)
-        problem = self.layout.describe(record, shape, most)
-        if problem:
+        if problem := self.layout.describe(record, shape, most):
             raise ValueError(problem)
         words = examples_of(self.layout.row(record, shape), most)
         parts: list[np.ndarray] = [part.numpy() for part in compact.columns(words, shape.length, most)]
@@ -360,15 +340,13 @@ class AsExamples(Plain):
         problem = self.layout.describe(record, shape, expected[1]) if expected in sizes else None
         found = self.sizes_of(record) if problem else sizes[0]
         if expected not in sizes or problem and found not in ((0, 0), expected):
-            return (
-                f"it is a row of {found[0]} tokens with up to {found[1]} predicted ones an example, expected"
-                f" {expected[0]} and {expected[1]}"
-            )
+            told = f"it is a row of {found[0]} tokens with up to {found[1]} predicted ones an example"
+            return f"{told}, expected {expected[0]} and {expected[1]}"
         if problem:
             return problem
         # Those of empty slots and padding, too: a step looks them up.
         row, looked_up = self.layout.row(record, shape), ("input_ids", "masked_lm_ids", "masked_lm_positions")
-        return describe_values({name: row[name].numpy().ravel() for name in looked_up}, schema)
+        return schema_lib.describe_values({name: row[name].numpy().ravel() for name in looked_up}, schema)
 
 
 class AsRows(AsExamples):
