@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -127,8 +128,7 @@ def write_own_data(path: str, config: Config, rows: int, text: Text) -> str:
         for _ in range(rows):
             if config.task == "tag":
                 words = text.words(*_SENTENCE)
-                row = {columns[0]: words, label: ["OB"[text.below(2)] for _ in words]}
-                row[label] = ["B-X" if tag == "B" else tag for tag in row[label]]
+                row: dict[str, Any] = {columns[0]: words, label: [("O", "B-X")[text.below(2)] for _ in words]}
             else:
                 row = {name: text.sentence(*_SENTENCE) for name in columns}
                 row[label] = labels[config.label_kind]()

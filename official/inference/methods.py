@@ -662,8 +662,8 @@ class Model:
         return self._method("tag")([texts])[0] if isinstance(texts, str) else self._method("tag")(list(texts))
 
     def predict(self, texts: Sequence[Any]) -> list[Any]:
-        """Returns what the model was fine-tuned for, of each text, or row of texts: its `Label`, its
-        entities, or the `Answer` to a (question, context)."""
+        """Returns the predictions of the task that the model was fine-tuned for, of each text, or row of
+        texts: its `Label`, its entities, or the `Answer` to a (question, context)."""
         task = self.task
         if task == "answer":
             return self.answer_all(list(texts))

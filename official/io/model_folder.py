@@ -565,7 +565,7 @@ def labels_json(
     """
     said = problem_type or (REGRESSION if labels is None else ONE_LABEL)
     kind = next(kind for kind, name in PROBLEM_TYPE_OF.items() if name == said)
-    values = {"labels": labels, "kind": kind, "problem_type": said}
+    values: dict[str, Any] = {"labels": labels, "kind": kind, "problem_type": said}
     values |= {name: each for name, each in (("thresholds", thresholds), ("scale", scale)) if each}
     return json.dumps(values, indent=2) + "\n"
 

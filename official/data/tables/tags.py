@@ -287,7 +287,7 @@ def scheme_of(tags: Sequence[str]) -> str:
 
 
 def breach(tags: Sequence[str], scheme: str) -> str | None:
-    """Returns what the tags of a sentence have that their scheme does not; None for none."""
+    """Returns a description of the first tags of a sentence that break their scheme; None for none."""
     before = (OUTSIDE, "")
     for tag in [*tags, OUTSIDE]:
         now = _parts(tag)

@@ -154,7 +154,7 @@ def _joined(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def wrong_text(row: Sequence) -> str | None:
-    """Returns what is wrong with the texts of a row; None for nothing."""
+    """Returns the fault of the texts of a row; None for nothing."""
     for text in row:
         if text is None or isinstance(text, str) and not text.strip():
             return "has no text"
