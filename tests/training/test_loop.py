@@ -64,7 +64,19 @@ def test_of_equal_scores_the_lower_loss_is_the_best(losses, best):
     losses = [{} if loss is None else {"loss": loss} for loss in losses]
     evaluated = {10 * number: {**score, **loss} for number, score, loss in zip((1, 2, 3, 4), scores, losses)}
     task = types.SimpleNamespace(is_scored=True, target_metric="f1")
-    assert Loop.best_step(types.SimpleNamespace(task=task, evaluated=evaluated)) == best
+    config = types.SimpleNamespace(early_stopping_metric=None)
+    loop = types.SimpleNamespace(task=task, evaluated=evaluated, config=config)
+    assert Loop.best_step(loop) == best
+    config.early_stopping_metric = "f2"
+    with pytest.raises(ConfigError, match="--early_stopping_metric=f2 is none of: f1"):
+        Loop.best_step(loop)
+
+
+def test_a_loss_is_better_where_it_is_lower():
+    evaluated = {10: {"f1": 0.5, "loss": 0.7}, 20: {"f1": 0.4, "loss": 0.6}, 30: {"f1": 0.6, "loss": 0.9}}
+    task = types.SimpleNamespace(is_scored=True, target_metric="f1")
+    config = types.SimpleNamespace(early_stopping_metric="loss")
+    assert Loop.best_step(types.SimpleNamespace(task=task, evaluated=evaluated, config=config)) == 20
 
 
 def test_a_call_is_as_long_as_the_last_one_says():

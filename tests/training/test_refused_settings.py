@@ -29,7 +29,7 @@ REFUSED = (
     (dict(PIPELINE, allreduce_dtype="bfloat16", pipeline_stages="a"), "received pipeline"),
     (dict(TWO, allreduce_dtype="float16"), "--loss_scale=dynamic"),
     (dict(distribution_strategy="tpu", allreduce_dtype="float16"), "Use --allreduce_dtype=bfloat16"),
-    (dict(unpad=True, pack_on_the_fly=True), "pack_on_the_fly fills rows with several. Drop one"),
+    (dict(unpad=True, pack_on_the_fly=True), "unpad excludes pack_on_the_fly: which fills rows"),
     (dict(unpad=True, enable_xla=True), "enable_xla takes batches of one size"),
     (dict(unpad=True, distribution_strategy="tpu", tpu="local"), "strategy=tpu takes batches of one size"),
     (dict(unpad=True, distribution_strategy="ipu", num_gpus=0), "strategy=ipu takes batches of one size"),
@@ -59,7 +59,7 @@ REFUSED = (
     (dict(FILES, pack=True, length_buckets="always"), "Drop --pack, or --length_buckets"),
     (dict(FILES, max_sequences_per_pack=3), "max_sequences_per_pack=3 needs --pack"),
     (dict(FILES, average_sequences_per_pack=2.0), "average_sequences_per_pack=2 needs --pack"),
-    (dict(FILES, unpad=True, pack=True), "pack fills rows with several. Drop one"),
+    (dict(FILES, unpad=True, pack=True), "unpad excludes pack: which fills rows"),
     (dict(FILES, predict_epochs=3), "predict_epochs=3 needs --do_predict"),
 )
 

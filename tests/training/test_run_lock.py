@@ -54,8 +54,9 @@ def test_every_setting_says_its_part_in_the_training():
     parts = {name: field.part_in_training(config) for name, field in config_lib.FIELDS.items()}
     assert set(parts.values()) == {None, IDENTITY, RECIPE, LENGTH}
     identity = "task init_checkpoint fit_vocabulary train_file version_2_with_negative data_dir glue_task"
-    identity += " num_runs use_synthetic_data generated_data synthetic_input"
-    length = "num_steps_per_epoch num_train_epochs stop_steps stop_threshold"
+    identity += " num_runs use_synthetic_data generated_data synthetic_input freeze_layers"
+    identity += " text_columns label_column label_kind eval_share"
+    length = "num_steps_per_epoch num_train_epochs stop_steps stop_threshold early_stopping_patience"
     for part, names in ((IDENTITY, identity), (LENGTH, length)):
         assert {name for name in parts if parts[name] == part} == set(names.split())
     for part, names in (
