@@ -41,7 +41,7 @@ REFUSED = (
     ),
     (dict(pack=True), "needs --task=squad or --task=glue"),
     (dict(pack_on_the_fly=True, eval_rule="mlperf_1.0"), "Give --average_sequences_per_pack"),
-    (dict(static_mask=True, pack_on_the_fly=True), "pack_on_the_fly joins them"),
+    (dict(static_mask=True, pack_on_the_fly=True), "static_mask excludes pack_on_the_fly"),
     (dict(static_mask=True, model=dict(block_type="groupbert")), "which block_type=groupbert looks at"),
     (dict(do_predict=True), "do_predict=True needs --task=squad or --task=glue"),
     (dict(GLUE, glue_task="rte", data_dir="d", train_file="f"), "train_file=f needs --task=squad"),
