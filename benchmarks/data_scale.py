@@ -69,7 +69,7 @@ def measure(flags, folder: str, texts: list[bytes], size: int) -> dict:
     words = load_for_text(flags.vocab_file, None)
     about_words = {"do_lower_case": words.do_lower_case, "vocabulary_sha256": words.sha256}
     job = creation.Job(path, records, flags.vocab_file, rules, record_format="compact", **about_words)
-    work_bytes, record_bytes = disk_needs.estimate(job, [[Split(path)]], text, words)
+    work_bytes, record_bytes = disk_needs.estimate(job, [[Split(path)]], {path: text}, words)
     runs: list[dict] = []
     while len(runs) < _MOST_RUNS and sum(run["secs"] for run in runs) < _LEAST_SECS:
         runs.append(_run(flags, path, records))

@@ -366,8 +366,10 @@ def with_init_folder(config: Config, given: Collection[str]) -> Config:
       ConfigError: where what is given is another vocabulary, or another casing, than that of the folder.
     """
     path = config.init_checkpoint
-    if not path or not is_checkpoint(path) or config.generated_data or config.use_synthetic_data:
+    if not path or config.generated_data or config.use_synthetic_data:
         return config
+    if config.model is not None and files.is_remote(path) or not is_checkpoint(path):
+        return config  # nothing is fetched for a plan of what somebody has said
     folder = model_folder.folder_of(path)
     values: dict[str, Any] = {}
     if config.model is None:

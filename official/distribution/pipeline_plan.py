@@ -300,15 +300,16 @@ _PLACES = {
     "mlm": ("masked_lm",),
     "nsp": ("pooler", "next_sentence"),
     "heads": ("pooler", "masked_lm", "next_sentence"),
-    "loc": ("tags", "span"),
+    "loc": ("span",),
     "qa_head": ("span",),
+    "tags": ("tags",),
     "glu": ("pooler", "classifier"),
     "glu_reg": ("pooler", "classifier"),
     "glue_head": ("pooler", "classifier"),
 }
-_ONCE = ("emb", "pos", "mlm", "nsp", "heads", "loc", "qa_head")
+_ONCE = ("emb", "pos", "mlm", "nsp", "heads", "loc", "qa_head", "tags")
 # Our stage of a model -> the name of theirs that people should write, which is the first.
-_THEIRS = {places[-1]: name for name, places in reversed(_PLACES.items()) if places} | {"tags": "loc"}
+_THEIRS = {places[-1]: name for name, places in reversed(_PLACES.items()) if places}
 
 
 def layers_of(model_stages: Iterable[str]) -> list[str]:

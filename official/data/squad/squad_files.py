@@ -194,7 +194,7 @@ def _is_flat(path: str, source: str) -> bool:
         return True
     try:
         values = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(values, dict) and "context" in values
 
