@@ -374,6 +374,9 @@ def head_of(weights: Weights, head: str, bert: BertConfig) -> Callable[..., dict
     if head == "answer":
         output, names = weights.linear("cls/squad/"), ("start_logits", "end_logits")
         return lambda x_TD, firsts_N, masked_M: dict(zip(names, tf.unstack(output(x_TD), num=2, axis=1)))
+    if head == "tag":
+        labels = weights.linear("")
+        return lambda x_TD, firsts_N, masked_M: {"logits": labels(x_TD)}
     if head == "classify":
         pooler, output = weights.affine("bert/pooler/dense"), weights.linear("")
 

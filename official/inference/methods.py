@@ -21,7 +21,7 @@ from official.data.tables.labels import CHOICE, NUMBER, ONE, Labels
 from official.data.tables.texts import wrong_text
 from official.data.word_pieces.wordpiece import Tokenizer
 from official.inference.backends import Settings, begin, build
-from official.inference.rows import Network, Outputs, Rows, join, run
+from official.inference.rows import Outputs, Rows, join, run
 from official.inference.signatures import TOP_WORDS
 from official.inference.source import Source, Truncation, find
 from official.io import files, model_folder
@@ -45,7 +45,6 @@ class Method:
     """
 
     name: str
-    head = ""  # of another method, whose network serves this one, too
 
     def __init__(self, source: Source, settings: Settings, calibration_file: str | None = None):
         """Builds the network. Raises ConfigError where the model has no head for the method."""
@@ -60,14 +59,10 @@ class Method:
             batches = [rows.pick(part) for part in np.split(np.arange(len(rows.lengths_N)), starts)]
             settings = dataclasses.replace(settings, calibration=batches)
         self.settings = settings
-        self.network = self._finished(build(source, self.head or self.name, settings))
+        self.network = build(source, self.name, settings)
 
     def _set_up(self, source: Source) -> None:
         """Reads what the method needs of the model."""
-
-    def _finished(self, network: Network) -> Network:
-        """Returns the network of the method, from that of `head`."""
-        return network
 
     def _calibration_rows(self, file: str | None) -> Rows:
         """Returns the sequences that ranges of activations are taken from."""
@@ -350,19 +345,18 @@ class Classifier(Method):
 
 
 class Tagger(Method):
-    """Tags words as the predictions of --task=tag do: the vectors of the encoder, times the classifier.
+    """Tags words as the predictions of --task=tag do.
 
     Attributes:
       tags: names of the outputs.
       scheme: that they follow, one of `tags.SCHEMES`.
     """
 
-    name, head = "tag", "embed"
+    name = "tag"
 
     def _set_up(self, source: Source) -> None:
         self.tags = source.labels or tuple(f"LABEL_{number}" for number in range(source.classes))
         self.scheme = tags_lib.scheme_of(self.tags)
-        self._weights_CD, self._bias_C = (source.values(name) for name in ("output_weights", "output_bias"))
         self._length = source.length()
 
     def __call__(self, texts: Sequence[str]) -> list[list[dict]]:
@@ -371,12 +365,6 @@ class Tagger(Method):
         called, chances = self.tag(sentences)
         parts = zip(sentences, called, chances)
         return [tags_lib.entities(*each, self.scheme) for each in parts]
-
-    def _finished(self, network: Network) -> Network:
-        def tag(rows: Rows) -> Outputs:
-            return {"logits": network(rows)["sequence"] @ self._weights_CD.T + self._bias_C}
-
-        return tag
 
     def tag(self, sentences: Sequence[tags_lib.Sentence]) -> tuple[list[list[str]], list[list[float]]]:
         """Returns the tags of the words of each sentence, and their probabilities."""

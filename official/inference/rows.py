@@ -74,7 +74,8 @@ def join(sequences: Sequence[np.ndarray], segments: Sequence[np.ndarray] | None 
 
 
 # A model that is ready to run, of one batch. Its outputs are float32, by head: answer: `start_logits` and
-# `end_logits` [T]; classify: `logits` [N, C]; embed: `sequence` [T, D]; fill_mask: `logits` [M, V].
+# `end_logits` [T]; classify: `logits` [N, C]; tag: `logits` [T, C]; embed: `sequence` [T, D]; fill_mask:
+# `logits` [M, V].
 Network = Callable[[Rows], Outputs]
 
 

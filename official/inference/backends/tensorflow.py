@@ -168,5 +168,5 @@ def _outputs(carried: Outputs, batch: dict[str, np.ndarray], head: str, rows: Ro
     if head == "fill_mask":
         logits_BPV = carried["masked_lm_logits"]
         return {"logits": logits_BPV[np.arange(logits_BPV.shape[1]) < rows.masked_counts_N[:, None]]}
-    names = ("start_logits", "end_logits") if head == "answer" else ("sequence",)
-    return {name: carried[name][is_token_BL] for name in names}
+    names = {"answer": ("start_logits", "end_logits"), "tag": ("tag_logits",)}.get(head, ("sequence",))
+    return {name.removeprefix("tag_"): carried[name][is_token_BL] for name in names}
