@@ -14,6 +14,7 @@ from absl import logging
 
 from official.config import Config, ConfigError, encoder_options
 from official.config.checks import check_segment_types
+from official.config.setting import PIPELINED
 from official.data.glue import files as glue_files
 from official.data.glue import tasks as glue_tasks
 from official.data.rows import text_rows
@@ -272,8 +273,9 @@ class ClassifyTask(Classification):
                 f"--text_columns={config.text_columns} names {counted(self.texts, 'column')}. Allowed with"
                 f" --label_kind={kind}: {allowed}."
             )
-        pipeline = config.distribution_strategy == "pipeline"
-        others = {"pack": config.pack, "unpad": config.unpad, "distribution_strategy=pipeline": pipeline}
+        strategy = config.distribution_strategy
+        others = {"pack": config.pack, "unpad": config.unpad}
+        others[f"distribution_strategy={strategy}"] = strategy in PIPELINED
         if kind == CHOICE and any(others.values()):
             name = next(name for name, is_asked in others.items() if is_asked)
             raise ConfigError(f"--{name} is not for --label_kind=choice. Drop it.")

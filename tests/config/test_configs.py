@@ -203,7 +203,7 @@ WRONG = """
 --distribution_strategy=tpu --dtype=fp16 => Use --dtype=bf16
 --distribution_strategy=tpu --tpu=a --use_synthetic_data=false --input_files=gs://b/x,data/y => =data/y is a
 --do_eval --stop_threshold=88.5 => is above the maximum of 1. Shares are fractions: 0.885 for 88.5 percent.
---do_predict => do_predict=True needs --task=squad or --task=glue, received --task=pretrain
+--do_predict => do_predict=True needs --task=squad or --task=glue or --task=classify or
 --all_reduce_alg=ring => nccl or hierarchical_copy
 --eval_rule=mlperf_0.7 --stop_threshold=0.5 => means stop_threshold=0.712; received 0.5. Give
 --eval_rule=mlperf_0.7 --do_eval --eval_files=x --steps_between_eval=50 --num_eval_samples=9 => 50, x, 9. Give
@@ -337,7 +337,8 @@ def test_a_wrong_tf_config_is_one_line():
 # Whatever else there is, or comes, in these sections does.
 NOT_OF_EVALUATIONS = set(
     "bert_config_file cache_dir data_streams dtype length_buckets num_runs predict_epochs span_places"
-    " train_file".split()
+    " train_file class_weights early_stopping_metric early_stopping_patience freeze_layers label_smoothing"
+    " layer_decay".split()
 )
 
 

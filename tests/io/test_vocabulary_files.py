@@ -164,7 +164,8 @@ def test_what_is_kept_says_what_it_was_made_of(tmp_path):
 
 def test_labels_come_back(tmp_path):
     (tmp_path / "labels.json").write_text(model_folder.labels_json(("no", "yes")))
-    expected = {"labels": ("no", "yes"), "problem_type": "single_label_classification"}
+    expected = {"labels": ("no", "yes"), "problem_type": "single_label_classification", "kind": "one"}
+    expected |= {"thresholds": (), "scale": (0.0, 1.0)}
     assert model_folder.read_labels(str(tmp_path)) == expected
     keys = model_folder.labels_to_hugging_face(("no", "yes"), None, 2)
     assert keys == {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}

@@ -310,7 +310,8 @@ def _classes_of_features(features: dict) -> dict[str, list[str]]:
 def _classes_of_parquet(file: BinaryIO, path: str) -> dict[str, list[str]]:
     with parquet_files._reading(file, path) as parquet:
         said = (parquet.schema_arrow.metadata or {}).get(b"huggingface")
-    return _classes_of_features(json.loads(said).get("info", {}).get("features", {})) if said else {}
+    features = parse_json(said, path, dict, any_number=True).get("info", {}).get("features") if said else None
+    return _classes_of_features(features or {})
 
 
 def _arrow_rows(part: _Part, names: list[str]) -> Iterator[Sequence]:
