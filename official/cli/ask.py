@@ -218,11 +218,8 @@ def run_classify() -> int:
     expected = model.texts_of_a_row
 
     def answer(line: str) -> str:
-        texts = line.split("\t")
-        if len(texts) not in ((expected,) if expected else (1, 2)):
-            received = f"{len(texts)} text{'s' * (len(texts) > 1)} between tabs"
-            raise ConfigError(f"{received}, expected {expected or '1 or 2'}.")
-        return shown_label(model.classify(*texts), model.kind_of_labels, flags.all_probabilities)
+        found = model.classify([line.split("\t")])[0]
+        return shown_label(found, model.kind_of_labels, flags.all_probabilities)
 
     prompt = "sentence<TAB>sentence> " if expected == 2 else "sentence> "
     return answer_each(prompt, answer, lambda line, error: "")

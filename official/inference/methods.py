@@ -258,8 +258,8 @@ def classes_of(source: Source) -> Classes:
 
 
 def text_rows(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str]]:
-    """Returns a row of one or two texts for each of several sentences, or pairs of them. Raises ConfigError
-    for what is neither."""
+    """Returns a row of texts for each of several sentences, pairs of them, or rows. Raises ConfigError for
+    what is none of these."""
     if isinstance(a, str) or isinstance(b, str):
         raise ConfigError("one text and several to classify: give two texts, or two lists of one length.")
     if b is not None and len(a) != len(b):
@@ -267,8 +267,8 @@ def text_rows(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str
     given: Any = a if b is None else zip(a, b)
     rows = [list(row) if isinstance(row, (list, tuple)) else [row] for row in given]
     for number, row in enumerate(rows):
-        if len(row) not in (1, 2) or not all(isinstance(text, str) for text in row):
-            raise ConfigError(f"row {number} to classify is {str(row)[:100]}, expected a text or two.")
+        if not row or not all(isinstance(text, str) for text in row):
+            raise ConfigError(f"row {number} to classify is {str(row)[:100]}, expected texts.")
     return rows
 
 
@@ -297,13 +297,18 @@ class Classifier(Method):
         """Returns float32 [N, C] of rows of texts; of a choice a text and those to choose from, C of them."""
         counts = {len(texts) for texts in rows}
         for count in counts:
-            if self.texts not in (None, count):
-                told = f"expected {self.texts} as in training."
-                raise ConfigError(f"{counted(count, 'text')} to classify, {told}")
+            least, most = (3, count) if self.kind == CHOICE else (1, 2)
+            if self.texts not in (None, count) or not least <= count <= most:
+                allowed = "a text and two or more to choose from" if self.kind == CHOICE else "a text or two"
+                told = f"{self.texts} as in training" if self.texts else allowed
+                raise ConfigError(f"{counted(count, 'text')} to classify, expected {told}.")
             if count > 1:
                 self._source.check_pairs()
-        if self.kind == CHOICE:
+        if self.kind == CHOICE and rows:
             pairs = [[texts[0], choice] for texts in rows for choice in texts[1:]]
+            if len(counts) > 1:
+                told = " and ".join(map(str, sorted(counts)))
+                raise ConfigError(f"rows of {told} texts to choose from, expected as many in each.")
             return self._outputs(self.rows_of(pairs))["logits"].reshape(len(rows), -1)
         found = np.zeros((len(rows), self._source.classes), np.float32)
         for count in counts:

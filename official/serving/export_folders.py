@@ -175,9 +175,11 @@ def write_saved_model(source: Source, folder: str, request: Request) -> list[str
     Raises:
       ConfigError: where a weight is missing or cannot be read, or tensorflow-text cannot take the vocabulary.
     """
-    if main_method(source.abilities()) == "tag":
+    refused = {"tag": "tags words", "choice": "chooses from several texts"}
+    kinds = {model_folder.PROBLEM_TYPE_OF[kind]: does for kind, does in refused.items()}
+    if does := kinds.get(source.problem_type or ""):
         raise ConfigError(
-            f"{source.name} tags words, which no SavedModel does yet. --format=onnx writes a file that takes"
+            f"{source.name} {does}, which no SavedModel does yet. --format=onnx writes a file that takes"
             " token ids; bert serve --export_dir takes the run itself."
         )
     with tempfile.TemporaryDirectory() as words:

@@ -20,7 +20,7 @@ from official.inference import source
 from official.inference.rows import join
 from official.io import model_folder
 from official.io.errors import ConfigError
-from official.serving import export
+from official.serving import export, export_folders
 from tests.checkpoint.tensors import random_tensors, shapes_of
 
 WORDS = (*model_folder.SPECIAL_TOKENS, *"the a dog cat is good bad runs .".split())
@@ -155,6 +155,22 @@ def test_other_heads_are_refused_for_every_use(tmp_path):
             inference.load(path)
         with pytest.raises(ConfigError, match=f"architectures={name} is not supported"):
             convert(path, "google", str(tmp_path / "out"), Options(num_attention_heads=12))
+
+
+def test_a_model_that_chooses_takes_rows_of_choices(tmp_path):
+    path = write(tmp_path / "swag", weights(1), architectures=["BertForMultipleChoice"])
+    model = inference.load(path)
+    found = model.predict([["the cat", "sleeps", "reads", "eats"], ["a", "b", "b", "b"]])
+    assert {label.label for label in found} <= {"1", "2", "3"} and list(found[1].scores) == ["1", "2", "3"]
+    assert found[1].score == pytest.approx(1 / 3)
+    for rows, message in (
+        ("the cat", "1 text to classify, expected a text and two or more to choose from"),
+        ([["a", "b", "c"], ["a", "b", "c", "d"]], "rows of 3 and 4 texts"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            model.classify(rows)
+    with pytest.raises(ConfigError, match="chooses from several texts, which no SavedModel does"):
+        export_folders.write_saved_model(model.source, str(tmp_path / "out"), None)
 
 
 def test_a_round_trip_keeps_the_architecture(tmp_path):
