@@ -138,11 +138,9 @@ class Classification(FineTuning):
             columns = [("predicted", values), ("score", truths)]
             items = [
                 examples_lib.row(
-                    self._texts_of([number])[0],
-                    [[name, f"{values[number]:.2f}"] for name, values in columns],
-                    self._place_of(number),
+                    row, [[name, f"{values[number]:.2f}"] for name, values in columns], self._place_of(number)
                 )
-                for number in order
+                for number, row in zip(order, self._texts_of(order))
             ]
             note = "The rows of the evaluation set whose scores are missed by most."
             return examples_lib.group("Largest errors", note, items)

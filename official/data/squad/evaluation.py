@@ -98,7 +98,7 @@ def _score(gold: AcceptedAnswers, predictions: Mapping[str, str], word_f1) -> Sc
 # splits there, a regular expression splits here.
 
 
-WORDS, CHARACTERS = SCORE_BY = ("words", "characters")
+WORDS, CHARACTERS = ("words", "characters")
 _SKIPPED = set("-:_*^/\\~`+=\u00b7\u2019\u201c\u201d\u3001\u3002\u300a\u300b\u300c\u300d\u300e\u300f")
 _SKIPPED |= set("\uff01\uff08\uff09\uff0c\uff0d\uff1a\uff1b\uff1f\uff5e")
 _CJK_TOKENS = re.compile(r"[\u4e00-\u9fa5]|\d+(?:[.,]\d+)*|[^\W\u4e00-\u9fa5]+|[^\w\s]")

@@ -63,10 +63,7 @@ def test_scores_of_one_equal_scikit_learn(classes):
     labels = Labels(ONE, tuple(map(str, range(classes))))
     found, chances, called = labels_lib.scores(labels, logits, truths), *parts(labels, logits)
     expected = {
-        f"{kind}_f1": metrics.f1_score(truths, called, average=kind)
-        for kind in ("macro", "micro", "weighted")
-    }
-    expected |= {
+        **f1_scores(truths, called),
         "accuracy": metrics.accuracy_score(truths, called),
         "log_loss": metrics.log_loss(truths, chances),
         "roc_auc": metrics.roc_auc_score(
@@ -80,16 +77,18 @@ def parts(labels, logits):
     return labels_lib.probabilities(labels, logits), labels_lib.predicted(labels, logits)
 
 
+def f1_scores(truths, called):
+    kinds = ("macro", "micro", "weighted")
+    return {f"{kind}_f1": metrics.f1_score(truths, called, average=kind) for kind in kinds}
+
+
 def test_scores_of_several_equal_scikit_learn():
     generator = np.random.default_rng(3)
     logits, truths = generator.normal(size=(300, 4)), (generator.random((300, 4)) < 0.3).astype(np.float32)
     labels = Labels(SEVERAL, tuple("abcd"), (0.4, 0.5, 0.6, 0.7))
     found, chances, called = labels_lib.scores(labels, logits, truths), *parts(labels, logits)
     expected = {
-        f"{kind}_f1": metrics.f1_score(truths, called, average=kind)
-        for kind in ("macro", "micro", "weighted")
-    }
-    expected |= {
+        **f1_scores(truths, called),
         "accuracy": metrics.accuracy_score(truths, called),
         "roc_auc": metrics.roc_auc_score(truths, chances),
         "log_loss": np.mean([metrics.log_loss(truths[:, c], chances[:, c]) for c in range(4)]),
