@@ -338,7 +338,7 @@ def training_file(config: Config, work_dir: str) -> tuple[str, int]:
         for *texts, label in zip(*rows.texts, labels)
     ]
     replace_file(path, "".join(lines))
-    return path, task.num_outputs
+    return path, len(task.classes) or 1
 
 
 def _score(run: Run, checkpoint: str) -> tuple[str, float]:

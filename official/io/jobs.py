@@ -324,6 +324,6 @@ def digest(values) -> str:
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def write_json(path: str, values: dict, durable: bool = True, sync_folder: bool = True) -> None:
-    """Writes JSON; `durable` and `sync_folder` as of `writing.publish`."""
-    writing.replace_file(path, json.dumps(values, indent=2) + "\n", durable, sync_folder)
+def write_json(path: str, values: dict, durable: bool = True) -> None:
+    """Writes JSON; `durable` as of `writing.publish`."""
+    writing.replace_file(path, json.dumps(values, indent=2) + "\n", durable)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections import Counter
@@ -46,12 +45,6 @@ def read_json(path: str, flag: str = "", kind: Kind = dict, once: bool = False, 
     """
     source = f"--{flag}={path}" if flag else path
     return parse_json(read_bytes(path, source), source, kind, once, any_number)
-
-
-def read_json_digest(path: str, source: str, kind: Kind = dict) -> tuple[Any, str]:
-    """As `read_json`, and the sha256 of the file's bytes. `source` begins the messages."""
-    content = read_bytes(path, source)
-    return parse_json(content, source, kind), hashlib.sha256(content).hexdigest()
 
 
 def read_json_or_empty(path: str) -> dict:

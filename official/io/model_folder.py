@@ -36,13 +36,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 _BESIDE = "are not supported (tokens beside the vocabulary, which are not cut into pieces)"
 _VOCAB_FILE = "Give --vocab_file=vocab.txt."
-# The tokenizers of transformers that split text as BERT's does. Those of newer ones that take everything from
-# tokenizer.json follow.
-_BERT_TOKENIZERS = tuple(
-    f"{name}Tokenizer{fast}"
-    for name in "Bert DistilBert Electra MobileBert SqueezeBert ConvBert Lxmert RetriBert".split()
-    for fast in ("", "Fast", "Legacy")
-)
+# The tokenizers of newer versions of transformers that take everything from tokenizer.json.
 _GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
@@ -203,17 +197,11 @@ def tokenizer_settings(
     folder = folder_of(location)
     config = _read_where_there(folder, TOKENIZER_CONFIG)
     _read_where_there(folder, SPECIAL_TOKENS_MAP)
-    path, model = (os.path.join(folder, name) for name in (TOKENIZER_CONFIG, CONFIG))
-    kind = config.get("tokenizer_class")
-    has_model = files.is_file(model)
+    path, model, added = (os.path.join(folder, name) for name in (TOKENIZER_CONFIG, CONFIG, ADDED_TOKENS))
+    kind, has_model = config.get("tokenizer_class"), files.is_file(model)
     if kind is None and has_model:
-        kind, path = read_json(model, any_number=True).get("tokenizer_class"), model
-    if kind not in (None, *_BERT_TOKENIZERS, *_GENERIC_TOKENIZERS):
-        raise ConfigError(
-            f"{path}: tokenizer_class={str(kind)[:60]} is not supported, only BertTokenizer and what splits"
-            " text as it does (words are found by other rules than BERT's)."
-        )
-    path, added = (os.path.join(folder, name) for name in (TOKENIZER_CONFIG, ADDED_TOKENS))
+        kind = read_json(model, any_number=True).get("tokenizer_class")
+        check_values({"tokenizer_class": kind}, TOKENIZER_CONFIG, model)
     strange = _other_tokens(list(read_json(added, any_number=True))) if files.is_file(added) else []
     if strange:
         raise ConfigError(f"{added}: {shortened(strange)} {_BESIDE}.")
@@ -248,17 +236,9 @@ def tokenizer_words(tokenizer: dict, source: str) -> tuple[str, ...]:
     where they are not a vocabulary of BERT's."""
     found = tokenizer.get("model")
     model: dict[str, Any] = found if isinstance(found, dict) else {"type": None}
-    kind, longest = model.get("type", "WordPiece"), model.get("max_input_chars_per_word", 100)
-    wrong = None
-    if kind != "WordPiece" or not isinstance(model.get("vocab"), dict):
-        wrong = f"a tokenizer of type {str(kind)[:40]} is not read, only WordPiece"
-    elif model.get("continuing_subword_prefix", "##") != "##" or model.get("unk_token", "[UNK]") != "[UNK]":
-        wrong = "continuing_subword_prefix and unk_token must be '##' and '[UNK]'"
-    # 100 is what Hugging Face's tokenizers take for words that nobody writes, 200 what Google's code does.
-    elif longest not in (100, 200):
-        wrong = f"max_input_chars_per_word={str(longest)[:40]} is not supported, only 100 and 200"
-    if wrong:
-        raise ConfigError(f"{source}: {wrong}, as BERT's. {_VOCAB_FILE}")
+    check_values(model, f"{TOKENIZER}/model", source)
+    if not isinstance(model.get("vocab"), dict):
+        raise ConfigError(f"{source}: its vocabulary has no words with their ids. {_VOCAB_FILE}")
     added = tokenizer.get("added_tokens") or []
     try:
         ids = {**{token["content"]: token["id"] for token in added}, **model["vocab"]}

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
@@ -118,7 +119,8 @@ def raising() -> Iterator[None]:
     Where other people's code drops it, as Python does in a destructor, it is raised at the end of the block.
     Where that is not reached `GRACE_SECS` after the signal, the process ends.
     """
-    with _entered(_Section(raises=True, secs=GRACE_SECS, note=_state.section.note)) as section:
+    section = _Section(raises=True, secs=GRACE_SECS, note=_state.section.note)
+    with _having(section=section):
         check()
         try:
             yield
@@ -140,13 +142,13 @@ def check() -> None:
 
 def noting(note: Callable[[int], None]) -> contextlib.AbstractContextManager:
     """In its block a signal is only noted: `note` is called with its number, in another thread."""
-    return _entered(_Section(note=note))
+    return _having(section=_Section(note=note))
 
 
 def expendable() -> contextlib.AbstractContextManager:
     """Within `noting`: a block that loses nothing if the process ends in it, which it does `GRACE_SECS` after
     a signal."""
-    return _entered(_Section(secs=GRACE_SECS, note=_state.section.note))
+    return _having(section=_Section(secs=GRACE_SECS, note=_state.section.note))
 
 
 @contextlib.contextmanager
@@ -160,24 +162,21 @@ def waited_for(wait: Callable[[], object]) -> Iterator[None]:
         _state.going_on.remove(wait)
 
 
-@contextlib.contextmanager
-def telling_on(descriptor: int) -> Iterator[None]:
+def telling_on(descriptor: int) -> contextlib.AbstractContextManager:
     """In its block the line that a signal ends with goes to a descriptor: that of the real stderr, where
     something else is in its place."""
-    previous, _state.stderr = _state.stderr, descriptor
+    return _having(stderr=descriptor)
+
+
+@contextlib.contextmanager
+def _having(**values: Any) -> Iterator[None]:
+    """Gives the state of this process other values in its block."""
+    previous = {name: getattr(_state, name) for name in values}
+    vars(_state).update(values)
     try:
         yield
     finally:
-        _state.stderr = previous
-
-
-@contextlib.contextmanager
-def _entered(section: _Section) -> Iterator[_Section]:
-    previous, _state.section = _state.section, section
-    try:
-        yield section
-    finally:
-        _state.section = previous
+        vars(_state).update(previous)
 
 
 def _in_main_thread(number: int, frame: FrameType | None) -> None:

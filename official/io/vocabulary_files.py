@@ -78,7 +78,13 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
         missing = of_folder if files.is_folder(path) else "No such file or directory"
         raise ConfigError(f"{source}: {missing}.")
     content = files.read_bytes(found, source)
-    if not found.endswith(".json"):
+    if found.endswith(".json"):
+        tokenizer = parse_json(content, source, any_number=True)
+        words = model_folder.tokenizer_words(tokenizer, source)
+        model_folder.check_keys(tokenizer, TOKENIZER, found)
+        content = "".join(f"{word}\n" for word in words).encode()
+        settings = model_folder.tokenizer_settings(found, source, tokenizer)
+    else:
         if content.startswith(codecs.BOM_UTF8):  # what is kept of it is for other readers, too
             content = content[len(codecs.BOM_UTF8) :]
         words = words_of(content, source)
@@ -87,12 +93,6 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
         if tokenizer is not None:
             _check_same(words, found, model_folder.tokenizer_words(tokenizer, beside), beside)
         settings = model_folder.tokenizer_settings(found, tokenizer=tokenizer)
-        return VocabularyFile(found, words, content, *settings)
-    tokenizer = parse_json(content, source, any_number=True)
-    words = model_folder.tokenizer_words(tokenizer, source)
-    model_folder.check_keys(tokenizer, TOKENIZER, found)
-    content = "".join(f"{word}\n" for word in words).encode()
-    settings = model_folder.tokenizer_settings(found, source, tokenizer)
     return VocabularyFile(found, words, content, *settings)
 
 

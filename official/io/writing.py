@@ -156,13 +156,13 @@ def _temporary(parent: str) -> str:
 
 
 @contextlib.contextmanager
-def replacing(path: str, durable: bool = True, sync_folder: bool = True) -> Iterator[str]:
+def replacing(path: str, durable: bool = True) -> Iterator[str]:
     """Yields the name of a new file of this machine, which the block writes and closes, and which becomes
     `path` after it.
 
     It is beside `path`, and renamed once its bytes are on the disk; for a `path` in a store it is a temporary
     file, and copied there. Where the block fails, or a signal interrupts it, it is removed and `path` stays
-    what it was. `durable` and `sync_folder`: as of `publish`. Raises OSError.
+    what it was. `durable`: as of `publish`. Raises OSError.
     """
     if is_remote(path):
         with new_folder() as folder:
@@ -173,25 +173,24 @@ def replacing(path: str, durable: bool = True, sync_folder: bool = True) -> Iter
     temporary = files.temporary(path)
     try:
         yield temporary
-        publish(temporary, path, durable, sync_folder)
+        publish(temporary, path, durable)
     except BaseException:
         with contextlib.suppress(OSError):  # it may not have been made
             os.remove(temporary)
         raise
 
 
-def publish(complete: str, path: str, durable: bool = True, sync_folder: bool = True) -> None:
+def publish(complete: str, path: str, durable: bool = True) -> None:
     """Renames a complete file to its final name, in the same folder, once its bytes are on the disk.
 
     A file that is not `durable` is not waited for: it outlives its process, but may be damaged where the
-    machine loses its power. Without `sync_folder` nor is its name: that is for files of which a later one in
-    the same folder tells that they are complete, and whose absence is noticed. Raises OSError.
+    machine loses its power. Raises OSError.
     """
     store = store_of(path)
     if durable:
         store.sync(complete)
     store.rename(complete, path)
-    if durable and sync_folder:
+    if durable:
         store.sync(os.path.dirname(path) or ".")
 
 
@@ -209,14 +208,14 @@ def sync(path: str) -> None:
     store_of(path).sync(path)
 
 
-def replace_file(path: str, content: bytes | str, durable: bool = True, sync_folder: bool = True) -> None:
+def replace_file(path: str, content: bytes | str, durable: bool = True) -> None:
     """Writes a whole file, of this machine or of a store. Readers, and who comes after a crash, find the old
-    or the new one. `durable` and `sync_folder`: as of `publish`. Raises OSError."""
+    or the new one. `durable`: as of `publish`. Raises OSError."""
     data = content.encode() if isinstance(content, str) else content
     if is_remote(path):
         store_of(path).write(path, data)
         return
-    with replacing(path, durable, sync_folder) as temporary:
+    with replacing(path, durable) as temporary:
         store_of(path).write(temporary, data)
 
 

@@ -407,8 +407,9 @@ class ClassifyTask(Classification):
         logging.info("Texts: %s tokens", ", ".join(fitting))
 
     def _length_shares(self, rows: texts_lib.TextRows) -> list[tuple[int, float]]:
-        positions = self._config.model.max_position_embeddings
-        return list(texts_lib.length_shares(rows.whole_lengths, [n for n in _LENGTHS if n <= positions]))
+        """Returns (tokens, share of the texts that fit into them)."""
+        lengths = [length for length in _LENGTHS if length <= self._config.model.max_position_embeddings]
+        return [(length, float((rows.whole_lengths <= length).mean())) for length in lengths]
 
     def _token_rows(self, split: str, rows: texts_lib.TextRows) -> TokenRows:
         labels = self._no_labels(len(rows)) if rows.labels is None else rows.labels

@@ -14,3 +14,15 @@ def with_and_without_library(request):
         if request.param == "not compiled":
             patch.setattr(compiled, "library", lambda: None)
         yield
+
+
+@pytest.fixture
+def run_program(monkeypatch, capsys):
+    """Returns a function that runs a program with arguments, and returns what it prints and its errors."""
+
+    def run(program, *arguments):
+        monkeypatch.setattr("sys.argv", ["script.py", *map(str, arguments)])
+        program()
+        return capsys.readouterr()
+
+    return run

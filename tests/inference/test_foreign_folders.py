@@ -339,7 +339,7 @@ def test_the_pooling_of_older_and_newer_folders_is_found(tmp_path):
 
 
 def test_a_tokenizer_of_other_rules_is_refused_where_text_is_read(tmp_path):
-    named, told = "BertJapaneseTokenizer", "tokenizer_class=BertJapaneseTokenizer is not supported"
+    named, told = "BertJapaneseTokenizer", "tokenizer_class='BertJapaneseTokenizer' is not supported"
     path = write(tmp_path / "n", tokenizer_class=named)
     with pytest.raises(ConfigError, match=f"config.json: {told}"):
         inference.load(path)

@@ -12,13 +12,13 @@ import pytest
 
 from official.io import engines
 from official.io.errors import ConfigError
-from tests import worker_tasks
+from tests import programs, worker_tasks
 from tests.conftest import ROOT
 
 JOB = """
 import sys
 from official.io import engines
-from tests import worker_tasks
+from tests import programs, worker_tasks
 jobs = [(worker_tasks.write_late, sys.argv[1], number) for number in range(4)]
 engines.Local(2).run(engines.Round(jobs, 4, 1, "Writing", "files", "official.io.engines"))
 """
@@ -51,8 +51,8 @@ def wait_for(condition, secs: float = 20) -> bool:
 def test_a_long_path_of_temporary_files_leaves_room_for_sockets(tmp_path):
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
-    command = [sys.executable, "-c", JOB.replace("write_late", "write"), str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, "TMPDIR": str(folder)}, check=True)
+    done = programs.run("-c", JOB.replace("write_late", "write"), tmp_path, TMPDIR=str(folder))
+    assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob("done-*"))) == 4 and list(folder.iterdir()) == []
 
 
@@ -75,20 +75,15 @@ def test_all_tasks_are_done_by_two_processes_and_a_killed_one_is_one_line(tmp_pa
         run(2, [(worker_tasks.kill_itself, str(tmp_path), number) for number in range(2)])
 
 
-def test_processes_load_ahead_where_there_will_be_some(monkeypatch):
-    loaded = []
+def test_other_processes_work_for_large_jobs_and_where_they_are_asked_for(monkeypatch):
     monkeypatch.setattr(engines, "cores", lambda: 4)
-    monkeypatch.setattr(engines, "_forking", loaded.append)
-    monkeypatch.setattr(engines.forkserver, "ensure_running", lambda: None)
-    for given, total_bytes, is_loaded in (
-        ({}, None, True),  # nobody knows yet how much there is to do
-        ({}, 1000, False),
-        ({}, 1 << 30, True),
-        ({"num_workers": 2}, 1000, True),
-        ({"num_workers": 1}, None, False),
-        ({"engine": "ray"}, None, False),
+    for num_workers, engine, total_bytes, expected in (
+        (None, "local", None, True),  # nobody knows yet how much there is to do
+        (None, "local", 1000, False),
+        (None, "local", 1 << 30, True),
+        (2, "local", 1000, True),
+        (1, "local", None, False),
+        (None, "ray", 1000, True),
     ):
-        choice = {"num_workers": None, "engine": "local", "ray_address": None} | given
-        engines.load_ahead(argparse.Namespace(**choice), "a.module", total_bytes)
-        assert loaded == ["a.module"] * is_loaded, (given, total_bytes)
-        loaded.clear()
+        choice = argparse.Namespace(num_workers=num_workers, engine=engine, ray_address=None)
+        assert engines.has_others(choice, total_bytes) == expected, (choice, total_bytes)

@@ -31,15 +31,11 @@ def test_an_error_is_one_short_line_with_its_end(capsys):
     assert shown.endswith("Change --model_dir.\n")
 
 
-def test_one_is_no_plural():
+def test_numbers_and_many_names():
     found = [errors.counted(number, "process") for number in (0, 1, 1200)]
     assert found == ["0 processes", "1 process", "1,200 processes"] and errors.counted(2, "node") == "2 nodes"
-
-
-def test_many_names():
     names = [f"bert/encoder/layer_{number}/output/dense/kernel" for number in range(24)]
-    assert errors.shortened(names[:1]) == names[0]
-    assert errors.shortened(["a", "b"]) == "a, b"
+    assert errors.shortened(names[:1]) == names[0] and errors.shortened(["a", "b"]) == "a, b"
     text = errors.describe_names({"missing": names, "unexpected": ["x"], "No layer": []})
     assert text == f"missing: {names[0]} and 23 more. unexpected: x. No layer"
     assert ConfigError(text, {"missing": names}).is_shortened

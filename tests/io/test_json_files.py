@@ -30,14 +30,14 @@ def test_what_is_no_object_is_one_line(tmp_path):
             json_files.read_json(str(path), "config")
         assert str(error.value).startswith(f"--config={path}") and len(str(error.value)) < 300
         assert json_files.read_json_or_empty(str(path)) == {}
+    with pytest.raises(ConfigError, match="No such file"):
+        json_files.read_json(str(tmp_path / "y.json"))
 
 
 def test_what_is_json(tmp_path):
     values = {"a": [1, -2.5, "é", None, True], "b": {"c": 9223372036854775807}}
     (tmp_path / "x.json").write_bytes(b"\xef\xbb\xbf" + json.dumps(values).encode())
     assert json_files.read_json(str(tmp_path / "x.json")) == values
-    with pytest.raises(ConfigError, match="No such file"):
-        json_files.read_json(str(tmp_path / "y.json"))
 
 
 def test_types_of_fields():
@@ -92,17 +92,12 @@ def test_a_result_is_checked(tmp_path):
 
 def test_damaged_lines_of_metrics_are_counted(tmp_path):
     good = '{"split": "eval", "step": 4, "samples": 16, "loss": 1.5, "mlm_accuracy": 0.5}\n'
-    bad = [
-        '{"split": "train", "step": 1, "loss": "low"}\n',
-        '{"split": "train", "step": -1}\n',
-        "[" * 200_000 + "\n",
-        '{"split": "eval", "step": 1, "loss": NaN}\n',
-    ]
-    (tmp_path / "metrics.jsonl").write_text(good + "".join(bad) + good + '{"split": "tr')
+    wrong = ['"step": 1, "loss": "low"}', '"step": -1}', '"step": 1, "loss": NaN}']
+    bad = "".join(f'{{"split": "train", {rest}\n' for rest in wrong) + "[" * 200_000 + "\n"
+    (tmp_path / "metrics.jsonl").write_text(good + bad + good + '{"split": "tr')
     records, damaged = metrics.read_metrics_counted(str(tmp_path))
-    assert len(records) == 2 and damaged == 4
     (run,) = comparison.read_runs([str(tmp_path)])
-    assert "4 damaged lines" in run.notes[0]
+    assert (len(records), damaged) == (2, 4) and "4 damaged lines" in run.notes[0]
 
 
 def test_compared_settings_are_checked(tmp_path):

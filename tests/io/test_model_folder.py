@@ -11,14 +11,17 @@ import os
 import pathlib
 
 import pytest
+import yaml
 
 from official.checkpoint.containers import hf_folder
 from official.config import bert_config_from_dict
 from official.io import model_folder, vocabulary_files
 from official.io.errors import ConfigError
 
-FACTS = json.loads((pathlib.Path(__file__).parent / "data" / "foreign_folders.json").read_text())
-REFUSED = json.loads((pathlib.Path(__file__).parent / "data" / "refused_folders.json").read_text())
+DATA = pathlib.Path(__file__).parent / "data"
+FACTS = json.loads((DATA / "foreign_folders.json").read_text())
+REFUSED = json.loads((DATA / "refused_folders.json").read_text())
+LABELS = yaml.safe_load((DATA / "labels.yml").read_text())
 WORDS = (*model_folder.SPECIAL_TOKENS, *(f"word{number}" for number in range(95)))
 
 
@@ -27,9 +30,8 @@ def content_of(entry):
     if entry is None or isinstance(entry, list):
         return entry
     like = FACTS["bases"][entry["like"]] if "like" in entry else {}
-    return {key: value for key, value in like.items() if key not in entry.get("without", ())} | entry.get(
-        "set", {}
-    )
+    kept = {key: value for key, value in like.items() if key not in entry.get("without", ())}
+    return {**kept, **entry.get("set", {})}
 
 
 def make(folder: pathlib.Path, files: dict) -> str:
@@ -92,82 +94,34 @@ def test_each_folder_is_read_or_refused_by_name(tmp_path, caplog):
     assert wrong == [] and refused == set(REFUSED)
 
 
-def test_each_file_is_in_the_table():
+def test_each_file_is_in_the_table_and_no_key_has_two_statuses():
     tables = model_folder.tables()
     patterns = set().union(*tables[""])
-    strange = {
-        name
-        for row in FACTS["folders"]
-        if row["kind"] not in REFUSED
-        for name in row["files"]
-        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-    }
+    names = {name for row in FACTS["folders"] if row["kind"] not in REFUSED for name in row["files"]}
+    strange = {name for name in names if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
     assert strange == set()
     assert all(file in patterns or "/" in file or not file for file in tables)
-
-
-def test_no_key_has_two_statuses():
-    for file, keys in model_folder.tables().items():
-        groups = (keys.applied, keys.irrelevant, set(keys.unsupported))
-        assert sum(map(len, groups)) == len(set().union(*groups)), file
+    for file, keys in tables.items():
+        assert sum(map(len, keys)) == len(set().union(*keys)), file
 
 
 # ------------------------------------------------------------------------------------------------------------
 # Labels
 
 
-def config_json(folder: pathlib.Path, **values) -> str:
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({"model_type": "bert", **values}))
-    return str(folder)
+def labels_of(folder: pathlib.Path, config: dict) -> dict:
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", **config}))
+    return hf_folder.labels_of(str(folder))
 
 
-def test_labels_are_those_that_transformers_takes(tmp_path):
-    three = {"0": "neutral", "1": "entailment", "2": "contradiction"}
-    identity, sigmoid = (
-        {"activation_fn": f"torch.nn.modules.{name}"} for name in ("linear.Identity", "x.Sigmoid")
-    )
-    one = {"id2label": {"0": "LABEL_0"}}
-    cases = [
-        ({}, None, None),
-        ({"id2label": three}, tuple(three.values()), None),
-        ({"label2id": {"b": 1, "a": 0}}, ("a", "b"), None),
-        ({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "label2id": {"b": 1, "a": 0}}, ("a", "b"), None),
-        ({"id2label": {"0": "LABEL_1", "1": "LABEL_0"}}, ("LABEL_1", "LABEL_0"), None),
-        ({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, None, None),
-        ({"problem_type": "multi_label_classification"}, None, "multi_label_classification"),
-        (one, None, "multi_label_classification"),
-        ({**one, "problem_type": "regression"}, None, "regression"),
-        ({**one, "sentence_transformers": identity}, None, "regression"),
-        ({**one, "sentence_transformers": sigmoid}, None, "multi_label_classification"),
-        ({**one, "sentence_transformers": sigmoid, "problem_type": "regression"}, None, "regression"),
-        ({"id2label": three, "sentence_transformers": identity}, tuple(three.values()), None),
-    ]
-    for values, labels, kind in cases:
-        found = hf_folder.labels_of(config_json(tmp_path / "m", **values))
-        assert found == {"labels": labels, "problem_type": kind}, values
-
-
-def test_labels_that_cannot_be_are_one_clear_line(tmp_path):
-    cases = [
-        ({"id2label": {"0": "a", "2": "b"}}, "id2label=.*expected names of classes 0, 1, 2"),
-        ({"id2label": {"0": "a", "1": "a"}}, "id2label=.*has a name twice"),
-        ({"id2label": ["a", "b"]}, "id2label=.*expected names"),
-        ({"label2id": {"a": 0, "b": 0}}, "label2id=.*each number once"),
-        (
-            {"id2label": {"0": "a", "1": "b"}, "label2id": {"b": 0, "a": 1}},
-            "contradict each other: a, b and b, a",
-        ),
-        ({"id2label": {"0": "a", "1": "b"}, "num_labels": 3}, "num_labels=3, and there are 2 labels: a, b"),
-        ({"problem_type": "ranking"}, "problem_type='ranking' is not supported"),
-        (
-            {"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.Tanh"}},
-            "activation_fn=torch.nn.Tanh",
-        ),
-    ]
-    for values, message in cases:
-        with pytest.raises(ConfigError, match=f"config.json: .*{message}"):
-            hf_folder.labels_of(config_json(tmp_path / "m", **values))
+def test_labels_are_those_that_transformers_takes_or_refused_in_one_clear_line(tmp_path):
+    for case in LABELS["read"]:
+        labels = case["labels"] and tuple(case["labels"])
+        expected = {"labels": labels, "problem_type": case["problem_type"]}
+        assert labels_of(tmp_path, case["config"]) == expected, case
+    for case in LABELS["refused"]:
+        with pytest.raises(ConfigError, match=f"config.json: .*{case['message']}"):
+            labels_of(tmp_path, case["config"])
 
 
 def test_labels_are_matched_by_their_words():

@@ -9,31 +9,33 @@ import pytest
 
 from official.io import files, jobs, writing
 from official.io.errors import ConfigError
-from tests.conftest import ROOT
+from tests import programs
 
 pytest.importorskip("s3fs", reason="pip install '.[s3]'")
 pytest.importorskip("moto.server", reason="pip install '.[dev]'")
 
 
+# A server of the S3 protocol, which writes its address in a line, and ends when stdin does.
+SERVER = """
+import os, sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print("http://{}:{}".format(*server.get_host_and_port()), flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+
+
 @pytest.fixture(scope="module", name="bucket")
 def _bucket():
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.io.store_server"],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    settings = {
-        "AWS_ENDPOINT_URL": server.stdout.readline().strip(),
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen([sys.executable, "-c", SERVER], text=True, **pipes)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in settings.items():
-            patch.setenv(name, value)
+        patch.setenv("AWS_ENDPOINT_URL", server.stdout.readline().strip())
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         import s3fs
 
         s3fs.S3FileSystem().mkdir("bucket")
@@ -100,13 +102,10 @@ def test_records_are_made_packed_and_inspected_in_a_store_as_on_disk(bucket, tmp
     remote = f"{bucket}/{engine}"
     writing.replace_file(f"{remote}/text.txt", (tmp_path / "text.txt").read_bytes())
     for folder, flags in ((str(tmp_path), []), (remote, [f"--engine={engine}", "--num_workers=2"])):
-        text = [
-            f"--input_files={folder}/text.txt",
-            f"--vocab_file={tmp_path}/vocab.txt",
-            "--max_seq_length=32",
-        ]
-        run("data", "prepare", text[0], f"--output_dir={folder}/text", "--eval_share=0.2", *flags)
-        run("data", "create", *text, f"--output_dir={folder}/records", *flags)
+        text, shape = f"--input_files={folder}/text.txt", "--max_seq_length=32"
+        run("data", "prepare", text, f"--output_dir={folder}/text", "--eval_share=0.2", *flags)
+        words = f"--vocab_file={tmp_path}/vocab.txt"
+        run("data", "create", text, words, shape, f"--output_dir={folder}/records", *flags)
         run("pack", f"--input_files={folder}/records", f"--output_dir={folder}/packed", *flags)
     store = files.store_of(remote)
     for below, ending in (("records", ".tfrecord"), ("packed", ".tfrecord"), ("text/train", ".txt")):
@@ -120,7 +119,6 @@ def test_records_are_made_packed_and_inspected_in_a_store_as_on_disk(bucket, tmp
 
 
 def run(*words: str) -> str:
-    command = [sys.executable, "-m", "official.cli", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = programs.run("-m", "official.cli", *words)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

@@ -21,14 +21,11 @@ TARGETS = ("google", "huggingface", "popart", "garden")
 
 
 def contents(folder) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in pathlib.Path(folder).rglob("*")
-        if path.is_file()
-    }
+    paths = (path for path in pathlib.Path(folder).rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-def files(folder, **texts: str) -> None:
+def files(folder, texts: dict[str, str]) -> None:
     folder.mkdir(exist_ok=True)
     for name, text in texts.items():
         (folder / name).write_text(text)
@@ -71,9 +68,8 @@ def test_an_old_result_stays_until_the_new_one_is_read_back_and_goes_as_a_whole(
     convert(second, target, str(folder), options=OPTIONS, overwrite=True)
     after = contents(folder)
     assert not any("vocab_rows" in name or name.startswith(".") for name in after)
-    (weights,) = [
-        name for name in after if name.endswith((".data-00000-of-00001", "model.safetensors", ".onnx"))
-    ]
+    endings = (".data-00000-of-00001", "model.safetensors", ".onnx")
+    (weights,) = (name for name in after if name.endswith(endings))
     assert after[weights] != before[weights]
 
 
@@ -124,7 +120,7 @@ OLD, NEW = dict.fromkeys(("x.index", "x.data", "x.rows"), "old"), dict.fromkeys(
 def publish(folder: pathlib.Path) -> None:
     """Replaces OLD by NEW."""
     with writing.unpublished(str(folder)) as work:
-        files(pathlib.Path(work), **NEW)
+        files(pathlib.Path(work), NEW)
         writing.publish_all(work, str(folder), ".index", [str(folder / "x.rows")])
 
 
@@ -136,7 +132,7 @@ def test_moves_that_fail_are_taken_back(tmp_path, monkeypatch):
     real = os.replace
     for moves_before in range(5):
         folder, count = tmp_path / str(moves_before), iter(range(100))
-        files(folder, **OLD, other="kept")
+        files(folder, {**OLD, "other": "kept"})
 
         def replace(before, after, count=count, number=moves_before):
             if next(count) == number:
@@ -159,7 +155,7 @@ def test_what_a_killed_process_has_taken_away_comes_back(tmp_path, monkeypatch):
 
     for moves_before in range(6):
         folder = tmp_path / str(moves_before)
-        files(folder, **OLD)
+        files(folder, OLD)
 
         def move(moves, number=moves_before):
             real(moves[:number])
@@ -180,7 +176,7 @@ def test_a_signal_waits_for_the_end_of_the_moves(tmp_path, monkeypatch):
     real = writing._move_all
     for number in (signal.SIGINT, signal.SIGTERM):
         folder = tmp_path / str(int(number))
-        files(folder, **OLD)
+        files(folder, OLD)
 
         def move(moves, number=number):
             signal.raise_signal(number)

@@ -19,24 +19,19 @@ pytest.importorskip("ray", reason="pip install '.[ray]'")
 pytestmark = pytest.mark.slow  # a cluster takes seconds to start
 
 JOB = """
-import dataclasses, sys
+import argparse, sys
 from absl import logging
 from official.io import engines
 from official.io.errors import ConfigError
 from tests import worker_tasks
 logging.set_verbosity(logging.INFO)
-
-@dataclasses.dataclass
-class Choice:
-    num_workers: int | None
-    engine: str
-    ray_address: str | None
-
 function, folder, number, address = sys.argv[1:]
-tasks = ((getattr(worker_tasks, function), folder, each) for each in range(int(number)))
+number, num_workers = int(number), None if address else 2
+tasks = ((getattr(worker_tasks, function), folder, each) for each in range(number))
+choice = argparse.Namespace(num_workers=num_workers, engine="ray", ray_address=address or None)
 try:
-    with engines.opened(Choice(None if address else 2, "ray", address or None)) as engine:
-        engine.run(engines.Round(tasks, int(number), 100.0 * int(number), "Writing", "files", "tests"))
+    with engines.opened(choice) as engine:
+        engine.run(engines.Round(tasks, number, 100.0 * number, "Writing", "files", "tests"))
 except ConfigError as error:
     sys.exit(f"ConfigError: {error}")
 """

@@ -3,12 +3,15 @@ Nothing here loads TensorFlow."""
 
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
 
 import pytest
+import yaml
 
+from tests import programs
 from tests.conftest import ROOT, TINY
 
 NUMBERS = [
@@ -30,152 +33,29 @@ def hit(number=signal.SIGTERM):
 
 def run(code: str, head: str = HEAD) -> tuple[int, str, str]:
     """Runs a program that starts as `HEAD` does. Returns (exit code, stdout, stderr)."""
-    done = subprocess.run(
-        [sys.executable, "-c", head + code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
-    )
+    done = programs.run("-c", head + code, timeout=60)
     return done.returncode, done.stdout, done.stderr
 
 
-# Program -> (does a line tell of the signal, what it prints). The number stands for NUMBER.
-MOMENTS = {
-    "hit(NUMBER)": ("", True),
-    # While the interpreter ends: with Python's lock held the thread that listens comes too late.
-    """
-import atexit, ctypes
-def late():
-    os.kill(os.getpid(), NUMBER)
-    ctypes.PyDLL(None).usleep(300000)
-atexit.register(late)
-""": ("", True),
-    # After the last deed of the interpreter. `atexit` calls first what was registered last, and this before
-    # anything else of the program.
-    """
-import atexit
-atexit.unregister(signals._end_late)
-atexit.register(lambda: os.kill(os.getpid(), NUMBER))
-atexit.register(signals._end_late)
-""": ("", False),
-    """
-try:
-    with signals.raising():
-        try:
-            hit(NUMBER)
-        finally:
-            print("cleaned up")
-except KeyboardInterrupt as error:
-    sys.exit(signals.report(error))
-""": ("cleaned up\n", True),
-}
+PROGRAMS = yaml.safe_load((pathlib.Path(__file__).parent / "data" / "signal_programs.yml").read_text())
 
 
 @pytest.mark.parametrize("number,code,word", NUMBERS)
 def test_at_any_moment_a_signal_ends_the_process_with_one_line(number, code, word):
-    for program, (printed, is_told) in MOMENTS.items():
-        ended = (code, printed, f"tool.py: {word}.\n") if is_told else (-int(number), printed, "")
-        assert run(program.replace("NUMBER", str(int(number)))) == ended, program
-
-
-# Program -> (exit code, what it prints, its last words; None: any).
-SECTIONS = {
-    "os.close(2)\nhit(signal.SIGHUP)": (129, "", ""),  # a stderr that is gone
-    # What other code makes of the exception is a signal again; and it stays asked to end.
-    """
-try:
-    with signals.raising():
-        try:
-            hit()
-        except signals.Interrupted:
-            raise ImportError("a C extension could not be loaded")
-except signals.Interrupted as error:
-    print(error.signal)
-    time.sleep(0.2)  # the thread notes it, too
-try:
-    with signals.raising():
-        pass
-except signals.Interrupted:
-    print("still asked to end")
-""": (0, "15\nstill asked to end\n", None),
-    # One that a destructor drops is raised at the end of the block.
-    """
-class Dropping:
-    def __del__(self):
-        hit()
-try:
-    with signals.raising():
-        Dropping()
-        print("goes on")
-except signals.Interrupted as error:
-    print(error.signal)
-""": (0, "goes on\n15\n", None),
-    # One that is noted after the last look is not forgotten.
-    """
-with signals.noting(lambda number: None):
-    hit()
-signals.check()
-""": (1, "", "Interrupted: SIGTERM\n"),
-    "with signals.raising():\n    raise ValueError('mine')": (1, "", "ValueError: mine\n"),
-    # One that gets lost, in a callback for example, ends the process all the same.
-    """
-import threading
-threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
-signals.GRACE_SECS = 0.1
-with signals.raising():
-    while True:
-        try:
-            time.sleep(10)
-        except signals.Interrupted:
-            pass
-        else:
-            break
-        time.sleep(10)
-""": (143, "", "tool.py: terminated.\n"),
-    # Noted once, and at once the second time.
-    """
-noted = []
-with signals.noting(noted.append):
-    hit(signal.SIGINT)
-    print(noted, flush=True)
-    hit(signal.SIGTERM)
-""": (143, "[2]\n", ""),
-    # What can be lost is not waited for; what a thread writes is.
-    """
-signals.GRACE_SECS = 0.05
-with signals.noting(lambda number: print("noted", flush=True)), signals.expendable():
-    hit()
-""": (143, "noted\n", "tool.py: terminated.\n"),
-    """
-import threading
-signals.GRACE_SECS = 0.05
-over = threading.Event()
-def write():
-    with signals.waited_for(over.wait):
-        time.sleep(0.5)
-        print("written", flush=True)
-        over.set()
-threading.Thread(target=write, daemon=True).start()
-with signals.noting(lambda number: None), signals.expendable():
-    hit()
-""": (143, "written\n", "tool.py: terminated.\n"),
-    # A forked process has signals of its own: its parent does not take them over the pipe that both have.
-    """
-child = os.fork()
-if not child:
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(5)
-print(os.waitpid(child, 0)[1])
-time.sleep(0.2)
-print("here still")
-""": (0, "15\nhere still\n", None),
-}
+    for moment in PROGRAMS["moments"]:
+        ended = (code, f"tool.py: {word}.\n") if moment["told"] else (-int(number), "")
+        found = run(moment["program"].replace("NUMBER", str(int(number))))
+        assert found == (ended[0], moment["printed"], ended[1]), moment["program"]
 
 
 def test_a_section_decides_what_a_signal_does():
     wrong = []
-    for program, (code, printed, last) in SECTIONS.items():
-        found = run(program)
-        is_last = last is None or (found[2].endswith(last) if last else found[2] == "")
-        if found[:2] != (code, printed) or not is_last:
-            wrong.append((program, found))
+    for section in PROGRAMS["sections"]:
+        code, printed, errors = run(section["program"])
+        last = errors if section["last"] is None else section["last"]
+        is_last = errors.endswith(last) if last else errors == ""
+        if (code, printed) != (section["code"], section["printed"]) or not is_last:
+            wrong.append((section["program"], code, printed, errors))
     assert wrong == []
 
 

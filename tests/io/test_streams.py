@@ -8,6 +8,7 @@ import sys
 from unittest import mock
 
 from official.io import quiet
+from tests import programs
 from tests.conftest import ROOT
 
 HEAD = """
@@ -23,14 +24,8 @@ def run(
 ) -> tuple[int, bytes, bytes]:
     """Runs a program that begins as `HEAD` does, with redirections of a shell. Returns (exit code, stdout,
     stderr)."""
-    done = subprocess.run(
-        ["bash", "-c", f'"$@" {shell}', "bash", sys.executable, *flags, "-c", HEAD + code],
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-        timeout=60,
-        env={**os.environ, **variables},
-    )
+    command = ["bash", "-c", f'"$@" {shell}', "bash", sys.executable, *flags, "-c", HEAD + code]
+    done = programs.call(*command, text=False, timeout=60, **variables)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -167,7 +162,6 @@ for _ in range(2):
 
 def test_without_docstrings_commands_are_refused_in_one_line():
     """Their help is in docstrings."""
-    command = [sys.executable, "-OO", "-m", "official.cli", "pack", "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = programs.run("-OO", "-m", "official.cli", "pack", "--help")
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert "bert pack: python -OO and PYTHONOPTIMIZE=2 take out the docstrings" in done.stderr

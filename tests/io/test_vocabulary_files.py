@@ -3,8 +3,10 @@ what is refused.
 """
 
 import json
+import pathlib
 
 import pytest
+import yaml
 
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, load_for_text, load_vocabulary
 from official.io import model_folder, vocabulary_files
@@ -27,12 +29,8 @@ def write_vocab(folder, words=UNCASED, **config) -> str:
 
 def write_tokenizer(folder, words=UNCASED, normalizer=NORMALIZER, **changes) -> str:
     folder.mkdir(exist_ok=True)
-    model = {
-        "type": "WordPiece",
-        "unk_token": "[UNK]",
-        "continuing_subword_prefix": "##",
-        "vocab": {word: number for number, word in reversed(list(enumerate(words)))},
-    }
+    model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
+    model["vocab"] = {word: number for number, word in reversed(list(enumerate(words)))}
     whole = {
         "added_tokens": [{"id": 0, "content": words[0], "special": True}],
         "normalizer": normalizer,
@@ -75,31 +73,11 @@ def test_a_normalizer_says_whether_text_is_lower_cased(tmp_path):
 
 def test_another_tokenizer_is_one_clear_line(tmp_path):
     """Those that libraries write are among the folders of test_model_folder.py."""
-    other_step = {"type": "Sequence", "normalizers": [{"type": "NFKC"}, NORMALIZER]}
-    for changes, message in (
-        ({"model": {"vocab": [1]}}, "only WordPiece"),
-        ({"model": {"vocab": {"[PAD]": 0, "a": 2}}}, "are not 0, 1, 2"),
-        ({"model": {"vocab": {"[PAD]": "0"}}}, "are not 0, 1, 2"),
-        ({"added_tokens": [3]}, "are not 0, 1, 2"),
-        ({"post_processor": {"type": "RobertaProcessing"}}, "post_processor is not BERT's"),
-        *(
-            ({key: value}, "is not BERT's")
-            for key, value in (
-                ("pre_tokenizer", {"type": "Whitespace"}),
-                ("pre_tokenizer", None),
-                ("pre_tokenizer", [1]),
-                ("normalizer", {**NORMALIZER, "strip_accents": False}),
-                ("normalizer", {**NORMALIZER, "clean_text": False}),
-                ("normalizer", {"type": "NFKC"}),
-                ("normalizer", {"type": ["x"], "normalizers": 5}),
-                ("normalizer", None),
-                ("normalizer", other_step),
-            )
-        ),
-    ):
-        with pytest.raises(ConfigError, match=f"--vocab_file=.*{message}") as error:
-            load_for_text(write_tokenizer(tmp_path / "json", **changes))
-        assert "\n" not in str(error.value) and len(str(error.value)) < 400, changes
+    cases = pathlib.Path(__file__).parent / "data" / "tokenizers.yml"
+    for case in yaml.safe_load(cases.read_text()):
+        with pytest.raises(ConfigError, match=f"--vocab_file=.*{case['message']}") as error:
+            load_for_text(write_tokenizer(tmp_path / "json", **case["change"]))
+        assert "\n" not in str(error.value) and len(str(error.value)) < 400, case
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -139,16 +117,11 @@ def test_an_uncased_vocabulary_that_is_not_lower_cased_is_warned_of(tmp_path, ca
     with caplog.at_level("WARNING"):
         assert not load_for_text(path).do_lower_case
     assert "has no word with a capital" in caplog.text and "--do_lower_case=true" in caplog.text
-
-
-def test_special_tokens_and_words_without_letters_say_nothing_of_capitals():
-    assert vocabulary_files.count_capitals(UNCASED) == (0, 5) and not vocabulary_files.is_cased(UNCASED)
-    assert vocabulary_files.is_cased(CASED) and not vocabulary_files.is_cased(("[UNK]", "12", "中"))
-
-
-def test_a_tokenizer_config_that_says_neither_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="expected true or false"):
-        load_for_text(write_vocab(tmp_path / "v", do_lower_case="no"))
+        load_for_text(write_vocab(tmp_path / "neither", do_lower_case="no"))
+    # Special tokens and words without letters say nothing of capitals.
+    assert vocabulary_files.count_capitals(UNCASED) == (0, 5) and vocabulary_files.is_cased(CASED)
+    assert not any(map(vocabulary_files.is_cased, (UNCASED, ("[UNK]", "12", "中"))))
 
 
 def test_what_is_kept_says_what_it_was_made_of(tmp_path):
@@ -164,12 +137,11 @@ def test_what_is_kept_says_what_it_was_made_of(tmp_path):
 
 def test_labels_come_back(tmp_path):
     (tmp_path / "labels.json").write_text(model_folder.labels_json(("no", "yes")))
-    expected = {"labels": ("no", "yes"), "problem_type": "single_label_classification", "kind": "one"}
-    expected |= {"thresholds": (), "scale": (0.0, 1.0)}
-    assert model_folder.read_labels(str(tmp_path)) == expected
+    found = model_folder.read_labels(str(tmp_path))
+    assert (found["labels"], found["kind"]) == (("no", "yes"), "one")
+    assert (found["problem_type"], found["thresholds"]) == ("single_label_classification", ())
     keys = model_folder.labels_to_hugging_face(("no", "yes"), None, 2)
     assert keys == {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}
-    assert model_folder.labels_of_hugging_face(keys, "config.json")["labels"] == ("no", "yes")
     of_another_head = model_folder.labels_to_hugging_face(("no", "yes"), None, 3)
     assert of_another_head["id2label"]["2"] == "LABEL_2"
     keys = model_folder.labels_to_hugging_face(None, "regression", 1)

@@ -24,20 +24,19 @@ from official.io.errors import ConfigError
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def read_split(task: GlueTask, split: str, data_dir: str, flag: str = "data_dir") -> Table:
+def read_split(task: GlueTask, split: str, data_dir: str) -> Table:
     """Reads one of train, dev and test.
 
     Args:
       task: the task.
       split: train, dev or test; of test the labels are not read, even where a file has some.
       data_dir: folder of all tasks, or of this one.
-      flag: name of the flag that gave it, for messages.
 
     Raises:
       ConfigError: for a file that is not there, cannot be read, has other columns or no usable row, and for a
         label that the task does not have.
     """
-    path, is_test = task.find_file(split, data_dir, flag), split == "test"
+    path, is_test = task.find_file(split, data_dir), split == "test"
     with files.naming(path), files.open_binary(path) as file:
         content = file.read()
     begin = len(_BYTE_ORDER_MARK) if content.startswith(_BYTE_ORDER_MARK) else 0
@@ -254,11 +253,3 @@ def baseline(task: GlueTask, labels: np.ndarray) -> dict[str, float]:
     score."""
     constant = np.mean(labels) if task.is_regression else np.argmax(np.bincount(labels))
     return score(task, np.full(len(labels), constant), labels)
-
-
-def confusion_matrix(task: GlueTask, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns [C, C] int of a task with classes: how many rows of class i, in the order of its labels, are
-    predicted as class j."""
-    from sklearn import metrics
-
-    return metrics.confusion_matrix(labels, predictions, labels=range(len(task.classes)))

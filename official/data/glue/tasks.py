@@ -50,10 +50,6 @@ class GlueTask:
     class_words: tuple[str, ...] = ()
 
     @property
-    def main_metric(self) -> str:
-        return self.metrics[-1]
-
-    @property
     def is_regression(self) -> bool:
         return self.labels is None
 
@@ -77,12 +73,7 @@ class GlueTask:
         words = self.class_words or self.labels
         return [(*names, word) for names, word in zip(numbered, words)]
 
-    @property
-    def num_outputs(self) -> int:
-        """The width of the head: one per class, or one for a score."""
-        return 1 if self.labels is None else len(self.labels)
-
-    def find_file(self, split: str, data_dir: str, flag: str = "data_dir") -> str:
+    def find_file(self, split: str, data_dir: str) -> str:
         """Returns the path of a split's file; `data_dir` is the folder of all tasks, or that of this task.
 
         Raises:
@@ -94,8 +85,8 @@ class GlueTask:
             if os.path.isfile(path):
                 return path
         raise ConfigError(
-            f"--{flag}={data_dir} has no {split} file of {self.name}: {' or '.join(names)} is expected there."
-            f" scripts/download_glue_data.py --data_dir={data_dir} --tasks={self.name} fetches it."
+            f"--data_dir={data_dir} has no {split} file of {self.name}: {' or '.join(names)} is expected"
+            f" there. scripts/download_glue_data.py --data_dir={data_dir} --tasks={self.name} fetches it."
         )
 
 

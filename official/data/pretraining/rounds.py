@@ -404,7 +404,7 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, shard: int, share: f
     dropped: collections.Counter[str] = collections.Counter()  # of pools that no other shard counts
     source_tokens = np.zeros(len(plan.copies), np.int64)  # of documents that were cut, each copy for itself
     with (
-        writing.replacing(path, sync_folder=False) as temporary,
+        writing.replacing(path) as temporary,
         shard_files.writing(temporary, job.record_format, job.pad_position_value) as write,
     ):
         for number, stretch in enumerate(stretches):

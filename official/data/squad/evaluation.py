@@ -40,13 +40,18 @@ def normalize(text: str) -> str:
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def f1_of(gold: list[str], predicted: list[str]) -> float:
-    """Returns the harmonic mean of precision and recall of the predicted words; 0 where there are none."""
-    same = sum((Counter(gold) & Counter(predicted)).values())
+def f1_of(same: int, predicted: int, gold: int) -> float:
+    """Returns the harmonic mean of precision and recall of so many tokens that are the same; 0 for none."""
     if same == 0:
         return 0
-    precision, recall = same / len(predicted), same / len(gold)
+    precision, recall = same / predicted, same / gold
     return 2 * precision * recall / (precision + recall)
+
+
+def word_f1(gold: str, predicted: str) -> float:
+    """Returns the F1 of the words of two normalized texts; 0 where they share none."""
+    words, called = gold.split(), predicted.split()
+    return f1_of(sum((Counter(words) & Counter(called)).values()), len(called), len(words))
 
 
 def missing_predictions(gold: Iterable[str], predictions: Container[str]) -> list[str]:
@@ -66,7 +71,7 @@ def score_v1(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> Scores:
             f"question {without} has no answer, as in SQuAD v2.0. Evaluate its file with"
             " scripts/evaluate_squad_v2.py."
         )
-    return _score(gold, predictions, f1_of)
+    return _score(gold, predictions, normalize, word_f1)
 
 
 def evaluate_v1(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> dict[str, float]:
@@ -80,13 +85,19 @@ def evaluate_v1(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> dict[s
     }
 
 
-def _score(gold: AcceptedAnswers, predictions: Mapping[str, str], word_f1) -> Scores:
+def _score(
+    gold: AcceptedAnswers,
+    predictions: Mapping[str, str],
+    plain: Callable[[str], str],
+    f1: Callable[[str, str], float],
+) -> Scores:
+    """Scores texts that `plain` makes comparable; `f1` is given two of those."""
     scores = Scores({}, {})
     for identity, answers in gold.items():
         if identity in predictions:
-            predicted, wanted = normalize(predictions[identity]), list(map(normalize, answers))
+            predicted, wanted = plain(predictions[identity]), list(map(plain, answers))
             scores.exact[identity] = int(predicted in wanted)
-            scores.f1[identity] = max(word_f1(answer.split(), predicted.split()) for answer in wanted)
+            scores.f1[identity] = max(f1(answer, predicted) for answer in wanted)
     return scores
 
 
@@ -115,13 +126,8 @@ def unit_of(gold: AcceptedAnswers) -> str:
 
 def score_characters(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> Scores:
     """Scores every question that has a prediction; '' is right where there is no answer."""
-    scores = Scores({}, {})
-    for identity, answers in gold.items():
-        if identity in predictions:
-            predicted, wanted = _plain(predictions[identity]), list(map(_plain, answers or [""]))
-            scores.exact[identity] = int(predicted in wanted)
-            scores.f1[identity] = max(_stretch_f1(answer, predicted) for answer in wanted)
-    return scores
+    kept = {identity: answers or [""] for identity, answers in gold.items()}
+    return _score(kept, predictions, _plain, _stretch_f1)
 
 
 def _plain(text: str) -> str:
@@ -136,10 +142,7 @@ def _stretch_f1(answer: str, predicted: str) -> float:
     for token in wanted:
         row = [0, *(before + 1 if token == other else 0 for before, other in zip(row, called))]
         longest = max(longest, *row)
-    if not longest:
-        return 0.0
-    precision, recall = longest / len(called), longest / len(wanted)
-    return 2 * precision * recall / (precision + recall)
+    return f1_of(longest, len(called), len(wanted))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -156,10 +159,10 @@ def score_v2(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> Scores:
         for identity, answers in gold.items()
     }
 
-    def word_f1(answer: list[str], predicted: list[str]) -> float:
-        return f1_of(answer, predicted) if answer and predicted else int(answer == predicted)
+    def f1(answer: str, predicted: str) -> float:
+        return word_f1(answer, predicted) if answer and predicted else int(answer == predicted)
 
-    return _score(kept, predictions, word_f1)
+    return _score(kept, predictions, normalize, f1)
 
 
 def evaluate_v2(

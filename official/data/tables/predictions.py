@@ -19,11 +19,11 @@ FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 _PREFIX = "predicted_"
 
 
-def check_format(path: str, flag: str = "output_file") -> str:
+def check_format(path: str) -> str:
     """Returns the ending of a file of predictions. Raises ConfigError for one that says no format."""
     ending = os.path.splitext(path)[1].lower()
     if ending not in FORMATS:
-        raise ConfigError(f"--{flag}={path}: the ending says the format. Allowed: {', '.join(FORMATS)}.")
+        raise ConfigError(f"--output_file={path}: the ending says the format. Allowed: {', '.join(FORMATS)}.")
     return ending
 
 

@@ -291,20 +291,23 @@ def breach(tags: Sequence[str], scheme: str) -> str | None:
     before = (OUTSIDE, "")
     for tag in [*tags, OUTSIDE]:
         now = _parts(tag)
-        same = now[1] == before[1]
-        inside = before[0] in "BI" and same
+        goes_on = _goes_on(before, now, scheme)
         if scheme == IOB1:
-            wrong = now[0] == "B" and not inside
+            wrong = now[0] == "B" and not (before[0] in "BI" and now[1] == before[1])
         elif scheme == IOB2:
-            wrong = now[0] == "I" and not inside
-        elif scheme == IOBES:
-            wrong = (now[0] in "IE") != (before[0] in "BI") or now[0] in "IE" and not same
+            wrong = now[0] == "I" and not goes_on
         else:
-            wrong = False
+            wrong = scheme == IOBES and not goes_on and (now[0] in "IE" or before[0] in "BI")
         if wrong:
             return f"{tag!r} behind {'-'.join(filter(None, before))!r}"
         before = now
     return None
+
+
+def _goes_on(before: tuple[str, str], now: tuple[str, str], scheme: str) -> bool:
+    """Tells whether a tag is of the entity of the one before it; both are (prefix, type)."""
+    inside = "IE" if scheme == IOBES else "I"
+    return before[0] in "BI" and now[0] in inside and now[1] == before[1]
 
 
 def spans(tags: Sequence[str], scheme: str | None = None) -> list[Span]:
@@ -350,11 +353,7 @@ def _strict(tags: Sequence[str], scheme: str) -> list[Span]:
             place += 1
             continue
         end = place + 1
-        while (
-            parts[end - 1][0] in "BI"
-            and parts[end][1] == kind
-            and parts[end][0] in ("IE" if scheme == IOBES else "I")
-        ):
+        while _goes_on(parts[end - 1], parts[end], scheme):
             end += 1
         ended = parts[end - 1][0] in "ES" if scheme == IOBES else True
         if scheme == IOB1 and parts[end - 1][0] == parts[end][0] == "B" and parts[end][1] != kind:
@@ -425,12 +424,16 @@ class Windows:
     words_T: np.ndarray
     sentences_N: np.ndarray
 
+    def _places(self) -> Iterator[tuple[int, int, int]]:
+        """Yields the sentence, the first piece and the one behind the last of each window."""
+        ends = np.cumsum(self.lengths_N)
+        yield from zip(self.sentences_N.tolist(), (ends - self.lengths_N).tolist(), ends.tolist())
+
     def labels(self, ids: Sequence[np.ndarray]) -> np.ndarray:
         """Returns int32 [T]: the label of each piece, IGNORED for those without; `ids` are the labels of each
         sentence's words."""
         found_T = np.full(len(self.ids_T), IGNORED, np.int32)
-        ends = np.cumsum(self.lengths_N)
-        for sentence, begin, end in zip(self.sentences_N.tolist(), ends - self.lengths_N, ends):
+        for sentence, begin, end in self._places():
             words = self.words_T[begin:end]
             found_T[begin:end][words >= 0] = ids[sentence][words[words >= 0]]
         return found_T
@@ -445,8 +448,7 @@ class Windows:
         """
         found = [np.zeros((count, *values_TX.shape[1:]), values_TX.dtype) for count in counts]
         best = [np.full(count, -1) for count in counts]
-        ends = np.cumsum(self.lengths_N)
-        for sentence, begin, end in zip(self.sentences_N.tolist(), ends - self.lengths_N, ends):
+        for sentence, begin, end in self._places():
             places = np.flatnonzero(self.words_T[begin:end] >= 0)
             words = self.words_T[begin:end][places]
             room = np.minimum(places, end - begin - 1 - places)

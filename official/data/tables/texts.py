@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -180,9 +180,3 @@ def rows_again(table: Table, columns: Sequence[str], numbers: Collection[int]) -
         if wanted <= found.keys():
             break
     return found
-
-
-def length_shares(whole_lengths: np.ndarray, lengths: Sequence[int]) -> Iterator[tuple[int, float]]:
-    """Yields (tokens, share of the texts that fit into them)."""
-    for length in lengths:
-        yield length, float((whole_lengths <= length).mean())

@@ -163,8 +163,8 @@ class DocumentSample:
 
 def publish(texts: list[str], output_dir: str, others: Mapping[str, Any] = MappingProxyType({})) -> None:
     """Writes OUTPUT_DIR/samples.json of the samples of all tasks, and what else there is to show, before the
-    manifest, which waits until the names of both are on the disk."""
-    jobs.write_json(os.path.join(output_dir, FILE_NAME), {"documents": texts, **others}, sync_folder=False)
+    manifest."""
+    jobs.write_json(os.path.join(output_dir, FILE_NAME), {"documents": texts, **others})
 
 
 def read(folder: str) -> dict:

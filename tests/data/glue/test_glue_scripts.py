@@ -19,26 +19,23 @@ from official.io.errors import ConfigError
 
 
 @pytest.fixture
-def submit(monkeypatch):
-    """Returns a function that runs the program of the zip file."""
+def download(run_program, tmp_path):
+    """Returns a function that runs the program of the download, with a base URL, into the folder `data`."""
 
-    def run(output, *flags):
-        arguments = ["--predictions", *map(str, flags), f"--output={output}"]
-        monkeypatch.setattr("sys.argv", ["make_glue_submission.py", *arguments])
-        make_glue_submission.run_glue_submission()
+    def run(url, *flags):
+        arguments = [f"--data_dir={tmp_path}/data", f"--base_url={url}", *flags]
+        return run_program(download_glue_data.run_glue, *arguments).out
 
     return run
 
 
 @pytest.fixture
-def download(monkeypatch, tmp_path):
-    """Returns a function that runs the program of the download, with a base URL, into the folder `data`."""
+def submit(run_program):
+    """Returns a function that runs the program of the zip file."""
 
-    def run(url, *flags):
-        monkeypatch.setattr(
-            "sys.argv", ["download_glue_data.py", f"--data_dir={tmp_path}/data", f"--base_url={url}", *flags]
-        )
-        download_glue_data.run_glue()
+    def run(output, *flags):
+        arguments = ["--predictions", *flags, f"--output={output}"]
+        return run_program(make_glue_submission.run_glue_submission, *arguments).out
 
     return run
 
@@ -68,14 +65,13 @@ def small_qqp(monkeypatch):
     monkeypatch.setitem(TASKS["qqp"].splits, "test", type(test)(test.files, 3))
 
 
-def test_the_zip_file_has_all_files_and_nothing_else(runs, small_qqp, tmp_path, submit, capsys):
+def test_the_zip_file_has_all_files_and_nothing_else(runs, small_qqp, tmp_path, submit):
     output = tmp_path / "out" / "submission.zip"
-    submit(output, *runs)
+    lines = submit(output, *runs).splitlines()
     with zipfile.ZipFile(output) as archive:
         assert archive.namelist() == [task.submission_file for task in TASKS.values()]
         for task, folder in zip(TASKS.values(), runs):
             assert archive.read(task.submission_file) == (folder / task.submission_file).read_bytes()
-    lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"CoLA.tsv     {runs[0]}/CoLA.tsv, 1,063 predictions" and len(lines) == 12
     assert lines[-1] == f"{output}: 11 of 11 files." and os.listdir(output.parent) == ["submission.zip"]
     first = output.read_bytes()
@@ -151,32 +147,22 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def zip_of(files: dict[str, str]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-    return buffer.getvalue()
-
-
-def mirror_files() -> dict:
+def published_files() -> dict:
     """Returns {source of the script: content}: the published files in small."""
-    module = download_glue_data
-    mrpc = [f"{number % 2}\t{number}\t{number + 50}\ta {number}\tb {number}" for number in range(6)]
-    files = {
-        folder: {name: f"{name} {row}\n" * 3 for row, name in enumerate(module.files_of(folder))}
-        for folder in module.ARCHIVES
-    }
-    return {
-        **{
-            source: zip_of({**files[folder], f"{folder}/original/raw.tsv": "not wanted"})
-            for folder, source in module.ARCHIVES.items()
-        },
-        module.AX: b"index\tsentence1\tsentence2\n0\ta\tb\n",
-        module.MRPC_TRAIN: ("\ufeff" + "\r\n".join([_MRPC_HEADER, *mrpc[:4]]) + "\r\n").encode(),
-        module.MRPC_TEST: ("\ufeff" + "\r\n".join([_MRPC_HEADER, *mrpc[4:]]) + "\r\n").encode(),
-        module.MRPC_DEV_IDS: b"3\t53\n1\t51\n",
-    }
+    module, found = download_glue_data, {}
+    for folder, source in module.ARCHIVES.items():
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(f"{folder}/original/raw.tsv", "not wanted")
+            for number, name in enumerate(module.files_of(folder)):
+                archive.writestr(name, f"{name} {number}\n" * 3)
+        found[source] = buffer.getvalue()
+    for source, numbers in ((module.MRPC_TRAIN, range(4)), (module.MRPC_TEST, range(4, 6))):
+        rows = [f"{number % 2}\t{number}\t{number + 50}\ta {number}\tb {number}" for number in numbers]
+        found[source] = ("\ufeff" + "\r\n".join([_MRPC_HEADER, *rows]) + "\r\n").encode()
+    found[module.AX] = b"index\tsentence1\tsentence2\n0\ta\tb\n"
+    found[module.MRPC_DEV_IDS] = b"3\t53\n1\t51\n"
+    return found
 
 
 @pytest.fixture
@@ -184,7 +170,7 @@ def mirror(tmp_path, monkeypatch):
     """Writes small files under the published paths, and puts their sizes and sums in the script's tables."""
     module, folder = download_glue_data, tmp_path / "mirror"
     small = {}
-    for source, content in mirror_files().items():
+    for source, content in published_files().items():
         path = folder / source.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -211,41 +197,35 @@ def files_in(folder) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_all_tasks_are_downloaded_once(server, tmp_path, download, capsys):
+def test_all_tasks_are_downloaded_once_and_mrpc_is_split_as_glue_does(server, tmp_path, download):
     url, state = server
     data = tmp_path / "data"
     (data / "QNLI").mkdir(parents=True)
     (data / "QNLI" / "dev.tsv").write_text("my own\n")
-    download(f"{url}/")
+    told = download(f"{url}/")
     assert (data / "QNLI" / "dev.tsv").read_text() == "my own\n"
     wanted = {file for task in TASKS.values() for file in (split.files[0] for split in task.splits.values())}
     raw = {"MRPC/dev_ids.tsv", "MRPC/msr_paraphrase_test.txt", "MRPC/msr_paraphrase_train.txt"}
-    assert set(files_in(data)) == wanted | raw
-    assert len(state["requests"]) == 12
-    assert "CoLA: downloaded: train.tsv 3 rows (published: 8,551), " in capsys.readouterr().out
+    assert set(files_in(data)) == wanted | raw and len(wanted) == 30
+    assert "CoLA: downloaded: train.tsv 3 rows (published: 8,551), " in told
+    assert "MRPC: downloaded: train.tsv 2 rows (published: 3,668), dev.tsv 2 rows (published: 408), " in told
     assert (data / "MNLI" / "dev_mismatched.tsv").read_text() == "MNLI/dev_mismatched.tsv 3\n" * 3
-    download(url, "--tasks=all")
-    assert len(state["requests"]) == 12 and "CoLA: already there: " in capsys.readouterr().out
-
-
-def test_mrpc_is_split_as_glue_does(mirror, tmp_path, download, capsys):
-    download(f"file://{mirror}", "--tasks=mrpc")
-    data = tmp_path / "data"
-    for split, header, numbers in (
-        ("train", _MRPC_HEADER, (0, 2)),
-        ("dev", _MRPC_HEADER, (1, 3)),
-        ("test", f"index{_MRPC_HEADER[7:]}", (4, 5)),
+    assert "CoLA: already there: " in download(url, "--tasks=all") and len(state["requests"]) == 12
+    for split, first, numbers in (
+        ("train", "Quality", (0, 2)),
+        ("dev", "Quality", (1, 3)),
+        ("test", "index", (4, 5)),
     ):
         lines = [
             f"{row if split == 'test' else number % 2}\t{number}\t{number + 50}\ta {number}\tb {number}"
             for row, number in enumerate(numbers)
         ]
+        header = _MRPC_HEADER.replace("Quality", first)
         assert (data / "MRPC" / f"{split}.tsv").read_text() == "\n".join([header, *lines]) + "\n"
         rows = files_lib.read_split(TASKS["mrpc"], split, str(data))
         assert len(rows) == 2 and not rows.problems
-    assert capsys.readouterr().out.startswith(
-        "MRPC: downloaded: train.tsv 2 rows (published: 3,668), dev.tsv 2 rows (published: 408), "
-    )
+    # AX needs the data of MNLI.
+    assert download_glue_data.folders_of("ax, mnli-mm,cola") == ["MNLI", "AX", "CoLA"]
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -275,21 +255,12 @@ def test_another_file_is_refused_and_removed(server, mirror, tmp_path, download,
     assert len(files_in(tmp_path / "data")) == 3
 
 
-def test_every_file_of_the_table_has_a_source():
-    folders = download_glue_data.folders_of("all")
-    assert folders == "CoLA MNLI AX MRPC SST-2 STS-B QQP QNLI RTE WNLI".split()
-    assert set(folders) == {*download_glue_data.ARCHIVES, "AX", "MRPC"}
-    assert sum(len(download_glue_data.files_of(folder)) for folder in folders) == 30
-    assert download_glue_data.folders_of("ax") == ["MNLI", "AX"]  # it needs the data of MNLI
-    assert download_glue_data.folders_of("mnli, mnli-mm,cola") == ["MNLI", "CoLA"]
-
-
 def test_what_cannot_be_downloaded_is_an_error(server, mirror, download):
     (mirror / "glue" / "data" / "CoLA.zip").unlink()
     for url, flags, message in (
         (server[0], ["--tasks=colla"], r"--tasks=colla is no GLUE task \(did you mean cola\?\)"),
         ("ftp://x", [], "--base_url=ftp://x does not start"),
-        ("file:///nowhere", [], "file:///nowhere/glue/data/CoLA.zip cannot be reached: .*No such file"),
+        (f"file://{mirror}", ["--tasks=cola"], "CoLA.zip cannot be reached: .*No such file"),
         (server[0], ["--tasks=cola"], "CoLA.zip: the server answers 404 Not Found"),
     ):
         with pytest.raises(ConfigError, match=message):

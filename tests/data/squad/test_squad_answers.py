@@ -60,13 +60,9 @@ def logits_for(made, first, last):
 
 
 def random_logits(made, seed, ties=False):
-    generator = np.random.default_rng(seed)
-    shape = (2, *made.input_ids.shape)
-    return (
-        generator.integers(-2, 3, shape).astype(np.float32)
-        if ties
-        else generator.normal(size=shape).astype(np.float32) * 3
-    )
+    generator, shape = np.random.default_rng(seed), (2, *made.input_ids.shape)
+    logits = generator.integers(-2, 3, shape) if ties else generator.normal(size=shape) * 3
+    return logits.astype(np.float32)
 
 
 def test_an_answer_is_a_stretch_of_the_context_and_there_is_always_one():
@@ -117,9 +113,8 @@ def assert_as_plain(data, made, logits, rules):
     may_end, (starts, ends) = made.is_context(), (values.astype(float).tolist() for values in logits)
     for number, question in enumerate(data.questions):
         rows = np.flatnonzero(made.question_numbers == number).tolist()
-        windows = [
-            {"is_max_context": may_start[row].tolist(), "is_context": may_end[row].tolist()} for row in rows
-        ]
+        masks = [(may_start[row].tolist(), may_end[row].tolist()) for row in rows]
+        windows = [dict(zip(("is_max_context", "is_context"), pair)) for pair in masks]
 
         def text_of(window, first, last, rows=rows, context=data.contexts[question.context]):
             offset = offsets[rows[window]]
@@ -215,23 +210,21 @@ def test_a_question_that_cannot_be_asked_is_answered_with_nothing():
 # Files and errors
 
 
-@pytest.mark.parametrize("version_2", [False, True])
-def test_the_files_hold_what_was_found(tmp_path, version_2):
+def test_the_files_hold_what_was_found(tmp_path):
     data, made = make((CONTEXT, "who?"), ("Zoë's “cat”", "wer?"))
-    found = answers.answer_questions(
-        *random_logits(made, 9), made, data, answers.AnswerRules(version_2_with_negative=version_2)
-    )
-    paths = answers.write_answers(found, str(tmp_path / "run"))
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == sorted(
-        path.rsplit("/", 1)[1] for path in paths
-    )
-    values = [json.loads(open(path, encoding="utf-8").read()) for path in paths]
-    assert values[0] == found.predictions and len(values) == 2 + version_2
-    assert values[1] == {
-        name: [entry._asdict() for entry in entries] for name, entries in found.nbest.items()
-    }
-    assert list(values[1]["q0"][0]) == ["text", "probability", "start_logit", "end_logit"]
-    assert not version_2 or values[2] == found.null_odds
+    names = ["nbest_predictions.json", "null_odds.json", "predictions.json"]
+    for version_2 in (False, True):
+        rules = answers.AnswerRules(version_2_with_negative=version_2)
+        found = answers.answer_questions(*random_logits(made, 9), made, data, rules)
+        folder = tmp_path / str(version_2)
+        paths = answers.write_answers(found, str(folder))
+        assert sorted(paths) == [str(folder / name) for name in names if version_2 or "null" not in name]
+        values = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in folder.iterdir()}
+        nbest = {name: [entry._asdict() for entry in entries] for name, entries in found.nbest.items()}
+        assert values.pop("predictions.json") == found.predictions
+        assert values.pop("nbest_predictions.json") == nbest
+        assert values == ({"null_odds.json": found.null_odds} if version_2 else {})
+    assert list(nbest["q0"][0]) == ["text", "probability", "start_logit", "end_logit"]
 
 
 def test_logits_must_be_finite_and_of_the_features_and_rules_in_range():
@@ -239,9 +232,7 @@ def test_logits_must_be_finite_and_of_the_features_and_rules_in_range():
     start, end = random_logits(made, 10)
     infinite = end.copy()
     infinite[2, 3] = np.nan
-    shape = (
-        r"start logits have the shape \(\d+, 30\)\. Expected \d+ rows, one per feature, of 30 to 30 columns"
-    )
+    shape = r"start logits have the shape \(\d+, 30\)\. Expected \d+ rows, one per feature, of 30 to 30"
     for logits, rules, message in (
         ((start[1:], end), RULES, shape),
         ((start, end[:, :-1]), RULES, "end logits have the shape"),

@@ -3,14 +3,13 @@
 import json
 import math
 import os
-import subprocess
-import sys
 
 import pytest
 
 from official.cli import scores as scores_lib
 from official.data.squad import evaluation, squad_files
 from official.io.errors import ConfigError
+from tests import programs
 from tests.conftest import ROOT, TEST_DATA
 
 
@@ -45,7 +44,7 @@ def test_texts_are_normalized_and_their_words_counted_as_published():
         ("a b", "c", 0),
         ("", "", 0),
     ):
-        assert evaluation.f1_of(gold.split(), predicted.split()) == pytest.approx(f1)
+        assert evaluation.word_f1(gold, predicted) == pytest.approx(f1)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -102,12 +101,7 @@ def test_version_2_leaves_out_empty_answers_and_questions_without_a_prediction()
 
 def test_what_cannot_be_evaluated_is_refused():
     for evaluate, gold, predictions, *odds, message in (
-        (
-            evaluation.evaluate_v1,
-            GOLD,
-            {},
-            "question c has no answer, as in SQuAD v2.0",
-        ),
+        (evaluation.evaluate_v1, GOLD, {}, "question c has no answer, as in SQuAD v2.0"),
         (evaluation.evaluate_v1, {}, {}, "no question"),
         (evaluation.evaluate_v2, GOLD, {"x": "y"}, "no question of the data has a prediction"),
         (evaluation.evaluate_v2, GOLD, PREDICTIONS, {"a": 0.1, "b": 0.3, "c": 0.2}, r"1 of 4 .* \(d, \.\.\)"),
@@ -117,23 +111,15 @@ def test_what_cannot_be_evaluated_is_refused():
 
 
 def test_the_best_thresholds_are_found_on_the_way_from_sure_to_unsure():
-    probabilities = {"a": 0.1, "b": 0.3, "c": 0.2, "d": 0.9}
-    result = evaluation.evaluate_v2(GOLD, PREDICTIONS, probabilities)
+    result = evaluation.evaluate_v2(GOLD, PREDICTIONS, {"a": 0.1, "b": 0.3, "c": 0.2, "d": 0.9})
     # Nothing answered: 2 right. a: 3. c, whose prediction is '': 3. b: exact 3, F1 3 2/3. d: one less.
     assert (result["best_exact"], result["best_exact_thresh"]) == (75.0, 0.1)
     assert (result["best_f1"], result["best_f1_thresh"]) == (pytest.approx(100 * (3 + 2 / 3) / 4), 0.3)
-
-
-def test_where_nothing_should_be_answered_the_threshold_is_the_lowest():
-    wrong = {"a": "x", "b": "x", "c": "x", "d": "x"}
-    odds = {"a": -3.0, "b": -1.0, "c": 2.0, "d": 4.0}
-    assert evaluation.evaluate_v2(GOLD, wrong, odds)["best_f1_thresh"] == 0.0  # as published
-    assert evaluation.best_thresholds(GOLD, wrong, odds, lowest=-4.0) == {
-        "best_exact": 50.0,
-        "best_exact_thresh": -4.0,
-        "best_f1": 50.0,
-        "best_f1_thresh": -4.0,
-    }
+    # Where nothing should be answered it is the lowest, which is 0 as published.
+    wrong, odds = dict.fromkeys("abcd", "x"), {"a": -3.0, "b": -1.0, "c": 2.0, "d": 4.0}
+    assert evaluation.evaluate_v2(GOLD, wrong, odds)["best_f1_thresh"] == 0.0
+    lowest = evaluation.best_thresholds(GOLD, wrong, odds, lowest=-4.0)
+    assert list(lowest.values()) == [50.0, -4.0, 50.0, -4.0]
 
 
 def test_precision_and_recall_have_a_point_for_each_threshold():
@@ -142,13 +128,11 @@ def test_precision_and_recall_have_a_point_for_each_threshold():
     )
     exact, oracle = curves["pr_exact"], curves["pr_oracle"]
     # a alone: precision 1, recall 1/2. With b and c, which only go together: 1/3, 1/2. With d: 1/4, 1/2.
-    assert exact.precisions == pytest.approx([1, 1, 1 / 3, 1 / 4]) and exact.recalls == pytest.approx(
-        [0, 1 / 2, 1 / 2, 1 / 2]
-    )
+    assert exact.precisions == pytest.approx([1, 1, 1 / 3, 1 / 4])
+    assert exact.recalls == pytest.approx([0, 1 / 2, 1 / 2, 1 / 2])
     assert exact.average == pytest.approx(50.0)
-    assert oracle.precisions == pytest.approx([1, 1, 2 / 3, 1 / 2]) and oracle.recalls == pytest.approx(
-        [0, 1 / 2, 1, 1]
-    )
+    assert oracle.precisions == pytest.approx([1, 1, 2 / 3, 1 / 2])
+    assert oracle.recalls == pytest.approx([0, 1 / 2, 1, 1])
     assert oracle.average == pytest.approx(100 * (1 / 2 + 2 / 3 * 1 / 2))
     assert curves["pr_f1"].average == pytest.approx(100 * (1 / 2 + (5 / 3) / 3 * (5 / 6 - 1 / 2)))
     assert evaluation.precision_recall({"c": []}, {"c": ""}, {"c": 1.0}) == {}
@@ -177,6 +161,23 @@ def test_scores_by_kind():
     assert counts == [*short, ("17+", 2, 50.0), ("no answer", 1, 100.0)]
 
 
+def test_scores_by_characters_follow_cmrc():
+    gold = {
+        "a": ["\u5149\u8363\u548c\u03c9-force"],  # 3 ideographs and a word
+        "b": ["\u5317\u4eac\u3002"],
+        "c": ["2,900 \u4eba", "\u4eba"],
+        "d": [],
+        "e": ["\u4e2d\u56fd"],
+    }
+    predictions = {"a": "\u5149\u8363", "b": "\u5317\u4eac", "c": "\u4eba", "d": "", "e": "\u65e5\u672c"}
+    scores = evaluation.score_characters(gold, predictions)
+    assert scores.exact == {"a": 0, "b": 1, "c": 1, "d": 1, "e": 0}
+    assert scores.f1 == pytest.approx({"a": 2 / 3, "b": 1, "c": 1, "d": 1, "e": 0})
+    # The unit follows from the answers.
+    assert evaluation.unit_of({"a": ["\u5317\u4eac"]}) == "characters"
+    assert evaluation.unit_of({"a": ["Paris"], "b": ["\u4eac"]}) == "words"
+
+
 # ------------------------------------------------------------------------------------------------------------
 # Command lines
 
@@ -190,52 +191,38 @@ def write(tmp_path):
     return write_json
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Returns a function that runs a program and returns what it prints, and its errors."""
-
-    def run_program(program, *arguments):
-        monkeypatch.setattr("sys.argv", ["script.py", *map(str, arguments)])
-        program()
-        return capsys.readouterr()
-
-    return run_program
-
-
-def test_the_scripts_print_scores_and_name_what_is_missing(write, run):
+def test_the_scripts_print_scores_and_name_what_is_missing(write, run_program):
     data = write("data.json", document({"one": ["cat"], "two": ["dog"], "three": ["fish"]}, "7"))
     predictions = write("predictions.json", {"one": "The cat", "three": "big fish"})
-    found = run(scores_lib.run_squad_v1, data, predictions)
+    found = run_program(scores_lib.run_squad_v1, data, predictions)
     scores = {"exact_match": 100.0 / 3, "f1": 100.0 * (1 + 2 * 0.5 * 1.0 / 1.5) / 3}
     assert found.out == json.dumps(scores) + "\n"
     assert "Evaluation expects v-1.1, but got dataset with v-7\n" in found.err
     assert "Unanswered question two will receive score 0.\n" in found.err
     data = write("data.json", document(GOLD, "v2.0"))
-    found = run(scores_lib.run_squad_v2, data, write("p.json", {"a": "big cat", "d": ""}), "--verbose")
+    found = run_program(
+        scores_lib.run_squad_v2, data, write("p.json", {"a": "big cat", "d": ""}), "--verbose"
+    )
     missing = "Missing prediction for b\nMissing prediction for c\n4 questions, 2 with a prediction\n"
     assert found.err.startswith(missing) and json.loads(found.out)["total"] == 2
 
 
-def test_the_version_2_script_prints_the_keys_in_their_order(write, tmp_path, run):
+def test_the_version_2_script_prints_the_keys_in_their_order(write, tmp_path, run_program):
+    def run(*flags):
+        return run_program(scores_lib.run_squad_v2, *files, *flags).out
+
     files = [write("data.json", document(GOLD, "v2.0")), write("predictions.json", PREDICTIONS)]
     probabilities = {"a": 0.1, "b": 0.3, "c": 0.2, "d": 1}
-    main_keys = [
-        f"{prefix}{name}" for prefix in ("", "HasAns_", "NoAns_") for name in ("exact", "f1", "total")
-    ]
-    best_keys = ["best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"]
-    out = run(scores_lib.run_squad_v2, *files).out
-    assert list(json.loads(out)) == main_keys and out == json.dumps(json.loads(out), indent=2) + "\n"
     na_file = write("na.json", probabilities)
-    with_best = json.loads(
-        run(scores_lib.run_squad_v2, *files, "--na-prob-file", na_file, "--na-prob-thresh=0.25").out
-    )
-    assert list(with_best) == main_keys + best_keys
+    keys = [f"{prefix}{name}" for prefix in ("", "HasAns_", "NoAns_") for name in ("exact", "f1", "total")]
+    assert list(json.loads(run())) == keys and run() == json.dumps(json.loads(run()), indent=2) + "\n"
+    keys += ["best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"]
+    with_best = json.loads(run("--na-prob-file", na_file, "--na-prob-thresh=0.25"))
     exact = evaluation.evaluate_v2(GOLD, PREDICTIONS, probabilities, 0.25)["exact"]
-    assert with_best["exact"] == exact == 75.0
+    assert list(with_best) == keys and with_best["exact"] == exact == 75.0
     images, out_file = tmp_path / "new" / "images", tmp_path / "out.json"
-    assert run(scores_lib.run_squad_v2, *files, "-n", na_file, "-p", images, "-o", out_file).out == ""
-    averages = ["pr_exact_ap", "pr_f1_ap", "pr_oracle_ap"]
-    assert list(json.loads(out_file.read_text())) == main_keys + best_keys + averages
+    assert run("-n", na_file, "-p", images, "-o", out_file) == ""
+    assert list(json.loads(out_file.read_text())) == [*keys, "pr_exact_ap", "pr_f1_ap", "pr_oracle_ap"]
     names = ["na_prob_hist_hasAns", "na_prob_hist_noAns", "pr_exact", "pr_f1", "pr_oracle"]
     assert sorted(path.name for path in images.iterdir()) == [f"{name}.png" for name in names]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in images.iterdir())
@@ -254,7 +241,7 @@ def test_histograms_leave_out_what_is_no_probability(monkeypatch):
         assert {x: share for x, share in points if share} == pytest.approx(shown) and len(points) == 20
 
 
-def test_bad_files_are_an_error(write, run):
+def test_bad_files_are_an_error(write, run_program):
     data = write("data.json", document(GOLD, "v2.0"))
     for predictions, na_probs, message in (
         ([], None, "p.json: expected an object from question ids to texts, got a list"),
@@ -263,20 +250,19 @@ def test_bad_files_are_an_error(write, run):
     ):
         flags = [] if na_probs is None else ["--na_prob_file=" + write("na.json", na_probs)]
         with pytest.raises(ConfigError, match=message):
-            run(scores_lib.run_squad_v2, data, write("p.json", predictions), *flags)
+            run_program(scores_lib.run_squad_v2, data, write("p.json", predictions), *flags)
     path = write("data.json", {"data": [{"paragraphs": [{"qas": [{"id": "a", "answers": []}] * 2}]}]})
     with pytest.raises(ConfigError, match="question id a stands in the file twice"):
         squad_files.read_gold_answers(path)
 
 
 def test_the_script_loads_no_tensorflow_and_ends_with_2_on_bad_input(write):
-    scripts = str(ROOT / "scripts")
+    folder = ROOT / "scripts"
     code = "import runpy, sys; sys.modules['tensorflow'] = sys.modules['matplotlib'] = None; "
     code += (
-        f"sys.path.insert(0, {scripts!r}); runpy.run_path('{scripts}/evaluate_squad_v1.py', {{}}, '__main__')"
+        f"sys.path.insert(0, '{folder}'); runpy.run_path('{folder}/evaluate_squad_v1.py', {{}}, '__main__')"
     )
-    command = [sys.executable, "-c", code, write("a.json", "{"), "none.json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = programs.run("-c", code, write("a.json", "{"), "none.json")
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
     assert "not a JSON file" in done.stderr
 
@@ -324,8 +310,7 @@ def download(tmp_path):
             (tools / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
             (tools / name).chmod(0o755)
         command = [ROOT / "scripts" / "download_squad.sh", *(arguments or [tmp_path / "squad"])]
-        environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return programs.call(*command, PATH=f"{tools}:{os.environ['PATH']}")
 
     return run_with
 

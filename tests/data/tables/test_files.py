@@ -3,6 +3,8 @@
 import bz2
 import csv
 import gzip
+import importlib
+import io
 import json
 
 import pytest
@@ -28,38 +30,32 @@ def write(path, content, opener=open):
     return str(path)
 
 
-def delimited(rows, delimiter, header=("text", "label")):
-    import io
-
+def delimited(rows, delimiter) -> str:
     text = io.StringIO()
-    csv.writer(text, delimiter=delimiter, lineterminator="\r\n").writerows(
-        [*([header] if header else []), *rows]
-    )
+    csv.writer(text, delimiter=delimiter, lineterminator="\r\n").writerows(rows)
     return text.getvalue()
 
 
 def test_every_format_gives_the_same_rows(tmp_path):
-    lines = "".join(json.dumps({"text": a, "label": b}) + "\n" for a, b in ROWS)
-    paths = [
-        write(tmp_path / "a.csv", delimited(ROWS, ",")),
-        write(tmp_path / "b.csv", delimited(ROWS, ";")),
-        write(tmp_path / "c.txt", b"\xef\xbb\xbf" + delimited(ROWS, "\t").encode()),
-        write(tmp_path / "d.csv.gz", delimited(ROWS, ","), gzip.open),
-        write(tmp_path / "e.tsv.bz2", delimited(ROWS, "\t"), bz2.open),
-        write(tmp_path / "f.jsonl", lines),
-        write(tmp_path / "g.json", json.dumps([{"text": a, "label": b} for a, b in ROWS])),
-    ]
     pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    columns = pyarrow.table({"text": [a for a, _ in ROWS], "label": [b for _, b in ROWS]})
-    parquet.write_table(columns, tmp_path / "h.parquet")
-    paths.append(str(tmp_path / "h.parquet"))
+    objects = [{"text": text, "label": label} for text, label in ROWS]
+    comma, semicolon, tab = (delimited([("text", "label"), *ROWS], delimiter) for delimiter in ",;\t")
+    paths = [
+        write(tmp_path / "a.csv", comma),
+        write(tmp_path / "b.csv", semicolon),
+        write(tmp_path / "c.txt", b"\xef\xbb\xbf" + tab.encode()),
+        write(tmp_path / "d.csv.gz", comma, gzip.open),
+        write(tmp_path / "e.tsv.bz2", tab, bz2.open),
+        write(tmp_path / "f.jsonl", "".join(json.dumps(row) + "\n" for row in objects)),
+        write(tmp_path / "g.json", json.dumps(objects)),
+        str(tmp_path / "h.parquet"),
+    ]
+    importlib.import_module("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(objects), paths[-1])
     failures = []
     for path in paths:
-        table = tables.open_table(path, "train_file", ("text", "label"))
-        if values(table, ("text", "label")) != ROWS:
-            failures.append((path, values(table, ("text", "label"))))
+        found = values(tables.open_table(path, "train_file", ("text", "label")), ("text", "label"))
+        if found != ROWS:
+            failures.append((path, found))
     assert not failures, failures
     joined = tables.open_table(f"{paths[0]},{tmp_path}/f.json*", "train_file", ("label", "text"))
     assert values(joined, ("text", "label")) == ROWS * 2
@@ -72,7 +68,7 @@ def test_quotation_marks_of_a_plain_tsv_are_text(tmp_path):
 
 
 def test_columns_by_number(tmp_path):
-    path = write(tmp_path / "a.csv", delimited(ROWS, ",", header=None))
+    path = write(tmp_path / "a.csv", delimited(ROWS, ","))
     table = tables.open_table(path, "train_file", ("1", "2"))
     assert values(table, ("1", "2")) == ROWS and not table.has_header
     with pytest.raises(ConfigError, match="counted from 1, and no column 3"):

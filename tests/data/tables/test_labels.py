@@ -56,44 +56,29 @@ def test_unknown_and_too_many_labels_are_named():
         read(ONE, [number / 7 for number in range(2000)])
 
 
-@pytest.mark.parametrize("classes", [2, 5])
-def test_scores_of_one_equal_scikit_learn(classes):
-    generator = np.random.default_rng(classes)
-    logits, truths = generator.normal(size=(400, classes)), generator.integers(0, classes, 400)
-    labels = Labels(ONE, tuple(map(str, range(classes))))
-    found, chances, called = labels_lib.scores(labels, logits, truths), *parts(labels, logits)
-    expected = {
-        **f1_scores(truths, called),
-        "accuracy": metrics.accuracy_score(truths, called),
-        "log_loss": metrics.log_loss(truths, chances),
-        "roc_auc": metrics.roc_auc_score(
-            truths, chances[:, 1] if classes == 2 else chances, multi_class="ovr"
-        ),
-    }
-    assert found == pytest.approx({**expected, "calibration_error": found["calibration_error"]}, abs=1e-12)
-
-
-def parts(labels, logits):
-    return labels_lib.probabilities(labels, logits), labels_lib.predicted(labels, logits)
-
-
-def f1_scores(truths, called):
-    kinds = ("macro", "micro", "weighted")
-    return {f"{kind}_f1": metrics.f1_score(truths, called, average=kind) for kind in kinds}
-
-
-def test_scores_of_several_equal_scikit_learn():
-    generator = np.random.default_rng(3)
-    logits, truths = generator.normal(size=(300, 4)), (generator.random((300, 4)) < 0.3).astype(np.float32)
-    labels = Labels(SEVERAL, tuple("abcd"), (0.4, 0.5, 0.6, 0.7))
-    found, chances, called = labels_lib.scores(labels, logits, truths), *parts(labels, logits)
-    expected = {
-        **f1_scores(truths, called),
-        "accuracy": metrics.accuracy_score(truths, called),
-        "roc_auc": metrics.roc_auc_score(truths, chances),
-        "log_loss": np.mean([metrics.log_loss(truths[:, c], chances[:, c]) for c in range(4)]),
-    }
-    assert found == pytest.approx({**expected, "calibration_error": found["calibration_error"]}, abs=1e-6)
+def test_scores_equal_scikit_learn():
+    generator = np.random.default_rng(2)
+    several = Labels(SEVERAL, tuple("abcd"), (0.4, 0.5, 0.6, 0.7))
+    for labels in (Labels(ONE, ("0", "1")), Labels(ONE, tuple("01234")), several):
+        classes, is_one = len(labels.names), labels.kind == ONE
+        logits, truths = generator.normal(size=(400, classes)), generator.integers(0, classes, 400)
+        truths = truths if is_one else (generator.random((400, classes)) < 0.3).astype(np.float32)
+        found = labels_lib.scores(labels, logits, truths)
+        chances, called = labels_lib.probabilities(labels, logits), labels_lib.predicted(labels, logits)
+        columns = [slice(None)] if is_one else range(classes)
+        losses = [
+            metrics.log_loss(truths[..., column], chances[..., column], normalize=True) for column in columns
+        ]
+        expected = {
+            f"{kind}_f1": metrics.f1_score(truths, called, average=kind)
+            for kind in ("macro", "micro", "weighted")
+        }
+        expected["accuracy"] = metrics.accuracy_score(truths, called)
+        expected["log_loss"] = np.mean(losses)
+        scores = chances[:, 1] if classes == 2 else chances
+        expected["roc_auc"] = metrics.roc_auc_score(truths, scores, multi_class="ovr")
+        expected["calibration_error"] = found["calibration_error"]
+        assert found == pytest.approx(expected, abs=1e-6), labels
 
 
 def test_thresholds_are_the_best_of_all():
