@@ -24,16 +24,6 @@ def kill_itself(folder: str, number: int) -> None:  # pylint: disable=unused-arg
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def write_whole(folder: str, number: int) -> None:
-    """Writes, after a while, a file whose content depends on the number alone."""
-    from official.io import engines, writing
-
-    for _ in range(4):
-        time.sleep(0.05)
-        engines.report(25, 1)
-    writing.replace_file(os.path.join(folder, f"made-{number:03d}"), str(number) * 1000)
-
-
 def fail(folder: str, number: int) -> None:
     """Says what is wrong with the third task, as a task does whose input is wrong."""
     from official.io.errors import ConfigError

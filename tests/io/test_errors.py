@@ -1,7 +1,6 @@
 """How an error is shown: one line below 300 characters, the last one, with nothing drawn over it."""
 
 import fcntl
-import io
 import os
 import pty
 import struct
@@ -9,7 +8,6 @@ import subprocess
 import sys
 import termios
 
-from official.cli import ask
 from official.io import errors
 from official.io.errors import ConfigError
 
@@ -82,13 +80,3 @@ def test_bars_go_before_the_error():
     assert error == "tool.py: x.json: not a JSON file." and text.endswith(error + "\n")
     # The last that was drawn is blank.
     assert bars and not text.rpartition("\r")[0].rpartition("\r")[2].strip()
-
-
-def test_typed_text_that_is_no_text(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bert ask"])
-    for errors_of_stdin in ("strict", "surrogateescape"):  # the latter in the locales C and POSIX
-        stream = io.TextIOWrapper(io.BytesIO(b"fine\ncaf\xe9\nlast\n"), "utf-8", errors_of_stdin)
-        monkeypatch.setattr(sys, "stdin", stream)
-        assert ask.answer_each("> ", str.upper) == 2
-        out, err = capsys.readouterr()
-        assert out == "FINE\nLAST\n" and err.startswith("bert ask: line 2: not UTF-8 text")

@@ -1,4 +1,5 @@
-"""The same tasks on Ray: the same files, whatever is killed meanwhile, and nothing is left running."""
+"""Tasks on Ray: what they raise, and that nothing is left running. That they make the same files as on other
+engines, whatever is killed meanwhile, is in test_engines_and_kills.py."""
 
 import contextlib
 import os
@@ -9,8 +10,6 @@ import sys
 
 import pytest
 
-from official.io import engines
-from tests import worker_tasks
 from tests.conftest import ROOT
 from tests.io.test_engines import is_alive, wait_for
 
@@ -43,10 +42,6 @@ def start(function: str, folder: pathlib.Path, number: int, address: str = "") -
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
-def contents(folder: pathlib.Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 @contextlib.contextmanager
 def two_nodes():
     keeper = subprocess.Popen(
@@ -62,22 +57,6 @@ def two_nodes():
     finally:
         keeper.stdin.close()
         keeper.wait()
-
-
-def test_a_killed_node_changes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    local = tmp_path / "local"
-    local.mkdir()
-    tasks = [(worker_tasks.write_whole, str(local), number) for number in range(40)]
-    engines.Local(1).run(engines.Round(tasks, 40, 4000.0, "Writing", "files", "tests"))
-    with two_nodes() as (address, raylet):
-        job = start("write_whole", tmp_path / "ray", 40, address)
-        assert wait_for(lambda: len(list((tmp_path / "ray").glob("made-*"))) > 5, 60)
-        os.kill(raylet, signal.SIGKILL)
-        _, told = job.communicate(timeout=120)
-    assert job.returncode == 0, told
-    assert "2 nodes with 4 CPUs" in told
-    assert contents(tmp_path / "ray") == contents(local)
 
 
 def test_what_a_task_raises_comes_through_and_stops_the_others(tmp_path):

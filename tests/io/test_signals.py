@@ -73,14 +73,12 @@ def _start(tmp_path):
         "import time\nprint('loading', flush=True)\ntime.sleep(60)\n"
     )
     (tmp_path / "bert.json").write_text(json.dumps(TINY))
-    (tmp_path / "text.txt").write_text("a text")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps({"task": "squad", "vocab_file": "vocab.txt"}))
-    lengths = ["--max_seq_length=16", "--max_predictions_per_seq=3"]
     model = [f"--bert_config_file={tmp_path}/bert.json", f"--model_dir={tmp_path}/new"]
+    lengths = ["--max_seq_length=16", "--max_predictions_per_seq=3"]
     commands = {
         "train.py": ["--use_synthetic_data", *model, *lengths],
-        "scripts/ask.py": [f"--checkpoint={tmp_path}/run", f"--context={tmp_path}/text.txt"],
         "checkpoints_tools/convert_ckpt.py": ["google2keras", str(tmp_path / "run")],
     }
 
@@ -99,7 +97,7 @@ def _start(tmp_path):
     return start
 
 
-@pytest.mark.parametrize("script", ["train.py", "scripts/ask.py", "checkpoints_tools/convert_ckpt.py"])
+@pytest.mark.parametrize("script", ["train.py", "checkpoints_tools/convert_ckpt.py"])
 def test_commands_that_load_tensorflow_end_in_one_line(start, script):
     for number, code, word in NUMBERS:
         process = start(script)
