@@ -199,8 +199,7 @@ def data_of(asked: Sequence[tuple[str, str]], with_negative: bool) -> squad_file
         for number, (question, context) in enumerate(asked)
     ]
     questions.sort(key=lambda question: question.context)
-    titles = [""] * len(contexts)
-    return squad_files.SquadData("", "", "", False, with_negative, titles, contexts, questions, {}, [])
+    return squad_files.SquadData("", "", False, with_negative, contexts, questions, {}, [])
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Protocol
 
 from official.io import signals, streams
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, check_installed
 
 if TYPE_CHECKING:
     from official.io.bars import ProgressBar
@@ -294,5 +294,6 @@ def opened(choice: Choice) -> Iterator[Engine]:
         return
     from official.io import ray_engine  # late: Ray is an extra
 
-    with ray_engine.opened(choice.num_workers, choice.ray_address) as engine:
-        yield engine
+    check_installed("--engine=ray", "ray", "ray", "psutil")
+    with contextlib.ExitStack() as stack:  # of the connection, and of a cluster that is started for it
+        yield ray_engine.Ray(choice.num_workers, choice.ray_address, stack)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from absl import logging
 
 from official.io import bars, engines, signals
-from official.io.errors import ConfigError, check_installed, counted
+from official.io.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -40,18 +40,6 @@ if TYPE_CHECKING:
 
 _MAX_RETRIES = 5  # of a task whose process or node is lost
 _MUST_AGREE = ("tensorflow", "numpy", "tokenizers", "blingfire", "ray")  # packages of which records depend
-
-
-@contextlib.contextmanager
-def opened(num_workers: int | None, address: str | None) -> Iterator[Ray]:
-    """Yields the engine; the connection ends with the block, and so does a cluster that was started for it.
-
-    Raises:
-      ConfigError: where Ray is not installed.
-    """
-    check_installed("--engine=ray", "ray", "ray", "psutil")
-    with contextlib.ExitStack() as stack:
-        yield Ray(num_workers, address, stack)
 
 
 @dataclasses.dataclass
@@ -252,8 +240,9 @@ def started_cluster(num_cpus: int | None) -> Iterator[str]:
     Raises:
       ConfigError: where it does not start.
     """
-    # Ray reads it when it is loaded. Who does not know it cannot send tasks to the cluster.
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _secret()}
+    # Ray reads it when it is loaded, once a process. Who does not know it cannot send tasks to the cluster.
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     keeper = subprocess.Popen(
         [sys.executable, "-m", __name__, str(num_cpus or engines.cores())],
         stdin=subprocess.PIPE,
@@ -275,11 +264,6 @@ def started_cluster(num_cpus: int | None) -> Iterator[str]:
         for stream in (keeper.stdin, keeper.stdout, keeper.stderr):
             stream.close()
         keeper.wait()
-
-
-@functools.lru_cache(maxsize=1)  # Ray takes one a process
-def _secret() -> str:
-    return secrets.token_hex(32)
 
 
 @contextlib.contextmanager

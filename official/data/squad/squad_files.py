@@ -51,10 +51,8 @@ class SquadData:
 
     path: str
     sha256: str  # of the file
-    version: str
     for_training: bool
     version_2_with_negative: bool
-    titles: list[str]  # of the article of each context
     contexts: list[str]
     questions: list[Question]  # those of a context one after the other, in the order of the contexts
     skipped_questions: dict[str, str]  # {question id: why it cannot be trained on}
@@ -100,9 +98,8 @@ def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative
     Source: https://github.com/google-research/bert, run_squad.py, read_squad_examples.
     """
     root, sha256 = _load(path, f"--{flag}={path}")
-    titles, contexts, questions = [], [], []
-    for article, paragraph, where in _paragraphs(root, f"--{flag}={path}"):
-        titles.append(_text(article, "title", where, default=""))
+    contexts, questions = [], []
+    for paragraph, where in _paragraphs(root, f"--{flag}={path}"):
         contexts.append(_text(paragraph, "context", where))
         questions += [
             _question(values, at, len(contexts) - 1, for_training) for values, at in _asked(paragraph, where)
@@ -127,10 +124,8 @@ def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative
     return SquadData(
         path=path,
         sha256=sha256,
-        version=_version(root, path),
         for_training=for_training,
         version_2_with_negative=version_2_with_negative,
-        titles=titles,
         contexts=contexts,
         questions=questions,
         skipped_questions=skipped,
@@ -142,8 +137,9 @@ def read_gold_answers(path: str) -> GoldAnswers:
     """Reads ids and answers of a file, and nothing else of it. Raises ConfigError for what is not SQuAD's
     JSON."""
     root, _ = _load(path, path)
-    gold = GoldAnswers(version=_version(root, path), answers={}, questions={})
-    for _, paragraph, place in _paragraphs(root, path):
+    version = str(expect(root, "version", (str, int, float), path, default=""))
+    gold = GoldAnswers(version, answers={}, questions={})
+    for paragraph, place in _paragraphs(root, path):
         for values, where in _asked(paragraph, place):
             identity = _text(values, "id", where)
             if identity in gold.answers:
@@ -226,7 +222,7 @@ def _of_rows(path: str, source: str) -> dict:
                 asked["answers"] = _answers_of(row["answers"], context, place)
                 asked["is_impossible"] = not asked["answers"]
             paragraphs[-1]["qas"].append(asked)
-    return {"version": "", "data": [{"title": "", "paragraphs": paragraphs}]}
+    return {"data": [{"paragraphs": paragraphs}]}
 
 
 def _answers_of(value: Any, context: str, place: str) -> list[dict]:
@@ -247,16 +243,12 @@ def _answers_of(value: Any, context: str, place: str) -> list[dict]:
     return found
 
 
-def _version(root: dict, source: str) -> str:
-    return str(expect(root, "version", (str, int, float), source, default=""))
-
-
-def _paragraphs(root: dict, source: str) -> Iterator[tuple[dict, dict, str]]:
-    """Yields (article, paragraph, its place in the file)."""
+def _paragraphs(root: dict, source: str) -> Iterator[tuple[dict, str]]:
+    """Yields (paragraph, its place in the file)."""
     for number, article in enumerate(root["data"]):
         where = f"{source}: data[{number}]"
         for inner, values in enumerate(expect(article, "paragraphs", list, where)):
-            yield article, values, f"{where}.paragraphs[{inner}]"
+            yield values, f"{where}.paragraphs[{inner}]"
 
 
 def _asked(paragraph: dict, where: str) -> Iterator[tuple[dict, str]]:

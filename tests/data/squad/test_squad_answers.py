@@ -47,8 +47,7 @@ def make(*asked, rules=SHORT):
         squad_files.Question(f"q{number}", text, contexts.index(context), (), (), False)
         for number, (context, text) in enumerate(asked)
     ]
-    titles = [""] * len(contexts)
-    data = squad_files.SquadData("", "", "", False, True, titles, contexts, questions, {}, [])
+    data = squad_files.SquadData("", "", False, True, contexts, questions, {}, [])
     return data, features.make_features(data, VOCABULARY, rules, TOKENIZER)
 
 

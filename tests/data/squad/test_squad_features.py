@@ -37,7 +37,7 @@ CASES = yaml.safe_load(pathlib.Path(__file__).with_name("cases.yml").read_text(e
 READ = dict(flag="train_file", for_training=True, version_2_with_negative=False)
 
 
-def document(*paragraphs, version="1.1", title="A title"):
+def document(*paragraphs, version="1.1"):
     """Returns SQuAD's JSON value: a paragraph is (context, question, ..), a question (text, answer, start) or
     a dict of its fields."""
     count = iter(range(1000))
@@ -50,7 +50,7 @@ def document(*paragraphs, version="1.1", title="A title"):
         return {"id": f"q{next(count)}", **fields}
 
     made = [{"context": context, "qas": list(map(question, questions))} for context, *questions in paragraphs]
-    return {"version": version, "data": [{"title": title, "paragraphs": made}]}
+    return {"version": version, "data": [{"title": "A title", "paragraphs": made}]}
 
 
 @pytest.fixture
@@ -79,14 +79,14 @@ def test_questions_are_read_in_their_order_and_those_that_cannot_be_trained_on_n
         "q2": "no answer",
     }
     # Half characters become one that can be written, and offsets stay.
-    assert data.contexts == ["The cat sat.", "a\ufffd Steve."] and data.titles == ["A title"] * 2
+    assert data.contexts == ["The cat sat.", "a\ufffd Steve."]
     found = [(each.id, each.text, each.context, each.answers, each.answer_starts) for each in data.questions]
     assert found == [
         ("q3", "When?", 0, ("sat",), (8,)),
         ("q7", "Inside?", 0, ("at",), (5,)),
         ("q8", "\ufffd?", 1, ("Steve",), (3,)),
     ]
-    assert (data.version, data.empty_questions) == ("1.1", [])
+    assert data.empty_questions == []
     other = ({"question": "Who?"}, (" ",), {"question": "What?", "answers": [{"text": "dog"}]})
     data = read(document(("The cat sat.", *other)), flag="predict_file", for_training=False)
     assert [question.answers for question in data.questions] == [(), (), ("dog",)]
@@ -128,7 +128,7 @@ def test_rows_are_read_as_squads_json_is(read):
         row = {"context": context, "question": "?", "answers": given}
         return read(row, version_2_with_negative=version_2)
 
-    value = document((context, {"id": "1", "question": "?", "answers": [answer]}), title="")
+    value = document((context, {"id": "1", "question": "?", "answers": [answer]}))
     expected, failures = read(value), []
     lists = {"text": [word], "answer_start": [answer["answer_start"]]}
     for given in ([answer], lists, [word], word):
@@ -293,9 +293,7 @@ def squad_data(draw):
             questions.append(
                 squad_files.Question(f"q{len(questions)}", text, context, (answer,), (begin,), is_impossible)
             )
-    return squad_files.SquadData(
-        "", "", "", draw(strategies.booleans()), True, [""] * len(contexts), contexts, questions, {}, []
-    )
+    return squad_files.SquadData("", "", draw(strategies.booleans()), True, contexts, questions, {}, [])
 
 
 SIZES = ((24, 5, 6), (12, 3, 8), (20, 30, 6), (200, 7, 20))
