@@ -21,6 +21,7 @@ from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces import wordpiece
 from official.io.errors import ConfigError
 from tests.conftest import TEST_DATA
+from tests.refusals import assert_refused
 
 REAL = TEST_DATA / "glue"
 SPLITS = ("train", "dev", "test")
@@ -156,19 +157,22 @@ def test_labels_that_a_task_does_not_have_end_the_reading(rte, tmp_path):
 def test_a_file_of_another_kind_or_none_is_an_error(tmp_path):
     columns = "index\tsentence1\tsentence2\tlabel\n"
     missing = (
-        "the header has no column sentence1 and no column sentence2 and no column label. Received: nothing."
+        "the header has no column sentence1 and no column sentence2 and no column label. Received: nothing"
     )
     wanted = "The dev file of rte has sentence1, sentence2, label among its columns, with tabs between them."
-    for content, message in (
-        ("", f"dev.tsv:1: {missing} {wanted}"),
+
+    def read(content):
+        write(tmp_path / "RTE" / "dev.tsv", content)
+        return files.read_split(TASKS["rte"], "dev", str(tmp_path))
+
+    cases = (
+        ("", f"dev.tsv:1: {missing}. {wanted}"),
         ("index,sentence1,sentence2,label\n", "Received: index,sentence1,sentence2,label."),
         (columns.replace("\tlabel", ""), "the header has no column label."),
         (columns, "dev.tsv: no usable row among 1 lines."),
         (columns + "x\n", "dev.tsv:2: has 1 column, expected 4)."),
-    ):
-        write(tmp_path / "RTE" / "dev.tsv", content)
-        with pytest.raises(ConfigError, match=re.escape(message)):
-            files.read_split(TASKS["rte"], "dev", str(tmp_path))
+    )
+    assert_refused(read, ((content, re.escape(message)) for content, message in cases))
     message = "has no train file of mrpc: MRPC/train.tsv or MRPC/msr.* --tasks=mrpc fetches"
     with pytest.raises(ConfigError, match=f"--data_dir=.* {message}"):
         files.read_split(TASKS["mrpc"], "train", str(tmp_path))
@@ -376,8 +380,12 @@ def test_what_cannot_be_written_is_not_there(tmp_path):
 
 
 def test_a_file_that_the_server_would_refuse_is_an_error(tmp_path):
-    failures = []
-    for name, rows, message in (
+    def check(name, rows):
+        content = f"index\tprediction\n{rows}".encode("utf-8", "surrogateescape")
+        path = write(tmp_path / "predictions.tsv", b"" if rows is None else content)
+        files.check_predictions(TASKS[name], path, 2)
+
+    cases = (
         ("rte", "0\tentailment\n1\tneutral\n", ":3: prediction 'neutral', expected one of entailment, "),
         ("rte", "0\t1\n", ":2: prediction '1', expected one of entailment"),
         ("cola", "0\tentailment\n", ":2: prediction 'entailment', expected one of 0, 1."),
@@ -391,13 +399,7 @@ def test_a_file_that_the_server_would_refuse_is_an_error(tmp_path):
         ("stsb", "0\thigh\n", ":2: prediction 'high'"),
         ("stsb", "0\t\udcff\n", ": not UTF-8 text (byte 20)."),
         ("rte", None, ":1: the header is '', expected 'index\\tprediction'."),
-    ):
-        content = "" if rows is None else f"index\tprediction\n{rows}"
-        path = write(tmp_path / "predictions.tsv", content.encode("utf-8", "surrogateescape"))
-        with pytest.raises(ConfigError) as error:
-            files.check_predictions(TASKS[name], path, 2)
-        if not str(error.value).startswith(f"{path}{message}"):
-            failures.append((message, str(error.value)))
-    assert not failures
+    )
+    assert_refused(check, ((name, rows, re.escape(f"predictions.tsv{told}")) for name, rows, told in cases))
     with pytest.raises(ConfigError, match="none cannot be read: No such file"):
         files.check_predictions(TASKS["rte"], str(tmp_path / "none"), 2)

@@ -16,6 +16,7 @@ from official.cli import scores as make_glue_submission
 from official.data.glue import files as files_lib
 from official.data.glue.tasks import TASKS
 from official.io.errors import ConfigError
+from tests.refusals import assert_refused
 
 
 @pytest.fixture
@@ -103,14 +104,13 @@ def test_some_tasks_are_zipped_where_that_is_asked_for(runs, tmp_path, submit):
     (data / "QQP").mkdir(parents=True)
     rows = "".join(f"{row}\ta\tb\n" for row in range(4))
     (data / "QQP" / "test.tsv").write_text("id\tquestion1\tquestion2\n" + rows)
-    for flags, message in (
-        ([tmp_path], "has no file of predictions"),
-        (runs[:2], "/cola/CoLA.tsv and .*/mnli/CoLA.tsv are both there"),
-        (["/nowhere"], "--predictions=/nowhere is not a folder"),
-        ([runs[7], f"--data_dir={data}"], "QQP.tsv: 3 predictions, expected 4"),  # by the test file
-    ):
-        with pytest.raises(ConfigError, match=message):
-            submit(tmp_path / "none.zip", *flags, "--allow_missing")
+    cases = (
+        (tmp_path, "has no file of predictions"),
+        (*runs[:2], "/cola/CoLA.tsv and .*/mnli/CoLA.tsv are both there"),
+        ("/nowhere", "--predictions=/nowhere is not a folder"),
+        (runs[7], f"--data_dir={data}", "QQP.tsv: 3 predictions, expected 4"),  # by the test file
+    )
+    assert_refused(functools.partial(submit, tmp_path / "none.zip", "--allow_missing"), cases)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -257,11 +257,10 @@ def test_another_file_is_refused_and_removed(server, mirror, tmp_path, download,
 
 def test_what_cannot_be_downloaded_is_an_error(server, mirror, download):
     (mirror / "glue" / "data" / "CoLA.zip").unlink()
-    for url, flags, message in (
-        (server[0], ["--tasks=colla"], r"--tasks=colla is no GLUE task \(did you mean cola\?\)"),
-        ("ftp://x", [], "--base_url=ftp://x does not start"),
-        (f"file://{mirror}", ["--tasks=cola"], "CoLA.zip cannot be reached: .*No such file"),
-        (server[0], ["--tasks=cola"], "CoLA.zip: the server answers 404 Not Found"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            download(url, *flags)
+    cases = (
+        (server[0], "--tasks=colla", r"--tasks=colla is no GLUE task \(did you mean cola\?\)"),
+        ("ftp://x", "--base_url=ftp://x does not start"),
+        (f"file://{mirror}", "--tasks=cola", "CoLA.zip cannot be reached: .*No such file"),
+        (server[0], "--tasks=cola", "CoLA.zip: the server answers 404 Not Found"),
+    )
+    assert_refused(download, cases)

@@ -52,11 +52,10 @@ def test_conll_files_are_read(tmp_path):
     assert (first.words, first.tags, second.words) == (["Anna", "."], ["B-PER", "O"], ["Berlin"])
     path.write_text("Anna\n.\n\nBerlin\n")
     assert [one.tags for one in tags.read_sentences(str(path), "predict_file", False)] == [None, None]
-    with pytest.raises(ConfigError, match="a word and its tag"):
-        tags.read_sentences(str(path), "train_file", True)
-    path.write_text("Anna B-PER\nBerlin\n")
-    with pytest.raises(ConfigError, match=":2: 1 columns"):
-        tags.read_sentences(str(path), "train_file", True)
+    for text, message in (("Anna\n.\n", "a word and its tag"), ("Anna B-PER\nBerlin\n", ":2: 1 columns")):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            tags.read_sentences(str(path), "train_file", True)
 
 
 def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
