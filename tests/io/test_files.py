@@ -4,6 +4,8 @@ folders for working files, of which a killed process leaves none for long."""
 import os
 import subprocess
 import sys
+import tempfile
+from unittest import mock
 
 import pytest
 
@@ -119,17 +121,11 @@ def test_what_a_killed_process_left_is_removed_and_a_living_one_keeps_its_own(tm
 
 
 def test_one_that_is_taken_for_left_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
-    made, real = [], writing.tempfile.mkdtemp
-
-    def taken(**arguments):
-        made.append(real(**arguments))
-        if len(made) == 1:
-            os.rmdir(made[0])
-        return made[-1]
-
-    monkeypatch.setattr(writing.tempfile, "mkdtemp", taken)
+    taken, kept = tempfile.mkdtemp(dir=tmp_path), tempfile.mkdtemp(dir=tmp_path)
+    os.rmdir(taken)
+    monkeypatch.setattr(tempfile, "mkdtemp", mock.Mock(side_effect=[taken, kept]))
     with writing.new_folder(str(tmp_path)) as folder:
-        assert folder == made[1] and os.path.isdir(folder)
+        assert folder == kept and os.path.isdir(folder)
 
 
 def test_a_lock_file_is_opened_as_it_is_and_never_through_a_link(tmp_path):

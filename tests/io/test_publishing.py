@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+from unittest import mock
 
 import pytest
 
@@ -129,18 +130,12 @@ def shown(folder: pathlib.Path) -> dict[str, str]:
 
 
 def test_moves_that_fail_are_taken_back(tmp_path, monkeypatch):
-    real = os.replace
     for moves_before in range(5):
-        folder, count = tmp_path / str(moves_before), iter(range(100))
+        folder = tmp_path / str(moves_before)
         files(folder, {**OLD, "other": "kept"})
-
-        def replace(before, after, count=count, number=moves_before):
-            if next(count) == number:
-                raise OSError("no more")
-            real(before, after)
-
+        outcomes = [mock.DEFAULT] * moves_before + [OSError("no more")] + [mock.DEFAULT] * 9
         with monkeypatch.context() as patch, pytest.raises(OSError, match="no more"):
-            patch.setattr(os, "replace", replace)
+            patch.setattr(os, "replace", mock.Mock(wraps=os.replace, side_effect=outcomes))
             publish(folder)
         assert shown(folder) == {**OLD, "other": "kept"}
 

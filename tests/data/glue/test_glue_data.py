@@ -156,9 +156,7 @@ def test_labels_that_a_task_does_not_have_end_the_reading(rte, tmp_path):
 
 def test_a_file_of_another_kind_or_none_is_an_error(tmp_path):
     columns = "index\tsentence1\tsentence2\tlabel\n"
-    missing = (
-        "the header has no column sentence1 and no column sentence2 and no column label. Received: nothing"
-    )
+    missing = "the header has no column sentence1 and no column sentence2 and no column label"
     wanted = "The dev file of rte has sentence1, sentence2, label among its columns, with tabs between them."
 
     def read(content):
@@ -166,7 +164,7 @@ def test_a_file_of_another_kind_or_none_is_an_error(tmp_path):
         return files.read_split(TASKS["rte"], "dev", str(tmp_path))
 
     cases = (
-        ("", f"dev.tsv:1: {missing}. {wanted}"),
+        ("", f"dev.tsv:1: {missing}. Received: nothing. {wanted}"),
         ("index,sentence1,sentence2,label\n", "Received: index,sentence1,sentence2,label."),
         (columns.replace("\tlabel", ""), "the header has no column label."),
         (columns, "dev.tsv: no usable row among 1 lines."),

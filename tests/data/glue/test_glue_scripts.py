@@ -110,7 +110,7 @@ def test_some_tasks_are_zipped_where_that_is_asked_for(runs, tmp_path, submit):
         ("/nowhere", "--predictions=/nowhere is not a folder"),
         (runs[7], f"--data_dir={data}", "QQP.tsv: 3 predictions, expected 4"),  # by the test file
     )
-    assert_refused(functools.partial(submit, tmp_path / "none.zip", "--allow_missing"), cases)
+    assert_refused(lambda *flags: submit(tmp_path / "none.zip", *flags, "--allow_missing"), cases)
 
 
 # ------------------------------------------------------------------------------------------------------------
