@@ -280,14 +280,12 @@ def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[st
         return _scores_of_numbers(predicted(labels, logits_NC), np.asarray(truths, np.float64))
     chances_NC = probabilities(labels, logits_NC)
     calls = predicted(labels, logits_NC)
-    classes = chances_NC.shape[1]
+    truths_NC, calls_NC = (_marks(part, chances_NC.shape[1]) for part in (truths, calls))
     if labels.kind == SEVERAL:
-        truths_NC, calls_NC = truths > 0, calls
         clipped = np.clip(chances_NC, _EPSILON, 1 - _EPSILON)
         loss = -np.where(truths_NC, np.log(clipped), np.log1p(-clipped)).mean()
         error = calibration_error(chances_NC.ravel(), truths_NC.ravel())
     else:
-        truths_NC, calls_NC = (np.arange(classes) == part[:, None] for part in (truths, calls))
         loss = -np.log(np.clip(chances_NC[truths_NC], _EPSILON, None)).mean()
         error = calibration_error(chances_NC.max(axis=1), calls == truths)
     found = {"accuracy": (calls_NC == truths_NC).all(axis=1).mean()}
@@ -342,15 +340,21 @@ def calibration_error(chances_N: np.ndarray, is_right_N: np.ndarray) -> float:
 
 def by_label(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> list[list]:
     """Returns the table of precision, recall, F1 and rows of each class, its head first."""
-    calls = predicted(labels, logits_NC)
-    numbers = np.arange(len(labels.names))
-    truths_NC, calls_NC = (
-        part > 0 if part.ndim == 2 else part[:, None] == numbers for part in (np.asarray(truths), calls)
-    )
-    hits, called, there = (part.sum(axis=0) for part in (calls_NC & truths_NC, calls_NC, truths_NC))
+    sets = (truths, predicted(labels, logits_NC))
+    truths_NC, calls_NC = (_marks(part, len(labels.names)) for part in sets)
+    counts = (part.sum(axis=0).tolist() for part in (calls_NC & truths_NC, calls_NC, truths_NC))
     rows: list[list] = [["label", "rows", "precision", "recall", "F1"]]
-    for number, name in enumerate(labels.names):
-        precision, recall = hits[number] / max(called[number], 1), hits[number] / max(there[number], 1)
-        f1 = 2 * hits[number] / max(called[number] + there[number], 1)
-        rows.append([name, int(there[number]), float(precision), float(recall), float(f1)])
+    for name, hits, called, there in zip(labels.names, *counts):
+        rows.append([name, there, *rates(hits, called, there)])
     return rows
+
+
+def rates(hits: int, called: int, there: int) -> tuple[float, float, float]:
+    """Returns precision, recall and F1."""
+    return hits / max(called, 1), hits / max(there, 1), 2 * hits / max(called + there, 1)
+
+
+def _marks(values: np.ndarray, classes: int) -> np.ndarray:
+    """Returns bool [N, C] of classes [N], or of marks [N, C]."""
+    values = np.asarray(values)
+    return values > 0 if values.ndim == 2 else values[:, None] == np.arange(classes)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from official.data.tables import files as tables
-from official.data.tables.labels import as_text
+from official.data.tables.labels import as_text, rates
 from official.data.text import text_files
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.data.word_pieces.wordpiece import Tokenizer, is_punctuation
@@ -125,13 +125,14 @@ def _read_conll(lines: Any, path: str, with_tags: bool) -> Iterator[Sentence]:
 def _read_table(
     path: str, flag: str, with_tags: bool, columns: tuple[str | None, str | None]
 ) -> Iterator[Sentence]:
-    table = tables.open_table(path, flag)
-    words = _column(table, columns[0], (*_TOKEN_KEYS, *_TEXT_KEYS), "--text_columns")
+    wanted = [name for name in (columns[0], columns[1] if with_tags else None) if name]
+    table = tables.open_table(path, flag, wanted)
+    words = columns[0] or _column(table, (*_TOKEN_KEYS, *_TEXT_KEYS), "--text_columns")
     of_spans = words in _TEXT_KEYS
     tag_keys = [key for key in (_SPAN_KEYS if of_spans else _TAG_KEYS) if key != words]
-    tags = columns[1] if columns[1] in table.columns or with_tags and columns[1] else None
+    tags = columns[1] if columns[1] in table.columns else None
     if tags is None and (with_tags or not set(tag_keys).isdisjoint(table.columns)):
-        tags = _column(table, None, tag_keys, "--label_column")
+        tags = _column(table, tag_keys, "--label_column")
     for batch in table.batches([words, *([tags] if tags else [])]):
         for row, value in enumerate(batch.columns[words]):
             place = f"{path}, row {batch.first + row + 1}"
@@ -144,13 +145,8 @@ def _read_table(
                 yield _of_tokens(value, labels, place)
 
 
-def _column(table: tables.Table, given: str | None, names: Sequence[str], flag: str) -> str:
-    if given:
-        if given not in table.columns:
-            raise ConfigError(
-                f"{table.given} has no column {given!r}. Columns: {shortened(list(table.columns))}."
-            )
-        return given
+def _column(table: tables.Table, names: Sequence[str], flag: str) -> str:
+    """Returns the first of some names that a column has."""
     found = [name for name in names if name in table.columns]
     if not found:
         raise ConfigError(
@@ -389,19 +385,15 @@ def scores(
             there, called = set(spans(truth, rule)), set(spans(call, rule))
             for name, entities in (("there", there), ("called", called), ("hits", there & called)):
                 counts[name].update(entity.type for entity in entities)
-        total = _rates(*(sum(counts[name].values()) for name in ("hits", "called", "there")))
+        total = rates(*(sum(counts[name].values()) for name in ("hits", "called", "there")))
         found |= {f"{prefix}{name}": value for name, value in zip(("precision", "recall", "f1"), total)}
         if not prefix:
             for kind in sorted({*counts["there"], *counts["called"]}):
                 own = [counts[name][kind] for name in ("hits", "called", "there")]
-                rows.append([kind, own[2], *_rates(*own)])
+                rows.append([kind, own[2], *rates(*own)])
     words = [(one, other) for truth, call in zip(truths, calls) for one, other in zip(truth, call)]
     found["accuracy"] = sum(one == other for one, other in words) / max(len(words), 1)
     return found, rows
-
-
-def _rates(hits: int, called: int, there: int) -> tuple[float, float, float]:
-    return hits / max(called, 1), hits / max(there, 1), 2 * hits / max(called + there, 1)
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -88,9 +88,7 @@ def read_texts(
       ConfigError: where no row, or less than half of them, is usable.
     """
     group = max(len(text_columns) - 1, 1)
-    numbers: list[np.ndarray] = []
-    held_out: list[np.ndarray] = []
-    parts: tuple[list[np.ndarray], ...] = ([], [], [], [])
+    parts: tuple[list[np.ndarray], ...] = ([], [], [], [], [], [])
     problems: dict[int, str] = {}
     bad, total = 0, 0
     names = [*text_columns, *([label_column] if reader and label_column else [])]
@@ -112,10 +110,7 @@ def read_texts(
             own.append(batch.first + number + 1)
         total += len(labels)
         if kept:
-            numbers.append(np.array(own, np.int64))
-            held_out.append(
-                np.array([bool(held_out_share) and share_of(row) < held_out_share for row in kept])
-            )
+            held_out = [bool(held_out_share) and share_of(row) < held_out_share for row in kept]
             columns = tuple(map(list, zip(*kept)))
             if group > 1:
                 columns = (
@@ -124,25 +119,14 @@ def read_texts(
                 )
             encoded, whole_lengths = encode(columns)
             made = encoded.ids, encoded.lengths, encoded.first_lengths, whole_lengths
-            for arrays, array in zip(parts, made):
+            for arrays, array in zip(parts, (*made, np.array(own, np.int64), np.array(held_out))):
                 arrays.append(array)
-    if bad > _MAX_SHARE_BAD * total or not numbers:
+    if bad > _MAX_SHARE_BAD * total or not parts[0]:
         shown = "; ".join(f"row {row}: {reason}" for row, reason in list(problems.items())[:SHOWN_PROBLEMS])
         raise ConfigError(f"--{table.flag}={table.given}: {bad:,} of {total:,} rows cannot be used: {shown}.")
     known, values = reader.finish() if reader else (None, None)
-    ids, lengths, first_lengths, whole_lengths = map(_joined, parts)
-    rows = TextRows(
-        ids,
-        lengths,
-        first_lengths,
-        whole_lengths,
-        labels=values,
-        numbers=_joined(numbers),
-        held_out=_joined(held_out),
-        problems=problems,
-        bad=bad,
-        group=group,
-    )
+    *tokens, numbers, held_out_N = map(_joined, parts)
+    rows = TextRows(*tokens, values, numbers, held_out_N, problems, bad, group)
     return rows, known
 
 
