@@ -1,6 +1,5 @@
 """The zip file for GLUE's server, and the download of GLUE's data from a server of our own."""
 
-import functools
 import hashlib
 import http.server
 import io
@@ -119,34 +118,6 @@ def test_some_tasks_are_zipped_where_that_is_asked_for(runs, tmp_path, submit):
 _MRPC_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
 
 
-class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder, in parts where `ranges` is set; ends the first `cut` answers half way."""
-
-    def __init__(self, *arguments, state, **keywords):
-        self.state = state
-        super().__init__(*arguments, **keywords)
-
-    def do_GET(self):
-        first = int((self.headers.get("Range") or "bytes=0-")[6:-1])
-        self.state["requests"].append((self.path, first))
-        path = self.translate_path(self.path)
-        if not os.path.isfile(path):
-            self.send_error(404)
-            return
-        with open(path, "rb") as file:
-            content = file.read()
-        first = first if self.state["ranges"] else 0
-        self.send_response(206 if first else 200)
-        self.send_header("Content-Length", str(len(content) - first))
-        self.end_headers()
-        stop = len(content) // 2 if self.state["cut"] else len(content)
-        self.state["cut"] = max(0, self.state["cut"] - 1)
-        self.wfile.write(content[first:stop])
-
-    def log_message(self, *arguments):
-        pass
-
-
 def published_files() -> dict:
     """Returns {source of the script: content}: the published files in small."""
     module, found = download_glue_data, {}
@@ -183,11 +154,29 @@ def mirror(tmp_path, monkeypatch):
 
 @pytest.fixture
 def server(mirror):
-    """Serves the mirror on this machine; yields (base URL, state)."""
+    """Serves the mirror on this machine, in parts where `ranges` is set, and ends the first `cut` answers
+    half way; yields (base URL, state)."""
     state = {"requests": [], "cut": 0, "ranges": True}
-    with http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Handler, state=state, directory=str(mirror))
-    ) as running:
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            first, path = int((self.headers.get("Range") or "bytes=0-")[6:-1]), mirror / self.path[1:]
+            state["requests"].append((self.path, first))
+            if not path.is_file():
+                self.send_error(404)
+                return
+            content, first = path.read_bytes(), first if state["ranges"] else 0
+            self.send_response(206 if first else 200)
+            self.send_header("Content-Length", str(len(content) - first))
+            self.end_headers()
+            stop = len(content) // 2 if state["cut"] else len(content)
+            state["cut"] = max(0, state["cut"] - 1)
+            self.wfile.write(content[first:stop])
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
         threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{running.server_port}", state
         running.shutdown()
