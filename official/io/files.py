@@ -281,10 +281,20 @@ class Store:
             check_readable(path)  # first: to open a pipe waits for its writer
         return open(path, "rb", buffering=_BUFFER_BYTES)
 
+    def read_range(self, path: str, start: int, size: int) -> bytes:
+        """Returns bytes of a file from `start` on, fewer where it ends before."""
+        with open(path, "rb", buffering=0) as file:
+            file.seek(start)
+            return file.read(size)
+
     def write(self, path: str, data: bytes) -> None:
         """Writes a file. In a store it appears as a whole, under its name."""
         with open(path, "wb") as file:
             file.write(data)
+
+    def put(self, local: str, path: str) -> None:
+        """Copies a file of this machine to a store, where it appears as a whole."""
+        os.replace(local, path)
 
     def rename(self, before: str, after: str) -> None:
         os.replace(before, after)
@@ -413,7 +423,6 @@ class RemoteStore(Store):
             return io.BufferedReader(file, _BUFFER_BYTES)
 
     def read_range(self, path: str, start: int, size: int) -> bytes:
-        """Returns bytes of a file from `start` on, fewer where it ends before."""
         return self._do("cat_file", path, start=start, end=start + size) if size else b""
 
     def write(self, path: str, data: bytes) -> None:
@@ -421,7 +430,6 @@ class RemoteStore(Store):
             system.pipe_file(inner, data)
 
     def put(self, local: str, path: str) -> None:
-        """Copies a file of this machine to the store, where it appears as a whole."""
         with self._final(path) as (system, inner):
             system.put_file(local, inner)
 

@@ -125,9 +125,9 @@ def read_texts(
         shown = "; ".join(f"row {row}: {reason}" for row, reason in list(problems.items())[:SHOWN_PROBLEMS])
         raise ConfigError(f"--{table.flag}={table.given}: {bad:,} of {total:,} rows cannot be used: {shown}.")
     known, values = reader.finish() if reader else (None, None)
-    *tokens, numbers, held_out_N = map(_joined, parts)
-    rows = TextRows(*tokens, values, numbers, held_out_N, problems, bad, group)
-    return rows, known
+    ids, lengths, first_lengths, whole_lengths, numbers, held_out_N = map(_joined, parts)
+    tokens = ids, lengths, first_lengths, whole_lengths
+    return TextRows(*tokens, values, numbers, held_out_N, problems, bad, group), known
 
 
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:
