@@ -142,15 +142,3 @@ class Tracer:
                         " same IPU (device_mapping).",
                     )
         return found
-
-    def from_batch(self, inputs: list[bool]) -> list[bool]:
-        """Returns for each output of the last stage whether it depends on the batch; `inputs`: the same for
-        the inputs of the first stage."""
-        for stage in self.stages:
-            graph = stage.function.graph
-            touched = {id(tensor) for tensor, depends in zip(graph.inputs, inputs) if depends}
-            for operation in graph.get_operations():
-                if any(id(each) in touched for each in operation.inputs):
-                    touched |= {id(each) for each in operation.outputs}
-            inputs = [id(each) in touched for each in stage.function.outputs]
-        return inputs
