@@ -23,6 +23,7 @@ from official.training import run as runner
 from tests.conftest import write_records
 from tests.graphcore import ipu_fake
 from tests.records import short_examples
+from tests.refusals import assert_refused
 
 pytestmark = pytest.mark.nightly
 
@@ -64,9 +65,7 @@ def test_an_epoch_is_once_through_the_records(configured, record_files):
 
 def on_one_device(config, **settings):
     values = json.loads(config_lib.to_json(config))
-    for name, field in config_lib.FIELDS.items():
-        if "ipu" in field.backends:
-            values[name] = field.default
+    values |= {name: field.default for name, field in config_lib.FIELDS.items() if "ipu" in field.backends}
     own = dict(distribution_strategy="one_device", model_dir=config.model_dir + "-cpu")
     config = config_lib.build_config([("test", {**values, **own, **settings})])
     with mock.patch.object(pretraining, "encoder_options", whole_last_block):
@@ -256,7 +255,7 @@ def test_compiling_for_ipus_that_are_not_here_trains_nothing(configured, tmp_pat
 
 def test_settings_that_do_not_go_together_are_one_line(configured):
     """Those that the configuration refuses, and those that do not fit the model, the data or the IPUs."""
-    refused = [
+    cases = [
         (dict(dtype="bf16"), "Use --dtype=fp16 or fp32"),
         (dict(dtype="fp16"), "whose steps skip no update"),
         (dict(num_gpus=1), "Drop --num_gpus"),
@@ -265,7 +264,7 @@ def test_settings_that_do_not_go_together_are_one_line(configured):
         (dict(replicated_tensor_sharding=True), "replicas=1"),
         (dict(device_iterations=3), "Nearest valid: 3"),
         (dict(recompute="attention"), "--recompute=block"),
-        (dict(available_memory_proportion="0.1,0.2"), r"has 2 numbers. Allowed: 1, 3 .* or 4"),
+        (dict(available_memory_proportion="0.1,0.2"), "has 2 numbers. Allowed: 1, 3"),
         (dict(available_memory_proportion="60"), "expected numbers above 0, up to 1"),
         (dict(pipeline_schedule="interleaved"), "Use --pipeline_schedule=grouped"),
         (dict(device_mapping="0,1,2,3"), "share the word embeddings"),
@@ -277,9 +276,7 @@ def test_settings_that_do_not_go_together_are_one_line(configured):
         (dict(input_files="nowhere-*"), "nowhere"),
         (dict(static_mask=True), "static_mask"),
     ]
-    for number, (settings, message) in enumerate(refused):
-        with pytest.raises(ConfigError, match=message):
-            run_on_fake(configured(str(number), **settings))
+    assert_refused(lambda settings: run_on_fake(configured(**settings)), cases)
     with pytest.raises(ConfigError, match="does not fit into its IPUs .*--recompute=block"):
         run_on_fake(configured(), bytes_per_ipu=20_000)
 

@@ -1,7 +1,7 @@
 """Strict checks of manifests: Kubernetes' schemas, the JobSet models of the trainer API, published fields."""
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import pytest
 
@@ -29,8 +29,6 @@ IPUJOB = {
     "workers": {"template"},
     "template": {"spec"},
 }
-# Maps whose keys are people's own.
-_FREE = {"labels", "nodeSelector", "selector", "requests", "limits"}
 
 
 class Refused(Exception):
@@ -125,25 +123,3 @@ def check(document: dict) -> None:
         reader(document)
     except KeyError as error:  # a field is not there under its name
         raise Refused(str(error)) from None
-
-
-def misspelt(document: dict) -> Iterator[str]:
-    """Misspells each field of a manifest in turn and yields its name; of equal ones in a list, the first."""
-    seen: set[str] = set()
-    for part, key, name in list(_fields(document)):
-        if name not in seen:
-            seen.add(name)
-            part[f"{key}s"] = part.pop(key)
-            yield name
-            part[key] = part.pop(f"{key}s")
-
-
-def _fields(part, name: str = "") -> Iterator[tuple[dict, str, str]]:
-    """Yields (part, key, its name with dots) of all fields."""
-    if isinstance(part, list):
-        for each in part:
-            yield from _fields(each, f"{name}*.")
-    elif isinstance(part, dict) and name.rstrip(".").rpartition(".")[2] not in _FREE:
-        for key, value in part.items():
-            yield part, key, f"{name}{key}"
-            yield from _fields(value, f"{name}{key}.")

@@ -14,6 +14,7 @@ import pytest
 
 from official.io.errors import ConfigError
 from official.launching import job
+from tests import programs
 from tests.conftest import ROOT
 
 RANK = 'case $TF_CONFIG in *"index\\": 0"*) r=0;; *) r=1;; esac; '  # in the shell of each process
@@ -55,10 +56,8 @@ def run(quick, tmp_path):
 
 @pytest.fixture
 def ssh(tmp_path):
-    path = tmp_path / "fake-ssh"
-    path.write_text(SSH.format(python=sys.executable, folder=tmp_path))
-    path.chmod(0o755)
-    return (str(path),)
+    text = SSH.format(python=sys.executable, folder=tmp_path)
+    return (str(programs.stand_in(tmp_path / "fake-ssh", text)),)
 
 
 def alive(marker: str) -> list[int]:
@@ -288,11 +287,10 @@ def test_a_host_that_comes_back_goes_on(run, ssh, tmp_path):
         "echo >> starts-$r; [ $(wc -l < starts-$r) = 2 ] && exit 0; [ $r = 0 ] && sleep 600;"
         " touch cut-$ON; kill -9 $(cat ssh-pid); sleep 600"
     )
-    watched = tmp_path / "watched-ssh"  # an ssh whose number the process on the other side knows
+    # An ssh whose number the process on the other side knows.
     note = f"echo $$ > {tmp_path}/ssh-pid"
     case = f'case "$*" in *beta*true) ;; *beta*) {note};; esac'
-    watched.write_text(f'#!/bin/sh\n{case}\nexec {ssh[0]} "$@"\n')
-    watched.chmod(0o755)
+    watched = programs.stand_in(tmp_path / "watched-ssh", f'#!/bin/sh\n{case}\nexec {ssh[0]} "$@"\n')
     cut = tmp_path / "cut-beta.invalid"
     back = threading.Thread(target=lambda: (wait_until(cut.exists), time.sleep(2), cut.unlink()))
     back.start()

@@ -172,9 +172,7 @@ exec ip netns exec $name sh -c "$2"
 def test_two_hosts_go_on_when_a_cut_link_is_back(workspace, tmp_path, hosts):  # noqa: F811
     """The launcher is on the first host. The processes notice the cut, and wait for each other at the next
     start until the link is back."""
-    ssh = tmp_path / "ssh"
-    ssh.write_text(SSH.format(names=hosts, addresses=ADDRESSES))
-    ssh.chmod(0o755)
+    ssh = programs.stand_in(tmp_path / "ssh", SSH.format(names=hosts, addresses=ADDRESSES))
     places = ",".join(f"{address}:21901" for address in ADDRESSES)
     launcher = [*LAUNCHER, f"--hosts={places}", f"--ssh={ssh}", "--max_restarts=3", "-x", "PYTHONPATH", "--"]
     flags = [f"--model_dir={tmp_path}/run", "--num_steps_per_epoch=400", "--peer_timeout_secs=30"]
