@@ -219,16 +219,6 @@ def test_log_lines(stderr):
     assert lines_of(stream) == lines
 
 
-def test_the_end_of_life_notice_of_tensorflow_addons_is_not_printed(stderr):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        stderr()
-        ended = "tensorflow_addons.utils.tfa_eol_msg"
-        warnings.warn_explicit("TFA has ended development", UserWarning, "tfa_eol_msg.py", 1, module=ended)
-        warnings.warn_explicit("another", UserWarning, "other.py", 1, module="other")
-    assert [str(warning.message) for warning in caught] == ["another"]
-
-
 # ------------------------------------------------------------------------------------------------------------
 # result
 
@@ -314,11 +304,7 @@ def save_metrics(model_dir, records):
 
 
 def picture_of(records, **result):
-    """Returns ({title: axes}, {title: texts of its legend}) of the picture of a run."""
-    found = charts.run_charts(records, make_result(**result), looks_ahead=False)
-    axes = {each.get_title(loc="left"): each for each in plots_lib.plot_charts(found).axes}
-    legends = {title: each.get_legend_handles_labels()[1] for title, each in axes.items()}
-    return axes, legends
+    return charts.run_charts(records, make_result(**result), looks_ahead=False)
 
 
 def test_picture_of_a_run():
@@ -326,7 +312,9 @@ def test_picture_of_a_run():
     records = fake_metrics()
     records[-1]["loss"] = records[-3]["loss"] = None
     own = dict(target=0.28, baseline_prediction="the", learning_rates=rates)
-    axes, legends = picture_of(records, **own)
+    figure = plots_lib.plot_charts(picture_of(records, **own))
+    axes = {each.get_title(loc="left"): each for each in figure.axes}
+    legends = {title: each.get_legend_handles_labels()[1] for title, each in axes.items()}
     expected = ["train 0.296", "evaluation 0.290", "target 0.280", "always \u201cthe\u201d 0.050"]
     assert legends["Masked-LM accuracy"] == expected
     # What is still to come is not drawn.
@@ -339,10 +327,10 @@ def test_picture_of_a_run():
 
 def test_picture_of_odd_runs():
     for name, records in {"empty": [], **ODD_METRICS}.items():
-        found = charts.run_charts(records, make_result(target=0.5), looks_ahead=False)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert plots_lib.render(plots_lib.plot_charts(found), "png").startswith(b"\x89PNG"), name
+            figure = plots_lib.plot_charts(picture_of(records, target=0.5))
+            assert plots_lib.render(figure, "png").startswith(b"\x89PNG"), name
 
 
 def test_a_saved_picture_takes_target_and_baseline_from_the_result(tmp_path):
