@@ -27,6 +27,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.python.eager import context
 
+from official.io.errors import first_line
 from official.io.files import store_of
 from official.io.writing import replace_file
 from official.reporting import tensorboard
@@ -508,7 +509,7 @@ class Profile(Callback):
                 options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
                 tf.profiler.experimental.start(self._folder.name, options)
             except _ERRORS as error:
-                logging.warning("No profile: %s", _first_line(error))
+                logging.warning("No profile: %s", first_line(error))
                 self._folder.cleanup()
                 self._folder = None
         self._secs -= time.perf_counter()
@@ -523,7 +524,7 @@ class Profile(Callback):
                 self._finish(self._folder.name)
             except Exception as error:  # pylint: disable=broad-except
                 # Whatever is odd about a trace, the training is worth more.
-                logging.warning("No profile: %s: %s", type(error).__name__, _first_line(error))
+                logging.warning("No profile: %s: %s", type(error).__name__, first_line(error))
             self.close()
 
     def on_end(self, end: End) -> None:
@@ -572,10 +573,6 @@ class Profile(Callback):
             logging.info(text, peak, found[0]["allocator"], running, MEMORY)
         elif config.profile_memory:
             logging.warning("No memory profile: this TensorFlow does not tell what takes memory here.")
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def stage_variables(state: Any) -> list[dict]:
