@@ -128,6 +128,7 @@ def test_what_is_not_there():
     assert not (ROOT / "official" / "logging").exists()
 
 
+@pytest.mark.slow
 def test_lint_format_and_types_are_clean():
     folder = pathlib.Path(sys.executable).parent
     for tool in ("ruff", "mypy"):

@@ -1,6 +1,7 @@
 """The README and docs/: commands that are cheap are run, the others are parsed; links and files are there."""
 
 import ast
+import functools
 import importlib
 import importlib.util
 import json
@@ -92,11 +93,16 @@ def check_bert(monkeypatch, arguments: list[str], environment: dict[str, str] | 
             registry.get_action(given.action)
 
 
+@functools.cache
+def help_of(program: str) -> str:
+    return programs.run(program, "--help").stdout
+
+
 def check_program(program: str, arguments: list[str]) -> None:
     """Checks a program of the repository: that it is there and knows the flags."""
     text = (ROOT / program).read_text(encoding="utf-8")
     if program.startswith("benchmarks/"):
-        text = programs.run(program, "--help").stdout
+        text = help_of(program)
         arguments = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if program == "./scripts/test.sh":
         return  # they are pytest's

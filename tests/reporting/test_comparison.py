@@ -7,7 +7,6 @@ import logging as standard_logging
 import os
 import pathlib
 import tempfile
-import warnings
 
 import matplotlib.image
 import pytest
@@ -193,19 +192,6 @@ def test_picture(tmp_path):
         "train_batch_size 256, learning_rate 5e-05",
     ]
     assert decoded(figure).shape[2] == 4
-
-
-def test_picture_of_odd_runs(tmp_path):
-    folder = write_run(tmp_path / "odd", stop_threshold=0.3)
-    for step, loss, accuracy in ((5, None, None), (0, 0.0, 0.0), (1, 2.5, None)):
-        line = {"step": step, "samples": 8 * step, "loss": loss, "mlm_accuracy": accuracy}
-        save_metrics(tmp_path / "odd", [{"split": "train", **line}])
-        figure = comparison.plot_comparison(read(folder))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert decoded(figure).size
-        assert comparison.format_comparison(comparison.compare(read(folder)))
-    assert [text.get_text() for text in figure.axes[1].texts][-1] == "no data"
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -97,7 +97,9 @@ class IPUConfig(Category):
             raise tf.errors.InvalidArgumentError(None, None, "PRE_COMPILE needs --executable_cache_path")
         for category in (self.convolutions, self.matmuls):
             check_poplar_options(category.poplar_options)
-        count = ipus_of_device(self.select_ipus) if self.select_ipus else self.auto_select_ipus or 1
+        count = self.auto_select_ipus or 1
+        if self.select_ipus:
+            count = value_of("getNumIpusPerReplica") * value_of("getNumLocalReplicas")
         if count & (count - 1):
             raise tf.errors.InvalidArgumentError(
                 None, None, f"{count} IPUs requested: the number of IPUs of a device must be a power of two"
@@ -210,16 +212,4 @@ def set_ipu_config(cfg: IPUConfig, ipus_per_replica: int, configure_device: bool
     part = cfg.multi_replica_distribution
     part.process_count, part.process_index = popdist["getNumInstances"](), popdist["getInstanceIndex"]()
     if configure_device:
-        size = told * value_of("getNumLocalReplicas")
-        cfg.select_ipus = first_device(size) + value_of("getLocalInstanceIndex")
-
-
-def first_device(size: int) -> int:
-    """Returns the first id of devices of so many IPUs: before them are those of single ones, pairs, ..."""
-    return sum(current.ipus >> bit for bit in range(size.bit_length() - 1))
-
-
-def ipus_of_device(index: int) -> int:
-    """Returns how many IPUs the device with this id has."""
-    sizes = [1 << bit for bit in range(current.ipus.bit_length())]
-    return max(size for size in sizes if first_device(size) <= index)
+        cfg.select_ipus = 1 + value_of("getLocalInstanceIndex")  # its number; how many it has, poprun knows

@@ -152,24 +152,12 @@ def pipeline(**kwargs: Any) -> tf.Operation:
 # Limits
 
 
-def _rotations(ipus: list[int]) -> int:
-    """Returns how many rotations of a sequence of IPUs run side by side with no IPU used twice at a time."""
-    kept: list[int] = []
-    for rotation in range(len(ipus)):
-        turned = ipus[rotation:] + ipus[:rotation]
-        if all(a != b for each in kept for a, b in zip(turned, ipus[each:] + ipus[:each])):
-            kept.append(rotation)
-    return len(kept)
-
-
 def unit_of(settings: Settings) -> int:
-    """Returns the number that the micro batches of an update must be a multiple of."""
-    stages, ipus = len(settings.computational_stages), settings.device_mapping
-    if settings.pipeline_schedule == PipelineSchedule.Sequential:
+    """Returns the number that the micro batches of an update must be a multiple of (of an interleaved
+    schedule: not in the sources read, so any)."""
+    if settings.pipeline_schedule != PipelineSchedule.Grouped:
         return 1
-    if settings.pipeline_schedule == PipelineSchedule.Grouped:
-        return 2 * stages if settings.training else stages
-    return _rotations(ipus + ipus[::-1] if settings.training else ipus)
+    return (2 if settings.training else 1) * len(settings.computational_stages)
 
 
 def _precondition(message: str) -> Any:

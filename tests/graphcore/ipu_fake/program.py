@@ -35,10 +35,8 @@ class Program:
     def trace(self) -> Any:
         """Returns a micro batch as a traced function; also traces the stages, again if they were before."""
         self.tracer = stages.Tracer()
-        with stages.no_new_variables("the pipeline"):
-            micro = tf.function(self._micro, autograph=False).get_concrete_function(
-                *self.settings.infeed_queue.flat_spec()
-            )
+        specs = self.settings.infeed_queue.flat_spec()
+        micro = tf.function(self._micro, autograph=False).get_concrete_function(*specs)
         stages.variables_captured(micro.captured_inputs, "the pipeline")
         stages.check_graph(micro.graph, "the pipeline")
         return micro
