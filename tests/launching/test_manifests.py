@@ -111,10 +111,9 @@ def test_exit_codes_decide_what_is_tried_again():
 
     def meaning(rules: list[dict], code: int, disrupted: bool = False) -> str:
         for rule in rules:
-            codes = rule.get("onExitCodes")
-            if codes and codes["containerName"] == "bert" and code in codes["values"]:
-                return rule["action"]
-            if "onPodConditions" in rule and disrupted:
+            codes = rule.get("onExitCodes", {"containerName": "", "values": ()})
+            by_code = codes["containerName"] == "bert" and code in codes["values"]
+            if by_code or "onPodConditions" in rule and disrupted:
                 return rule["action"]
         return "Count"
 
