@@ -51,16 +51,20 @@ def parsed(path: pathlib.Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))
 
 
-def imported_modules(path: pathlib.Path) -> set[str]:
+def imported_names(tree: ast.Module) -> set[str]:
     """Returns the dotted names that a file imports, wherever in it."""
     names = set()
-    for node in ast.walk(parsed(path)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
+            assert node.level == 0, f"relative import of {node.module}"
             names |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
     return names
+
+
+def imported_modules(path: pathlib.Path) -> set[str]:
+    return imported_names(parsed(path))
 
 
 def test_import_walls():

@@ -24,18 +24,9 @@ def options_of(config):
 
 
 def test_options_follow_from_the_settings(configured, monkeypatch):
-    found = options_of(
-        configured(
-            replicas=2,
-            fp_exceptions=True,
-            stochastic_rounding=False,
-            partials_type="half",
-            recompute="block",
-            min_remote_tensor_size=50000,
-            no_outlining=True,
-            scheduler="clustering",
-        )
-    )
+    settings = dict(replicas=2, fp_exceptions=True, stochastic_rounding=False, partials_type="half")
+    settings |= dict(recompute="block", min_remote_tensor_size=50000, no_outlining=True)
+    found = options_of(configured(**settings, scheduler="clustering"))
     assert found.auto_select_ipus == 8 and found.allow_recompute
     floats = found.floating_point_behaviour
     assert floats.inv and floats.div0 and floats.oflo and floats.esr.name == "OFF"

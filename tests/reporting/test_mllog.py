@@ -91,11 +91,13 @@ def test_the_checker_misses_nothing_but_the_accuracy(run_config, monkeypatch, ch
         events = mllog.read_events(log)
         assert keys(events).count("run_start") == keys(events).count("run_stop") == 1
         for ruleset in RULESETS if status == "aborted" else RULESETS[:1]:
+            assert not checker(ruleset, log, lowered=True)
+            if ruleset not in (RULESETS[0], RULESETS[-1]):
+                continue
             complaints = checker(ruleset, log, lowered=False)
             assert complaints.count("Failed checks for eval_accuracy") == 1
             failures = r"Failed checks|CHECK for|Required|failed test|Failed executing"
             assert len(re.findall(failures, complaints)) == 1, complaints
-            assert not checker(ruleset, log, lowered=True)
 
 
 def test_values_are_true_and_counted_in_sequences(run_config, capsys):
