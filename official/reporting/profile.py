@@ -435,13 +435,6 @@ def write_times(model_dir: str, head: dict, rows: Sequence[dict]) -> None:
     replace_file(os.path.join(model_dir, TIMES), json.dumps(found, indent=2) + "\n")
 
 
-def write_memory(model_dir: str, head: dict, found: Sequence[dict], variables: Sequence[dict]) -> None:
-    """Writes the table of memory. Args: head: what stands before it; found: of `memories`; variables: of
-    `stage_variables`."""
-    record = {**head, "variables": variables, "allocators": found}
-    replace_file(os.path.join(model_dir, MEMORY), json.dumps(record, indent=2) + "\n")
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Layers of backward passes
 #
@@ -567,7 +560,8 @@ class Profile(Callback):
             write_times(config.model_dir, head | told, add_up(trace, places, last - first))
             logging.info("Profile of steps %d,%d: %s", first, last, os.path.join(config.model_dir, name))
         if config.profile_memory and (found := memories(trace, places, stages)):
-            write_memory(config.model_dir, head, found, stage_variables(self._state))
+            record = {**head, "variables": stage_variables(self._state), "allocators": found}
+            replace_file(os.path.join(config.model_dir, MEMORY), json.dumps(record, indent=2) + "\n")
             running = ", ".join(filter(None, found[0]["running_at_peak"].values()))
             text, peak = "Memory: at most %.2f GB of %s, while %s ran (%s)", found[0]["peak_bytes"] / 1e9
             logging.info(text, peak, found[0]["allocator"], running, MEMORY)

@@ -203,11 +203,6 @@ def test_a_run_that_is_over_is_a_record(configured, record_files):
     assert [open(f"{config.model_dir}/{name}", "rb").read() for name in names] == before
     assert run_on_fake(configured(input_files=files, learning_rate=0.5, overwrite=True))[0] == 0
     assert open(f"{config.model_dir}.1/result.json", "rb").read() == before[2]
-    assert not read_result(config.model_dir)["data_changed"]
-    record_files(records=33)
-    assert run_on_fake(configured(input_files=files, learning_rate=0.5, stop_steps=6))[0] == 0
-    found = read_result(config.model_dir)
-    assert (found["step"], found["data_changed"]) == (6, True)
 
 
 def test_initial_weights_come_from_a_checkpoint_by_names(configured):
