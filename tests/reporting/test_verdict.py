@@ -109,6 +109,7 @@ def cases() -> dict[str, tuple[list, TrainResult]]:
             make_result(eval_accuracy=0.06, baseline_prediction=None, **accuracy | {"baseline_score": 0.06}),
         ),
         "diverged": (diverging(), make_result()),
+        "no number since step 610": (falling()[:60] + [None] * 40, make_result()),
         "not finite": (falling()[:40] + [None], make_result("failed", reason=bad)),
         "a process was lost": (falling(), make_result("failed", **lost)),
         **{
