@@ -13,16 +13,14 @@ WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] red blue green one two three four five is the ball who what where . ? box"
     " sky sea sun hat".split()
 )
+VOCABULARY = "\n".join([*WORDS, *map("word{}".format, range(TINY["vocab_size"] - len(WORDS)))]) + "\n"
 COLOURS = ("red", "blue", "green")
 
 
 @pytest.fixture(name="vocab_file")
 def fixture_vocab_file(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text(
-        "\n".join([*WORDS, *(f"word{number}" for number in range(TINY["vocab_size"] - len(WORDS)))]) + "\n"
-    )
-    return str(path)
+    (tmp_path / "vocab.txt").write_text(VOCABULARY)
+    return str(tmp_path / "vocab.txt")
 
 
 @pytest.fixture(name="make")
