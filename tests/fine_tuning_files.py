@@ -13,16 +13,14 @@ WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] red blue green one two three four five is the ball who what where . ? box"
     " sky sea sun hat".split()
 )
+VOCABULARY = "\n".join([*WORDS, *map("word{}".format, range(TINY["vocab_size"] - len(WORDS)))]) + "\n"
 COLOURS = ("red", "blue", "green")
 
 
 @pytest.fixture(name="vocab_file")
 def fixture_vocab_file(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text(
-        "\n".join([*WORDS, *(f"word{number}" for number in range(TINY["vocab_size"] - len(WORDS)))]) + "\n"
-    )
-    return str(path)
+    (tmp_path / "vocab.txt").write_text(VOCABULARY)
+    return str(tmp_path / "vocab.txt")
 
 
 @pytest.fixture(name="make")
@@ -67,18 +65,12 @@ def squad_json(count: int, seed: int, impossible: bool = False) -> dict:
         chosen = generator.permutation(things)[:3]
         colours = generator.choice(COLOURS, 3)
         context = " . ".join(f"the {colour} {thing}" for colour, thing in zip(colours, chosen))
-        absent = impossible and number % 3 == 0
-        thing, colour = (things[0], "") if absent else (chosen[0], colours[0])
-        absent = absent and things[0] not in chosen
-        if not absent and not colour:
-            thing, colour = chosen[0], colours[0]
-        answers = (
-            [] if absent else [{"text": str(colour), "answer_start": context.index(f"{colour} {thing}")}]
-        )
+        absent = impossible and number % 3 == 0 and things[0] not in chosen
+        thing, colour = (things[0], "") if absent else (chosen[0], str(colours[0]))
+        answers = [] if absent else [{"text": colour, "answer_start": context.index(f"{colour} {thing}")}]
         question = {"id": f"q{number}", "question": f"what is the {thing} ?", "answers": answers}
-        paragraphs.append(
-            {"context": context, "qas": [question | ({"is_impossible": absent} if impossible else {})]}
-        )
+        question |= {"is_impossible": absent} if impossible else {}
+        paragraphs.append({"context": context, "qas": [question]})
     return {"version": "v2.0" if impossible else "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
 
 

@@ -1,6 +1,7 @@
 """Runs a program of the repository, or another command, in a process of its own."""
 
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -37,3 +38,11 @@ def call(*words, cwd=ROOT, without=(), timeout=None, text=True, **environment) -
         timeout=timeout,
         env={**kept, **environment},
     )
+
+
+def stand_in(path: pathlib.Path, text: str) -> pathlib.Path:
+    """Writes a program that stands for another one. Returns its path."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path

@@ -87,19 +87,13 @@ def features(
         last_word = numbers[begin + len(text) - 1]
         first = first_piece_of[numbers[begin]]
         last = first_piece_of[last_word + 1] - 1 if last_word < len(words) - 1 else len(pieces) - 1
-        first, last = improve(
-            pieces, first, last, reference_wordpiece.tokenize(text, vocabulary, do_lower_case)
-        )
+        answer_pieces = reference_wordpiece.tokenize(text, vocabulary, do_lower_case)
+        first, last = improve(pieces, first, last, answer_pieces)
     windows = windows_of(len(pieces), max_seq_length - len(query) - 3, doc_stride) if question.strip() else []
     result = []
     for number, (start, length) in enumerate(windows):
-        ids = [
-            vocabulary["[CLS]"],
-            *query,
-            vocabulary["[SEP]"],
-            *pieces[start : start + length],
-            vocabulary["[SEP]"],
-        ]
+        end = vocabulary["[SEP]"]
+        ids = [vocabulary["[CLS]"], *query, end, *pieces[start : start + length], end]
         offset = len(query) + 2
         padding = [0] * (max_seq_length - len(ids))
         is_inside = start <= first <= last < start + length
@@ -137,9 +131,8 @@ def n_best(
         for start in sorted(starts, key=lambda token: -start_logits[number][token])[:n_best_size]:
             for end in sorted(ends, key=lambda token: -end_logits[number][token])[:n_best_size]:
                 if start <= end < start + max_answer_length:
-                    candidates.append(
-                        (texts(number, start, end), start_logits[number][start], end_logits[number][end])
-                    )
+                    logits = start_logits[number][start], end_logits[number][end]
+                    candidates.append((texts(number, start, end), *logits))
     best, seen = [], set()
     for candidate in sorted(candidates, key=lambda candidate: -(candidate[1] + candidate[2])):
         if candidate[0] not in seen and len(best) < n_best_size:

@@ -4,6 +4,7 @@ Written from the description of `FullTokenizer`, with do_lower_case, its default
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
 """
 
+import string
 import unicodedata
 
 MAX_WORD_CHARACTERS = 200
@@ -32,14 +33,7 @@ def is_chinese(character: str) -> bool:
 
 
 def is_punctuation(character: str) -> bool:
-    code = ord(character)
-    return (
-        33 <= code <= 47
-        or 58 <= code <= 64
-        or 91 <= code <= 96
-        or 123 <= code <= 126
-        or unicodedata.category(character)[0] == "P"
-    )
+    return character in string.punctuation or unicodedata.category(character)[0] == "P"
 
 
 def clean(text: str) -> str:
@@ -58,11 +52,8 @@ def clean(text: str) -> str:
 
 
 def strip_accents(token: str) -> str:
-    return "".join(
-        character
-        for character in unicodedata.normalize("NFD", token)
-        if unicodedata.category(character) != "Mn"
-    )
+    letters = unicodedata.normalize("NFD", token)
+    return "".join(letter for letter in letters if unicodedata.category(letter) != "Mn")
 
 
 def split_at_punctuation(token: str) -> list[str]:
@@ -103,8 +94,5 @@ def split_pieces(word: str, vocabulary: dict[str, int]) -> list[str]:
 
 def tokenize(text: str, vocabulary: dict[str, int], do_lower_case: bool = True) -> list[int]:
     """Returns the ids of a text; `vocabulary` gives the id of each word piece."""
-    return [
-        vocabulary[piece]
-        for word in split_words(text, do_lower_case)
-        for piece in split_pieces(word, vocabulary)
-    ]
+    words = split_words(text, do_lower_case)
+    return [vocabulary[piece] for word in words for piece in split_pieces(word, vocabulary)]

@@ -11,7 +11,7 @@ def assert_refused(call: Callable, cases: Iterable[tuple], kind: type[Exception]
 
     Args:
       call: is called with the arguments of each case.
-      cases: arguments, and last a regular expression that is found in the message.
+      cases: arguments, and last what the message holds: words, or a regular expression.
       kind: of the error.
     """
     failures = []
@@ -20,6 +20,6 @@ def assert_refused(call: Callable, cases: Iterable[tuple], kind: type[Exception]
             told = f"not refused: {call(*arguments)}"
         except kind as error:
             told = str(error)
-        if not re.search(message, told) or "\n" in told:
+        if "\n" in told or not (message in told or re.search(message, told)):
             failures.append(f"{message!r} is expected of {arguments}: {told}")
     assert not failures, "\n".join(failures)

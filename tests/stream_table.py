@@ -27,37 +27,37 @@ _OPTIONAL_INPUTS = ("input_files", "bert_config_file", "model", "spec", "predict
 _TRAIN = (
     "--bert_config_file=configs/models/bert_tiny.json --max_seq_length=16 --max_predictions_per_seq=3"
     " --num_steps_per_epoch=2 --train_batch_size=4 --num_train_epochs=1"
-).split()
+)
 _OWN = {
-    "train": [*_TRAIN, "--input_files={input}", "--model_dir={new}"],
-    "plan": [*_TRAIN, "--input_files={input}", "--model_dir={new}"],
-    "launch": ["--", sys.executable, "-c", "print('launched')"],
-    "render-job": ["--kind=jobset", "--image=a/b:1", "--env=A={input}", "--", "program"],
-    "completion": ["bash"],
-    "data glue": ["--data_dir={new}", "--tasks={input}"],
-    "data create": ["--input_files={input}", "--output_dir={new}", "--vocab_file=vocab"],
-    "convert": ["google2keras", "{input}", "--output_dir={new}"],
-    "serve": ["--export_dir={input}", "--port=0"],
-    "export": ["--checkpoint={input}", "--export_dir={new}"],
+    "train": f"{_TRAIN} --input_files={{input}} --model_dir={{new}}",
+    "plan": f"{_TRAIN} --input_files={{input}} --model_dir={{new}}",
+    "launch": "-- echo launched",
+    "render-job": "--kind=jobset --image=a/b:1 --env=A={input} -- program",
+    "completion": "bash",
+    "data glue": "--data_dir={new} --tasks={input}",
+    "data create": "--input_files={input} --output_dir={new} --vocab_file=vocab",
+    "convert": "google2keras {input} --output_dir={new}",
+    "serve": "--export_dir={input} --port=0",
+    "export": "--checkpoint={input} --export_dir={new}",
 }
 # They read nothing, or start processes that load TensorFlow before they look at it.
 _LEFT_OUT = ("data corpus",)
 # Commands that do their work and end with 0.
 FINISHED = {
-    "help": ["--help"],
-    "vocab": ["vocab", "--input_files=text", "--output_file={new}", "--vocab_size=60"],
-    "data prepare": ["data", "prepare", "--input_files=text", "--output_dir={new}", "--num_workers=1"],
+    "help": "--help",
+    "vocab": "vocab --input_files=text --output_file={new} --vocab_size=60",
+    "data prepare": "data prepare --input_files=text --output_dir={new} --num_workers=1",
     "data create": (
         "data create --input_files=text --output_dir={new} --vocab_file=vocab --num_workers=1"
         " --max_seq_length=16 --max_predictions_per_seq=3 --num_shards=1"
-    ).split(),
-    "pack": ["pack", "--histogram=histogram"],
-    "launch": ["launch", "--instances_per_host=2", "--", "echo", "line"],
-    "evaluate squad-v1": ["evaluate", "squad-v1", "squad", "answers"],
+    ),
+    "pack": "pack --histogram=histogram",
+    "launch": "launch --instances_per_host=2 -- echo line",
+    "evaluate squad-v1": "evaluate squad-v1 squad answers",
 }
 FINISHED_WITH_TENSORFLOW = {
-    "plan": ["plan", *_TRAIN, "--generated_data"],
-    "train": ["train", *_TRAIN, "--use_synthetic_data", "--model_dir={new}"],
+    "plan": f"plan {_TRAIN} --generated_data",
+    "train": f"train {_TRAIN} --use_synthetic_data --model_dir={{new}}",
 }
 
 
@@ -67,7 +67,7 @@ def arguments(command: table.Command) -> list[str] | None:
     if command.name in _LEFT_OUT:
         return None
     if command.name in _OWN:
-        return _OWN[command.name]
+        return _OWN[command.name].split()
     words, rest = [], []
     for action in command.parser()._actions:
         value = "{new}" if action.dest in _OUTPUTS else "{input}"
@@ -86,13 +86,12 @@ def cases(is_whole: bool) -> Iterator[tuple[str, bool, list[str]]]:
             if words:
                 yield f"{command.name} of {kind}", False, [*command.name.split(), *words]
     for name, words in (FINISHED | (FINISHED_WITH_TENSORFLOW if is_whole else {})).items():
-        yield f"{name}, finished", True, words
+        yield f"{name}, finished", True, words.split()
 
 
 def prepare(folder: str) -> None:
     """Makes what the commands read, in the working directory from now on."""
     os.chdir(folder)
-    open("empty", "w").close()
     os.mkfifo("fifo")
     os.symlink("/dev/zero", "device")
     os.symlink(configs.folder(), "configs")
@@ -101,6 +100,7 @@ def prepare(folder: str) -> None:
     question = {"id": "1", "question": "q", "answers": [{"text": "b", "answer_start": 2}]}
     paragraph = {"context": "a b", "qas": [question]}
     files = {
+        "empty": "",
         "vocab": "\n".join(words) + "\n",
         "text": "a bad cab had a fad .\na dead bee fed a cafe .\n\na face faded .\nbad bees .\n" * 20,
         "histogram": json.dumps({"max_sequence_length": 4, "counts_by_length_from_1": [4, 3, 2, 1]}),
@@ -146,9 +146,8 @@ def _redirect(streams: str, errors: int) -> None:
     for descriptor in closed:
         os.close(descriptor)
     for descriptor, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
-        stream = (
-            None if descriptor in closed else open(descriptor, "r" if name == "stdin" else "w", closefd=False)
-        )
+        mode = "r" if name == "stdin" else "w"
+        stream = None if descriptor in closed else open(descriptor, mode, closefd=False)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 

@@ -16,19 +16,13 @@ from transformers import AutoModel, BertForPreTraining
 def main(folder: str, batch_file: str, out_file: str, dtype: str) -> None:
     torch.set_num_threads(1)
     batch = {name: torch.from_numpy(array).long() for name, array in np.load(batch_file).items()}
-    inputs = {
-        "input_ids": batch["input_ids"],
-        "attention_mask": batch["input_mask"],
-        "token_type_ids": batch["segment_ids"],
-    }
-    labels = (
-        {"labels": batch["labels"], "next_sentence_label": batch["next_sentence_labels"]}
-        if "labels" in batch
-        else {}
-    )
-    model = (
-        (BertForPreTraining if labels else AutoModel).from_pretrained(folder).to(getattr(torch, dtype)).eval()
-    )
+    theirs = {"input_ids": "input_ids", "attention_mask": "input_mask", "token_type_ids": "segment_ids"}
+    inputs = {name: batch[ours] for name, ours in theirs.items()}
+    labels = {}
+    if "labels" in batch:
+        labels = {"labels": batch["labels"], "next_sentence_label": batch["next_sentence_labels"]}
+    model = (BertForPreTraining if labels else AutoModel).from_pretrained(folder)
+    model = model.to(getattr(torch, dtype)).eval()
     encoder = model.bert if labels else model
     with torch.no_grad():
         encoded = encoder(**inputs, output_hidden_states=True)
@@ -37,11 +31,8 @@ def main(folder: str, batch_file: str, out_file: str, dtype: str) -> None:
     if labels:
         result = model(**inputs, **labels)
         result.loss.backward()
-        found |= {
-            "loss": result.loss,
-            "masked": result.prediction_logits,
-            "relation": result.seq_relationship_logits,
-        }
+        found |= {"loss": result.loss, "masked": result.prediction_logits}
+        found["relation"] = result.seq_relationship_logits
         found |= {f"gradient/{name}": parameter.grad for name, parameter in model.named_parameters()}
     np.savez(out_file, **{name: tensor.detach().numpy() for name, tensor in found.items()})
 

@@ -21,34 +21,23 @@ def main(folder: str, class_name: str) -> None:
     with torch.no_grad():
         outputs = model(**batch)
     names = (
-        "logits",
-        "start_logits",
-        "end_logits",
-        "prediction_logits",
-        "seq_relationship_logits",
-        "last_hidden_state",
+        "logits start_logits end_logits prediction_logits seq_relationship_logits last_hidden_state".split()
     )
-    print(
-        json.dumps(
-            {
-                "version": transformers.__version__,
-                "class": type(model).__name__,
-                "loading": {
-                    key: sorted(map(str, loading[key]))
-                    for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
-                },
-                "labels": model.config.id2label,
-                "problem_type": model.config.problem_type,
-                "lower_case": tokenizer.do_lower_case,
-                "longest": tokenizer.model_max_length,
-                "ids": [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts],
-                "batch": {
-                    name: batch[name].tolist() for name in ("input_ids", "token_type_ids", "attention_mask")
-                },
-                "outputs": {name: outputs[name].tolist() for name in names if name in outputs},
-            }
-        )
-    )
+    problems = ("missing_keys", "unexpected_keys", "mismatched_keys")
+    given = ("input_ids", "token_type_ids", "attention_mask")
+    found = {
+        "version": transformers.__version__,
+        "class": type(model).__name__,
+        "loading": {key: sorted(map(str, loading[key])) for key in problems},
+        "labels": model.config.id2label,
+        "problem_type": model.config.problem_type,
+        "lower_case": tokenizer.do_lower_case,
+        "longest": tokenizer.model_max_length,
+        "ids": [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts],
+        "batch": {name: batch[name].tolist() for name in given},
+        "outputs": {name: outputs[name].tolist() for name in names if name in outputs},
+    }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

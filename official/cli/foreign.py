@@ -91,7 +91,9 @@ def read_theirs(source: Source) -> tuple[dict[str, Any], Family | None]:
             return entries, None
     from official.graphcore import configuration_keys, configurations
 
-    configuration_keys.check_program(configurations.flat(entries), f"--config={source.path}")
+    configuration_keys.check_program(
+        configurations.flat(entries, configurations.LEAVES), f"--config={source.path}"
+    )
     if is_yaml and all(isinstance(value, dict) for value in entries.values()):
         entry = source.entry or (next(iter(entries)) if len(entries) == 1 else source.name)
         if entry not in entries:

@@ -24,24 +24,13 @@ from official.graphcore.configuration_keys import (
     Table,
 )
 from official.io.errors import ConfigError, suggest
+from official.reporting.page import flat
 
 # -----------------------------------------------------------------------------------------------------------
 # Keys
 
 
-_LEAVES = ("packing_factor", "lr_schedule_by_step", "loss_scaling_by_step")  # objects that are values
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns nested keys with dots: {"a": {"b": 1}} is {"a.b": 1}."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and key not in _LEAVES:
-            found |= flat(value, name + ".")
-        else:
-            found[name] = value
-    return found
+LEAVES = ("packing_factor", "lr_schedule_by_step", "loss_scaling_by_step")  # objects that are values
 
 
 def family_of(values: Mapping[str, Any]) -> Family | None:
@@ -50,7 +39,7 @@ def family_of(values: Mapping[str, Any]) -> Family | None:
     Args:
       values: of the file.
     """
-    keys = set(flat(values))
+    keys = set(flat(values, LEAVES))
     ours = sum(key.split(".")[0] in FIELDS or key.startswith("model.") for key in keys)
     known = {name: len(keys & set(family.table)) for name, family in FAMILIES.items()}
     best = max(known, key=known.__getitem__)  # the first of equals: packed knows all of popart
@@ -147,7 +136,7 @@ def translate(
     lines: list[Line] = []
     table, backend = table_for(family.name if family else None), base["distribution_strategy"]
     if family:
-        told = flat(values)
+        told = flat(values, LEAVES)
         check_known(told, family, source)
         said = _read(family.defaults, family.table, backend, source, [])
         said |= _read(told, family.table, backend, source, lines)

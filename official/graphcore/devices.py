@@ -15,7 +15,7 @@ from typing import Any
 from official.config.table import Config
 from official.distribution.pipeline_plan import power_of_two
 from official.graphcore.rules import IPU_VERSION
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, first_line
 
 # -----------------------------------------------------------------------------------------------------------
 # The API of the SDK
@@ -32,13 +32,9 @@ def load_api() -> Any:
     except ImportError as error:
         raise ConfigError(
             "distribution_strategy=ipu needs Graphcore's TensorFlow 2.6 of the Poplar SDK, and this Python"
-            f" has none ({_first_line(error)}). Here --distribution_strategy=pipeline runs the same stages,"
-            " and --plan shows the run."
+            f" has none ({first_line(error, 80)}). Here --distribution_strategy=pipeline runs the same"
+            " stages, and --plan shows the run."
         ) from None
-
-
-def _first_line(error: ImportError) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:80]
 
 
 def load_popdist() -> Any:
@@ -154,26 +150,14 @@ def find_instances(config: Config, num_devices: int, popdist: Any) -> Instances:
 
 
 def configure(config: Config, api: Any, instances: Instances) -> Any:
-    """Makes the configuration of the IPUs and applies it to this process. Returns it.
+    """Makes an IPUConfig of the configuration and applies it to this process. Returns it.
 
     Args:
       config: of the run.
-      api: see `api.load`.
+      api: see `load_api`.
       instances: the run's replicas.
     """
-    options = make_options(config, api, instances)
-    if instances.popdist is not None:  # which IPUs they are, only poprun knows
-        tensorflow = importlib.import_module("popdist.tensorflow")
-        tensorflow.set_ipu_config(options, instances.ipus_per_replica, configure_device=True)
-    options.configure_ipu_system()
-    return options
-
-
-def make_options(config: Config, api: Any, instances: Instances) -> Any:
-    """Returns an IPUConfig, not applied yet; arguments as of `configure`."""
     options = api.config.IPUConfig()
-    if instances.popdist is None:
-        options.auto_select_ipus = instances.local_replicas * instances.ipus_per_replica
     options.allow_recompute = config.recompute != "none"
     if config.compile_only:  # for IPUs that are not there
         device = options.device_connection
@@ -188,6 +172,12 @@ def make_options(config: Config, api: Any, instances: Instances) -> Any:
     options.optimizations.minimum_remote_tensor_size = config.ipu.min_remote_tensor_size
     options.optimizations.enable_graph_outlining = not config.ipu.no_outlining
     options.scheduling.algorithm = getattr(api.config.SchedulingAlgorithm, config.ipu.scheduler.upper())
+    if instances.popdist is None:
+        options.auto_select_ipus = instances.local_replicas * instances.ipus_per_replica
+    else:  # which IPUs they are, only poprun knows
+        tensorflow = importlib.import_module("popdist.tensorflow")
+        tensorflow.set_ipu_config(options, instances.ipus_per_replica, configure_device=True)
+    options.configure_ipu_system()
     return options
 
 

@@ -129,12 +129,10 @@ _OPTION = re.compile(r"(--?[\w-]+)([= ]?)(.*)", re.DOTALL)
 
 
 # Options for what a person has asked for and a dialect does not mention.
+_VIPU = ("server_host", "partition", "cluster", "allocation")
 _MORE = {
     "num_ilds": "--num-ilds {num_ilds}",
-    "vipu_server_host": "--vipu-server-host={vipu_server_host}",
-    "vipu_partition": "--vipu-partition={vipu_partition}",
-    "vipu_cluster": "--vipu-cluster={vipu_cluster}",
-    "vipu_allocation": "--vipu-allocation={vipu_allocation}",
+    **{f"vipu_{name}": f"--vipu-{name.replace('_', '-')}={{vipu_{name}}}" for name in _VIPU},
     "hosts": "--host {hosts}",
     "local_args": "--mpi-local-args={local_args}",
 }

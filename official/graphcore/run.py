@@ -24,7 +24,7 @@ from official.graphcore import devices as devices_lib
 from official.graphcore import pipeline, program
 from official.graphcore.program import initialize
 from official.graphcore.rules import IPU_VERSION
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, first_line
 from official.reporting import environment
 from official.reporting.callback import Callback, Evaluation, Start
 from official.reporting.metrics import MetricsWriter
@@ -311,13 +311,11 @@ def _explained() -> Any:
         yield
     except tf.errors.ResourceExhaustedError as error:
         raise ConfigError(
-            f"the model does not fit into its IPUs ({_first_line(error)}). Give more --pipeline_stages,"
-            " smaller micro batches (more --num_accumulation_steps), --recompute=block or another"
-            " available_memory_proportion of --ipu_options."
+            f"the model does not fit into its IPUs ({first_line(error, 150).rstrip('.')}). Give more"
+            " --pipeline_stages, smaller micro batches (more --num_accumulation_steps), --recompute=block or"
+            " another available_memory_proportion of --ipu_options."
         ) from None
     except tf.errors.FailedPreconditionError as error:
-        raise ConfigError(f"the IPUs do not take this pipeline: {_first_line(error)}.") from None
-
-
-def _first_line(error: tf.errors.OpError) -> str:
-    return (error.message.strip().splitlines() or [type(error).__name__])[0][:150].rstrip(".")
+        raise ConfigError(
+            f"the IPUs do not take this pipeline: {first_line(error, 150).rstrip('.')}."
+        ) from None

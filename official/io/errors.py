@@ -85,6 +85,12 @@ def cut(text: str, most: int = 299) -> str:
     return text if len(text) <= most else f"{text[: most - end - 4]} .. {text[-end:]}"
 
 
+def first_line(error: BaseException, most: int = 200) -> str:
+    """Returns the beginning of an error's message, or its kind where it has none."""
+    text = getattr(error, "message", None) or str(error)  # TensorFlow's has more in its text
+    return next(iter(text.strip().splitlines()), type(error).__name__)[:most]
+
+
 def shortened(names: Sequence[str], most: int = _MOST_OF_NAMES) -> str:
     """Returns names with commas between them, and how many more there are.
 

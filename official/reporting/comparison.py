@@ -17,7 +17,7 @@ from official.io import json_files
 from official.io.errors import ConfigError
 from official.io.files import is_remote
 from official.reporting import charts, mllog, plots
-from official.reporting.formats import DASH, format_number, metric_name
+from official.reporting.formats import DASH, format_number, metric_name, setting_text
 from official.reporting.metrics import read_metrics_counted
 from official.reporting.result import FILE_NAME as RESULT
 from official.reporting.result import load_result
@@ -274,18 +274,10 @@ def _result_columns(runs: list[dict]) -> list[tuple[str, list[str]]]:
 def short_values(values: list) -> list[str]:
     """Returns settings as short text: without the folders that paths share, and only the ends of what is
     still long."""
-    texts = [_text(value) for value in values]
+    texts = [setting_text(value, DASH) for value in values]
     while all("/" in text.strip("/") for text in texts) and len({text.split("/")[0] for text in texts}) == 1:
         texts = [text.split("/", 1)[1] for text in texts]
     return [text if len(text) <= _VALUE_WIDTH else "\u2026" + text[1 - _VALUE_WIDTH :] for text in texts]
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return DASH
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def format_table(columns: list[tuple[str, list[str]]]) -> str:

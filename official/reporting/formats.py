@@ -91,6 +91,13 @@ def tick_text(value: float, ticks: list[float]) -> str:
     return f"{value:,.{digits}f}"
 
 
+def setting_text(value: Any, unset: str = "unset") -> str:
+    """Returns a setting as a command line has it, or `unset`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return unset if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def cell(value: Any) -> str:
     """Returns a value of any type as people read it."""
     if value is None or value == []:

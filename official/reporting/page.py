@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from official.reporting.formats import cell, fixed, format_bytes, format_number, format_secs, metric_name
@@ -64,9 +65,10 @@ def _short(value: int) -> str:
     return f"{value:,}" if value < 10**7 else format_number(value)
 
 
-def flat(values: dict, prefix: str = "") -> dict:
-    """Returns nested values under dotted names."""
+def flat(values: Mapping[str, Any], leaves: Collection[str] = (), prefix: str = "") -> dict[str, Any]:
+    """Returns nested values under dotted names; objects of the names `leaves` are values."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        is_nested = isinstance(value, Mapping) and name not in leaves
+        found.update(flat(value, leaves, f"{prefix}{name}.") if is_nested else {prefix + name: value})
     return found

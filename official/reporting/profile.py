@@ -27,6 +27,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.python.eager import context
 
+from official.io.errors import first_line
 from official.io.files import store_of
 from official.io.writing import replace_file
 from official.reporting import tensorboard
@@ -434,13 +435,6 @@ def write_times(model_dir: str, head: dict, rows: Sequence[dict]) -> None:
     replace_file(os.path.join(model_dir, TIMES), json.dumps(found, indent=2) + "\n")
 
 
-def write_memory(model_dir: str, head: dict, found: Sequence[dict], variables: Sequence[dict]) -> None:
-    """Writes the table of memory. Args: head: what stands before it; found: of `memories`; variables: of
-    `stage_variables`."""
-    record = {**head, "variables": variables, "allocators": found}
-    replace_file(os.path.join(model_dir, MEMORY), json.dumps(record, indent=2) + "\n")
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Layers of backward passes
 #
@@ -508,7 +502,7 @@ class Profile(Callback):
                 options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
                 tf.profiler.experimental.start(self._folder.name, options)
             except _ERRORS as error:
-                logging.warning("No profile: %s", _first_line(error))
+                logging.warning("No profile: %s", first_line(error))
                 self._folder.cleanup()
                 self._folder = None
         self._secs -= time.perf_counter()
@@ -523,7 +517,7 @@ class Profile(Callback):
                 self._finish(self._folder.name)
             except Exception as error:  # pylint: disable=broad-except
                 # Whatever is odd about a trace, the training is worth more.
-                logging.warning("No profile: %s: %s", type(error).__name__, _first_line(error))
+                logging.warning("No profile: %s: %s", type(error).__name__, first_line(error))
             self.close()
 
     def on_end(self, end: End) -> None:
@@ -566,16 +560,13 @@ class Profile(Callback):
             write_times(config.model_dir, head | told, add_up(trace, places, last - first))
             logging.info("Profile of steps %d,%d: %s", first, last, os.path.join(config.model_dir, name))
         if config.profile_memory and (found := memories(trace, places, stages)):
-            write_memory(config.model_dir, head, found, stage_variables(self._state))
+            record = {**head, "variables": stage_variables(self._state), "allocators": found}
+            replace_file(os.path.join(config.model_dir, MEMORY), json.dumps(record, indent=2) + "\n")
             running = ", ".join(filter(None, found[0]["running_at_peak"].values()))
             text, peak = "Memory: at most %.2f GB of %s, while %s ran (%s)", found[0]["peak_bytes"] / 1e9
             logging.info(text, peak, found[0]["allocator"], running, MEMORY)
         elif config.profile_memory:
             logging.warning("No memory profile: this TensorFlow does not tell what takes memory here.")
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def stage_variables(state: Any) -> list[dict]:

@@ -16,7 +16,7 @@ from official.io.errors import ConfigError
 from official.io.writing import replace_file
 from official.reporting import charts as charts_lib
 from official.reporting import page, palette, verdict
-from official.reporting.formats import is_known, metric_name
+from official.reporting.formats import format_bytes, is_known, metric_name
 from official.reporting.metrics import read_metrics
 from official.reporting.page import fixed_or_none
 from official.reporting.profile import MEMORY, TIMES
@@ -223,21 +223,17 @@ def _memory(record: dict) -> dict:
     for part, sizes in held.items():
         if total := sum(sizes.values()):
             parts = [(name, size, _LEGEND.get(name, palette.MUTED)) for name, size in sizes.items()]
-            rows.append((part, parts, _size(total)))
+            rows.append((part, parts, format_bytes(total)))
     variables = sum(each["weights_bytes"] + each["slots_bytes"] for each in stages)
     note = (
-        f"{_steps(record)} At most {_size(memory['peak_bytes'])} were in use, while"
+        f"{_steps(record)} At most {format_bytes(memory['peak_bytes'])} were in use, while"
         f" {_part_of_step(memory['running_at_peak'])} ran. What a part of the step had taken then is"
-        f" measured; weights and the optimizer's state of one replica, {_size(variables)} together, are"
-        " computed from their shapes."
+        f" measured; weights and the optimizer's state of one replica, {format_bytes(variables)} together,"
+        " are computed from their shapes."
     )
     names = ("held_at_peak_bytes", "most_held_bytes", "peak_while_running_bytes")
-    table = [(_part_of_step(each), *(_size(each[name]) for name in names)) for each in memory["parts"]]
+    table = [(_part_of_step(each), *(format_bytes(each[name]) for name in names)) for each in memory["parts"]]
     return {"note": note, "bars": charts_lib.bars(rows, _LEGEND), "parts": table}
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
 def changed_settings(values: dict) -> dict:

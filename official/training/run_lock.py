@@ -26,6 +26,7 @@ from official.io.errors import ConfigError
 from official.io.files import is_remote
 from official.io.json_files import read_json_or_empty
 from official.io.writing import read_lines
+from official.reporting.formats import setting_text
 from official.reporting.metrics import OPEN_STEPS, read_metrics
 from official.reporting.result import FILE_NAME, read_result
 
@@ -212,9 +213,7 @@ def _content(path: str) -> bytes:
 
 def _text(value: Any) -> str:
     """Returns a value as text for messages; a long one is shortened to its end."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = "unset" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    text = setting_text(value)
     return text if len(text) <= _MAX_VALUE else f"...{text[3 - _MAX_VALUE :]}"
 
 

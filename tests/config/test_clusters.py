@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import types
 
 import pytest
@@ -12,6 +11,7 @@ from official.config import cluster
 from official.config.cluster import Cluster, find_cluster, read_cluster
 from official.io.errors import ConfigError
 from tests.config.test_configs import GOOD
+from tests.refusals import assert_refused
 
 SLURM = {
     "SLURM_JOB_ID": "77",
@@ -29,6 +29,7 @@ KUBERNETES = {
     "HOSTNAME": "train-x7f-workers-0-2",
 }
 MPI = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
+HYDRA = {"PMI_SIZE": "2", "PMI_RANK": "1", "MPI_LOCALNRANKS": "2"}
 SEVERAL_HOSTS = MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
 POPRUN = {
     "POPDIST_NUM_TOTAL_REPLICAS": "12",
@@ -41,9 +42,12 @@ def asked(worker_hosts=None, task_index=None):
     return types.SimpleNamespace(worker_hosts=worker_hosts, task_index=task_index)
 
 
+def of_jobs(jobs: dict, kind: str, index) -> dict:
+    return {"TF_CONFIG": json.dumps({"cluster": jobs, "task": {"type": kind, "index": index}})}
+
+
 def tf_config(hosts: str, index: int) -> dict:
-    values = {"cluster": {"worker": hosts.split(",")}, "task": {"type": "worker", "index": index}}
-    return {"TF_CONFIG": json.dumps(values)}
+    return of_jobs({"worker": hosts.split(",")}, "worker", index)
 
 
 def test_a_process_that_nobody_placed_is_by_itself():
@@ -76,15 +80,13 @@ def test_lists_of_slurm_hosts():
         ("r[1-2]n[3,5].x,y", ["r1n3.x", "r1n5.x", "r2n3.x", "r2n5.x", "y"]),
     ):
         assert cluster.host_names(text) == names
-    for text in ("", "a[", "a[1-]", "a[3-1]", "a,,b", "a[1]]", "a[0-99999999]", ",a"):
-        with pytest.raises(ConfigError, match="SLURM_STEP_NODELIST"):
-            cluster.host_names(text)
+    no_hosts = ("", "a[", "a[1-]", "a[3-1]", "a,,b", "a[1]]", "a[0-99999999]", ",a")
+    assert_refused(cluster.host_names, [(text, "SLURM_STEP_NODELIST") for text in no_hosts])
 
 
 def test_counts_of_slurm_tasks():
     assert cluster.tasks_per_host("2(x3),1") == [2, 2, 2, 1] and cluster.tasks_per_host("4") == [4]
-    with pytest.raises(ConfigError, match="SLURM_STEP_TASKS_PER_NODE"):
-        cluster.tasks_per_host("2(x")
+    assert_refused(cluster.tasks_per_host, [("2(x", "SLURM_STEP_TASKS_PER_NODE")])
 
 
 def test_pods_of_an_indexed_job():
@@ -100,8 +102,7 @@ def test_processes_of_mpi():
     assert found.rank == 2 and len(set(found.hosts)) == 3 and found.source == "mpirun"
     assert {host.split(":")[0] for host in found.hosts} == {"localhost"}
     assert find_cluster(asked(), MPI | POPRUN).source == "poprun"
-    hydra = {"PMI_SIZE": "2", "PMI_RANK": "1", "MPI_LOCALNRANKS": "2"}
-    assert (find_cluster(asked(), hydra).rank, len(find_cluster(asked(), hydra).hosts)) == (1, 2)
+    assert (find_cluster(asked(), HYDRA).rank, len(find_cluster(asked(), HYDRA).hosts)) == (1, 2)
 
 
 def test_processes_of_mpi_on_several_hosts_meet_at_an_address():
@@ -120,11 +121,10 @@ def test_tasks_of_slurm_that_speak_pmi():
 
 
 def test_jobs_of_one_machine_have_ports_of_their_own(monkeypatch):
-    hydra = {"PMI_SIZE": "2", "PMI_RANK": "1", "MPI_LOCALNRANKS": "2", "HYDI_CONTROL_FD": "9"}
     found = []
     for parent in (1000, 1001):
         monkeypatch.setattr(os, "getppid", lambda parent=parent: parent)
-        found.append(find_cluster(asked(), hydra).hosts)
+        found.append(find_cluster(asked(), HYDRA | {"HYDI_CONTROL_FD": "9"}).hosts)
     assert not set(found[0]) & set(found[1])
 
 
@@ -162,9 +162,19 @@ def test_those_that_agree_may_both_speak():
     assert find_cluster(asked(), MPI | one_task).source == "mpirun"
 
 
-@pytest.mark.parametrize(
-    "flags_given,environment,message",
-    [
+def test_processes_of_tf_config():
+    """A chief is the first process, whatever its workers are called; other jobs have no part in the run."""
+    jobs = {"ps": ["p:1"], "worker": ["b:2", "c:3"], "chief": ["a:1"], "evaluator": ["e:1"]}
+    for rank, (kind, index) in enumerate((("chief", 0), ("worker", 0), ("worker", 1))):
+        found = read_cluster(asked(), of_jobs(jobs, kind, index))
+        assert found == Cluster(("a:1", "b:2", "c:3"), rank)
+    workers = of_jobs({"worker": ["b:2", "c:3"]}, "worker", "1")
+    assert read_cluster(asked(), workers) == Cluster(("b:2", "c:3"), 1)
+
+
+def test_what_contradicts_itself_is_one_line():
+    evaluator = of_jobs({"worker": ["a:1"], "evaluator": ["e:1"]}, "evaluator", 0)
+    cases = [
         (("a:1,b:1,c:1", 1), SLURM, "--worker_hosts and the Slurm step contradict each other: rank 1 of 3"),
         ((), tf_config("a:1,b:1", 1) | MPI, "TF_CONFIG and mpirun contradict each other: rank 1 of 2"),
         (("a:1,b:1", 1), tf_config("a:1,c:1", 1), "--worker_hosts and TF_CONFIG contradict each other"),
@@ -183,12 +193,14 @@ def test_those_that_agree_may_both_speak():
         ((), {"BERT_WORKERS": "2"}, "JOB_COMPLETION_INDEX in the environment is nothing"),
         ((), SLURM | {"SLURM_STEP_TASKS_PER_NODE": "2"}, "Slurm contradicts itself"),
         ((), SLURM | {"SLURM_NODEID": "0"}, "srun --distribution=block"),
-    ],
-)
-def test_what_contradicts_itself_is_one_line(flags_given, environment, message):
-    with pytest.raises(ConfigError, match=re.escape(message)) as error:
-        read_cluster(asked(*flags_given), environment)
-    assert "\n" not in str(error.value) and len(str(error.value)) < 300
+        *(((), {"TF_CONFIG": text}, "is not of the form") for text in ("[]", "{", '{"cluster": {}}')),
+        ((), evaluator, "of type 'evaluator', a run has"),
+        ((), tf_config("a:1", 1), "task index 1 of type 'worker', the cluster has 1"),
+        ((), tf_config("a", 0), "'a' is not HOST:PORT"),
+        ((), tf_config("a:99999", 0), "1 to 65535"),
+        ((), of_jobs({"chief": ["a:1", "b:1"]}, "chief", 0), "2 processes of type 'chief'"),
+    ]
+    assert_refused(lambda given, environment: read_cluster(asked(*given), environment), cases)
 
 
 def placed(monkeypatch, variables: dict) -> dict:
@@ -204,6 +216,11 @@ def test_one_of_several_trains_together_with_the_others(monkeypatch, variables):
     assert read.config.distribution_strategy == "multi_worker_mirrored" and read.told == []
 
 
+def test_worker_hosts_choose_the_strategy_too():
+    given = [*GOOD, "--worker_hosts=a:1,b:1", "--task_index=1"]
+    assert flags.read(given, {}).config.distribution_strategy == "multi_worker_mirrored"
+
+
 def test_one_of_several_may_keep_to_itself(monkeypatch):
     environment = placed(monkeypatch, SLURM)
     assert flags.read(GOOD).config.distribution_strategy == "mirrored"  # no training run
@@ -212,11 +229,6 @@ def test_one_of_several_may_keep_to_itself(monkeypatch):
     assert "rank 2 of 3 (the Slurm step), but --distribution_strategy=mirrored trains alone" in alone.told[0]
     evaluating = flags.read([*GOOD, "--do_train=false", "--do_eval"], environment)
     assert evaluating.config.distribution_strategy == "mirrored" and evaluating.told == []
-
-
-def test_worker_hosts_choose_the_strategy_too():
-    given = [*GOOD, "--worker_hosts=a:1,b:1", "--task_index=1"]
-    assert flags.read(given, {}).config.distribution_strategy == "multi_worker_mirrored"
 
 
 def test_a_stray_variable_is_nothing_to_who_chose_to_be_alone():

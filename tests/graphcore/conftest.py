@@ -1,10 +1,14 @@
 """Fixtures of runs: files of fine-tuning, and configurations whose options of IPUs are given by name."""
 
 import pytest
+import yaml
 
 from official.graphcore import rules
+from tests.conftest import ROOT
 from tests.fine_tuning_files import fixture_make, fixture_squad, fixture_vocab_file  # noqa: F401
 from tests.shared_steps import fixture_step_pool, shared_steps  # noqa: F401
+
+REFUSED = yaml.safe_load((ROOT / "tests/graphcore/refused.yml").read_text(encoding="utf-8"))
 
 
 def with_ipu_options(settings: dict) -> dict:

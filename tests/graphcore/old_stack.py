@@ -13,6 +13,7 @@ import re
 import pytest
 
 from tests.conftest import ROOT
+from tests.test_architecture import imported_names
 
 NAMES_FILE = pathlib.Path(__file__).with_name("tensorflow_2_6_names.txt")
 
@@ -41,17 +42,6 @@ def parsed(path: pathlib.Path) -> ast.Module:
     return _Executed("from __future__ import annotations" in map(ast.unparse, tree.body)).visit(tree)
 
 
-def imported_by(path: pathlib.Path) -> set[str]:
-    """Returns the dotted names that a file imports, wherever in it."""
-    names = set()
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
 def closure(
     entries: tuple[str, ...], without: frozenset[str] = frozenset()
 ) -> tuple[dict[str, pathlib.Path], set[str]]:
@@ -68,7 +58,7 @@ def closure(
             path = base.with_suffix(".py") if base.with_suffix(".py").is_file() else base / "__init__.py"
             if path.is_file() and module not in files and module not in without:
                 files[module] = path
-                left += imported_by(path)
+                left += imported_names(parsed(path))
     return files, others
 
 

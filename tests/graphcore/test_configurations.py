@@ -2,7 +2,6 @@
 IPUs are settings there and notes elsewhere, and what is unknown is named."""
 
 import json
-import re
 
 import pytest
 import yaml
@@ -11,20 +10,19 @@ from official import config as config_lib
 from official.cli import configs, flags
 from official.config.model import BertConfig
 from official.distribution.pipeline_plan import allocation, make_plan, make_timeline
-from official.graphcore import configuration_terms, rules
+from official.graphcore import configuration_terms, pipeline, rules
 from official.graphcore.configuration_keys import FAMILIES, IPU_ONLY, NOT_NEEDED
 from official.graphcore.configurations import family_of
 from official.graphcore.rules import OPTIONS
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
+from tests.graphcore.conftest import REFUSED
+from tests.refusals import assert_refused
 
 SHIPPED = sorted(configs.theirs())
-HEADS = {
-    "pretrain": ["pooler", "masked_lm", "next_sentence"],
-    "squad": ["span"],
-    "glue": ["pooler", "classifier"],
-}
 PUBLISHED = yaml.safe_load((ROOT / "tests/graphcore/published_plans.yml").read_text(encoding="utf-8"))
+TINY, TF2 = "tf1/pretrain_tiny_128_lamb", "tf2/pretrain_tiny_128_phase1"
+INFERENCE = "tf1/squad_large_inference_2ipu"
 
 
 def read(name, *arguments):
@@ -51,20 +49,12 @@ def changed(name: str, key: str, value) -> dict:
     return values
 
 
-def message_of(*arguments: str) -> str:
-    """Returns the message of a command line that is refused; it is one line."""
-    with pytest.raises(ConfigError) as error:
-        flags.parse([*arguments, "--plan"])
-    assert "\n" not in str(error.value)
-    return str(error.value)
+def plan(*arguments: str):
+    return flags.parse([*arguments, "--plan"])
 
 
 def planned(config):
-    """Returns the plan of a configuration; the names of the model's stages follow from its task."""
-    model = config.model
-    layers = [f"layer_{number}" for number in range(model.num_hidden_layers)]
-    final = ["final_norm"] * (model.block_type == "groupbert")
-    return make_plan(config, ["embeddings", *layers, *final, *HEADS[config.task]])
+    return make_plan(config, pipeline.names_of(config))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -82,46 +72,38 @@ def test_every_shipped_configuration_builds_and_is_told_by_what_it_holds():
         assert family.name == name.split("/")[1], name
 
 
-def test_every_shipped_stage_plan_is_one_here():
+def test_every_shipped_stage_plan_is_one_here_and_published_ones_also_run_elsewhere():
     for name in SHIPPED:
         if name.endswith("popart/demo"):  # it places nothing
             continue
         config, told = read(name, "--distribution_strategy=ipu")
-        plan, model = planned(config), config.model
-        parts = model.num_hidden_layers + len(HEADS[config.task]) + 1 + (model.block_type == "groupbert")
-        assert sum(map(len, plan.stages)) == parts, name
+        plan = planned(config)
+        assert sum(map(len, plan.stages)) == len(pipeline.names_of(config)), name
         assert plan.schedule == "grouped" and plan.num_devices in (1, 2, 3, 4, 8), name
-        assert plan.device_of("embeddings") == 0 and len(allocation(plan)) > model.num_hidden_layers, name
+        assert plan.device_of("embeddings") == 0, name
+        assert len(allocation(plan)) > config.model.num_hidden_layers, name
         assert any("pipeline_stages" in line and "->" in line for line in told), name
         if known := PUBLISHED["plans"].get(name.removeprefix("graphcore/")):
             found = (plan.notation, ",".join(map(str, plan.devices)), plan.micro_batches)
             assert found == tuple(known.values()), name
-
-
-def test_a_published_plan_also_runs_elsewhere():
-    for name, published in PUBLISHED["plans"].items():
-        arguments = "--distribution_strategy=pipeline", "--pipeline_schedule=1f1b"
-        config, told = read(f"graphcore/{name}", *arguments)
-        plan = planned(config)
-        assert (plan.notation, plan.schedule) == (published["stages"], "1f1b"), name
-        assert 0 <= make_timeline(plan).bubble < 0.9, name
-        assert not any("a grouped pipeline" in line for line in told), name
+            config, told = read(name, "--distribution_strategy=pipeline", "--pipeline_schedule=1f1b")
+            plan = planned(config)
+            assert (plan.notation, plan.schedule) == (known["stages"], "1f1b"), name
+            assert 0 <= make_timeline(plan).bubble < 0.9, name
+            assert not any("a grouped pipeline" in line for line in told), name
 
 
 def test_every_key_leads_somewhere():
     """To a setting, a size of the model, a term that is used, or it says why it has none."""
-    sizes = BertConfig.__dataclass_fields__
+    known = {
+        *config_lib.FIELDS,
+        *OPTIONS,
+        IPU_ONLY,
+        *(f"model.{name}" for name in BertConfig.__dataclass_fields__),
+    }
     for family in FAMILIES.values():
         for key, row in family.table.items():
-            if row.to.startswith("model."):
-                assert row.to[6:] in sizes, key
-            elif not row.to.startswith("@"):
-                assert (
-                    row.to in {**config_lib.FIELDS, **OPTIONS}
-                    or row.to == IPU_ONLY
-                    or row.to == NOT_NEEDED
-                    and row.why
-                ), key
+            assert row.to.startswith("@") or row.to in known or row.to == NOT_NEEDED and row.why, key
         assert set(family.defaults) <= set(family.table)
 
 
@@ -140,15 +122,9 @@ def test_numbers_are_the_published_ones():
 
 
 def test_powers_variants_and_schedules_by_step(tmp_path):
-    values = {
-        **changed(TINY, "lr_power", [0.5, 2]),
-        "use_nvlamb": True,
-        "use_debiasing": True,
-        "reduction_type": "sum",
-        "loss_scaling_by_step": {"0": 1, "10": 8},
-        "steps_per_ckpts": 25,
-        "steps_per_logs": 10,
-    }
+    values = {**changed(TINY, "lr_power", [0.5, 2]), "steps_per_ckpts": 25, "steps_per_logs": 10}
+    values |= {"use_nvlamb": True, "use_debiasing": True, "reduction_type": "sum"}
+    values |= {"loss_scaling_by_step": {"0": 1, "10": 8}}
     config = read(written(tmp_path, values)).config
     assert (config.warmup_power, config.poly_power, config.clip_scope) == (0.5, 2.0, "global")
     assert (config.bias_correction, config.loss_normalization) == (True, "local_sum")
@@ -159,13 +135,15 @@ def test_powers_variants_and_schedules_by_step(tmp_path):
 
 
 def test_the_prediction_bias_is_that_of_the_model(tmp_path):
-    for name in (TINY, TF2):
-        for value in (True, False):
-            config, told = read(written(tmp_path, changed(name, "use_prediction_bias", value)))
-            assert config.model.use_prediction_bias is value
-            assert f"-> model.use_prediction_bias={str(value).lower()}" in "\n".join(told)
-    path = written(tmp_path, changed("popart/packed/packed_pretrain_tiny_128", "projection_bias", False))
-    assert not read(path).config.model.use_prediction_bias
+    for name, key, value in (
+        (TINY, "use_prediction_bias", True),
+        (TINY, "use_prediction_bias", False),
+        (TF2, "use_prediction_bias", False),
+        ("popart/packed/packed_pretrain_tiny_128", "projection_bias", False),
+    ):
+        config, told = read(written(tmp_path, changed(name, key, value)))
+        assert config.model.use_prediction_bias is value
+        assert f"-> model.use_prediction_bias={str(value).lower()}" in "\n".join(told)
     assert read("graphcore/tf1/pretrain_base_128_phase1").config.model.use_prediction_bias
 
 
@@ -173,78 +151,29 @@ def test_the_prediction_bias_is_that_of_the_model(tmp_path):
 # What is not known
 
 
-TYPOS = {
-    ("tf1/pretrain_tiny_128_lamb", "micro_batch_sise"): "micro_batch_size",
-    ("tf2/squad_base", "optimizer_optz"): "optimizer_opts.name",
-    ("tf2/squad_base", "optimizer_opts.learning_rate.warmup_frc"): "optimizer_opts.learning_rate.warmup_frac",
-    ("tf2/pretrain_tiny_128_phase1", "bert_config.hiden_size"): "bert_config.hidden_size",
-    ("tf2/pretrain_tiny_128_phase1", "global_batch.replica"): "global_batch.replicas",
-    ("popart/squad_base_384", "attention_head"): "attention_heads",
-    ("popart/squad_base_384", "validation_config.input_file"): "validation_config.input_files",
-    ("packed/pod16-closed", "batch_sizes"): "batch_size",
-    ("packed/pod16-closed", "lr_bert_schedule.init_r"): "lr_bert_schedule.init_lr",
-}
-
-
 def test_unknown_keys_are_named_with_the_nearest_known_one(tmp_path):
-    for (name, key), nearest in TYPOS.items():
+    for name, key, nearest in REFUSED["misspelt"]:
         path, label = written(tmp_path, changed(name, key, 1)), FAMILIES[name.split("/")[0]].label
-        assert message_of(f"--config={path}") == (
-            f"--config={path}: {key!r} (did you mean {nearest}?) is no key of Graphcore's {label} files."
-        )
-
-
-TINY, TF2 = "tf1/pretrain_tiny_128_lamb", "tf2/pretrain_tiny_128_phase1"
-INFERENCE = "tf1/squad_large_inference_2ipu"
-WRONG = [
-    (TINY, "optimizer", "lam", "optimizer='lam', expected one of sgd, momentum, adam, "),
-    (TINY, "hidden_size", "big", "hidden_size='big', expected a number"),
-    (TINY, "hidden_size", 10**12, "model: hidden_size=1000000000000, expected at most 65,536"),
-    (TINY, "micro_batch_size", [1], "micro_batch_size=[1], expected a number"),
-    (TINY, "micro_batch_size", -1, "micro_batch_size=-1, expected a whole number of 1 or more"),
-    (TINY, "replicas", 0, "replicas=0, expected a whole number of 1 or more"),
-    (TINY, "num_train_steps", 10**25, "is too large a number"),
-    (TINY, "base_learning_rate", float("nan"), "NaN is no JSON number"),
-    (TINY, "use_prediction_bias", 1, "use_prediction_bias=1, expected true or false"),
-    (TF2, "dataset_dir", 5, "dataset_dir=5, expected a text"),
-    (TF2, "global_batch", 5, "global_batch=5, expected an object of keys"),
-    ("popart/pretrain_base_128", "micro_batch_size", 0, "micro_batch_size=0, expected a whole number"),
-    (INFERENCE, "pipeline_stages", [["emb"], "hid"], "pipeline_stages=.*expected a list of lists of names"),
-    (INFERENCE, "device_mapping", [0, 1.5], "device_mapping=.*expected a whole number"),
-    (INFERENCE, "pipeline_schedule", "Random", "=.*expected one of Grouped, Interleaved, Sequential"),
-]
+        told = f"{key!r} (did you mean {nearest}?) is no key of Graphcore's {label} files."
+        assert_refused(plan, [(f"--config={path}", f"--config={path}: {told}")])
 
 
 def test_a_wrong_value_names_file_and_key(tmp_path):
-    for name, key, value, message in WRONG:
+    for name, key, value, message in REFUSED["wrong"]:
         path = written(tmp_path, changed(name, key, value))
         strategy = ["--distribution_strategy=ipu"] if name == INFERENCE else []
-        found = message_of(f"--config={path}", *strategy)
-        assert found.startswith(f"--config={path}: ")
-        assert re.search(message if ".*" in message else re.escape(message), found), (key, value, found)
-
-
-FILES = {
-    "empty.json": ("", "not a JSON file, line 1 column 1"),
-    "list.json": ("[1, 2]", "expected an object, got a list"),
-    "twice.json": (
-        '{"micro_batch_size": 1, "micro_batch_size": 2}',
-        "the key 'micro_batch_size' is there twice",
-    ),
-    "deep.json": ("[" * 9999, "nested too deeply"),
-    "empty.yml": ("", "is empty, expected names with keys"),
-    "list.yml": ("- 1", "holds a list, expected names with keys"),
-    "twice.yml": ("one:\n  hidden_size: 1\n  hidden_size: 2\n", "the key 'hidden_size' is there twice"),
-    "itself.yml": ("a: &a [*a]\n", "unknown setting 'a'"),
-}
+        assert_refused(
+            plan, [(f"--config={path}", *strategy, each) for each in (f"--config={path}: ", message)]
+        )
 
 
 def test_what_is_no_configuration_is_refused_in_a_line(tmp_path):
-    for name, (content, message) in FILES.items():
+    files = {"deep.json": ("[" * 9999, "nested too deeply"), **REFUSED["files"]}
+    for name, (content, _) in files.items():
         (tmp_path / name).write_text(content)
-        assert message in message_of(f"--config={tmp_path / name}"), name
-    assert "is a folder. Give a file of it, or a name" in message_of(f"--config={tmp_path}")
-    assert "No such file" in message_of(f"--config={tmp_path}/nothing.yml")
+    cases = [(f"--config={tmp_path / name}", message) for name, (_, message) in files.items()]
+    cases.append((f"--config={tmp_path}", "is a folder. Give a file of it, or a name"))
+    assert_refused(plan, [*cases, (f"--config={tmp_path}/nothing.yml", "No such file")])
 
 
 def test_an_entry_of_a_yaml_file_of_several(tmp_path):
@@ -253,14 +182,14 @@ def test_an_entry_of_a_yaml_file_of_several(tmp_path):
     assert (config.model.num_hidden_layers, config.learning_rate) == (1, 5e-5)  # YAML reads a text
     assert config.num_accumulation_steps == 9 and config.train_batch_size == 2 * 9 * 2  # ceil(10 / 1.17)
     assert (config.average_sequences_per_pack, config.warmup_steps) == (1.17, 25) and config.pack_on_the_fly
-    with pytest.raises(ConfigError, match="did you mean micro_batch_size"):
-        flags.parse([f"--config={path}:two", "--generated-data"])
-    with pytest.raises(ConfigError, match="holds defaults, one, two. Give one: --config=FILE:NAME"):
-        flags.parse([f"--config={path}", "--generated-data"])
-    path = tmp_path / "configs.yml"
-    path.write_text("a: [1\n")
-    with pytest.raises(ConfigError, match="is not YAML"):
-        flags.parse([f"--config={path}"])
+    bad = tmp_path / "configs.yml"
+    bad.write_text("a: [1\n")
+    cases = [
+        (f"{path}:two", "did you mean micro_batch_size"),
+        (path, "holds defaults, one, two. Give one: --config=FILE:NAME"),
+        (bad, "is not YAML"),
+    ]
+    assert_refused(lambda given: flags.parse([f"--config={given}", "--generated-data"]), cases)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -358,8 +287,7 @@ def test_options_of_ipus_are_refused_by_name_and_saved_settings_become_them():
     stages = "--pipeline_stages=emb+pos / hid*2 / mlm+nsp"
     base = ["--bert_config_file=configs/models/bert_tiny.json", "--model_dir=m", "--plan", stages]
     base += ["--distribution_strategy=ipu", "--num_accumulation_steps=6", "--train_batch_size=12"]
-    failures = []
-    for typed, message in (
+    refused = [
         ("--ipu_options=replica=2", "did you mean replicas"),
         ("--ipu_options=replicas", "expected NAME=VALUE"),
         ("--ipu_options=replicas=x", "expected a value of type int"),
@@ -370,13 +298,8 @@ def test_options_of_ipus_are_refused_by_name_and_saved_settings_become_them():
         ("--partials_type=half", '--ipu_options="partials_type=VALUE"'),
         ("--nostochastic_rounding", '--ipu_options="stochastic_rounding=VALUE"'),
         ("--no_outlining", '--ipu_options="no_outlining=VALUE"'),
-    ):
-        try:
-            flags.parse([*base, typed])
-            failures.append(typed)
-        except config_lib.ConfigError as error:
-            failures += [] if message in str(error) else [(typed, str(error))]
-    assert not failures
+    ]
+    assert_refused(lambda typed: flags.parse([*base, typed]), refused)
     config = flags.parse([*base, "--ipu_options=replicas=2 executable_cache_path='a b' replicas=1"])
     assert (config.ipu.replicas, config.ipu.executable_cache_path) == (1, "a b")
     saved = json.loads(config_lib.to_json(config)) | {"ipu_options": None}
@@ -404,7 +327,6 @@ def test_options_of_ipus_go_one_by_one_over_those_of_the_same_name(tmp_path):
     code = f"import ml_collections\ndef get_config(): return ml_collections.ConfigDict({saved!r})\n"
     (tmp_path / "config.py").write_text(code)
     one, other = "ipu_options=replicas=1", "ipu_options=replicas=2"
-    failures = []
     for words in (
         [below, f"--{other}"],
         [*lines, f"--{one}", f"--{other}"],
@@ -415,10 +337,8 @@ def test_options_of_ipus_go_one_by_one_over_those_of_the_same_name(tmp_path):
             for changes in ([f"--{other}"], [f"--config.{one}", f"--config.{other}"])
         ),
     ):
-        options = flags.parse([*words, "--plan"]).ipu
-        if (options.replicas, options.partials_type) != (2, "half"):
-            failures.append((words, options))
-    assert not failures
+        options = plan(*words).ipu
+        assert (options.replicas, options.partials_type) == (2, "half"), words
     # Options of theirs are over flagfiles, and below what is typed.
     typed = ["--ipu_options=scheduler=clustering device_iterations=2", "--plan"]
     theirs = ["--available-memory-proportion=0.2", "--device-iterations=3"]

@@ -1,13 +1,12 @@
 """What the IPU back end makes of the configuration: options, environment, replicas, latencies."""
 
-import types
-
 import pytest
 
 from official.config import ConfigError
 from official.distribution.pipeline_plan import PipelinePlan
 from official.graphcore import devices, export, pipeline, rules
 from tests.graphcore import ipu_fake
+from tests.refusals import assert_refused
 
 pytestmark = pytest.mark.nightly
 
@@ -25,18 +24,9 @@ def options_of(config):
 
 
 def test_options_follow_from_the_settings(configured, monkeypatch):
-    found = options_of(
-        configured(
-            replicas=2,
-            fp_exceptions=True,
-            stochastic_rounding=False,
-            partials_type="half",
-            recompute="block",
-            min_remote_tensor_size=50000,
-            no_outlining=True,
-            scheduler="clustering",
-        )
-    )
+    settings = dict(replicas=2, fp_exceptions=True, stochastic_rounding=False, partials_type="half")
+    settings |= dict(recompute="block", min_remote_tensor_size=50000, no_outlining=True)
+    found = options_of(configured(**settings, scheduler="clustering"))
     assert found.auto_select_ipus == 8 and found.allow_recompute
     floats = found.floating_point_behaviour
     assert floats.inv and floats.div0 and floats.oflo and floats.esr.name == "OFF"
@@ -89,51 +79,37 @@ def test_the_environment_gets_what_is_asked_for_and_keeps_what_a_person_has_set(
     assert "other" not in found[devices.FLAGS] and "--use_synthetic_data" in found[devices.FLAGS]
 
 
-def popdist(ipus=4):
-    told = dict(
-        getNumTotalReplicas=4,
-        getNumInstances=2,
-        getInstanceIndex=1,
-        getNumLocalReplicas=2,
-        getNumIpusPerReplica=ipus,
-    )
-    return types.SimpleNamespace(**{name: lambda value=value: value for name, value in told.items()})
+@pytest.fixture(name="poprun")
+def fixture_poprun(monkeypatch):
+    """This process is the second of two that poprun has started, with two of four replicas."""
+    told = "NUM_TOTAL_REPLICAS=4 NUM_IPUS_PER_REPLICA=2 NUM_LOCAL_REPLICAS=2 REPLICA_INDEX_OFFSET=2"
+    for name, value in (word.split("=") for word in f"{told} LOCAL_INSTANCE_INDEX=1".split()):
+        monkeypatch.setenv(f"POPDIST_{name}", value)
 
 
-def test_a_process_has_its_part_of_the_replicas(configured):
-    config = configured(replicas=4)
-    found = devices.find_instances(config, 3, popdist())
-    assert (found.replicas, found.local_replicas, found.first_replica, found.count) == (4, 2, 2, 2)
-    assert not found.is_chief and found.ipus_per_replica == 4
-    found = devices.find_instances(config, 5, None)  # alone
+def test_a_process_by_itself_has_all_replicas(configured):
+    found = devices.find_instances(configured(replicas=4), 5, None)
     assert (found.local_replicas, found.first_replica, found.is_chief) == (4, 0, True)
     assert found.ipus_per_replica == 8
-    for settings, ipus, message in (
-        (dict(replicas=2), 4, "poprun was told of 4 replicas .*the configuration says 2"),
-        (dict(replicas=4), 8, "poprun was told of 8 IPUs a replica"),
-        (dict(replicas=4, replicated_tensor_sharding=True), 4, "Use --num-instances 1"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            devices.find_instances(configured(**settings), 3, popdist(ipus))
 
 
-def test_poprun_chooses_the_ipus_of_an_instance(configured, monkeypatch):
-    told = dict(
-        NUM_TOTAL_REPLICAS=4,
-        NUM_IPUS_PER_REPLICA=2,
-        NUM_LOCAL_REPLICAS=2,
-        REPLICA_INDEX_OFFSET=2,
-        LOCAL_INSTANCE_INDEX=1,
-    )
-    for name, value in told.items():
-        monkeypatch.setenv(f"POPDIST_{name}", str(value))
+def test_a_process_of_poprun_has_its_part_of_the_replicas_and_ipus(configured, poprun):
     config = configured(replicas=4)
     with ipu_fake.installed(ipus=8):
-        found = devices.find_instances(config, 2, devices.load_popdist())
-        assert (found.count, found.index, found.first_replica) == (2, 1, 2)
+        popdist = devices.load_popdist()
+        found = devices.find_instances(config, 2, popdist)
+        assert (found.replicas, found.local_replicas, found.first_replica, found.count) == (4, 2, 2, 2)
+        assert (found.index, found.is_chief, found.ipus_per_replica) == (1, False, 2)
         chosen = devices.configure(config, devices.load_api(), found)
         assert chosen.select_ipus and not chosen.auto_select_ipus
         assert type(devices.make_strategy(devices.load_api(), found)).__name__ == "PopDistStrategy"
+        cases = [
+            (dict(replicas=2), 2, "poprun was told of 4 replicas (--num-replicas), the configuration says 2"),
+            (dict(replicas=4), 3, "poprun was told of 2 IPUs a replica"),
+            (dict(replicas=4, replicated_tensor_sharding=True), 2, "Use --num-instances 1"),
+        ]
+        find = lambda settings, ipus: devices.find_instances(configured(**settings), ipus, popdist)  # noqa: E731
+        assert_refused(find, cases)
 
 
 def test_latencies_are_those_of_the_calls():

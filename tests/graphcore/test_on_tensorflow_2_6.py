@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import pathlib
-import subprocess
 from collections.abc import Callable
 
 import numpy as np
@@ -22,6 +21,7 @@ from official.modeling.models import BertPretrainer
 from official.optimization.plain_optimizers import build_plain
 from official.optimization.train_state import build_state
 from official.reporting.metrics import read_metrics
+from tests import programs
 from tests.conftest import ROOT, make_records, write_records
 from tests.data.glue.test_glue_data import write_split
 from tests.fine_tuning_files import fixture_make, fixture_squad, fixture_vocab_file, squad_json  # noqa: F401
@@ -42,15 +42,11 @@ pytestmark = [
 
 def run_there(path: str) -> None:
     """Runs `python -m official.graphcore` with a configuration on the older stack."""
-    # `official` chooses this one by the Python.
-    environment = {name: value for name, value in os.environ.items() if name != "TF_ENABLE_ONEDNN_OPTS"}
-    done = subprocess.run(
-        [PYTHON, "-m", "tests.graphcore.old_stack_ipu_run", path],
-        cwd=ROOT,
-        env={**environment, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = programs.call(
+        *(PYTHON, "-m", "tests.graphcore.old_stack_ipu_run", path),
+        without=("TF_ENABLE_ONEDNN_OPTS",),  # `official` chooses it by the Python
+        PYTHONPATH=str(ROOT),
+        TF_CPP_MIN_LOG_LEVEL="3",
     )
     assert done.returncode == 0, done.stderr[-3000:]
 

@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import subprocess
 import sys
 
 import pytest
@@ -11,8 +10,9 @@ import yaml
 
 from official.cli import launch
 from official.graphcore import poprun
-from official.io.errors import ConfigError
+from tests import programs
 from tests.conftest import ROOT
+from tests.refusals import assert_refused
 
 PUBLISHED = yaml.safe_load((ROOT / "tests/graphcore/published_commands.yml").read_text(encoding="utf-8"))
 SHELL, RUNS = PUBLISHED["shell"], PUBLISHED["runs"]
@@ -25,14 +25,14 @@ print(json.dumps([[" ".join(word.split()) for word in sys.argv[1:]], given]))
 """
 
 
-def lines_of(text: str, folder, variables: dict, **programs: str) -> list[str]:
+def lines_of(text: str, folder, variables: dict, **stand_ins: str) -> list[str]:
     """Returns what a shell prints that runs a text, with some programs on its path."""
-    for name, content in programs.items():
-        (folder / name.replace("_", "-")).write_text(content)
-        (folder / name.replace("_", "-")).chmod(0o755)
-    command = ["bash", "-euo", "pipefail", "-c", text]
+    for name, content in stand_ins.items():
+        programs.stand_in(folder / name.replace("_", "-"), content)
     environment = {**variables, "USER": "me", "PATH": f"{folder}:/usr/bin:/bin"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = programs.call(
+        "bash", "-euo", "pipefail", "-c", text, cwd=folder, without=os.environ, **environment
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -64,7 +64,7 @@ def test_what_is_not_set_ends_before_poprun(monkeypatch, capsys):
     text = printed(
         monkeypatch, capsys, "--", *shlex.split("python bert.py --config=configs/pod128-closed.json")
     )
-    done = subprocess.run(["bash", "-c", text], env={}, capture_output=True, text=True, check=False)
+    done = programs.call("bash", "-c", text, without=os.environ)
     assert done.returncode and "VIPU_SERVER_HOST" in done.stderr or "HOSTS" in done.stderr
 
 
@@ -86,16 +86,14 @@ def test_numbers_follow_from_the_command_and_the_hosts():
 
 
 def test_what_cannot_be_laid_out_is_one_line():
-    for arguments, message in (
+    cases = [
         ("--hosts=a,b,c --num_replicas=16 --ipus_per_replica=4 -- x", "--num_replicas=15 or 18"),
         ("--num_replicas=4 --ipus_per_replica=3 -- x", "--ipus_per_replica=3, expected a power of two"),
         ("-- python run.py --layers 3", "replicas and IPUs are unknown"),
         ("-- python bert.py --config=nothing", "nothing"),
         ("--num_replicas=4 --ipus_per_replica=4 --vipu_partition=a;b -- x", "partition='a;b', expected"),
-    ):
-        with pytest.raises(ConfigError) as error:
-            plan_of(*arguments.split())
-        assert message in str(error.value) and "\n" not in str(error.value)
+    ]
+    assert_refused(lambda words: plan_of(*words.split()), cases)
 
 
 def test_variables_that_instances_get_and_options_that_a_dialect_lacks():
@@ -111,9 +109,9 @@ def test_variables_that_instances_get_and_options_that_a_dialect_lacks():
 
 def test_with_hosts_it_says_how_keys_code_and_sdk_reach_them(tmp_path):
     says = '#!/bin/sh\necho {} "$@"\n'
-    programs = {name: says.format(name.replace("_", "-")) for name in ("ssh_copy_id", "rsync")}
+    stand_ins = {name: says.format(name.replace("_", "-")) for name in ("ssh_copy_id", "rsync")}
     variables = {"CODE_PATH": "/code/bert", "VENV_PATH": "/v/env"}
-    lines = lines_of(poprun.preparation(("a", "b")), tmp_path, variables, **programs)
+    lines = lines_of(poprun.preparation(("a", "b")), tmp_path, variables, **stand_ins)
     assert lines[0] == "ssh-copy-id a" and lines[4] == "ssh-copy-id b"
     assert [line.split()[-2:] for line in lines[1:4]] == [
         ["/code/bert", "a:/code/"],

@@ -18,11 +18,14 @@ from official.graphcore import devices, program
 from official.graphcore import run as ipu_run
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
+from official.reporting.result import read_result
 from official.tasks import TASKS, pretraining
 from official.training import run as runner
 from tests.conftest import write_records
 from tests.graphcore import ipu_fake
+from tests.graphcore.conftest import REFUSED
 from tests.records import short_examples
+from tests.refusals import assert_refused
 
 pytestmark = pytest.mark.nightly
 
@@ -58,15 +61,12 @@ def test_an_epoch_is_once_through_the_records(configured, record_files):
     counted = dict(num_steps_per_epoch=0, stop_steps=None, num_train_epochs=2)
     config = configured(input_files=files, use_synthetic_data=False, **counted)
     assert run_on_fake(config)[0] == 0
-    result = json.loads(pathlib.Path(config.model_dir, "result.json").read_text())
-    assert result["step"] == 2 * (40 // 16)
+    assert read_result(config.model_dir)["step"] == 2 * (40 // 16)
 
 
 def on_one_device(config, **settings):
     values = json.loads(config_lib.to_json(config))
-    for name, field in config_lib.FIELDS.items():
-        if "ipu" in field.backends:
-            values[name] = field.default
+    values |= {name: field.default for name, field in config_lib.FIELDS.items() if "ipu" in field.backends}
     own = dict(distribution_strategy="one_device", model_dir=config.model_dir + "-cpu")
     config = config_lib.build_config([("test", {**values, **own, **settings})])
     with mock.patch.object(pretraining, "encoder_options", whole_last_block):
@@ -110,10 +110,6 @@ def assert_same_lines(found, expected):
         )
 
 
-def result(config) -> dict:
-    return json.loads((pathlib.Path(config.model_dir) / "result.json").read_text(encoding="utf-8"))
-
-
 # ------------------------------------------------------------------------------------------------------------
 # Equal to one device
 
@@ -145,7 +141,7 @@ def test_it_trains_as_one_device(configured, model, settings):
     assert code == 0 and fake.compiled[-1].replicas == config.ipu.replicas
     _, own = on_one_device(config)
     assert_same_lines(lines(config), lines(own))
-    found = result(config)
+    found = read_result(config.model_dir)
     samples = 4 * config.train_batch_size
     assert (found["status"], found["step"], found["samples"]) == ("finished", 4, samples)
     assert found["checkpoint"] == os.path.join(config.model_dir, "ckpt-4")
@@ -181,8 +177,8 @@ def test_it_goes_on_after_a_signal_and_on_another_device(configured, record_file
     assert run_on_fake(whole)[0] == 0
     with interrupted_after(1):
         assert run_on_fake(config)[0] == 128 + signal.SIGTERM
-    assert (result(config)["status"], result(config)["step"]) == ("interrupted", 1)
-    assert result(config)["checkpoint"].endswith("ckpt-1")
+    found = read_result(config.model_dir)
+    assert (found["status"], found["step"]) == ("interrupted", 1) and found["checkpoint"].endswith("ckpt-1")
     assert run_on_fake(config)[0] == 0
     assert_same_lines(lines(config), lines(whole))
 
@@ -207,10 +203,6 @@ def test_a_run_that_is_over_is_a_record(configured, record_files):
     assert [open(f"{config.model_dir}/{name}", "rb").read() for name in names] == before
     assert run_on_fake(configured(input_files=files, learning_rate=0.5, overwrite=True))[0] == 0
     assert open(f"{config.model_dir}.1/result.json", "rb").read() == before[2]
-    assert not result(config)["data_changed"]
-    record_files(records=33)
-    assert run_on_fake(configured(input_files=files, learning_rate=0.5, stop_steps=6))[0] == 0
-    assert (result(config)["step"], result(config)["data_changed"]) == (6, True)
 
 
 def test_initial_weights_come_from_a_checkpoint_by_names(configured):
@@ -236,8 +228,8 @@ def test_a_loss_that_is_not_finite_ends_the_run(configured, monkeypatch):
     monkeypatch.setattr(program, "make_training", diverging)
     config = configured(checkpoint_every_steps=4)
     assert run_on_fake(config)[0] == 3
-    assert result(config)["status"] == "failed" and "not finite" in result(config)["reason"]
-    assert result(config)["checkpoint"] is None
+    found = read_result(config.model_dir)
+    assert found["status"] == "failed" and "not finite" in found["reason"] and found["checkpoint"] is None
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -256,30 +248,7 @@ def test_compiling_for_ipus_that_are_not_here_trains_nothing(configured, tmp_pat
 
 def test_settings_that_do_not_go_together_are_one_line(configured):
     """Those that the configuration refuses, and those that do not fit the model, the data or the IPUs."""
-    refused = [
-        (dict(dtype="bf16"), "Use --dtype=fp16 or fp32"),
-        (dict(dtype="fp16"), "whose steps skip no update"),
-        (dict(num_gpus=1), "Drop --num_gpus"),
-        (dict(clip_scope="micro_batch", loss_normalization="local"), "Use --clip_scope=global or none"),
-        (dict(replicas=3), "Nearest valid: 2 or 4"),
-        (dict(replicated_tensor_sharding=True), "replicas=1"),
-        (dict(device_iterations=3), "Nearest valid: 3"),
-        (dict(recompute="attention"), "--recompute=block"),
-        (dict(available_memory_proportion="0.1,0.2"), r"has 2 numbers. Allowed: 1, 3 .* or 4"),
-        (dict(available_memory_proportion="60"), "expected numbers above 0, up to 1"),
-        (dict(pipeline_schedule="interleaved"), "Use --pipeline_schedule=grouped"),
-        (dict(device_mapping="0,1,2,3"), "share the word embeddings"),
-        (dict(num_accumulation_steps=4), "Nearest valid: 8"),
-        (dict(train_batch_size=20), "Nearest valid: 16 or 24"),
-        (dict(pipeline_stages="emb+pos / hid / mlm+nsp", device_mapping="0,1,0"), "layer"),
-        (dict(pipeline_stages="1", device_mapping="0"), "two stages or more"),
-        (dict(stop_steps=3, device_iterations=2), "device_iterations=2 does not divide the 3 steps"),
-        (dict(input_files="nowhere-*"), "nowhere"),
-        (dict(static_mask=True), "static_mask"),
-    ]
-    for number, (settings, message) in enumerate(refused):
-        with pytest.raises(ConfigError, match=message):
-            run_on_fake(configured(str(number), **settings))
+    assert_refused(lambda settings: run_on_fake(configured(**settings)), REFUSED["pre-training"])
     with pytest.raises(ConfigError, match="does not fit into its IPUs .*--recompute=block"):
         run_on_fake(configured(), bytes_per_ipu=20_000)
 
@@ -307,7 +276,7 @@ def test_a_planned_configuration_is_what_the_other_command_takes(configured, tmp
     assert train.main([f"--config={path}", "--plan", "--plan_device=ipu-mk2", f"--plan_file={planned}"]) == 0
     with ipu_fake.installed(ipus=4):
         assert command.main([str(planned)]) == 0
-    assert result(config)["step"] == 2
+    assert read_result(config.model_dir)["step"] == 2
     assert json.loads((pathlib.Path(config.model_dir) / "config.json").read_text(encoding="utf-8")) == values
     command_line = (pathlib.Path(config.model_dir) / "command.txt").read_text(encoding="utf-8")
     assert command_line == f"python -m official.graphcore {planned}\n"

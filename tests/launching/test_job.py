@@ -12,9 +12,10 @@ import time
 
 import pytest
 
-from official.io.errors import ConfigError
 from official.launching import job
+from tests import programs
 from tests.conftest import ROOT
+from tests.refusals import assert_refused
 
 RANK = 'case $TF_CONFIG in *"index\\": 0"*) r=0;; *) r=1;; esac; '  # in the shell of each process
 # Stands for ssh: drops options, keeps a host's environment apart, and fails for a host whose file `cut-HOST`
@@ -55,10 +56,8 @@ def run(quick, tmp_path):
 
 @pytest.fixture
 def ssh(tmp_path):
-    path = tmp_path / "fake-ssh"
-    path.write_text(SSH.format(python=sys.executable, folder=tmp_path))
-    path.chmod(0o755)
-    return (str(path),)
+    text = SSH.format(python=sys.executable, folder=tmp_path)
+    return (str(programs.stand_in(tmp_path / "fake-ssh", text)),)
 
 
 def alive(marker: str) -> list[int]:
@@ -228,20 +227,16 @@ def test_nothing_is_left_when_a_supervisor_is_killed(launched, tmp_path):
 
 
 def test_when_nobody_reads_the_output_the_job_ends(launched, tmp_path):
+    """In order where it is finished, else it saves first."""
     trap = "trap 'touch saved-$r; exit 143' TERM; touch up-$r"
-    process = launched(f"{trap}; while :; do echo line; sleep 0.02; done")
-    both_are_up(tmp_path)
-    process.stdout.close()
-    assert process.wait(20) == 141
+    for script, code in ((f"{trap}; while :; do echo line; sleep 0.02; done", 141), ("echo line", 0)):
+        process = launched(script)
+        if code:
+            both_are_up(tmp_path)
+        process.stdout.close()
+        assert process.wait(60) == code
+        process.stdout = open(os.devnull)  # noqa: SIM115  # `communicate` wants one
     assert (tmp_path / "saved-0").exists() and (tmp_path / "saved-1").exists()
-    process.stdout = open(os.devnull)  # noqa: SIM115  # `communicate` wants one
-
-
-def test_a_finished_job_that_nobody_reads_ends_with_0(launched):
-    process = launched("echo line")
-    process.stdout.close()
-    assert process.wait(60) == 0
-    process.stdout = open(os.devnull)  # noqa: SIM115  # `communicate` wants one
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -275,11 +270,12 @@ def test_output_that_nobody_takes_loses_no_host(quick, ssh, tmp_path):
     assert process.returncode == 0
 
 
-def test_a_host_that_cannot_be_reached_is_named(run, ssh, tmp_path):
+def test_a_host_that_cannot_be_reached_is_named_and_waited_for(run, ssh, tmp_path):
     (tmp_path / "cut-beta.invalid").touch()
-    code, said = run("sleep 600", REMOTE, 1, ssh=ssh)
-    assert code == 4
-    assert said == ["rank 1 (beta.invalid:4000) cannot be reached: ssh has ended; ending 1 others"]
+    lost = "rank 1 (beta.invalid:4000) cannot be reached: ssh has ended; ending 1 others"
+    assert run("sleep 600", REMOTE, 1, ssh=ssh) == (4, [lost])
+    code, said = run("sleep 600", REMOTE, 1, ssh=ssh, max_restarts=5, host_timeout_secs=0.5)
+    assert code == 4 and said[-1] == "beta.invalid: no answer after --host_timeout_secs=0.5"
 
 
 def test_a_host_that_comes_back_goes_on(run, ssh, tmp_path):
@@ -288,11 +284,10 @@ def test_a_host_that_comes_back_goes_on(run, ssh, tmp_path):
         "echo >> starts-$r; [ $(wc -l < starts-$r) = 2 ] && exit 0; [ $r = 0 ] && sleep 600;"
         " touch cut-$ON; kill -9 $(cat ssh-pid); sleep 600"
     )
-    watched = tmp_path / "watched-ssh"  # an ssh whose number the process on the other side knows
+    # An ssh whose number the process on the other side knows.
     note = f"echo $$ > {tmp_path}/ssh-pid"
     case = f'case "$*" in *beta*true) ;; *beta*) {note};; esac'
-    watched.write_text(f'#!/bin/sh\n{case}\nexec {ssh[0]} "$@"\n')
-    watched.chmod(0o755)
+    watched = programs.stand_in(tmp_path / "watched-ssh", f'#!/bin/sh\n{case}\nexec {ssh[0]} "$@"\n')
     cut = tmp_path / "cut-beta.invalid"
     back = threading.Thread(target=lambda: (wait_until(cut.exists), time.sleep(2), cut.unlink()))
     back.start()
@@ -301,30 +296,22 @@ def test_a_host_that_comes_back_goes_on(run, ssh, tmp_path):
     assert (code, said[1:]) == (0, ["restart 1 of 1", "waiting for beta.invalid, at most 20 s"]), said
 
 
-def test_a_host_that_stays_away_ends_the_job(run, ssh, tmp_path):
-    (tmp_path / "cut-beta.invalid").touch()
-    code, said = run("sleep 600", REMOTE, 1, ssh=ssh, max_restarts=5, host_timeout_secs=0.5)
-    assert code == 4 and said[-1] == "beta.invalid: no answer after --host_timeout_secs=0.5"
-
-
 def test_a_supervisor_that_hears_nothing_kills_its_process(tmp_path):
     supervisor = os.path.join(os.path.dirname(job.__file__), "supervisor.py")
-    order = {"command": ["sleep", "600"], "folder": None, "silence_secs": 0.6}
-    order["environment"] = {"MARK": str(tmp_path)}
+    own = {"MARK": str(tmp_path)}
+    order = {"command": ["sleep", "600"], "folder": None, "silence_secs": 0.6, "environment": own}
     pipes = dict(stdin=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
-    process = subprocess.Popen([sys.executable, "-I", "-S", supervisor], **pipes)
-    process.stdin.write(json.dumps(order).encode() + b"\n")
-    wait_until(lambda: alive(f"MARK={tmp_path}"))
-    for _ in range(6):  # longer than the silence it bears
-        process.stdin.write(b"alive\n")
-        time.sleep(0.2)
-    assert process.poll() is None
-    assert process.wait(20) == 137 and b"nothing heard from the launcher" in process.stderr.read()
+    with subprocess.Popen([sys.executable, "-I", "-S", supervisor], **pipes) as process:
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        wait_until(lambda: alive(f"MARK={tmp_path}"))
+        for _ in range(6):  # longer than the silence it bears
+            process.stdin.write(b"alive\n")
+            time.sleep(0.2)
+        assert process.poll() is None
+        assert process.wait(20) == 137 and b"nothing heard from the launcher" in process.stderr.read()
     assert alive(f"MARK={tmp_path}") == []
-    process.stdin.close()
-    process.stderr.close()
 
 
 def test_a_launcher_without_ssh_says_so(run):
-    with pytest.raises(ConfigError, match=r"rank 0 \(alpha.invalid:4000\) cannot be started: No such file"):
-        run("true", "alpha.invalid:4000", 1, ssh=("/no/such/ssh",))
+    missing = ("rank 0 (alpha.invalid:4000) cannot be started: No such file",)
+    assert_refused(lambda: run("true", "alpha.invalid:4000", 1, ssh=("/no/such/ssh",)), [missing])

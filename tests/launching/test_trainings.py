@@ -8,90 +8,61 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 
-from official.data.records import encoding
-from official.data.records import schema as schema_lib
 from tests import programs
-from tests.conftest import ROOT, TINY, make_records, write_records
+from tests.conftest import ROOT, TINY
 from tests.distribution.test_network import ADDRESSES, hosts, ip  # noqa: F401
-from tests.fine_tuning_files import WORDS, squad_json
-from tests.records import short_examples
+from tests.distribution.test_processes import finish, of_kind, start, wait_for, workspace  # noqa: F401
+from tests.fine_tuning_files import VOCABULARY, squad_json
 from tests.run_folders import assert_same_state, state_of, untimed_metrics
 
-MODEL = {**TINY, "num_hidden_layers": 1, "max_position_embeddings": 48}
 STEPS = 8
 
 
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory):
-    """A folder with a model, files of records, of short ones, and of questions."""
-    folder = tmp_path_factory.mktemp("launched")
-    (folder / "bert.json").write_text(json.dumps(MODEL))
-    schema = schema_lib.pretraining_schema(16, 3)
-    for index in range(4):
-        write_records(folder / f"part-{index}", make_records(30, index, schema))
-        short = encoding.encode(short_examples(60, index), "compact")
-        write_records(folder / f"short-{index}", short)
-    words = [*WORDS, *(f"word{number}" for number in range(MODEL["vocab_size"] - len(WORDS)))]
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
-    (folder / "train.json").write_text(json.dumps(squad_json(40, 1)))
-    (folder / "dev.json").write_text(json.dumps(squad_json(8, 2)))
-    return folder
+def launched(folder, model_dir, *flags: str, **settings) -> subprocess.Popen:
+    """Starts a run under the launcher, with flags of that."""
+    program = (sys.executable, "scripts/launch.py", *flags, "--", sys.executable, "train.py")
+    environment = {"PYTHONPATH": str(ROOT), "MARK": str(model_dir)}
+    shared = dict(bert_config_file=folder / "plain.json", learning_rate=1e-3)
+    return start(folder, model_dir, program=program, environment=environment, **{**shared, **settings})
 
 
-def settings_of(kind: str, folder) -> list[str]:
-    """Returns the flags of a kind of run on the files of a workspace; 8 rows a step."""
-    words = "--do_train --do_eval --num_gpus=0 --learning_rate=1e-3 --num_train_epochs=1 --train_batch_size=8"
-    words += f" --bert_config_file={folder}/bert.json --eval_batch_size=8 --steps_per_loop=4"
-    words += f" --num_steps_per_epoch={STEPS} --checkpoint_every_steps=4"
-    if kind == "squad":
-        words += f" --task=squad --train_file={folder}/train.json --predict_file={folder}/dev.json"
-        words += f" --vocab_file={folder}/vocab.txt --max_seq_length=48 --max_query_length=16 --doc_stride=16"
-    else:
-        words += f" --input_files={folder}/{'part' if kind == 'plain' else 'short'}-* --max_seq_length=16"
-        words += " --max_predictions_per_seq=3 --optimizer_type=lamb --warmup_steps=5"
-    return [*words.split(), *(["--pack_on_the_fly"] if kind == "packed" else [])]
-
-
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-LAUNCHER = [sys.executable, "scripts/launch.py"]
-
-
-def train(folder, kind, model_dir, workers=None) -> subprocess.CompletedProcess:
-    command = [sys.executable, "train.py", *settings_of(kind, folder), f"--model_dir={model_dir}"]
-    if workers:
-        command = [*LAUNCHER, f"--instances_per_host={workers}", "--", *command]
-    return programs.call(*command, timeout=500, PYTHONPATH=str(ROOT))
-
-
-def popen(command, **environment) -> subprocess.Popen:
-    pipes = dict(stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    return subprocess.Popen(command, cwd=ROOT, env={**ENVIRONMENT, **environment}, **pipes)
+def questions(folder) -> dict:
+    """Writes files of questions. Returns the settings of a run on them."""
+    model = {**TINY, "num_hidden_layers": 1, "max_position_embeddings": 48}
+    texts = {"long.json": json.dumps(model), "vocab.txt": VOCABULARY}
+    texts |= {"train.json": json.dumps(squad_json(40, 1)), "dev.json": json.dumps(squad_json(8, 2))}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    files = dict(bert_config_file="long.json", vocab_file="vocab.txt", train_file="train.json")
+    settings = {name: folder / file for name, file in {**files, "predict_file": "dev.json"}.items()}
+    lengths = dict(max_seq_length=48, max_query_length=16, doc_stride=16, max_predictions_per_seq=20)
+    return dict(task="squad", input_files="", optimizer_type="adamw", **lengths, **settings)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "packed", "squad"])
-def test_two_and_four_workers_end_with_the_weights_of_one_process(workspace, tmp_path, kind):
-    done = train(workspace, kind, tmp_path / "1")
-    assert done.returncode == 0, done.stderr
+def test_two_and_four_workers_end_with_the_weights_of_one_process(workspace, tmp_path, kind):  # noqa: F811
+    settings = questions(tmp_path) if kind == "squad" else of_kind(kind, workspace)
+    settings |= dict(do_eval="true", num_steps_per_epoch=STEPS, learning_rate=1e-3)
+    settings = {"bert_config_file": workspace / "plain.json", **settings}
+    finish(start(workspace, tmp_path / "1", **settings))
     theirs = state_of(tmp_path / "1", STEPS)
     for workers in (2, 4):
-        done = train(workspace, kind, tmp_path / str(workers), workers=workers)
-        assert done.returncode == 0, done.stderr
-        assert f"{workers} replicas" in done.stderr
-        assert all(line.startswith("[1,") for line in (done.stdout + done.stderr).splitlines())
-        ours = state_of(tmp_path / str(workers), STEPS)
+        folder = tmp_path / str(workers)
+        told = finish(launched(workspace, folder, f"--instances_per_host={workers}", **settings))
+        assert f"{workers} replicas" in told
+        assert all(line.startswith("[1,") for line in told.splitlines())
+        ours = state_of(folder, STEPS)
         assert ours.keys() == theirs.keys()
         for name, value in theirs.items():
             # The gradient of a key's bias is rounding alone.
             most = 0.2 if "key/bias" in name else 2e-5
             np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=most, err_msg=name)
-        lines = zip(untimed_metrics(tmp_path / str(workers)), untimed_metrics(tmp_path / "1"), strict=True)
-        for line, other in lines:
+        for line, other in zip(untimed_metrics(folder), untimed_metrics(tmp_path / "1"), strict=True):
             assert (line["split"], line["step"]) == (other["split"], other["step"])
             for name in {"loss", "exact_match", "f1"} & other.keys():
                 assert line[name] == pytest.approx(other[name], rel=1e-4)
@@ -111,52 +82,39 @@ def processes_of(program: str, marker: str) -> dict[int, int]:
     return found
 
 
-def start(workspace, folder) -> subprocess.Popen:
+def start_two(workspace, folder) -> subprocess.Popen:  # noqa: F811
     """Starts two workers of a longer run, and allows two restarts."""
-    flags = [f"--model_dir={folder}", "--num_steps_per_epoch=60", "--deterministic=true"]
-    launcher = [*LAUNCHER, "--instances_per_host=2", "--max_restarts=2", "--"]
-    command = [*launcher, sys.executable, "train.py", *settings_of("plain", workspace), *flags]
-    return popen(command, MARK=str(folder))
+    flags = ("--instances_per_host=2", "--max_restarts=2")
+    return launched(workspace, folder, *flags, deterministic="true")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(workspace):
-    process = start(workspace, workspace / "undisturbed")
-    errors = process.communicate(timeout=300)[1]
-    assert process.returncode == 0, errors
+def undisturbed(workspace):  # noqa: F811
+    finish(start_two(workspace, workspace / "undisturbed"))
     return workspace / "undisturbed"
 
 
-def wait_for(path: pathlib.Path, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 200
-    while not path.exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.slow
-def test_a_signal_to_the_launcher_saves_and_the_same_command_goes_on(workspace, undisturbed, tmp_path):
-    process = start(workspace, tmp_path / "run")
-    wait_for(tmp_path / "run" / "ckpt-8.index", process)
+def test_a_signal_to_the_launcher_saves_and_the_same_command_goes_on(workspace, undisturbed, tmp_path):  # noqa: F811
+    process = start_two(workspace, tmp_path / "run")
+    wait_for((tmp_path / "run" / "ckpt-8.index").exists, process)
     process.send_signal(signal.SIGTERM)
-    errors = process.communicate(timeout=100)[1]
-    assert process.returncode == 143 and "restart" not in errors
+    assert "restart" not in finish(process, 143)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "interrupted" and result["checkpoint"].endswith(f"ckpt-{result['step']}")
-    again = start(workspace, tmp_path / "run")
-    errors = again.communicate(timeout=300)[1]
-    assert again.returncode == 0 and f"ckpt-{result['step']}: step {result['step']}" in errors
+    told = finish(start_two(workspace, tmp_path / "run"))
+    assert f"ckpt-{result['step']}: step {result['step']}" in told
     assert_same_state(state_of(tmp_path / "run", 60), state_of(undisturbed, 60))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_killed_worker_costs_time_and_nothing_else(workspace, undisturbed, tmp_path, killed):
-    process = start(workspace, tmp_path / "killed")
-    wait_for(tmp_path / "killed" / "ckpt-20.index", process)
+def test_a_killed_worker_costs_time_and_nothing_else(workspace, undisturbed, tmp_path, killed):  # noqa: F811
+    process = start_two(workspace, tmp_path / "killed")
+    wait_for((tmp_path / "killed" / "ckpt-20.index").exists, process)
     os.kill(processes_of("train.py", f"{tmp_path}/killed")[killed], signal.SIGKILL)
-    errors = process.communicate(timeout=300)[1]
-    assert process.returncode == 0 and "launch.py: restart 1 of 2" in errors and "Resuming from" in errors
+    told = finish(process)
+    assert "launch.py: restart 1 of 2" in told and "Resuming from" in told
     assert_same_state(state_of(tmp_path / "killed", 60), state_of(undisturbed, 60))
 
 
@@ -172,15 +130,12 @@ exec ip netns exec $name sh -c "$2"
 def test_two_hosts_go_on_when_a_cut_link_is_back(workspace, tmp_path, hosts):  # noqa: F811
     """The launcher is on the first host. The processes notice the cut, and wait for each other at the next
     start until the link is back."""
-    ssh = tmp_path / "ssh"
-    ssh.write_text(SSH.format(names=hosts, addresses=ADDRESSES))
-    ssh.chmod(0o755)
+    ssh = programs.stand_in(tmp_path / "ssh", SSH.format(names=hosts, addresses=ADDRESSES))
     places = ",".join(f"{address}:21901" for address in ADDRESSES)
-    launcher = [*LAUNCHER, f"--hosts={places}", f"--ssh={ssh}", "--max_restarts=3", "-x", "PYTHONPATH", "--"]
-    flags = [f"--model_dir={tmp_path}/run", "--num_steps_per_epoch=400", "--peer_timeout_secs=30"]
-    program = [sys.executable, "train.py", *settings_of("plain", workspace), *flags]
-    with popen(["ip", "netns", "exec", hosts[0], *launcher, *program]) as process:
-        wait_for(tmp_path / "run" / "ckpt-8.index", process)
+    flags = (f"--hosts={places}", f"--ssh={ssh}", "--max_restarts=3", "-x", "PYTHONPATH")
+    run = dict(num_steps_per_epoch=400, peer_timeout_secs=30, within=("ip", "netns", "exec", hosts[0]))
+    with launched(workspace, tmp_path / "run", *flags, **run) as process:
+        wait_for((tmp_path / "run" / "ckpt-8.index").exists, process)
         ip("-n", hosts[1], "link", "set", "eth0", "down")
         lines = list(itertools.takewhile(lambda line: "restart 1 of 3" not in line, process.stderr))
         assert process.poll() is None

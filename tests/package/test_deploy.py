@@ -5,7 +5,6 @@ import fnmatch
 import os
 import pathlib
 import re
-import subprocess
 
 import pytest
 import yaml
@@ -13,25 +12,22 @@ from google.protobuf import text_format
 
 from official.cli import table
 from official.launching import manifests
+from tests import programs
 from tests.conftest import ROOT
+from tests.launching import kubernetes_schemas
 
 IMAGES = {name: ROOT / "deploy" / "docker" / name / "Dockerfile" for name in ("cpu", "gpu", "serve")}
 RAID = ROOT / "deploy" / "gpu" / "raid0.sh"
 FOLDER = ROOT / "deploy" / "kubernetes" / "serving"
-KUBERNETES = "1.32"
 # Fields of KServe's InferenceService that the files may use, beside those of Kubernetes' pods and containers.
 # Source: kserve 0.21.0, kserve/models/v1beta1_predictor_spec.py, v1beta1_model_spec.py
 PREDICTOR = {"minReplicas", "maxReplicas", "containerConcurrency", "timeout", "model", "containers"}
 MODEL = {"modelFormat", "runtime", "runtimeVersion", "protocolVersion", "storageUri", "resources"}
 
 
-def documents(name: str) -> list[dict]:
-    return list(yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8")))
-
-
-def manifest(name: str, kind: str) -> dict:
-    (found,) = [each for each in documents(name) if each["kind"] == kind]
-    return found
+def documents(name: str) -> dict[str, dict]:
+    """Returns {kind: manifest} of a file."""
+    return {each["kind"]: each for each in yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8"))}
 
 
 def known_flags(arguments: list[str]):
@@ -156,27 +152,18 @@ def test_the_image_for_serving_runs_without_rights_and_stops_on_sigterm():
 def run(tmp_path):
     """Returns a function that runs raid0.sh among programs that only note how they are called. `holds` is
     what lsblk finds on the devices, `mounted` whether the mount point is in use."""
+    called = tmp_path / "called"
+    called.touch()
 
     def call(*arguments: str, holds: str = "", mounted: bool = False) -> tuple[int, list[str], str]:
-        programs = {
-            "lsblk": f'echo "{holds}"',
-            "mountpoint": f"exit {0 if mounted else 1}",
-            **dict.fromkeys(
-                ("mdadm", "mkfs.ext4", "mkdir", "mount", "chmod"),
-                f'echo "${{0##*/}} $*" >> {tmp_path}/called',
-            ),
-        }
-        for name, text in programs.items():
-            path = tmp_path / "bin" / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(f"#!/bin/bash\n{text}\n")
-            path.chmod(0o755)
-        environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-        done = subprocess.run(
-            ["bash", str(RAID), *arguments], env=environment, capture_output=True, text=True, check=False
+        texts = dict.fromkeys(
+            "mdadm mkfs.ext4 mkdir mount chmod".split(), f'echo "${{0##*/}} $*" >> {called}'
         )
-        called = tmp_path / "called"
-        return done.returncode, called.read_text().splitlines() if called.exists() else [], done.stderr
+        texts |= {"lsblk": f'echo "{holds}"', "mountpoint": f"exit {int(not mounted)}"}
+        for name, text in texts.items():
+            programs.stand_in(tmp_path / "bin" / name, f"#!/bin/bash\n{text}\n")
+        done = programs.call("bash", RAID, *arguments, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+        return done.returncode, called.read_text().splitlines(), done.stderr
 
     return call
 
@@ -198,26 +185,19 @@ def test_devices_become_one_file_system(run, devices):
         "mount /dev/md0 /data",
         "chmod a+w /data",
     ]
+    assert run("/data", devices[0])[1][5] == f"mkfs.ext4 -F {devices[0]}"  # one needs no array
 
 
-def test_one_device_needs_no_array(run, devices):
-    assert run("/data", devices[0])[1][0] == f"mkfs.ext4 -F {devices[0]}"
-
-
-@pytest.mark.parametrize(
-    "arguments,settings,code,said",
-    [
-        (["--dry-run", "/data"], {}, 0, ""),
-        (["/data"], {"mounted": True}, 0, ""),
-        (["/data"], {"holds": "ext4 /"}, 2, "is in use or holds something: ext4/"),
-        (["/data", "absent"], {}, 2, "there is no absent"),
+def test_nothing_is_touched_without_need_or_right(run, devices):
+    for given, settings, code, said in (
+        (["--dry-run", "/data", *devices], {}, 0, ""),
+        (["/data", *devices], {"mounted": True}, 0, ""),
+        (["/data", *devices], {"holds": "ext4 /"}, 2, "is in use or holds something: ext4/"),
+        (["/data", "absent", *devices], {}, 2, "there is no absent"),
         ([], {}, 2, "expected MOUNT DEVICE"),
-    ],
-)
-def test_nothing_is_touched_without_need_or_right(run, devices, arguments, settings, code, said):
-    given = [*arguments, *(devices if arguments else [])]
-    found, called, error = run(*given, **settings)
-    assert (found, called) == (code, []) and said in error
+    ):
+        found, called, error = run(*given, **settings)
+        assert (found, called) == (code, []) and said in error, given
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -226,36 +206,30 @@ def test_nothing_is_touched_without_need_or_right(run, devices, arguments, setti
 
 def pods() -> dict[str, dict]:
     """Returns the specifications of pods, KServe's own container among them."""
-    predictor = manifest("kserve.yaml", "InferenceService")["spec"]["predictor"]
+    predictor = documents("kserve.yaml")["InferenceService"]["spec"]["predictor"]
     return {
-        "server.yaml": manifest("server.yaml", "Deployment")["spec"]["template"]["spec"],
+        "server.yaml": documents("server.yaml")["Deployment"]["spec"]["template"]["spec"],
         "kserve.yaml": {"containers": predictor["containers"]},
     }
 
 
 def test_manifests_are_valid():
-    validator = pytest.importorskip("kubernetes_validate")
-    for document in documents("server.yaml"):
-        validator.validate(document, KUBERNETES, strict=True)
-    for name, spec in pods().items():
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bert"}, "spec": spec}
-        validator.validate(pod, KUBERNETES, strict=True)
-        with pytest.raises(validator.ValidationError):
-            validator.validate({**pod, "spec": {**spec, "container": []}}, KUBERNETES, strict=True), name
+    for document in documents("server.yaml").values():
+        kubernetes_schemas.check(document)
+    for spec in pods().values():
+        kubernetes_schemas.check_pod({"spec": spec})
+        with pytest.raises(kubernetes_schemas.Refused):
+            kubernetes_schemas.check_pod({"spec": {**spec, "container": []}})
 
 
 def test_the_service_finds_its_pods():
-    deployment, service = manifest("server.yaml", "Deployment"), manifest("server.yaml", "Service")
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
-    budget = manifest("server.yaml", "PodDisruptionBudget")
-    for selector in (
-        deployment["spec"]["selector"]["matchLabels"],
-        service["spec"]["selector"],
-        budget["spec"]["selector"]["matchLabels"],
-    ):
-        assert selector.items() <= labels.items()
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    assert service["spec"]["ports"][0]["targetPort"] in [port["name"] for port in container["ports"]]
+    found = documents("server.yaml")
+    pod = found["Deployment"]["spec"]["template"]
+    selectors = [found[kind]["spec"]["selector"] for kind in ("Deployment", "PodDisruptionBudget", "Service")]
+    for selector in (selectors[0]["matchLabels"], selectors[1]["matchLabels"], selectors[2]):
+        assert selector.items() <= pod["metadata"]["labels"].items()
+    (container,) = pod["spec"]["containers"]
+    assert found["Service"]["spec"]["ports"][0]["targetPort"] in [port["name"] for port in container["ports"]]
 
 
 def test_the_server_gets_flags_that_it_knows_and_files_that_are_mounted():
@@ -292,17 +266,17 @@ def test_a_pod_may_do_little_and_has_time_to_stop():
     assert waits + stops < spec["terminationGracePeriodSeconds"]
 
 
-@pytest.mark.parametrize("name", ["kserve.yaml", "kserve_tensorflow.yaml"])
-def test_kserve_gets_fields_that_it_knows(name):
-    (document,) = documents(name)
-    assert document.keys() == {"apiVersion", "kind", "metadata", "spec"}
-    assert (document["apiVersion"], document["kind"]) == ("serving.kserve.io/v1beta1", "InferenceService")
-    assert document["spec"].keys() == {"predictor"}
-    predictor = document["spec"]["predictor"]
-    assert predictor.keys() <= PREDICTOR and ("model" in predictor) != ("containers" in predictor)
-    for container in predictor.get("containers", []):
-        assert container["name"] == "kserve-container"  # which gets the storage and the traffic
-    assert predictor.get("model", {}).keys() <= MODEL
+def test_kserve_gets_fields_that_it_knows():
+    for name in ("kserve.yaml", "kserve_tensorflow.yaml"):
+        ((kind, document),) = documents(name).items()
+        assert document.keys() == {"apiVersion", "kind", "metadata", "spec"}
+        assert (document["apiVersion"], kind) == ("serving.kserve.io/v1beta1", "InferenceService")
+        assert document["spec"].keys() == {"predictor"}
+        predictor = document["spec"]["predictor"]
+        assert predictor.keys() <= PREDICTOR and ("model" in predictor) != ("containers" in predictor)
+        for container in predictor.get("containers", []):
+            assert container["name"] == "kserve-container"  # which gets the storage and the traffic
+        assert predictor.get("model", {}).keys() <= MODEL
 
 
 def test_commands_in_comments_name_files_that_are_there():

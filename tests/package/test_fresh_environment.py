@@ -1,6 +1,5 @@
 """Installing: the wheel with the newest versions that setup.py allows, and the pins of each stack."""
 
-import os
 import pathlib
 import re
 import shutil
@@ -10,6 +9,7 @@ import sys
 import pytest
 
 from tests.conftest import ROOT
+from tests.programs import call
 
 IMPORTS = (
     "import official, tensorflow_text, scipy.stats, sklearn.metrics, matplotlib, safetensors, blingfire,"
@@ -21,12 +21,6 @@ STEPS = """
 --num_train_epochs=1 --steps_per_loop=1 --warmup_steps=1 --num_gpus=0 --do_eval --num_eval_samples=8
 --stop_threshold=
 """.split()
-
-
-def run(*command, **settings) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, check=False, **settings
-    )
 
 
 def need_index(done: subprocess.CompletedProcess) -> None:
@@ -42,7 +36,7 @@ def build(pip: tuple, folder: pathlib.Path) -> pathlib.Path:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.py", "pyproject.toml"):
         shutil.copy(ROOT / name, source)
-    done = run(*pip, "wheel", "--no-deps", "--wheel-dir", folder / "wheels", source)
+    done = call(*pip, "wheel", "--no-deps", "--wheel-dir", folder / "wheels", source)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     (wheel,) = (folder / "wheels").glob("*.whl")
     return wheel
@@ -52,14 +46,11 @@ def build(pip: tuple, folder: pathlib.Path) -> pathlib.Path:
 def test_a_fresh_environment_works(tmp_path):
     """Without constraints, over the newest setuptools, from an empty folder."""
     python, empty = tmp_path / "venv" / "bin" / "python", tmp_path / "empty"
-    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    call(sys.executable, "-m", "venv", tmp_path / "venv")
     empty.mkdir()
     pip = (python, "-m", "pip", "--disable-pip-version-check")
-    need_index(run(*pip, "install", "--upgrade", "setuptools"))
+    need_index(call(*pip, "install", "--upgrade", "setuptools"))
     bert = python.with_name("bert")
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "BERT_STACK")
-    }
     for command in (
         (*pip, "install", build(pip, tmp_path)),
         (*pip, "check"),
@@ -68,7 +59,7 @@ def test_a_fresh_environment_works(tmp_path):
         (bert, "plan", "--config=quickstart"),
         (bert, "train", *STEPS),
     ):
-        done = run(*command, cwd=empty, env=environment)
+        done = call(*command, cwd=empty, without=("PYTHONPATH", "BERT_STACK"))
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "finished: all 2 steps done" in done.stdout and "pkg_resources" not in done.stderr
 
@@ -82,7 +73,7 @@ def test_the_pins_of_a_stack_can_be_installed_together(stack):
     script = (ROOT / "scripts" / "setup_env.sh").read_text()
     extras = "".join(re.findall(r'extras[+]?="(.*?)"', script))
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--dry-run")
-    need_index(run(*pip, "--ignore-installed", "--no-deps", "absl-py"))
+    need_index(call(*pip, "--ignore-installed", "--no-deps", "absl-py"))
     pins = ("--ignore-installed", "--no-build-isolation", "--constraint", f"constraints/{stack}.txt")
-    done = run(*pip, *pins, f".[{extras}]", cwd=ROOT, env=os.environ | {"BERT_STACK": stack})
+    done = call(*pip, *pins, f".[{extras}]", BERT_STACK=stack)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

@@ -1,13 +1,12 @@
 """scripts/setup_env.sh: which Python and which stack it takes, with stand-ins that only say a version."""
 
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import pytest
 
+from tests import programs
 from tests.conftest import ROOT
 
 # Says a version, makes a "venv" that holds itself, and writes down what pip is to do.
@@ -40,19 +39,10 @@ def set_up(root, *arguments, pythons):
         (folder / tool).symlink_to(shutil.which(tool))
     for name, version in pythons.items():
         text = STAND_IN.format(version=version, tuple=version.replace(".", ", "), python=sys.executable)
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-    done = subprocess.run(
-        [root / "scripts" / "setup_env.sh", *arguments],
-        env={**os.environ, "PATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    log = root / "pip.log"
-    lines = log.read_text().splitlines() if log.exists() else []
-    log.unlink(missing_ok=True)
-    return done, lines
+        programs.stand_in(folder / name, text)
+    (root / "pip.log").write_text("")
+    done = programs.call(root / "scripts" / "setup_env.sh", *arguments, PATH=str(folder))
+    return done, (root / "pip.log").read_text().splitlines()
 
 
 ALL = {f"python3.{minor}": f"3.{minor}.1" for minor in range(9, 15)}
@@ -108,19 +98,16 @@ def test_training_needs_little_and_all_is_kept(root):
     assert "openvino" in " ".join(set_up(root, pythons=ALL)[1])
 
 
-@pytest.mark.parametrize(
-    "pythons,arguments,message",
-    [
+def test_what_does_not_fit_is_one_line(root):
+    for pythons, arguments, message in (
         ({"python3": "3.14.0"}, [], "Python 3.10 to 3.13 is needed, found Python 3.14.0."),
         ({}, [], "Python 3.10 to 3.13 is needed, found none."),
         ({"python3": "3.12.0"}, ["--stack=tf215"], "Python 3.10 or 3.11 (for --stack=tf215;"),
         (ALL, ["--stack=newest"], "--stack=newest is not one of --stack=tf215, --stack=modern."),
         (ALL, ["modern"], "modern is not one of --all, --stack=tf215|modern, --python=PYTHON, --venv="),
         (ALL, ["--python=python4"], "needed, found python4."),
-    ],
-)
-def test_what_does_not_fit_is_one_line(root, pythons, arguments, message):
-    done, lines = set_up(root, *arguments, pythons=pythons)
-    assert (done.returncode, lines) == (2, []) and not (root / ".venv").exists()
-    assert done.stderr.startswith("setup_env.sh: ") and done.stderr.count("\n") == 1
-    assert message in done.stderr
+    ):
+        done, lines = set_up(root, *arguments, pythons=pythons)
+        assert (done.returncode, lines) == (2, []) and not (root / ".venv").exists()
+        assert done.stderr.startswith("setup_env.sh: ") and done.stderr.count("\n") == 1
+        assert message in done.stderr

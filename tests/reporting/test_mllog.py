@@ -5,8 +5,6 @@ import json
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 
 import mlperf_logging
 import pytest
@@ -16,22 +14,19 @@ from official.io.errors import ConfigError
 from official.reporting import mllog
 from official.reporting.callback import Start
 from official.reporting.metrics import read_metrics
-from official.tasks import TASKS
 from official.training import feeding
-from official.training import run as runner
 from official.training.metrics_window import NonFiniteError
 from official.training.strategy_loop import Loop
+from tests import programs
 from tests.conftest import write_records
 from tests.records import short_examples
+from tests.refusals import assert_refused
+from tests.run_folders import run
 from tests.shared_steps import fixture_step_pool, shared_steps  # noqa: F401  # the runs here share their steps
 
 RULESETS = ["0.7.0", "1.0.0", "2.0.0", "2.1.0", "3.0.0", "4.0.0", "5.0.0"]
 # The rules know the names of BERT-large's 398 tensors, not their sizes.
 LARGE_NAMES = dict(num_hidden_layers=24, num_attention_heads=2)
-
-
-def run(config):
-    return runner.run(config, TASKS["pretrain"], command=["train.py"])
 
 
 def events_of(config) -> list[dict]:
@@ -66,9 +61,8 @@ def checker(tmp_path_factory):
 
     def check(ruleset: str, log, lowered: bool) -> str:
         words = ["--usage", "training", "--ruleset", ruleset, "--log_output", str(copy / "out.log"), str(log)]
-        command = [sys.executable, "-m", "mlperf_logging.compliance_checker", *words]
         folder = copy if lowered else copy.parent
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        done = programs.run("-m", "mlperf_logging.compliance_checker", *words, cwd=folder)
         text = done.stdout + done.stderr
         assert ("SUCCESS" in text) == (done.returncode == 0), text
         return "" if done.returncode == 0 else text
@@ -96,12 +90,14 @@ def test_the_checker_misses_nothing_but_the_accuracy(run_config, monkeypatch, ch
         assert run(config).status == status
         events = mllog.read_events(log)
         assert keys(events).count("run_start") == keys(events).count("run_stop") == 1
-        for ruleset in RULESETS:
+        for ruleset in RULESETS if status == "aborted" else RULESETS[:1]:
+            assert not checker(ruleset, log, lowered=True)
+            if ruleset not in (RULESETS[0], RULESETS[-1]):
+                continue
             complaints = checker(ruleset, log, lowered=False)
             assert complaints.count("Failed checks for eval_accuracy") == 1
             failures = r"Failed checks|CHECK for|Required|failed test|Failed executing"
             assert len(re.findall(failures, complaints)) == 1, complaints
-            assert not checker(ruleset, log, lowered=True)
 
 
 def test_values_are_true_and_counted_in_sequences(run_config, capsys):
@@ -151,11 +147,8 @@ def test_a_packed_run_is_counted_in_sequences(run_config, short_records, monkeyp
     assert values["eval_samples"] == 12
     lines = [line for line in read_metrics(config.model_dir) if line["split"] == "train"]
     trained = {line["step"]: line["samples"] for line in lines}
-    at = {
-        event["metadata"]["step_num"]: event["metadata"]["samples_count"]
-        for event in events
-        if event["key"] in ("block_stop", "eval_accuracy", "run_stop")
-    }
+    told = [event for event in events if event["key"] in ("block_stop", "eval_accuracy", "run_stop")]
+    at = {event["metadata"]["step_num"]: event["metadata"]["samples_count"] for event in told}
     assert at.keys() == {10, 15, 20} and at == {step: trained[step] for step in at}
     assert trained[20] == result.samples > 20 * 8
     for previous, line in zip([None, *lines], lines):  # each line tells of its own five steps
@@ -164,14 +157,13 @@ def test_a_packed_run_is_counted_in_sequences(run_config, short_records, monkeyp
         assert 5 * line["sequences_per_row"] / 16 <= line["packing_efficiency"] <= 1
     for ruleset in ("1.0.0", "5.0.0"):  # those between ask for the names of BERT-large
         assert not checker(ruleset, f"{config.model_dir}/mllog.txt", lowered=True)
-    with open(f"{config.model_dir}/report.html", encoding="utf-8") as file:
-        text = file.read()
+    text = pathlib.Path(config.model_dir, "report.html").read_text(encoding="utf-8")
     assert "sequences a row" in text and "of the places of a row hold a token" in text
     assert re.search(r"rows_per_step\D+8\b", text)
 
 
-def test_nothing_is_claimed_that_was_not_done(make_config, tmp_path):
-    synthetic = make_config(num_steps_per_epoch=5, model_dir=str(tmp_path / "synthetic"))
+def test_nothing_is_claimed_that_was_not_done(make_config):
+    synthetic = make_config(num_steps_per_epoch=5)
     run(synthetic)
     events = events_of(synthetic)
     assert not {"cache_clear", "eval_samples", "eval_accuracy"} & set(keys(events))
@@ -205,8 +197,7 @@ def test_an_interrupted_run_has_one_log(run_config, monkeypatch):
 
 
 def test_a_log_that_cannot_be_written_is_bad_input(run_config, tmp_path):
-    with pytest.raises(ConfigError, match="--mllog_file="):
-        run(run_config(mllog_file=str(tmp_path)))
+    assert_refused(run, [(run_config(mllog_file=str(tmp_path)), "--mllog_file=")])
 
 
 def test_a_block_that_a_kill_cut_off_goes_on(run_config, monkeypatch):
@@ -262,13 +253,8 @@ def test_the_page_cache_is_dropped(tmp_path):
     path.write_bytes(bytes(1 << 20))
     path.read_bytes()
     assert feeding.drop([str(path), str(tmp_path / "missing"), "gs://bucket/file"]) == 1
-    pages = _output("fincore", "--noheadings", "--output", "PAGES", str(path))
-    if not pages or _output("stat", "-f", "-c", "%T", str(path)) in ("tmpfs", "ramfs", ""):
+    fincore = shutil.which("fincore")
+    of_disk = programs.call("stat", "-f", "-c", "%T", path).stdout.strip() not in ("tmpfs", "ramfs", "")
+    if not fincore or not of_disk:
         pytest.skip("needs fincore and a file system on a disk")
-    assert int(pages) == 0
-
-
-def _output(*command) -> str:
-    if shutil.which(command[0]) is None:
-        return ""
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    assert int(programs.call(fincore, "--noheadings", "--output", "PAGES", path).stdout) == 0

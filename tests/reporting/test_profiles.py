@@ -7,8 +7,7 @@ from official.reporting import profile as tables
 from official.reporting import report
 from official.reporting.profile import read_trace
 
-RUN, CALL, ROOT = 1, 2, 3
-PYTHON, COMPUTE = "python", "tf_Compute/1"
+CALL, ROOT, COMPUTE = 2, 3, "tf_Compute/1"
 
 
 def space_of(*threads):
@@ -46,7 +45,7 @@ def started(node, start, duration):
 
 
 FROM_PYTHON = (
-    PYTHON,
+    "python",
     [("EagerExecute", 0, 9, dict(eager_op="train_loop_1")), ("FunctionRun", 1, 1, dict(id=ROOT))],
 )
 
@@ -91,18 +90,6 @@ def test_times_by_kind_and_part(step):
     }
 
 
-def test_an_evaluation_is_not_counted_and_data_are():
-    called = ("EagerExecute", 0, 9, dict(eager_op="eval_step_2"))
-    evaluation = (PYTHON, [called, ("FunctionRun", 1, 1, dict(id=RUN))])
-    work = [("ExecutorState::Process", 0, 9, dict(id=RUN)), ("x/MatMul:MatMul", 1, 5, {})]
-    mapped = [("ExecutorState::Process", 20, 9, dict(id=77)), ("Cast:Cast", 21, 5, {})]
-    pipeline = [("Iterator::Root::Prefetch", 0, 90, {}), ("Iterator::Root::BatchV2", 100, 6, {})]
-    threads = ((COMPUTE, [*work, *mapped]), ("tf_data_iterator/1", pipeline))
-    trace = read_trace(space_of(FROM_PYTHON, evaluation, *threads))
-    (row,) = tables.grouped(tables.add_up(trace, places_of(trace), steps=1), "kind")
-    assert row["kind"] == tables.INPUT and row["ms_per_step"] * 1e9 == pytest.approx(5 + 6)
-
-
 def test_what_ran_within_an_operation_is_not_counted_twice():
     events = [started("while/PartitionedCall_1", 0, 100), ("MatMul:MatMul", 10, 60, {})]
     trace = read_trace(space_of(FROM_PYTHON, (COMPUTE, events)))
@@ -112,12 +99,10 @@ def test_what_ran_within_an_operation_is_not_counted_twice():
 
 
 def test_kinds():
-    trace, wrong = read_trace(space_of(FROM_PYTHON)), []
+    trace = read_trace(space_of(FROM_PYTHON))
     for node, kind, expected in (
-        ("while/layer_0/MatMul", "_MklMatMul", tables.PRODUCTS),
         ("while/MatMul_3", "_MklNativeFusedMatMul", tables.PRODUCTS),
         ("while/MatMul", "_MklBatchMatMulV2", tables.ATTENTION),
-        ("while/StatefulPartitionedCall", "StatefulPartitionedCall", tables.BLOCKS),
         ("while/body/AdamW/AdamW/update_3/StatefulPartitionedCall", "StatefulPartitionedCall", tables.UPDATE),
         ("x", "ResourceApplyAdam", tables.UPDATE),
         ("Lamb/L2Loss", "L2Loss", tables.UPDATE),
@@ -127,9 +112,7 @@ def test_kinds():
         ("while/IteratorGetNext", "IteratorGetNext", tables.INPUT),
         ("while/CollectiveReduceV2", "CollectiveReduceV2", tables.EXCHANGE),
     ):
-        found = tables.kind_of(places_of(trace).of(node, ROOT), kind)
-        wrong += [(node, kind, found)] if found != expected else []
-    assert not wrong
+        assert tables.kind_of(places_of(trace).of(node, ROOT), kind) == expected, (node, kind)
 
 
 def test_a_gpu_is_told_by_its_kernels():
@@ -151,27 +134,15 @@ def test_a_gpu_is_told_by_its_kernels():
 
 def test_memory_by_who_took_it(step):
     (found,) = tables.memories(step, places_of(step), ["layer_1"])
-    running = {"part": "layer_1", "pass": "backward"}
-    told = ("peak_bytes", "resident_bytes", "running_at_peak")
-    assert [found[name] for name in told] == [220, 100, running]
+    assert (found["peak_bytes"], found["resident_bytes"]) == (220, 100)
+    assert found["running_at_peak"] == {"part": "layer_1", "pass": "backward"}
     assert [tuple(part.values()) for part in found["parts"]] == [
         ("layer_1", "forward", 80, 80, 180),
         ("layer_1", "backward", 40, 40, 220),
     ]
 
 
-def test_the_files_and_what_the_report_says_of_them(step, tmp_path):
-    own = places_of(step)
-    head = {"steps": [1, 3], "devices": ["CPU:0"]}
-    told = {"secs_per_step": 0.5, "trace": "x"}
-    tables.write_times(str(tmp_path), head | told, tables.add_up(step, own, 2))
-    sizes = [{"part": "layer_1", "weights_bytes": 40, "slots_bytes": 60}]
-    tables.write_memory(str(tmp_path), head, tables.memories(step, own, ["layer_1"]), sizes)
-    found = report.profile_tables(str(tmp_path))
-    names = [name for name, _, _ in found["times"]["bars"]["bars"]]
-    assert len(names) == 3 and "matrix products" in names
-    assert "layer_1, backward ran" in found["memory"]["note"] and len(found["memory"]["bars"]["bars"]) == 1
-    assert (tmp_path / "profile_operations.csv").read_text().startswith("kind,part,pass,name,type,")
+def test_a_report_goes_without_tables_that_are_damaged(tmp_path):
     (tmp_path / "profile.json").write_text("{")
     (tmp_path / "profile_memory.json").write_text('{"allocators": []}')
     assert report.profile_tables(str(tmp_path)) == {}

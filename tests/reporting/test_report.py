@@ -2,11 +2,9 @@
 
 import html.parser
 import json
-import os
 import pathlib
 import re
 import shutil
-import subprocess
 import tempfile
 
 import numpy as np
@@ -15,6 +13,7 @@ import pytest
 from official.reporting import charts, data_card, formats, report, verdict
 from official.reporting import summary as summary_lib
 from official.reporting.result import EXIT_CODES
+from tests import programs
 from tests.reporting.test_reporting import (
     ODD_METRICS,
     fake_metrics,
@@ -82,13 +81,13 @@ def full_result(**changes):
 
 def write_page(model_dir, result, config=None, rows=()):
     path = report.write_report(str(model_dir), "BERT <mini>", config or {}, result, rows)
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
+    text = pathlib.Path(path).read_text(encoding="utf-8")
     return text, PageReader(text)
 
 
 def page_of(folder: pathlib.Path, name: str) -> str:
     """Returns one of the pages that stand whole in tests/reporting/pages."""
+    folder.mkdir(parents=True)
     save_metrics(folder, metrics_with_everything())
     (folder / "command.txt").write_text("python train.py --model_dir='a & b' --input_files=x\n")
     settings = {"model_dir": "a & b", "learning_rate": 3e-4, "model": {"vocab_size": 1234}}
@@ -115,13 +114,10 @@ def page_of(folder: pathlib.Path, name: str) -> str:
         for file in ("profile.json", "profile_memory.json"):
             shutil.copy(PAGES / file, folder)
         scores |= {"best_f1_thresh": -1.5, "HasAns_f1": 0.4, "best_step": 40}
-        changes = dict(
-            scores=scores, target_metric="f1", fresh_variables=["cls/output_bias"], skipped_steps=3
-        )
-        changes |= dict(sequences_per_row=2.5, packing_efficiency=0.98, peak_memory_bytes=10**9)
-        changes |= dict(wall_secs=4000.0)
         stages = {"stages": "a b / c", "devices": [0, 1], "schedule": "1f1b", "micro_batches": 8}
-        changes["pipeline"] = stages
+        changes = dict(scores=scores, target_metric="f1", skipped_steps=3, pipeline=stages, wall_secs=4000.0)
+        changes |= dict(sequences_per_row=2.5, packing_efficiency=0.98, peak_memory_bytes=10**9)
+        changes["fresh_variables"] = ["cls/output_bias"]
     own = {**settings, "do_train": name != "evaluation"}
     return write_page(folder, full_result(**changes), own, rows if name == "training" else ())[0]
 
@@ -129,10 +125,8 @@ def page_of(folder: pathlib.Path, name: str) -> str:
 def test_pages_are_those_that_people_have_read(tmp_path):
     """Rewritten by `python -m tests.reporting.test_report`; read the difference before it is committed."""
     for name in NAMES:
-        folder = tmp_path / name / "run"
-        folder.mkdir(parents=True)
         expected = (PAGES / f"{name}.html").read_text(encoding="utf-8")
-        assert page_of(folder, name).splitlines() == expected.splitlines(), name
+        assert page_of(tmp_path / name / "run", name).splitlines() == expected.splitlines(), name
 
 
 @pytest.fixture(name="full")
@@ -258,25 +252,15 @@ def test_a_browser_needs_no_sideways_scrolling(full, tmp_path, width):
         " disable-component-update allow-file-access-from-files virtual-time-budget=2000 dump-dom"
     ).split()
     flags = [f"--user-data-dir={tmp_path / 'profile'}", *(f"--{flag}" for flag in flags)]
-    done = subprocess.run(
-        [chromium, *flags, (tmp_path / "frame.html").as_uri()],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env={**os.environ, "HOME": str(tmp_path)},
+    done = programs.call(
+        chromium, *flags, (tmp_path / "frame.html").as_uri(), timeout=120, HOME=str(tmp_path)
     )
     found = re.search(r'data-width="width (\d+) of (\d+)"', done.stdout)
     assert found, json.dumps([done.returncode, done.stdout[-300:], done.stderr[-300:]])
     assert int(found[2]) == width and int(found[1]) <= width
 
 
-def rewrite() -> None:
-    for name in NAMES:
-        with tempfile.TemporaryDirectory() as folder:
-            (pathlib.Path(folder) / "run").mkdir()
-            (PAGES / f"{name}.html").write_text(page_of(pathlib.Path(folder) / "run", name), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    rewrite()
+    for page in NAMES:
+        with tempfile.TemporaryDirectory() as parent:
+            (PAGES / f"{page}.html").write_text(page_of(pathlib.Path(parent) / "run", page), encoding="utf-8")

@@ -7,7 +7,6 @@ import re
 import shlex
 
 import numpy as np
-import pytest
 
 from official import config as config_lib
 from official.cli import flags as cli_flags
@@ -46,69 +45,6 @@ def judge(values, result=None, evaluations=()):
 # Curves
 
 
-def points(values):
-    return list(zip(STEPS, values))
-
-
-def test_a_rise_that_stays_is_a_divergence():
-    values = falling()
-    values[60:] = np.linspace(2, 7, 40).tolist()
-    assert 700 <= verdict.divergence(points(values)) <= 900
-    assert verdict.divergence(points(values[:60] + [None] * 40)) == 610
-
-
-def test_what_is_no_divergence():
-    random, back = np.random.default_rng(0), falling()
-    back[50:53] = [8.0, 12.0, 6.0]
-    for name, values in {
-        "falling": falling(),
-        "noisy": falling(noise=0.3),
-        "flat": [2.0] * 100,
-        "not learning": random.normal(0.7, 0.05, 100).tolist(),
-        "a spike at the end": falling()[:99] + [9.0],
-        "a spike that comes back": back,
-        "short": [3.0, None, 2.0],
-        "empty": [],
-    }.items():
-        assert verdict.divergence(points(values)) is None, name
-
-
-def test_trend_over_the_last_fifth():
-    for last in (0.05, 0.0, -0.05):
-        change, falls = verdict.trend(points(falling(last))), last > 0
-        assert change.falls == falls and change.change == pytest.approx(-last, abs=0.012)
-        assert ("still falling" in change.describe()) == falls
-        assert ("rising" in change.describe()) == (last < 0)
-    # Noise is none, and few points have none.
-    assert verdict.trend(points(np.random.default_rng(1).normal(2, 0.5, 100).tolist())).change == 0
-    assert verdict.trend(points(falling()[:4])) is None and verdict.trend([]) is None
-
-
-def test_a_run_of_few_long_loops_has_a_trend_too():
-    losses = enumerate((7.0, 6.6, 6.4, 6.2, 6.05, 5.9), 1)
-    found = verdict.trend([(100 * number, loss) for number, loss in losses])
-    assert found.describe() == (
-        "The training loss was still falling: by 7.8 %, from 6.385 to 5.890, over the last 300 steps."
-    )
-
-
-def test_over_fitting_needs_both_curves():
-    train = points(falling(0.2))
-    worse = points([2.0] * 50 + [3.0] * 50)  # of training: it got worse, too
-    steps = (250, 500, 750, 1000)
-    for evaluations, losses, rises, expected in (
-        ([1.0, 0.8, 0.9, 1.1], train, False, (500, 0.8, 1.1)),
-        ([1.0, 0.8, 0.9, 1.1], worse, False, None),
-        ([1.0, 0.8], train, False, None),
-        ([0.5, 0.6, 0.58, 0.55], train, True, (500, 0.6, 0.55)),
-        ([0.5, 0.6, 0.595], train, True, None),
-        ([0.6, 0.548, 0.563], train, False, None),  # one that is a little worse is chance
-        ([0.6, 0.548, 0.663], train, False, (500, 0.548, 0.663)),
-        ([0.6, 0.548, 0.7, 0.55], train, False, None),  # it came back
-    ):
-        assert verdict.over_fitting([*zip(steps, evaluations)], losses, rises) == expected, evaluations
-
-
 def test_a_curve_is_sorted_and_a_later_line_of_a_step_counts():
     metrics = lines("train", [3.0, 2.0, 1.0], steps=[20, 10, 20]) + lines("eval", [9.0], steps=[20])
     assert verdict.curve(metrics, "train", "loss") == [(10, 2.0), (20, 1.0)]
@@ -129,6 +65,20 @@ def test_smoothing_keeps_the_start_and_leaves_gaps():
 
 def diverging() -> list:
     return falling()[:60] + np.linspace(2, 7, 40).tolist()
+
+
+def without_divergence() -> dict[str, list]:
+    """Returns {name: losses} that do not rise for good."""
+    back = falling()
+    back[50:53] = [8.0, 12.0, 6.0]
+    return {
+        "noisy": falling(noise=0.3),
+        "flat": [2.0] * 100,
+        "not learning": np.random.default_rng(0).normal(0.7, 0.05, 100).tolist(),
+        "a spike at the end": falling()[:99] + [9.0],
+        "a spike that comes back": back,
+        "short": [3.0, None, 2.0],
+    }
 
 
 def evaluations(values, name="loss") -> list[dict]:
@@ -159,15 +109,31 @@ def cases() -> dict[str, tuple[list, TrainResult]]:
             make_result(eval_accuracy=0.06, baseline_prediction=None, **accuracy | {"baseline_score": 0.06}),
         ),
         "diverged": (diverging(), make_result()),
+        "no number since step 610": (falling()[:60] + [None] * 40, make_result()),
         "not finite": (falling()[:40] + [None], make_result("failed", reason=bad)),
         "a process was lost": (falling(), make_result("failed", **lost)),
+        **{
+            f"no divergence, {name}": (values, make_result()) for name, values in without_divergence().items()
+        },
+        "falling in few long loops": ([7.0, 6.6, 6.4, 6.2, 6.05, 5.9], make_result()),
+        "rising": (falling(-0.05), make_result()),
+        **{
+            f"evaluations {values}": ([losses, evaluations(values)], make_result(**accuracy))
+            for values, losses in (
+                ([1.0, 0.8, 0.9, 1.1], [2.0] * 50 + [2.1] * 50),  # training got worse, too
+                ([1.0, 0.8], falling(0.2)),
+                ([0.6, 0.548, 0.563], falling(0.2)),  # a little worse is chance
+                ([0.6, 0.548, 0.663], falling(0.2)),
+                ([0.6, 0.548, 0.7, 0.55], falling(0.2)),  # it came back
+            )
+        },
         "over-fitted": ([falling(0.2), over_fitted], make_result(**accuracy)),
         "over-fitted, success": ([falling(0.2), over_fitted], make_result("success")),
         "over-confident": ([falling(0.2), over_fitted + better], make_result(**accuracy)),
-        "a score that fell": (
-            [falling(0.2), evaluations([0.5, 0.7, 0.6, 0.5], "accuracy")],
-            make_result(**accuracy),
-        ),
+        **{
+            f"scores {values}": ([falling(0.2), evaluations(values, "accuracy")], make_result(**accuracy))
+            for values in ([0.5, 0.7, 0.6, 0.5], [0.5, 0.6, 0.595])
+        },
         "best weights": (falling(), make_result(**best, baseline_prediction="1")),
         "interrupted": (falling()[:30], make_result("interrupted", eval_accuracy=None, **stopped)),
         "evaluated": ([], make_result(config=evaluated, reason="evaluated at step 60", **accuracy)),

@@ -8,9 +8,9 @@ import types
 import pytest
 
 from official.graphcore.log_style import Tags
-from official.io.errors import ConfigError
 from official.reporting import wandb_run as wandb_lib
 from official.reporting.callback import Evaluation, Start
+from tests.refusals import assert_refused
 
 
 def train(config, steps, status="finished"):
@@ -117,6 +117,9 @@ def test_a_server_that_cannot_be_reached_leaves_an_offline_run(fake, make_config
     config = make_config(wandb=True)
     with caplog.at_level(standard_logging.WARNING):
         train(config, [1, 2])
+    names = {"project": "bert-tf2", "name": "run", "resume": "allow", "dir": config.model_dir}
+    assert names.items() <= fake.arguments.items()
+    assert fake.arguments["settings"]["console"] == "off" and fake.arguments["settings"]["silent"]
     assert f"kept in {config.model_dir}/wandb: no network" in caplog.text
     assert len(fake.run.logged) == 3 and fake.run.codes == [0] and fake.run.summary["status"] == "finished"
 
@@ -126,21 +129,13 @@ def test_a_missing_key_or_package_is_found_out_before_training(fake, make_config
         raise fake.errors.UsageError("No API key configured. Use `wandb login` to log in.")
 
     fake.init = init
-    with pytest.raises(ConfigError, match="Use `wandb login` to log in. Or set WANDB_MODE=offline, or drop"):
-        wandb_lib.WandbRun(make_config(wandb=True))
+    drop = [
+        (make_config(wandb=True), "Use `wandb login` to log in. Or set WANDB_MODE=offline, or drop --wandb")
+    ]
+    assert_refused(wandb_lib.WandbRun, drop)
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(
-        ConfigError, match="package is not installed: pip install '.\\[wandb\\]'.*drop --wandb"
-    ):
-        wandb_lib.WandbRun(make_config(wandb=True))
-
-
-def test_names_have_defaults(fake, make_config):
-    config = make_config(wandb=True)
-    wandb_lib.WandbRun(config).close()
-    arguments = {"project": "bert-tf2", "name": "run", "resume": "allow", "dir": config.model_dir}
-    assert arguments.items() <= fake.arguments.items()
-    assert fake.arguments["settings"]["console"] == "off" and fake.arguments["settings"]["silent"]
+    missing = "package is not installed: pip install '.[wandb]'"
+    assert_refused(wandb_lib.WandbRun, [(make_config(wandb=True), missing)])
 
 
 def test_the_exit_code_is_that_of_the_run(fake, make_config):

@@ -6,6 +6,7 @@ with the first rows, and never guessed: a wrong column trains a wrong model in s
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import dataclasses
@@ -170,7 +171,7 @@ def _part_of(path: str, wanted: Sequence[str]) -> _Part:
     with text_files.open_text(text_files.Split(path)) as file:
         if text_files.is_parquet(file.head):
             return _Part(path, "parquet", classes=_classes_of_parquet(file.text, path))
-        start = file.head.removeprefix(b"\xef\xbb\xbf").lstrip()
+        start = _without_mark(file.head).lstrip()
         if not start:
             raise ConfigError(f"{path} is empty. Give a table with a header and rows.")
         if start.startswith(b"{"):
@@ -259,9 +260,14 @@ def _objects(part: _Part) -> Iterator[dict | str]:
                 yield values if isinstance(values, dict) else "no JSON object"
             return
         for number, line in enumerate(file.text, 1):
-            line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            line = _without_mark(line) if number == 1 else line
             if line.strip():
                 yield _object(line)
+
+
+def _without_mark(text: bytes) -> bytes:
+    """Returns the text without a byte order mark."""
+    return text[len(codecs.BOM_UTF8) :] if text.startswith(codecs.BOM_UTF8) else text
 
 
 def _object(line: bytes) -> dict | str:

@@ -3,14 +3,14 @@
 A row group belongs to the split in which its first byte lies. The package pyarrow is needed.
 """
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from official.io.errors import ConfigError, how_to_install
-
-Text = tuple[str | None, int]  # None for a row without one; its bytes
 
 
 def bounds(file: BinaryIO, path: str, size: int, split_bytes: int) -> list[int]:
@@ -34,7 +34,9 @@ def bounds(file: BinaryIO, path: str, size: int, split_bytes: int) -> list[int]:
     return [*found, size]
 
 
-def read_texts(file: BinaryIO, path: str, field: str, start: int, end: int | None) -> Iterator[Text]:
+def read_texts(
+    file: BinaryIO, path: str, field: str, start: int, end: int | None
+) -> Iterator[tuple[str | None, int]]:
     """Yields (text or None for a row without one, bytes of it in UTF-8) of the rows of a split.
 
     Args:

@@ -1,5 +1,7 @@
 """Text files: what they are, the parts of them that are read in parallel, and how one is opened."""
 
+from __future__ import annotations
+
 import bz2
 import codecs
 import contextlib
@@ -425,10 +427,9 @@ class LineFeeds(_Raw):
         return len(data)
 
 
-Line = tuple[int | None, bytes]  # with its offset, where it has one
-
-
-def read_blocks(text: BinaryIO, part: "Split | BlockText", most_bytes: int) -> Iterator[Line]:
+def read_blocks(
+    text: BinaryIO, part: Split | BlockText, most_bytes: int
+) -> Iterator[tuple[int | None, bytes]]:
     """Yields (offset, bytes) of whole lines, many at a time: those that start in the part and all lines after
     them.
 
@@ -459,7 +460,7 @@ def read_blocks(text: BinaryIO, part: "Split | BlockText", most_bytes: int) -> I
             position += len(piece)
 
 
-def each_of(block: bytes, offset: int | None) -> Iterator[Line]:
+def each_of(block: bytes, offset: int | None) -> Iterator[tuple[int | None, bytes]]:
     """Yields (offset, bytes) of each line of a block that has an offset; of one without, the block."""
     if offset is None:
         yield None, block
@@ -467,7 +468,7 @@ def each_of(block: bytes, offset: int | None) -> Iterator[Line]:
         yield from ((offset + found.start(), found[0]) for found in _LINE.finditer(block))
 
 
-def _seek_line(text: BinaryIO, part: "Split | BlockText", most_bytes: int) -> int | None:
+def _seek_line(text: BinaryIO, part: Split | BlockText, most_bytes: int) -> int | None:
     """Goes to the first line that starts in the part and returns its offset, or None where there is none."""
     if part.start == 0:
         return 0
@@ -525,7 +526,7 @@ class TextFile:
     text: BinaryIO  # decompressed, its lines end in line feeds
     part: Split | BlockText  # `start` and `end`: positions in `text` at which the lines of the split begin
     head: bytes  # the first bytes of the text of the file; of Parquet of the file itself
-    packed: "Packed | None"  # where the text is not the file's bytes
+    packed: Packed | None  # where the text is not the file's bytes
 
 
 class Packed:

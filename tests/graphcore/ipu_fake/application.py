@@ -57,7 +57,7 @@ def experimental_application_compile_op(
 def embedded_runtime_start(
     executable_file: str, inputs: list[Any], name: str, timeout: int
 ) -> dict[str, Any]:
-    """Starts an engine; a second start of its name with the same application is the same engine.
+    """Starts an engine.
 
     Args:
       executable_file: of an application, which takes no inputs at its start.
@@ -66,8 +66,7 @@ def embedded_runtime_start(
       timeout: microseconds that a pipelined application waits for the next batch.
 
     Raises:
-      Exception: not the file of an application, or the engine of this name runs another one (strict: not in
-        the sources read).
+      Exception: not the file of an application.
     """
     if inputs != [] or type(timeout) is not int or timeout < 1:
         raise ValueError(f"inputs={inputs!r}, timeout={timeout!r}")
@@ -75,10 +74,7 @@ def embedded_runtime_start(
         data = file.read()
     if not data.startswith(MAGIC):
         raise Exception(f"Executable file '{executable_file}' is not a TensorFlow Poplar binary.")
-    content = json.loads(data[len(MAGIC) :].decode())
-    if machine.current.engines.setdefault(name, content) != content:
-        raise Exception(f"The engine '{name}' runs another executable already.")
-    return content
+    return json.loads(data[len(MAGIC) :].decode())
 
 
 @tf.autograph.experimental.do_not_convert

@@ -13,14 +13,6 @@ from typing import Any
 
 import tensorflow as tf
 
-# Launch options of the plug-in that are known here, given in the environment as TF_POPLAR_FLAGS.
-POPLAR_FLAGS = (
-    "executable_cache_path",
-    "show_progress_bar",
-    "synthetic_data_initializer",
-    "use_synthetic_data",
-)
-
 
 class DeviceConnectionType(enum.Enum):
     ALWAYS = 0
@@ -94,19 +86,20 @@ class IPUConfig(Category):
           ValueError, TypeError: attributes that exclude or need each other.
           tf.errors.OpError: the machine has no such IPUs.
         """
-        current.flags = poplar_flags()
         kind, version = self.device_connection.type.name, self.device_connection.version
         compiles_only = kind in ("PRE_COMPILE", "NEVER")
         if self.auto_select_ipus and self.select_ipus:
             raise ValueError("Only one of `auto_select_ipus` and `select_ipus` can be set.")
         if compiles_only != bool(version) or version not in ("", "ipu1", "ipu2", "ipu21"):
             raise ValueError(f"device_connection.version={version!r} with device_connection.type={kind}")
-        if kind == "PRE_COMPILE" and "executable_cache_path" not in current.flags:
+        if kind == "PRE_COMPILE" and "--executable_cache_path" not in os.environ.get("TF_POPLAR_FLAGS", ""):
             # The kind of the error is not in the sources read.
             raise tf.errors.InvalidArgumentError(None, None, "PRE_COMPILE needs --executable_cache_path")
         for category in (self.convolutions, self.matmuls):
-            check_poplar_options("poplar_options", category.poplar_options)
-        count = ipus_of_device(self.select_ipus) if self.select_ipus else self.auto_select_ipus or 1
+            check_poplar_options(category.poplar_options)
+        count = self.auto_select_ipus or 1
+        if self.select_ipus:
+            count = value_of("getNumIpusPerReplica") * value_of("getNumLocalReplicas")
         if count & (count - 1):
             raise tf.errors.InvalidArgumentError(
                 None, None, f"{count} IPUs requested: the number of IPUs of a device must be a power of two"
@@ -118,37 +111,10 @@ class IPUConfig(Category):
         current.config, current.configured_ipus = copy.deepcopy(self), count
 
 
-def check_poplar_options(what: str, options: Any) -> None:
-    """Refuses options that are no dict of strings, and values that Poplar does not take (kinds of errors not
-    in the sources read)."""
-    if not isinstance(options, dict) or not all(
-        isinstance(each, str) for row in options.items() for each in row
-    ):
-        raise TypeError(f"{what}: {options!r}: names and values must be strings in a dict")
-    if options.get("partialsType", "half") not in ("half", "float"):
-        raise tf.errors.InvalidArgumentError(None, None, f"{what}: {options} must be half or float")
-    if not float(options.get("availableMemoryProportion", 1)) > 0:
-        raise tf.errors.InvalidArgumentError(None, None, f"{what}: {options} must be a number above 0")
-
-
-def poplar_flags() -> dict[str, str]:
-    """Returns the options of TF_POPLAR_FLAGS. Raises RuntimeError for one that does not exist (how the real
-    one refuses it: not in the sources read)."""
-    words = [word.partition("=") for word in os.environ.get("TF_POPLAR_FLAGS", "").split()]
-    for name, _, _ in words:
-        if not name.startswith("--") or name[2:] not in POPLAR_FLAGS:
-            raise RuntimeError(f"TF_POPLAR_FLAGS: unknown option {name}")
-    return {name[2:]: value for name, _, value in words}
-
-
-@dataclasses.dataclass
-class Compiled:
-    """A compiled pipeline: its replicas, the IPUs of one, and the bytes of variables and sums of gradients on
-    each of these."""
-
-    replicas: int
-    ipus_per_replica: int
-    bytes_per_ipu: dict[int, int]
+def check_poplar_options(options: dict[str, str]) -> None:
+    """Refuses options that are not strings (kind of error not in the sources read)."""
+    if not all(isinstance(each, str) for row in options.items() for each in row):
+        raise TypeError(f"{options!r}: names and values must be strings")
 
 
 @dataclasses.dataclass
@@ -159,12 +125,10 @@ class Machine:
     bytes_per_ipu: int | None = None
     config: Any = None
     configured_ipus: int = 0
-    compiled: list[Compiled] = dataclasses.field(default_factory=list)
+    compiled: list[Any] = dataclasses.field(default_factory=list)  # programs
     fed: list[Any] = dataclasses.field(default_factory=list)
     running: Any = None
     variables: dict[int, Any] = dataclasses.field(default_factory=dict)
-    engines: dict[str, str] = dataclasses.field(default_factory=dict)
-    flags: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def register(self, variable: Any) -> None:
         """Remembers a variable that was created on the IPU, which is in the scope of a strategy."""
@@ -248,16 +212,4 @@ def set_ipu_config(cfg: IPUConfig, ipus_per_replica: int, configure_device: bool
     part = cfg.multi_replica_distribution
     part.process_count, part.process_index = popdist["getNumInstances"](), popdist["getInstanceIndex"]()
     if configure_device:
-        size = told * value_of("getNumLocalReplicas")
-        cfg.select_ipus = first_device(size) + value_of("getLocalInstanceIndex")
-
-
-def first_device(size: int) -> int:
-    """Returns the first id of devices of so many IPUs: before them are those of single ones, pairs, ..."""
-    return sum(current.ipus >> bit for bit in range(size.bit_length() - 1))
-
-
-def ipus_of_device(index: int) -> int:
-    """Returns how many IPUs the device with this id has."""
-    sizes = [1 << bit for bit in range(current.ipus.bit_length())]
-    return max(size for size in sizes if first_device(size) <= index)
+        cfg.select_ipus = 1 + value_of("getLocalInstanceIndex")  # its number; how many it has, poprun knows

@@ -47,7 +47,7 @@ class PipelineStageOptions:
     def __init__(self, convolution_options: dict[str, str], matmul_options: dict[str, str]):
         self.convolution_options, self.matmul_options = convolution_options, matmul_options
         for options in (convolution_options, matmul_options):
-            machine.check_poplar_options("PipelineStageOptions", options)
+            machine.check_poplar_options(options)
 
 
 class OptimizerFunctionOutput:
@@ -116,18 +116,12 @@ def check(settings: Settings) -> None:
     for name, kind in types.items():
         if type(getattr(settings, name)) is not kind:
             raise TypeError(f"{name}={getattr(settings, name)!r} must be of type {kind.__name__}")
-    if settings.repeat_count < 1:
-        raise ValueError("repeat_count must be at least 1")  # kind of error not in the sources read
     if len(stages) < 2:
         raise ValueError("Pipeline requires at least two computational stages.")
-    if not all(map(callable, stages)):
-        raise TypeError("computational_stages: not a function")  # not in the sources read
     if len(mapping) != len(stages):
         raise ValueError(
             f"Each stage must be mapped to an IPU: {len(mapping)} mappings != {len(stages)} stages"
         )
-    if any(type(each) is not int or each < 0 for each in mapping):
-        raise TypeError(f"device_mapping: {mapping}: IPUs are ints from 0")  # not in the sources read
     interleaved = settings.pipeline_schedule == PipelineSchedule.Interleaved
     if interleaved and settings.training and len(set(mapping)) != len(mapping):
         raise NotImplementedError(
@@ -135,12 +129,8 @@ def check(settings: Settings) -> None:
         )
     for name in ("forward_propagation_stages_poplar_options", "backward_propagation_stages_poplar_options"):
         options = getattr(settings, name)
-        if options is not None and not isinstance(options, list):
-            raise TypeError(f"{name} must be a list of PipelineStageOptions objects.")
-        if options is not None and len(options) != len(stages):
-            raise ValueError(f"{name} must be of length {len(stages)}")
-        if not all(isinstance(each, PipelineStageOptions) for each in options or ()):
-            raise TypeError(f"{name}: expected elements to be of type PipelineStageOptions")
+        if options is not None and [type(each) for each in options] != [PipelineStageOptions] * len(stages):
+            raise ValueError(f"{name} must be a list of {len(stages)} PipelineStageOptions")
     if settings.outfeed_mask and not settings.training:
         raise ValueError("An optimizer_function must be provided when outfeed_mask is set.")
 
@@ -162,24 +152,12 @@ def pipeline(**kwargs: Any) -> tf.Operation:
 # Limits
 
 
-def _rotations(ipus: list[int]) -> int:
-    """Returns how many rotations of a sequence of IPUs run side by side with no IPU used twice at a time."""
-    kept: list[int] = []
-    for rotation in range(len(ipus)):
-        turned = ipus[rotation:] + ipus[:rotation]
-        if all(a != b for each in kept for a, b in zip(turned, ipus[each:] + ipus[:each])):
-            kept.append(rotation)
-    return len(kept)
-
-
 def unit_of(settings: Settings) -> int:
-    """Returns the number that the micro batches of an update must be a multiple of."""
-    stages, ipus = len(settings.computational_stages), settings.device_mapping
-    if settings.pipeline_schedule == PipelineSchedule.Sequential:
+    """Returns the number that the micro batches of an update must be a multiple of (of an interleaved
+    schedule: not in the sources read, so any)."""
+    if settings.pipeline_schedule != PipelineSchedule.Grouped:
         return 1
-    if settings.pipeline_schedule == PipelineSchedule.Grouped:
-        return 2 * stages if settings.training else stages
-    return _rotations(ipus + ipus[::-1] if settings.training else ipus)
+    return (2 if settings.training else 1) * len(settings.computational_stages)
 
 
 def _precondition(message: str) -> Any:
@@ -218,35 +196,17 @@ def replicas_of(settings: Settings) -> int:
     return have // need
 
 
-def _bytes_of(variable: Any) -> int:
-    return variable.shape.num_elements() * variable.dtype.size
-
-
-def finish(settings: Settings, program: Any, update_variables: list[Any]) -> None:
-    """Notes what was compiled: on each IPU the bytes of variables and of gradient sums. The state of an
-    optimizer is on the IPU of the variable whose name is in its own name, else on the first.
+def check_memory(settings: Settings, program: Any) -> None:
+    """Adds up the bytes of variables and of gradient sums on each IPU.
 
     Raises:
       tf.errors.ResourceExhaustedError: an IPU has too little memory; says which, how much and by how much.
     """
-    ipus = program.tracer.ipu_of_variables()
+    ipus, found = program.tracer.ipu_of_variables(), dict.fromkeys(range(settings.ipus_per_replica), 0)
     used = {id(each): each for stage in program.tracer.stages for each in stage.variables}
-    found = dict.fromkeys(range(settings.ipus_per_replica), 0)
-    for key, variable in used.items():
-        found[ipus[key]] += _bytes_of(variable)
-    for variable in program.variables:
-        found[ipus.get(id(variable), 0)] += _bytes_of(variable)
-    if not settings.offload_weight_update_variables:
-        names = {variable.name.split(":")[0]: ipus[key] for key, variable in used.items()}
-        for each in (each for each in update_variables if id(each) not in used):
-            owner = max((name for name in names if name in each.name), key=len, default=None)
-            found[names.get(owner, 0)] += _bytes_of(each)
+    for variable in [*used.values(), *program.variables]:
+        found[ipus.get(id(variable), 0)] += variable.shape.num_elements() * variable.dtype.size
     limit, worst = machine.current.bytes_per_ipu, max(found, key=found.__getitem__)
     if limit is not None and found[worst] > limit:
-        raise tf.errors.ResourceExhaustedError(
-            None,
-            None,
-            f"Out of memory on IPU {worst}: {found[worst]} bytes used by variables, {limit} bytes available,"
-            f" {found[worst] - limit} bytes too many",
-        )
-    machine.current.compiled.append(machine.Compiled(program.replicas, settings.ipus_per_replica, found))
+        told = f"Out of memory on IPU {worst}: {found[worst]} bytes used by variables, {limit} available"
+        raise tf.errors.ResourceExhaustedError(None, None, told)

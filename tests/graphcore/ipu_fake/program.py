@@ -35,10 +35,8 @@ class Program:
     def trace(self) -> Any:
         """Returns a micro batch as a traced function; also traces the stages, again if they were before."""
         self.tracer = stages.Tracer()
-        with stages.no_new_variables("the pipeline"):
-            micro = tf.function(self._micro, autograph=False).get_concrete_function(
-                *self.settings.infeed_queue.flat_spec()
-            )
+        specs = self.settings.infeed_queue.flat_spec()
+        micro = tf.function(self._micro, autograph=False).get_concrete_function(*specs)
         stages.variables_captured(micro.captured_inputs, "the pipeline")
         stages.check_graph(micro.graph, "the pipeline")
         return micro
@@ -96,26 +94,19 @@ class Program:
             [tf.stack(parts) for parts in zip(*all_fed)] if self.replicas > 1 else all_fed[0]
         )
 
-    def update(self, sums: list[tf.Tensor]) -> list[Any]:
-        """Changes the weights once; returns the variables that this uses."""
+    def update(self, sums: list[tf.Tensor]) -> None:
+        """Changes the weights once; checks that all variables that this uses were created on the IPU."""
         graph, grads = sums[0].graph, len(self.variables)
         known = len(graph.get_operations())
-        update = replicas.Update(self.replicas, graph)
         size = len(sums) // self.replicas
-        own = [update.give(sums[index::size]) for index in range(size)]
-        depends = [True] * len(self.settings.infeed_queue.flat_spec())
-        for output, varies in zip(own[grads:], self.tracer.from_batch(depends)):
-            if not varies:
-                del update.own[id(output)]
-        with replicas.tracing(update):
+        own = sums[:size]  # of replica 0
+        with replicas.tracing([sums[index::size] for index in range(grads)]):
             made = self._optimizer(own[grads : grads + self.sizes[1]])
             made.opt.apply_gradients(list(zip(own[:grads], self.variables)))
         operations = graph.get_operations()[known:]
-        if self.replicas > 1:
-            update.check_equal(operations)
         inputs = [each for operation in operations for each in operation.inputs if each.dtype == tf.resource]
         handles = {id(stages.outer_tensor(each)): each for each in reversed(inputs)}
-        return stages.variables_captured(handles.values(), "apply_gradients", getattr(graph, "variables", ()))
+        stages.variables_captured(handles.values(), "apply_gradients", getattr(graph, "variables", ()))
 
 
 def build(settings: Settings) -> tf.Operation:
@@ -130,14 +121,14 @@ def build(settings: Settings) -> tf.Operation:
         if hasattr(here.running, "keep"):
             here.running.keep(program)
             return tf.no_op()
-        update_variables: list[Any] = []
-        done = _repeat(program, update_variables)
-    pipelining.finish(settings, program, update_variables)
+        done = _repeat(program)
+    pipelining.check_memory(settings, program)
+    here.compiled.append(program)
     return done
 
 
-def _repeat(program: Program, update_variables: list[Any]) -> tf.Operation:
-    """Runs the pipeline as often as wanted; adds the variables that the update uses to a list."""
+def _repeat(program: Program) -> tf.Operation:
+    """Runs the pipeline as often as wanted."""
     settings = program.settings
 
     def once(index: tf.Tensor) -> list[tf.Tensor]:
@@ -149,7 +140,7 @@ def _repeat(program: Program, update_variables: list[Any]) -> tf.Operation:
         loop = tf.while_loop(lambda micro, *sums: micro < count, body, start, parallel_iterations=1)
         sums = list(loop[1:])
         if settings.training:
-            update_variables.extend(program.update(sums))
+            program.update(sums)
         if settings.accumulate_outfeed:
             fed, size = program.sizes[0], len(sums) // program.replicas
             program.feed([sums[end - fed : end] for end in range(size, len(sums) + 1, size)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -38,19 +37,6 @@ def check_graph(graph: Any, what: str, inner: bool = True) -> None:
     for tensor in (tensor for operation in operations for tensor in operation.outputs):
         if tensor.dtype in (tf.string, tf.float64):
             raise refuse(f"{what}: {tensor.name} is {tensor.dtype.name}, which IPUs do not have")
-
-
-@contextlib.contextmanager
-def no_new_variables(what: str):
-    """Variables cannot be created inside: ValueError (strict: not in the sources read)."""
-
-    def refuse_variable(next_creator: Callable, **kwargs: Any) -> Any:
-        raise ValueError(
-            f"{what} creates the variable {kwargs.get('name')}: create it in the strategy's scope"
-        )
-
-    with tf.variable_creator_scope(refuse_variable):
-        yield
 
 
 def outer_tensor(tensor: Any) -> Any:
@@ -117,8 +103,7 @@ class Tracer:
             return [tf.convert_to_tensor(each) for each in parts]
 
         specs = [tf.TensorSpec(each.shape, each.dtype) for each in values]
-        with no_new_variables(what):
-            traced = tf.function(flat, autograph=False).get_concrete_function(*specs)
+        traced = tf.function(flat, autograph=False).get_concrete_function(*specs)
         variables = variables_captured(traced.captured_inputs, what, traced.graph.variables)
         check_graph(traced.graph, what)
         for each in traced.outputs:
@@ -142,15 +127,3 @@ class Tracer:
                         " same IPU (device_mapping).",
                     )
         return found
-
-    def from_batch(self, inputs: list[bool]) -> list[bool]:
-        """Returns for each output of the last stage whether it depends on the batch; `inputs`: the same for
-        the inputs of the first stage."""
-        for stage in self.stages:
-            graph = stage.function.graph
-            touched = {id(tensor) for tensor, depends in zip(graph.inputs, inputs) if depends}
-            for operation in graph.get_operations():
-                if any(id(each) in touched for each in operation.inputs):
-                    touched |= {id(each) for each in operation.outputs}
-            inputs = [id(each) in touched for each in stage.function.outputs]
-        return inputs
