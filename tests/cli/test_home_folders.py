@@ -57,9 +57,9 @@ def test_flags_and_words_of_other_commands(home):
     parser.add_argument("--top_k", type=int, default=3, help="How many.")
     parser.add_argument("--also", action="append", help="What.")
     parser.add_argument("files", nargs="*", help="What.")
-    found = parser.parse(["--checkpoint=~/m", "--also=~/a", "--also=b", "~/f", "gs://~/g"])
+    found = parser.parse(["--checkpoint=~/m", "--also=~/a", "--also=b", "~/f", "gs://~/g", "--", "--x"])
     assert (found.checkpoint, found.also) == (f"{home}/m", [f"{home}/a", "b"])
-    assert found.files == [f"{home}/f", "gs://~/g"]
+    assert found.files == [f"{home}/f", "gs://~/g", "--x"]
     with pytest.raises(ConfigError, match=f"{home}/none"):
         source.find("~/none")
 
