@@ -62,11 +62,9 @@ class Parser(argparse.ArgumentParser):
             if text.startswith("--") and text.endswith("=--"):  # argparse takes it for the end of the flags
                 raise ConfigError(f"{text[:-3]} needs a value, received '--'. See --help.")
         actions = {name.removeprefix("--"): each for name, each in self._option_string_actions.items()}
-        spellings = {**self.of.ALIASES, **{name: name for name in actions}}
-        spellings = {name.replace("_", "-"): ours for name, ours in spellings.items()}
+        names = self.of.ALIASES | {name.replace("-", "_"): name for name in actions}
         truths = [name for name, each in actions.items() if _is_on_or_off(each)]
-        arguments = [_respelled(text, spellings) for text in words]
-        arguments = joined(arguments, truths, {*LISTS, *self.of.LISTS} & set(actions))
+        arguments = joined(normalized(words, names), truths, {*LISTS, *self.of.LISTS} & set(actions))
         arguments = [text for text in map(self._plain, arguments) if text]
         self.given = {text.split("=")[0].removeprefix("--") for text in arguments if text.startswith("--")}
         # First: argparse names what a misspelt flag should have been as missing.
@@ -264,12 +262,6 @@ def _finite_number(text: str) -> float:
     return number
 
 
-def _respelled(argument: str, spellings: dict[str, str]) -> str:
-    name, equals, value = argument.removeprefix("--").partition("=")
-    known = spellings.get(name.replace("_", "-"), name)
-    return f"--{known}{equals}{value}" if argument.startswith("--") else argument
-
-
 def check_ranges(flags: argparse.Namespace, ranges: Mapping[str, tuple[float, float]]) -> None:
     """Raises ConfigError where a flag that is set is outside of {name: (smallest, largest)}; the largest may
     be math.inf."""
@@ -378,14 +370,19 @@ LISTS = ("input_files", "eval_files", "train_file", "predict_file")  # flags wit
 Options = list[tuple[str, str | list[str] | None]]
 
 
-def normalized(arguments: list[str]) -> list[str]:
-    """Returns arguments in our spelling: --wandb-name=x is --wandb_name=x. What follows -- stays as it is."""
+def normalized(arguments: list[str], names: Mapping[str, str] = NAMES) -> list[str]:
+    """Returns arguments in our spelling: --wandb-name=x is --wandb_name=x. What follows -- stays as it is.
+
+    Args:
+      arguments: as typed.
+      names: {another name, with underscores: ours}.
+    """
     ours, rest = before_dashes(arguments)
     for place, argument in enumerate(ours):
         if argument.startswith("--"):
             name, equals, value = argument[2:].partition("=")
             name = name.replace("-", "_")
-            ours[place] = f"--{NAMES.get(name, name)}{equals}{value}"
+            ours[place] = f"--{names.get(name, name)}{equals}{value}"
     return ours + rest
 
 

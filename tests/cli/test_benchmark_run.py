@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,39 +17,14 @@ from official.cli.benchmark import run, spec
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
-SPEC = """
-shared_options: &shared
-  data:
-    throughput: {regexp: 'throughput: (.*) samples'}
-  output:
-    - [samples/s, throughput]
-good_gen:
-  <<: *shared
-  parameters: {batch: "2,4"}
-  cmd: >-
-    python3 -c "print('throughput: {batch} samples')"
-      --max_seq_length 128 --batch_size={batch} --dtype=fp32
-bad_gen:
-  <<: *shared
-  cmd: python3 -c "import sys; sys.exit('it broke')"
-silent_gen:
-  <<: *shared
-  cmd: python3 -c "pass"
-missing_gen:
-  <<: *shared
-  cmd: there_is_no_such_program
-late_gen_conv:
-  <<: *shared
-  cmd: >-
-    python3 -c "print('throughput: 7 samples')"
-"""
+SPECS = ROOT / "tests" / "cli" / "specs"
 
 
 @pytest.fixture
 def benchmark(tmp_path, monkeypatch):
     """Returns a function that runs `bert benchmark` in this process, in a folder with a benchmarks.yml."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "benchmarks.yml").write_text(SPEC)
+    shutil.copy(SPECS / "runs.yml", tmp_path / "benchmarks.yml")
 
     def call(*arguments: str) -> int:
         monkeypatch.setattr(sys, "argv", ["bert benchmark run", *arguments])
@@ -175,21 +151,6 @@ def test_a_signal_ends_all_processes_and_keeps_what_was_measured(tmp_path):
 # ------------------------------------------------------------------------------------------------------------
 # Files: entries, their commands, and numbers in an output
 
-ENTRY = """
-shared_options: &shared
-  env: {LEVEL: 3}
-  data:
-    throughput: {regexp: 'throughput: *(.*?) samples', skip: 1}
-  output:
-    - [samples/s, '{throughput}']
-one_gen:
-  <<: *shared
-  parameters: {batch: "1,2", size: "base,large"}
-  cmd: >-
-    python3 train.py --batch={batch}
-      --size {size} --home=$PLACE
-"""
-
 
 @pytest.fixture(name="read")
 def fixture_read(tmp_path):
@@ -209,37 +170,11 @@ def variants(benchmark, environment=None, **given):
     return run.make_variants(benchmark, flags, environment or {"PATH": "/bin"})
 
 
-PUBLISHED = """
-pretrain_options: &pretrain
-  data:
-    loss: {regexp: 'Loss: ([0-9.]+)', reduction_type: final}
-pretrain_real_pod16:
-  <<: *pretrain
-  pre_run_commands: [ls]
-  requirements_path: x
-  cmd: python3 bert.py --epochs 1
-inference_opts: &inference
-  description: what two entries share
-  data:
-    latency_s: {regexp: 'Mean Latency=([0-9.]+)', skip: 1}
-  derived:
-    latency_p999: {expr: '{latency_s} * 1000.', reduction_type: p999}
-infer_gen_pod4:
-  <<: *inference
-  parameters: {batchsize: "1,2"}
-  cmd: python3 bert.py --micro-batch-size {batchsize}
-broken_conv:
-  cmd: python3 bert.py {nothing}
-"""
-
-
 def test_only_entries_that_are_asked_for_are_checked(tmp_path, monkeypatch):
     """The broken one is: by name, or with those for convergence. What entries share is none."""
-    path = tmp_path / "benchmarks.yml"
-    path.write_text(PUBLISHED)
 
     def names_of(*arguments):
-        monkeypatch.setattr(sys, "argv", ["x", f"--spec={path}", *arguments])
+        monkeypatch.setattr(sys, "argv", ["x", f"--spec={SPECS}/published.yml", *arguments])
         monkeypatch.setenv("DATASETS_DIR", str(tmp_path))
         return [variant.name for variant in run.plan(run.parse_flags())]
 
@@ -254,7 +189,12 @@ def test_only_entries_that_are_asked_for_are_checked(tmp_path, monkeypatch):
 
 
 def test_a_command_is_one_line_with_a_whole_path_and_the_environment(read, tmp_path):
-    found = variants(read(ENTRY), {"PATH": "/bin", "PLACE": "a b"}, logging="ERROR", profile=True)
+    found = variants(
+        read((SPECS / "entry.yml").read_text()),
+        {"PATH": "/bin", "PLACE": "a b"},
+        logging="ERROR",
+        profile=True,
+    )
     names = [f"one_gen_batch_{each.values['batch']}_size_{each.values['size']}" for each in found]
     assert [each.name for each in found] == names
     assert [each.values["batch"] for each in found] == ["1", "2", "1", "2"]  # the first fastest, as published
