@@ -62,10 +62,7 @@ def check_json(flags: argparse.Namespace) -> None:
 def write_json(flags: argparse.Namespace, record: dict) -> None:
     """Writes --output, where it is given, with the command and the machine."""
     if flags.output:
-        from official.reporting import environment
-
-        command = {"command": command_line.as_typed()}
-        outputs.write_json(flags.output, {**command, **record, "environment": environment.environment()})
+        outputs.write_json(flags.output, outputs.with_machine(record))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -260,7 +257,7 @@ def add_shapes_flag(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of a benchmark that `outputs.write_results` serves."""
+    """Adds the flags of a benchmark that `write` serves."""
     parser.add_argument("--output", default=None, help="Also write OUTPUT.json and the chart OUTPUT.png.")
     parser.add_argument("--overwrite", action="store_true", help="Replace them where they are there.")
 

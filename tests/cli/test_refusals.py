@@ -12,17 +12,17 @@ import pytest
 from official.cli import command_line, main
 from tests import programs
 from tests.cli.test_fine_tuning_scripts import MODELS
+from tests.cli.test_python_config import fixture_folder  # noqa: F401
 from tests.conftest import ROOT, TINY
 
 PATH = ROOT / "tests" / "cli" / "refused_commands.txt"
-GROUPS = dict(re.findall(r"^\[(.*)\]\n((?:.+\n)+)", PATH.read_text(encoding="utf-8"), re.MULTILINE))
+GROUPS = re.findall(r"^\[(.*)\]\n((?:.+\n)+)", PATH.read_text(encoding="utf-8"), re.MULTILINE)
 OF_OTHERS = re.compile("DATASETS_DIR|INIT_CHECKPOINT|PARTITION|PHASE|VIPU|IPUOF|OMPI_|PMI")
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path, monkeypatch):
+def _folder(folder, monkeypatch):
     """A folder with a few files that commands name, and an environment without what scripts look for."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(main.signals, "watch", lambda: None)
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     for name in filter(OF_OTHERS.search, list(os.environ)):
@@ -33,7 +33,7 @@ def _folder(tmp_path, monkeypatch):
         ("sample.txt", "A text.\n"),
         ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"),
     ):
-        (tmp_path / name).write_text(text)
+        (folder / name).write_text(text)
 
 
 def ended(words: list[str], monkeypatch, capsys) -> tuple:
@@ -49,13 +49,13 @@ def ended(words: list[str], monkeypatch, capsys) -> tuple:
     return end.value.code, *capsys.readouterr()
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_a_command_line_is_refused_in_one_line(group, tmp_path, monkeypatch, capsys):
-    variables, command = re.fullmatch(r"((?:[A-Z_]+=\S+ )*)(.*)", group).groups()
+@pytest.mark.parametrize("title, cases", GROUPS, ids=[title[:60] for title, _ in GROUPS])
+def test_a_command_line_is_refused_in_one_line(title, cases, tmp_path, monkeypatch, capsys):
+    variables, command = re.fullmatch(r"((?:[A-Z_]+=\S+ )*)(.*)", title).groups()
     for variable in variables.split():
         monkeypatch.setenv(*variable.replace("HERE", str(tmp_path)).split("=", 1))
     before, wrong = sorted(os.listdir()), []
-    for case in GROUPS[group].splitlines():
+    for case in cases.splitlines():
         given, message = case.rsplit(" => ", 1)
         typed = command if "{}" in command else f"{command} {{}}"
         if "FILE" in command:
