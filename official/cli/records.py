@@ -304,7 +304,7 @@ class EvalSet(command_line.Flags):
       overwrite: Replace --output_file where it is there.
     """
 
-    RANGES = {"num_samples": (1, math.inf)}
+    RANGES = {"num_samples": command_line.COUNT}
     input_files: str
     output_file: str
     num_samples: int = 10000

@@ -83,7 +83,7 @@ _TITLES = {"tensorflow": "TensorFlow", "onnxruntime": "ONNX Runtime", "openvino"
 
 
 class Main(command_line.Flags):
-    """Measures inference: throughput and latency of this project's back ends.
+    """Flags of the command.
 
     Attributes:
       bert_config_file: Sizes of a made-up model. Unset: --config's, else base's.
@@ -118,8 +118,8 @@ class Main(command_line.Flags):
         "dtype": "dtypes",
     }
     RANGES = {
-        **dict.fromkeys(("instances", "num_inference_thread", "rounds", "num_threads"), (1, math.inf)),
-        **dict.fromkeys(("num_iter", "sequences"), (1, math.inf)),
+        **dict.fromkeys(("instances", "num_inference_thread", "rounds", "num_threads"), command_line.COUNT),
+        **dict.fromkeys(("num_iter", "sequences"), command_line.COUNT),
         "secs": (0.001, math.inf),
     }
     bert_config_file: str | None = None
@@ -146,8 +146,8 @@ class Main(command_line.Flags):
     overwrite: bool = False
 
 
-def parse_flags(parser: command_line.Parser | None = None) -> argparse.Namespace:
-    flags: argparse.Namespace = (parser or Main.parser()).parse()
+def parse_flags(kind: type[Main] = Main) -> argparse.Namespace:
+    flags: argparse.Namespace = kind.parse()
     flags.rank = find_rank()
     if flags.rank:  # DIR/NAME becomes DIR/NAME_rank_N/NAME
         for name in ("output", "work_dir"):

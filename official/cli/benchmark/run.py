@@ -64,8 +64,7 @@ _REFUSED = {
 
 
 class Main(command_line.Flags):
-    """Runs the benchmarks of a YAML file, takes their numbers from what they print, and writes JSON, CSV,
-    XML, markdown and a chart.
+    """Flags of the command.
 
     Attributes:
       spec: Files of benchmarks, separated by commas or blanks.
