@@ -15,7 +15,7 @@ from official.io import engines, files, jobs, json_files, record_paths
 from official.io.errors import ConfigError, counted
 from official.io.files import is_remote
 from official.io.record_paths import find_files
-from official.io.writing import check_output_file
+from official.io.writing import check_output_file, naming_output, replacing
 from official.reporting import charts, data_card, palette
 
 # -----------------------------------------------------------------------------------------------------------
@@ -346,18 +346,13 @@ def copied(examples, record_format: str, states: dict[str, str]):
 
 
 def write_records(path: str, records) -> None:
-    """Writes a TFRecord file, which is there whole or not at all."""
-    import tensorflow as tf
+    """Writes a TFRecord file, which is there whole or not at all. Raises ConfigError."""
+    from official.data.records import shard_files
 
-    from official.io import writing
-
-    try:
-        with writing.replacing(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
+    with naming_output(path, "output_file"), replacing(path) as temporary:
+        with shard_files.writing_records(temporary) as write:
             for record in records:
-                writer.write(record)
-    except (OSError, tf.errors.OpError) as error:
-        told = getattr(error, "strerror", None) or error
-        raise ConfigError(f"--output_file={path} cannot be written: {told}.") from None
+                write([record])
 
 
 def _progress(examples, what: str):

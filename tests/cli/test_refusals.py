@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from official.cli import command_line, main
+from official.io.vocabulary_files import SPECIAL_TOKENS
 from tests import programs
 from tests.cli.test_fine_tuning_scripts import MODELS
 from tests.cli.test_python_config import fixture_folder  # noqa: F401
@@ -31,7 +32,7 @@ def _folder(folder, monkeypatch):
         ("bert.json", json.dumps(TINY)),
         ("benchmarks.yml", "good_gen: {cmd: echo}"),
         ("sample.txt", "A text.\n"),
-        ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"),
+        ("vocab.txt", "\n".join([*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]) + "\n"),
     ):
         (folder / name).write_text(text)
 

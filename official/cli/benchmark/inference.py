@@ -524,7 +524,7 @@ class Turn(NamedTuple):
       label: in the rows.
       instances: that answer.
       padding: none, longest (of the batch) or max.
-      order: of the windows: file, or sorted by length; '' of bare products, which read none.
+      order: of the windows: file, or sorted by length.
       question: that is asked each round.
       blocks: timed calls of each round.
     """
@@ -652,43 +652,40 @@ def measure_case(
     files = {order: os.path.join(bench.folder, f"{length}_{size}_{order}.npz") for order in orders}
     for order, path in files.items():
         write_batches(path, make_batches(orders[order], size))
-    turns = []
-    for instances in running:
-        system, question = instances.system, {"width": None, "callers": 1, "calls": 1}
-        if system == PRODUCTS:
-            turns.append(Turn(PRODUCTS.name, instances, "", "", {**question, "batches": files["file"]}, []))
-            continue
+    turns, products = [], [instances for instances in running if instances.system == PRODUCTS]
+    for instances in (each for each in running if each not in products):
+        question: dict[str, Any] = {"width": None, "callers": 1}
         if flags.whole_set:
             question["calls"] = math.ceil(len(windows) / size)
         else:  # calls that warm up, and show how long one takes
             question |= {"callers": flags.num_inference_thread, "calls": 2}
-        for padding, order in _WAYS[system.is_ours, flags.whole_set]:
+        for padding, order in _WAYS[instances.system.is_ours, flags.whole_set]:
             asked = {**question, "batches": files[order], "width": length if padding == "max" else None}
-            label = system.title + (f", {padding}, {order}" if flags.whole_set else "")
+            label = instances.system.title + (f", {padding}, {order}" if flags.whole_set else "")
             turns.append(Turn(label, instances, padding, order, asked, []))
     compared = {}
-    for turn in (turn for turn in turns if turn.order):
+    for turn in turns:
         logits = turn.instances.logits(turn.question["batches"], turn.question["width"], bench.folder)
         reference = bench.references.setdefault((length, size, turn.order), logits)
         compared[turn.label] = compare(logits, reference, [len(ids_L) for ids_L, _ in orders[turn.order]])
     for turn in turns:
         warm = turn.instances.run(turn.question)
-        if turn.order and not flags.whole_set:
+        if not flags.whole_set:
             calls = max(1, round(flags.secs / flags.rounds / max(min(warm.secs), 1e-6)))
             turn.question["calls"] = math.ceil(flags.num_iter / flags.rounds) if flags.num_iter else calls
     for turn_number in range(flags.rounds):
         for turn in turns:
             block = turn.instances.run(turn.question)
             turn.blocks.append(block)
-            if not turn.order:
-                seconds.extend(block.secs)
-            elif flags.log_style == "popart":
+            if flags.log_style == "popart":
                 print(popart_line(turn_number, block), flush=True)
             else:
                 print(plain_line(f"{shape}: {turn.label}", block), flush=True)
+        for each in products:
+            seconds += each.run({"batches": files["file"], "calls": 1, "callers": 1}).secs
     flops = forward_flops(bench.found.bert, [len(ids_L) for ids_L, _ in windows])
     rows = []
-    for turn in (turn for turn in turns if turn.order):
+    for turn in turns:
         measured = summary(turn.blocks)
         gflops = flops / len(windows) * measured["sequences_per_sec"] / 1e9 if flops else None
         row = {
