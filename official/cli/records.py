@@ -347,12 +347,11 @@ def copied(examples, record_format: str, states: dict[str, str]):
 
 def write_records(path: str, records) -> None:
     """Writes a TFRecord file, which is there whole or not at all. Raises ConfigError."""
-    from official.data.records import shard_files
+    from official.data.records.shard_files import writing_records
 
-    with naming_output(path, "output_file"), replacing(path) as temporary:
-        with shard_files.writing_records(temporary) as write:
-            for record in records:
-                write([record])
+    with naming_output(path, "output_file"), replacing(path) as part, writing_records(part) as write:
+        for record in records:
+            write([record])
 
 
 def _progress(examples, what: str):
