@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import pathlib
 import re
 import shlex
 import sys
@@ -38,7 +39,7 @@ def _folder(folder, monkeypatch):
 
 
 def ended(words: list[str], monkeypatch, capsys) -> tuple:
-    """Returns exit code, stdout and stderr of a command: of `bert` and benchmarks in this process."""
+    """Returns exit code, stdout and stderr of a command, of one in Python in this process."""
     if words[0].endswith(".sh"):
         done = programs.call(*words)
         return done.returncode, done.stdout, done.stderr
@@ -46,7 +47,7 @@ def ended(words: list[str], monkeypatch, capsys) -> tuple:
     with pytest.raises(SystemExit) as end:
         if words[0] == "bert":
             main.main()
-        command_line.run(importlib.import_module(words[0][len("benchmarks/") : -len(".py")]).main)
+        command_line.run(importlib.import_module(pathlib.Path(words[0]).stem).main)
     return end.value.code, *capsys.readouterr()
 
 
