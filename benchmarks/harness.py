@@ -21,7 +21,7 @@ if ROOT not in sys.path:  # `python benchmarks/NAME.py` has its own folder there
     sys.path.insert(0, ROOT)
 
 from official.cli import command_line, outputs  # noqa: E402
-from official.cli.benchmark.inference import Program  # noqa: E402
+from official.cli.benchmark.inference import Program, own_variables  # noqa: E402
 from official.cli.benchmark.step import in_turns, read_model, read_shapes  # noqa: E402, F401
 from official.io import signals, streams  # noqa: E402
 from official.io.errors import ConfigError  # noqa: E402
@@ -166,10 +166,10 @@ def variables(environment: str | None) -> dict[str, str]:
 
     Ours finds this package; the others must not: "official" is the name of the Model Garden's package, too.
     """
-    foreign = ("PYTHON", "TF_", "KERAS")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
-    ours = {} if environment else {"PYTHONPATH": ROOT}
-    return {**kept, **ours, "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1"}
+    kept = {**own_variables(), "HF_HUB_OFFLINE": "1"}
+    if environment:
+        del kept["PYTHONPATH"]
+    return kept
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def fixture_fakes(monkeypatch, tmp_path):
     """Returns a back end of this project and a peer, each a small program, as bare products are."""
     path = tmp_path / "fake.py"
     path.write_text(FAKE)
-    command, env = (sys.executable, str(path)), inference._environment()
+    command, env = (sys.executable, str(path)), inference.own_variables()
     made = inference.System("tensorflow", "Fake tensorflow", "first", ("fp32",), command, env)
     monkeypatch.setattr(inference, "PRODUCTS", made._replace(name="products", variant="products"))
     peer = made._replace(name="peer", title="Peer", variant="second", dtypes=("fp32", "bf16"), group="peers")

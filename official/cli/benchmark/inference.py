@@ -474,7 +474,7 @@ class Instances(contextlib.ExitStack):
         with contextlib.ExitStack() as starting:
             for number, own in enumerate(cores):
                 asked = {"threads": len(own), **specification, "cores": own, "variant": system.variant}
-                env = {**(system.env or _environment()), "OMP_NUM_THREADS": str(asked["threads"])}
+                env = {**(system.env or own_variables()), "OMP_NUM_THREADS": str(asked["threads"])}
                 place = os.path.join(folder, system.name, f"instance_{number}")
                 program = starting.enter_context(Program(flag, list(system.command), place, env))
                 self._programs.append(program)
@@ -498,7 +498,7 @@ class Instances(contextlib.ExitStack):
         return np.load(path)
 
 
-def _environment() -> dict[str, str]:
+def own_variables() -> dict[str, str]:
     """Returns the variables of a process of this project, without settings of TensorFlow and Python."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TF_", "KERAS"))}
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(ANSWERING))))
