@@ -7,21 +7,15 @@ from official.cli import launch
 from tests import programs
 
 
-def test_what_stands_after_two_hyphens_is_the_program_s():
-    flags, command = launch.parse_flags(
-        ["--hosts", "a:1", "--instances-per-host=2", "--", "run", "--hosts=b", "--", "x"]
-    )
-    assert (flags.hosts, flags.instances_per_host) == ("a:1", 2)
-    assert command == ("run", "--hosts=b", "--", "x")
-
-
 def test_the_settings_of_a_job(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KNOWN", "here")
-    words = shlex.split("--hosts=a:1,b:1 --max_restarts=3 -x KNOWN -x OTHER=1=2 '--ssh=ssh -p 22' -- run")
+    words = shlex.split(
+        "--hosts=a:1,b:1 --max_restarts=3 -x KNOWN -x OTHER=1=2 '--ssh=ssh -p 22' -- run --hosts=b -- x"
+    )
     job = launch.job_of(*launch.parse_flags(words))
     assert job.max_restarts == 3 and [host.name for host in job.hosts] == ["a", "b"]
-    assert job.command == ("run",) and job.folder == str(tmp_path)
+    assert job.command == ("run", "--hosts=b", "--", "x") and job.folder == str(tmp_path)
     assert job.environment == {"KNOWN": "here", "OTHER": "1=2"} and job.ssh == ("ssh", "-p", "22")
 
 
