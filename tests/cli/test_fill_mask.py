@@ -72,9 +72,9 @@ def masked(*numbers: int) -> str:
 
 def test_a_word_that_was_learned_comes_back(checkpoints):
     for path in checkpoints.values():
-        model = inference.load(str(path))
-        for number in (0, 1, 5, 8):
-            (words,) = model.fill_mask(masked(number), top_k=3)
+        numbers = 0, 1, 5, 8
+        found = inference.load(str(path)).fill_mask(masked(*numbers), top_k=3)
+        for number, words in zip(numbers, found, strict=True):
             assert words[0][0] == SENTENCE[number] and words[0][1] > 0.8 and len(words) == 3, path
             probabilities = [probability for _, probability in words]
             assert probabilities == sorted(probabilities, reverse=True)
