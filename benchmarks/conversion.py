@@ -15,19 +15,20 @@ import time
 
 import harness
 
-from official.cli import command_line
-
 _IMPORTS = (
     "from official.cli import checkpoints; from official.checkpoint import convert; "
     "import official.inference.verification"
 )
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    harness.add_model_flag(parser, "large")
-    harness.add_json_flags(parser)
-    return parser
+class Main(harness.ModelFlag, harness.NumbersFlags):
+    """Flags of the command.
+
+    Attributes:
+      bert_config_file: Model.
+    """
+
+    bert_config_file: str = "configs/models/bert_large.json"
 
 
 def write_random(config_file: str, prefix: str) -> int:
@@ -115,8 +116,7 @@ def same(folder: str) -> bool:
 
 
 def main() -> None:
-    flags = make_parser().parse()
-    harness.check_json(flags)
+    flags = Main.parse()
     with tempfile.TemporaryDirectory() as folder:
         measured = measure(flags.bert_config_file, folder)
     for action, row in measured["conversions"].items():

@@ -16,7 +16,7 @@ import tempfile
 
 import harness
 
-from official.cli import command_line, outputs
+from official.cli import command_line
 from official.io.json_files import read_json
 
 SHAPES = ((128, 20), (512, 76))
@@ -29,19 +29,21 @@ _READ_EPOCHS = 16  # so many that starting the dataset, a fraction of a second, 
 _MEMORY_BYTES = (40_000_000, 400_000_000)
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    add = parser.add_argument
-    add("--input_files", required=True, help="Text: comma-separated files, globs or folders.")
-    add("--vocab_file", required=True, help="Vocabulary.")
-    add("--rounds", type=int, default=5, help="Times that everything is timed.")
-    add(
-        "--memory",
-        action="store_true",
-        help="Also measure the peak memory for 40 and 400 MB, made by repeating the text.",
-    )
-    harness.add_flags(parser)
-    return parser
+class Main(harness.ChartFlags):
+    """Flags of the command.
+
+    Attributes:
+      input_files: Text: comma-separated files, globs or folders.
+      vocab_file: Vocabulary.
+      rounds: Times that everything is timed.
+      memory: Also measure the peak memory for 40 and 400 MB, made by repeating the text.
+    """
+
+    RANGES = {"rounds": command_line.COUNT}
+    input_files: str
+    vocab_file: str
+    rounds: int = 5
+    memory: bool = False
 
 
 def creation_cases(flags, folder: str) -> dict:
@@ -216,10 +218,7 @@ def _figures(timing, amount: float) -> dict:
 
 
 def main() -> None:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    command_line.check_counts(flags, "rounds")
-
+    flags = Main.parse()
     with tempfile.TemporaryDirectory() as folder:
         figures = time_all(flags, folder)
         if flags.memory:

@@ -15,7 +15,7 @@ import tempfile
 
 import harness
 
-from official.cli import command_line, outputs
+from official.cli import command_line
 from official.io import jobs
 from official.io.errors import ConfigError
 from official.io.json_files import read_json
@@ -24,19 +24,23 @@ _CHANGED = 0.1  # of the words
 _LEAST_SECS, _MOST_RUNS = 20.0, 9  # a short job is run again until it took so long, or so often
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    add = parser.add_argument
-    add("--input_files", required=True, help="Text: comma-separated files, globs or folders.")
-    add("--vocab_file", required=True, help="Vocabulary.")
-    add("--gigabytes", default="0.01,0.1,1,10", help="Sizes of the text, ascending.")
-    add("--num_workers", type=int, default=len(os.sched_getaffinity(0)), help="Processes.")
-    add(
-        "--work_dir",
-        help="Folder for text and records while they are needed. Unset: that of temporary files.",
-    )
-    harness.add_flags(parser)
-    return parser
+class Main(harness.ChartFlags):
+    """Flags of the command.
+
+    Attributes:
+      input_files: Text: comma-separated files, globs or folders.
+      vocab_file: Vocabulary.
+      gigabytes: Sizes of the text, ascending.
+      num_workers: Processes.
+      work_dir: Folder for text and records while they are needed. Unset: that of temporary files.
+    """
+
+    RANGES = {"num_workers": command_line.COUNT}
+    input_files: str
+    vocab_file: str
+    gigabytes: str = "0.01,0.1,1,10"
+    num_workers: int = len(os.sched_getaffinity(0))
+    work_dir: str | None = None
 
 
 def write_text(path: str, texts: list[bytes], size: int) -> None:
@@ -141,9 +145,7 @@ def _show(row: dict) -> None:
 
 
 def main() -> None:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    command_line.check_counts(flags, "num_workers")
+    flags = Main.parse()
     try:
         flags.sizes = [round(float(size) * 1e9) for size in flags.gigabytes.split(",")]
     except (ValueError, OverflowError):

@@ -29,15 +29,20 @@ _BATCH = 32  # texts of a call
 Ask = Callable[[Sequence[tuple[str, str]]], list[tuple[str, float]]]  # texts -> (answer or label, score) each
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    add = parser.add_argument
-    add("--checkpoints", required=True, help="Runs of --task=squad or glue, comma-separated.")
-    add("--predict_file", default=None, help="Questions to answer: SQuAD JSON.")
-    add("--data_dir", default=None, help="GLUE's folder.")
-    add("--dtypes", default=",".join(_DTYPES), help="Comma-separated: fp32, bf16, int8.")
-    harness.add_flags(parser)
-    return parser
+class Main(harness.ChartFlags):
+    """Flags of the command.
+
+    Attributes:
+      checkpoints: Runs of --task=squad or glue, comma-separated.
+      predict_file: Questions to answer: SQuAD JSON.
+      data_dir: GLUE's folder.
+      dtypes: Comma-separated: fp32, bf16, int8.
+    """
+
+    checkpoints: str
+    predict_file: str | None = None
+    data_dir: str | None = None
+    dtypes: str = ",".join(_DTYPES)
 
 
 class Questions:
@@ -175,8 +180,7 @@ def _of_export(folder: str, method: str) -> Ask:
 
 
 def main() -> None:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
+    flags = Main.parse()
     flags.checkpoints = [path for path in flags.checkpoints.split(",") if path]
     flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", _DTYPES)
     rows = measure(flags)

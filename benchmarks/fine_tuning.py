@@ -355,21 +355,30 @@ def _score(run: Run, checkpoint: str) -> tuple[str, float]:
 # All runs
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    add = parser.add_argument
-    add("--work_dir", required=True, help="Folder of the runs: what is done there is not done again.")
-    add("--train_steps", type=int, default=100, help="Updates of every run; the schedule spans them.")
-    add("--peers", default=",".join(SYSTEMS), help="Comma-separated systems, ours among them.")
-    add("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16.")
-    add("--seeds", type=int, default=3, help="Runs of each system and type, from --seed on.")
-    add("--seed", type=int, default=12345, help="The first seed.")
-    text = "Score every checkpoint."
-    parser.add_argument("--scores", action=argparse.BooleanOptionalAction, default=True, help=text)
-    harness.add_environment_flags(parser)
-    harness.add_flags(parser)
-    add("train_flags", nargs="*", help="After --: the recipe, flags of train.py.")
-    return parser
+class Main(harness.EnvironmentFlags, harness.ChartFlags):
+    """Flags of the command.
+
+    Attributes:
+      work_dir: Folder of the runs: what is done there is not done again.
+      train_steps: Updates of every run; the schedule spans them.
+      peers: Comma-separated systems, ours among them.
+      dtypes: Comma-separated: fp32, bf16.
+      seeds: Runs of each system and type, from --seed on.
+      seed: The first seed.
+      scores: Score every checkpoint.
+      train_flags: After --: the recipe, flags of train.py.
+    """
+
+    POSITIONAL = ("train_flags",)
+    RANGES = dict.fromkeys(("train_steps", "seeds"), command_line.COUNT)
+    work_dir: str
+    train_steps: int = 100
+    peers: str = ",".join(SYSTEMS)
+    dtypes: str = "fp32,bf16"
+    seeds: int = 3
+    seed: int = 12345
+    scores: bool = True
+    train_flags: list[str] = []
 
 
 def read_recipe(train_flags: list[str], train_steps: int, scored: bool = False) -> Config:
@@ -524,9 +533,7 @@ def _warn_of_epsilon(epsilon: float) -> None:
 
 
 def main() -> None:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    command_line.check_counts(flags, "train_steps", "seeds")
+    flags = Main.parse()
     flags.peers = command_line.read_list(flags.peers, "peers", tuple(SYSTEMS))
     flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
     config = read_recipe(flags.train_flags, flags.train_steps, flags.scores)

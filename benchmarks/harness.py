@@ -21,11 +21,10 @@ if ROOT not in sys.path:  # `python benchmarks/NAME.py` has its own folder there
     sys.path.insert(0, ROOT)
 
 from official.cli import command_line, outputs  # noqa: E402
-from official.cli.benchmark.inference import Program  # noqa: E402
+from official.cli.benchmark.inference import Program, own_variables  # noqa: E402
 from official.cli.benchmark.step import in_turns, read_model, read_shapes  # noqa: E402, F401
 from official.io import signals, streams  # noqa: E402
 from official.io.errors import ConfigError  # noqa: E402
-from official.io.writing import check_output_file  # noqa: E402
 
 PROGRAMS = os.path.join(ROOT, "benchmarks", "programs")
 MAX_SHOWN = 300  # characters of another program's last line
@@ -47,25 +46,48 @@ def write(flags: argparse.Namespace, *given: Any, **limit: Any) -> None:
     outputs.write_bars(flags.output, *given, **limit)
 
 
-def add_json_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of a benchmark without a chart, which `write_json` serves."""
-    parser.add_argument("--output", default=None, help="Also write the numbers to this JSON file.")
-    parser.add_argument("--overwrite", action="store_true", help="Replace it where it is there.")
+class ChartFlags(command_line.Flags):
+    """Flags of a benchmark with a chart, which `write` serves.
+
+    Attributes:
+      output: Also write OUTPUT.json and the chart OUTPUT.png.
+      overwrite: Replace them where they are there.
+    """
+
+    output: str | None = None
+    overwrite: bool = False
+
+    @classmethod
+    def parse(cls, words: list[str] | None = None) -> Any:
+        """Parses words and checks that --output can be written. Raises ConfigError."""
+        flags = super().parse(words)
+        outputs.check_results(flags)
+        return flags
 
 
-def check_json(flags: argparse.Namespace) -> None:
-    """Checks before a benchmark that --output can be written. Raises ConfigError."""
-    if flags.output:
-        check_output_file(flags.output, "output", flags.overwrite)
+class NumbersFlags(command_line.Flags):
+    """Flags of a benchmark without a chart, which `write_json` serves.
+
+    Attributes:
+      output: Also write the numbers to this JSON file.
+      overwrite: Replace it where it is there.
+    """
+
+    output: str | None = None
+    overwrite: bool = False
+
+    @classmethod
+    def parse(cls, words: list[str] | None = None) -> Any:
+        """Parses words and checks that --output can be written. Raises ConfigError."""
+        flags = super().parse(words)
+        outputs.check_files(flags, "output")
+        return flags
 
 
 def write_json(flags: argparse.Namespace, record: dict) -> None:
     """Writes --output, where it is given, with the command and the machine."""
     if flags.output:
-        from official.reporting import environment
-
-        command = {"command": command_line.as_typed()}
-        outputs.write_json(flags.output, {**command, **record, "environment": environment.environment()})
+        outputs.write_json(flags.output, outputs.with_machine(record))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -84,12 +106,16 @@ HUGGINGFACE = Environment(
 )
 
 
-def add_environment_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds --environments and --make_environments."""
-    folder = "Folder of the peers' virtual environments, about 2 GB each."
-    parser.add_argument("--environments", default=".peers", help=folder)
-    make = "Make those that are missing, from the package index."
-    parser.add_argument("--make_environments", action="store_true", help=make)
+class EnvironmentFlags(command_line.Flags):
+    """Flags of a benchmark with other systems.
+
+    Attributes:
+      environments: Folder of the peers' virtual environments, about 2 GB each.
+      make_environments: Make those that are missing, from the package index.
+    """
+
+    environments: str = ".peers"
+    make_environments: bool = False
 
 
 def python_of(environment: str | None, folder: str) -> str:
@@ -140,10 +166,10 @@ def variables(environment: str | None) -> dict[str, str]:
 
     Ours finds this package; the others must not: "official" is the name of the Model Garden's package, too.
     """
-    foreign = ("PYTHON", "TF_", "KERAS")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
-    ours = {} if environment else {"PYTHONPATH": ROOT}
-    return {**kept, **ours, "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1"}
+    kept = {**own_variables(), "HF_HUB_OFFLINE": "1"}
+    if environment:
+        del kept["PYTHONPATH"]
+    return kept
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -232,37 +258,34 @@ def program(
 # Flags that benchmarks share
 
 
-def add_model_flag(parser: argparse.ArgumentParser, name: str = "base", text: str = "Model.") -> None:
-    """Adds --bert_config_file."""
-    parser.add_argument("--bert_config_file", default=f"configs/models/bert_{name}.json", help=text)
+class ModelFlag(command_line.Flags):
+    """Flag of benchmarks of a model.
+
+    Attributes:
+      bert_config_file: Model.
+    """
+
+    bert_config_file: str = "configs/models/bert_base.json"
 
 
-def add_gpus_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds --num_gpus."""
-    text = "0 for the CPU, 1 for a GPU; unset: a GPU where there is one."
-    parser.add_argument("--num_gpus", type=int, default=None, help=text)
+class GpusFlag(command_line.Flags):
+    """Flag of benchmarks that may run on a GPU.
+
+    Attributes:
+      num_gpus: 0 for the CPU, 1 for a GPU; unset: a GPU where there is one.
+    """
+
+    num_gpus: int | None = None
 
 
-def add_timing_flags(parser: argparse.ArgumentParser, rounds: int, steps: int | None = None) -> None:
-    """Adds --rounds and, where there is a default for it, --steps."""
-    parser.add_argument("--rounds", type=int, default=rounds, help="How many times every case is timed.")
-    if steps is not None:
-        parser.add_argument("--steps", type=int, default=steps, help="Steps of one timing.")
+class ShapesFlag(command_line.Flags):
+    """Flag of benchmarks of a training step, which `read_shapes` reads.
 
+    Attributes:
+      shapes: Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.
+    """
 
-def add_shapes_flag(parser: argparse.ArgumentParser, default: str) -> None:
-    """Adds --shapes, which `read_shapes` reads."""
-    parser.add_argument(
-        "--shapes",
-        default=default,
-        help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.",
-    )
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of a benchmark that `outputs.write_results` serves."""
-    parser.add_argument("--output", default=None, help="Also write OUTPUT.json and the chart OUTPUT.png.")
-    parser.add_argument("--overwrite", action="store_true", help="Replace them where they are there.")
+    shapes: str = "128x8,512x2"
 
 
 def in_new_process(*words: str) -> list[str]:

@@ -83,16 +83,18 @@ def system_of(name: str, environments: str) -> System:
     return System(name, title, variant, dtypes, command, env, environment.name, write_huggingface)
 
 
-def make_parser() -> command_line.Parser:
-    parser = inference.Main.parser()
-    parser.description = __doc__.partition("\n\n")[0]
-    parser.add_argument("--peers", default="", help=f"Comma-separated: {', '.join(PEERS)}.")
-    harness.add_environment_flags(parser)
-    return parser
+class Main(inference.Main, harness.EnvironmentFlags):
+    """Flags of the command.
+
+    Attributes:
+      peers: Comma-separated systems, of PEERS.
+    """
+
+    peers: str = ""
 
 
 def main() -> None:
-    flags = inference.parse_flags(make_parser())
+    flags = inference.parse_flags(Main)
     names = command_line.read_list(flags.peers, "peers", tuple(PEERS)) if flags.peers else []
     harness.prepare([(name, PEERS[name][3]) for name in names], flags)
     inference.run(flags, [system_of(name, flags.environments) for name in names])

@@ -58,16 +58,23 @@ RECOMPUTE_CASES = tuple(
 )
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    add = parser.add_argument
-    add("--model", default="configs/models/bert_base.json", help="Model to measure.")
-    add("--steps", type=int, default=2, help="Steps measured of each case; the median counts.")
-    add("--recompute", action="store_true", help="Measure the cases of --recompute instead.")
-    add("--cases", help="Numbers of the cases to measure, such as 0,3; all without it.")
-    add("--one", help="JSON of a case to measure in this process; used for each case.")
-    harness.add_json_flags(parser)
-    return parser
+class Main(harness.NumbersFlags):
+    """Flags of the command.
+
+    Attributes:
+      model: Model to measure.
+      steps: Steps measured of each case; the median counts.
+      recompute: Measure the cases of --recompute instead.
+      cases: Numbers of the cases to measure, such as 0,3; all without it.
+      one: JSON of a case to measure in this process; used for each case.
+    """
+
+    RANGES = {"steps": command_line.COUNT}
+    model: str = "configs/models/bert_base.json"
+    steps: int = 2
+    recompute: bool = False
+    cases: str | None = None
+    one: str | None = None
 
 
 def read_config(case: dict, model: str) -> Config:
@@ -139,9 +146,7 @@ def measure_in_process(case: dict, flags: argparse.Namespace) -> dict:
 
 
 def main() -> None:
-    flags = make_parser().parse()
-    command_line.check_counts(flags, "steps")
-    harness.check_json(flags)
+    flags = Main.parse()
     cases = RECOMPUTE_CASES if flags.recompute else CASES
     numbers = tuple(map(str, range(len(cases))))
     chosen = command_line.read_list(flags.cases, "cases", numbers) if flags.cases else numbers

@@ -36,24 +36,23 @@ class Curve:
     losses: tuple[float, ...]
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    parser.add_argument("--model_dir", required=True, help="Folder of the runs.")
-    parser.add_argument(
-        "--variants",
-        default=",".join(VARIANTS),
-        help=f"Comma-separated: {', '.join(VARIANTS)}. The others are compared with the first.",
-    )
-    parser.add_argument(
-        "--num_runs",
-        type=int,
-        default=3,
-        help="Runs of each, 2 or more, with the seeds --seed, --seed + 1, ...",
-    )
-    parser.add_argument("--seed", type=int, default=12345, help="Seed of the first run of each.")
-    harness.add_flags(parser)
-    parser.add_argument("train_flags", nargs="*", help="After --: the recipe, flags of train.py.")
-    return parser
+class Main(harness.ChartFlags):
+    """Flags of the command.
+
+    Attributes:
+      model_dir: Folder of the runs.
+      variants: Comma-separated, of VARIANTS. The others are compared with the first.
+      num_runs: Runs of each, 2 or more, with the seeds --seed, --seed + 1, ...
+      seed: Seed of the first run of each.
+      train_flags: After --: the recipe, flags of train.py.
+    """
+
+    POSITIONAL = ("train_flags",)
+    model_dir: str
+    variants: str = ",".join(VARIANTS)
+    num_runs: int = 3
+    seed: int = 12345
+    train_flags: list[str] = []
 
 
 def train(flags, variant: str, number: int) -> None:
@@ -113,14 +112,13 @@ def summarize(curves: dict[str, list[Curve]]) -> list[dict]:
 
 
 def main() -> int:
-    flags = make_parser().parse()
+    flags = Main.parse()
     flags.variants = command_line.read_list(flags.variants, "variants", tuple(VARIANTS))
     if flags.num_runs < 2:
         raise ConfigError(
             f"--num_runs={flags.num_runs}, expected 2 or more: the spread of the seeds is what differences"
             " are compared with."
         )
-    outputs.check_results(flags)
     numbers = range(flags.num_runs)
     for number in numbers:  # seed by seed: what is there after an interruption can be compared
         for variant in flags.variants:

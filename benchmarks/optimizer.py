@@ -13,7 +13,7 @@ is the highest of the cases that meet each number once: w -= a x over as many we
 AdamW.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import harness
 
@@ -43,19 +43,17 @@ _WAYS = (
 )
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    harness.add_model_flag(parser, text="Model whose weights are updated.")
-    parser.add_argument(
-        "--dtype",
-        default="fp32",
-        choices=("fp32", "bf16"),
-        help="Type of the gradients and of what is computed with.",
-    )
-    harness.add_gpus_flag(parser)
-    harness.add_timing_flags(parser, rounds=9)
-    harness.add_flags(parser)
-    return parser
+class Main(harness.ModelFlag, harness.GpusFlag, harness.ChartFlags):
+    """Flags of the command.
+
+    Attributes:
+      dtype: Type of the gradients and of what is computed with.
+      rounds: How many times every case is timed.
+    """
+
+    RANGES = {"rounds": command_line.COUNT}
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    rounds: int = 9
 
 
 def make_cases(flags) -> tuple[dict, int]:
@@ -173,9 +171,7 @@ def rows(timings: dict, parameters: int) -> list[dict]:
 
 
 def main() -> None:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    command_line.check_counts(flags, "rounds")
+    flags = Main.parse()
     cases, parameters = make_cases(flags)
     found = rows(harness.in_turns(cases, flags.rounds), parameters)
     columns = [

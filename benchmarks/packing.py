@@ -24,21 +24,29 @@ _KINDS = ("plain", "unpadded", "packed")
 _COUNTED_ROWS = 4096  # that tell how many sequences a row holds: more than are timed
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    harness.add_model_flag(parser)
-    parser.add_argument("--input_files", required=True, help="Records: files or globs, comma-separated.")
-    parser.add_argument("--max_seq_length", type=int, default=512, help="Tokens of a row.")
-    parser.add_argument("--max_predictions_per_seq", type=int, default=76, help="Of the records.")
-    parser.add_argument("--train_batch_size", type=int, default=4, help="Rows of a step.")
-    parser.add_argument(
-        "--max_sequences_per_pack", type=int, default=None, help="Sequences of a packed row, at most."
-    )
-    parser.add_argument("--dtypes", default="fp32", help="Comma-separated: fp32, bf16, fp16.")
-    harness.add_gpus_flag(parser)
-    harness.add_timing_flags(parser, rounds=7, steps=1)
-    harness.add_flags(parser)
-    return parser
+class Main(harness.ModelFlag, harness.GpusFlag, harness.ChartFlags):
+    """Flags of the command.
+
+    Attributes:
+      input_files: Records: files or globs, comma-separated.
+      max_seq_length: Tokens of a row.
+      max_predictions_per_seq: Of the records.
+      train_batch_size: Rows of a step.
+      max_sequences_per_pack: Sequences of a packed row, at most.
+      dtypes: Comma-separated: fp32, bf16, fp16.
+      rounds: How many times every case is timed.
+      steps: Steps of one timing.
+    """
+
+    RANGES = dict.fromkeys(("rounds", "steps", "train_batch_size"), command_line.COUNT)
+    input_files: str
+    max_seq_length: int = 512
+    max_predictions_per_seq: int = 76
+    train_batch_size: int = 4
+    max_sequences_per_pack: int | None = None
+    dtypes: str = "fp32"
+    rounds: int = 7
+    steps: int = 1
 
 
 def make_configs(flags: argparse.Namespace, folder: str) -> dict[str, Config]:
@@ -157,9 +165,7 @@ def describe(measured: dict) -> str:
 
 
 def main() -> None:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    command_line.check_counts(flags, "rounds", "steps", "train_batch_size")
+    flags = Main.parse()
     flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16", "fp16"))
     with tempfile.TemporaryDirectory() as folder:
         measured = measure(flags, folder)

@@ -58,16 +58,21 @@ DEFAULT = "ours,huggingface,huggingface_eager,tf_models,keras_hub"
 TRAINING = {"learning_rate": 1e-4, "weight_decay": 0.01, "epsilon": 1e-6, "clip_norm": 1.0, "seed": 12345}
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    harness.add_model_flag(parser)
-    harness.add_shapes_flag(parser, "128x8,512x2")
-    parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16.")
-    parser.add_argument("--peers", default=DEFAULT, help=f"Comma-separated: {', '.join(PEERS)}.")
-    harness.add_environment_flags(parser)
-    harness.add_timing_flags(parser, rounds=5, steps=2)
-    harness.add_flags(parser)
-    return parser
+class Main(harness.ModelFlag, harness.ShapesFlag, harness.EnvironmentFlags, harness.ChartFlags):
+    """Flags of the command.
+
+    Attributes:
+      dtypes: Comma-separated: fp32, bf16.
+      peers: Comma-separated systems, of PEERS.
+      rounds: How many times every case is timed.
+      steps: Steps of one timing.
+    """
+
+    RANGES = dict.fromkeys(("rounds", "steps"), command_line.COUNT)
+    dtypes: str = "fp32,bf16"
+    peers: str = DEFAULT
+    rounds: int = 5
+    steps: int = 2
 
 
 def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int, batch: int) -> list[dict]:
@@ -184,9 +189,7 @@ def report(flags: argparse.Namespace, rows: list[dict]) -> None:
 
 
 def main() -> None:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    command_line.check_counts(flags, "rounds", "steps")
+    flags = Main.parse()
     flags.shapes = harness.read_shapes(flags.shapes)
     flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
     flags.peers = command_line.read_list(flags.peers, "peers", tuple(PEERS))

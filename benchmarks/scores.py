@@ -40,28 +40,39 @@ class Case(NamedTuple):
         return f"{self.backend} {self.dtype}"
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    add = parser.add_argument
-    add("--checkpoints", required=True, help="Runs of --task=squad or glue, comma-separated.")
-    add("--predict_file", default=None, help="Questions to answer: SQuAD JSON.")
-    add("--train_file", default=None, help="SQuAD JSON for the ranges of int8's activations.")
-    add("--data_dir", default=None, help="GLUE's folder.")
-    add("--backends", default=",".join(_BACKENDS), help="Comma-separated back ends.")
-    add("--dtypes", default=",".join(_DTYPES), help="Comma-separated: fp32, bf16, int8.")
-    add("--eval_batch_size", type=int, default=32, help="Sequences of a batch.")
-    add("--calibration_batches", type=int, default=8, help="Batches for the ranges of int8's activations.")
-    add("--timed_batches", type=int, default=6, help="Batches of one timing.")
-    add("--rounds", type=int, default=3, help="How many times every case is timed.")
-    harness.add_flags(parser)
-    return parser
+class Main(harness.ChartFlags):
+    """Flags of the command.
+
+    Attributes:
+      checkpoints: Runs of --task=squad or glue, comma-separated.
+      predict_file: Questions to answer: SQuAD JSON.
+      train_file: SQuAD JSON for the ranges of int8's activations.
+      data_dir: GLUE's folder.
+      backends: Comma-separated back ends.
+      dtypes: Comma-separated: fp32, bf16, int8.
+      eval_batch_size: Sequences of a batch.
+      calibration_batches: Batches for the ranges of int8's activations.
+      timed_batches: Batches of one timing.
+      rounds: How many times every case is timed.
+    """
+
+    RANGES = dict.fromkeys(
+        ("eval_batch_size", "calibration_batches", "timed_batches", "rounds"), command_line.COUNT
+    )
+    checkpoints: str
+    predict_file: str | None = None
+    train_file: str | None = None
+    data_dir: str | None = None
+    backends: str = ",".join(_BACKENDS)
+    dtypes: str = ",".join(_DTYPES)
+    eval_batch_size: int = 32
+    calibration_batches: int = 8
+    timed_batches: int = 6
+    rounds: int = 3
 
 
 def parse_flags() -> argparse.Namespace:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    counts = ("eval_batch_size", "calibration_batches", "timed_batches", "rounds")
-    command_line.check_counts(flags, *counts)
+    flags = Main.parse()
     flags.checkpoints = [path for path in flags.checkpoints.split(",") if path]
     flags.backends = command_line.read_list(flags.backends, "backends", _BACKENDS)
     flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", _DTYPES)

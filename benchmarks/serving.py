@@ -27,7 +27,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import harness
 import numpy as np
@@ -36,8 +36,6 @@ from programs.load import Asked
 
 from official.cli import command_line, outputs
 from official.cli.benchmark.inference import (
-    BACKENDS,
-    DTYPES,
     Block,
     Program,
     latency_ms,
@@ -880,39 +878,47 @@ def _turns_line(rows: Sequence[dict[str, Any]], most: int) -> str:
 # Command line
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    add = parser.add_argument
-    add("--export_dir", required=True, help="An export, or a run: a model that was fine-tuned on SQuAD.")
-    add("--predict_file", required=True, help="Questions that are asked: SQuAD JSON.")
-    add("--clients", default="1,8", help="Clients that ask at once, comma-separated; most in the long load.")
-    add("--secs", type=float, default=60.0, help="Seconds of the long load, and of that with a new version.")
-    add("--rounds", type=int, default=5, help="Turns of every system.")
-    add("--round_secs", type=float, default=6.0, help="Seconds of a turn.")
-    text = "Let a new version of the model appear under load."
-    parser.add_argument("--reload", action=argparse.BooleanOptionalAction, default=False, help=text)
-    add("--peers", default="", help=f"Comma-separated: {', '.join(PEERS)}.")
-    harness.add_environment_flags(parser)
-    add("--backend", default=BACKENDS[0], choices=BACKENDS, help="What computes.")
-    add("--dtype", default="fp32", choices=DTYPES, help="Type of matrix products.")
-    add("--threads", type=int, default=None, help="Threads of products. Unset: one a core.")
-    add("--max_batch_size", type=int, default=32, help="Requests of a batch, at most.")
-    add("--batch_delay_ms", type=float, default=5.0, help="Longest wait for a batch to fill.")
-    add("--work_dir", default=None, help="Keep the logs of all processes in this new folder.")
-    harness.add_flags(parser)
-    return parser
+class Main(harness.EnvironmentFlags, harness.ChartFlags):
+    """Flags of the command.
+
+    Attributes:
+      export_dir: An export, or a run: a model that was fine-tuned on SQuAD.
+      predict_file: Questions that are asked: SQuAD JSON.
+      clients: Clients that ask at once, comma-separated; most in the long load.
+      secs: Seconds of the long load, and of that with a new version.
+      rounds: Turns of every system.
+      round_secs: Seconds of a turn.
+      reload: Let a new version of the model appear under load.
+      peers: Comma-separated systems, of PEERS.
+      backend: What computes.
+      dtype: Type of matrix products.
+      threads: Threads of products. Unset: one a core.
+      max_batch_size: Requests of a batch, at most.
+      batch_delay_ms: Longest wait for a batch to fill.
+      work_dir: Keep the logs of all processes in this new folder.
+    """
+
+    RANGES = dict.fromkeys(("rounds", "max_batch_size", "threads", "secs", "round_secs"), command_line.COUNT)
+    export_dir: str
+    predict_file: str
+    clients: str = "1,8"
+    secs: float = 60.0
+    rounds: int = 5
+    round_secs: float = 6.0
+    reload: bool = False
+    peers: str = ""
+    backend: Literal["tensorflow", "onnxruntime", "openvino"] = "tensorflow"
+    dtype: Literal["fp32", "bf16", "int8"] = "fp32"
+    threads: int | None = None
+    max_batch_size: int = 32
+    batch_delay_ms: float = 5.0
+    work_dir: str | None = None
 
 
 def parse_flags() -> argparse.Namespace:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    command_line.check_counts(flags, "rounds", "max_batch_size")
+    flags = Main.parse()
     if flags.threads is None:
         flags.threads = len(os.sched_getaffinity(0))
-    command_line.check_counts(flags, "threads")
-    for name in ("secs", "round_secs"):
-        if getattr(flags, name) < 1:
-            raise ConfigError(f"--{name}={getattr(flags, name):g}, expected 1 or more.")
     if flags.batch_delay_ms <= 0:
         raise ConfigError(f"--batch_delay_ms={flags.batch_delay_ms:g}, expected more than 0.")
     if flags.work_dir and os.path.exists(flags.work_dir):

@@ -5,7 +5,6 @@ round apart.
     --output=results/squad_features.json
 """
 
-import argparse
 import os
 
 import harness
@@ -13,27 +12,28 @@ import harness
 from official.cli import command_line
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    parser.add_argument("--predict_file", required=True, help="SQuAD file, version 1.1.")
-    parser.add_argument("--vocab_file", required=True, help="Vocabulary.")
-    text = "Whether text loses its capitals and accents. Unset: as tokenizer_config.json says, else yes."
-    parser.add_argument("--do_lower_case", action=argparse.BooleanOptionalAction, help=text)
-    parser.add_argument("--max_seq_length", type=int, default=384, help="Tokens of a window.")
-    parser.add_argument(
-        "--doc_stride", type=int, default=128, help="Word pieces between the windows of a long context."
-    )
-    parser.add_argument(
-        "--max_query_length", type=int, default=64, help="Word pieces of a question, at most."
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="How many times they are made.")
-    harness.add_json_flags(parser)
-    return parser
+class Main(command_line.LowerCaseFlag, harness.NumbersFlags):
+    """Flags of the command.
+
+    Attributes:
+      predict_file: SQuAD file, version 1.1.
+      vocab_file: Vocabulary.
+      max_seq_length: Tokens of a window.
+      doc_stride: Word pieces between the windows of a long context.
+      max_query_length: Word pieces of a question, at most.
+      rounds: How many times they are made.
+    """
+
+    predict_file: str
+    vocab_file: str
+    max_seq_length: int = 384
+    doc_stride: int = 128
+    max_query_length: int = 64
+    rounds: int = 5
 
 
 def main() -> None:
-    flags = make_parser().parse()
-    harness.check_json(flags)
+    flags = Main.parse()
     from official.data.squad import features, squad_files
     from official.data.word_pieces import vocabulary
     from official.reporting import measurement

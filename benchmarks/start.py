@@ -26,15 +26,22 @@ _CONTEXT = "The first one was Ada, who wrote a letter to the king of Spain."
 _MOMENTS = ("imported", "loaded", "built", "answered")  # of a process, in their order
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    harness.add_model_flag(parser, text="Sizes of a model of random weights, without --checkpoint.")
-    parser.add_argument("--checkpoint", default=None, help="A model that was fine-tuned on SQuAD.")
-    parser.add_argument("--backends", default="tensorflow", help="Comma-separated back ends.")
-    parser.add_argument("--dtypes", default="fp32", help="Comma-separated types: fp32, bf16.")
-    harness.add_timing_flags(parser, rounds=3)
-    harness.add_json_flags(parser)
-    return parser
+class Main(harness.ModelFlag, harness.NumbersFlags):
+    """Flags of the command.
+
+    Attributes:
+      bert_config_file: Sizes of a model of random weights, without --checkpoint.
+      checkpoint: A model that was fine-tuned on SQuAD.
+      backends: Comma-separated back ends.
+      dtypes: Comma-separated types: fp32, bf16.
+      rounds: How many times every case is timed.
+    """
+
+    RANGES = {"rounds": command_line.COUNT}
+    checkpoint: str | None = None
+    backends: str = "tensorflow"
+    dtypes: str = "fp32"
+    rounds: int = 3
 
 
 def ask(checkpoint: str, backend: str, dtype: str) -> None:
@@ -105,9 +112,7 @@ def write_made_up(config_file: str, folder: str) -> None:
 
 
 def main() -> None:
-    flags = make_parser().parse()
-    command_line.check_counts(flags, "rounds")
-    harness.check_json(flags)
+    flags = Main.parse()
     with tempfile.TemporaryDirectory() as folder:
         if not flags.checkpoint:
             write_made_up(flags.bert_config_file, folder)

@@ -11,6 +11,7 @@ operations, a step. An operation that waits for a core counts as running, so pro
 import glob
 import tempfile
 import time
+from typing import Literal
 
 import harness
 
@@ -22,18 +23,20 @@ from official.reporting import profile as profile_lib
 _MOST_KINDS = 12
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    harness.add_model_flag(parser)
-    harness.add_shapes_flag(parser, "128x8")
-    # One: which matrix products TensorFlow takes is set once a process.
-    parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"), help="Compute type.")
-    parser.add_argument("--optimizer_type", default="adamw", choices=("lamb", "adamw"), help="Optimizer.")
-    parser.add_argument(
-        "--steps", type=int, default=5, help="Steps that are profiled, after two that are not."
-    )
-    harness.add_flags(parser)
-    return parser
+class Main(harness.ModelFlag, harness.ShapesFlag, harness.ChartFlags):
+    """Flags of the command.
+
+    Attributes:
+      dtype: Compute type. One: which matrix products TensorFlow takes is set once a process.
+      optimizer_type: Optimizer.
+      steps: Steps that are profiled, after two that are not.
+    """
+
+    RANGES = {"steps": command_line.COUNT}
+    shapes: str = "128x8"
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    optimizer_type: Literal["lamb", "adamw"] = "adamw"
+    steps: int = 5
 
 
 def summarize(space, steps: int) -> dict:
@@ -93,9 +96,7 @@ def text(row: dict) -> str:
 
 
 def main() -> None:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    command_line.check_counts(flags, "steps")
+    flags = Main.parse()
     flags.shapes = harness.read_shapes(flags.shapes)
     official.choose_kernels(flags.dtype)  # those of train.py
     rows = [profile(flags, length, batch) for length, batch in flags.shapes]

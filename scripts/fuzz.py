@@ -22,19 +22,31 @@ from official.io import signals
 from official.io.writing import check_output_file
 
 
+class Main(command_line.Flags):
+    """Flags of the program.
+
+    Attributes:
+      cases: Random cases; each command gets as many.
+      seed: Seed of all cases.
+      workers: Cases that run at a time.
+      commands: Comma-separated commands of `fuzzing.commands`; unset: all.
+      keep: Folder that keeps the files of the cases that failed.
+      output: Write the counts to this JSON file.
+      overwrite: Replace it where it is there.
+    """
+
+    RANGES = dict.fromkeys(("cases", "workers"), command_line.COUNT)
+    cases: int = 500
+    seed: int = 1
+    workers: int = len(os.sched_getaffinity(0))
+    commands: str | None = None
+    keep: str | None = None
+    output: str | None = None
+    overwrite: bool = False
+
+
 def parse_flags() -> argparse.Namespace:
-    parser = command_line.Parser(__doc__)
-    parser.add_argument("--cases", type=int, default=500, help="Random cases; each command gets as many.")
-    parser.add_argument("--seed", type=int, default=1, help="Seed of all cases.")
-    parser.add_argument(
-        "--workers", type=int, default=len(os.sched_getaffinity(0)), help="Cases that run at a time."
-    )
-    parser.add_argument("--commands", help=f"Comma-separated; unset: all. {', '.join(commands.COMMANDS)}.")
-    parser.add_argument("--keep", help="Folder that keeps the files of the cases that failed.")
-    parser.add_argument("--output", help="JSON file for the counts.")
-    parser.add_argument("--overwrite", action="store_true", help="Replace --output where it is there.")
-    flags = parser.parse()
-    command_line.check_counts(flags, "cases", "workers")
+    flags: argparse.Namespace = Main.parse()
     names = tuple(commands.COMMANDS)
     flags.commands = (
         command_line.read_list(flags.commands, "commands", names) if flags.commands else list(names)

@@ -31,15 +31,27 @@ TASKS = ("squad", "glue")
 CODES = {"SIGKILL": 137, "SIGTERM": 143, "SIGINT": 130}
 
 
+class Main(command_line.Flags):
+    """Flags of the program.
+
+    Attributes:
+      kills: kill -9 of each of the two runs.
+      signals: SIGTERM and SIGINT in turn, over both runs.
+      seed: Of the moments.
+      output: Write the counts to this JSON file.
+      overwrite: Replace it where it is there.
+    """
+
+    RANGES = dict.fromkeys(("kills", "signals"), command_line.COUNT)
+    kills: int = 5
+    signals: int = 20
+    seed: int = 1
+    output: str | None = None
+    overwrite: bool = False
+
+
 def parse_flags() -> argparse.Namespace:
-    parser = command_line.Parser(__doc__)
-    parser.add_argument("--kills", type=int, default=5, help="kill -9 of each of the two runs.")
-    parser.add_argument("--signals", type=int, default=20, help="SIGTERM and SIGINT in turn, over both runs.")
-    parser.add_argument("--seed", type=int, default=1, help="Of the moments.")
-    parser.add_argument("--output", help="Write the counts to this JSON file.")
-    parser.add_argument("--overwrite", action="store_true", help="Replace it where it is there.")
-    flags = parser.parse()
-    command_line.check_counts(flags, "kills", "signals")
+    flags: argparse.Namespace = Main.parse()
     return flags
 
 

@@ -28,15 +28,27 @@ from official.io.writing import check_output_file
 _RESTARTS = 3
 
 
+class Main(command_line.Flags):
+    """Flags of the program.
+
+    Attributes:
+      runs: Jobs, each of which loses a worker.
+      workers: Processes of a job: 2 or 4.
+      seed: Of moments and ranks.
+      output: Write the counts to this JSON file.
+      overwrite: Replace it where it is there.
+    """
+
+    RANGES = {"runs": command_line.COUNT}
+    runs: int = 20
+    workers: int = 2
+    seed: int = 1
+    output: str | None = None
+    overwrite: bool = False
+
+
 def parse_flags() -> argparse.Namespace:
-    parser = command_line.Parser(__doc__)
-    parser.add_argument("--runs", type=int, default=20, help="Jobs, each of which loses a worker.")
-    parser.add_argument("--workers", type=int, default=2, help="Processes of a job: 2 or 4.")
-    parser.add_argument("--seed", type=int, default=1, help="Of moments and ranks.")
-    parser.add_argument("--output", help="Write the counts to this JSON file.")
-    parser.add_argument("--overwrite", action="store_true", help="Replace it where it is there.")
-    flags = parser.parse()
-    command_line.check_counts(flags, "runs")
+    flags: argparse.Namespace = Main.parse()
     if flags.workers not in (2, 4):
         raise ConfigError(f"--workers={flags.workers}, expected 2 or 4: they share four files evenly.")
     return flags

@@ -6,7 +6,6 @@ import argparse
 import io
 import itertools
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -161,7 +160,7 @@ class Ask(ModelFlags, LengthFlag):
       answers: Answers to show for each question.
     """
 
-    RANGES = {"answers": (1, math.inf)}
+    RANGES = {"answers": command_line.COUNT}
     context: str
     answers: int = 1
 
@@ -347,7 +346,7 @@ class FillMask(ModelFlags):
       json: Print a JSON object for each text: {text, masks: [[{word, probability}]]}, or {text, error}.
     """
 
-    RANGES = {"top_k": (1, math.inf)}
+    RANGES = {"top_k": command_line.COUNT}
     top_k: int = 5
     json: bool = False
 

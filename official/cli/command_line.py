@@ -27,6 +27,7 @@ from official.io.errors import (
 
 _FLAG = re.compile(r"--\w[\w-]*")
 _LARGEST = 2**63
+COUNT = (1, math.inf)  # range of flags that count something
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -45,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         description = " ".join((text or "").split("\n\n")[0].split())
         super().__init__(description=description, allow_abbrev=False, formatter_class=_HelpFormatter)
         self.of: type[Flags] = Flags  # the class of what `parse` returns
-        self.ranges: Mapping[str, tuple[float, float]] = {}  # of `check_ranges`
+        self.ranges: Mapping[str, tuple[float, float]] = {}  # {name: (smallest, largest)}
         self.given: set[str] = set()  # names of the flags that were given, after `parse`
         self.register("type", int, _whole_number)
         self.register("type", float, _finite_number)
@@ -62,11 +63,9 @@ class Parser(argparse.ArgumentParser):
             if text.startswith("--") and text.endswith("=--"):  # argparse takes it for the end of the flags
                 raise ConfigError(f"{text[:-3]} needs a value, received '--'. See --help.")
         actions = {name.removeprefix("--"): each for name, each in self._option_string_actions.items()}
-        spellings = {**self.of.ALIASES, **{name: name for name in actions}}
-        spellings = {name.replace("_", "-"): ours for name, ours in spellings.items()}
+        names = self.of.ALIASES | {name.replace("-", "_"): name for name in actions}
         truths = [name for name, each in actions.items() if _is_on_or_off(each)]
-        arguments = [_respelled(text, spellings) for text in words]
-        arguments = joined(arguments, truths, {*LISTS, *self.of.LISTS} & set(actions))
+        arguments = joined(normalized(words, names), truths, {*LISTS, *self.of.LISTS} & set(actions))
         arguments = [text for text in map(self._plain, arguments) if text]
         self.given = {text.split("=")[0].removeprefix("--") for text in arguments if text.startswith("--")}
         # First: argparse names what a misspelt flag should have been as missing.
@@ -77,7 +76,11 @@ class Parser(argparse.ArgumentParser):
         for argument in unknown:
             self._check_known(argument)
         flags = self.of(**{name: _with_homes(value) for name, value in vars(flags).items()})
-        check_ranges(flags, self.ranges)
+        for name, (smallest, largest) in self.ranges.items():
+            value = getattr(flags, name)
+            if value is not None and not smallest <= value <= largest:
+                allowed = f"{smallest:g} or more" if largest == math.inf else f"{smallest:g} to {largest:,}"
+                raise ConfigError(f"--{name}={value} is out of range. Allowed: {allowed}.")
         return flags
 
     def options(self) -> list[str]:
@@ -110,10 +113,11 @@ _Made = TypeVar("_Made")
 class Flags(argparse.Namespace):
     """Flags of a command; each subclass has an attribute for each flag, with its type and its default.
 
-    The first paragraph of the subclass's docstring describes the command, its "Attributes:" are the help of
-    the flags. A bool is given as --name, --no-name or --name=true|false; a Literal holds the allowed
-    values; a list of texts with a default is a flag that may be repeated, one without takes one or more
-    words. A field of a dataclass in OF is a flag, too, where the docstring has help for it.
+    The first paragraph of the subclass's docstring, of its module's for a class `Main`, describes the
+    command; the "Attributes:" of the class are the help of the flags. A bool is given as --name, --no-name
+    or --name=true|false; a Literal holds the allowed values; a list of texts with a default is a flag that
+    may be repeated, one without takes one or more words. A field of a dataclass in OF is a flag, too, where
+    the docstring has help for it.
     """
 
     OF: ClassVar[tuple[type, ...]] = ()  # see `make`
@@ -128,7 +132,7 @@ class Flags(argparse.Namespace):
         """Returns the parser of the flags, whose result is of this class. Raises ConfigError where Python
         runs without docstrings, which are the help."""
         check_docstrings("hold the help of the flags")
-        parser = Parser(cls.__doc__)
+        parser = Parser(sys.modules[cls.__module__].__doc__ if cls.__name__ == "Main" else cls.__doc__)
         parser.of, parser.ranges = cls, cls.RANGES
         texts: dict[str, str] = {}
         for each in reversed(cls.__mro__):
@@ -264,29 +268,6 @@ def _finite_number(text: str) -> float:
     return number
 
 
-def _respelled(argument: str, spellings: dict[str, str]) -> str:
-    name, equals, value = argument.removeprefix("--").partition("=")
-    known = spellings.get(name.replace("_", "-"), name)
-    return f"--{known}{equals}{value}" if argument.startswith("--") else argument
-
-
-def check_ranges(flags: argparse.Namespace, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Raises ConfigError where a flag that is set is outside of {name: (smallest, largest)}; the largest may
-    be math.inf."""
-    for name, (smallest, largest) in ranges.items():
-        value = getattr(flags, name)
-        if value is not None and not smallest <= value <= largest:
-            allowed = f"{smallest:g} or more" if largest == math.inf else f"{smallest:g} to {largest:,}"
-            raise ConfigError(f"--{name}={value} is out of range. Allowed: {allowed}.")
-
-
-def check_counts(flags: argparse.Namespace, *names: str) -> None:
-    """Raises ConfigError where one of the flags is set and below 1."""
-    for name in names:
-        if getattr(flags, name) is not None and getattr(flags, name) < 1:
-            raise ConfigError(f"--{name}={getattr(flags, name)}, expected 1 or more.")
-
-
 def read_list(text: str, flag: str, allowed: tuple[str, ...]) -> list[str]:
     """Returns the values of a comma-separated list. Raises ConfigError where one is not allowed."""
     for value in text.split(","):
@@ -378,14 +359,19 @@ LISTS = ("input_files", "eval_files", "train_file", "predict_file")  # flags wit
 Options = list[tuple[str, str | list[str] | None]]
 
 
-def normalized(arguments: list[str]) -> list[str]:
-    """Returns arguments in our spelling: --wandb-name=x is --wandb_name=x. What follows -- stays as it is."""
+def normalized(arguments: list[str], names: Mapping[str, str] = NAMES) -> list[str]:
+    """Returns arguments in our spelling: --wandb-name=x is --wandb_name=x. What follows -- stays as it is.
+
+    Args:
+      arguments: as typed.
+      names: {another name, with underscores: ours}.
+    """
     ours, rest = before_dashes(arguments)
     for place, argument in enumerate(ours):
         if argument.startswith("--"):
             name, equals, value = argument[2:].partition("=")
             name = name.replace("-", "_")
-            ours[place] = f"--{NAMES.get(name, name)}{equals}{value}"
+            ours[place] = f"--{names.get(name, name)}{equals}{value}"
     return ours + rest
 
 

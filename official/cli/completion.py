@@ -14,7 +14,7 @@ from official.cli import command_line, configs, table
 
 
 class Main(command_line.Flags):
-    """Prints the shell completion of `bert`: commands, flags, and the names of --config.
+    """Flags of the command.
 
     Attributes:
       shell: Whose completions.

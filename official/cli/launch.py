@@ -28,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 class Main(command_line.Flags):
-    """Starts the processes of a run, here or on other hosts through ssh, and again after one was lost.
+    """Flags of the command.
 
     Attributes:
       hosts: HOST:PORT,...: node[0-2,4] is four. Unset: this machine, whose ports may be left out.

@@ -3,7 +3,7 @@
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from official.cli import command_line
@@ -73,35 +73,26 @@ def with_machine(record: dict) -> dict:
     return {"command": command_line.as_typed(), **record, "environment": environment.environment()}
 
 
-def write_results(output: str | None, record: dict, draw: Callable[[], bytes]) -> None:
-    """Writes what was measured, with the command and the machine, and the picture that `draw` makes (PNG);
-    without `output` nothing."""
-    if output is None:
-        return
-    write_json(output + ".json", with_machine(record))
-    write_file(output + ".png", draw())
-    print(f"{output}.json and {output}.png")
-
-
 def write_bars(
     output: str | None, record: dict, bars: Iterable[tuple], title: str, unit: str, **limit: Any
 ) -> None:
-    """Writes what was measured, and a chart of bars.
+    """Writes OUTPUT.json, the record with the command and the machine, and OUTPUT.png, a chart of bars;
+    without `output` nothing.
 
     Args:
-      output: of `write_results`.
+      output: path of both without their endings.
       record: the results.
       bars: (name, value, relative spread, text, group) of each bar.
       title, unit: of the chart.
       **limit: `limit` and `limit_text` of a line to compare with.
     """
+    if output is None:
+        return
+    from official.reporting import measurement
 
-    def draw() -> bytes:
-        from official.reporting import measurement
-
-        return measurement.draw_bars(bars, title, unit, **limit)
-
-    write_results(output, record, draw)
+    write_json(f"{output}.json", with_machine(record))
+    write_file(f"{output}.png", measurement.draw_bars(bars, title, unit, **limit))
+    print(f"{output}.json and {output}.png")
 
 
 def stem(path: str) -> str:

@@ -15,7 +15,7 @@ from official.io import engines, files, jobs, json_files, record_paths
 from official.io.errors import ConfigError, counted
 from official.io.files import is_remote
 from official.io.record_paths import find_files
-from official.io.writing import check_output_file
+from official.io.writing import check_output_file, naming_output, replacing
 from official.reporting import charts, data_card, palette
 
 # -----------------------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ class EvalSet(command_line.Flags):
       overwrite: Replace --output_file where it is there.
     """
 
-    RANGES = {"num_samples": (1, math.inf)}
+    RANGES = {"num_samples": command_line.COUNT}
     input_files: str
     output_file: str
     num_samples: int = 10000
@@ -346,18 +346,12 @@ def copied(examples, record_format: str, states: dict[str, str]):
 
 
 def write_records(path: str, records) -> None:
-    """Writes a TFRecord file, which is there whole or not at all."""
-    import tensorflow as tf
+    """Writes a TFRecord file, which is there whole or not at all. Raises ConfigError."""
+    from official.data.records.shard_files import writing_records
 
-    from official.io import writing
-
-    try:
-        with writing.replacing(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
-            for record in records:
-                writer.write(record)
-    except (OSError, tf.errors.OpError) as error:
-        told = getattr(error, "strerror", None) or error
-        raise ConfigError(f"--output_file={path} cannot be written: {told}.") from None
+    with naming_output(path, "output_file"), replacing(path) as part, writing_records(part) as write:
+        for record in records:
+            write([record])
 
 
 def _progress(examples, what: str):

@@ -28,7 +28,7 @@ _INDENT = "  "
 
 
 class Main(command_line.Flags):
-    """Writes a training command as a job of Kubernetes: JobSet, Job, TFJob, a Job on a TPU, IPUJob.
+    """Flags of the command.
 
     Attributes:
       kind: What it becomes: jobset, indexed_job, tfjob, tpu_job, ipujob.

@@ -24,7 +24,7 @@ _LONGEST_TOKEN = 4096
 
 
 class Main(command_line.LowerCaseFlag, command_line.LengthFlag, ask.InferenceFlags):
-    """Serves a model over HTTP: TensorFlow Serving's REST contract, the v2 inference protocol, and a page.
+    """Flags of the command.
 
     Attributes:
       export_dir: An export, a run's folder or a checkpoint of any format, or a folder of versions 1, 2, ...

@@ -271,7 +271,7 @@ class Vocab(command_line.TextFlags):
       overwrite: Replace --output_file.
     """
 
-    RANGES = {"vocab_size": (10, math.inf), "max_sentences": (1, math.inf)}
+    RANGES = {"vocab_size": (10, math.inf), "max_sentences": command_line.COUNT}
     output_file: str
     vocab_size: int = 30522
     do_lower_case: bool = True

@@ -182,23 +182,3 @@ def test_a_run_that_fails(tmp_path, recipe, monkeypatch):
     with pytest.raises(ConfigError, match="ours_padded: bert train ended with exit code 2: .*nothing.json"):
         measure(monkeypatch, *arguments, *recipe, f"--train_file={tmp_path}/nothing.json")
     assert not (tmp_path / "work" / "fp32-ours_padded-seed-12345" / "run.json").exists()
-
-
-def test_wrong_flags(tmp_path, recipe, monkeypatch):
-    for arguments, recipe_flags, message in (
-        (["--peers=huggingface_group"], [], "did you mean huggingface_grouped"),
-        ([], ["--lerning_rate=1"], "lerning_rate"),
-        ([], ["--optimizer_type=lamb"], "Give --optimizer_type=adamw"),
-        ([], ["--predict_file="], "predict_file"),
-        ([], ["--init_checkpoint=/nowhere/model.safetensors"], "no config.json beside it"),
-        (["--environments=/nowhere"], [], "Make it with --make_environments"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            measure(monkeypatch, f"--work_dir={tmp_path}/work", *arguments, "--", *recipe, *recipe_flags)
-        assert not (tmp_path / "work").exists(), message
-
-
-def test_pre_training_is_refused():
-    records = ["--bert_config_file=configs/models/bert_tiny.json", "--input_files=records"]
-    with pytest.raises(ConfigError, match="Give --task=squad or --task=glue"):
-        fine_tuning.read_recipe(records, train_steps=5)

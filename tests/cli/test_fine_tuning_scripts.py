@@ -35,26 +35,6 @@ def test_every_model_has_a_recipe(monkeypatch):
         assert config.task == task and config.version_2_with_negative == (suffix == "_v2"), line
 
 
-def test_wrong_arguments_end_in_one_line():
-    models = ", ".join(MODELS)
-    for arguments, message in (
-        ("squad huge v1", f"fine_tune_squad.sh: the model huge is not one of {models}."),
-        ("glue ../x rte", f"fine_tune_glue.sh: the model ../x is not one of {models}."),
-        (
-            "squad mini",
-            "usage: fine_tune_squad.sh MODEL v1|v2 [train.py flags ...]. MODEL is one of base, ",
-        ),
-        ("glue", "usage: fine_tune_glue.sh MODEL TASK [train.py flags ...]. MODEL is one of base, "),
-        ("squad mini v3", "the version v3 is not one of v1, v2."),
-        ("squad mini v1", "INIT_CHECKPOINT is not set."),
-        ("glue mini rte", "INIT_CHECKPOINT is not set."),
-    ):
-        task, *rest = arguments.split()
-        done = shell(f"scripts/fine_tune_{task}.sh", *rest)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), arguments
-        assert message in done.stderr, arguments
-
-
 @pytest.mark.slow
 def test_a_plan_needs_neither_data_nor_weights(tmp_path):
     folders = {"SQUAD_DIR": f"{tmp_path}/squad", "GLUE_DIR": f"{tmp_path}/glue"}

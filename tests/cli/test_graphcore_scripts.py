@@ -85,6 +85,7 @@ def test_the_newest_checkpoint_counts_wherever_it_is(tmp_path):
     assert done.stdout.strip() == str(tmp_path / "b/ckpt-9")
 
 
+@pytest.mark.slow
 def test_a_plan_is_of_all_phases_and_needs_nothing(tmp_path):
     names = "CHECKPOINT_DIR LOG_DIR OUTPUT_DIR SQUAD_DIR GLUE_DIR".split()
     folders = {name: str(tmp_path / name) for name in names}

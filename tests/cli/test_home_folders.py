@@ -51,15 +51,25 @@ def test_settings_of_flags_files_and_configurations(home):
     assert os.listdir() == []
 
 
+class Things(command_line.Flags):
+    """Does a thing.
+
+    Attributes:
+      checkpoint: A path.
+      also: More paths.
+      files: Still more.
+    """
+
+    POSITIONAL = ("files",)
+    checkpoint: str | None = None
+    also: list[str] = []
+    files: list[str] = []
+
+
 def test_flags_and_words_of_other_commands(home):
-    parser = command_line.Parser("Does a thing.")
-    parser.add_argument("--checkpoint", help="Where.")
-    parser.add_argument("--top_k", type=int, default=3, help="How many.")
-    parser.add_argument("--also", action="append", help="What.")
-    parser.add_argument("files", nargs="*", help="What.")
-    found = parser.parse(["--checkpoint=~/m", "--also=~/a", "--also=b", "~/f", "gs://~/g"])
+    found = Things.parse(["--checkpoint=~/m", "--also=~/a", "--also=b", "~/f", "gs://~/g", "--", "--x"])
     assert (found.checkpoint, found.also) == (f"{home}/m", [f"{home}/a", "b"])
-    assert found.files == [f"{home}/f", "gs://~/g"]
+    assert found.files == [f"{home}/f", "gs://~/g", "--x"]
     with pytest.raises(ConfigError, match=f"{home}/none"):
         source.find("~/none")
 

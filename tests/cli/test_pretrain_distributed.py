@@ -48,23 +48,6 @@ def script(tmp_path):
     return run
 
 
-def test_wrong_arguments_end_in_one_line(script):
-    for arguments, message in {
-        "": "the first argument is none of POD32, POD64, POD128, base and large",
-        "huge POD64 a p v h": "the first argument is none of",
-        "POD64 vipu": "3 arguments or more are needed",
-        "POD64 vipu a b": "POD64 needs 1 host(s), received 2",
-        "POD128 vipu a": "POD128 needs 2 host(s), received 1",
-        "POD128 vipu a b": "POD128 needs PHASE1_CONFIG_PATH and PHASE2_CONFIG_PATH",
-        "base POD64 a p v": "6 arguments or more are needed",
-        "base POD16 a p v h": "the size of the pod is POD64 or POD128",
-        "base POD64 a p v h": "DATASETS_DIR or PHASE1_TRAIN_FILE must be set",
-    }.items():
-        done, called = script(*arguments.split(), DATASETS_DIR="")
-        assert (done.returncode, done.stdout, done.stderr.count("\n"), called) == (2, "", 1, [])
-        assert message in done.stderr and done.stderr.rstrip().endswith(f"Received: {arguments}".rstrip())
-
-
 def options_of(call: list[str]) -> dict[str, str]:
     """Returns the options of a call of poprun that stand in words of their own, or with '='."""
     pairs = [each.split("=", 1) if "=" in each else [each, after] for each, after in zip(call, call[1:])]

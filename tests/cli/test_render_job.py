@@ -165,50 +165,9 @@ def test_the_environment_of_the_shell_has_no_part(render, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "nonsense")
     monkeypatch.setenv("BERT_WORKERS", "many")
     before = dict(os.environ)
-    assert "JobSet" in render("--kind=jobset", "--workers=2", IMAGE, RUNS, "--", *TRAIN)
+    kept = "--model_dir=gs://bucket/run"  # in no volume
+    assert "JobSet" in render("--kind=jobset", "--workers=2", IMAGE, "--", *TRAIN, kept)
     assert dict(os.environ) == before
-
-
-def test_bad_flags_are_refused(render):
-    for words, message in (
-        ("--kind=jobsets", "--kind=jobsets is not one of jobset, .*did you mean"),
-        ("--kind=tpu_job --gpus=1", "--gpus is not for --kind=tpu_job, but for jobset, indexed_job, tfjob"),
-        ("--kind=tfjob --max_restarts=1", "--max_restarts is not for --kind=tfjob"),
-        ("--kind=jobset --ipus=4", "--ipus is not for --kind=jobset, but for ipujob"),
-        ("--kind=jobset --workers=0", "--workers=0 is out of range. Allowed: 1 to"),
-        ("--kind=jobset --port=70000", "--port=70000 is out of range. Allowed: 1 to 65,535."),
-        ("--kind=jobset --grace_secs=0", "--grace_secs=0"),
-        ("--kind=jobset --env=A", "--env=A, expected NAME=VALUE"),
-        ("--kind=jobset --env=A=1 --env=A=2", "there twice"),
-        ("--kind=jobset --volume=runs", "--volume=runs:, expected CLAIM:/PATH"),
-        ("--kind=jobset --volume=runs:/a\nb", "expected CLAIM:/PATH"),
-        ("--kind=jobset --imag=x", "unknown flag --imag"),
-        ("--kind=ipujob --ipus=6", "expected a power of two"),
-        ("--kind=ipujob --ipu_image=x", "--ipu_image=x is for a command of bert train"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            render(*words.split(" "), IMAGE, "--", "program")
-
-
-def test_a_command_that_pods_would_refuse_is_refused(render):
-    for kind, given, message in (
-        ("jobset", "--learning_rat=1", "Unknown flag --learning_rat"),
-        ("jobset", "--train_batch_size=31", "train_batch_size=31 is not divisible by replicas .* = 2 x"),
-        ("jobset", "--distribution_strategy=mirrored", "keeps to itself"),
-        ("jobset", "--num_gpus=8", "--gpus=0 and num_gpus=8 of the command differ"),
-        ("tfjob", "--worker_hosts=a:1,b:1 --task_index=0", "contradict|Drop them"),
-        ("jobset", "--model_dir=runs/x", "model_dir=runs/x is in no volume"),
-        ("jobset", "--model_dir=/runsx", "model_dir=/runsx is in no volume"),
-        ("jobset", "--model_dir=/runs/../x", "is in no volume"),
-        ("jobset", "--help", "--help trains nothing"),
-        ("tpu_job", "", "Add --distribution_strategy=tpu --tpu=local"),
-        ("ipujob", "", "Add --distribution_strategy=ipu"),
-    ):
-        workers = ["--workers=2"] if kind in ("jobset", "tfjob") else []
-        with pytest.raises(ConfigError, match=message):
-            render(f"--kind={kind}", *workers, IMAGE, RUNS, "--", *TRAIN, *given.split())
-    with pytest.raises(ConfigError, match="no command. Give one after --"):
-        render("--kind=jobset", IMAGE)
 
 
 def test_a_run_that_began_with_others_is_rendered_for_more_workers(render):
@@ -219,12 +178,6 @@ def test_a_run_that_began_with_others_is_rendered_for_more_workers(render):
     assert text.startswith("# train_batch_size 48 = 6 replicas x 2 micro batches x 4 sequences")
     with pytest.raises(ConfigError, match="not divisible"):
         render(*flags, *command)
-
-
-def test_a_read_only_volume_keeps_nothing(render):
-    with pytest.raises(ConfigError, match="none is mounted for writing"):
-        render("--kind=jobset", IMAGE, "--volume=runs:/runs:ro", "--", *TRAIN)
-    assert "JobSet" in render("--kind=jobset", IMAGE, "--", *TRAIN[:-1], "--model_dir=gs://bucket/run")
 
 
 def test_ipus_and_the_replicas_of_a_command_go_together(render):

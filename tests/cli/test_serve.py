@@ -30,18 +30,6 @@ def test_limits_and_address_are_those_of_the_flags(monkeypatch, tmp_path):
     assert dataclasses.asdict(endpoint) == {**address, "poll_secs": 2, **allowed}
 
 
-def test_what_is_out_of_range(monkeypatch):
-    for argument, message in (
-        ("--port=65536", "--port=65536 is out of range. Allowed: 0 to 65,535."),
-        ("--max_batch_size=0", "--max_batch_size=0 is out of range. Allowed: 1 to 4,096."),
-        ("--poll_secs=0", "--poll_secs=0.0 is out of range. Allowed: 0.1 to 86,400."),
-        ("--request_timeout_secs=nan", "'nan' is not a finite number"),
-        ("--model_name=a/b", "--model_name=a/b, expected 1 to 64 letters"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            serve.settings_of(parsed(monkeypatch, argument))
-
-
 def test_a_token_is_one_word_and_never_shown(tmp_path):
     for content in (b"", b" \n", b"two words", b"line\nline", "é".encode(), b"x" * 5000):
         (tmp_path / "token").write_bytes(content)

@@ -83,7 +83,7 @@ _TITLES = {"tensorflow": "TensorFlow", "onnxruntime": "ONNX Runtime", "openvino"
 
 
 class Main(command_line.Flags):
-    """Measures inference: throughput and latency of this project's back ends.
+    """Flags of the command.
 
     Attributes:
       bert_config_file: Sizes of a made-up model. Unset: --config's, else base's.
@@ -118,8 +118,8 @@ class Main(command_line.Flags):
         "dtype": "dtypes",
     }
     RANGES = {
-        **dict.fromkeys(("instances", "num_inference_thread", "rounds", "num_threads"), (1, math.inf)),
-        **dict.fromkeys(("num_iter", "sequences"), (1, math.inf)),
+        **dict.fromkeys(("instances", "num_inference_thread", "rounds", "num_threads"), command_line.COUNT),
+        **dict.fromkeys(("num_iter", "sequences"), command_line.COUNT),
         "secs": (0.001, math.inf),
     }
     bert_config_file: str | None = None
@@ -146,8 +146,8 @@ class Main(command_line.Flags):
     overwrite: bool = False
 
 
-def parse_flags(parser: command_line.Parser | None = None) -> argparse.Namespace:
-    flags: argparse.Namespace = (parser or Main.parser()).parse()
+def parse_flags(kind: type[Main] = Main) -> argparse.Namespace:
+    flags: argparse.Namespace = kind.parse()
     flags.rank = find_rank()
     if flags.rank:  # DIR/NAME becomes DIR/NAME_rank_N/NAME
         for name in ("output", "work_dir"):
@@ -474,7 +474,7 @@ class Instances(contextlib.ExitStack):
         with contextlib.ExitStack() as starting:
             for number, own in enumerate(cores):
                 asked = {"threads": len(own), **specification, "cores": own, "variant": system.variant}
-                env = {**(system.env or _environment()), "OMP_NUM_THREADS": str(asked["threads"])}
+                env = {**(system.env or own_variables()), "OMP_NUM_THREADS": str(asked["threads"])}
                 place = os.path.join(folder, system.name, f"instance_{number}")
                 program = starting.enter_context(Program(flag, list(system.command), place, env))
                 self._programs.append(program)
@@ -498,7 +498,7 @@ class Instances(contextlib.ExitStack):
         return np.load(path)
 
 
-def _environment() -> dict[str, str]:
+def own_variables() -> dict[str, str]:
     """Returns the variables of a process of this project, without settings of TensorFlow and Python."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TF_", "KERAS"))}
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(ANSWERING))))
@@ -524,7 +524,7 @@ class Turn(NamedTuple):
       label: in the rows.
       instances: that answer.
       padding: none, longest (of the batch) or max.
-      order: of the windows: file, or sorted by length; '' of bare products, which read none.
+      order: of the windows: file, or sorted by length.
       question: that is asked each round.
       blocks: timed calls of each round.
     """
@@ -652,43 +652,40 @@ def measure_case(
     files = {order: os.path.join(bench.folder, f"{length}_{size}_{order}.npz") for order in orders}
     for order, path in files.items():
         write_batches(path, make_batches(orders[order], size))
-    turns = []
-    for instances in running:
-        system, question = instances.system, {"width": None, "callers": 1, "calls": 1}
-        if system == PRODUCTS:
-            turns.append(Turn(PRODUCTS.name, instances, "", "", {**question, "batches": files["file"]}, []))
-            continue
+    turns, products = [], [instances for instances in running if instances.system == PRODUCTS]
+    for instances in (each for each in running if each not in products):
+        question: dict[str, Any] = {"width": None, "callers": 1}
         if flags.whole_set:
             question["calls"] = math.ceil(len(windows) / size)
         else:  # calls that warm up, and show how long one takes
             question |= {"callers": flags.num_inference_thread, "calls": 2}
-        for padding, order in _WAYS[system.is_ours, flags.whole_set]:
+        for padding, order in _WAYS[instances.system.is_ours, flags.whole_set]:
             asked = {**question, "batches": files[order], "width": length if padding == "max" else None}
-            label = system.title + (f", {padding}, {order}" if flags.whole_set else "")
+            label = instances.system.title + (f", {padding}, {order}" if flags.whole_set else "")
             turns.append(Turn(label, instances, padding, order, asked, []))
     compared = {}
-    for turn in (turn for turn in turns if turn.order):
+    for turn in turns:
         logits = turn.instances.logits(turn.question["batches"], turn.question["width"], bench.folder)
         reference = bench.references.setdefault((length, size, turn.order), logits)
         compared[turn.label] = compare(logits, reference, [len(ids_L) for ids_L, _ in orders[turn.order]])
     for turn in turns:
         warm = turn.instances.run(turn.question)
-        if turn.order and not flags.whole_set:
+        if not flags.whole_set:
             calls = max(1, round(flags.secs / flags.rounds / max(min(warm.secs), 1e-6)))
             turn.question["calls"] = math.ceil(flags.num_iter / flags.rounds) if flags.num_iter else calls
     for turn_number in range(flags.rounds):
         for turn in turns:
             block = turn.instances.run(turn.question)
             turn.blocks.append(block)
-            if not turn.order:
-                seconds.extend(block.secs)
-            elif flags.log_style == "popart":
+            if flags.log_style == "popart":
                 print(popart_line(turn_number, block), flush=True)
             else:
                 print(plain_line(f"{shape}: {turn.label}", block), flush=True)
+        for each in products:
+            seconds += each.run({"batches": files["file"], "calls": 1, "callers": 1}).secs
     flops = forward_flops(bench.found.bert, [len(ids_L) for ids_L, _ in windows])
     rows = []
-    for turn in (turn for turn in turns if turn.order):
+    for turn in turns:
         measured = summary(turn.blocks)
         gflops = flops / len(windows) * measured["sequences_per_sec"] / 1e9 if flops else None
         row = {

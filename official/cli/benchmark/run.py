@@ -25,6 +25,7 @@ import pathlib
 import re
 import runpy
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,7 @@ from official.cli.benchmark import spec
 from official.cli.benchmark.spec import MAX_SECS, Benchmark, Results, number_of
 from official.io.errors import ConfigError, suggest
 from official.io.writing import check_output_file
+from official.launching import supervisor
 
 # -----------------------------------------------------------------------------------------------------------
 # Flags
@@ -62,8 +64,7 @@ _REFUSED = {
 
 
 class Main(command_line.Flags):
-    """Runs the benchmarks of a YAML file, takes their numbers from what they print, and writes JSON, CSV,
-    XML, markdown and a chart.
+    """Flags of the command.
 
     Attributes:
       spec: Files of benchmarks, separated by commas or blanks.
@@ -268,9 +269,9 @@ _POLL_SECS = 0.2
 def run_process(
     variant: Variant, logs: Sequence[str], timeout: float | None, period: float
 ) -> tuple[int, bool]:
-    """Runs a command without a shell. Returns its exit code, 127 where there is no such program, and whether
-    the timeout has ended it. Where an exception passes through, as a signal becomes one, all its processes
-    are ended, too.
+    """Runs a command without a shell, under the launcher's supervisor, which leaves nothing of it behind.
+    Returns its exit code, 127 where there is no such program, and whether the timeout has ended it. Where an
+    exception passes through, as a signal becomes one, all its processes are ended, too.
 
     Args:
       variant: whose words are run.
@@ -278,20 +279,23 @@ def run_process(
       timeout: seconds after which all its processes are ended, or None.
       period: seconds between two lines of time, on a terminal.
     """
+    words, folder = variant.words, variant.benchmark.folder
+    order = json.dumps({"command": words, "environment": variant.env, "folder": folder})
     with open(logs[0], "wb") as out, open(logs[1], "wb") as err:
-        try:
-            process = subprocess.Popen(
-                variant.words,
-                cwd=variant.benchmark.folder,
-                env=variant.env,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
-        except OSError as error:
-            err.write(f"{variant.words[0]}: {error.strerror or error}\n".encode())
+        program = os.path.join(folder, words[0]) if os.sep in words[0] else words[0]
+        if not shutil.which(program, path=variant.env["PATH"]):
+            err.write(f"{words[0]}: no such program\n".encode())
             return 127, False  # as of a shell
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", supervisor.__file__],
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=err,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdin
+        print(order, file=process.stdin, flush=True)
         started = shown = time.monotonic()
         try:
             while timeout is None or time.monotonic() < started + timeout:
@@ -301,30 +305,16 @@ def run_process(
                     shown = time.monotonic()
                     passed = datetime.timedelta(seconds=int(shown - started))
                     print(f"\r   {passed}\r", end="", file=sys.stderr, flush=True)
-        except BaseException:
-            _end_tree(process)
-            raise
-        _end_tree(process)
+        finally:
+            with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+                print("signal", int(signal.SIGTERM), file=process.stdin, flush=True)
+                process.wait(_GRACE_SECS)
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()  # what is left is killed
+            process.wait()
         err.seek(0, os.SEEK_END)
         err.write(f"\nTimeout ({timeout:g})\n".encode())
         return process.returncode or 1, True
-
-
-def _end_tree(process: subprocess.Popen) -> None:
-    """Ends a session leader and all processes that it has started: by SIGTERM, then by SIGKILL."""
-    import psutil
-
-    below: set[int] = set()
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(psutil.Error):
-            below |= {child.pid for child in psutil.Process(process.pid).children(recursive=True)}
-        # Some of those below lead a session of their own.
-        for send, pid in ((os.killpg, process.pid), *((os.kill, pid) for pid in below)):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                send(pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_SECS)
-    process.wait()
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -583,20 +573,17 @@ def to_xml(runs: Sequence[Run]) -> str:
     return xml.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def to_columns(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """Returns (title, a cell for each run): name, how it went, seconds, and what `output` of the entries
-    lists."""
-    found = {
-        "benchmark": [variant.name for variant, _ in runs],
-        "result": [_verdict(result) for _, result in runs],
-        "seconds": [f"{float(result['test_duration']):,.0f}" for _, result in runs],
-    }
-    for row, (variant, result) in enumerate(runs):
+def to_rows(runs: Iterable[Run]) -> list[dict[str, str]]:
+    """Returns {title: cell} of each run: name, how it went, seconds, and what `output` of its entry lists."""
+    rows = []
+    for variant, result in runs:
+        secs = f"{float(result['test_duration']):,.0f}"
+        row = {"benchmark": variant.name, "result": _verdict(result), "seconds": secs}
         for label, name in variant.benchmark.columns:
             number = _shown(result, name)
-            cell = variant.values.get(name, _DASH) if number is None else _format(number)
-            found.setdefault(label, [_DASH] * len(runs))[row] = cell
-    return list(found.items())
+            row[label] = variant.values.get(name, _DASH) if number is None else _format(number)
+        rows.append(row)
+    return rows
 
 
 def _shown(result: Mapping[str, Any], name: str) -> float | None:
@@ -609,10 +596,14 @@ def _format(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def to_markdown(columns: list[tuple[str, list[str]]]) -> str:
+def _titles(rows: list[dict[str, str]]) -> list[str]:
+    return list(dict.fromkeys(title for row in rows for title in row))
+
+
+def to_markdown(rows: list[dict[str, str]]) -> str:
     """Returns a table in markdown."""
-    head = [title for title, _ in columns]
-    lines = [head, ["---"] * len(head), *zip(*(cells for _, cells in columns))]
+    titles = _titles(rows)
+    lines = [titles, ["---"] * len(titles), *([row.get(title, _DASH) for title in titles] for row in rows)]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
@@ -647,7 +638,7 @@ def write(runs: list[Run], flags: argparse.Namespace) -> None:
         "json": to_json(runs),
         "csv": to_csv(runs, [*flags.csv_metrics, *flags.functions], flags.additional_metrics),
         "xml": to_xml(runs),
-        "md": to_markdown(to_columns(runs)),
+        "md": to_markdown(to_rows(runs)),
     }
     for ending, text in texts.items():
         outputs.write_file(f"{flags.log_dir}/benchmark_results.{ending}", text)
@@ -662,7 +653,7 @@ def finish(runs: list[Run], flags: argparse.Namespace) -> None:
         rows.append({**kept, "command": typed})
     if flags.output:
         outputs.write_json(f"{flags.output}.json", outputs.with_machine({"results": rows}))
-        outputs.write_file(f"{flags.output}.md", to_markdown(to_columns(runs)))
+        outputs.write_file(f"{flags.output}.md", to_markdown(to_rows(runs)))
     drawn = draw(runs)
     if drawn:
         for stem in filter(None, (f"{flags.log_dir}/benchmark_results", flags.output)):
@@ -673,8 +664,6 @@ def main() -> int:
     """Runs the variants one after the other, and writes all results but the chart after each. A signal ends
     the one that runs; what was measured before is kept."""
     flags = parse_flags()
-    from official.reporting.comparison import format_table  # after the flags: it loads TensorFlow
-
     variants = plan(flags)
     flags.functions = load_functions(flags.custom_metrics_files)
     for ending in ("json", "csv", "xml", "md", "png"):
@@ -702,7 +691,8 @@ def main() -> int:
             log.error("Stopped: --stop_on_error.")
             break
     finish(runs, flags)
-    log.info("\n%s\n", format_table(to_columns(runs)))
+    rows = to_rows(runs)
+    log.info("\n%s\n", outputs.table([(title, title, "") for title in _titles(rows)], rows))
     log.critical(summary(runs))
     log.info("Results: %s", flags.log_dir)
     return int(_count_failed(runs) > 0)

@@ -12,7 +12,6 @@ dropout as the model says, on synthetic full-length data. Several models, comma-
 
 import argparse
 import itertools
-import math
 import sys
 from collections.abc import Callable
 from typing import Any, Literal
@@ -52,8 +51,7 @@ def in_turns(works: dict[str, Callable[[], Any]], rounds: int, warmup_rounds: in
 
 
 class Main(command_line.Flags):
-    """Measures the training step: sequences/s, and GFLOP/s of its matrix products over what the machine's
-    matrix products reach.
+    """Flags of the command.
 
     Attributes:
       bert_config_file: Model.
@@ -71,7 +69,7 @@ class Main(command_line.Flags):
       overwrite: Replace them where they are there.
     """
 
-    RANGES = {"rounds": (1, math.inf), "steps": (1, math.inf)}
+    RANGES = {"rounds": command_line.COUNT, "steps": command_line.COUNT}
     bert_config_file: str = "configs/models/bert_base.json"
     shapes: str = "128x8,512x2"
     dtypes: str = "fp32,bf16"
