@@ -28,6 +28,8 @@ from tests.checkpoint.tensors import (
     with_slots,
 )
 
+# Of a file with a tensor "a".
+OPENINGS = (lambda path: onnx_file.read(path)["a"].read(), onnx_file.check_second_files)
 NAMES = (*canonical.ENCODER, *canonical.PRETRAINING_HEADS, *canonical.SQUAD_HEAD)
 
 
@@ -225,7 +227,7 @@ def test_a_second_file_that_is_a_link_or_elsewhere_is_refused(tmp_path):
         ("pipe", "named pipe"),
     ):
         path = save_model(tmp_path / "model" / "model.onnx", [external("a", location=place)])
-        for opening in (lambda path: onnx_file.read(path)["a"].read(), onnx_file.check_second_files):
+        for opening in OPENINGS:
             try:
                 opening(path)
                 wrong.append((place, "was read"))
@@ -265,7 +267,7 @@ def test_a_damaged_description(tmp_path):
     ):
         graph = onnx.helper.make_graph([], "g", [], [], [proto])
         path.write_bytes(onnx.helper.make_model(graph).SerializeToString())
-        for opening in (lambda path: onnx_file.read(path)["a"].read(), onnx_file.check_second_files):
+        for opening in OPENINGS:
             with pytest.raises(DamagedError, match=message):
                 opening(str(path))
 
