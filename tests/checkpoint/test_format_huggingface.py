@@ -118,7 +118,7 @@ def test_config(tmp_path):
 def test_heads_and_vocabularies_that_do_not_fit(tmp_path):
     for heads, message in (
         (None, "nothing says how many attention heads .*--num_attention_heads=N.*hidden_size=8"),
-        *((heads, "must be an integer that divides hidden_size=8") for heads in (5, "4", 4.0, True, [4])),
+        *((heads, "must be an integer that divides hidden_size=8") for heads in (5, 0, "4", 4.0, True, [4])),
     ):
         with pytest.raises(ConfigError, match=message):
             write_folder(tmp_path / "hf", weights(), num_attention_heads=heads)
@@ -245,6 +245,11 @@ def test_what_another_model_computes_is_refused_on_reading(tmp_path):
         ({"layer_norm_eps": 0}, "layer_norm_eps=0"),
         ({"layer_norm_eps": "1e-12"}, "layer_norm_eps='1e-12'"),
         ({"position_embedding_type": "relative_key"}, relative),
+        ({"architectures": ["MyOwnBert"]}, "architectures=MyOwnBert is not supported"),
+        (
+            {"architectures": ["BertForLinkPrediction"]},
+            "architectures=BertForLinkPrediction is not supported",
+        ),
         ({"model_type": "roberta"}, "model_type='roberta' is not supported, only 'bert'"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(config | values))

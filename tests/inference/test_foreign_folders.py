@@ -149,15 +149,6 @@ def test_labels_of_another_number_of_outputs_are_refused(tmp_path):
             inference.load(write(tmp_path / "m", id2label=labels))
 
 
-def test_other_heads_are_refused_for_every_use(tmp_path):
-    for number, name in enumerate(("BertForLinkPrediction", "MyOwnBert")):
-        path = write(tmp_path / str(number), architectures=[name])
-        with pytest.raises(ConfigError, match=f"architectures={name} is not supported"):
-            inference.load(path)
-        with pytest.raises(ConfigError, match=f"architectures={name} is not supported"):
-            convert(path, "google", str(tmp_path / "out"), Options(num_attention_heads=12))
-
-
 def test_a_model_that_chooses_takes_rows_of_choices(tmp_path):
     path = write(tmp_path / "swag", weights(1), architectures=["BertForMultipleChoice"])
     model = inference.load(path)
@@ -198,10 +189,6 @@ def test_heads_that_a_config_leaves_out_are_twelve_and_without_one_they_are_aske
     (tmp_path / "b" / "config.json").unlink()
     with pytest.raises(ConfigError, match="nothing says how many attention heads"):
         inference.load(silent)
-    with pytest.raises(ConfigError, match="nothing says how many attention heads.*--num_attention_heads=N"):
-        convert(f"{silent}/model.safetensors", "google", str(tmp_path / "g")) and convert(
-            str(tmp_path / "g" / "model"), "huggingface", str(tmp_path / "h")
-        )
 
 
 def adapter(folder, tensors: dict[str, np.ndarray], **settings) -> None:

@@ -112,6 +112,7 @@ def test_labels_and_words(folder, models, classifier):
             pairs = [list(map(list, zip(*each))) for each in zip(row["tokens"], row["scores"])]
             close(pairs[: len(masks)], [list(map(list, words)) for words in masks])
         assert found["predictions"][0]["tokens"][1] == [""] * 5
+        assert found["predictions"][0]["scores"][1] == [0] * 5
         for text, message in (("no mask", "no [MASK]"), ("[MASK] " + "word7 " * 50, "Shorten the text")):
             status, told = server.predict({"instances": [text]})
             assert status == 400 and message in told["error"]
