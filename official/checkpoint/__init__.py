@@ -16,6 +16,8 @@ pickled.
 import contextlib
 import os
 
+from official.io.errors import ConfigError
+
 
 class DamagedError(Exception):
     """A checkpoint's files are corrupted, truncated or incomplete."""
@@ -28,6 +30,15 @@ def naming_damaged(path: str):
         yield
     except OSError as error:
         raise DamagedError(f"{os.path.basename(path)}: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def naming_unreadable(name: str):
+    """Makes of a DamagedError in its block a ConfigError, in which `name` says what gave the checkpoint."""
+    try:
+        yield
+    except DamagedError as error:
+        raise ConfigError(f"{name}: unreadable checkpoint ({error}).") from None
 
 
 def one_line(error: Exception) -> str:

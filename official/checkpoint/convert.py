@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from official.checkpoint import DamagedError, canonical, mapping, registry, sidecar_files
+from official.checkpoint import DamagedError, canonical, mapping, naming_unreadable, registry, sidecar_files
 from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.containers import hf_folder
 from official.checkpoint.formats import NOTHING_GIVEN, Format, Options
@@ -65,11 +65,13 @@ def convert(
     """
     checkpoint = registry.open_checkpoint(source, "PATH") if isinstance(source, str) else source
     target, folder = registry.get_format(target_format), output_dir or "."
+    if target.is_only_read:
+        raise ConfigError(f"an {target.title} is not written by a conversion. Use bert export.")
     container = target.load_container()
     location = container.target(folder, checkpoint.location)
     _check_free(checkpoint, container, location, overwrite)
     notes = sidecar_files.notes_of_source(options, checkpoint)
-    try:
+    with naming_unreadable(checkpoint.location):
         content = content_of(checkpoint, target, options)
         sidecars = sidecar_files.plan(
             checkpoint.location, location, target, content.canonical, content.options, overwrite
@@ -95,8 +97,6 @@ def convert(
             published = not verified or verified["verification"]["passed"]
             if published:
                 _publish(container, work, location, [cut_words_path(location), *(sidecars.keys() - written)])
-    except DamagedError as error:
-        raise ConfigError(f"{checkpoint.location}: unreadable checkpoint ({error}).") from None
     if not target.brings_sidecar_files:
         notes += sidecar_files.notes_of_result(content.options, list(written), target)
     report = _report(checkpoint, {"format": target.reported_name, "path": location}, content)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 from absl import logging
 
-from official.checkpoint import DamagedError, canonical, registry, sidecar_files
+from official.checkpoint import canonical, naming_unreadable, registry, sidecar_files
 from official.checkpoint.canonical import compare_names
 from official.checkpoint.formats import NOTHING_GIVEN
 from official.checkpoint.tensors import Tensor, Tensors
@@ -81,47 +81,40 @@ def initialize(
         floating-point numbers, or the file is unreadable.
     """
     checkpoint = registry.open_checkpoint(path, "--init_checkpoint")
-    try:
-        classes = class_names, problem_type, replaces_other_head
-        return _assign(variables, checkpoint, model, classes)
-    except DamagedError as error:
-        raise ConfigError(f"--init_checkpoint={path}: unreadable checkpoint ({error}).") from None
-
-
-def _assign(
-    variables: dict[str, tf.Variable],
-    checkpoint: registry.Checkpoint,
-    model: BertConfig | None,
-    classes: tuple,
-) -> InitReport:
-    notes = _notes(model, checkpoint) if model else ""
-    mapped = checkpoint.format.to_canonical(checkpoint.tensors, NOTHING_GIVEN)
-    found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
-    found = _in_order(_without_zero_biases(found, variables), checkpoint.location, *classes)
-    pattern = checkpoint.format.encoder_names
-    strange = {name: checkpoint.tensors[name].shape for name in mapped.unmatched if re.search(pattern, name)}
-    # The models of answers and of tags do not use their pooler, see `modeling.models`.
-    by_token = (
-        variables.keys() >= {*canonical.SQUAD_HEAD} or classes[1] == model_folder.PROBLEM_TYPE_OF["tag"]
-    )
-    unneeded = canonical.POOLER if by_token and not found.keys() & {*canonical.POOLER} else ()
-    expected = {name: tuple(variable.shape) for name, variable in variables.items() if name not in unneeded}
-    shapes = {name: tensor.shape for name, tensor in found.items()}
-    fresh = _check(expected, shapes, strange, checkpoint.location)
-    read = sorted(set(expected) - fresh)
-    registry.check_types({name: found[name] for name in read}, checkpoint)
-    bad = []
-    for name in read:
-        values = tf.cast(found[name].read(), variables[name].dtype)
-        variables[name].assign(values)
-        if not tf.reduce_all(tf.math.is_finite(values)):
-            bad.append(name)
-    if bad:
-        told = f"holds NaN or infinite numbers in {shortened(bad)}. Change --init_checkpoint."
-        raise ConfigError(f"init_checkpoint {checkpoint.location} {told}")
-    unused = sorted({*mapped.tensors, *mapped.dropped, *mapped.unmatched} - set(read))
-    lists = read, sorted(fresh), unused, sorted(unneeded)
-    return InitReport(checkpoint.title, checkpoint.location, *lists, notes)
+    with naming_unreadable(f"--init_checkpoint={path}"):
+        notes = _notes(model, checkpoint) if model else ""
+        mapped = checkpoint.format.to_canonical(checkpoint.tensors, NOTHING_GIVEN)
+        found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
+        found = _without_zero_biases(found, variables)
+        found = _in_order(found, checkpoint.location, class_names, problem_type, replaces_other_head)
+        pattern = checkpoint.format.encoder_names
+        strange = {
+            name: checkpoint.tensors[name].shape for name in mapped.unmatched if re.search(pattern, name)
+        }
+        # The models of answers and of tags do not use their pooler, see `modeling.models`.
+        by_token = (
+            variables.keys() >= {*canonical.SQUAD_HEAD} or problem_type == model_folder.PROBLEM_TYPE_OF["tag"]
+        )
+        unneeded = canonical.POOLER if by_token and not found.keys() & {*canonical.POOLER} else ()
+        expected = {
+            name: tuple(variable.shape) for name, variable in variables.items() if name not in unneeded
+        }
+        shapes = {name: tensor.shape for name, tensor in found.items()}
+        fresh = _check(expected, shapes, strange, checkpoint.location)
+        read = sorted(set(expected) - fresh)
+        registry.check_types({name: found[name] for name in read}, checkpoint)
+        bad = []
+        for name in read:
+            values = tf.cast(found[name].read(), variables[name].dtype)
+            variables[name].assign(values)
+            if not tf.reduce_all(tf.math.is_finite(values)):
+                bad.append(name)
+        if bad:
+            told = f"holds NaN or infinite numbers in {shortened(bad)}. Change --init_checkpoint."
+            raise ConfigError(f"init_checkpoint {checkpoint.location} {told}")
+        unused = sorted({*mapped.tensors, *mapped.dropped, *mapped.unmatched} - set(read))
+        lists = read, sorted(fresh), unused, sorted(unneeded)
+        return InitReport(checkpoint.title, checkpoint.location, *lists, notes)
 
 
 def _in_order(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from official.checkpoint import DamagedError, canonical
+from official.checkpoint import canonical, naming_unreadable
 from official.checkpoint.formats import NOTHING_GIVEN, Format, Option, Options
 from official.checkpoint.mapping import Mapped
 from official.checkpoint.tensors import Tensors, is_float
@@ -161,7 +161,7 @@ def open_checkpoint(path: str, label: str, format_name: str | None = None) -> Ch
     """
     known = get_format(format_name) if format_name else None
     strange = None
-    try:
+    with naming_unreadable(f"{label}={path}"):
         for kind, one in {one.container: one for one in ([known] if known else _by_precedence())}.items():
             container = one.load_container()
             if (location := container.locate(path)) is not None:
@@ -169,8 +169,6 @@ def open_checkpoint(path: str, label: str, format_name: str | None = None) -> Ch
                 if found := known or _format_in(kind, tensors):
                     return Checkpoint(found, location, tensors)
                 strange = location, sorted(tensors)
-    except DamagedError as error:
-        raise ConfigError(f"{label}={path}: unreadable checkpoint ({error}).") from None
     if strange:
         told = f"is no BERT checkpoint of a known format; its tensors: {shortened(strange[1]) or 'none'}."
         raise ConfigError(f"{strange[0]} {told}", {"tensors": strange[1]})

@@ -168,16 +168,14 @@ class Inspect(command_line.Flags):
 def inspect_checkpoint(path: str, digest: bool) -> dict:
     """Returns {format, path, tensors, parameters, bytes, table: [{name, shape, dtype, sha256}]} of a
     checkpoint."""
-    from official.checkpoint import DamagedError
+    from official.checkpoint import naming_unreadable
 
     checkpoint, rows = registry.open_checkpoint(path, "PATH"), []
-    try:
+    with naming_unreadable(path):
         for name, tensor in sorted(checkpoint.tensors.items()):
             rows.append({"name": name, "shape": list(tensor.shape), "dtype": tensor.dtype.name})
             if digest:  # of the values, little-endian in C order
                 rows[-1]["sha256"] = hashlib.sha256(tensor.read().tobytes()).hexdigest()
-    except DamagedError as error:
-        raise ConfigError(f"{path}: unreadable checkpoint ({error}).") from None
     return {
         "format": checkpoint.format.reported_name,
         "path": checkpoint.location,

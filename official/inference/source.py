@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from official import config as config_lib
-from official.checkpoint import DamagedError, canonical, manager, registry, sidecar_files
+from official.checkpoint import canonical, manager, naming_unreadable, registry, sidecar_files
 from official.checkpoint.containers import saved_model
 from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensor, Tensors
@@ -150,10 +150,8 @@ class Source:
         """Returns a weight in float32. Raises ConfigError where it is missing, not finite, or unreadable."""
         if name not in self.tensors:
             raise ConfigError(f"{self.name} has no {name}.")
-        try:
+        with naming_unreadable(self.name):
             values = self.tensors[name].read().astype(np.float32, copy=False)
-        except DamagedError as error:
-            raise ConfigError(f"{self.name}: unreadable checkpoint ({error}).") from None
         if not np.isfinite(values).all():
             told = f"holds NaN or infinite numbers in {name}. Give a checkpoint from before."
             raise ConfigError(f"{self.name} {told}")
@@ -229,11 +227,9 @@ def find(
     settings = _settings_of_run(path)
     checkpoint = registry.open_checkpoint(_best_of_run(path, settings), f"--{flag}" if flag else "path")
     options = sidecar_files.with_settings(Options(), checkpoint)
-    try:
+    with naming_unreadable(name):
         tensors = checkpoint.to_canonical(options).tensors
         sidecar_files.check_source(checkpoint.location, tensors)
-    except DamagedError as error:
-        raise ConfigError(f"{name}: unreadable checkpoint ({error}).") from None
     found = vocab_file or vocabulary_files.find(model_folder.folder_of(checkpoint.location))
     vocab_file = _vocabulary_file(found, settings, checkpoint.location)
     if do_lower_case is None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official.checkpoint import DamagedError, canonical, registry, sidecar_files
+from official.checkpoint import canonical, naming_unreadable, registry, sidecar_files
 from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensors
@@ -21,10 +21,8 @@ _TOLERANCES = {4: 1e-5, 2: 5e-2}  # by the bytes of the narrower float type; of 
 def check(checkpoint: registry.Checkpoint, options: Options) -> None:
     """Raises ConfigError where a source is no model that `verify` can build."""
     options = sidecar_files.with_sidecar_files(options, checkpoint)
-    try:
+    with naming_unreadable(f"PATH={checkpoint.location}"):
         model_config([checkpoint.to_canonical(options).tensors], options)
-    except DamagedError as error:
-        raise ConfigError(f"PATH={checkpoint.location}: unreadable checkpoint ({error}).") from None
 
 
 def verify(source: dict, target: dict, options: Options) -> dict:

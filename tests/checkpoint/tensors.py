@@ -1,5 +1,6 @@
 """Random tensors of checkpoints, and their comparison; what the tests of all formats share."""
 
+import pathlib
 import re
 
 import numpy as np
@@ -29,6 +30,19 @@ def shapes_of(names, sizes: canonical.Sizes = SIZES) -> dict[str, tuple[int, ...
         return canonical.shape_of(name, sizes)
 
     return {name: shape_of(name) for name in each_layer(names)}
+
+
+def published(name: str) -> dict[str, tuple[int, ...]]:
+    """Returns {name: shape} of two layers, of the layout that a file of published/ has, line by line."""
+    letters = {"V": SIZES.words, "P": SIZES.positions, "H": SIZES.hidden, "I": SIZES.inner}
+
+    def number(size: str) -> int:
+        factor, letter, divisor = re.fullmatch(r"(\d*)([A-Z]?)/?(\d*)", size).groups()
+        return int(factor or 1) * letters.get(letter, 1) // int(divisor or 1)
+
+    lines = (pathlib.Path(__file__).parent / "published" / f"{name}.txt").read_text().splitlines()
+    rows = [(names, *sizes.split(", ")) for names, sizes in (line.split(maxsplit=1) for line in lines)]
+    return {each: tuple(map(number, sizes)) for names, *sizes in rows for each in each_layer([names])}
 
 
 def with_slots(shapes, *slots) -> dict[str, tuple[int, ...]]:

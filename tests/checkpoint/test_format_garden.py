@@ -192,22 +192,9 @@ def test_the_model_restores_what_is_written(make, names, tmp_path):
         for variable in model.weights
     }
     assert_same(found, arrays_of(garden.from_canonical(tensors, OPTIONS).tensors))
-
-
-def test_keys_of_an_encoder(tmp_path):
-    """Other people's tools read them without a model."""
-    prefix = write(random_canonical(), tmp_path / "ckpt")
-    keys = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE") for key, _ in tf.train.list_variables(prefix)}
-    assert {
-        "_CHECKPOINTABLE_OBJECT_GRAPH",
-        "save_counter",
-        "model/layer_with_weights-0/embeddings",
-        "model/layer_with_weights-3/beta",
-        "model/layer_with_weights-5/_attention_layer/_key_dense/bias",
-        "model/layer_with_weights-4/_attention_output_dense/kernel",
-        "model/layer_with_weights-4/_output_layer_norm/gamma",
-        "model/layer_with_weights-6/kernel",
-    } <= keys
+    if make is make_encoder:  # other people's tools read the keys without a model
+        theirs = tf.train.Checkpoint(model=model).save(str(tmp_path / "theirs"))
+        assert tf.train.list_variables(prefix) == tf.train.list_variables(theirs)
 
 
 def test_other_heads_and_states_are_left_out():
@@ -220,10 +207,7 @@ def test_other_heads_and_states_are_left_out():
 def test_number_of_heads(tmp_path):
     for heads, message in (
         (5, "--num_attention_heads=5 must be an integer that divides hidden_size=12"),
-        (0, "--num_attention_heads=0"),
         (None, "Give --num_attention_heads"),
-        ("3", "--num_attention_heads='3' must be an integer"),
-        (True, "--num_attention_heads=True"),
     ):
         with pytest.raises(ConfigError, match=message):
             garden.from_canonical(random_canonical(), Options(num_attention_heads=heads))
@@ -306,9 +290,9 @@ def test_checkpoints_of_other_models(tmp_path):
 def test_damaged_files(tmp_path):
     prefix = write(random_canonical(), tmp_path / "ckpt")
     data = tmp_path / "ckpt.data-00000-of-00001"
-    content = data.read_bytes()
-    flipped = content[:-10] + bytes([content[-10] ^ 1]) + content[-9:]
-    for damage in (lambda: data.write_bytes(content[:1000]), lambda: data.write_bytes(flipped), data.unlink):
+    content = bytearray(data.read_bytes())
+    content[-10] ^= 1
+    for damage in (lambda: data.write_bytes(content), data.unlink):
         damage()
         assert object_bundle.locate(prefix) == prefix
         with pytest.raises(DamagedError):

@@ -15,11 +15,11 @@ from official.io.errors import ConfigError
 from tests.checkpoint.tensors import (
     HEADS,
     H,
-    I,
     V,
     assert_same,
     each_layer,
     of_arrays,
+    published,
     random_tensors,
     shapes,
     shapes_of,
@@ -61,29 +61,7 @@ def test_there_and_back_is_exact(tmp_path):
     assert_same(to_canonical(bundle.read(str(tmp_path / "model"))).tensors, tensors)
 
 
-# Names within a layer, by their shapes.
-PUBLISHED_LAYER = {
-    (H, H): [*(f"attention/self/{one}/kernel" for one in ("query", "key", "value"))]
-    + ["attention/projection/dense/kernel"],
-    (3 * H,): ["attention/self/qkv_bias"],
-    (H, I): ["intermediate/dense/kernel"],
-    (I,): ["intermediate/dense/bias"],
-    (I, H): ["output/dense/kernel"],
-    (H,): [
-        f"{layer}/{name}"
-        for layer in ("attention/projection", "output")
-        for name in ("dense/bias", "LayerNorm/gamma", "LayerNorm/beta")
-    ],
-}
-PUBLISHED = {
-    **shapes_of((*canonical.EMBEDDINGS, *canonical.POOLER, *canonical.PRETRAINING_HEADS)),
-    **{
-        f"bert/encoder/layer_{layer}/{name}": shape
-        for layer in range(2)
-        for shape, names in PUBLISHED_LAYER.items()
-        for name in names
-    },
-}
+PUBLISHED = published("graphcore")
 
 
 def test_the_published_layout():
@@ -265,7 +243,7 @@ def test_groupbert_has_the_same_names():
     assert google.from_canonical(random_tensors({name: (2, 2)}), Options()).unmatched == [name]
 
 
-def published(words, step) -> dict:
+def published_file(words, step) -> dict:
     """A file of the published converter: words cut, the output bias as long as it was, the step cast with the
     weights."""
     written = to_graphcore(random_tensors(with_slots(GOOGLE, *LAMB))).tensors
@@ -275,7 +253,7 @@ def published(words, step) -> dict:
 
 
 def test_the_published_converters_output_bias_is_cut_to_the_words():
-    source = published(40, np.int64(7))
+    source = published_file(40, np.int64(7))
     mapped = to_canonical(source)
     assert not canonical.encoder_problems(shapes(mapped.tensors)) and not mapped.added
     for name in with_slots({canonical.OUTPUT_BIAS: ()}, *LAMB):
@@ -290,12 +268,12 @@ def test_the_published_converters_output_bias_is_cut_to_the_words():
 
 def test_a_float_step_is_an_integer_again_or_lost():
     for dtype, exact in ((np.float16, 2048), (np.float32, 2**24), (ml_dtypes.bfloat16, 256)):
-        mapped = to_canonical(published(V, np.asarray(1800, dtype)))
+        mapped = to_canonical(published_file(V, np.asarray(1800, dtype)))
         step = np.asarray(np.asarray(1800, dtype).astype(np.int64))
         assert_same({"": mapped.tensors["global_step"]}, {"": step})
         said = f"was {np.dtype(dtype).name}, which rounds above {exact}; made an integer again"
         assert mapped.added == {"global_step": said}
     for value in (np.inf, np.nan, -np.inf):
-        mapped = to_canonical(published(V, np.float16(value)))
+        mapped = to_canonical(published_file(V, np.float16(value)))
         assert "global_step" not in mapped.tensors and not mapped.added
         assert mapped.dropped["global_step"] == "float16 could not hold it"

@@ -16,59 +16,28 @@ from official.checkpoint import DamagedError, canonical
 from official.checkpoint.containers import onnx_file
 from official.checkpoint.formats import Options, popart
 from official.io.errors import ConfigError
-from tests.checkpoint.tensors import arrays_of, assert_same, of_arrays, random_tensors, shapes_of, with_slots
-from tests.conftest import TINY
+from tests.checkpoint.tensors import (
+    H,
+    V,
+    arrays_of,
+    assert_same,
+    of_arrays,
+    published,
+    random_tensors,
+    shapes_of,
+    with_slots,
+)
 
-HIDDEN, INNER, WORDS = TINY["hidden_size"], TINY["intermediate_size"], TINY["vocab_size"]
-POSITIONS = TINY["max_position_embeddings"] + 3  # no table is square: that does not show its orientation
-SIZES = canonical.Sizes(WORDS, HIDDEN, INNER, POSITIONS, types=2)
+# Of a file with a tensor "a".
+OPENINGS = (lambda path: onnx_file.read(path)["a"].read(), onnx_file.check_second_files)
 NAMES = (*canonical.ENCODER, *canonical.PRETRAINING_HEADS, *canonical.SQUAD_HEAD)
-SHAPES = {
-    "Embedding/Embedding_Dict": [WORDS, HIDDEN],
-    "Embedding/Positional_Dict": [POSITIONS, HIDDEN],
-    "Embedding/Segment_Dict": [2, HIDDEN],
-    "Embedding/Gamma": [HIDDEN],
-    "Embedding/Beta": [HIDDEN],
-    **{
-        f"Layer{layer}/{name}": shape
-        for layer in (0, 1)
-        for name, shape in {
-            "Attention/QKV": [HIDDEN, 3 * HIDDEN],
-            "Attention/QKV_bias": [3 * HIDDEN],
-            "Attention/Out": [HIDDEN, HIDDEN],
-            "Attention/Out_bias": [HIDDEN],
-            "Attention/Gamma": [HIDDEN],
-            "Attention/Beta": [HIDDEN],
-            "FF/1/W": [HIDDEN, INNER],
-            "FF/1/B": [INNER],
-            "FF/2/W": [INNER, HIDDEN],
-            "FF/2/B": [HIDDEN],
-            "FF/Gamma": [HIDDEN],
-            "FF/Beta": [HIDDEN],
-        }.items()
-    },
-    "NSP/PoolW": [HIDDEN, HIDDEN],
-    "NSP/PoolB": [HIDDEN],
-    "NSP/NspW": [HIDDEN, 2],
-    "NSP/NspB": [2],
-    "CLS/LMPredictionW": [HIDDEN, HIDDEN],
-    "CLS/LMPredictionB": [HIDDEN],
-    "CLS/Gamma": [HIDDEN],
-    "CLS/Beta": [HIDDEN],
-    "MLM/ProjectionB": [WORDS],
-    "Squad/SquadW": [HIDDEN, 2],
-    "Squad/SquadB": [2],
-}
 
 
 def weights(dtype=np.float32, slots: bool = False) -> dict[str, np.ndarray]:
     """Returns random numbers for all that PopART's files can hold, of a model of two layers."""
-    shapes = shapes_of(NAMES, SIZES)
-    moments = {
-        name: shape for name, shape in with_slots(shapes, "lamb_m", "lamb_v").items() if name not in shapes
-    }
-    tensors = random_tensors(shapes, dtype) | (random_tensors(moments) if slots else {})
-    return arrays_of(tensors)
+    shapes = shapes_of(NAMES)
+    tensors = random_tensors(with_slots(shapes, "lamb_m", "lamb_v")) if slots else {}
+    return arrays_of(tensors | random_tensors(shapes, dtype))
 
 
 def write_file(path, arrays: dict[str, np.ndarray]) -> str:
@@ -103,8 +72,8 @@ def test_names_and_shapes_are_graphcores():
     ours = weights(slots=True)
     found = popart_arrays(slots=True)
     prefixes = {"": "", "Accl1___": "/lamb_m", "Accl2___": "/lamb_v"}
-    wanted = {prefix + name: shape for prefix in prefixes for name, shape in SHAPES.items()}
-    assert {name: list(array.shape) for name, array in found.items()} == wanted
+    wanted = {prefix + name: shape for prefix in prefixes for name, shape in published("popart").items()}
+    assert {name: array.shape for name, array in found.items()} == wanted
     scope = "bert/encoder/layer_1/attention/self"
     for prefix, slot in prefixes.items():
         parts = [ours[f"{scope}/{part}/kernel{slot}"] for part in ("query", "key", "value")]
@@ -117,41 +86,30 @@ def test_names_and_shapes_are_graphcores():
     assert re.fullmatch(pattern, "Accl2___NSP/PoolW") and not re.fullmatch(pattern, "NSP/PoolW")
 
 
-def test_the_package_reads_what_is_written(tmp_path):
-    path = write_file(tmp_path / "model.onnx", weights(np.float16, slots=True))
+@pytest.mark.parametrize("limit", [onnx_file._MAX_BYTES, 1000], ids=["one file", "two files"])
+def test_the_package_reads_what_is_written(limit, tmp_path, monkeypatch):
+    """Values beyond the limit go to a second file."""
+    monkeypatch.setattr(onnx_file, "_MAX_BYTES", limit)
+    arrays = weights(np.float16, slots=True)
+    path = write_file(tmp_path / "model.onnx", arrays)
     onnx.checker.check_model(path, full_check=True)
-    model = onnx.load(path)
-    found = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    assert onnx_file.files(path) == sorted(map(str, tmp_path.iterdir()))
+    assert os.path.exists(f"{path}.data") == (limit == 1000)
+    initializers = onnx.load(path).graph.initializer
+    found = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in initializers}
     assert_same(found, popart_arrays(dtype=np.float16, slots=True))
-    assert all(tensor.HasField("raw_data") for tensor in model.graph.initializer)
-    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
-
-
-def test_values_beyond_the_limit_go_to_a_second_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_file, "_MAX_BYTES", 1000)
-    path = write_file(tmp_path / "model.onnx", weights())
-    onnx.checker.check_model(path)
-    assert onnx_file.files(path) == [path, path + ".data"] == sorted(map(str, tmp_path.iterdir()))
-    found = {one.name: onnx.numpy_helper.to_array(one) for one in onnx.load(path).graph.initializer}
-    assert_same(found, popart_arrays())
-    assert_same(read_file(path), weights())
-    data = pathlib.Path(path + ".data")
-    data.write_bytes(data.read_bytes()[:-1])
-    with pytest.raises(DamagedError, match="truncated"):
-        read_file(path)
-    data.unlink()
-    with pytest.raises(DamagedError, match="No such file"):
-        read_file(path)
+    assert all(tensor.HasField("raw_data") for tensor in initializers)
+    assert_same(read_file(path), arrays)
 
 
 def test_what_popart_does_not_have_is_dropped_with_a_reason():
     arrays = {
-        "output_weights": np.zeros([3, HIDDEN], np.float32),
+        "output_weights": np.zeros([3, H], np.float32),
         "output_bias": np.zeros(3, np.float32),
         "global_step": np.int64(1),
         "output_bias/lamb_m": np.zeros(3, np.float32),
         "NSP": np.zeros(1),
-        "bert/pooler/dense/bias/adam_v": np.zeros(HIDDEN, np.float32),
+        "bert/pooler/dense/bias/adam_v": np.zeros(H, np.float32),
     }
     mapped = popart.from_canonical(of_arrays(arrays), Options())
     assert mapped.unmatched == ["NSP"] and not mapped.tensors
@@ -183,13 +141,13 @@ def test_embeddings_turned_and_in_blocks():
         name: np.ascontiguousarray(array.T) if "_Dict" in name and "Segment" not in name else array
         for name, array in arrays.items()
     }
-    assert turned["Accl2___Embedding/Embedding_Dict"].shape == (HIDDEN, WORDS)
+    assert turned["Accl2___Embedding/Embedding_Dict"].shape == (H, V)
     assert_same(to_arrays(of_arrays(turned)), weights(slots=True))
     for turn in (False, True):
         arrays = popart_arrays(slots=True)
         for prefix in ("", "Accl1___", "Accl2___"):
             name = f"{prefix}Embedding/Embedding_Dict"
-            blocks = enumerate(np.split(arrays.pop(name), 5))
+            blocks = enumerate(np.split(arrays.pop(name), 4))
             arrays |= {f"{name}/split{number}": block.T if turn else block for number, block in blocks}
         assert_same(to_arrays(of_arrays(arrays)), weights(slots=True))
         del arrays["Embedding/Embedding_Dict/split2"]
@@ -269,7 +227,7 @@ def test_a_second_file_that_is_a_link_or_elsewhere_is_refused(tmp_path):
         ("pipe", "named pipe"),
     ):
         path = save_model(tmp_path / "model" / "model.onnx", [external("a", location=place)])
-        for opening in (lambda path: onnx_file.read(path)["a"].read(), onnx_file.check_second_files):
+        for opening in OPENINGS:
             try:
                 opening(path)
                 wrong.append((place, "was read"))
@@ -309,7 +267,7 @@ def test_a_damaged_description(tmp_path):
     ):
         graph = onnx.helper.make_graph([], "g", [], [], [proto])
         path.write_bytes(onnx.helper.make_model(graph).SerializeToString())
-        for opening in (lambda path: onnx_file.read(path)["a"].read(), onnx_file.check_second_files):
+        for opening in OPENINGS:
             with pytest.raises(DamagedError, match=message):
                 opening(str(path))
 

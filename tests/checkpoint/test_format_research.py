@@ -9,88 +9,18 @@ from official.checkpoint import canonical
 from official.checkpoint.formats import Options, graphcore, research
 from official.io.errors import ConfigError
 from tests.checkpoint.tensors import (
-    GROUPS,
     HEADS,
     H,
-    I,
-    V,
     assert_same,
     of_arrays,
+    published,
     random_tensors,
     shapes,
     shapes_of,
     with_slots,
 )
 
-NORM = ("GroupNorm/gamma", "GroupNorm/beta")
-# Of the research code: names within all/bert/encoder/layer_N and shapes.
-RESEARCH_LAYER = {
-    **dict.fromkeys((f"{part}/{name}" for part in ("conv/prenorm", "conv/dwconv") for name in NORM), (H,)),
-    **dict.fromkeys((f"attention/prenorm/{name}" for name in NORM), (H,)),
-    "conv/pre/weight": (H, 2 * H),
-    "conv/pre/bias": (2 * H,),
-    "conv/dwconv/weight": (7, 4, H),
-    "conv/post/weight": (H, H),
-    "conv/post/bias": (H,),
-    "attention/qkv/weight": (H, 3 * H),
-    "attention/qkv/query/bias": (H,),
-    "attention/qkv/value/bias": (H,),
-    "attention/output/weight": (H, H),
-    "attention/output/bias": (H,),
-    **{
-        f"boom{number}/{name}": shape
-        for number in (1, 2)
-        for name, shape in {
-            "prenorm/GroupNorm/gamma": (H,),
-            "prenorm/GroupNorm/beta": (H,),
-            "up/weight": (H, I),
-            "up/bias": (I,),
-            "down/weight": (I // GROUPS, H),
-            "down/bias": (H,),
-            "mixer/weight": (H, H),
-            "mixer/bias": (H,),
-        }.items()
-    },
-}
-BASELINE_LAYER = {
-    **dict.fromkeys((f"{part}/postnorm/{name}" for part in ("attention", "boom") for name in NORM), (H,)),
-    "attention/qkv/weight": (H, 3 * H),
-    "attention/qkv/query/bias": (H,),
-    "attention/qkv/key/bias": (H,),
-    "attention/qkv/value/bias": (H,),
-    "attention/output/weight": (H, H),
-    "attention/output/bias": (H,),
-    "boom/up/weight": (H, I),
-    "boom/up/bias": (I,),
-    "boom/down/weight": (I, H),
-    "boom/down/bias": (H,),
-}
-
-
-def in_layers(names) -> dict[str, tuple[int, ...]]:
-    return {f"all/bert/encoder/layer_{number}/{name}": names[name] for number in range(2) for name in names}
-
-
-RESEARCH = {
-    "all/bert/embeddings/s0/word_embeddings": (V // 2, H),
-    "all/bert/embeddings/s1/word_embeddings": (V // 2, H),
-    "all/bert/embeddings/token_type_embeddings": (2, H),
-    "all/bert/embeddings/position_embeddings": (12, H),
-    "all/bert/embeddings/GroupNorm/gamma": (H,),
-    "all/bert/embeddings/GroupNorm/beta": (H,),
-    "all/bert/encoder/post_layers/GroupNorm/gamma": (H,),
-    "all/bert/encoder/post_layers/GroupNorm/beta": (H,),
-    "all/bert/pooler/dense/kernel": (H, H),
-    "all/bert/pooler/dense/bias": (H,),
-    "all/cls/predictions/transform/dense/kernel": (H, H),
-    "all/cls/predictions/transform/dense/bias": (H,),
-    "all/cls/predictions/transform/GroupNorm/gamma": (H,),
-    "all/cls/predictions/transform/GroupNorm/beta": (H,),
-    "all/cls/predictions/output_bias": (V,),
-    "all/cls/seq_relationship/output_weights": (2, H),
-    "all/cls/seq_relationship/output_bias": (2,),
-    **in_layers(RESEARCH_LAYER),
-}
+RESEARCH = published("research")
 APPS = shapes_of((*canonical.GROUPBERT, *canonical.PRETRAINING_HEADS))
 GOOGLE = shapes_of((*canonical.ENCODER, *canonical.PRETRAINING_HEADS))
 KEY_BIASES = {f"bert/encoder/layer_{number}/attention/self/key/bias" for number in (0, 1)}
@@ -164,13 +94,13 @@ def test_the_baseline():
     tensors = random_tensors(GOOGLE)
     written = research.from_canonical(tensors, Options.of(baseline=True)).tensors
     layers = {name: shape for name, shape in shapes(written).items() if "/layer_" in name}
-    assert layers == in_layers(BASELINE_LAYER)
+    assert layers == published("research_baseline")
     mapped = research.to_canonical(written, Options())  # it is told by its names
     assert_same(mapped.tensors, tensors)
     assert not mapped.unmatched
     # Files of the published reader, without key biases, become Graphcore's names with the biases apart.
-    published = {name: tensor for name, tensor in written.items() if not name.endswith("key/bias")}
-    apps, _, added = convert(research, graphcore, published, baseline=True)
+    without_bias = {name: one for name, one in written.items() if not name.endswith("key/bias")}
+    apps, _, added = convert(research, graphcore, without_bias, baseline=True)
     assert set(added) == KEY_BIASES
     parts = {f"self/{part}/{name}" for part in ("query", "key", "value") for name in ("kernel", "bias")}
     parts |= {f"projection/{name}" for name in ("dense/kernel", "dense/bias")}

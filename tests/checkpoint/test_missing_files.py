@@ -59,7 +59,13 @@ def test_a_bundle_whose_values_are_missing_is_not_whole(tmp_path):
     assert not wrong
 
 
-def test_each_of_several_files_of_values_is_needed(tmp_path):
+def test_all_values_of_a_bundle_are_needed(tmp_path):
+    # Texts take their own bytes: the graph of an object-based checkpoint is one.
+    root = tf.train.Checkpoint(net=tf.Variable(np.ones((300, 7), np.float32), name="net/kernel"))
+    prefix = root.save(str(tmp_path / "ckpt"))
+    assert fault_of(prefix) == ""
+    os.truncate(f"{prefix}.data-00000-of-00001", os.path.getsize(f"{prefix}.data-00000-of-00001") - 1)
+    assert "unreadable checkpoint" in fault_of(prefix)
     prefix = write_bundle(tmp_path / "three", shards=3)
     paths = sorted((tmp_path / "three").glob("m.data-*"))
     assert len(paths) == 3 and fault_of(prefix) == ""
@@ -67,16 +73,6 @@ def test_each_of_several_files_of_values_is_needed(tmp_path):
     assert "files beside m.index are missing: m.data-00001-of-00003" in fault_of(prefix)
     paths[1].write_bytes((tmp_path / "kept").read_bytes()[:-9])
     assert "truncated" in fault_of(prefix)
-
-
-def test_texts_in_a_bundle_take_their_own_bytes(tmp_path):
-    """The graph of an object-based checkpoint is one."""
-    root = tf.train.Checkpoint(net=tf.Variable(np.ones((300, 7), np.float32), name="net/kernel"))
-    prefix = root.save(str(tmp_path / "ckpt"))
-    assert fault_of(prefix) == ""
-    data = tmp_path / "ckpt-1.data-00000-of-00001"
-    data.write_bytes(data.read_bytes()[:-1])
-    assert "unreadable checkpoint" in fault_of(prefix)
 
 
 def test_safetensors_that_are_missing_or_pointers(tmp_path):

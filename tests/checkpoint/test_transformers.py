@@ -64,18 +64,12 @@ def write_run(folder, make_model, config: BertConfig):
 
 
 def run_transformers(python: str, folder, class_name: str, texts: list[str]) -> dict:
-    if python == sys.executable and not (
-        importlib.util.find_spec("transformers") and importlib.util.find_spec("torch")
-    ):
+    if python == sys.executable and not all(map(importlib.util.find_spec, ("transformers", "torch"))):
         pytest.skip("needs transformers and torch (BERT_TEST_TRANSFORMERS)")
-    done = subprocess.run(
-        [python, str(ROOT / "tests" / "transformers_program.py"), str(folder), class_name],
-        input=json.dumps(texts),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
+    command = [python, str(ROOT / "tests" / "transformers_program.py"), str(folder), class_name]
+    kept = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    settings = {"input": json.dumps(texts), "capture_output": True, "text": True, "check": False}
+    done = subprocess.run(command, env=kept, **settings)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 

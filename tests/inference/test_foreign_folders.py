@@ -70,7 +70,7 @@ def logits_of(model: inference.Model, length: int = 5) -> np.ndarray:
 # Labels
 
 
-def test_each_label_of_several_has_a_probability_of_its_own(tmp_path, monkeypatch, capsys):
+def test_each_label_of_several_has_a_probability_of_its_own(tmp_path):
     names = {"0": "insult", "1": "threat", "2": "spam"}
     path = write(tmp_path / "m", problem_type="multi_label_classification", id2label=names)
     model = inference.load(path)
@@ -82,9 +82,10 @@ def test_each_label_of_several_has_a_probability_of_its_own(tmp_path, monkeypatc
     shown = classify_command.shown_label(found, model.kind_of_labels)
     assert all(f"{name} {value:.2f}" in shown for name, value in expected.items())
 
-    export.export(source.find(path), str(tmp_path / "saved"))  # compares the scores of all outputs
+    shorter = source.find(path, max_seq_length=6)
+    export.export(shorter, str(tmp_path / "saved"))  # compares the scores of all outputs
     back = inference.load(str(tmp_path / "saved"))
-    assert back.source.problem_type == "multi_label_classification"
+    assert back.source.problem_type == "multi_label_classification" and back.source.length() == 6
     assert back.classify("the dog is bad").scores == pytest.approx(expected, abs=1e-6)
     heads = Options(num_attention_heads=12)
     convert(path, "google", str(tmp_path / "google"), heads)
@@ -148,15 +149,6 @@ def test_labels_of_another_number_of_outputs_are_refused(tmp_path):
             inference.load(write(tmp_path / "m", id2label=labels))
 
 
-def test_other_heads_are_refused_for_every_use(tmp_path):
-    for number, name in enumerate(("BertForLinkPrediction", "MyOwnBert")):
-        path = write(tmp_path / str(number), architectures=[name])
-        with pytest.raises(ConfigError, match=f"architectures={name} is not supported"):
-            inference.load(path)
-        with pytest.raises(ConfigError, match=f"architectures={name} is not supported"):
-            convert(path, "google", str(tmp_path / "out"), Options(num_attention_heads=12))
-
-
 def test_a_model_that_chooses_takes_rows_of_choices(tmp_path):
     path = write(tmp_path / "swag", weights(1), architectures=["BertForMultipleChoice"])
     model = inference.load(path)
@@ -197,10 +189,6 @@ def test_heads_that_a_config_leaves_out_are_twelve_and_without_one_they_are_aske
     (tmp_path / "b" / "config.json").unlink()
     with pytest.raises(ConfigError, match="nothing says how many attention heads"):
         inference.load(silent)
-    with pytest.raises(ConfigError, match="nothing says how many attention heads.*--num_attention_heads=N"):
-        convert(f"{silent}/model.safetensors", "google", str(tmp_path / "g")) and convert(
-            str(tmp_path / "g" / "model"), "huggingface", str(tmp_path / "h")
-        )
 
 
 def adapter(folder, tensors: dict[str, np.ndarray], **settings) -> None:
@@ -246,8 +234,6 @@ def test_an_adapter_that_cannot_be_merged_is_refused(tmp_path):
     other = write(tmp_path / "other")
     for tensors, settings, message in (
         (matrices, {"peft_type": "IA3"}, "peft_type=IA3 is not supported"),
-        (matrices, {"use_dora": True}, "use_dora=True is not supported"),
-        (matrices, {"task_type": "TOKEN_CLS"}, "task_type='TOKEN_CLS' is not supported"),
         (matrices, {"base_model_name_or_path": other}, "names the base model .*other, and other weights"),
         ({**matrices, **odd}, {}, "layer.7.output.dense.lora_A.weight belong to none of the weights"),
     ):
@@ -290,12 +276,8 @@ def test_texts_are_cut_at_the_length_of_the_model_and_that_is_said_once(tmp_path
             inference.load(plain, max_seq_length=given)
 
 
-def test_an_export_keeps_the_length(tmp_path):
+def test_a_conversion_keeps_the_length(tmp_path):
     path = write(tmp_path / "m", tokenizer={"model_max_length": 8})
-    export.export(source.find(path), str(tmp_path / "own"))
-    export.export(source.find(path, max_seq_length=6), str(tmp_path / "given"))
-    for name, length in (("own", 8), ("given", 6)):
-        assert inference.load(str(tmp_path / name)).source.length() == length
     convert(path, "google", str(tmp_path / "google"))
     assert inference.load(str(tmp_path / "google" / "m")).source.length() == 8
 
@@ -310,39 +292,28 @@ def test_a_model_of_one_segment_type_takes_no_pairs(tmp_path):
         inference.load(answers).answer("is the dog good", "the dog is good")
 
 
-def modules(folder, *kinds: str, path: str = "") -> None:
-    names = [path, *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], 1))]
-    rows = [
-        {"idx": n, "name": str(n), "path": names[n], "type": f"sentence_transformers.models.{kind}"}
-        for n, kind in enumerate(kinds)
-    ]
-    (folder / "modules.json").write_text(json.dumps(rows))
-    (folder / "1_Pooling").mkdir(exist_ok=True)
-
-
 def test_the_pooling_of_older_and_newer_folders_is_found(tmp_path):
     """sentence-transformers before 1.0 has its Transformer in a folder of its own, from 5.4 on a mode by
     name."""
     write(tmp_path / "m", weights(head=None), architectures=["BertModel"])
     plain = inference.load(str(tmp_path / "m"))
     expected = plain.embed("the dog runs", model_folder.Pooling("cls", True))
+    modules = [
+        {"idx": n, "name": str(n), "path": f"{n}_{kind}", "type": f"sentence_transformers.models.{kind}"}
+        for n, kind in enumerate(("Transformer", "Pooling", "Normalize"))
+    ]
     for number, content in enumerate(({"pooling_mode_cls_token": True}, {"pooling_mode": "cls"})):
         folder = tmp_path / str(number)
         write(folder / "0_Transformer", weights(head=None), architectures=["BertModel"])
-        modules(folder, "Transformer", "Pooling", "Normalize", path="0_Transformer")
+        (folder / "modules.json").write_text(json.dumps(modules))
+        (folder / "1_Pooling").mkdir()
         (folder / "1_Pooling" / "config.json").write_text(json.dumps(content))
         for path in (folder, folder / "0_Transformer"):
             np.testing.assert_allclose(inference.load(str(path)).embed("the dog runs"), expected, atol=1e-6)
-    modules(folder, "Transformer", "Pooling", "Dense", path="0_Transformer")
-    with pytest.raises(ConfigError, match="the modules Transformer, Pooling, Dense are not supported"):
-        inference.load(str(folder)).embed("the dog runs")
 
 
 def test_a_tokenizer_of_other_rules_is_refused_where_text_is_read(tmp_path):
-    named, told = "BertJapaneseTokenizer", "tokenizer_class='BertJapaneseTokenizer' is not supported"
-    path = write(tmp_path / "n", tokenizer_class=named)
-    with pytest.raises(ConfigError, match=f"config.json: {told}"):
-        inference.load(path)
+    told = "tokenizer_class='BertJapaneseTokenizer' is not supported"
     path = write(tmp_path / "m", tokenizer={"tokenizer_class": named})
     for vocab_file in (None, write(tmp_path / "other")):
         with pytest.raises(ConfigError, match=told):

@@ -9,6 +9,8 @@ A container has
   write(tensors, location, progress)    into a folder of its own, which the caller publishes
   target(output_dir, source)            location of a conversion of `source`
   files(location)                       files of a checkpoint that are there
+
+The last three are missing where no conversion writes such files.
 """
 
 from collections.abc import Callable

@@ -10,7 +10,7 @@ import os
 
 import numpy as np
 
-from official.checkpoint.containers import Progress, object_bundle
+from official.checkpoint.containers import object_bundle
 from official.checkpoint.tensors import Tensor, Tensors
 from official.io.errors import ConfigError
 
@@ -44,17 +44,3 @@ def _multiplied(whole: Tensor, scale: Tensor) -> Tensor:
         return whole.read().astype(np.float32) * scale.read()
 
     return dataclasses.replace(whole, dtype=np.dtype(np.float32), read=read)
-
-
-def write(tensors: Tensors, location: str, progress: Progress) -> None:
-    raise ConfigError("an export is not written by a conversion. Use bert export.")
-
-
-def target(output_dir: str, source: str) -> str:
-    return output_dir
-
-
-def files(location: str) -> list[str]:
-    """Returns the files of an export that are there."""
-    top = os.path.dirname(location)
-    return sorted(os.path.join(folder, name) for folder, _, names in os.walk(top) for name in names)

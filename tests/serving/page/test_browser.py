@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from tests.serving.page.fake_server import label_of
+from official.serving.server.versions import Served, State
 
 ANSWER, FILL, CLASSIFY, EMBED = (f"#panel-{name}" for name in ("answer", "fill_mask", "classify", "embed"))
 SEND = "[type=submit]"
@@ -27,7 +27,13 @@ def described(page, field: str) -> str:
     return " ".join(page.text_content(f"#{each}") for each in ids)
 
 
-def test_the_answer_is_marked_in_its_context(open_page, fake):
+def reply(page, status: int, body: str) -> None:
+    """Lets predictions end in a status and a body."""
+    page.unroute("**/*:predict")
+    page.route("**/*:predict", lambda route: route.fulfill(status=status, body=body))
+
+
+def test_the_answer_is_marked_in_its_context(open_page):
     page = open_page()
     context = "🏛️ Old.\nThree earthquakes 😀 damaged it; Three earthquakes."
     ask(page, context, "What damaged it?")
@@ -37,11 +43,11 @@ def test_the_answer_is_marked_in_its_context(open_page, fake):
     assert before == "🏛️ Old.\n"  # places count code points, not UTF-16
     assert "93.7%" in page.text_content(f"{ANSWER} .result")
     asked = {"question": "What damaged it?", "context": context}
-    assert fake.asked == [{"signature_name": "answer", "instances": [asked]}]
+    assert page.asked == [{"signature_name": "answer", "instances": [asked]}]
     assert page.text_content("#said") == "Answer: Three earthquakes"
 
 
-def test_an_empty_field_is_told_where_it_is(open_page, fake):
+def test_an_empty_field_is_told_where_it_is(open_page):
     page = open_page()
     ask(page, "A text.", "  ")
     assert described(page, "#answer-question") == "Write a question."
@@ -53,7 +59,7 @@ def test_an_empty_field_is_told_where_it_is(open_page, fake):
     assert not page.get_attribute("#answer-question", "aria-invalid")
     ask(page, "", "")
     assert described(page, "#answer-context") and described(page, "#answer-question")
-    assert focused(page) == "answer-context" and not fake.asked
+    assert focused(page) == "answer-context" and not page.asked
 
 
 def test_no_answer_is_said(open_page):
@@ -98,9 +104,10 @@ def test_the_keyboard_is_enough(open_page):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [320, 390, 640, 1280])  # 640: 1,280 at 200 %
-def test_nothing_scrolls_sideways(open_page, fake, width):
-    fake.replies["classify"] = lambda inputs: label_of({"LABEL_" + "x" * 120: 0.5})
-    fake.labels = ["LABEL_" + "x" * 120, *(f"label {number}" for number in range(40))]
+def test_nothing_scrolls_sideways(open_page, model, server, width):
+    model.label = "LABEL_" + "x" * 120
+    model.scores = {model.label: 0.5}
+    server.server.versions.served.labels = [model.label, *(f"label {number}" for number in range(40))]
     page = open_page(viewport={"width": width, "height": 844})
     ask(page, "Three earthquakes " + "w" * 300, "q" * 200)
     page.wait_for_selector(f"{ANSWER} mark")
@@ -114,10 +121,9 @@ def test_nothing_scrolls_sideways(open_page, fake, width):
 
 
 @pytest.mark.slow
-def test_texts_are_never_html(open_page, fake):
+def test_texts_are_never_html(open_page, model):
     attack = "<script>window.hit = 1</script><img src=x onerror='window.hit = 1'>"
-    fake.replies["fill_mask"] = lambda inputs: {"tokens": [[attack] * 5], "scores": [[0.5] * 5]}
-    fake.replies["classify"] = lambda inputs: label_of({attack: 0.5})
+    model.words, model.label, model.scores = [(attack, 0.5)] * 5, attack, {attack: 0.5}
     page = open_page()
     ask(page, f"{attack} Three earthquakes {attack}", attack)
     page.wait_for_selector(f"{ANSWER} mark")
@@ -131,7 +137,7 @@ def test_texts_are_never_html(open_page, fake):
     page.click(f"{CLASSIFY} .example")
     page.wait_for_selector(f"{CLASSIFY} .big")
     assert page.text_content(f"{CLASSIFY} .big") == attack
-    fake.error = 400, json.dumps({"error": attack}).encode()
+    reply(page, 400, json.dumps({"error": attack}))
     page.click(f"{CLASSIFY} .example")
     page.wait_for_selector(f"{CLASSIFY} .error")
     assert page.text_content(f"{CLASSIFY} .error") == attack
@@ -163,7 +169,7 @@ def test_masks_are_filled(open_page):
 
 
 @pytest.mark.slow
-def test_sentences_are_classified_and_compared(open_page, fake):
+def test_sentences_are_classified_and_compared(open_page, model):
     page = open_page()
     page.click("#tab-classify")
     page.fill("#classify-sentence_a", "A warm film.")
@@ -171,19 +177,19 @@ def test_sentences_are_classified_and_compared(open_page, fake):
     page.wait_for_selector(f"{CLASSIFY} .big")
     assert page.text_content(f"{CLASSIFY} .big") == "positive"
     assert "99.8%" in page.text_content(f"{CLASSIFY} .rows")
-    assert fake.asked[-1]["instances"] == [{"sentence_a": "A warm film.", "sentence_b": ""}]
-    fake.replies["classify"] = lambda inputs: label_of({"0": 0.25, "1": 0.75})
+    assert page.asked[-1]["instances"] == [{"sentence_a": "A warm film.", "sentence_b": ""}]
+    model.label, model.scores = "1", {"0": 0.25, "1": 0.75}
     page.click(f"{CLASSIFY} {SEND}")
     page.wait_for_selector(f"{CLASSIFY} .big:has-text('Label 1')")
-    fake.replies["classify"] = lambda inputs: label_of({"insult": 0.5, "threat": 0.96, "spam": 0.84})
+    model.label, model.scores = "threat", {"insult": 0.5, "threat": 0.96, "spam": 0.84}
     page.click(f"{CLASSIFY} {SEND}")
     page.wait_for_selector(f"{CLASSIFY} .big:has-text('threat')")
     rows = page.locator(f"{CLASSIFY} .rows li").all_inner_texts()
     assert [" ".join(row.split()) for row in rows] == ["threat 96.0%", "spam 84.0%", "insult 50.0%"]
-    fake.replies["classify"] = lambda inputs: label_of({"x": 3.416, "y": -1.0}, "")
+    model.label, model.scores = "", {"x": 3.416, "y": -1.0}
     page.click(f"{CLASSIFY} {SEND}")
     page.wait_for_selector(f"{CLASSIFY} .rows:has-text('3.42'):has-text('-1.00')")
-    fake.replies["classify"] = lambda inputs: label_of({"LABEL_0": 3.416}, "")
+    model.scores = {"LABEL_0": 3.416}
     page.click(f"{CLASSIFY} {SEND}")
     page.wait_for_selector(f"{CLASSIFY} .big:has-text('3.42')")
     assert page.query_selector(f"{CLASSIFY} .rows") is None  # a score is no share of anything
@@ -192,12 +198,12 @@ def test_sentences_are_classified_and_compared(open_page, fake):
     page.fill("#embed-other", "ab")
     page.click(f"{EMBED} {SEND}")
     page.wait_for_selector(f"{EMBED} .big")
-    assert page.text_content(f"{EMBED} .big") == "0.95"  # 7 / sqrt(6 x 9)
+    assert page.text_content(f"{EMBED} .big") == "0.98"  # 2.25 / sqrt(1.25 x 4.25)
 
 
 @pytest.mark.slow
-def test_what_the_model_cannot_do_is_said(open_page, fake):
-    del fake.replies["answer"], fake.replies["embed"]
+def test_what_the_model_cannot_do_is_said(open_page, model, server):
+    server.server.versions.served = Served(1, model, ["fill_mask", "classify"])
     page = open_page()
     assert page.get_attribute("#tab-fill_mask", "aria-selected") == "true"  # the first that it can
     page.click("#tab-answer")
@@ -207,8 +213,8 @@ def test_what_the_model_cannot_do_is_said(open_page, fake):
 
 
 @pytest.mark.slow
-def test_waiting_is_shown_and_keeps_the_focus(open_page, fake):
-    fake.wait_secs = 0.5
+def test_waiting_is_shown_and_keeps_the_focus(open_page, model):
+    model.gate.clear()
     page = open_page()
     ask(page, "Three earthquakes.", "What?")
     button = f"{ANSWER} {SEND}"
@@ -216,33 +222,42 @@ def test_waiting_is_shown_and_keeps_the_focus(open_page, fake):
     assert page.get_attribute(button, "aria-disabled") == "true" and page.text_content(button) == "Asking…"
     page.locator(f"{ANSWER} .example >> nth=1").press("Enter")
     page.locator(button).press("Enter")  # neither asks anything more
+    model.gate.set()
     page.wait_for_selector(f"{ANSWER} mark")
-    assert len(fake.asked) == 1 and focused(page) == "Ask"
+    assert len(page.asked) == 1 and focused(page) == "Ask"
     assert page.get_attribute(f"{ANSWER} form", "aria-busy") is None
 
 
 @pytest.mark.slow
-def test_errors_of_the_server_are_shown(open_page, fake):
+def test_errors_of_the_server_are_shown(open_page):
     page = open_page()
     for status, body, said in (
-        (400, b'{"error": "1 text to classify, expected 2."}', "1 text to classify, expected 2."),
-        (503, b"<html>proxy</html>", "The server answered with status 503, and nothing that can be read."),
-        (200, b"[]", "The server's answer has no predictions."),
-        (200, b'{"predictions": [{"label": 1}]}', "The server's answer is not what it should be."),
+        (400, '{"error": "1 text to classify, expected 2."}', "1 text to classify, expected 2."),
+        (503, "<html>proxy</html>", "The server answered with status 503, and nothing that can be read."),
+        (200, "[]", "The server's answer has no predictions."),
+        (200, '{"predictions": [{"label": 1}]}', "The server's answer is not what it should be."),
     ):
-        fake.error = status, body
+        reply(page, status, body)
         ask(page, "A text.", "Who?")
         page.wait_for_selector(f'{ANSWER} .error[role=alert]:text-is("{said}")')
     page.complaints.clear()  # the browser's own line about the status, and ours about what was not understood
-    fake.error = None
+    page.unroute("**/*:predict")
     ask(page, "Three earthquakes.", "Who?")
     page.wait_for_selector(f"{ANSWER} mark")
     assert page.query_selector(f"{ANSWER} .error") is None
+    page.click("#tab-embed")
+    page.fill("#embed-one", "a")
+    page.fill("#embed-other", "word7 word8 " * 20_000)  # longer than the server takes
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(f"{EMBED} .error[role=alert]")
+    (said,) = page.complaints
+    assert "status of 4" in said
+    page.complaints.clear()
 
 
 @pytest.mark.slow
-def test_no_answer_in_time_and_no_network_are_told_apart(open_page, fake):
-    fake.wait_secs = 1.0
+def test_no_answer_in_time_and_no_network_are_told_apart(open_page, model):
+    model.gate.clear()
     page = open_page()
     page.clock.install()
     ask(page, "A text.", "Who?")
@@ -257,8 +272,8 @@ def test_no_answer_in_time_and_no_network_are_told_apart(open_page, fake):
 
 
 @pytest.mark.slow
-def test_a_token_is_asked_for_and_kept_in_memory(open_page, fake):
-    fake.token = "s3cret"
+def test_a_token_is_asked_for_and_kept_in_memory(open_page, server):
+    server.server.token = b"s3cret"
     page = open_page(wait_for="#token:not([hidden])")
     assert focused(page) == "token-field" and page.query_selector("#token .error") is None
     for given, said in [("", "Write the token."), ("wrong", "The server does not take this token.")]:
@@ -270,7 +285,7 @@ def test_a_token_is_asked_for_and_kept_in_memory(open_page, fake):
     page.keyboard.press("Enter")
     page.wait_for_selector("[role=tab]")
     assert not page.is_visible("#token") and focused(page) == "panels"
-    fake.token = "another"  # it was changed while the page was open
+    server.server.token = b"another"  # it was changed while the page was open
     ask(page, "Three earthquakes.", "What?")
     page.wait_for_selector("#token:not([hidden])")
     page.fill("#token-field", "another")
@@ -283,35 +298,36 @@ def test_a_token_is_asked_for_and_kept_in_memory(open_page, fake):
 
 
 @pytest.mark.slow
-def test_a_server_that_is_not_ready_is_tried_again(open_page, fake):
-    metadata, fake.metadata = fake.metadata, lambda: {"metadata": {}}
-    page = open_page(wait_for="#trouble:not([hidden])")
+def test_a_server_that_is_not_ready_is_tried_again(open_page):
+    page = open_page(wait_for="#trouble:not([hidden])", metadata='{"metadata": {}}')
     assert "no signatures" in page.text_content("#trouble-text") and not page.is_visible("#tabs")
-    fake.metadata = metadata
+    page.unroute("**/metadata")
     page.click("#again")
     page.wait_for_selector("[role=tab]")
-    assert not page.is_visible("#trouble") and page.text_content("#about") == "Version 3"
+    assert not page.is_visible("#trouble") and page.text_content("#about") == "Version 1"
 
 
-def test_a_model_that_loads_is_waited_for(open_page, fake):
-    fake.loading, fake.labels = "3", ["negative", "positive", "1"]
+def test_a_model_that_loads_is_waited_for(open_page, server):
+    versions = server.server.versions
+    served, versions.served, versions.states[1] = versions.served, None, State("LOADING")
+    served.labels = ["negative", "positive", "1"]
     page = open_page(wait_for="#loading:not([hidden])")
-    page.wait_for_selector("#loading-text:has-text('Version 3 is being loaded.')")
+    page.wait_for_selector("#loading-text:has-text('Version 1 is being loaded.')")
     assert "The model is loading" in page.text_content("#loading[role=status]")
     assert not page.is_visible("#tabs") and not page.is_visible("#trouble")
-    fake.loading = ""
+    versions.served, versions.states[1] = served, State("AVAILABLE")
     page.wait_for_selector("[role=tab]")
-    assert not page.is_visible("#loading") and page.text_content("#about") == "Version 3"
+    assert not page.is_visible("#loading") and page.text_content("#about") == "Version 1"
     page.click("#tab-classify")
     assert page.text_content("#classify-labels") == "Labels: negative, positive, Label 1."
     page.complaints.clear()  # the browser's own line about 503
 
 
 @pytest.mark.slow
-def test_the_command_of_a_call_is_right(open_page, fake):
+def test_the_command_of_a_call_is_right(open_page, server):
     page = open_page()
     ask(page, "Three earthquakes, it's said.", "What's it?")
     page.wait_for_selector(f"{ANSWER} mark")
     program, flag, body, address = shlex.split(page.text_content(f"{ANSWER} pre"))
-    assert (program, flag) == ("curl", "-d") and json.loads(body) == fake.asked[0]
-    assert address == f"{fake.address}v1/models/my%20bert:predict"
+    assert (program, flag) == ("curl", "-d") and json.loads(body) == page.asked[0]
+    assert address == f"http://127.0.0.1:{server.port}/v1/models/bert:predict"

@@ -13,7 +13,7 @@ from official.serving.server import protocols
 from official.serving.server.protocols import encode
 from official.serving.server.settings import HTTPError, Limits
 from official.serving.server.versions import Served
-from tests.serving.server.servers import SIZES, StandIn, stand_in
+from tests.serving.server.servers import StandIn, stand_in
 
 LIMITS = Limits(max_instances=3, max_text_chars=20)
 A = {"question": "who?", "context": "Ada."}
@@ -135,15 +135,6 @@ def test_answers_are_rows_or_columns():
         np.testing.assert_array_equal(np.float32(written[key]), vectors)
 
 
-def test_texts_with_fewer_masks_are_filled_up():
-    asked = read({"instances": ["[MASK] [MASK]", "[MASK]"]}, of("fill_mask"))
-    five = [(f"w{n}", 0.5**n) for n in range(5)]
-    first, second = json.loads(protocols.write_rest(asked, [[five, five], [five[:3]]]))["predictions"]
-    assert first["tokens"] == [["w0", "w1", "w2", "w3", "w4"]] * 2
-    assert second["tokens"] == [["w0", "w1", "w2", "", ""], [""] * 5]
-    assert second["scores"] == [[1, 0.5, 0.25, 0, 0], [0] * 5]
-
-
 def test_numbers_that_json_does_not_have_are_not_written():
     with pytest.raises(ValueError):
         encode(np.float32([1, np.nan]))
@@ -259,18 +250,3 @@ def test_binary_texts_and_lengths_that_do_not_fit():
     text = json.dumps({"inputs": GOOD}).encode()
     with pytest.raises(HTTPError, match="3 bytes too many"):
         asked_v2(text + b"abc", str(len(text)))
-
-
-def test_names_of_models():
-    assert protocols.find_signature("bert", "bert", stand_in()) == "answer"
-    assert protocols.find_signature("bert", "bert_embed", stand_in()) == "embed"
-    for name in ("other", "bert_classify", "bert_", "x_embed"):
-        told = "no model .* There are bert, bert_answer, bert_embed, bert_tensors"
-        with pytest.raises(HTTPError, match=told) as error:
-            protocols.find_signature("bert", name, stand_in())
-        assert error.value.status == 404
-
-
-def test_sizes_are_those_of_the_main_head():
-    assert stand_in().sizes == protocols.Sizes(SIZES["vocab_size"], 2, SIZES["max_position_embeddings"], 2)
-    assert of("fill_mask").sizes.values_a_token == SIZES["vocab_size"]

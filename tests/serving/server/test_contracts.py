@@ -24,6 +24,7 @@ def fixture_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     for head in HEADS:
         write_model(folder / head, head)
+    (folder / "classify" / "labels.json").write_text('{"labels": ["bad", "good"]}')
     return folder
 
 
@@ -35,6 +36,12 @@ def fixture_models(folder):
 @pytest.fixture(name="server", scope="module")
 def fixture_server(folder):
     with running(folder / "answer") as server:
+        yield server
+
+
+@pytest.fixture(name="classifier", scope="module")
+def fixture_classifier(folder):
+    with running(folder / "classify") as server:
         yield server
 
 
@@ -89,22 +96,23 @@ def test_vectors_and_tokens(server, models):
     assert server.request("GET", "/metrics")[2].count(b"bert_tokens_total 0.0") == 0
 
 
-def test_labels_and_words(folder, models):
-    with running(folder / "classify") as server:
-        rows = [{"sentence_a": "word7", "sentence_b": "word8"}, {"sentence_a": "word9", "sentence_b": ""}]
-        _, found = server.predict({"instances": rows})
-        expected = models["classify"].classify_all([["word7", "word8"], ["word9"]])
-        labels = [[row["label"], row["score"]] for row in found["predictions"]]
-        close(labels, [list(each) for each in expected])
-        ids = {"input_ids": [[2, 7, 3]], "input_mask": [[1, 1, 1]], "segment_ids": [[0, 0, 0]]}
-        _, found = server.predict({"signature_name": "tensors", "inputs": ids})
-        assert np.shape(found["outputs"]) == (1, 2)
+def test_labels_and_words(folder, models, classifier):
+    rows = [{"sentence_a": "word7", "sentence_b": "word8"}, {"sentence_a": "word9", "sentence_b": ""}]
+    _, found = classifier.predict({"instances": rows})
+    expected = models["classify"].classify_all([["word7", "word8"], ["word9"]])
+    labels = [[row["label"], row["score"]] for row in found["predictions"]]
+    close(labels, [list(each) for each in expected])
+    assert found["predictions"][0]["labels"] == ["bad", "good"]
+    ids = {"input_ids": [[2, 7, 3]], "input_mask": [[1, 1, 1]], "segment_ids": [[0, 0, 0]]}
+    _, found = classifier.predict({"signature_name": "tensors", "inputs": ids})
+    assert np.shape(found["outputs"]) == (1, 2)
     with running(folder / "fill_mask") as server:
         _, found = server.predict({"instances": TEXTS})
         for row, masks in zip(found["predictions"], models["fill_mask"].fill_masks(TEXTS)):
             pairs = [list(map(list, zip(*each))) for each in zip(row["tokens"], row["scores"])]
             close(pairs[: len(masks)], [list(map(list, words)) for words in masks])
         assert found["predictions"][0]["tokens"][1] == [""] * 5
+        assert found["predictions"][0]["scores"][1] == [0] * 5
         for text, message in (("no mask", "no [MASK]"), ("[MASK] " + "word7 " * 50, "Shorten the text")):
             status, told = server.predict({"instances": [text]})
             assert status == 400 and message in told["error"]
@@ -136,20 +144,15 @@ def test_messages_of_tensorflow_serving(server):
     assert answer.method_name == "tensorflow/serving/predict"
 
 
-def test_the_metadata_name_the_labels_of_a_classifier(tmp_path):
+def test_the_metadata_name_the_labels_of_a_classifier(classifier):
     metadata_pb = pytest.importorskip("tensorflow_serving.apis.get_model_metadata_pb2")
     from google.protobuf import json_format, struct_pb2
 
-    write_model(tmp_path / "1", "classify")
-    (tmp_path / "1" / "labels.json").write_text('{"labels": ["bad", "good"]}')
-    with running(tmp_path) as server:
-        _, found = server.get("/v1/models/bert/metadata")
-        del found["metadata"]["signature_def"]
-        described = json_format.ParseDict(found, metadata_pb.GetModelMetadataResponse()).metadata["labels"]
-        labels = struct_pb2.ListValue()
-        assert described.Unpack(labels) and list(labels) == ["bad", "good"]
-        _, found = server.predict({"instances": [{"sentence_a": "word7"}]})
-        assert found["predictions"][0]["labels"] == ["bad", "good"]
+    _, found = classifier.get("/v1/models/bert/metadata")
+    del found["metadata"]["signature_def"]
+    described = json_format.ParseDict(found, metadata_pb.GetModelMetadataResponse()).metadata["labels"]
+    labels = struct_pb2.ListValue()
+    assert described.Unpack(labels) and list(labels) == ["bad", "good"]
 
 
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])

@@ -15,8 +15,7 @@ QUIET = {"request", "serving", "malformed", "stopped"}
 
 def test_some_bad_requests_end_in_order():
     with standing_in(LIMITS) as server:
-        outcomes, wrong = fuzzing.run(server.port, 100, seed=7)
-        assert wrong == [] and sum(outcomes.values()) == 100
+        assert fuzzing.run(server.port, 100, seed=7) == []
         assert {line["event"] for line in server.lines()} <= QUIET
         assert not any(line.get("status", 0) >= 500 for line in server.lines())
 
@@ -28,8 +27,7 @@ def test_two_thousand_bad_requests_end_in_order(tmp_path):
     sizes, times = ("--max_request_bytes=65536", "--max_text_chars=2000"), ("--idle_timeout_secs=2",)
     server = Process(tmp_path, *sizes, *times, "--body_timeout_secs=1")
     try:
-        outcomes, wrong = fuzzing.run(server.port, 2000, seed=1)
-        assert wrong == [] and sum(outcomes.values()) == 2000
+        assert fuzzing.run(server.port, 2000, seed=1) == []
         assert {line["event"] for line in server.lines()} <= QUIET and "Traceback" not in server.errors()
         server.process.terminate()
         assert server.process.wait(20) == 0

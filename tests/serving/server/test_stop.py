@@ -4,14 +4,12 @@ import concurrent.futures
 import http.client
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
 
-from tests.conftest import ROOT
+from tests import programs
 from tests.serving.server.processes import Process
 from tests.serving.server.servers import QUESTION, write_model
 
@@ -60,8 +58,8 @@ def test_a_signal_under_load_loses_no_request(tmp_path, number):
         server.end()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_served_is_one_line(tmp_path):
-    command = [sys.executable, "scripts/serve.py", f"--export_dir={tmp_path}/nothing", "--port=0"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = programs.run("scripts/serve.py", f"--export_dir={tmp_path}/nothing", "--port=0")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("serve.py: ") and f"{tmp_path}/nothing" in done.stderr
