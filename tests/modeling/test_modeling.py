@@ -94,14 +94,6 @@ def test_initial_weights_are_truncated_normal_and_follow_from_the_seed():
         assert not (other == expected).any()
 
 
-def test_dropout_is_a_function_of_the_seed():
-    rates = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
-    model, batch = BertPretrainer(BertConfig(**{**TINY, **rates})), features()
-    runs = [model(batch, dropout_seed=tf.constant(seed))[0].numpy() for seed in ([1, 2], [1, 2], [1, 3])]
-    assert (runs[0] == runs[1]).all() and not np.allclose(runs[0], runs[2])
-    assert not np.allclose(runs[0], model(batch)[0])
-
-
 def test_split_seeds_are_the_same_in_compiled_functions_and_differ():
     split = lambda seed: tf.stack(layers.split_seed(seed, 50))
     seeds = [tf.constant(seed) for seed in ([1, 2], [2, 1], [1, 2, 0], [-1, 2**31 - 1])]
@@ -118,6 +110,32 @@ def test_a_shared_block_is_traced_once():
     graph = tf.function(lambda batch: model(batch)[0]).get_concrete_function(features()).graph
     calls = [each.get_attr("f").name for each in graph.get_operations() if "PartitionedCall" in each.type]
     assert len(calls) == 5 and len(set(calls)) == 1
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 1e-4])
+def test_masks_are_fair_coins(rate):
+    seeds = [tf.constant([seed, 7]) for seed in range(4)]
+    x = tf.zeros([500, 20, 100])
+    masks = np.stack([layers.keep_mask(x, rate, seed).numpy().reshape(-1) for seed in seeds])
+    count = masks.shape[1]
+    deviation = (rate * (1 - rate) / count) ** 0.5
+    assert (abs((~masks).mean(axis=1) - rate) < 5 * deviation).all()
+    assert abs((~masks).mean(axis=0).mean() - rate) < 5 * deviation
+    dropped = (~masks - rate) / (rate * (1 - rate)) ** 0.5  # of mean 0 and variance 1
+    apart = [1, 2, 3, 16, 100, 2000]  # neighbours, columns, rows and pages
+    assert all(abs((dropped[0, gap:] * dropped[0, :-gap]).mean()) < 5 / count**0.5 for gap in apart)
+    assert all(abs((dropped[0] * dropped[other]).mean()) < 5 / count**0.5 for other in (1, 2, 3))
+
+
+@pytest.mark.parametrize("other", [[5, 4], [6, 3], [-5, 3], [5, 123456789]])
+def test_masks_of_near_seeds_have_nothing_in_common(other):
+    first, second = (
+        layers.keep_mask(tf.zeros([2**16]), 0.5, tf.constant(seed)).numpy() for seed in ([5, 3], other)
+    )
+    if other[1] == 3:  # the same stride: found again elsewhere, which 2^32 possible strides make rare
+        first, second = first[: 2**15], second[2**15 :]
+    for shift in range(-3, 4):
+        assert abs((first == np.roll(second, shift)).mean() - 0.5) < 5 * 0.5 / first.size**0.5
 
 
 def test_dropout_rate_and_scale():

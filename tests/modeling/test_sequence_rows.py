@@ -113,26 +113,6 @@ def test_what_is_taken_apart_comes_together_again():
         assert tokens == np.count_nonzero(ids)
 
 
-def test_dropout_follows_from_the_seed_and_is_the_same_in_both_sets():
-    batch = batch_of(ROWS["several"], ROWS["[CLS] at the end"])
-    plain, fused = (pair(kernels, **models.RATES)[0] for kernels in ("plain", "fused"))
-    models.copy_weights(plain, fused)
-    one, other = tf.constant([3, 4]), tf.constant([4, 4])
-    found = models.outputs_and_gradients(fused, batch, one)
-    models.assert_same(found, models.outputs_and_gradients(plain, batch, one), 1e-5)
-    for again, value in zip(models.outputs_and_gradients(fused, batch, one)[0], found[0]):
-        np.testing.assert_array_equal(again, value)
-    assert not np.allclose(found[0][0], models.outputs_and_gradients(fused, batch, other)[0][0])
-
-
-def test_by_sequence_in_bfloat16():
-    reference, batch = pair("fused")[0], batch_of(ROWS["several"], ROWS["one sequence"])
-    expected = models.outputs_and_gradients(reference, batch)
-    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    ours = models.copy_weights(reference, pair("fused")[0])
-    models.assert_near(models.outputs_and_gradients(ours, batch), expected, 0.1)
-
-
 @models.OPERATIONS
 @pytest.mark.parametrize("by_sequence", [False, True], ids=["by row", "by sequence"])
 def test_gradients_of_a_sequence_do_not_depend_on_its_neighbours(kernels, by_sequence):
@@ -185,11 +165,3 @@ def test_by_sequence_where_it_was_measured_and_can_be(make_config):
     assert encoder_options(make_config())["by_sequence"]
     assert not encoder_options(make_config(enable_xla=True))["by_sequence"]
     assert not encoder_options(make_config(kernels="plain"))["by_sequence"]
-
-
-def test_the_number_of_rows_need_not_be_known_to_a_graph():
-    model = pair("fused", shared=True, attention_probs_dropout_prob=0.3)[0]
-    batch, seed = batch_of(ROWS["several"], ROWS["one and padding"]), tf.constant([1, 2])
-    signature = [{name: tf.TensorSpec([None, value.shape[1]], tf.int32) for name, value in batch.items()}]
-    found = models.outputs_and_gradients(model, batch, seed, input_signature=signature)
-    models.assert_same(found, models.outputs_and_gradients(model, batch, seed), 1e-5, 1e-4)

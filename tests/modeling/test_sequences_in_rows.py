@@ -1,7 +1,5 @@
 """Rows of several sequences: who sees whom, positions and pooled vectors that come with the batch, spans."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,11 +13,6 @@ from tests.modeling import models
 
 
 @models.OPERATIONS
-def test_packed_sequences_are_the_separate_ones(kernels):
-    models.check_packed(models.randomised(BertPretrainer(BertConfig(**TINY), kernels)), 2e-6)
-
-
-@models.OPERATIONS
 def test_packed_spans_and_classes_are_the_separate_ones(kernels):
     spans = models.randomised(SpanModel(BertConfig(**TINY), kernels))
     for together, alone in zip(spans(models.packed()), spans(models.separate())):
@@ -27,16 +20,6 @@ def test_packed_spans_and_classes_are_the_separate_ones(kernels):
             np.testing.assert_allclose(together[0, start : start + length], row[:length], atol=2e-6)
     classes = models.randomised(SequenceModel(BertConfig(**TINY), 3, kernels))
     np.testing.assert_allclose(classes(models.packed())[0], classes(models.separate()), atol=2e-6)
-
-
-def test_a_sequence_does_not_depend_on_its_neighbours():
-    model, batch = models.randomised(BertPretrainer(BertConfig(**TINY), kernels="fused")), models.packed()
-    changed = batch["sequence_ids"] == 2
-    other = {**batch, "input_ids": np.where(changed, 7, batch["input_ids"])}
-    (masked, relation), (masked_other, relation_other) = model(batch), model(other)
-    np.testing.assert_array_equal(np.delete(relation, 1, axis=1), np.delete(relation_other, 1, axis=1))
-    np.testing.assert_array_equal(np.delete(masked, (2, 3), axis=1), np.delete(masked_other, (2, 3), axis=1))
-    assert not np.allclose(relation[0, 1], relation_other[0, 1])
 
 
 @models.OPERATIONS
@@ -86,17 +69,6 @@ def test_scores_say_who_sees_whom():
     np.testing.assert_array_equal(found, (1 - seen)[None, None] * attention.MASKED_SCORE)
     padded = attention.scores({"input_mask": tf.constant([[1, 0]])})
     np.testing.assert_array_equal(padded, [[[[0, attention.MASKED_SCORE]]]])
-
-
-@pytest.mark.parametrize("make,options,is_packed", [
-    (BertPretrainer, {"kernels": "fused", "shared": True}, True),
-    (SpanModel, {}, False),
-    (functools.partial(SequenceModel, outputs=3), {"kernels": "fused"}, True),
-])  # fmt: skip
-def test_no_size_of_a_batch_need_be_known_to_a_graph(make, options, is_packed):
-    model = models.randomised(make(BertConfig(**{**TINY, **models.RATES}), **options))
-    batch = models.packed() if is_packed else models.separate()
-    models.check_without_known_sizes(model, {name: v for name, v in batch.items() if v.dtype == np.int32})
 
 
 ROW = 8

@@ -24,11 +24,6 @@ CLIPPED = dict(clip_scope="micro_batch", loss_normalization="local")
 EPSILON = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}  # of rounding once
 
 
-@pytest.fixture
-def make_config(make_config):
-    return lambda model=None, **settings: make_config({"num_hidden_layers": 1, **(model or {})}, **settings)
-
-
 def sums_of(config, given: list[np.ndarray], scale: float = 1.0, divisor: float = 1.0):
     """Returns the gradient, true and reduced, of replicas that have those ones times `divisor`."""
     strategy = strategy_lib.make_strategy(config)

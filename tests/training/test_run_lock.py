@@ -24,9 +24,7 @@ COMMAND = ["train.py", "--seed=1"]
 
 @pytest.fixture
 def make_config(make_config):
-    return lambda model=None, **settings: make_config(
-        {"num_hidden_layers": 1, **(model or {})}, **{"num_steps_per_epoch": 5, **settings}
-    )
+    return lambda model=None, **settings: make_config(model, **{"num_steps_per_epoch": 5, **settings})
 
 
 def files_of(folder) -> dict[str, bytes]:

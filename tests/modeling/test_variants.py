@@ -1,0 +1,184 @@
+"""One model, however it is computed: the outputs and gradients of plain operations on whole rows."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.config import BertConfig, encoder_options
+from official.modeling import varlen
+from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
+from official.planning import graph_cost
+from tests.conftest import TINY
+from tests.modeling import models
+
+GROUPS = dict(groupbert_ffn_output_groups=2, groupbert_conv_group_size=8)
+MODELS = {
+    "pretrainer": BertPretrainer,
+    "sequence": functools.partial(SequenceModel, outputs=3),
+    "span": SpanModel,
+}
+INTEGERS = {name: value for name, value in models.features().items() if value.dtype == np.int32}
+BATCHES = {
+    "rows": INTEGERS,
+    "packed": models.packed(),
+    "predicted first": {name: value for name, value in INTEGERS.items() if name != "masked_lm_positions"},
+}
+SEED = (3, 4)
+EXACT, ROUNDED = (0.0, 0.0), (1e-5, 1e-4)  # of outputs, of gradients
+POLICIES = {"mixed_bfloat16": 0.15, "mixed_float16": 0.02}
+
+
+def any_size(shape):
+    return [None, None]
+
+
+def any_rows(shape):
+    return [None, shape[1]]
+
+
+@pytest.fixture(autouse=True)
+def _short_rows(monkeypatch):
+    monkeypatch.setattr(varlen, "MIN_ROW_LENGTH", 8)
+
+
+@functools.cache
+def reference(name: str, batch: str, seed, by_sequence: bool, **sizes):
+    """Returns the configuration of a model, the model of plain operations, its outputs and gradients."""
+    rates = models.RATES if seed else {}
+    config = BertConfig(**{**TINY, **GROUPS, **rates, **sizes})
+    model = models.randomised(MODELS[name](config, by_sequence=by_sequence))
+    return config, model, models.outputs_and_gradients(model, BATCHES[batch], seed and tf.constant(seed))
+
+
+def slow(*cases: dict) -> list:
+    return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
+COMBINED = [dict(kernels=kernels, policy=policy) for kernels in ("plain", "fused") for policy in POLICIES]
+AGAIN = [dict(recompute=again, seed=SEED) for again in ("attention", "block")]
+GROUPBERT = dict(block_type="groupbert")
+CASES = [
+    # Operations.
+    dict(kernels="fused"),
+    dict(kernels="native"),
+    dict(kernels="fused", seed=SEED),
+    dict(kernels="native", seed=SEED),
+    dict(kernels="fused", seed=SEED, shared=True, hidden_act="gelu_erf"),
+    dict(kernels="native", seed=SEED, shared=True, hidden_act="gelu_erf"),
+    dict(kernels="fused", seed=SEED, jit_compile=True),  # --enable_xla: the masks stay the same
+    dict(GROUPBERT, kernels="fused", seed=SEED, shared=True),
+    dict(GROUPBERT, kernels="fused", seed=SEED, batch="packed", jit_compile=True, num_hidden_layers=1),
+    # Types.
+    *(dict(kernels="fused", seed=SEED, shared=True, policy=policy) for policy in POLICIES),
+    *(dict(kernels="native", seed=SEED, shared=True, policy=policy) for policy in POLICIES),
+    *(dict(GROUPBERT, batch="packed", **each) for each in COMBINED),
+    dict(kernels="fused", batch="packed", by_sequence=True, policy="mixed_bfloat16"),
+    # Sequence by sequence.
+    dict(kernels="fused", seed=SEED, batch="packed", by_sequence=True),
+    # Only the vectors that heads read, in the last block.
+    dict(narrow=True),
+    dict(narrow=True, kernels="fused", name="sequence"),
+    dict(narrow=True, kernels="fused", **GROUPBERT),
+    dict(narrow=True, name="sequence", **GROUPBERT),
+    *(dict(narrow=True, kernels="fused", shared=True, batch="packed", name=name) for name in MODELS),
+    *(dict(narrow=True, kernels="fused", batch="packed", by_sequence=True, name=name) for name in MODELS),
+    dict(narrow=True, batch="predicted first"),
+    dict(narrow=True, kernels="fused", recompute="attention", shared=True),
+    dict(narrow=True, kernels="fused", recompute="block"),
+    *slow(*(dict(GROUPBERT, narrow=True, kernels="fused", batch="packed", name=name) for name in MODELS)),
+    # Without padding.
+    *(dict(unpad=True, kernels="fused", narrow=narrow) for narrow in (False, True)),
+    dict(unpad=True, kernels="fused", narrow=True, name="sequence"),
+    *slow(*(dict(GROUPBERT, unpad=True, kernels="fused", narrow=narrow) for narrow in (False, True))),
+    # What is computed again in the backward pass.
+    *(dict(each, shared=True, tolerance=EXACT) for each in AGAIN),
+    *(dict(each, kernels="fused", num_hidden_layers=1) for each in AGAIN),
+    *(dict(each, kernels="fused", jit_compile=True, num_hidden_layers=1) for each in AGAIN),
+    *slow(
+        *(dict(each, tolerance=EXACT, **more) for each in AGAIN for more in (GROUPBERT, dict(name="span"))),
+        *(dict(each, kernels="fused", shared=True, batch="packed", by_sequence=True) for each in AGAIN),
+        *(dict(each, kernels="fused", policy="mixed_bfloat16") for each in AGAIN),
+        *(dict(each, kernels="fused", batch="packed", **GROUPBERT) for each in AGAIN),
+    ),
+    # A graph need not know the sizes of a batch.
+    dict(kernels="fused", seed=SEED, shared=True, batch="packed", sizes=any_size),
+    dict(kernels="fused", seed=SEED, batch="packed", sizes=any_size, name="sequence"),
+    dict(kernels="native", seed=SEED, sizes=any_size, name="span"),
+    dict(GROUPBERT, seed=SEED, batch="packed", sizes=any_size),
+    dict(GROUPBERT, kernels="fused", seed=SEED, shared=True, batch="packed", sizes=any_size),
+    dict(kernels="fused", seed=SEED, shared=True, batch="packed", by_sequence=True, sizes=any_rows),
+]
+OF_SIZES = ("block_type", "hidden_act", "num_hidden_layers")
+
+
+def check(name="pretrainer", batch="rows", seed=None, policy=None, tolerance=ROUNDED, sizes=None,
+          jit_compile=False, **options):  # fmt: skip
+    """Compares a model with that of plain operations.
+
+    Args:
+      name, batch: of `MODELS` and `BATCHES`.
+      seed: of dropout, whose masks are others sequence by sequence.
+      policy: of mixed precision.
+      tolerance: of outputs and gradients.
+      sizes: what of a shape is known to the graph.
+      jit_compile: whether the step is compiled as a whole.
+      **options: of the model; those of `OF_SIZES` are of its configuration.
+    """
+    of_sizes = {key: options.pop(key) for key in OF_SIZES if key in options}
+    by_sequence = seed is not None and options.get("by_sequence", False)
+    config, whole, expected = reference(name, batch, seed, by_sequence, **of_sizes)
+    if policy:
+        tf.keras.mixed_precision.set_global_policy(policy)
+    model = models.copy_weights(whole, MODELS[name](config, **options))
+    of_graph = {"jit_compile": jit_compile}
+    if sizes:
+        specs = {key: tf.TensorSpec(sizes(value.shape), tf.int32) for key, value in BATCHES[batch].items()}
+        of_graph["input_signature"] = [specs]
+    found = models.outputs_and_gradients(model, BATCHES[batch], seed and tf.constant(seed), **of_graph)
+    if policy:
+        models.assert_near(found, expected, POLICIES[policy])
+    else:
+        models.assert_same(found, expected, *tolerance)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_model_is_the_plain_one(case):
+    check(**case)
+
+
+@models.OPERATIONS
+@pytest.mark.parametrize("block_type", ["bert", "groupbert"])
+def test_packed_sequences_are_the_separate_ones(kernels, block_type):
+    config = BertConfig(**TINY, **GROUPS, block_type=block_type)
+    model = models.randomised(BertPretrainer(config, kernels, shared=kernels == "fused"))
+    (masked, relation), gradients = models.outputs_and_gradients(model, models.packed())
+    (masked_alone, relation_alone), expected = models.outputs_and_gradients(model, models.separate())
+    found = [tf.reshape(masked, masked_alone.shape), relation[0]]
+    models.assert_same((found, gradients), ([masked_alone, relation_alone], expected), 1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, dict(narrow=True), dict(by_sequence=True)], ids=str)
+def test_dropout_is_a_function_of_the_seed(options):
+    model = models.randomised(BertPretrainer(BertConfig(**{**TINY, **models.RATES}), **options))
+    batch = BATCHES["packed" if "by_sequence" in options else "rows"]
+    runs = [model(batch, dropout_seed=tf.constant(seed))[0].numpy() for seed in ([1, 2], [1, 2], [1, 3])]
+    assert (runs[0] == runs[1]).all() and not np.allclose(runs[0], runs[2], atol=1e-3)
+    assert not np.allclose(runs[0], model(batch)[0], atol=1e-3)
+
+
+def test_the_products_that_a_narrow_last_block_leaves_out(make_config):
+    batch, rows = models.features(), 3
+    spec = {name: tf.TensorSpec([None, *value.shape[1:]], value.dtype) for name, value in batch.items()}
+
+    def flops(narrow: bool) -> int:
+        make = functools.partial(BertPretrainer, BertConfig(**TINY), narrow=narrow)
+        return graph_cost.forward_cost(make, lambda model: model(graph_cost.symbolic_batch(spec, rows))).flops
+
+    length, reads = batch["input_ids"].shape[1], 1 + batch["masked_lm_positions"].shape[1]
+    hidden, inner = TINY["hidden_size"], TINY["intermediate_size"]
+    of_a_vector = 2 * (2 * hidden * hidden + 2 * hidden * inner + 2 * length * hidden)
+    assert flops(False) - flops(True) == rows * (length - reads) * of_a_vector
+    assert encoder_options(make_config())["narrow"]
+    assert not encoder_options(make_config(distribution_strategy="ipu"))["narrow"]
