@@ -44,11 +44,11 @@ def _short_rows(monkeypatch):
 
 
 @functools.cache
-def reference(name: str, batch: str, seed, by_sequence: bool, **sizes):
+def reference(name: str, batch: str, seed, options: tuple, **sizes):
     """Returns the configuration of a model, the model of plain operations, its outputs and gradients."""
     rates = models.RATES if seed else {}
     config = BertConfig(**{**TINY, **GROUPS, **rates, **sizes})
-    model = models.randomised(MODELS[name](config, by_sequence=by_sequence))
+    model = models.randomised(MODELS[name](config, **dict(options)))
     return config, model, models.outputs_and_gradients(model, BATCHES[batch], seed and tf.constant(seed))
 
 
@@ -119,7 +119,7 @@ def check(name="pretrainer", batch="rows", seed=None, policy=None, tolerance=ROU
 
     Args:
       name, batch: of `MODELS` and `BATCHES`.
-      seed: of dropout, whose masks are others sequence by sequence.
+      seed: of dropout, whose masks are others sequence by sequence: in both models, then.
       policy: of mixed precision.
       tolerance: of outputs and gradients.
       sizes: what of a shape is known to the graph.
@@ -127,8 +127,9 @@ def check(name="pretrainer", batch="rows", seed=None, policy=None, tolerance=ROU
       **options: of the model; those of `OF_SIZES` are of its configuration.
     """
     of_sizes = {key: options.pop(key) for key in OF_SIZES if key in options}
-    by_sequence = seed is not None and options.get("by_sequence", False)
-    config, whole, expected = reference(name, batch, seed, by_sequence, **of_sizes)
+    own = ("shared",) if tolerance == EXACT else ("by_sequence",) if seed else ()
+    both = tuple((key, options[key]) for key in own if key in options)
+    config, whole, expected = reference(name, batch, seed, both, **of_sizes)
     if policy:
         tf.keras.mixed_precision.set_global_policy(policy)
     model = models.copy_weights(whole, MODELS[name](config, **options))

@@ -1,5 +1,5 @@
-"""Fixtures of runs: their steps are shared, their bits may be; records of sequences that share rows, and files
-of fine-tuning."""
+"""Fixtures of runs: their steps are shared, their bits may be; records of short sequences, and files of
+fine-tuning."""
 
 import numpy as np
 import pytest

@@ -1,11 +1,6 @@
 """--allreduce_dtype: sums in two bytes are those of float32 to rounding, overflows are seen, and packs are
 sent while the backward pass goes on."""
 
-import json
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,9 +9,6 @@ from official.config import ConfigError, replaced
 from official.distribution import strategy as strategy_lib
 from official.optimization import replica_step
 from official.optimization.train_state import LossScale
-from tests.conftest import ROOT
-from tests.distribution.test_processes import free_ports
-from tests.training import joined_program
 from tests.training.test_training import make_loop, replicas, run_steps, slow, train, values
 
 DTYPES = ("bfloat16", "float16")
@@ -49,7 +41,7 @@ def sums_of(config, given: list[np.ndarray], scale: float = 1.0, divisor: float 
 @pytest.mark.parametrize("explicit", [False, True], ids=["", "packs"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_two_replicas_add_up_what_the_type_can_hold(make_config, dtype, explicit):
-    given = [joined_program.numbers(rank) for rank in range(2)]
+    given = [np.random.default_rng(rank).normal(size=1000).astype(np.float32) for rank in range(2)]
     config = make_config(**replicas(2), allreduce_dtype=dtype, loss_scale="8", explicit_allreduce=explicit)
     ours, theirs = sums_of(config, given, scale=8.0)
     narrow = tf.as_dtype(dtype)
@@ -151,36 +143,3 @@ def test_nccl_does_not_add_up_bfloat16(make_config):
             strategy_lib.check_all_reduce(config, on_gpus=True)
         strategy_lib.check_all_reduce(config, on_gpus=False)
         strategy_lib.check_all_reduce(replaced(config, all_reduce_alg=other), on_gpus=True)
-
-
-def joined(records: str) -> list[dict]:
-    """Returns what each of two processes has found."""
-    hosts = ",".join(f"localhost:{port}" for port in free_ports(2))
-    command = [sys.executable, "-m", "tests.training.joined_program"]
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    processes = [
-        subprocess.Popen([*command, str(rank), hosts, records], cwd=ROOT, env=environment, **pipes)
-        for rank in range(2)
-    ]
-    outputs = [process.communicate(timeout=240) for process in processes]
-    assert not any(process.returncode for process in processes), outputs
-    return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
-
-
-@pytest.mark.slow
-def test_two_processes_add_up_and_train_the_same_to_the_bit(record_files):
-    """They take the native update together, or not at all."""
-    given = [joined_program.numbers(rank) for rank in range(2)]
-    first, second = joined(record_files())
-    assert first == second
-    for name, found in first["sums"].items():
-        narrow = tf.as_dtype(name)
-        expected = tf.cast(tf.add(*[tf.cast(each, narrow) for each in given]), tf.float32)
-        np.testing.assert_array_equal(np.float32(found), expected)
-    trained = first["trained"]
-    assert len({each["digest"] for each in trained.values()}) == 3
-    for each in trained.values():
-        assert each["loss"] == pytest.approx(trained["float32"]["loss"], rel=1e-2)
-        assert each["optimizer"] == "NativeLamb"
-    assert first["without"] == "CompiledLamb"

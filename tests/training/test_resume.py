@@ -1,4 +1,4 @@
-"""Runs that stop and go on end with the bits of runs that do not, whatever their rows, optimizers and devices."""
+"""Runs that stop and go on end with the bits of runs that do not."""
 
 import json
 
