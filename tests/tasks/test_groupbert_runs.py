@@ -30,11 +30,10 @@ def fixture_pretrained(make_config, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pack", [False, True])
-def test_squad_is_learned_from_a_pretrained_groupbert(squad, pretrained, tmp_path, pack):
+def test_squad_is_learned_from_a_pretrained_groupbert(squad, pretrained, tmp_path):
     config = squad(
         model=MODEL,
-        pack=pack,
+        pack=True,
         init_checkpoint=pretrained,
         num_train_epochs=12,
         steps_per_loop=48,

@@ -13,7 +13,7 @@ from official.tasks import TASKS
 from official.training import pipelined
 from official.training import step as step_lib
 from tests.run_folders import run, state_of
-from tests.training.test_training import DROPOUT, assert_close, slow, values
+from tests.training.test_training import DROPOUT, assert_close, replicas, slow, values
 
 GROUPBERT = dict(block_type="groupbert", groupbert_conv_kernel_size=3, groupbert_conv_group_size=8)
 
@@ -59,42 +59,33 @@ def assert_equal_to_rounding(config, expected_config) -> None:
     assert_close(values(state), values(expected), atol=2e-5)
 
 
-KINDS = {"bert": ({}, {}), "groupbert": (GROUPBERT, {}), "packed": ({}, dict(pack_on_the_fly=True))}
-# Stages, devices, micro batches, schedule.
-WAYS = ((1, 1, 2, "1f1b"), (2, 2, 4, "1f1b"), (4, 4, 2, "gpipe"), (4, 4, 4, "gpipe"), (4, 4, 4, "1f1b"))
-QUICK = {("bert", WAYS[1]), ("groupbert", WAYS[3]), ("packed", WAYS[2])}
+FINE_TUNING = dict(optimizer_type="adamw", num_accumulation_steps=2)
+FINE_TUNING |= dict(max_predictions_per_seq=config_lib.FIELDS["max_predictions_per_seq"].default)
+PACKED = dict(pack_on_the_fly=True)
+MIRRORED = dict(replicas(2), num_accumulation_steps=2)
 
 
 @pytest.mark.parametrize(
-    "kind,way",
+    "settings,piped",
     [
-        pytest.param(kind, way, marks=[] if (kind, way) in QUICK else pytest.mark.slow)
-        for kind in KINDS
-        for way in WAYS
+        (dict(num_accumulation_steps=4), pipeline(2, 2)),
+        (dict(model=GROUPBERT, num_accumulation_steps=4), pipeline(4, 4, pipeline_schedule="gpipe")),
+        (dict(PACKED, num_accumulation_steps=2), pipeline(4, 4, pipeline_schedule="gpipe")),
+        (MIRRORED, pipeline(2, 4)),
+        (dict(FINE_TUNING, task="squad"), pipeline(2, 2)),
+        slow(dict(num_accumulation_steps=2), pipeline(1, 1)),
+        slow(dict(num_accumulation_steps=4), pipeline(4, 4)),
+        slow(dict(model=GROUPBERT, num_accumulation_steps=4), pipeline(4, 4)),
+        slow(dict(PACKED, num_accumulation_steps=4), pipeline(4, 4)),
+        slow(dict(num_accumulation_steps=2, kernels="plain"), pipeline(2, 2)),
+        slow(dict(num_accumulation_steps=2, optimizer_type="momentum"), pipeline(2, 2)),
+        slow(dict(FINE_TUNING, task="glue", glue_task="mnli"), pipeline(2, 2)),
     ],
+    ids=str,
 )
-def test_stages_schedules_and_micro_batches_change_no_weight(make_config, kind, way):
-    model, more = KINDS[kind]
-    stages, devices, accumulation, schedule = way
-    settings = dict(model=model, num_accumulation_steps=accumulation, **more)
-    piped = pipeline(stages, devices, pipeline_schedule=schedule)
-    assert_equal_to_rounding(make_config(**settings, **piped), make_config(**settings))
-
-
-def test_replicas_of_several_devices(make_config):
-    settings = dict(num_accumulation_steps=2)
-    mirrored = dict(
-        distribution_strategy="mirrored", num_virtual_devices=2, all_reduce_alg="hierarchical_copy"
-    )
-    assert_equal_to_rounding(make_config(**settings, **pipeline(2, 4)), make_config(**settings, **mirrored))
-
-
-@pytest.mark.parametrize(
-    "kernels,optimizer", [("fused", "adamw"), slow("plain", "lamb"), slow("fused", "momentum")]
-)
-def test_optimizers_on_several_devices(make_config, kernels, optimizer):
-    settings = dict(num_accumulation_steps=2, optimizer_type=optimizer, kernels=kernels)
-    assert_equal_to_rounding(make_config(**settings, **pipeline(2, 2)), make_config(**settings))
+def test_stages_schedules_and_micro_batches_change_no_weight(make_config, settings, piped):
+    """Nor do replicas of several devices."""
+    assert_equal_to_rounding(make_config(**{**settings, **piped}), make_config(**settings))
 
 
 def test_more_micro_batches_than_a_graph_has_pieces_for(make_config, monkeypatch):
@@ -150,15 +141,6 @@ def test_a_part_keeps_as_many_micro_batches_as_the_schedule_says(make_config, mo
         assert most == expected
 
 
-@pytest.mark.parametrize("task", ["squad", pytest.param("glue", marks=pytest.mark.slow)])
-def test_fine_tuning_on_a_pipeline(make_config, task):
-    more = dict(glue_task="mnli") if task == "glue" else {}
-    usual = config_lib.FIELDS["max_predictions_per_seq"].default
-    settings = dict(task=task, num_accumulation_steps=2, optimizer_type="adamw", **more)
-    settings["max_predictions_per_seq"] = usual
-    assert_equal_to_rounding(make_config(**settings, **pipeline(2, 2)), make_config(**settings))
-
-
 def test_a_checkpoint_of_four_stages_goes_on_on_one_device(make_config, record_files, tmp_path):
     settings = dict(input_files=record_files(), num_accumulation_steps=2, steps_per_loop=2)
     folder = str(tmp_path / "piped")
@@ -192,9 +174,6 @@ def test_what_cannot_be_is_said_in_a_line(make_config):
         text = str(error.value)
         wrong += [(settings, text)] if message not in text or "\n" in text else []
     assert not wrong
-
-
-def test_a_plan_refuses_the_devices_that_a_run_refuses(make_config):
-    config = make_config(distribution_strategy="pipeline", pipeline_stages="3", num_gpus=4)
+    config = make_config(distribution_strategy="pipeline", pipeline_stages="3", num_gpus=4)  # of a plan
     with pytest.raises(ConfigError, match="num_gpus=4 is not divisible by the 3 devices"):
         strategy_lib.num_replicas(config)

@@ -13,9 +13,8 @@ from official.tasks import TASKS
 from official.training import feeding, resume
 from official.training import run as runner
 from tests.run_folders import state_of
-from tests.training.test_training import assert_close, make_loop, replicas, run_steps, slow, values
+from tests.training.test_training import DROPOUT, assert_close, make_loop, replicas, run_steps, slow, values
 
-DROPOUT = dict(num_hidden_layers=1, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
 LAYOUT = Layout(workers=2, num_replicas=4, num_accumulation_steps=2, train_batch_size=16)
 
 
@@ -98,18 +97,12 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_layout_counts_where_there_is_a_checkpoint(tmp_path):
-    folder = str(tmp_path)
-    assert resume.read_layout(folder) is None
-    resume.write_layout(folder, LAYOUT)
-    assert resume.read_layout(folder) is None
-    (tmp_path / "ckpt-2.index").touch()
-    assert resume.read_layout(folder) == LAYOUT
-
-
-def test_a_damaged_layout_is_one_line(tmp_path):
+def test_a_layout_counts_where_there_is_a_checkpoint_and_a_damaged_one_is_one_line(tmp_path):
+    assert resume.read_layout(str(tmp_path)) is None
     resume.write_layout(str(tmp_path), LAYOUT)
+    assert resume.read_layout(str(tmp_path)) is None
     (tmp_path / "ckpt-2.index").touch()
+    assert resume.read_layout(str(tmp_path)) == LAYOUT
     path = tmp_path / resume.LAYOUT_FILE
     whole = json.loads(path.read_text())
     for changed, message in (

@@ -10,7 +10,6 @@ from official import config as config_lib
 from official.config.setting import IDENTITY, LENGTH, RECIPE
 from official.data.glue import tasks as glue_tasks
 from official.io.errors import ConfigError
-from official.reporting import comparison
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
 from official.training import run as runner
@@ -288,22 +287,6 @@ def test_several_seeds_are_a_record_too(make, tmp_path):
     run(make("glue", model_dir="single", **shared))
     with pytest.raises(ConfigError, match="num_runs 1 -> 2"):
         several(num_runs=2, model_dir="single")
-
-
-def test_a_run_that_stops_early_has_a_curve(make_config, record_files, monkeypatch):
-    """The line of an interval that a signal has cut is there until the run goes on; then the whole one is."""
-    config = make_config(input_files=record_files(), num_steps_per_epoch=20, steps_per_loop=10)
-    test_loop.call_lengths(monkeypatch, 2)
-    with monkeypatch.context() as patched:
-        test_loop.interrupt_at(patched, 4)
-        assert run(config).status == "interrupted"
-    (line,) = read_metrics(config.model_dir)
-    assert (line["step"], line["samples"], line["open_interval_steps"]) == (4, 32, 4) and line["loss"] > 0
-    found = comparison.compare(comparison.read_runs([config.model_dir]))
-    assert found["runs"][0]["status"] == "interrupted" and found["runs"][0]["step"] == 4
-    assert run(config).step == 20
-    lines = read_metrics(config.model_dir)
-    assert [line["step"] for line in lines] == [10, 20] and "open_interval_steps" not in lines[0]
 
 
 def test_a_short_run_has_ten_lines_at_least(make_config):
