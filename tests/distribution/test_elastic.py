@@ -48,13 +48,6 @@ def test_another_number_of_workers_goes_on_with_the_same_result(workspace, tmp_p
 
 
 @pytest.mark.slow
-def test_one_process_laid_out_for_two_is_those_two(workspace, tmp_path):
-    finish(start(workspace, tmp_path / "one", **DROPOUT, logical_workers=2, stop_steps=8))
-    run_workers(workspace, tmp_path / "two", 2, **DROPOUT, stop_steps=8)
-    assert_same_to_rounding(state_of(tmp_path / "two", 8), state_of(tmp_path / "one", 8))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("told", [0, 1])
 def test_sigterm_on_any_rank_saves_once_and_ends_all(workspace, tmp_path, told):
     """As a cluster that takes one machine away: it gives 30 seconds."""

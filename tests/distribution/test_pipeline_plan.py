@@ -178,12 +178,6 @@ def test_balance_is_the_best_of_all_cuts():
             assert measured(flops, sizes, ends, devices) == best
 
 
-def test_equal_costs_are_shared_out_evenly():
-    names = stages_of("squad", 10)
-    stages = balanced(names, dict.fromkeys(names, Cost(1, 1)), range(4))
-    assert [len(stage) for stage in stages] == [3, 3, 3, 3]
-
-
 def test_the_allocation_is_graphcores(planned):
     lines = allocation(planned("emb+pos+hid*3 / hid*7 / hid*7 / hid*7 / mlm+nsp", layers=24))
     assert lines[0] == ("Embedding", 0) and lines[1] == ("Encoder 0 ", 0) and lines[4] == ("Encoder 3 ", 1)

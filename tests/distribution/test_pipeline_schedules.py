@@ -101,17 +101,6 @@ def test_the_order_is_that_of_the_papers():
     assert texts("gpipe") == ["F0 F1 F2 B0 B1 B2"] * 2
 
 
-def test_stages_on_one_device_share_its_time():
-    timeline = make_timeline(plan_of((0, 1, 2, 3, 0), "grouped", 40))
-    assert timeline.length == pytest.approx(40 * 2 * 3, rel=0.02)  # device 0: two stages a micro batch
-    assert timeline.bubble == pytest.approx(0.375, abs=0.01)
-
-
-def test_a_recomputed_backward_pass_takes_three():
-    timeline = make_timeline(plan_of((0,), "gpipe", 5), lambda work: 3.0 if work.backward else 1.0)
-    assert (timeline.length, timeline.bubble) == (20, 0)
-
-
 def test_uneven_stages_wait_for_the_busiest():
     """Each stage takes its own time: a step of gpipe is once through all, and the slowest pass of each
     direction for every other micro batch; of 1f1b at most that of the busiest device."""

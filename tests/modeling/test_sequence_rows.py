@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from official.config import BertConfig, encoder_options
-from official.modeling import attention, layers, operations, varlen
+from official.modeling import attention, varlen
 from official.modeling.models import BertPretrainer
 from official.modeling.varlen import SequenceLayout
 from tests.conftest import TINY
@@ -73,23 +73,6 @@ def test_many_sequences_of_a_width_are_filled_up_to_few_counts():
     batch = batch_of(*[[1] * 7 + [2] * 8 + [3] * 6 + [0] * 3] * 7, seed=1)  # 21 of one width
     ours, expected = (models.outputs_and_gradients(model, batch) for model in pair("fused", shared=True))
     models.assert_same(ours, expected, 2e-6)
-
-
-@models.OPERATIONS
-def test_heads_of_tokens_are_those_by_row_and_of_padding_zero(kernels):
-    generator, ops = np.random.default_rng(0), operations.choose(kernels)
-    draw = lambda *shape: tf.constant(generator.normal(size=shape), tf.float32)  # noqa: E731
-    qkv, x = layers.Affine(draw(8, 24), draw(24)), draw(1, ROW, 8)
-    for kind, row in ROWS.items():
-        ids = tf.constant([row], tf.int32)
-        places = attention.seen({"sequence_ids": ids}, 2, by_sequence=True)
-        assert isinstance(places, SequenceLayout)
-        ours, expected = (
-            attention.attend(layers.dense(x, qkv), seen, 2, 0.0, None, ops)
-            for seen in (places, attention.sequence_scores(ids))
-        )
-        is_token = tf.cast(ids > 0, tf.float32)[..., None]
-        np.testing.assert_allclose(ours, expected * is_token, atol=2e-6, err_msg=kind)
 
 
 def test_what_is_taken_apart_comes_together_again():

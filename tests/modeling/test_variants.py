@@ -71,6 +71,7 @@ CASES = [
     dict(GROUPBERT, kernels="fused", seed=SEED, shared=True),
     dict(GROUPBERT, kernels="fused", seed=SEED, batch="packed", jit_compile=True, num_hidden_layers=1),
     # Types.
+    *(dict(policy=policy) for policy in POLICIES),
     *(dict(kernels="fused", seed=SEED, shared=True, policy=policy) for policy in POLICIES),
     *(dict(kernels="native", seed=SEED, shared=True, policy=policy) for policy in POLICIES),
     *(dict(GROUPBERT, batch="packed", **each) for each in COMBINED),
