@@ -177,16 +177,10 @@ def test_a_lost_peer_ends_the_others_with_one_line(workspace, tmp_path, killed):
 DETERMINED = dict(num_accumulation_steps=2, deterministic="true", num_eval_samples=40, steps_between_eval=12)
 
 
-@pytest.fixture(scope="module", params=["plain", "packed"])
-def kind(request):
-    return request.param
-
-
 @pytest.fixture(scope="module")
-def uninterrupted(workspace, kind):
-    folder = workspace / f"whole-{kind}"
-    finish(start(workspace, folder, "--do_eval", **DETERMINED, **of_kind(kind, workspace)))
-    return folder
+def uninterrupted(workspace):
+    finish(start(workspace, workspace / "whole", "--do_eval", **DETERMINED))
+    return workspace / "whole"
 
 
 def wait_for(condition, process) -> None:
@@ -198,13 +192,12 @@ def wait_for(condition, process) -> None:
 
 
 @pytest.mark.slow
-def test_kill_at_any_moment_and_go_on(workspace, uninterrupted, tmp_path, kind):
+def test_kill_at_any_moment_and_go_on(workspace, uninterrupted, tmp_path):
     """Five kills: some while a checkpoint is being written, some between two."""
-    settings = {**DETERMINED, **of_kind(kind, workspace)}
     generator = random.Random(7)
     folder, kills = tmp_path / "killed", 0
     for kill in range(5):
-        process = start(workspace, folder, "--do_eval", **settings)
+        process = start(workspace, folder, "--do_eval", **DETERMINED)
         target = 4 * generator.randint(2 * kill + 1, 2 * kill + 2)
         ending = "" if kill % 2 else "index"  # while it is written, or after it
         name = f"ckpt-{target}.{ending}"
@@ -214,7 +207,7 @@ def test_kill_at_any_moment_and_go_on(workspace, uninterrupted, tmp_path, kind):
         kills += process.wait() == -signal.SIGKILL
         process.communicate()
     assert kills == 5
-    finish(start(workspace, folder, "--do_eval", **settings))
+    finish(start(workspace, folder, "--do_eval", **DETERMINED))
     assert_same_run(folder, uninterrupted, 60)
 
 
@@ -223,8 +216,8 @@ def _names(folder) -> list[str]:
 
 
 @pytest.mark.slow
-def test_another_steps_per_loop_gives_the_same_weights(workspace, uninterrupted, tmp_path, kind):
-    other = {**DETERMINED, **of_kind(kind, workspace), "steps_per_loop": 6, "checkpoint_every_steps": 12}
+def test_another_steps_per_loop_gives_the_same_weights(workspace, uninterrupted, tmp_path):
+    other = {**DETERMINED, "steps_per_loop": 6, "checkpoint_every_steps": 12}
     finish(start(workspace, tmp_path / "run", "--do_eval", **other, stop_steps=24))
     finish(start(workspace, tmp_path / "run", "--do_eval", **{**other, "steps_per_loop": 3}))
     assert_same_state(state_of(tmp_path / "run", 60), state_of(uninterrupted, 60))

@@ -17,7 +17,7 @@ from official.data.records import encoding
 from official.data.records import schema as schema_lib
 from tests import programs
 from tests.conftest import ROOT, TINY, make_records, write_records
-from tests.distribution.test_network import ADDRESSES, hosts, ip  # noqa: F401
+from tests.distribution.network import ADDRESSES, hosts, ip  # noqa: F401
 from tests.fine_tuning_files import WORDS, squad_json
 from tests.records import short_examples
 from tests.run_folders import assert_same_state, state_of, untimed_metrics

@@ -1,4 +1,5 @@
-"""--plan, --plan_device and --measure: exact FLOPs, built models, graphs whose memory is known, what fits."""
+"""--plan, --plan_device and --measure: exact FLOPs, built models, graphs whose memory is known, what fits,
+and the update and the all-reduce of the run."""
 
 import json
 import os
@@ -13,11 +14,13 @@ from official.config import ConfigError
 from official.config.values import DEVICE_BYTES, device_bytes
 from official.optimization import plain_optimizers
 from official.optimization.optimizers import make_state
+from official.planning import graph_cost
 from official.planning import plan as plan_lib
 from official.planning.graph import FlatGraph, execution_order, peak_bytes
 from official.tasks import TASKS
 from official.training import step_benchmark
 from tests.conftest import ROOT, TINY
+from tests.training.test_training import make_loop, replicas
 
 FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
 SMALL = {"quickstart", "wikipedia_mini"}
@@ -77,7 +80,8 @@ def test_published_flops():
 
 
 def test_flops_of_a_formula(make_config):
-    config = make_config()
+    two = {"num_hidden_layers": 2}
+    config = make_config(two)
     model, tokens, masked = config.model, 8 * 16, 8 * 3
     hidden, inner = model.hidden_size, model.intermediate_size
     block = tokens * (4 * hidden * hidden + 2 * hidden * inner) + 2 * 8 * 16 * 16 * hidden
@@ -90,7 +94,7 @@ def test_flops_of_a_formula(make_config):
     expected = 2 * (3 * ((model.num_hidden_layers - 1) * block + last + head) + 2 * segments)
     replicas = {"distribution_strategy": "mirrored", "num_virtual_devices": 2}
     for settings in ({}, {"num_accumulation_steps": 4}, replicas):
-        assert plan_of(make_config(**settings))["flops_per_step"] == expected
+        assert plan_of(make_config(two, **settings))["flops_per_step"] == expected
 
 
 def test_sizes_are_those_of_a_built_model(make_config):
@@ -549,3 +553,81 @@ def test_the_program_measures_on_the_devices_of_the_run(tmp_path, capsys):
     assert plan["num_replicas"] == 2 and plan["scaling"]["source"] == "measure"
     assert "measured run" in capsys.readouterr().out
     assert sorted(os.listdir(tmp_path)) == ["model.json", "plan.json"]
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The update and the all-reduce of the run
+
+
+def test_the_update_of_a_plan_is_that_of_the_run(make_config, monkeypatch):
+    """The native update keeps bf16 copies of the weights; TensorFlow's has none."""
+
+    def copies(**settings) -> int:
+        return plan_of(make_config(num_gpus=0, dtype="bf16", **settings))["bytes"]["weight_copies"]
+
+    assert copies() > 0 == copies(kernels="fused")
+    monkeypatch.setenv("CXX", "/none")
+    assert copies(kernels="native") > 0 == copies()
+
+
+def test_copies_and_narrow_gradients_of_a_plan_are_those_of_the_run(make_config):
+    sizes = {}
+    for name, settings in (
+        ("fp32", {}),
+        ("bf16", dict(dtype="bf16")),
+        ("two", dict(dtype="bf16", **replicas(2))),
+        ("added up", dict(dtype="bf16", num_accumulation_steps=2)),
+        ("tensorflow", dict(dtype="bf16", kernels="fused")),
+        ("fp16", dict(dtype="fp16")),
+    ):
+        plan = plan_of(make_config(num_gpus=0, **settings))
+        assert plan["total_bytes"] == sum(plan["bytes"].values())
+        sizes[name] = plan["bytes"]
+    loop = make_loop(make_config(num_gpus=0, dtype="bf16"))
+    copies = loop.state.optimizer.make_copies([], tf.bfloat16)
+    copied = sum(each.numpy().nbytes for each in copies.values())
+    assert sizes["bf16"]["weight_copies"] == sizes["two"]["weight_copies"] == copied > 0
+    assert sizes["fp16"]["weight_copies"] == copied
+    assert sizes["fp32"]["weight_copies"] == sizes["tensorflow"]["weight_copies"] == 0
+    parameters = sizes["fp32"]["parameters"]
+    for name in ("fp32", "two", "added up", "tensorflow"):
+        assert sizes[name]["gradients"] == parameters, name
+    # The table's gradient is float32, since it is added up; others are those of the copies.
+    embeddings = (
+        TASKS["pretrain"](
+            make_config(
+                num_gpus=0,
+            )
+        )
+        .build_model()
+        .encoder.stages()[0]
+        .variables
+    )
+    table = 2 * embeddings[0].shape.num_elements()
+    assert sizes["bf16"]["gradients"] == parameters - copied + table
+
+
+def test_a_plan_takes_the_native_update_on_cpus(make_config, monkeypatch):
+    for settings, device, expected in (
+        ({}, "CPU", True),
+        ({}, "GPU", False),
+        (dict(plan_device="v100-16gb"), "CPU", False),
+        (dict(plan_device="16GB"), "CPU", True),
+        (dict(enable_xla=True), "CPU", False),
+        (dict(distribution_strategy="tpu", num_tpu_cores=8, num_gpus=None), "CPU", False),
+    ):
+        monkeypatch.setattr(graph_cost, "device_of", lambda config, device=device: device)
+        assert graph_cost.updates_natively(make_config(num_gpus=0, plan=True, **settings)) == expected
+
+
+@pytest.mark.parametrize("dtype,size", [("float32", 4), ("bfloat16", 2), ("float16", 2)])
+def test_the_all_reduce_of_a_plan_is_of_the_bytes_that_are_sent(make_config, dtype, size):
+    config = make_config(num_gpus=0,
+        **replicas(2), allreduce_dtype=dtype, loss_scale="dynamic", plan=True, plan_tflops=1e-6,
+        plan_gbps=1e-3, plan_hosts="1,2",
+    )  # fmt: skip
+    plan = plan_of(config)
+    sent = size * plan["parameters"]
+    assert plan["all_reduce_bytes"] == plan["scaling"]["gradient_bytes"] == sent
+    assert plan["expected"]["all_reduce_secs"] == pytest.approx(sent / 1e6)
+    assert json.loads(json.dumps(plan)) == plan
