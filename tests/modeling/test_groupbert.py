@@ -118,28 +118,6 @@ def test_a_row_of_one_sequence_does_not_see_its_padding(kernels):
     np.testing.assert_allclose(classes(models.packed())[0], classes(batch), atol=1e-5)
 
 
-def test_slots_set_sequences_apart_and_give_them_back():
-    all_ids = np.array([[1, 1, 2, 2, 2, 3, 0, 0], [2, 2, 1, 1, 1, 0, 1, 2]], np.int32)
-    all_positions = np.array([[0, 1, 0, 1, 2, 0, 0, 0], [1, 2, 0, 2, 1, 0, 3, 0]], np.int32)
-    for rows in (1, 2):  # in order, and mixed
-        ids, positions = all_ids[:rows], all_positions[:rows]
-        found = groupbert.find_slots({"sequence_ids": ids, "position_ids": positions}, gap=2)
-        for row, row_ids, row_positions in zip(found.tokens_BW.numpy(), ids, positions):
-            expected, width = [], 8 + 2 * (ids.max() - 1)
-            for number in range(1, row_ids.max() + 1):
-                tokens = np.flatnonzero(row_ids == number)
-                expected += [*tokens[np.argsort(row_positions[tokens])], 8, 8]
-            np.testing.assert_array_equal(row, (expected + [8] * width)[:width])
-        x = tf.constant(np.random.default_rng(0).normal(size=[*ids.shape, 3]))
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            back = groupbert.out_of_slots(groupbert.into_slots(x, found), found)
-            loss = tf.reduce_sum(back * x)
-        is_token = (ids > 0)[:, :, None]
-        np.testing.assert_array_equal(back, x * is_token)
-        np.testing.assert_array_equal(tape.gradient(loss, x), 2 * x * is_token)
-
-
 def test_sizes_that_make_no_groups_are_refused():
     for changes, words in (
         ({"groupbert_ffn_output_groups": 3}, "hidden_size=32 is not divisible by groupbert_ffn_output_gro"),

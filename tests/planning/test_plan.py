@@ -245,10 +245,7 @@ def test_packed_rows_are_counted_in_sequences(make_config):
         assert times["eval_secs"] == pytest.approx(2 * 30 / 20 * times["matmul_secs"] / 3)
         # Slots for 3 + 4 - 1 predicted tokens and 4 [CLS] of a row, against 3 and 1.
         assert plan["flops_per_step"] > plain["flops_per_step"]
-        text = plan_lib.describe(plan)
-        assert "8 rows = 1 replicas x 8" in text and "about 20 sequences a step, 2.5 a row" in text
-        assert "2.5 over one sequence a row: 60.0% of the rows are saved" in text
-        assert f"about 400 sequences in 160 rows, packed {how}" in text
+        assert f"about 400 sequences in 160 rows, packed {how}" in plan_lib.describe(plan)
 
 
 FINE_TUNING = dict(use_synthetic_data=False, plan=True, max_predictions_per_seq=20, max_seq_length=32)

@@ -294,30 +294,20 @@ def test_several_seeds_are_a_record_too(make, tmp_path):
 
 def test_a_short_run_has_ten_lines_at_least(make_config):
     wrong = []
-    for steps, given, lines, checkpoints in (
-        (5, None, 1, None),
-        (60, None, 3, 201),
-        (1500, None, 75, 225),
-        (10_000, None, None, 1000),
-        (100_000, None, 200, None),
-        (60, 20, 20, None),
-        (60, 200, 200, None),
-        (60, 2, 2, 6),
+    for settings, lines, checkpoints in (
+        (dict(num_steps_per_epoch=60), 3, 201),
+        (dict(num_steps_per_epoch=1500), 75, 225),
+        (dict(num_steps_per_epoch=100_000), 200, None),
+        (dict(num_steps_per_epoch=60, steps_per_loop=20), 20, None),
+        (dict(num_steps_per_epoch=60, steps_per_loop=2), 2, 6),
+        (dict(num_steps_per_epoch=170, checkpoint_every_steps=14), 7, 14),
+        (dict(num_steps_per_epoch=170, do_eval=True, steps_between_eval=25), 5, None),
+        (dict(num_steps_per_epoch=170, do_eval=True, steps_between_eval=23), 8, None),
     ):
-        config = make_config(num_steps_per_epoch=steps, steps_per_loop=given)
+        config = make_config(**{"steps_per_loop": None, **settings})
         found = config_lib.steps_per_loop(config), config_lib.checkpoint_every_steps(config)
-        if lines not in (None, found[0]) or checkpoints not in (None, found[1]):
-            wrong.append((steps, given, found))
-    for settings, expected in (
-        ({"checkpoint_every_steps": 7}, 7),
-        ({"checkpoint_every_steps": 14}, 7),
-        ({"do_eval": True, "steps_between_eval": 25}, 5),
-        ({"do_eval": True, "steps_between_eval": 23}, 8),
-    ):
-        found = config_lib.steps_per_loop(
-            make_config(num_steps_per_epoch=170, steps_per_loop=None, **settings)
-        )
-        wrong += [(settings, found)] if found != expected else []
+        if found != (lines, checkpoints or found[1]):
+            wrong.append((settings, found))
     assert not wrong
     result = run(make_config(num_steps_per_epoch=12, steps_per_loop=None))
     assert [line["step"] for line in read_metrics(make_config().model_dir)] == list(range(1, result.step + 1))
