@@ -1,4 +1,5 @@
-"""Guarantees that only real processes show: two workers on loopback, kill -9 at any moment, signals."""
+"""Guarantees that only real processes show: two workers on loopback, kill -9 at any moment, signals, and
+workers that are lost and come back with others."""
 
 import json
 import os
@@ -10,16 +11,17 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 
 from official.cli import flags
 from official.data.records import encoding
 from official.data.records import schema as schema_lib
 from official.io.errors import ConfigError
+from official.reporting.metrics import read_metrics
 from tests.conftest import ROOT, TINY, make_records, write_records
 from tests.records import short_examples
 from tests.run_folders import assert_same_run, assert_same_state, run, state_of, untimed_metrics
+from tests.training.test_training import assert_close
 
 MODEL = {**TINY, "num_hidden_layers": 1}
 
@@ -113,13 +115,6 @@ def start_workers(folder, model_dir, count: int, hosts=(), **settings) -> list[s
     return [start(folder, model_dir, **shared, task_index=index) for index in range(count)]
 
 
-def assert_same_to_rounding(ours, theirs) -> None:
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        atol = 0.2 if "key/bias" in name else 1e-5
-        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=atol, err_msg=name)
-
-
 SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("packed", "narrow sums")]
 
 
@@ -147,7 +142,7 @@ def test_two_workers_end_with_the_weights_of_one_process(workspace, tmp_path, ki
     assert "2 replicas" in outputs[0] and "2 replicas" not in outputs[1]
     ours, theirs = state_of(tmp_path / "two", 8), state_of(tmp_path / "one", 8)
     if not is_narrow:
-        assert_same_to_rounding(ours, theirs)
+        assert_close(ours, theirs)
     for line, other in zip(untimed_metrics(tmp_path / "two"), untimed_metrics(tmp_path / "one"), strict=True):
         assert (line["split"], line["step"]) == (other["split"], other["step"])
         assert line["loss"] == pytest.approx(other["loss"], rel=1e-2 if is_narrow else 1e-4)
@@ -265,3 +260,67 @@ def test_a_full_disk_is_one_clear_message_and_loses_no_checkpoint(workspace, tmp
     assert "ckpt-12 cannot be written" in output
     assert state_of(tmp_path / "run", 8)["global_step"] == 8
     run_here(workspace, tmp_path / "run")
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Other numbers of workers
+
+
+DROPOUT = dict(num_accumulation_steps=2, train_batch_size=16, learning_rate=1e-3, checkpoint_every_steps=4)
+
+
+def run_workers(folder, model_dir, count: int, **settings) -> str:
+    """Runs to the end, and returns what the chief says."""
+    outputs = [finish(worker) for worker in start_workers(folder, model_dir, count, **settings)]
+    return outputs[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["plain", "packed"])
+def test_another_number_of_workers_goes_on_with_the_same_result(workspace, tmp_path, kind):
+    """With dropout: two begin, one goes on, then four, and each reads what is its own."""
+    shared = DROPOUT | of_kind(kind, workspace)
+    run_workers(workspace, tmp_path / "whole", 2, **shared, stop_steps=12)
+    for stop, count in ((4, 2), (8, 1), (12, 4)):
+        output = run_workers(workspace, tmp_path / "run", count, **shared, stop_steps=stop)
+        told = "The same micro batches as of 2 workers with 2 replicas x 2 micro batches" in output
+        assert told == (count != 2), output
+    assert_close(state_of(tmp_path / "run", 12), state_of(tmp_path / "whole", 12))
+    if kind == "plain":  # packed ones are still within the first sequences that are packed together
+        names = {name for name in os.listdir(tmp_path / "run") if name.startswith("record_counts")}
+        readers = ((0, 0), (0, 1), (1, 0), (1, 2), (1, 3))
+        assert names == {f"record_counts-{worker}-of-{reader}.json" for worker, reader in readers}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("told", [0, 1])
+def test_sigterm_on_any_rank_saves_once_and_ends_all(workspace, tmp_path, told):
+    """As a cluster that takes one machine away: it gives 30 seconds."""
+    workers = start_workers(workspace, tmp_path / "run", 2, num_steps_per_epoch=100000, keep_checkpoints=1000)
+    wait_for(lambda: (tmp_path / "run" / "ckpt-8.index").exists(), workers[0])
+    workers[told].send_signal(signal.SIGTERM)
+    sent = time.monotonic()
+    outputs = [finish(worker, 143) for worker in workers]
+    assert time.monotonic() - sent < 30
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["status"] == "interrupted" and result["reason"].startswith("saved at step")
+    saved = [int(name[5:-6]) for name in os.listdir(tmp_path / "run") if name.endswith(".index")]
+    assert max(saved) == result["step"] and len([step for step in saved if step % 4]) <= 1
+    assert state_of(tmp_path / "run", result["step"])["global_step"] == result["step"]
+    assert "Go on with" in outputs[0]
+    assert not (tmp_path / "run" / "metrics.jsonl").read_text().count("NaN")
+
+
+@pytest.mark.slow
+def test_only_the_chief_writes(workspace, tmp_path):
+    """Each of two workers has a folder: that of the one that is not the chief stays as good as empty."""
+    hosts = ",".join(f"localhost:{port}" for port in free_ports(2))
+    shared = dict(distribution_strategy="multi_worker_mirrored", worker_hosts=hosts, stop_steps=8, **DROPOUT)
+    workers = [start(workspace, tmp_path / str(index), **shared, task_index=index) for index in (0, 1)]
+    for worker in workers:
+        finish(worker)
+    assert not (tmp_path / "1").exists()
+    assert read_metrics(str(tmp_path / "0"))[-1]["step"] == 8
+    result = json.loads((tmp_path / "0" / "result.json").read_text())
+    assert result["checkpoints_written"] == 2 and 0 < result["checkpoint_wait_secs"] < result["wall_secs"]
+    assert result["checkpoint_write_secs"] > 0

@@ -186,19 +186,6 @@ def test_a_timed_prediction_of_generated_data_needs_no_checkpoint(make, caplog):
         run(make("squad", model_dir="other", **settings))
 
 
-def test_runs_over_seeds(squad, tmp_path):
-    result = runner.run_seeds(squad(num_runs=2, num_train_epochs=1), TASKS["squad"])
-    folders = [tmp_path / "run" / f"run-{number}" for number in (1, 2)]
-    single = [json.loads((folder / "result.json").read_text()) for folder in folders]
-    assert single[0]["config"]["seed"] + 1 == single[1]["config"]["seed"]
-    assert result.scores["f1"] == pytest.approx(np.mean([run["f1"] for run in single]))
-    assert result.scores["f1_std"] == pytest.approx(np.std([run["f1"] for run in single], ddof=1))
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["f1"] == result.scores["f1"]
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert all(f'href="{folder.name}/report.html"' in page for folder in folders)
-    assert all((folder / "report.html").exists() for folder in folders)
-
-
 def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypatch):
     config, predict = squad(num_runs=3, num_train_epochs=1), finish_lib._findings
 

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 
+import numpy as np
 import pytest
 
 from official import config as config_lib
@@ -273,7 +274,18 @@ def test_several_seeds_are_a_record_too(make, tmp_path):
     def several(**settings):
         return runner.run_seeds(make("glue", **shared, **settings), TASKS["glue"], command=COMMAND)
 
-    assert several(num_runs=2).reason == "2 runs done"
+    result = several(num_runs=2)
+    assert result.reason == "2 runs done"
+    folders = [tmp_path / "run" / f"run-{number}" for number in (1, 2)]
+    single = [json.loads((folder / "result.json").read_text()) for folder in folders]
+    assert single[0]["config"]["seed"] + 1 == single[1]["config"]["seed"]
+    accuracies = [each["accuracy"] for each in single]
+    assert result.scores["accuracy"] == pytest.approx(np.mean(accuracies))
+    assert result.scores["accuracy_std"] == pytest.approx(np.std(accuracies, ddof=1))
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert all(
+        f'href="{each.name}/report.html"' in page and (each / "report.html").exists() for each in folders
+    )
     before = files_of(tmp_path / "run")
     again = several(num_runs=2)
     assert again.exit_code == 0 and files_of(tmp_path / "run") == before
