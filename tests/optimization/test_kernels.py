@@ -16,7 +16,7 @@ from official.modeling.operations import choose, fused, plain
 from official.optimization import optimizers, schedules
 from official.optimization.optimizers import NativeAdamW, NativeLamb
 from tests import programs
-from tests.optimization.test_optimizers import numpy_adam, numpy_lamb
+from tests.optimization.test_optimizers import numpy_adam, numpy_lamb, numpy_steps
 
 # Several chunks, the last one ragged; less than a vector; one number.
 SHAPES = {"a/kernel": (300, 331), "a/bias": (7,), "b/kernel": (33, 31), "c/LayerNorm/gamma": (1,)}
@@ -51,17 +51,13 @@ def test_it_agrees_with_numpy(make_config, kind, formula, dtype):
     config = make_config(optimizer_type=kind, **HYPER)
     optimizer, variables, update = make(config, dtype)
     assert isinstance(optimizer, {"lamb": NativeLamb, "adamw": NativeAdamW}[kind])
-    schedule, generator = schedules.from_config(config), np.random.default_rng(1)
-    expected = [variable.numpy().astype(np.float64) for variable in variables]
-    moments = [{"m": np.zeros(shape), "v": np.zeros(shape)} for shape in SHAPES.values()]
-    for step in range(3):
-        gradients = draw(generator, dtype)
+    generator, decays = np.random.default_rng(1), {name: True for name in SHAPES if "kernel" in name}
+    initial = {name: variable.numpy() for name, variable in zip(SHAPES, variables)}
+    steps = [draw(generator, dtype) for _ in range(3)]
+    for gradients in steps:
         update(gradients, tf.constant(0.25))
-        rate = float(schedule(step))
-        expected = [
-            formula(w, kept, tf.cast(g, tf.float64).numpy() / 4, rate, step + 1, config, "kernel" in name)
-            for w, kept, g, name in zip(expected, moments, gradients, SHAPES)
-        ]
+    given = [[tf.cast(each, tf.float64).numpy() / 4 for each in gradients] for gradients in steps]
+    expected, moments = numpy_steps(formula, config, initial, given, decays)
     for variable, value, kept in zip(variables, expected, moments):
         np.testing.assert_allclose(variable.numpy(), value, rtol=2e-6, atol=2e-6, err_msg=variable.name)
         for slot, moment in kept.items():
