@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tensorflow.python.framework import config  # has no public way to switch determinism off again
 
-from official.data.records import encoding
+from official.data.records import encoding, on_the_fly
 from official.data.records.formats import packed
 from tests.conftest import write_records
 from tests.fine_tuning_files import fixture_make, fixture_squad, fixture_vocab_file  # noqa: F401
@@ -20,6 +20,13 @@ def fixture_deterministic():
     """Settings for the same bits every time; the process is as it was afterwards."""
     yield {"deterministic": True}
     config.disable_op_determinism()
+
+
+@pytest.fixture(autouse=True)
+def _small_buffers(monkeypatch):
+    """Sequences that are packed on the fly are more than are looked at together."""
+    monkeypatch.setattr(on_the_fly, "_SEQUENCES", 16)
+    monkeypatch.setattr(on_the_fly, "_MIN_BUFFER", 16)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.data.pipeline import MOST_STREAMS
-from official.data.records import encoding, on_the_fly
+from official.data.records import encoding
 from official.data.records.formats import compact
 from official.io.errors import ConfigError
 from official.modeling import varlen
@@ -29,12 +29,6 @@ PACKED, UNPAD = dict(pack_on_the_fly=True), dict(unpad=True)
 STATIC = dict(static_mask=True, max_seq_length=LENGTH, max_predictions_per_seq=MOST)
 EVERY = dict(do_eval=True, num_eval_samples=FILES * EACH)
 KINDS = pytest.mark.parametrize("kind", ["on the fly", "files"])
-
-
-@pytest.fixture(autouse=True)
-def _small_buffers(monkeypatch):
-    monkeypatch.setattr(on_the_fly, "_SEQUENCES", 16)
-    monkeypatch.setattr(on_the_fly, "_MIN_BUFFER", 16)
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ def test_replicas_and_accumulation_do_not_change_the_weights(
     def trained(**own):
         loop = make_loop(make_config(input_files=short_files, learning_rate=1e-3, **{**settings, **own}))
         totals = run_steps(loop, loop._train_iterator(), 4)
-        return values(loop.state), totals["counts"].numpy()[:-1].tolist()
+        return values(loop.state), np.array(totals.get("counts", ())).tolist()
 
     laid_out = dict(replicas(count), num_accumulation_steps=accumulation)
     ours, counts = trained(**laid_out)
