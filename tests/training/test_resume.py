@@ -49,7 +49,7 @@ KINDS = {
     "native lamb": NATIVE,
     "native adamw": dict(NATIVE, optimizer_type="adamw"),
 }  # fmt: skip
-SLOW = ("packed files", "native lamb", "native adamw")
+SLOW = ("packed files", "sgd", "momentum", "native lamb", "native adamw")
 
 
 @pytest.mark.parametrize("kind", [slow(kind) if kind in SLOW else kind for kind in KINDS])
