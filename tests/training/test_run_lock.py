@@ -131,10 +131,13 @@ def test_a_run_that_is_over_takes_more_steps(make_config, record_files):
         run(make_config(input_files=files, warmup_proportion=0.5, warmup_steps=None, num_train_epochs=3))
 
 
-def test_a_run_that_has_reached_its_target_takes_a_higher_one(make_config):
+def test_a_run_that_has_reached_its_target_stays_over_and_takes_a_higher_one(make_config):
     shared = dict(do_eval=True, num_eval_samples=16, num_steps_per_epoch=10, steps_between_eval=5)
-    assert run(make_config(**shared, stop_threshold=0.0)).step == 5
-    assert run(make_config(**shared, stop_threshold=1.0)).status == "aborted"
+    for threshold, ended in ((0.0, ("success", 0, 5)), (1.0, ("aborted", 1, 10))):
+        result, again = (run(make_config(**shared, stop_threshold=threshold)) for _ in range(2))
+        assert (result.status, result.exit_code, result.step) == ended and result.target == threshold
+        assert (again.status, again.step) == (result.status, result.step)
+        assert again.eval_accuracy == result.eval_accuracy
     assert result_of(make_config())["step"] == 10
 
 

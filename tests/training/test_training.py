@@ -4,8 +4,6 @@ import collections
 import json
 import os
 import pathlib
-import signal
-import time
 
 import numpy as np
 import pytest
@@ -321,17 +319,6 @@ def test_accumulation_of_a_model_of_some_size(make_config):
     assert run(make_config(model=model, num_accumulation_steps=4, **sizes)).status == "finished"
 
 
-@pytest.mark.parametrize("threshold,ended", [(0.0, ("success", 0, 5)), (1.0, ("aborted", 1, 12))])
-def test_threshold(make_config, threshold, ended):
-    settings = dict(do_eval=True, steps_between_eval=5, num_steps_per_epoch=12, num_eval_samples=16)
-    config = make_config(**settings, stop_threshold=threshold)
-    result = run(config)
-    assert (result.status, result.exit_code, result.step) == ended and result.target == threshold
-    again = run(config)  # a run that is over stays over
-    assert (again.status, again.step) == (result.status, result.step)
-    assert again.eval_accuracy == result.eval_accuracy
-
-
 def poison(monkeypatch, at_step: int, after_update: bool):
     """Breaks a weight: before the inner loop that starts at a step, or by its last update."""
     original = Loop._train
@@ -349,24 +336,23 @@ def poison(monkeypatch, at_step: int, after_update: bool):
     monkeypatch.setattr(Loop, "_train", poisoned)
 
 
-@pytest.mark.parametrize(
-    "after_update,reason", [(False, "nsp_loss"), (True, "weights not finite after step 15")]
-)
 def test_non_finite_numbers_stop_the_run_and_keep_the_last_good_checkpoint(
-    make_config, record_files, monkeypatch, after_update, reason
+    make_config, record_files, monkeypatch
 ):
     settings = dict(checkpoint_every_steps=5, do_eval=True, steps_between_eval=5, num_eval_samples=8)
     config = make_config(input_files=record_files(), **settings)
-    poison(monkeypatch, at_step=10, after_update=after_update)
-    result = run(config)
-    assert (result.status, result.exit_code) == ("failed", 3) and reason in result.reason
-    assert result.checkpoint.endswith("ckpt-10") and result.eval_accuracy is not None
-    reader = tf.train.load_checkpoint(result.checkpoint)
-    assert all(np.isfinite(reader.get_tensor(name)).all() for name in reader.get_variable_to_shape_map())
-    if not after_update:
-        lines = [line for line in read_metrics(config.model_dir) if line["split"] == "train"]
-        assert "step 11" in result.reason and lines[-1]["nsp_loss"] is None
-    monkeypatch.undo()
+    for after_update, reason in ((False, "nsp_loss"), (True, "weights not finite after step 15")):
+        with monkeypatch.context() as patched:
+            poison(patched, at_step=10, after_update=after_update)
+            result = run(config)
+        assert (result.status, result.exit_code) == ("failed", 3) and reason in result.reason
+        assert result.checkpoint.endswith("ckpt-10")
+        reader = tf.train.load_checkpoint(result.checkpoint)
+        assert all(np.isfinite(reader.get_tensor(name)).all() for name in reader.get_variable_to_shape_map())
+        if not after_update:
+            lines = [line for line in read_metrics(config.model_dir) if line["split"] == "train"]
+            assert "step 11" in result.reason and lines[-1]["nsp_loss"] is None
+            assert result.eval_accuracy is not None
     assert run(config).status == "finished"
 
 
@@ -376,39 +362,17 @@ def test_a_fixed_scale_that_skips_every_update_is_a_failure(make_config):
     assert "gradient norm not finite in any of the 5 steps" in result.reason
 
 
-def test_a_signal_saves_and_ends_the_run(make_config, record_files, monkeypatch):
-    """Between two calls of the devices: after the first step of the process, which is one, and not at the end
-    of the interval."""
-    config = make_config(input_files=record_files())
-    original = Loop._call_devices
-
-    def call_and_signal(self, *arguments):
-        os.kill(os.getpid(), signal.SIGTERM)
-        while self.interruption.signal is None:
-            time.sleep(0.01)
-        return original(self, *arguments)
-
-    monkeypatch.setattr(Loop, "_call_devices", call_and_signal)
-    result = run(config)
-    assert (result.status, result.exit_code, result.step) == ("interrupted", 143, 1)
-    monkeypatch.undo()
-    assert run(config).step == 20
-
-
-def test_evaluation_only(make_config, record_files):
-    files, shared = record_files(), dict(do_eval=True, num_eval_samples=20)
-    trained = run(make_config(input_files=files, **shared))
-    alone = dict(eval_files=files, input_files=None, use_synthetic_data=False, do_train=False)
-    evaluated = run(make_config(**alone, **shared))
-    assert evaluated.eval_accuracy == pytest.approx(trained.eval_accuracy) and evaluated.step == trained.step
-
-
-def test_another_evaluation_set_is_evaluated_anew(make_config, record_files):
-    shared = dict(input_files=record_files(), do_eval=True, num_steps_per_epoch=5)
-    first = run(make_config(**shared, num_eval_samples=40))
-    again = run(make_config(**shared, num_eval_samples=40))
+def test_an_evaluation_alone_is_that_of_the_training_and_another_set_is_evaluated_anew(
+    make_config, record_files
+):
+    files = record_files()
+    shared = dict(input_files=files, do_eval=True, num_steps_per_epoch=5)
+    first, again = (run(make_config(**shared, num_eval_samples=20)) for _ in range(2))
     for name in ("eval_loss", "sequences_per_sec", "wall_secs"):
         assert getattr(again, name) == getattr(first, name)
+    alone = dict(shared, eval_files=files, input_files=None, use_synthetic_data=False, do_train=False)
+    evaluated = run(make_config(**alone, num_eval_samples=20))
+    assert evaluated.eval_accuracy == pytest.approx(first.eval_accuracy) and evaluated.step == first.step
     other = record_files(name="other", records=3)
     assert run(make_config(**shared, eval_files=other, num_eval_samples=5)).eval_loss != first.eval_loss
 
