@@ -264,11 +264,16 @@ def test_no_better_evaluations_stop_a_run(table, tmp_path, monkeypatch):
 # The folder of the weights, and of the result
 
 
+TRAINED = []  # the folder of one short run, for all tests
+
+
 @pytest.fixture(name="fine_tuned")
 def fixture_fine_tuned(table, tmp_path):
     """Returns the folder of a short run."""
-    run(table(num_train_epochs=3))
-    return str(tmp_path / "run")
+    if not TRAINED:
+        run(table(num_train_epochs=3))
+        TRAINED.append(str(tmp_path / "run"))
+    return TRAINED[0]
 
 
 def test_a_folder_of_weights_is_enough(table, fine_tuned, tmp_path):
