@@ -139,12 +139,6 @@ def test_dynamic_loss_scale():
     assert (scale.scale.numpy(), scale.good_steps.numpy()) == (2.0, 0)
 
 
-def test_clip_factor():
-    for norm, factor in [(5.0, 0.2), (1.0, 1.0), (0.5, 1.0), (0.0, 1.0), (np.inf, np.nan), (np.nan, np.nan)]:
-        found = gradients_lib.clip_factor(tf.constant(norm), 1.0)
-        np.testing.assert_allclose(found, factor, rtol=1e-6, err_msg=str(norm))
-
-
 def test_accumulate_traces_its_body_once():
     traces = []
 

@@ -10,11 +10,9 @@ import tensorflow as tf
 from official import config as config_lib
 from official import inference
 from official.cli import train
-from official.data.glue import tasks as glue_tasks
 from official.inference import load
 from official.io.errors import ConfigError
 from tests.conftest import TINY
-from tests.data.glue.test_glue_data import write_split
 from tests.run_folders import run
 
 MODEL = {
@@ -54,18 +52,6 @@ def test_squad_is_learned_from_a_pretrained_groupbert(squad, pretrained, tmp_pat
     assert (tmp_path / "run" / "predictions.json").exists()
     answer = load(str(tmp_path / "run")).answer("what is the box ?", "the red box . the blue sky")
     assert isinstance(answer.text, str)
-
-
-@pytest.mark.slow
-def test_rte_runs_from_a_pretrained_groupbert_to_predictions(make, pretrained, tmp_path):
-    task = glue_tasks.find_task("rte")
-    for split in ("train", "dev", "test"):
-        write_split(tmp_path / "glue", task, split)
-    settings = dict(glue_task="rte", data_dir=str(tmp_path / "glue"), num_train_epochs=2, do_predict=True)
-    result = run(make("glue", model=MODEL, init_checkpoint=pretrained, **settings))
-    assert result.status == "finished" and 0 <= result.scores["accuracy"] <= 1
-    assert (tmp_path / "run" / "RTE.tsv").read_text().startswith("index\tprediction\n")
-    assert load(str(tmp_path / "run")).classify("the red ball", "the ball is red").label
 
 
 def test_packed_synthetic_rows_train(make_config):

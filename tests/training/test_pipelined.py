@@ -7,13 +7,10 @@ import tensorflow as tf
 from official import config as config_lib
 from official.distribution import pipeline_plan as plan_lib
 from official.distribution import strategy as strategy_lib
-from official.distribution.batch_plan import make_batch_plan
 from official.io.errors import ConfigError
-from official.tasks import TASKS
 from official.training import pipelined
-from official.training import step as step_lib
 from tests.run_folders import run, state_of
-from tests.training.test_training import DROPOUT, assert_close, replicas, slow, values
+from tests.training.test_training import DROPOUT, assert_close, make_loop, replicas, slow, values
 
 GROUPBERT = dict(block_type="groupbert", groupbert_conv_kernel_size=3, groupbert_conv_group_size=8)
 
@@ -34,22 +31,19 @@ def pipeline(stages, devices: int, **settings) -> dict:
 
 def steps_of(config, steps: int = 3):
     """Runs some steps on the same batches whatever the devices. Returns (state, totals, strategy)."""
-    strategy = strategy_lib.make_strategy(config)
-    task = TASKS[config.task](config)
-    task.find_data()
-    plan = make_batch_plan(config, strategy.num_replicas_in_sync).with_rows_of(task.sequences_per_row)
-    state = pipelined.make_state(config, task, strategy)
-    loop = step_lib.make_train_loop(config, task, state, strategy, plan)
-    rows = iter(task.synthetic_dataset(config.train_batch_size))
-    given = next(rows)
+    loop = make_loop(config)
+    given, rows = (
+        next(iter(loop.task.synthetic_dataset(config.train_batch_size))),
+        loop.plan.replica_batch_size,
+    )
 
     def own(context):
-        first = context.replica_id_in_sync_group * plan.replica_batch_size
-        return {name: value[first : first + plan.replica_batch_size] for name, value in given.items()}
+        first = context.replica_id_in_sync_group * rows
+        return {name: value[first : first + rows] for name, value in given.items()}
 
-    batch = strategy_lib.HeldBatch(strategy.experimental_distribute_values_from_function(own))
-    totals = loop(batch, tf.constant(steps), step_lib.no_totals(task, plan))
-    return state, totals, strategy
+    batch = strategy_lib.HeldBatch(loop.strategy.experimental_distribute_values_from_function(own))
+    totals = loop.train_loop(batch, tf.constant(steps), loop.nothing)
+    return loop.state, totals, loop.strategy
 
 
 def assert_equal_to_rounding(config, expected_config) -> None:

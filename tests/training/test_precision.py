@@ -12,7 +12,17 @@ from official.optimization.optimizers import NativeOptimizer
 from official.optimization.train_state import LossScale
 from official.training import resume, run_lock
 from tests.run_folders import assert_same_state, run, state_of
-from tests.training.test_training import DROPOUT, LOCAL, make_loop, replicas, run_steps, slow, train, values
+from tests.training.test_training import (
+    DROPOUT,
+    LOCAL,
+    all_reduces,
+    make_loop,
+    replicas,
+    run_steps,
+    slow,
+    train,
+    values,
+)
 
 
 def copies_of(loop) -> dict[str, tf.Variable]:
@@ -221,12 +231,7 @@ def test_the_packs_of_the_last_layers_do_not_wait_for_the_first_layers(make_conf
     packs = dict(explicit_allreduce=True, allreduce_bytes_per_pack=5000 * tf.as_dtype(dtype).size)
     settings = dict(allreduce_dtype=dtype, num_accumulation_steps=micro_batches, **replicas(2, None))
     config = make_config(dict(num_hidden_layers=3), **packs, **settings)
-    loop = make_loop(config)
-    gradients = replica_step.make_replica_gradients(config, loop.task, loop.state, micro_batches)
-    step = tf.function(lambda batch: loop.strategy.run(gradients, args=(batch,)), autograph=False)
-    graph = step.get_concrete_function(next(loop._train_iterator())).graph
-    sums = [each for each in graph.get_operations() if each.type == "CollectiveReduceV2"]
-    packs = [each for each in sums if each.inputs[0].shape.num_elements() > 8]
+    packs = [each for each in all_reduces(config) if each.inputs[0].shape.num_elements() > 8]
     before = [ancestors([pack]) for pack in packs if "replica_1" not in pack.name]
     calls = {each for each in set.union(*before) if each.type.endswith("PartitionedCall")}
     needed = [len(found & calls) for found in before]

@@ -34,7 +34,7 @@ def slow(*values):
 
 def make_loop(config, callbacks=(), plan=None) -> Loop:
     strategy = strategy_lib.make_strategy(config)
-    task = TASKS["pretrain"](config)
+    task = TASKS[config.task](config)
     task.find_data()
     state = pipelined.make_state(config, task, strategy)
     manager = CheckpointManager(config.model_dir, state.variables(), config.keep_checkpoints)
@@ -132,15 +132,19 @@ def test_what_is_computed_again_does_not_change_the_weights(make_config, recompu
             np.testing.assert_array_equal(ours[name], value, err_msg=name)
 
 
-def reduced_sizes(config) -> collections.Counter:
-    """Returns how often the replicas' part of a step has an all-reduce of so many numbers."""
+def all_reduces(config) -> list[tf.Operation]:
+    """Returns the all-reduces of the replicas' part of a step."""
     loop = make_loop(config)
-    gradients = replica_step.make_replica_gradients(
-        config, loop.task, loop.state, config.num_accumulation_steps
-    )
+    micro_batches = config.num_accumulation_steps
+    gradients = replica_step.make_replica_gradients(config, loop.task, loop.state, micro_batches)
     step = tf.function(lambda batch: loop.strategy.run(gradients, args=(batch,)), autograph=False)
-    operations = step.get_concrete_function(next(loop._train_iterator())).graph.get_operations()
-    shapes = [operation.inputs[0].shape for operation in operations if operation.type == "CollectiveReduceV2"]
+    graph = step.get_concrete_function(next(loop._train_iterator())).graph
+    return [each for each in graph.get_operations() if each.type == "CollectiveReduceV2"]
+
+
+def reduced_sizes(config) -> collections.Counter:
+    """Returns how often a step has an all-reduce of so many numbers."""
+    shapes = [operation.inputs[0].shape for operation in all_reduces(config)]
     return collections.Counter(shape.num_elements() for shape in shapes if shape.rank == 1)
 
 
