@@ -49,25 +49,12 @@ def of_kind(kind: str, folder) -> dict:
 
 def flags_of(folder, model_dir, **settings) -> list[str]:
     """Returns the command line of a training run."""
-    defaults = dict(
-        bert_config_file=folder / "bert.json",
-        input_files=f"{folder}/part-*",
-        model_dir=model_dir,
-        max_seq_length=16,
-        max_predictions_per_seq=3,
-        train_batch_size=8,
-        eval_batch_size=8,
-        num_steps_per_epoch=60,
-        num_train_epochs=1,
-        steps_per_loop=4,
-        warmup_steps=5,
-        optimizer_type="lamb",
-        learning_rate=1e-2,
-        num_gpus=0,
-        checkpoint_every_steps=4,
-        keep_checkpoints=3,
-    )
-    return [f"--{name}={value}" for name, value in {**defaults, **settings}.items()]
+    usual = f"""bert_config_file={folder}/bert.json input_files={folder}/part-* model_dir={model_dir}
+        max_seq_length=16 max_predictions_per_seq=3 train_batch_size=8 eval_batch_size=8 num_gpus=0
+        num_steps_per_epoch=60 num_train_epochs=1 steps_per_loop=4 warmup_steps=5 optimizer_type=lamb
+        learning_rate=1e-2 checkpoint_every_steps=4 keep_checkpoints=3"""
+    given = dict(word.split("=") for word in usual.split())
+    return [f"--{name}={value}" for name, value in {**given, **settings}.items()]
 
 
 def run_here(*arguments, **settings) -> None:
