@@ -52,7 +52,7 @@ def test_it_agrees_with_numpy(make_config, kind, formula, dtype):
     optimizer, variables, update = make(config, dtype)
     assert isinstance(optimizer, {"lamb": NativeLamb, "adamw": NativeAdamW}[kind])
     generator, decays = np.random.default_rng(1), {name: True for name in SHAPES if "kernel" in name}
-    initial = {name: variable.numpy() for name, variable in zip(SHAPES, variables)}
+    initial = {name: variable.numpy().copy() for name, variable in zip(SHAPES, variables)}
     steps = [draw(generator, dtype) for _ in range(3)]
     for gradients in steps:
         update(gradients, tf.constant(0.25))
