@@ -17,7 +17,7 @@ from official.training import pipelined
 from official.training import step as step_lib
 
 # Settings that neither the state nor a graph depends on.
-_FREE = frozenset(
+FREE = frozenset(
     """model_dir input_files eval_files train_file predict_file data_dir cache_dir vocab_file init_checkpoint
     do_train do_eval do_predict num_eval_samples eval_batch_size eval_rule steps_between_eval
     steps_before_eval_start checkpoint_every_steps keep_checkpoints steps_per_loop stop_steps stop_threshold
@@ -50,7 +50,7 @@ class Pool:
         self._kept = collections.OrderedDict()
 
     def state(self, make: Callable, config, task, strategy):
-        settings = {name: config[name] for name in config_lib.FIELDS if name not in _FREE}
+        settings = {name: config[name] for name in config_lib.FIELDS if name not in FREE}
         settings["model"] = vars(config.model)
         settings["steps"] = config_lib.schedule_steps(config)
         key = json.dumps(settings, sort_keys=True, default=str)

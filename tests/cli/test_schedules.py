@@ -1,7 +1,7 @@
 """Pictures of pipelines: what is drawn, and that it is a picture."""
 
 from official.cli import plan_pictures
-from tests.distribution.test_pipeline_schedules import plan_of
+from tests.distribution.test_pipeline_plan import plan_of
 
 
 def test_a_panel_has_a_bar_for_every_work():

@@ -1,10 +1,17 @@
-"""The back ends: each has its row, and nobody else asks which one it is."""
+"""The back ends, each with its row; NVIDIA_TF32_OVERRIDE: which products are rounded to TensorFloat-32."""
 
 import ast
 import json
 
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official import native
 from official.config.backends import BACKENDS
 from official.distribution import strategy as strategy_lib
+from official.modeling import layers, models
+from official.modeling.operations import fused
 from tests.conftest import ROOT
 
 
@@ -53,3 +60,123 @@ def test_only_a_back_end_knows_which_one_it_is():
             if path not in OF_BACK_ENDS:
                 found = [node for node in ast.walk(ast.parse(path.read_text())) if _asks_for_a_back_end(node)]
                 assert not found, f"{path}: {ast.unparse(found[0])}"
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Products of float32
+
+
+@pytest.fixture(autouse=True)
+def _switch():
+    """Puts the switch of the process back."""
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    yield
+    tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """Returns a function that makes this process look as if it had a GPU of some compute capability."""
+
+    def pretend(capability: tuple[int, int], name: str = "NVIDIA A100"):
+        details = {"compute_capability": capability, "device_name": name}
+        monkeypatch.setattr(strategy_lib, "_on_gpus", lambda strategy: True)
+        monkeypatch.setattr(native, "on_cpus", lambda strategy=None: False)
+        monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["GPU:0"])
+        monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: details)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    "forbids, capability, rounds, said",
+    [
+        (False, (8, 0), True, "float32 products on NVIDIA A100: rounded to TensorFloat-32"),
+        (True, (8, 0), False, "float32 products on NVIDIA A100: in full float32"),
+        (False, (7, 0), False, None),
+        (False, None, False, None),
+        (True, None, False, None),
+    ],
+)
+def test_the_variable_counts_where_a_gpu_can_round(
+    monkeypatch, on_gpu, caplog, forbids, capability, rounds, said
+):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0" if forbids else "")
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    if capability:
+        on_gpu(capability)
+    tf.config.experimental.enable_tensor_float_32_execution(not rounds)
+    with caplog.at_level("INFO", logger="absl"):
+        strategy_lib._set_matmul_precision(strategy)
+    assert tf.config.experimental.tensor_float_32_execution_enabled() is rounds
+    lines = [record.getMessage() for record in caplog.records if "float32 products" in record.getMessage()]
+    assert lines == ([f"{said} (NVIDIA_TF32_OVERRIDE=0 forbids to round)."] if said else [])
+
+
+def test_making_a_strategy_sets_it(make_config):
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    strategy_lib.make_strategy(make_config(num_gpus=0))
+    assert not tf.config.experimental.tensor_float_32_execution_enabled()
+
+
+def linear_of(x: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Returns logits, and the gradients of their weighted sum."""
+    variables = [tf.constant(x), tf.constant(weights)]
+    with tf.GradientTape() as tape:
+        tape.watch(variables)
+        logits = models.linear(models.LinearWeights(variables[1], tf.zeros([len(weights)])), variables[0])
+        total = tf.reduce_sum(logits * tf.range(1.0, len(weights) + 1))
+    return logits.numpy(), [gradient.numpy() for gradient in tape.gradient(total, variables)]
+
+
+def test_heads_are_exact_where_products_are_rounded(monkeypatch):
+    generator = np.random.default_rng(0)
+    x, weights = generator.normal(size=(3, 5, 64)), generator.normal(size=(2, 64))
+    x, weights = x.astype(np.float32), weights.astype(np.float32)
+    here, gradients_here = linear_of(x, weights)
+    np.testing.assert_array_equal(  # where nothing is rounded, it is the product as it was
+        here, tf.reshape(tf.matmul(x.reshape(-1, 64), weights.T), [3, 5, 2]) + tf.zeros(2)
+    )
+    monkeypatch.setattr(layers, "rounds_products", lambda: True)
+    monkeypatch.setattr(layers, "matmul_2d", with_rounded_factors(layers.matmul_2d))
+    logits, gradients = linear_of(x, weights)
+    exact = x.astype(np.float64) @ weights.astype(np.float64).T
+    assert logits.dtype == np.float32
+    np.testing.assert_array_equal(logits, exact.astype(np.float32))
+    for found, expected in zip(gradients, gradients_here):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def with_rounded_factors(matmul_2d):
+    """Returns a product as an Ampere GPU's: the factors of float32 ones lose 13 bits of their fraction."""
+
+    def rounded(x):
+        if x.dtype != tf.float32:
+            return x
+        bits = tf.bitcast(x, tf.int32)
+        return tf.bitcast(tf.bitwise.bitwise_and(bits, tf.constant(~0x1FFF, tf.int32)), tf.float32)
+
+    return lambda x, kernel: matmul_2d(rounded(x), rounded(tf.cast(kernel, x.dtype)))
+
+
+def test_embeddings_are_exact_where_products_are_rounded(make_config, monkeypatch):
+    config = make_config().model
+    batch = {"input_ids": tf.constant([[5, 6, 7]]), "segment_ids": tf.constant([[0, 1, 1]])}
+    layer = models.Embeddings(config)
+    expected = models.embed(layer.tensors(), batch, None, config).numpy()
+    monkeypatch.setattr(layers, "matmul_2d", with_rounded_factors(layers.matmul_2d))
+    rounded = models.embed(layer.tensors(), batch, None, config).numpy()
+    assert np.abs(rounded - expected).max() > 1e-5  # what the test would see
+    monkeypatch.setattr(layers, "rounds_products", lambda: True)
+    np.testing.assert_array_equal(models.embed(layer.tensors(), batch, None, config).numpy(), expected)
+
+
+def test_sums_of_rows_are_no_products_where_these_are_rounded(monkeypatch):
+    rows = tf.constant(np.random.default_rng(0).normal(size=(7, 6)).astype(np.float32))
+    kinds = []
+    for rounds in (False, True):
+        monkeypatch.setattr(fused, "rounds_products", lambda rounds=rounds: rounds)
+        graph = tf.function(fused._sum_of_rows.python_function).get_concrete_function(rows).graph
+        kinds.append({operation.type for operation in graph.get_operations()})
+    assert any("MatMul" in kind for kind in kinds[0]) and not any("MatMul" in kind for kind in kinds[1])
+    assert "Sum" in kinds[1]

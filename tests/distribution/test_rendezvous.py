@@ -19,6 +19,7 @@ from official.config.cluster import Cluster
 from official.distribution import heartbeat, rendezvous
 from official.distribution import strategy as strategy_lib
 from official.io.errors import ConfigError, PeerError
+from tests import programs
 from tests.conftest import ROOT
 from tests.distribution.test_processes import free_ports
 
@@ -67,12 +68,6 @@ def test_who_does_not_come_is_named_by_all(monkeypatch, caplog):
     assert f"Waiting for {hosts[1]} (rank 1)" in caplog.text
 
 
-def test_a_missing_first_process_is_named():
-    for first, why in ((*free_hosts(1), "Connection refused"), ("no.invalid:1", "no such host is known")):
-        (error,) = meet([([first, *free_hosts(1)], 1)], timeout_secs=0.5)
-        assert isinstance(error, PeerError) and f"{first} (rank 0): {why}" in str(error)
-
-
 @pytest.mark.slow
 def test_a_process_at_another_address_than_it_says_is_missing():
     hosts, other = free_hosts(2), free_hosts(1)
@@ -111,74 +106,85 @@ def test_addresses_that_nobody_has_told_are_learned():
     assert [set(met[rank].links) for rank in range(3)] == [{1, 2}, {0}, {0}]
 
 
-def greeted(hosts, rank) -> socket.socket:
-    """Returns a connection that says what a process of this rank would say."""
+@contextlib.contextmanager
+def greeted(hosts, rank):
+    """Yields a connection that has said what a process of this rank would say."""
     host, port = hosts[0].split(":")
     for _ in range(200):
-        with contextlib.suppress(OSError):
-            connection = socket.create_connection((host, int(port)), timeout=5)
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((host, int(port)), timeout=5) as connection,
+        ):
             connection.sendall(f"bert-run {rank} {len(hosts)} 1\n".encode())
-            return connection
+            yield connection
+            return
         time.sleep(0.02)
     raise AssertionError("process 0 does not answer")
 
 
-def test_two_processes_of_one_rank_are_refused():
-    hosts = free_hosts(3)
+@contextlib.contextmanager
+def waiting(hosts, timeout_secs: float):
+    """Lets process 0 wait for others, of which number 1 can be called; yields what it raises."""
+    ends: list = []
     with socket.socket() as listener:
         listener.bind(("localhost", int(hosts[1].split(":")[1])))
         listener.listen()
-        thread = threading.Thread(target=meet, args=([(hosts, 0)], 1))
+        thread = threading.Thread(target=lambda: ends.extend(meet([(hosts, 0)], timeout_secs)))
         thread.start()
-        with greeted(hosts, 1) as first, greeted(hosts, 1) as second:
-            assert first.recv(100).startswith(b"missing ") and second.recv(100).startswith(
-                b"refused Another process is rank 1 already"
-            )
+        yield ends
         thread.join()
+
+
+def test_two_processes_of_one_rank_are_refused():
+    hosts = free_hosts(3)
+    with waiting(hosts, 1), greeted(hosts, 1) as first, greeted(hosts, 1) as second:
+        assert first.recv(100).startswith(b"missing ")
+        assert second.recv(100).startswith(b"refused Another process is rank 1 already")
 
 
 def test_a_process_that_ends_is_missing_again_and_strangers_are_none():
-    hosts = free_hosts(2)
-    ends = []
-    with socket.socket() as listener:
-        listener.bind(("localhost", int(hosts[1].split(":")[1])))
-        listener.listen()
-        thread = threading.Thread(target=lambda: ends.extend(meet([(hosts + free_hosts(1), 0)], 1.5)))
-        thread.start()
-        with greeted(hosts + ["x:1"], 1) as guest, greeted(hosts, "x") as stranger:
-            assert guest.recv(100) and stranger.recv(100) == b""
-        thread.join()
+    hosts = free_hosts(3)
+    with waiting(hosts, 1.5) as ends, greeted(hosts, 1) as guest, greeted(hosts[:2], "x") as stranger:
+        assert guest.recv(100) and stranger.recv(100) == b""
     assert f"{hosts[1]} (rank 1): it was here and has ended" in str(ends[0])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_wait(number):
-    code = (
-        "from official.distribution import rendezvous; from official.config.cluster import Cluster;"
-        " import sys; from official.io import signals\n"
-        "rendezvous._SECS_BETWEEN_LINES = 0.1; signals.watch()\n"
-        "try:\n with signals.raising(): rendezvous.meet(Cluster(tuple(sys.argv[1:]), 0), 60)\nexcept"
-        " KeyboardInterrupt as error: sys.exit(signals.report(error))"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *free_hosts(2)], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
+WAITS = """
+import sys
+from official.config.cluster import Cluster
+from official.distribution import rendezvous
+from official.io import signals
+
+rendezvous._SECS_BETWEEN_LINES = 0.1
+signals.watch()
+try:
+    with signals.raising():
+        rendezvous.meet(Cluster(tuple(sys.argv[1:]), 0), 60)
+except KeyboardInterrupt as error:
+    sys.exit(signals.report(error))
+"""
+
+
+def test_a_signal_ends_the_wait():
+    command = [sys.executable, "-c", WAITS, *free_hosts(2)]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert "Waiting for localhost:" in process.stderr.readline() + process.stderr.readline()
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     errors = process.communicate(timeout=30)[1]
-    assert process.returncode == 128 + number and "Traceback" not in errors and errors.endswith("ed.\n")
+    assert process.returncode == 143 and "Traceback" not in errors and errors.endswith("ed.\n")
 
 
-@pytest.fixture
-def names(monkeypatch):
-    """Returns {host name: its addresses}, which the test fills; nobody listens at any of them."""
-    known = {}
+def test_a_first_process_that_is_not_there_is_named_and_one_of_ipv6_addresses_only_is_bad_input(monkeypatch):
+    addresses = {"node6": ["fd00::6", "fd00::7"], "node": ["fd00::6", "127.0.0.1"]}
+    (own,) = free_hosts(1)
 
     def find(host, port, *_, **__):
-        if host not in known:
+        if host not in addresses:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         kinds = {True: socket.AF_INET6, False: socket.AF_INET}
-        return [(kinds[":" in each], socket.SOCK_STREAM, 6, "", (each, port or 0)) for each in known[host]]
+        return [
+            (kinds[":" in each], socket.SOCK_STREAM, 6, "", (each, port or 0)) for each in addresses[host]
+        ]
 
     def connect(address, timeout):
         find(*address)
@@ -186,16 +192,14 @@ def names(monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", find)
     monkeypatch.setattr(socket, "create_connection", connect)
-    return known
-
-
-def test_a_host_of_ipv6_addresses_only_is_bad_input_at_once_and_another_may_still_come(names):
-    names["node6"], names["node"] = ["fd00::6", "fd00::7"], ["fd00::6", "127.0.0.1"]
     with pytest.raises(ConfigError, match=r"Host node6 .* IPv6 addresses only, such as fd00::6; expected"):
         rendezvous.meet(Cluster(("node6:25000", "node7:25000"), 1), 30)
-    for host, message in (("node", "^Connection refused$"), ("unknown", "no such host is known")):
-        with pytest.raises(ConnectionError, match=message):
+    for host, why in (("node", "^Connection refused$"), ("unknown", "no such host is known")):
+        with pytest.raises(ConnectionError, match=why):
             rendezvous.call(f"{host}:25000")
+    monkeypatch.undo()
+    (error,) = meet([(["no.invalid:1", own], 1)], timeout_secs=0.5)
+    assert isinstance(error, PeerError) and "no.invalid:1 (rank 0): no such host is known" in str(error)
 
 
 HEARTBEAT = (
@@ -222,31 +226,22 @@ def test_only_errors_of_peers_are_lost_peers():
 
 
 CODE = """
-import ctypes, sys, time
+import ctypes, time
 from official.distribution import heartbeat
 
-secs, pause = map(float, sys.argv[1:])
-with heartbeat.ending(secs, 4, "a peer was lost: 100% of them"):
-    ctypes.PyDLL(None).usleep(int(pause * 1e6))  # with Python's lock
-time.sleep(0.4)
-print("done")
+for secs, pause in ((0.1, 0.001), (0.05, 0.5)):
+    with heartbeat.ending(secs, 4, "a peer was lost: 100% of them"):
+        ctypes.PyDLL(None).usleep(int(pause * 1e6))  # with Python's lock
+    time.sleep(0.4)
+    print("done", flush=True)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="timers of Linux")
-@pytest.mark.parametrize(
-    "secs,pause,code,output", [(0.05, 0.5, 4, ""), (0.1, 0.001, 0, "done\n")], ids=["too long", "in time"]
-)
-def test_who_takes_too_long_ends_with_a_line_and_a_code(secs, pause, code, output):
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, str(secs), str(pause)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (code, output), done.stderr
-    assert done.stderr.rstrip().endswith("a peer was lost: 100% of them") == (code == 4)
+def test_who_takes_too_long_ends_with_a_line_and_a_code():
+    done = programs.call(sys.executable, "-c", CODE)
+    assert (done.returncode, done.stdout) == (4, "done\n"), done.stderr
+    assert done.stderr.rstrip().endswith("a peer was lost: 100% of them")
 
 
 @contextlib.contextmanager
@@ -355,24 +350,22 @@ def test_many_strangers_keep_nobody_out():
         assert is_sent_away(callers[0]) and not is_sent_away(callers[-1])
 
 
-@pytest.mark.parametrize(
-    "limits, raised",
-    [
-        ((100, 10**6), [(515, 10**6)]),
-        ((100, resource.RLIM_INFINITY), [(515, resource.RLIM_INFINITY)]),
+def test_as_many_files_may_be_open_as_are_needed(monkeypatch):
+    """More would be inherited, by programs that close every one that may be open."""
+    every = resource.RLIM_INFINITY
+    for limits, raised in (
+        ((100, 10**6), [(514, 10**6)]),
+        ((100, every), [(514, every)]),
         ((100, 300), [(300, 300)]),
         ((1024, 10**6), []),
-        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), []),
-    ],
-)
-def test_as_many_files_may_be_open_as_are_needed(monkeypatch, limits, raised):
-    """More would be inherited, by programs that close every one that may be open."""
-    found = []
-    monkeypatch.setattr(rendezvous.resource, "getrlimit", lambda _: limits)
-    monkeypatch.setattr(rendezvous.resource, "setrlimit", lambda _, given: found.append(given))
-    hosts = free_hosts(3)
-    assert meet([(hosts, rank) for rank in range(3)]) == [None] * 3
-    assert found == raised
+        ((every, every), []),
+    ):
+        found = []
+        monkeypatch.setattr(rendezvous.resource, "getrlimit", lambda _, own=limits: own)
+        monkeypatch.setattr(rendezvous.resource, "setrlimit", lambda _, given, to=found: to.append(given))
+        hosts = free_hosts(2)
+        assert meet([(hosts, rank) for rank in range(2)]) == [None] * 2
+        assert found == raised, limits
 
 
 def test_where_no_file_is_left_the_oldest_stranger_leaves_its_own():

@@ -74,15 +74,6 @@ def _output(command, environment) -> str:
 
 
 @pytest.mark.slow
-def test_two_tasks_of_srun_train_together(workspace, tmp_path, slurm):  # noqa: F811
-    process = start(workspace, tmp_path / "run", within=("srun", "-n", "2"), environment=slurm, **SMALL)
-    output, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
-    assert "Rank 0 of 2" in errors and "says the Slurm step" in errors and "2 replicas" in errors
-    assert state_of(tmp_path / "run", 4)["global_step"] == 4
-
-
-@pytest.mark.slow
 def test_a_job_starts_its_tasks_again_where_one_is_killed(workspace, tmp_path, slurm):  # noqa: F811
     """deploy/slurm/train.sbatch, as it is submitted."""
     text = f"[[ $SLURM_PROCID == 1 ]] && echo $$ >> {tmp_path}/pids\n"

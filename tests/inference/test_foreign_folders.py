@@ -314,7 +314,7 @@ def test_the_pooling_of_older_and_newer_folders_is_found(tmp_path):
 
 def test_a_tokenizer_of_other_rules_is_refused_where_text_is_read(tmp_path):
     told = "tokenizer_class='BertJapaneseTokenizer' is not supported"
-    path = write(tmp_path / "m", tokenizer={"tokenizer_class": named})
+    path = write(tmp_path / "m", tokenizer={"tokenizer_class": "BertJapaneseTokenizer"})
     for vocab_file in (None, write(tmp_path / "other")):
         with pytest.raises(ConfigError, match=told):
             inference.load(path, vocab_file=vocab_file)

@@ -109,21 +109,3 @@ def assert_near(ours, expected, tolerance: float) -> None:
     assert all(gradient.dtype == np.float32 for gradient in ours[1].values())
     assert 0 < np.linalg.norm(np.concatenate(difference)) < tolerance * np.linalg.norm(whole)
     assert 0 < np.abs(ours[0][0] - expected[0][0]).max() < tolerance * np.abs(expected[0][0]).max()
-
-
-def check_packed(model, tolerance: float) -> None:
-    """Checks that outputs of sequences packed into a row are those of the separate ones, and gradients to
-    `tolerance` of the largest number of their tensor."""
-    (masked, relation), gradients = outputs_and_gradients(model, packed())
-    (masked_alone, relation_alone), expected = outputs_and_gradients(model, separate())
-    assert relation.shape == (1, len(LENGTHS), 2) and relation_alone.shape == (len(LENGTHS), 2)
-    found = [tf.reshape(masked, masked_alone.shape), relation[0]]
-    assert_same((found, gradients), ([masked_alone, relation_alone], expected), tolerance)
-
-
-def check_without_known_sizes(model, batch: dict) -> None:
-    """Checks that a graph need know no size of a batch, of integers, to compute the same."""
-    signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in batch}]
-    seed = tf.constant([1, 2])
-    found = outputs_and_gradients(model, batch, seed, input_signature=signature)
-    assert_same(found, outputs_and_gradients(model, batch, seed), 1e-5)

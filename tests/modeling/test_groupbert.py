@@ -72,11 +72,6 @@ def test_convolution_agrees_with_numpy_and_its_gradient_with_differences(taps, s
         np.testing.assert_allclose((gradient.numpy() * direction).sum(), difference, rtol=1e-9)
 
 
-@models.OPERATIONS
-def test_packed_sequences_are_the_separate_ones(kernels):
-    models.check_packed(models.randomised(BertPretrainer(config(), kernels, shared=kernels == "fused")), 1e-5)
-
-
 def with_first_tokens_at_the_end(row: dict) -> tuple[dict, np.ndarray]:
     """Returns a packed row whose sequence k has its [CLS] at place -k, as published packed records, and the
     old place of what stands at each."""
@@ -121,61 +116,6 @@ def test_a_row_of_one_sequence_does_not_see_its_padding(kernels):
         np.testing.assert_array_equal(found.numpy()[tokens], before.numpy()[tokens])
     classes = models.randomised(SequenceModel(config(), 3, kernels))
     np.testing.assert_allclose(classes(models.packed())[0], classes(batch), atol=1e-5)
-
-
-def test_slots_set_sequences_apart_and_give_them_back():
-    all_ids = np.array([[1, 1, 2, 2, 2, 3, 0, 0], [2, 2, 1, 1, 1, 0, 1, 2]], np.int32)
-    all_positions = np.array([[0, 1, 0, 1, 2, 0, 0, 0], [1, 2, 0, 2, 1, 0, 3, 0]], np.int32)
-    for rows in (1, 2):  # in order, and mixed
-        ids, positions = all_ids[:rows], all_positions[:rows]
-        found = groupbert.find_slots({"sequence_ids": ids, "position_ids": positions}, gap=2)
-        for row, row_ids, row_positions in zip(found.tokens_BW.numpy(), ids, positions):
-            expected, width = [], 8 + 2 * (ids.max() - 1)
-            for number in range(1, row_ids.max() + 1):
-                tokens = np.flatnonzero(row_ids == number)
-                expected += [*tokens[np.argsort(row_positions[tokens])], 8, 8]
-            np.testing.assert_array_equal(row, (expected + [8] * width)[:width])
-        x = tf.constant(np.random.default_rng(0).normal(size=[*ids.shape, 3]))
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            back = groupbert.out_of_slots(groupbert.into_slots(x, found), found)
-            loss = tf.reduce_sum(back * x)
-        is_token = (ids > 0)[:, :, None]
-        np.testing.assert_array_equal(back, x * is_token)
-        np.testing.assert_array_equal(tape.gradient(loss, x), 2 * x * is_token)
-
-
-def dropping(**options):
-    return models.randomised(BertPretrainer(config(num_hidden_layers=1, **models.RATES), **options))
-
-
-@pytest.mark.parametrize(
-    "compiled,batch",
-    [(False, models.separate()), (True, models.packed())],
-    ids=["graph", "compiled step, packed"],
-)
-def test_fused_is_plain_with_dropout_also_in_a_compiled_step(compiled, batch):
-    plain, seed = dropping(), tf.constant([3, 4])
-    fused = models.copy_weights(plain, dropping(kernels="fused", shared=not compiled))
-    found = models.outputs_and_gradients(fused, batch, seed, jit_compile=compiled)
-    models.assert_same(found, models.outputs_and_gradients(plain, batch, seed), 1e-5, 1e-4)
-
-
-@pytest.mark.parametrize("policy,tolerance", [("mixed_bfloat16", 0.15), ("mixed_float16", 0.02)])
-@models.OPERATIONS
-def test_mixed_precision(kernels, policy, tolerance):
-    model = models.randomised(BertPretrainer(config(), kernels))
-    expected = models.outputs_and_gradients(model, models.packed())
-    tf.keras.mixed_precision.set_global_policy(policy)
-    low = models.copy_weights(model, BertPretrainer(config(), kernels))
-    models.assert_near(models.outputs_and_gradients(low, models.packed()), expected, tolerance)
-
-
-@pytest.mark.parametrize(
-    "options,batch", [({}, models.packed()), ({"kernels": "fused", "shared": True}, models.packed())]
-)
-def test_no_size_of_a_batch_need_be_known_to_a_graph(options, batch):
-    models.check_without_known_sizes(dropping(**options), batch)
 
 
 def test_sizes_that_make_no_groups_are_refused():

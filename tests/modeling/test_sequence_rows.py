@@ -1,12 +1,13 @@
-"""Attention sequence by sequence against attention by row; neighbours leave no trace in gradients."""
+"""Rows of several sequences: attention by sequence and by row, who sees whom, positions and pooled vectors of
+the batch, spans; neighbours leave no trace in gradients."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from official.config import BertConfig, encoder_options
-from official.modeling import attention, layers, operations, varlen
-from official.modeling.models import BertPretrainer
+from official.modeling import attention, varlen
+from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from official.modeling.varlen import SequenceLayout
 from tests.conftest import TINY
 from tests.modeling import models
@@ -75,23 +76,6 @@ def test_many_sequences_of_a_width_are_filled_up_to_few_counts():
     models.assert_same(ours, expected, 2e-6)
 
 
-@models.OPERATIONS
-def test_heads_of_tokens_are_those_by_row_and_of_padding_zero(kernels):
-    generator, ops = np.random.default_rng(0), operations.choose(kernels)
-    draw = lambda *shape: tf.constant(generator.normal(size=shape), tf.float32)  # noqa: E731
-    qkv, x = layers.Affine(draw(8, 24), draw(24)), draw(1, ROW, 8)
-    for kind, row in ROWS.items():
-        ids = tf.constant([row], tf.int32)
-        places = attention.seen({"sequence_ids": ids}, 2, by_sequence=True)
-        assert isinstance(places, SequenceLayout)
-        ours, expected = (
-            attention.attend(layers.dense(x, qkv), seen, 2, 0.0, None, ops)
-            for seen in (places, attention.sequence_scores(ids))
-        )
-        is_token = tf.cast(ids > 0, tf.float32)[..., None]
-        np.testing.assert_allclose(ours, expected * is_token, atol=2e-6, err_msg=kind)
-
-
 def test_what_is_taken_apart_comes_together_again():
     """Random rows, in no order: tokens keep their vectors, padding gets zeros; so do gradients."""
     generator = np.random.default_rng(0)
@@ -111,26 +95,6 @@ def test_what_is_taken_apart_comes_together_again():
         np.testing.assert_array_equal(found, upstream * is_token)
         tokens = sum(np.count_nonzero(part) for part in places.is_token_NW)
         assert tokens == np.count_nonzero(ids)
-
-
-def test_dropout_follows_from_the_seed_and_is_the_same_in_both_sets():
-    batch = batch_of(ROWS["several"], ROWS["[CLS] at the end"])
-    plain, fused = (pair(kernels, **models.RATES)[0] for kernels in ("plain", "fused"))
-    models.copy_weights(plain, fused)
-    one, other = tf.constant([3, 4]), tf.constant([4, 4])
-    found = models.outputs_and_gradients(fused, batch, one)
-    models.assert_same(found, models.outputs_and_gradients(plain, batch, one), 1e-5)
-    for again, value in zip(models.outputs_and_gradients(fused, batch, one)[0], found[0]):
-        np.testing.assert_array_equal(again, value)
-    assert not np.allclose(found[0][0], models.outputs_and_gradients(fused, batch, other)[0][0])
-
-
-def test_by_sequence_in_bfloat16():
-    reference, batch = pair("fused")[0], batch_of(ROWS["several"], ROWS["one sequence"])
-    expected = models.outputs_and_gradients(reference, batch)
-    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    ours = models.copy_weights(reference, pair("fused")[0])
-    models.assert_near(models.outputs_and_gradients(ours, batch), expected, 0.1)
 
 
 @models.OPERATIONS
@@ -187,9 +151,31 @@ def test_by_sequence_where_it_was_measured_and_can_be(make_config):
     assert not encoder_options(make_config(kernels="plain"))["by_sequence"]
 
 
-def test_the_number_of_rows_need_not_be_known_to_a_graph():
-    model = pair("fused", shared=True, attention_probs_dropout_prob=0.3)[0]
-    batch, seed = batch_of(ROWS["several"], ROWS["one and padding"]), tf.constant([1, 2])
-    signature = [{name: tf.TensorSpec([None, value.shape[1]], tf.int32) for name, value in batch.items()}]
-    found = models.outputs_and_gradients(model, batch, seed, input_signature=signature)
-    models.assert_same(found, models.outputs_and_gradients(model, batch, seed), 1e-5, 1e-4)
+# ------------------------------------------------------------------------------------------------------------
+# By row
+
+
+@models.OPERATIONS
+def test_packed_spans_and_classes_are_the_separate_ones(kernels):
+    spans = models.randomised(SpanModel(BertConfig(**TINY), kernels))
+    for together, alone in zip(spans(models.packed()), spans(models.separate())):
+        for row, start, length in zip(alone, models.STARTS, models.LENGTHS):
+            np.testing.assert_allclose(together[0, start : start + length], row[:length], atol=2e-6)
+    classes = models.randomised(SequenceModel(BertConfig(**TINY), 3, kernels))
+    np.testing.assert_allclose(classes(models.packed())[0], classes(models.separate()), atol=2e-6)
+
+
+@models.OPERATIONS
+def test_what_a_batch_may_say_is_what_is_taken_without(kernels):
+    """Positions 0..L-1, one sequence a row and its [CLS] in front: said or not, the same bits."""
+    model, batch = models.randomised(BertPretrainer(BertConfig(**TINY), kernels)), models.features()
+    said = {
+        "position_ids": np.tile(np.arange(16, dtype=np.int32), (3, 1)),
+        "cls_positions": np.zeros([3, 1], np.int32),
+    }
+    (masked, relation), (masked_said, relation_said) = model(batch), model({**batch, **said})
+    np.testing.assert_array_equal(masked, masked_said)
+    np.testing.assert_array_equal(relation, relation_said[:, 0])
+    tokens, spans = batch["input_mask"] > 0, models.randomised(SpanModel(BertConfig(**TINY), kernels))
+    for plainly, by_number in zip(spans(batch), spans({**batch, "sequence_ids": batch["input_mask"]})):
+        np.testing.assert_allclose(plainly.numpy()[tokens], by_number.numpy()[tokens], atol=2e-6)

@@ -35,50 +35,6 @@ def test_the_stages_have_every_weight_that_is_trained(make, heads):
     assert len(names) - len(set(names)) == tied
 
 
-def objective(outputs: dict, names) -> tf.Tensor:
-    return tf.add_n([tf.reduce_sum(tf.sin(outputs[name])) for name in names])
-
-
-@pytest.mark.parametrize("cut", [1, 2, 4])
-def test_a_model_cut_between_two_stages_is_the_whole(cut):
-    """As a pipeline runs it: only what crosses the cut, and its gradient, is known to both sides."""
-    model, batch, seed = randomised(BertPretrainer(SIZES)), features(), tf.constant([3, 4])
-    outputs = ("masked_lm_logits", "next_sentence_logits")
-    with tf.GradientTape() as tape:
-        loss = objective(stages.run(model, batch, seed), outputs)
-    expected = tape.gradient(loss, model.trainable_variables)
-
-    found, seeds = model.stages(), model.seeds(seed)
-    crossing = sorted(stages.crossing(found, cut))
-    floats = [name for name in crossing if name != "seen"]
-    with tf.GradientTape() as first:
-        carried = run_stages(found[:cut], seeds[:cut], {}, batch)
-    arrived = {name: tf.identity(carried[name]) for name in crossing}
-    with tf.GradientTape() as second:
-        second.watch([arrived[name] for name in floats])
-        given = run_stages(found[cut:], seeds[cut:], arrived, batch)
-        part = objective(given, [name for name in outputs if name in given])
-    own, back = second.gradient(
-        part, (model.trainable_variables, [arrived[name] for name in floats]), unconnected_gradients="zero"
-    )
-    others = first.gradient(
-        [carried[name] for name in floats], model.trainable_variables, back, unconnected_gradients="zero"
-    )
-    for ours, theirs, whole in zip(own, others, expected):
-        np.testing.assert_allclose(ours + theirs, whole, atol=1e-5, rtol=1e-5)
-
-
-def run_stages(part, seeds, carried: dict, batch: dict) -> dict:
-    """Runs some stages with no more than what they say they take, and returns what they gave."""
-    given = {}
-    for stage, seed in zip(part, seeds):
-        known = {name: {**carried, **given}[name] for name in stage.takes}
-        made = stage.run(stage.weights(), known, batch, seed)
-        assert set(made) == set(stage.gives)
-        given.update(made)
-    return given
-
-
 def test_a_new_file_is_a_new_kind_of_block(tmp_path, monkeypatch):
     """The file here stands for official/modeling/blocks/doubled.py."""
     (tmp_path / "doubled.py").write_text(

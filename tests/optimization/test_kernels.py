@@ -2,7 +2,6 @@
 copies, and where it cannot be."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -16,7 +15,8 @@ from official.modeling import operations
 from official.modeling.operations import choose, fused, plain
 from official.optimization import optimizers, schedules
 from official.optimization.optimizers import NativeAdamW, NativeLamb
-from tests.optimization.test_optimizers import numpy_adam, numpy_lamb
+from tests import programs
+from tests.optimization.test_optimizers import numpy_adam, numpy_lamb, numpy_steps
 
 # Several chunks, the last one ragged; less than a vector; one number.
 SHAPES = {"a/kernel": (300, 331), "a/bias": (7,), "b/kernel": (33, 31), "c/LayerNorm/gamma": (1,)}
@@ -51,17 +51,13 @@ def test_it_agrees_with_numpy(make_config, kind, formula, dtype):
     config = make_config(optimizer_type=kind, **HYPER)
     optimizer, variables, update = make(config, dtype)
     assert isinstance(optimizer, {"lamb": NativeLamb, "adamw": NativeAdamW}[kind])
-    schedule, generator = schedules.from_config(config), np.random.default_rng(1)
-    expected = [variable.numpy().astype(np.float64) for variable in variables]
-    moments = [{"m": np.zeros(shape), "v": np.zeros(shape)} for shape in SHAPES.values()]
-    for step in range(3):
-        gradients = draw(generator, dtype)
+    generator, decays = np.random.default_rng(1), {name: True for name in SHAPES if "kernel" in name}
+    initial = {name: variable.numpy().copy() for name, variable in zip(SHAPES, variables)}
+    steps = [draw(generator, dtype) for _ in range(3)]
+    for gradients in steps:
         update(gradients, tf.constant(0.25))
-        rate = float(schedule(step))
-        expected = [
-            formula(w, kept, tf.cast(g, tf.float64).numpy() / 4, rate, step + 1, config, "kernel" in name)
-            for w, kept, g, name in zip(expected, moments, gradients, SHAPES)
-        ]
+    given = [[tf.cast(each, tf.float64).numpy() / 4 for each in gradients] for gradients in steps]
+    expected, moments = numpy_steps(formula, config, initial, given, decays)
     for variable, value, kept in zip(variables, expected, moments):
         np.testing.assert_allclose(variable.numpy(), value, rtol=2e-6, atol=2e-6, err_msg=variable.name)
         for slot, moment in kept.items():
@@ -130,30 +126,37 @@ import tensorflow as tf
 tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
 import numpy as np
 from official.config import build_config
+from official.modeling.layers import Norm
+from tests.modeling.test_native_blocks import SEED, draw, native, with_gradients
 from tests.optimization import test_kernels
 model = dict(vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64)
-settings = dict(test_kernels.HYPER, optimizer_type=sys.argv[2], use_synthetic_data=True, model_dir="unused",
-                model=model, warmup_steps=0, train_batch_size=8, distribution_strategy="one_device",
-                max_seq_length=16, max_predictions_per_seq=3)
-optimizer, variables, update = test_kernels.make(build_config([("test", settings)]))
-generator = np.random.default_rng(0)
-for _ in range(3):
-    update(test_kernels.draw(generator, tf.float32), tf.constant(1.0))
-values = b"".join(variable.numpy().tobytes() for variable in variables)
-norm = optimizer.global_norm(test_kernels.draw(generator, tf.float32)).numpy().tobytes()
-print(hashlib.sha256(values + norm).hexdigest())
+settings = dict(test_kernels.HYPER, use_synthetic_data=True, model_dir="unused", model=model, warmup_steps=0,
+                train_batch_size=8, distribution_strategy="one_device", max_seq_length=16,
+                max_predictions_per_seq=3)
+generator, found = np.random.default_rng(0), []
+for kind in ("lamb", "adamw"):
+    config = build_config([("test", dict(settings, optimizer_type=kind))])
+    optimizer, variables, update = test_kernels.make(config)
+    for _ in range(3):
+        update(test_kernels.draw(generator, tf.float32), tf.constant(1.0))
+    found += [variable.numpy() for variable in variables]
+    found.append(optimizer.global_norm(test_kernels.draw(generator, tf.float32)).numpy())
+x, other = (draw(301, 520, seed=seed) for seed in range(2))
+bias, gamma, beta = (draw(520, seed=seed) for seed in range(3))
+block = lambda x, bias, other, *norm: native.residual_norm(
+    x, bias, other, Norm(*norm), 1e-12, 0.1, tf.constant(SEED))
+found += with_gradients(block, x, bias, other, gamma, beta)
+found += with_gradients(lambda x, bias: native.bias_activation(x, bias, "gelu_tanh"), x, bias)
+print(hashlib.sha256(b"".join(each.tobytes() for each in found)).hexdigest())
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["lamb", "adamw"])
-def test_any_number_of_threads_gives_the_same_bits(kind):
-    command = [sys.executable, "-c", _DIGEST]
-    digests = {
-        subprocess.run([*command, threads, kind], stdout=subprocess.PIPE, text=True, check=True).stdout
-        for threads in ("1", "2", "5")
-    }
-    assert len(digests) == 1 and len(digests.pop()) > 60
+def test_any_number_of_threads_gives_the_same_bits():
+    """Of updates, and of the operations of blocks."""
+    done = [programs.call(sys.executable, "-c", _DIGEST, threads) for threads in ("1", "2", "5")]
+    digests = {each.stdout for each in done}
+    assert len(digests) == 1 and len(digests.pop()) > 60, done
 
 
 @pytest.fixture

@@ -99,31 +99,35 @@ def strategy_of(replicas: int) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy([f"cpu:{index}" for index in range(replicas)])
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("kernels", ["native", "fused", "plain"])
+def numpy_steps(update, config, initial: dict[str, np.ndarray], gradients: list[list], decays: dict) -> tuple:
+    """Returns the weights after some steps of a formula, and its slots, in float64."""
+    schedule = schedules.from_config(config)
+    weights = [value.astype(np.float64) for value in initial.values()]
+    slots = [{"m": np.zeros(value.shape), "v": np.zeros(value.shape)} for value in weights]
+    for step, of_step in enumerate(gradients):
+        given = zip(weights, slots, of_step, initial)
+        rate = float(schedule(step))
+        weights = [update(w, kept, g, rate, step + 1, config, decays.get(name)) for w, kept, g, name in given]
+    return weights, slots
+
+
+@pytest.mark.parametrize("kernels,replicas", [("native", 2), ("fused", 2), ("plain", 1)])
 @pytest.mark.parametrize("case", CASES)
 def test_optimizer_agrees_with_numpy(make_config, case, kernels, replicas):
     update, settings, tolerance = CASES[case]
     kind = case.partition(",")[0]
     config = make_config(optimizer_type=kind, kernels=kernels, learning_rate=0.05, **settings)
-    schedule, scope = schedules.from_config(config), strategy_of(replicas)
-    generator = np.random.default_rng(0)
-    expected = [generator.normal(size=(4, 3)).astype(np.float32) for _ in NAMES]
-    optimizer, variables, apply = make_optimizer(config, scope, dict(zip(NAMES, expected)))
-    slots = [{"m": np.zeros((4, 3)), "v": np.zeros((4, 3))} for _ in NAMES]
-    expected = [value.astype(np.float64) for value in expected]
+    scope, generator = strategy_of(replicas), np.random.default_rng(0)
+    initial = {name: generator.normal(size=(4, 3)).astype(np.float32) for name in NAMES}
+    gradients = [[generator.normal(size=(4, 3)).astype(np.float32) for _ in NAMES] for _ in range(STEPS)]
     decays = dict.fromkeys(DECAYED, True)
     if config.lamb_decays_gamma:
         decays |= {name: "only" for name in NAMES if "gamma" in name}
-    for step in range(STEPS):
-        gradients = [generator.normal(size=(4, 3)).astype(np.float32) for _ in NAMES]
-        apply([tf.constant(value) for value in gradients])
-        rate = float(schedule(step))
-        expected = [
-            update(w, kept, g, rate, step + 1, config, decays.get(name, False))
-            for w, kept, g, name in zip(expected, slots, gradients, NAMES)
-        ]
+    optimizer, variables, apply = make_optimizer(config, scope, initial)
+    for of_step in gradients:
+        apply([tf.constant(value) for value in of_step])
     assert int(optimizer.iterations.numpy()) == STEPS
+    expected, _ = numpy_steps(update, config, initial, gradients, decays)
     for variable, value, name in zip(variables, expected, NAMES):
         for local in scope.experimental_local_results(variable):
             np.testing.assert_allclose(local.numpy(), value, rtol=tolerance, atol=tolerance, err_msg=name)

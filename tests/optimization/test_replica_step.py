@@ -101,24 +101,6 @@ def test_what_is_left_to_divide_by(make_config, settings, divisor):
     )  # nothing is divided yet
 
 
-@pytest.mark.parametrize("explicit", [False, True])
-def test_replicas_are_added_up(make_config, explicit):
-    strategy = tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.HierarchicalCopyAllReduce()
-    )
-    config = make_config(explicit_allreduce=explicit)
-
-    def replica():
-        number = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
-        given = Gradients([number + 1.0, tf.fill([2], number + 1.0)], 4.0)
-        return replica_step.reduce_across_replicas(config, given, number * tf.ones([2]))
-
-    gradients, sums = tf.function(lambda: strategy.run(replica), autograph=False)()
-    for value in strategy.experimental_local_results(gradients.tensors[1]):
-        assert value.numpy().tolist() == [3.0, 3.0]
-    assert strategy.experimental_local_results(sums)[1].numpy().tolist() == [1.0, 1.0]
-
-
 @pytest.mark.parametrize("scope,factor", [("global", 0.5 / 5 / 2), ("none", 1 / 2)])
 def test_clipping_takes_the_norm_of_the_true_gradient(make_config, scope, factor):
     gradients = Gradients([tf.constant([6.0, 0.0]), tf.constant(8.0)], tf.constant(2.0))  # 3, 4: a norm of 5
@@ -155,18 +137,6 @@ def test_dynamic_loss_scale():
     assert (scale.scale.numpy(), scale.good_steps.numpy()) == (1.0, GROWTH_STEPS - 1)
     scale.update(tf.constant(True), 1)
     assert (scale.scale.numpy(), scale.good_steps.numpy()) == (2.0, 0)
-
-
-def test_fixed_loss_scale_stays():
-    scale = LossScale(128.0, dynamic=False)
-    scale.update(tf.constant(False), 1)
-    assert scale.scale.numpy() == 128.0
-
-
-def test_clip_factor():
-    for norm, factor in [(5.0, 0.2), (1.0, 1.0), (0.5, 1.0), (0.0, 1.0), (np.inf, np.nan), (np.nan, np.nan)]:
-        found = gradients_lib.clip_factor(tf.constant(norm), 1.0)
-        np.testing.assert_allclose(found, factor, rtol=1e-6, err_msg=str(norm))
 
 
 def test_accumulate_traces_its_body_once():

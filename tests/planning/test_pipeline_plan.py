@@ -4,7 +4,6 @@ import pytest
 
 from official.modeling.stages import symbolic_model
 from official.planning import plan as plan_lib
-from official.planning.description import describe
 from official.planning.graph_cost import stage_costs
 from official.tasks import TASKS
 
@@ -69,14 +68,6 @@ def test_bubbles_are_of_every_schedule_that_the_stages_allow(planned):
     assert 0 < pipeline["bubble"] == pipeline["bubbles"]["1f1b"] < 1
     _, shared = planned("4", device_mapping="0,1,0,1")
     assert shared["num_replicas"] == 4 and list(shared["pipeline"]["bubbles"]) == ["1f1b", "gpipe"]
-
-
-def test_the_text_says_it(planned):
-    _, plan = planned(FOUR)
-    text = describe(plan)
-    assert "emb / hid*2 / hid*2 / pool+mlm+nsp" in text and "device 3" in text
-    assert "1f1b, 4 micro batches: devices wait" in text
-    assert "Device Allocation" in text and "--> device 3" in text.splitlines()[-1]
 
 
 def test_a_block_that_is_computed_again_keeps_what_it_is_given(make_config):

@@ -142,23 +142,6 @@ def test_replicas_of_a_host_and_what_is_assumed(make_config, monkeypatch):
     assert scaled["hosts"][1]["same_share"]["global_batch_size"] == 8  # of the two that are planned
 
 
-def test_settings_that_do_not_go_together(make_config):
-    for settings, message in (
-        (dict(plan_hosts="1..4"), "plan_hosts=1..4 needs --plan"),
-        (dict(plan=True, plan_hosts="1..4"), "Add --plan_gbps"),
-        (dict(plan=True, plan_hosts="1", plan_gbps=1.0), "the time of a step. Add --measure.*--plan_tflops"),
-        (dict(plan=True, plan_hosts="4..1", plan_gbps=1.0), "'4..1' is no number of hosts"),
-        (dict(plan=True, plan_hosts="1", plan_gbps=0.0), "plan_gbps=0, expected a number above 0"),
-        (
-            dict(plan=True, plan_hosts="1", plan_gbps=1.0, do_train=False, do_eval=True),
-            "needs --do_train",
-        ),
-        (dict(plan=True, plan_picture="a.png"), "Add --plan_hosts, or drop --plan_picture"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            make_config(**settings)
-
-
 def measured(config, secs: float) -> dict:
     """Returns a plan of which every step took so long."""
     return plan_lib.make_plan(config, TASKS[config.task], lambda *_: [secs, secs, 9 * secs])

@@ -24,7 +24,7 @@ from official.training import run as runner
 from official.training import task as task_lib
 from tests.conftest import ROOT
 from tests.data.glue.test_glue_data import write_split
-from tests.fine_tuning_files import COLOURS, synthetic_tasks
+from tests.fine_tuning_files import COLOURS
 from tests.run_folders import run
 
 MIRRORED = dict(
@@ -56,9 +56,6 @@ def test_squad_from_files_to_scores_and_predictions(squad, tmp_path, impossible)
     for ours, theirs in (("f1", "f1"), ("exact_match", "exact" if impossible else "exact_match")):
         assert in_percent[theirs] == pytest.approx(100 * written[ours]) and 1 < in_percent[theirs] <= 100
     assert set(written["tables"]) == {"Score by question word", "Score by length of the answer"}
-    assert all(
-        0 <= value <= 1 for rows in written["tables"].values() for row in rows[1:] for value in row[2:]
-    )
     page = (folder / "report.html").read_text()
     assert len(json.loads((folder / "predictions.json").read_text())) == 20
     shown = {group["title"]: group["items"] for group in written["examples"]}
@@ -96,11 +93,10 @@ def test_squad_stages_apart_are_the_stages_together(squad, tmp_path):
         assert (tmp_path / "apart" / "predictions.json").read_bytes() == predictions
 
 
-@pytest.mark.parametrize("buckets", ["never", "always"])
-def test_padding_in_the_loss_of_squad_is_trained_on(squad, buckets):
+def test_padding_in_the_loss_of_squad_is_trained_on(squad):
     found = {}
     for places in ("tokens", "row"):
-        task = TASKS["squad"](squad(span_places=places, length_buckets=buckets))
+        task = TASKS["squad"](squad(span_places=places, length_buckets="always"))
         task.find_data()
         batch = next(iter(task.train_dataset(2, 2, TrainingOrder(0))))
         model = task.build_model()
@@ -120,12 +116,11 @@ def test_padding_in_the_loss_of_squad_is_trained_on(squad, buckets):
     assert (found["row"] > found["tokens"] + 1e-3) == is_padded and is_padded
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_squad_scores_do_not_depend_on_replicas_and_buckets(squad, devices):
+def test_squad_scores_do_not_depend_on_replicas_and_buckets(squad):
     """A window's logits, and what it costs in training, do not depend on the padding of its batch."""
     one_step = dict(length_buckets="never", stop_steps=1, num_steps_per_epoch=1, num_train_epochs=1)
     plain = run(squad(model_dir="plain", do_train=True, **one_step))
-    other = run(squad(model_dir="other", num_accumulation_steps=devices, **MIRRORED, **one_step))
+    other = run(squad(model_dir="other", num_accumulation_steps=2, **MIRRORED, **one_step))
     assert plain.scores["f1"] == pytest.approx(other.scores["f1"])
     bucketed = run(squad(model_dir="plain", length_buckets="always", do_train=False, num_train_epochs=1))
     assert bucketed.scores["f1"] == plain.scores["f1"]
@@ -186,19 +181,6 @@ def test_a_timed_prediction_of_generated_data_needs_no_checkpoint(make, caplog):
     assert "what they predict of generated data means nothing" in caplog.text
     with pytest.raises(ConfigError, match="has no checkpoint to evaluate"):
         run(make("squad", model_dir="other", **settings))
-
-
-def test_runs_over_seeds(squad, tmp_path):
-    result = runner.run_seeds(squad(num_runs=2, num_train_epochs=1), TASKS["squad"])
-    folders = [tmp_path / "run" / f"run-{number}" for number in (1, 2)]
-    single = [json.loads((folder / "result.json").read_text()) for folder in folders]
-    assert single[0]["config"]["seed"] + 1 == single[1]["config"]["seed"]
-    assert result.scores["f1"] == pytest.approx(np.mean([run["f1"] for run in single]))
-    assert result.scores["f1_std"] == pytest.approx(np.std([run["f1"] for run in single], ddof=1))
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["f1"] == result.scores["f1"]
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert all(f'href="{folder.name}/report.html"' in page for folder in folders)
-    assert all((folder / "report.html").exists() for folder in folders)
 
 
 def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypatch):
@@ -287,11 +269,6 @@ def test_missing_head_is_not_predicted_with(squad, tmp_path, make):
         run(make("glue", **settings, init_checkpoint=str(tmp_path / "first")))
 
 
-def test_synthetic_sequences_are_trained_on(make):
-    for config in synthetic_tasks(make, num_steps_per_epoch=5):
-        assert run(config).step == 5
-
-
 # ------------------------------------------------------------------------------------------------------------
 # Every task
 
@@ -306,13 +283,14 @@ def members(protocol: type) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("name", list(TASKS))
-def test_a_task_has_every_member_with_the_same_parameters(name, make_config):
-    task = TASKS[name](replaced(make_config(), task=name, glue_task="rte"))
-    asked = members(task_lib.ScoredTask if task_lib.is_scored(task) else task_lib.ExampleTask)
-    assert {"terms", "train_dataset", "local_epsilon", "is_scored"} <= set(asked)
-    for member, value in asked.items():
-        ours = getattr(task, member)
-        if inspect.isfunction(value):
-            expected = list(inspect.signature(value).parameters)[1:]
-            assert list(inspect.signature(ours).parameters) == expected, member
+def test_tasks_have_every_member_with_the_same_parameters(make_config):
+    for name in TASKS:
+        task = TASKS[name](replaced(make_config(), task=name, glue_task="rte"))
+        asked = members(task_lib.ScoredTask if task_lib.is_scored(task) else task_lib.ExampleTask)
+        assert {"terms", "train_dataset", "local_epsilon", "is_scored"} <= set(asked)
+        for member in asked:
+            if inspect.isfunction(asked[member]):
+                expected = list(inspect.signature(asked[member]).parameters)[1:]
+                found = list(inspect.signature(getattr(task, member)).parameters)
+                assert found == expected, (name, member)
+            assert hasattr(task, member), (name, member)

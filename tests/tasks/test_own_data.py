@@ -3,10 +3,6 @@
 import csv
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -23,10 +19,9 @@ from official.modeling import objectives
 from official.optimization import optimizers
 from official.tasks import TASKS
 from official.training.loop import RunLoop
-from tests.conftest import ROOT
 from tests.fine_tuning_files import COLOURS
 from tests.run_folders import assert_resumes, run
-from tests.tasks.test_packed_fine_tuning import assert_same_gradients, loss_and_gradients
+from tests.tasks.test_layouts import assert_same_gradients, loss_and_gradients
 
 THINGS = ("ball", "box", "sky", "sea", "sun", "hat")
 
@@ -269,11 +264,16 @@ def test_no_better_evaluations_stop_a_run(table, tmp_path, monkeypatch):
 # The folder of the weights, and of the result
 
 
+TRAINED = []  # the folder of one short run, for all tests
+
+
 @pytest.fixture(name="fine_tuned")
 def fixture_fine_tuned(table, tmp_path):
     """Returns the folder of a short run."""
-    run(table(num_train_epochs=3))
-    return str(tmp_path / "run")
+    if not TRAINED:
+        run(table(num_train_epochs=3))
+        TRAINED.append(str(tmp_path / "run"))
+    return TRAINED[0]
 
 
 def test_a_folder_of_weights_is_enough(table, fine_tuned, tmp_path):
@@ -323,35 +323,28 @@ def test_predictions_of_a_file_are_those_of_the_model(fine_tuned, tmp_path):
     assert not failures
 
 
-def test_a_killed_prediction_goes_on_to_the_same_file(fine_tuned, tmp_path):
-    rows = [[text] for _, text in sentences(40_000, 5)]
-    path = write_table(tmp_path / "new.csv", ["text"], rows)
-    output = str(tmp_path / "out.csv")
-    command = [
-        sys.executable,
-        "-m",
-        "official.cli",
-        "predict",
-        f"--checkpoint={fine_tuned}",
-        f"--input_file={path}",
-    ]
-    process = subprocess.Popen([*command, f"--output_file={output}"], cwd=ROOT)
-    work = f"{output}.parts/.unfinished"
-    deadline = time.time() + 120
-    while time.time() < deadline and not (
-        os.path.isdir(work) and any(n.endswith(".json") for n in os.listdir(work) if n[0].isdigit())
-    ):
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    done = [name for name in os.listdir(work) if name[0].isdigit()]
-    assert done and not os.path.exists(output)
-    subprocess.run([*command, f"--output_file={output}"], cwd=ROOT, check=True)
-    whole = str(tmp_path / "whole.csv")
-    subprocess.run([*command, f"--output_file={whole}"], cwd=ROOT, check=True)
+def test_a_prediction_that_is_cut_goes_on_to_the_same_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("official.inference.predict_file.PART_ROWS", 16)
+    table = open_table(
+        write_table(tmp_path / "new.csv", ["label", "text"], sentences(60, 5)), "input_file", ["text"]
+    )
+    output, whole = str(tmp_path / "out.csv"), str(tmp_path / "whole.csv")
+    calls = []
+
+    def predict(rows):
+        calls.append(rows)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return {"length": [len(text) for (text,) in rows]}
+
+    with pytest.raises(KeyboardInterrupt):
+        predict_file(predict, table, ["text"], output, {})
+    assert not os.path.exists(output)
+    predict_file(predict, table, ["text"], output, {})
+    assert len(calls) == 3 + 2 and not os.path.exists(f"{output}.parts")  # of four parts two were left
+    predict_file(predict, table, ["text"], whole, {})
     with open(output, "rb") as ours, open(whole, "rb") as theirs:
         assert ours.read() == theirs.read()
-    assert not os.path.exists(f"{output}.parts")
 
 
 # ------------------------------------------------------------------------------------------------------------

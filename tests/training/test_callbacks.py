@@ -1,17 +1,15 @@
-"""What listens to a run hears of all of it, in order; what it hears is counted in sequences."""
+"""Callbacks hear of all events of a run, in order; the MLPerf log has keys and rates of every optimizer."""
 
-import dataclasses
+import json
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
-from official.data.pipeline import TrainingOrder
-from official.distribution.batch_plan import BatchPlan
+from official import config as config_lib
+from official.reporting import mllog
 from official.reporting.callback import Callback
-from official.training import callbacks, evaluate, feeding
+from official.training import callbacks
 from tests.run_folders import run
-from tests.training.test_training import make_loop
+from tests.training.test_resume import KINDS
 
 
 class Recorder(Callback):
@@ -41,23 +39,14 @@ def recorder(monkeypatch):
     return found
 
 
-SMALL = dict(model=dict(num_hidden_layers=1), steps_per_loop=5, num_steps_per_epoch=10)
+SMALL = dict(steps_per_loop=5, num_steps_per_epoch=10)
 
 
 def test_the_events_of_a_run_in_order(make_config, recorder):
     run(make_config(**SMALL, do_eval=True, num_eval_samples=12, steps_between_eval=10))
-    of_interval = ["on_training", "on_steps", "on_interval"]
-    evaluation_events = ["on_evaluation_start", "on_evaluation_stop", "on_evaluation"]
-    expected = [
-        "on_built",
-        "on_start",
-        "on_training",
-        "on_first_step",
-        *of_interval[1:],
-        "on_checkpoint",
-        *of_interval,
-    ]
-    expected += ["on_checkpoint", *evaluation_events, "on_end", "on_result", "close"]
+    expected = """on_built on_start on_training on_first_step on_steps on_interval on_checkpoint
+        on_training on_steps on_interval on_checkpoint
+        on_evaluation_start on_evaluation_stop on_evaluation on_end on_result close""".split()
     names = [name for name in recorder.names if name != "on_call"]
     calls_joined = [name for before, name in zip(["", *names], names) if not name == before == "on_steps"]
     assert calls_joined == expected
@@ -84,36 +73,27 @@ def test_an_observer_that_fails_keeps_the_end_from_nobody(make_config, recorder,
 
 
 # ------------------------------------------------------------------------------------------------------------
-# Rows are not sequences
+# The MLPerf log
 
 
-def test_the_input_pipeline_is_asked_for_rows_and_told_of_sequences():
-    asked = []
+@pytest.mark.parametrize("kind", config_lib.FIELDS["optimizer_type"].choices)
+def test_the_mlperf_log_has_the_keys_that_exist(make_config, kind):
+    from mlperf_logging.mllog import constants
 
-    class Task:
-        def train_dataset(self, *arguments):
-            asked.append(arguments)
-            return tf.data.Dataset.range(1)
-
-    plan = BatchPlan(2, 1, 8, 8, sequences_per_row=2.5)
-    assert plan.sequences_per_step == 20
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    feeding.training_batches(Task(), plan, TrainingOrder(3, 60, rows_done=24), strategy)
-    assert asked == [(8, 4, TrainingOrder(3, 60, host=0, num_hosts=1, rows_done=24))]  # rows of all replicas
-
-
-def test_outputs_of_several_sequences_a_row_are_put_in_the_order_of_sequences():
-    parts = [
-        {"rows": np.array([[3, 0], [1, -1]]), "logits": np.array([[[30], [0]], [[10], [99]]])},
-        {"rows": np.array([[2, -1], [-1, -1]]), "logits": np.array([[[20], [99]], [[99], [99]]])},
-    ]
-    assert evaluate.in_order(parts)["logits"].tolist() == [[0], [10], [20], [30]]
+    known = {value for value in vars(constants).values() if isinstance(value, str)}
+    for settings in (dict(), dict(lr_schedule="cosine"), KINDS["mpadamw"]):
+        config = make_config(**{**settings, "optimizer_type": kind})
+        found = dict(mllog.run_settings(config, "cpu-1", 8, 1))
+        json.dumps(found)
+        assert found["opt_name"] == kind
+        ours = {name for name in found if name.startswith("opt_")}
+        ours -= {"opt_epsilon", "opt_gradient_accumulation_steps", "opt_adamw_learning_rate_decay_poly_power"}
+        assert ours <= known
+        assert ("opt_learning_rate_decay_schedule" in found) == bool(settings)
 
 
-def test_an_evaluation_counts_sequences_by_their_weights(make_config, record_files):
-    heard = Recorder()
-    files = record_files(files=3, records=7)
-    loop = make_loop(make_config(**SMALL, input_files=files, do_eval=True, num_eval_samples=21), [heard])
-    loop.evaluate()
-    assert heard.arguments("on_evaluation")[0][0].sequences == 21
-    assert dataclasses.is_dataclass(heard.arguments("on_evaluation")[0][0])
+def test_the_mlperf_log_has_the_rates_that_are_read(make_config):
+    changes = dict(lr_schedule='{"0": 2e-3, "5": 4e-3, "7": 1e-3}')
+    config = make_config(**changes, learning_rate=None, warmup_steps=None)
+    found = dict(mllog.run_settings(config, "cpu-1", 8, 1))
+    assert (found["opt_base_learning_rate"], found["opt_end_learning_rate"]) == (4e-3, 1e-3)

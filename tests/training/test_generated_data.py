@@ -13,7 +13,7 @@ from official.training.strategy_loop import Loop
 from tests.run_folders import run
 from tests.training.test_training import make_loop, replicas
 
-SMALL = dict(model=dict(num_hidden_layers=1), num_steps_per_epoch=10)
+SMALL = dict(num_steps_per_epoch=10)
 
 
 def lines_of(config) -> list[dict]:
@@ -22,9 +22,9 @@ def lines_of(config) -> list[dict]:
 
 
 def test_generated_records_go_through_the_input_pipeline(make_config):
-    config = make_config(
-        **SMALL, generated_data=True, use_synthetic_data=False, do_eval=True, num_eval_samples=16
-    )
+    given = dict(SMALL, generated_data=True, use_synthetic_data=False, input_files="/not/there")
+    config = make_config(**given, vocab_file="/not/there", do_eval=True, num_eval_samples=16)
+    assert (config.input_files, config.vocab_file) == (None, None)
     result = run(config)
     assert (result.status, result.step, result.data["train"]["files"]) == ("finished", 10, 32)
     train, *_, last = lines_of(config)
@@ -32,12 +32,6 @@ def test_generated_records_go_through_the_input_pipeline(make_config):
     with open(os.path.join(config.model_dir, "config.json"), encoding="utf-8") as file:
         saved = json.load(file)
     assert saved["generated_data"] and saved["input_files"] is None  # what was asked for
-
-
-def test_files_that_are_given_are_not_read(make_config):
-    config = make_config(**SMALL, generated_data=True, input_files="/not/there", vocab_file="/not/there")
-    assert (config.input_files, config.vocab_file) == (None, None)
-    assert len(TASKS["pretrain"](config).find_data()) == 32
 
 
 @pytest.mark.parametrize(
@@ -102,19 +96,10 @@ def test_what_is_only_compiled_leaves_nothing_behind(make_config, tmp_path, monk
     monkeypatch.setattr(Loop, "run", None)
     config = make_config(**SMALL, compile_only=True, use_synthetic_data=False, do_eval=True)
     assert config.generated_data
+    files = dict(SMALL, compile_only=True, use_synthetic_data=False)
+    assert make_config(**files, input_files=__file__).input_files == __file__  # those that are there count
+    assert make_config(**files, input_files="/not/there/*").input_files is None
     text = runner.compile_only(config, TASKS["pretrain"])
     assert "Compiled the training and evaluation step in " in text and "Memory of this process: " in text
     assert "Memory of a replica" in text and "optimizer slots" in text
     assert not os.path.exists(config.model_dir) and list(tmp_path.iterdir()) == []
-
-
-def test_only_compiling_looks_at_files_that_are_there(make_config, record_files):
-    files = record_files()
-    assert make_config(**SMALL, compile_only=True, input_files=files).input_files == files
-    elsewhere = make_config(**SMALL, compile_only=True, input_files="/not/there/*")
-    assert elsewhere.generated_data and elsewhere.input_files is None
-
-
-def test_only_compiling_does_not_need_a_folder(make):
-    config = make("glue", glue_task="rte", compile_only=True, vocab_file="/not/there", model_dir="")
-    assert "updates" in runner.compile_only(config, TASKS["glue"])

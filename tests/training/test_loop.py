@@ -1,6 +1,7 @@
 """The loop around the devices: how long a call is, what an interrupted interval leaves, and what is looked at
 between calls."""
 
+import functools
 import json
 import os
 import pathlib
@@ -15,14 +16,14 @@ import tensorflow as tf
 
 from official.checkpoint.manager import CheckpointManager
 from official.io.errors import ConfigError
+from official.reporting import comparison
 from official.reporting.metrics import read_metrics
 from official.training import evaluate, metrics_window, run_lock
 from official.training.loop import Outcome
 from official.training.strategy_loop import Loop
 from tests.conftest import TINY
 from tests.run_folders import assert_same_run, run
-
-DROPOUT = dict(num_hidden_layers=1, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+from tests.training.test_training import DROPOUT
 
 
 def call_lengths(monkeypatch, steps: int) -> None:
@@ -55,28 +56,27 @@ def before_call(monkeypatch, step: int, action) -> None:
     monkeypatch.setattr(Loop, "_call_devices", call)
 
 
-@pytest.mark.parametrize(
-    "losses, best", [([0.9, 0.7, 0.8, 0.5], 20), ([0.7, 0.7, 0.8, 0.5], 10), ([None, None, None, 0.5], 10)]
-)
-def test_of_equal_scores_the_lower_loss_is_the_best(losses, best):
+def test_of_equal_scores_the_lower_loss_is_the_best():
     """And of equal losses the first; an evaluation set without labels has none."""
-    scores = [{"f1": score} for score in (0.5, 0.5, 0.5, 0.4)]
-    losses = [{} if loss is None else {"loss": loss} for loss in losses]
-    evaluated = {10 * number: {**score, **loss} for number, score, loss in zip((1, 2, 3, 4), scores, losses)}
-    task = types.SimpleNamespace(is_scored=True, target_metric="f1")
-    config = types.SimpleNamespace(early_stopping_metric=None)
-    loop = types.SimpleNamespace(task=task, evaluated=evaluated, config=config)
-    assert Loop.best_step(loop) == best
-    config.early_stopping_metric = "f2"
-    with pytest.raises(ConfigError, match="--early_stopping_metric=f2 is none of: f1"):
-        Loop.best_step(loop)
-
-
-def test_a_loss_is_better_where_it_is_lower():
-    evaluated = {10: {"f1": 0.5, "loss": 0.7}, 20: {"f1": 0.4, "loss": 0.6}, 30: {"f1": 0.6, "loss": 0.9}}
-    task = types.SimpleNamespace(is_scored=True, target_metric="f1")
-    config = types.SimpleNamespace(early_stopping_metric="loss")
-    assert Loop.best_step(types.SimpleNamespace(task=task, evaluated=evaluated, config=config)) == 20
+    for metric, losses, best in (
+        (None, [0.9, 0.7, 0.8, 0.5], 20),
+        (None, [0.7, 0.7, 0.8, 0.5], 10),
+        (None, [None, None, None, 0.5], 10),
+        ("loss", [0.7, 0.7, 0.8, 0.5], 40),
+        ("f2", [0.7, 0.7, 0.8, 0.5], None),
+    ):
+        told = zip((0.5, 0.5, 0.5, 0.4), losses)
+        scores = [{"f1": f1} if loss is None else {"f1": f1, "loss": loss} for f1, loss in told]
+        loop = types.SimpleNamespace(
+            task=types.SimpleNamespace(is_scored=True, target_metric="f1"),
+            evaluated=dict(zip((10, 20, 30, 40), scores)),
+            config=types.SimpleNamespace(early_stopping_metric=metric),
+        )
+        if best:
+            assert Loop.best_step(loop) == best
+        else:
+            with pytest.raises(ConfigError, match="--early_stopping_metric=f2 is none of: f1"):
+                Loop.best_step(loop)
 
 
 def test_a_call_is_as_long_as_the_last_one_says():
@@ -99,41 +99,38 @@ def test_a_call_ends_where_a_profile_begins_and_ends():
     assert pace.steps(1, 0) == 1
 
 
-def disturb(monkeypatch, config, step: int) -> str:
-    """Runs a configuration in calls of two steps and interrupts it, in the middle of an interval. Returns its
-    folder."""
+@pytest.mark.parametrize("task", ["pretrain", "squad"])
+def test_an_interrupted_interval_goes_on_to_the_same_bits(
+    make_config, squad, record_files, tmp_path, monkeypatch, deterministic, task
+):
+    """Interrupted in the middle of an interval, in calls of two steps."""
+    if task == "squad":
+        model = {**TINY, **DROPOUT, "num_hidden_layers": 1, "max_position_embeddings": 48}
+        make = functools.partial(squad, model=model, num_train_epochs=1, do_predict=True, **deterministic)
+        interval, last = 4, 8
+    else:
+        shared = dict(model=DROPOUT, input_files=record_files(), loss_scale="dynamic", **deterministic)
+        make = functools.partial(make_config, num_steps_per_epoch=12, **shared)
+        interval, last = 6, 12
+    whole, parts = (make(steps_per_loop=interval, model_dir=str(tmp_path / each)) for each in ("one", "two"))
+    run(whole)
     with monkeypatch.context() as patched:
         call_lengths(patched, 2)
-        interrupt_at(patched, step)
-        result = run(config)
-        assert (result.status, result.step) == ("interrupted", step)
-        assert os.path.exists(f"{config.model_dir}/ckpt-{step}.interval.json")
-        return config.model_dir
-
-
-def test_an_interrupted_interval_goes_on_to_the_same_bits(
-    make_config, record_files, tmp_path, monkeypatch, deterministic
-):
-    shared = dict(model=DROPOUT, **deterministic, input_files=record_files(), loss_scale="dynamic")
-    shared |= dict(num_steps_per_epoch=12, steps_per_loop=6)
-    whole, parts = (make_config(**shared, model_dir=str(tmp_path / name)) for name in ("whole", "parts"))
-    run(whole)
-    disturb(monkeypatch, parts, 4)
+        interrupt_at(patched, interval - 2)
+        result = run(parts)
+    assert (result.status, result.step) == ("interrupted", interval - 2)
+    assert os.path.exists(f"{parts.model_dir}/ckpt-{interval - 2}.interval.json")
+    (line,) = read_metrics(parts.model_dir)  # until the whole one is there
+    assert (line["step"], line["open_interval_steps"]) == (interval - 2, interval - 2) and line["loss"] > 0
+    found = comparison.compare(comparison.read_runs([parts.model_dir]))["runs"][0]
+    assert (found["status"], found["step"]) == ("interrupted", interval - 2)
     run(parts)
-    assert_same_run(parts.model_dir, whole.model_dir, 12)
-    assert [line["step"] for line in read_metrics(parts.model_dir)] == [6, 12]
-
-
-def test_an_interrupted_interval_of_fine_tuning_goes_on_to_the_same_bits(squad, monkeypatch, deterministic):
-    shared = dict(num_train_epochs=1, do_predict=True, steps_per_loop=8, **deterministic)
-    shared["model"] = {**TINY, **DROPOUT, "max_position_embeddings": 48}
-    whole, parts = squad(**shared), squad(model_dir="parts", **shared)
-    run(whole)
-    disturb(monkeypatch, parts, 6)
-    run(parts)
-    assert_same_run(parts.model_dir, whole.model_dir, 8)
-    texts = [pathlib.Path(config.model_dir, "predictions.json").read_text() for config in (whole, parts)]
-    assert texts[0] == texts[1]
+    assert_same_run(parts.model_dir, whole.model_dir, last)
+    lines = read_metrics(parts.model_dir)
+    assert [line["step"] for line in lines if line["split"] == "train"] == [interval, last]
+    if task == "squad":
+        texts = [pathlib.Path(each.model_dir, "predictions.json").read_text() for each in (whole, parts)]
+        assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("set_name", ["eval_dataset", "predict_dataset"])
@@ -173,7 +170,7 @@ def test_a_signal_cuts_evaluation_and_prediction_and_nothing_of_them_is_written(
 
 
 def test_a_signal_cuts_what_is_made_of_files(make_config, monkeypatch):
-    config = make_config(model=dict(num_hidden_layers=1))
+    config = make_config()
     original = Loop._train_iterator
 
     def make_slowly(self):
@@ -200,7 +197,7 @@ def make_glue(tmp_path) -> None:
 
 @pytest.mark.parametrize("lose", [shutil.rmtree, lambda folder: os.remove(f"{folder}/.lock")])
 def test_a_run_whose_folder_is_gone_stops(make_config, monkeypatch, lose):
-    config = make_config(steps_per_loop=20, model=dict(num_hidden_layers=1))
+    config = make_config(steps_per_loop=20)
     call_lengths(monkeypatch, 2)
     before_call(monkeypatch, 4, lambda loop: lose(config.model_dir))
     with pytest.raises(ConfigError, match="was removed or moved while this run wrote to it"):
@@ -220,7 +217,7 @@ def test_a_lock_is_of_the_folder_that_has_the_name(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_is_seen_before_the_interval_ends(make_config, monkeypatch):
-    config = make_config(steps_per_loop=20, model=dict(num_hidden_layers=1))
+    config = make_config(steps_per_loop=20)
 
     def poison(loop):
         bias = loop.state.model_variables()["bert/pooler/dense/bias"]
@@ -261,7 +258,7 @@ def test_totals_survive_a_file_to_the_last_bit():
         assert (anew.first_step, anew.totals) == (9, nothing)
 
 
-@pytest.mark.parametrize("first,step,expected", [(10.1, 0.6, 9.5), (10.1, None, 10.1), (None, None, 3.0)])
-def test_starting_up_lasts_until_training_is_at_its_speed(first, step, expected):
-    found = Outcome(first_step_secs=first, step_secs=step)
-    assert found.startup_secs(process_started=100.0, run_started=103.0) == pytest.approx(expected)
+def test_starting_up_lasts_until_training_is_at_its_speed():
+    for first, step, expected in ((10.1, 0.6, 9.5), (10.1, None, 10.1), (None, None, 3.0)):
+        found = Outcome(first_step_secs=first, step_secs=step)
+        assert found.startup_secs(process_started=100.0, run_started=103.0) == pytest.approx(expected)

@@ -1,20 +1,23 @@
-"""The folder of a run as a record: what a run that has begun, or is over, takes, refuses and leaves alone."""
+"""The folder of a run as a record: what a run that has begun, or is over, takes, refuses and leaves alone,
+and the vocabulary, capitals and labels that it keeps."""
 
 import json
 import os
 import pathlib
 
+import numpy as np
 import pytest
 
 from official import config as config_lib
+from official import inference
+from official.checkpoint.convert import convert
 from official.config.setting import IDENTITY, LENGTH, RECIPE
 from official.data.glue import tasks as glue_tasks
 from official.io.errors import ConfigError
-from official.reporting import comparison
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
+from official.training import resume, run_lock
 from official.training import run as runner
-from official.training import run_lock
 from tests.data.glue.test_glue_data import write_split
 from tests.run_folders import run
 from tests.training import test_loop
@@ -24,9 +27,7 @@ COMMAND = ["train.py", "--seed=1"]
 
 @pytest.fixture
 def make_config(make_config):
-    return lambda model=None, **settings: make_config(
-        {"num_hidden_layers": 1, **(model or {})}, **{"num_steps_per_epoch": 5, **settings}
-    )
+    return lambda model=None, **settings: make_config(model, **{"num_steps_per_epoch": 5, **settings})
 
 
 def files_of(folder) -> dict[str, bytes]:
@@ -130,10 +131,13 @@ def test_a_run_that_is_over_takes_more_steps(make_config, record_files):
         run(make_config(input_files=files, warmup_proportion=0.5, warmup_steps=None, num_train_epochs=3))
 
 
-def test_a_run_that_has_reached_its_target_takes_a_higher_one(make_config):
+def test_a_run_that_has_reached_its_target_stays_over_and_takes_a_higher_one(make_config):
     shared = dict(do_eval=True, num_eval_samples=16, num_steps_per_epoch=10, steps_between_eval=5)
-    assert run(make_config(**shared, stop_threshold=0.0)).step == 5
-    assert run(make_config(**shared, stop_threshold=1.0)).status == "aborted"
+    for threshold, ended in ((0.0, ("success", 0, 5)), (1.0, ("aborted", 1, 10))):
+        result, again = (run(make_config(**shared, stop_threshold=threshold)) for _ in range(2))
+        assert (result.status, result.exit_code, result.step) == ended and result.target == threshold
+        assert (again.status, again.step) == (result.status, result.step)
+        assert again.eval_accuracy == result.eval_accuracy
     assert result_of(make_config())["step"] == 10
 
 
@@ -273,7 +277,18 @@ def test_several_seeds_are_a_record_too(make, tmp_path):
     def several(**settings):
         return runner.run_seeds(make("glue", **shared, **settings), TASKS["glue"], command=COMMAND)
 
-    assert several(num_runs=2).reason == "2 runs done"
+    result = several(num_runs=2)
+    assert result.reason == "2 runs done"
+    folders = [tmp_path / "run" / f"run-{number}" for number in (1, 2)]
+    single = [json.loads((folder / "result.json").read_text()) for folder in folders]
+    assert single[0]["config"]["seed"] + 1 == single[1]["config"]["seed"]
+    accuracies = [each["accuracy"] for each in single]
+    assert result.scores["accuracy"] == pytest.approx(np.mean(accuracies))
+    assert result.scores["accuracy_std"] == pytest.approx(np.std(accuracies, ddof=1))
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert all(
+        f'href="{each.name}/report.html"' in page and (each / "report.html").exists() for each in folders
+    )
     before = files_of(tmp_path / "run")
     again = several(num_runs=2)
     assert again.exit_code == 0 and files_of(tmp_path / "run") == before
@@ -292,48 +307,133 @@ def test_several_seeds_are_a_record_too(make, tmp_path):
         several(num_runs=2, model_dir="single")
 
 
-def test_a_run_that_stops_early_has_a_curve(make_config, record_files, monkeypatch):
-    """The line of an interval that a signal has cut is there until the run goes on; then the whole one is."""
-    config = make_config(input_files=record_files(), num_steps_per_epoch=20, steps_per_loop=10)
-    test_loop.call_lengths(monkeypatch, 2)
-    with monkeypatch.context() as patched:
-        test_loop.interrupt_at(patched, 4)
-        assert run(config).status == "interrupted"
-    (line,) = read_metrics(config.model_dir)
-    assert (line["step"], line["samples"], line["open_interval_steps"]) == (4, 32, 4) and line["loss"] > 0
-    found = comparison.compare(comparison.read_runs([config.model_dir]))
-    assert found["runs"][0]["status"] == "interrupted" and found["runs"][0]["step"] == 4
-    assert run(config).step == 20
-    lines = read_metrics(config.model_dir)
-    assert [line["step"] for line in lines] == [10, 20] and "open_interval_steps" not in lines[0]
-
-
 def test_a_short_run_has_ten_lines_at_least(make_config):
     wrong = []
-    for steps, given, lines, checkpoints in (
-        (5, None, 1, None),
-        (60, None, 3, 201),
-        (1500, None, 75, 225),
-        (10_000, None, None, 1000),
-        (100_000, None, 200, None),
-        (60, 20, 20, None),
-        (60, 200, 200, None),
-        (60, 2, 2, 6),
+    for settings, lines, checkpoints in (
+        (dict(num_steps_per_epoch=60), 3, 201),
+        (dict(num_steps_per_epoch=1500), 75, 225),
+        (dict(num_steps_per_epoch=100_000), 200, None),
+        (dict(num_steps_per_epoch=60, steps_per_loop=20), 20, None),
+        (dict(num_steps_per_epoch=60, steps_per_loop=2), 2, 6),
+        (dict(num_steps_per_epoch=170, checkpoint_every_steps=14), 7, 14),
+        (dict(num_steps_per_epoch=170, do_eval=True, steps_between_eval=25), 5, None),
+        (dict(num_steps_per_epoch=170, do_eval=True, steps_between_eval=23), 8, None),
     ):
-        config = make_config(num_steps_per_epoch=steps, steps_per_loop=given)
+        config = make_config(**{"steps_per_loop": None, **settings})
         found = config_lib.steps_per_loop(config), config_lib.checkpoint_every_steps(config)
-        if lines not in (None, found[0]) or checkpoints not in (None, found[1]):
-            wrong.append((steps, given, found))
-    for settings, expected in (
-        ({"checkpoint_every_steps": 7}, 7),
-        ({"checkpoint_every_steps": 14}, 7),
-        ({"do_eval": True, "steps_between_eval": 25}, 5),
-        ({"do_eval": True, "steps_between_eval": 23}, 8),
-    ):
-        found = config_lib.steps_per_loop(
-            make_config(num_steps_per_epoch=170, steps_per_loop=None, **settings)
-        )
-        wrong += [(settings, found)] if found != expected else []
+        if found != (lines, checkpoints or found[1]):
+            wrong.append((settings, found))
     assert not wrong
     result = run(make_config(num_steps_per_epoch=12, steps_per_loop=None))
     assert [line["step"] for line in read_metrics(make_config().model_dir)] == list(range(1, result.step + 1))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Vocabulary, capitals and labels
+
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def lower_case_of(folder: pathlib.Path) -> bool:
+    return json.loads((folder / "tokenizer_config.json").read_text())["do_lower_case"]
+
+
+def test_what_is_missing_is_written_and_nothing_else(tmp_path):
+    wanted = {"vocab.txt": b"a\nb\n", "labels.json": b'{"labels": ["0"]}'}
+    wanted["tokenizer_config.json"] = b'{"do_lower_case": true, "model_max_length": 32}'
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true, "of_another_version": 1}')
+    missing = resume.missing_assets(str(tmp_path), wanted)
+    assert sorted(missing) == ["labels.json", "vocab.txt"]
+    for name, content in missing.items():
+        (tmp_path / name).write_bytes(content)
+    assert not resume.missing_assets(str(tmp_path), wanted)
+    for name, content, flag in (
+        ("vocab.txt", b"a\nc\n", "vocab_file"),
+        ("tokenizer_config.json", b'{"do_lower_case": false}', "do_lower_case"),
+        ("labels.json", b'{"labels": null}', "glue_task"),
+    ):
+        message = f"--{flag} is not that of the run in --model_dir=.*, which keeps its own in {name}"
+        with pytest.raises(ConfigError, match=message):
+            resume.missing_assets(str(tmp_path), {name: content})
+
+
+def test_a_squad_run_is_asked_without_its_original_vocabulary(squad, tmp_path, vocab_file):
+    run(squad(num_train_epochs=1))
+    folder, original = tmp_path / "run", pathlib.Path(vocab_file)
+    kept = (folder / "vocab.txt").read_bytes()
+    assert kept == original.read_bytes() and lower_case_of(folder) is True
+    original.write_bytes(kept.replace(b"red\nblue", b"blue\nred"))  # another of the same size
+    with pytest.raises(ConfigError, match="vocab_file .*run/vocab.txt -> .*/vocab.txt does not fit the run"):
+        run(squad(num_train_epochs=2))
+    assert (folder / "vocab.txt").read_bytes() == kept
+    original.unlink()
+    model = inference.load(str(folder))
+    assert model.source.vocabulary.do_lower_case and model.answers("what is the ball?", "The red ball")
+    (folder / "vocab.txt").unlink()
+    settings = json.loads((folder / "config.json").read_text())
+    for written, message in (
+        (json.dumps(settings), "vocab.txt is not there any more"),
+        (json.dumps({**settings, "vocab_file": None}), "has no vocabulary beside it. Give --vocab_file=PATH"),
+        ("{", "config.json: "),
+    ):
+        (folder / "config.json").write_text(written)
+        with pytest.raises(ConfigError, match=message):
+            inference.load(str(folder))
+
+
+def test_a_glue_run_keeps_its_labels_and_exports_them(make, tmp_path, vocab_file):
+    for split, rows in (("train", 10), ("dev", 9)):
+        write_split(tmp_path / "glue", glue_tasks.find_task("mnli"), split, rows=rows)
+    run(make("glue", glue_task="mnli", data_dir=str(tmp_path / "glue"), num_train_epochs=1))
+    os.remove(vocab_file)
+    model, exported = inference.load(str(tmp_path / "run")), tmp_path / "hf"
+    names = ["contradiction", "entailment", "neutral"]
+    assert model.texts_of_a_row == 2 and model.classify("the red ball", "a ball").label in names
+    convert(str(tmp_path / "run"), "huggingface", str(exported))
+    config = json.loads((exported / "config.json").read_text())
+    assert list(config["id2label"].values()) == names
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    assert (exported / "vocab.txt").read_bytes() == (tmp_path / "run" / "vocab.txt").read_bytes()
+    assert lower_case_of(exported) is True
+
+
+def test_pre_training_keeps_the_vocabulary_of_its_records(make_config, record_files, tmp_path):
+    content = "\n".join([*SPECIAL, *(f"Word{number}" for number in range(45))]) + "\n"
+    (tmp_path / "vocab.txt").write_text(content)
+    settings = dict(input_files=record_files(), vocab_file=str(tmp_path / "vocab.txt"), num_steps_per_epoch=5)
+    with pytest.raises(ConfigError, match="is cased: 45 of 45 words"):
+        TASKS["pretrain"](make_config(**settings)).find_data()
+    (tmp_path / "train" / "manifest.json").write_text('{"flags": {"do_lower_case": false}}')
+    run(make_config(**settings))
+    assert (tmp_path / "run" / "vocab.txt").read_text() == content
+    assert lower_case_of(tmp_path / "run") is False
+
+
+def test_a_run_takes_the_vocabulary_that_lies_beside_its_records(make_config, record_files, tmp_path, caplog):
+    words = [*SPECIAL, *(f"word{number}" for number in range(45))]
+    settings = dict(input_files=record_files(), num_steps_per_epoch=5)
+    exports = dict(settings, export_dir=str(tmp_path / "export"))
+    with pytest.raises(ConfigError, match="export_dir needs the vocabulary"):
+        TASKS["pretrain"](make_config(**exports)).find_data()
+    beside, other = tmp_path / "train" / "vocab.txt", tmp_path / "other.txt"
+    beside.write_text("\n".join(words) + "\n")
+    other.write_text("\n".join([*SPECIAL, *reversed(words[5:])]) + "\n")
+    (tmp_path / "train" / "manifest.json").write_text('{"flags": {"do_lower_case": false}}')
+    TASKS["pretrain"](make_config(**exports)).find_data()
+    run(make_config(**settings))
+    assert (tmp_path / "run" / "vocab.txt").read_bytes() == beside.read_bytes()
+    assert lower_case_of(tmp_path / "run") is False
+    assert inference.load(str(tmp_path / "run")).fill_mask("word1 [MASK]", top_k=1)[0][0][0] in words
+    more = record_files(name="more")
+    (tmp_path / "more" / "vocab.txt").write_bytes(other.read_bytes())
+    for change, message in (
+        (dict(vocab_file=str(other)), "other.txt is not the vocabulary of the records, .*train/vocab.txt"),
+        (dict(input_files=f"{settings['input_files']},{more}"), "are different vocabularies"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            TASKS["pretrain"](make_config(**{**settings, **change})).find_data()
+    beside.write_text("\n".join([*words, *(f"more{number}" for number in range(128))]) + "\n")
+    task = TASKS["pretrain"](make_config(**settings))
+    task.find_data()
+    assert not task.companions and "has 178 words, the model's vocab_size is 50" in caplog.text

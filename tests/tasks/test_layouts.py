@@ -1,0 +1,290 @@
+"""--pack and --unpad: losses, gradients, outputs and predictions as of a sequence a row; exact where it goes
+on."""
+
+import json
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.data.glue import tasks as glue_tasks
+from official.data.pipeline import TrainingOrder
+from official.distribution.strategy import with_length_buckets
+from official.reporting.metrics import read_metrics
+from official.tasks import TASKS
+from official.training import evaluate
+from official.training.strategy_loop import Loop
+from tests.data.glue.test_glue_data import write
+from tests.fine_tuning_files import COLOURS, squad_json, squad_settings, synthetic_tasks
+from tests.modeling.models import randomised
+from tests.run_folders import assert_same_state, run, state_of
+from tests.tasks.test_fine_tuning import MIRRORED
+
+TRAIN, DEV, TEST = 50, 20, 17  # questions, and rows of GLUE's files
+# Variables whose true gradient is zero, so that rounding is all that is there: what adds the same to all
+# scores of a softmax. Of GLUE, of SQuAD.
+ZERO = (("key/bias",), ("key/bias", "layer_0/output/LayerNorm/beta", "squad/output_bias"))
+PACK, UNPAD = dict(pack=True), dict(unpad=True)
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def questions(count, seed) -> dict:
+    """Returns questions whose contexts have one to three sentences, as a SQuAD file has them; some have no
+    answer."""
+    data = squad_json(count, seed, impossible=True)
+    for number, paragraph in enumerate(data["data"][0]["paragraphs"]):
+        sentences = paragraph["context"].split(" . ")
+        paragraph["context"] = " . ".join(sentences[: 1 + number % 3])
+    return data
+
+
+@pytest.fixture(name="files")
+def fixture_files(tmp_path, make):
+    """Returns a function that builds a configuration with small files: of SQuAD, or of RTE or STS-B, of texts
+    of one to eight words."""
+
+    def files(name, **settings):
+        if name == "squad":
+            own = squad_settings(tmp_path, questions(TRAIN, 1), questions(DEV, 2))
+        else:
+            generator, task = np.random.default_rng(0), glue_tasks.find_task(name)
+            for split, count in (("train", TRAIN), ("dev", DEV), ("test", TEST)):
+                file = tmp_path / "glue" / task.splits[split].files[0]
+                write(file, glue_file(name, split, count, generator))
+            own = dict(glue_task=name, data_dir=str(tmp_path / "glue"))
+        return make("squad" if name == "squad" else "glue", **{**own, "num_train_epochs": 1, **settings})
+
+    return files
+
+
+def glue_file(name, split, count, generator) -> str:
+    def text() -> str:
+        return " ".join(generator.choice(["ball", "box", "sky", "sea", *COLOURS], generator.integers(1, 9)))
+
+    columns = {"rte": 3, "stsb": 9}[name]  # of what stands before the label
+    lines = [[""] * (columns - 2) + [text(), text()] for _ in range(count)]
+    for number, line in enumerate(lines):
+        line[0] = str(number)
+        if split != "test":
+            line.append(["entailment", "not_entailment"][number % 2] if name == "rte" else str(number % 6))
+    head = ["index", *["x"] * (columns - 3), "sentence1", "sentence2", "label" if name == "rte" else "score"]
+    return "\n".join("\t".join(line) for line in [head[: len(lines[0])], *lines]) + "\n"
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The same as of a sequence a row
+
+
+def whole_set(config):
+    """Returns (task, its training set as one batch)."""
+    task = TASKS[config.task](config)
+    task.find_data()
+    batch = next(iter(task.train_dataset(TRAIN, TRAIN, TrainingOrder(0))))
+    assert sorted(number for number in batch["rows"].numpy().flat if number >= 0) == list(range(TRAIN))
+    return task, batch
+
+
+def loss_and_gradients(task, model, batch):
+    @tf.function(autograph=False, reduce_retracing=True)
+    def step(batch):
+        with tf.GradientTape() as tape:
+            terms = task.terms(model(batch), batch)
+            name = task.losses[0]
+            loss = terms[name][0] / terms[name][1]
+        gradients = tape.gradient(loss, model.trainable_variables)
+        return {key: value / weight for key, (value, weight) in terms.items()}, gradients
+
+    means, gradients = step(batch)
+    return {name: float(value) for name, value in means.items()}, gradients
+
+
+def assert_same_gradients(model, ours, theirs, zero: tuple[str, ...]) -> None:
+    for variable, gradient, other in zip(model.trainable_variables, ours, theirs):
+        other = tf.convert_to_tensor(other).numpy()
+        atol = 1e-6 if any(part in variable.name for part in zero) else 1e-4 * np.abs(other).max()
+        np.testing.assert_allclose(gradient, other, atol=atol, rtol=0, err_msg=variable.name)
+
+
+def outputs_of(task, model, batch) -> list[np.ndarray]:
+    """Returns the outputs of each sequence; those of tokens that it does not have are 0."""
+    outputs = {name: value.numpy() for name, value in task.evaluate(model, batch)[1].items()}
+    if batch["rows"].ndim == 1 and "start_logits" in outputs:
+        is_token = batch["input_mask"].numpy() > 0
+        outputs = {name: np.where(is_token, value, 0) for name, value in outputs.items()}
+    ordered = evaluate.in_order([{**outputs, "rows": batch["rows"].numpy()}])
+    return [ordered[name] for name in sorted(ordered)]
+
+
+@pytest.mark.parametrize(
+    "name,settings",
+    [
+        ("squad", dict(PACK, kernels="plain")),
+        ("squad", PACK),
+        ("rte", PACK),
+        ("stsb", dict(PACK, kernels="plain")),
+        ("squad", UNPAD),
+        ("rte", dict(UNPAD, length_buckets="always")),
+        ("stsb", dict(UNPAD, kernels="plain")),
+    ],
+)
+def test_losses_gradients_and_outputs_are_those_of_a_sequence_a_row(files, name, settings):
+    """Losses and outputs to 1e-5, gradients to 1e-4."""
+    settings = {"length_buckets": "never", **settings}
+    task, batch = whole_set(files(name, **settings))
+    alone, batch_alone = whole_set(files(name, **{**settings, "pack": False, "unpad": False}))
+    if "pack" in settings:
+        assert int((batch["rows"].numpy() >= 0).any(axis=1).sum()) < TRAIN / 2
+    model = randomised(alone.build_model())
+    expected, gradients_alone = loss_and_gradients(alone, model, batch_alone)
+    outputs = outputs_of(alone, model, batch_alone)
+    model.encoder.unpad = "unpad" in settings
+    found, gradients = loss_and_gradients(task, model, batch)
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert_same_gradients(model, gradients, gradients_alone, ZERO[name == "squad"])
+    for output, other in zip(outputs_of(task, model, batch), outputs, strict=True):
+        assert len(output) == len(other) == TRAIN
+        np.testing.assert_allclose(output, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("name,file", [("squad", "predictions.json"), slow("rte", "RTE.tsv")])
+def test_predictions_are_those_of_a_sequence_a_row(files, tmp_path, name, file):
+    """The last batch is filled up."""
+    run(files(name))
+    scores, folders = [], {"run": {}, "packed": PACK, "unpadded": UNPAD}
+    for folder, settings in folders.items():
+        if settings:
+            shutil.copytree(tmp_path / "run", tmp_path / folder)
+        result = run(files(name, model_dir=folder, do_train=False, do_predict=True, **settings))
+        scores.append(pytest.approx(result.scores, abs=1e-5))
+        assert scores[0] == result.scores, folder
+        assert (tmp_path / folder / file).read_bytes() == (tmp_path / "run" / file).read_bytes(), folder
+        assert not list((tmp_path / folder).glob("predictions-*"))  # nothing other was there before
+        if name == "squad":
+            alone, nbest = (
+                json.loads((tmp_path / each / "nbest_predictions.json").read_text())
+                for each in ("run", folder)
+            )
+            for number, entries in alone.items():
+                assert [entry["text"] for entry in entries] == [entry["text"] for entry in nbest[number]]
+                for entry, other in zip(entries, nbest[number]):
+                    assert entry == pytest.approx(other, abs=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Whole runs
+
+
+def first_losses(result_folder) -> list[float]:
+    return [line["loss"] for line in read_metrics(str(result_folder)) if line["split"] == "train"]
+
+
+def test_a_packed_run_counts_sequences(files, tmp_path):
+    result = run(files("squad", pack=True, num_train_epochs=3, train_batch_size=4))
+    assert result.status == "finished" and result.samples == 3 * TRAIN
+    written = json.loads((tmp_path / "run" / "result.json").read_text())
+    rows = -(-result.step // 3) * 4  # of an epoch, filling among them
+    assert result.step % 3 == 0 and written["sequences_per_row"] == pytest.approx(TRAIN / rows)
+    assert written["sequences_per_row"] > 2 and 0.6 < written["packing_efficiency"] < 1
+    lines = read_metrics(str(tmp_path / "run"))
+    ends = [line for line in lines if line["split"] == "eval"]
+    assert [line["samples"] for line in ends] == [TRAIN, 2 * TRAIN, 3 * TRAIN]
+
+
+def test_packed_runs_resume_exactly(files, tmp_path, monkeypatch):
+    settings = dict(pack=True, num_train_epochs=3, train_batch_size=4, steps_per_loop=2)
+    settings |= dict(checkpoint_every_steps=2)
+    whole = run(files("squad", **settings))
+    original, loops = Loop._train, iter(range(100))
+
+    def train_and_signal(self, *arguments):
+        if next(loops) in (1, 4):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Loop, "_train", train_and_signal)
+        for _ in range(2):
+            assert run(files("squad", model_dir="parts", **settings)).status == "interrupted"
+    parts = run(files("squad", model_dir="parts", **settings))
+    assert (parts.scores, parts.step, parts.samples) == (whole.scores, whole.step, whole.samples)
+    assert_same_state(state_of(tmp_path / "run", whole.step), state_of(tmp_path / "parts", whole.step))
+
+
+@pytest.mark.parametrize(
+    "name,settings", [("squad", PACK), ("squad", UNPAD), slow("rte", PACK), slow("rte", UNPAD)], ids=str
+)
+def test_training_does_not_depend_on_padding_replicas_and_accumulation(files, tmp_path, name, settings):
+    """Rows are drawn in another order where several share one."""
+    shared = dict(learning_rate=1e-4, steps_per_loop=1, stop_steps=3, train_batch_size=4, do_eval=False)
+    shared |= dict(length_buckets="never")
+    one = run(files(name, model_dir="one", **shared, pack=settings == PACK))
+    more = dict(num_accumulation_steps=2, **MIRRORED, **settings)
+    two = run(files(name, model_dir="two", **shared, **more))
+    expected = first_losses(tmp_path / "one")
+    assert len(expected) == 3 and one.samples == two.samples
+    assert first_losses(tmp_path / "two") == pytest.approx(expected, rel=1e-5)
+
+
+def test_packed_runs_in_other_ways(files, tmp_path):
+    common = dict(pack=True, learning_rate=1e-4, stop_steps=2, steps_per_loop=2, num_steps_per_epoch=2)
+    samples, ways = set(), {"usual": {}, "xla": dict(enable_xla=True), "bf16": dict(dtype="bf16")}
+    for folder, settings in ways.items():
+        result = run(files("squad", model_dir=folder, **common, **settings))
+        samples.add(result.samples)
+        expected = pytest.approx(first_losses(tmp_path / "usual"), rel=2e-2)
+        assert result.status == "finished" and first_losses(tmp_path / folder) == expected, folder
+    assert len(samples) == 1
+
+
+def test_synthetic_rows_have_the_form_of_those_that_are_read(files):
+    for name, pack in (("squad", True), ("squad", False), ("rte", True), ("rte", False)):
+        config = files(name, pack=pack)
+        task = TASKS[config.task](config)
+        task.find_data()
+        trained = task.train_dataset(8, 8, TrainingOrder(seed=1))
+        assert task.synthetic_dataset(8).element_spec == trained.element_spec
+        evaluated = task.synthetic_dataset(8, for_evaluation=True)
+        assert evaluated.element_spec == task.eval_dataset(8).element_spec
+
+
+def test_synthetic_rows_are_packed(make):
+    for average, expected in ((None, 2), (12.0, 12), (3.0, 3)):
+        for config in synthetic_tasks(
+            make, num_steps_per_epoch=2, average_sequences_per_pack=average, **PACK
+        ):
+            task = TASKS[config.task](config)
+            assert task.sequences_per_row == expected
+            batch = next(iter(task.synthetic_dataset(4)))
+            assert batch["rows"].shape == (4, 12)
+            assert float(tf.reduce_sum(batch["example_weights"])) == 4 * expected
+            if average == 3.0:
+                result = run(config)
+                assert result.step == 2 and result.samples == 16 * expected
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Rows without padding
+
+
+def test_rows_that_fill_up_a_batch_are_one_token(files):
+    task = TASKS["squad"](files("squad", unpad=True))
+    task.find_data()
+    batch = next(iter(task.train_dataset(64, 64, TrainingOrder(0))))
+    outputs = task.build_model()(batch)[0].numpy()
+    is_filling = batch["rows"].numpy() < 0
+    assert is_filling.sum() == 64 - TRAIN and not outputs[is_filling, 1:].any()
+    assert (outputs[~is_filling] != 0).sum() == batch["input_mask"].numpy()[~is_filling].sum()
+
+
+def test_batches_are_of_all_lengths_unless_others_are_asked_for(files):
+    for settings, expected in (({}, "never"), (dict(length_buckets="always"), "always")):
+        config = files("squad", unpad=True, **settings)
+        assert (
+            with_length_buckets(config, tf.distribute.OneDeviceStrategy("/cpu:0")).length_buckets == expected
+        )

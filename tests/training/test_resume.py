@@ -1,0 +1,284 @@
+"""Runs that stop and go on end with the bits of runs that do not; where others go on than began them, with
+the same rows, masks and weights; other data are refused with --deterministic, else said and recorded."""
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework import config as tf_config
+
+from official.data.glue import tasks as glue_tasks
+from official.data.pipeline import TrainingOrder
+from official.distribution.batch_plan import BatchPlan, Layout
+from official.io.errors import ConfigError
+from official.tasks import TASKS
+from official.training import feeding, resume, run_lock
+from official.training import run as runner
+from tests.conftest import make_records, write_records
+from tests.data.glue.test_glue_data import write_split
+from tests.run_folders import assert_resumes, run, state_of
+from tests.training.test_training import (
+    DROPOUT,
+    assert_close,
+    make_loop,
+    read_metrics,
+    replicas,
+    run_steps,
+    slow,
+    values,
+)
+
+NATIVE = dict(dtype="bf16", kernels="native", num_accumulation_steps=1)
+KINDS = {
+    "padded": {},
+    "unpadded": dict(unpad=True),
+    "packed": dict(pack_on_the_fly=True),
+    "packed files": {},
+    "pipeline": dict(distribution_strategy="pipeline", pipeline_stages="2", num_virtual_devices=2),
+    "sgd": dict(optimizer_type="sgd", lr_schedule="cosine"),
+    "momentum": dict(optimizer_type="momentum", lr_schedule="up_down", warmup_steps=2),
+    "mpadamw": dict(
+        optimizer_type="mpadamw", loss_scale='{"0": 64, "12": 256}', learning_rate=None, warmup_steps=None,
+        lr_schedule='{"0": 1e-3, "12": 1e-2}',
+    ),
+    "native lamb": NATIVE,
+    "native adamw": dict(NATIVE, optimizer_type="adamw"),
+}  # fmt: skip
+SLOW = ("packed files", "sgd", "momentum", "native lamb", "native adamw")
+
+
+@pytest.mark.parametrize("kind", [slow(kind) if kind in SLOW else kind for kind in KINDS])
+def test_a_resumed_run_is_bit_identical(
+    make_config, short_files, packed_files, tmp_path, deterministic, kind
+):
+    """Dropout, accumulation and shuffling are on."""
+    files = packed_files if kind == "packed files" else short_files
+    shared = dict(deterministic, model=DROPOUT, input_files=files, num_accumulation_steps=2, do_eval=True)
+    shared |= dict(steps_between_eval=5, num_eval_samples=20, checkpoint_every_steps=5)
+    whole, first, second = assert_resumes(make_config, 10, 20, **{**shared, **KINDS[kind]})
+    state, lines = state_of(tmp_path / "whole", 20), read_metrics(str(tmp_path / "whole"))
+    lines = [line for line in lines if line["split"] == "train"]
+    assert ("adam_m_scale" in state) == (kind == "mpadamw")
+    if kind == "mpadamw":
+        assert state["adam_m_scale"] == 64 and [line["loss_scale"] for line in lines] == [64, 64, 256, 256]
+        assert [line["learning_rate"] for line in lines] == pytest.approx([1e-3, 1e-3, 1e-2, 1e-2])
+    if kind.startswith("packed"):
+        parts, alone = (
+            json.loads((tmp_path / name / "ckpt-20.interval.json").read_text()) for name in ("parts", "whole")
+        )
+        assert parts == alone and parts["rows_done"] == 160
+        assert sum(parts["stream_sequences"]) == whole.samples == second.samples
+        assert first.samples + second.sequences_per_row * 80 == pytest.approx(whole.samples)
+        written = json.loads((tmp_path / "whole" / "result.json").read_text())
+        assert (
+            written["sequences_per_row"] == whole.samples / 160 and 0.6 < written["packing_efficiency"] <= 1
+        )
+
+
+def test_a_run_that_goes_on_takes_the_loss_scale_that_is_asked_for(make_config):
+    shared = dict(num_steps_per_epoch=8, steps_per_loop=4)
+    run(make_config(**shared, loss_scale="1024", stop_steps=4))
+    for loss_scale, expected in (("256", 256), ('{"0": 8, "3": 32}', 32)):
+        config = make_config(**shared, loss_scale=loss_scale)
+        loop, previous = make_loop(config), run_lock.PreviousRun(config.model_dir)
+        resume.restore(config, loop.manager, loop.state, previous, loop.task, list)
+        assert loop.state.step == 4 and loop.state.loss_scale.scale.numpy() == expected
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Another number of replicas and processes
+
+
+LAYOUT = Layout(workers=2, num_replicas=4, num_accumulation_steps=2, train_batch_size=16)
+
+
+def context(host: int, hosts: int) -> tf.distribute.InputContext:
+    return tf.distribute.InputContext(hosts, host, hosts)
+
+
+def rows_of(task, layout: Layout, hosts: int, steps: int = 2) -> list[np.ndarray]:
+    """Returns the input_ids of some steps, those of all hosts one behind the other."""
+    size = layout.train_batch_size
+    plan = BatchPlan(hosts, layout.micro_batches // hosts, size, size, layout=layout)
+    datasets = [
+        feeding.host_dataset(task, plan, layout, TrainingOrder(7), context(host, hosts))
+        for host in range(hosts)
+    ]
+    taken = [[batch["input_ids"].numpy() for batch in dataset.take(steps)] for dataset in datasets]
+    return [np.concatenate(of_step) for of_step in zip(*taken)]
+
+
+def as_laid_out(task, layout: Layout, steps: int = 2) -> list[np.ndarray]:
+    """Returns what the processes of the layout themselves read, in the order of their replicas."""
+    size, replica_batch = layout.train_batch_size, layout.train_batch_size // layout.num_replicas
+    per_step = layout.num_replicas // layout.workers
+    parts = []
+    for worker in range(layout.workers):
+        own = TrainingOrder(7, host=worker, num_hosts=layout.workers)
+        dataset = task.train_dataset(size, replica_batch, own).take(per_step * steps)
+        rows = np.concatenate([batch["input_ids"].numpy() for batch in dataset])
+        parts.append(np.split(rows, steps))
+    return [np.concatenate(of_step) for of_step in zip(*parts)]
+
+
+@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_rows_are_those_of_the_layout(make_config, record_files, packed):
+    more = dict(pack_on_the_fly=True, max_sequences_per_pack=2) if packed else {}
+    task = TASKS["pretrain"](make_config(input_files=record_files(files=4), train_batch_size=16, **more))
+    task.find_data()
+    expected = as_laid_out(task, LAYOUT)
+    for hosts in (1, 2, 4, 8):
+        for ours, theirs in zip(rows_of(task, LAYOUT, hosts), expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs, err_msg=f"{hosts} hosts")
+
+
+def trained(config, plan=None, steps=3) -> dict[str, np.ndarray]:
+    loop = make_loop(config, plan=plan)
+    run_steps(loop, loop._train_iterator(), steps)
+    return values(loop.state)
+
+
+PUBLISHED = dict(loss_normalization="local", clip_scope="micro_batch")
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, slow(dict(PUBLISHED, scale_loss=True)), slow(dict(clip_scope="replicas"))], ids=str
+)
+def test_one_replica_trains_as_two_did(make_config, record_files, settings):
+    """Dropout, clipping and division are those of the layout."""
+    shared = dict(model=DROPOUT, input_files=record_files(), learning_rate=1e-3, num_accumulation_steps=2)
+    theirs = trained(make_config(**shared, **settings, **replicas(2)))
+    ours = trained(make_config(**shared, **settings), BatchPlan(1, 4, 8, 8, layout=Layout(1, 2, 2, 8)))
+    assert_close(ours, theirs)
+    other = trained(make_config(**shared, **settings))
+    assert any(not np.allclose(other[name], theirs[name], atol=1e-5) for name in theirs)
+
+
+def test_a_run_begun_by_two_goes_on_with_one_and_with_four(make_config, record_files):
+    shared = dict(model=DROPOUT, input_files=record_files(files=4), learning_rate=1e-3, stop_steps=6)
+    shared |= dict(checkpoint_every_steps=2, steps_per_loop=2, num_accumulation_steps=2)
+    whole = make_config(model_dir="whole", **shared, **replicas(2))
+    assert runner.run(whole, TASKS["pretrain"]).step == 6
+    for stop, count in ((2, 2), (4, 1), (6, 4)):
+        config = make_config(model_dir="run", **{**shared, "stop_steps": stop}, **replicas(count))
+        assert runner.run(config, TASKS["pretrain"]).step == stop
+        assert resume.read_layout("run") == Layout(1, 2, 2, 8)
+    assert_close(state_of("run", 6), state_of("whole", 6))
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_layout_counts_where_there_is_a_checkpoint_and_a_damaged_one_is_one_line(tmp_path):
+    assert resume.read_layout(str(tmp_path)) is None
+    resume.write_layout(str(tmp_path), LAYOUT)
+    assert resume.read_layout(str(tmp_path)) is None
+    (tmp_path / "ckpt-2.index").touch()
+    assert resume.read_layout(str(tmp_path)) == LAYOUT
+    path = tmp_path / resume.LAYOUT_FILE
+    whole = json.loads(path.read_text())
+    for changed, message in (
+        ({"workers": "2"}, '"workers" is a text'),
+        ({"workers": 0}, "cannot share 16 rows. Remove it."),
+        ({"train_batch_size": 15}, "cannot share 15 rows. Remove it."),
+    ):
+        path.write_text(json.dumps({**whole, **changed}))
+        with pytest.raises(ConfigError, match=f"{path}.*{message}"):
+            resume.read_layout(str(tmp_path))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Other data
+
+
+def result_of(config) -> dict:
+    return json.loads((pathlib.Path(config.model_dir) / "result.json").read_text())
+
+
+def swap(one: pathlib.Path, other: pathlib.Path) -> None:
+    one.rename(one.with_name("~"))
+    other.rename(one)
+    one.with_name("~").rename(other)
+
+
+def test_records_that_are_others_are_refused_or_said(make_config, record_files, schema, tmp_path, caplog):
+    glob = record_files(files=3)
+    files = [pathlib.Path(os.path.dirname(glob)) / f"part-{number:05d}" for number in range(3)]
+    content = files[1].read_bytes()
+    shared = dict(input_files=glob, num_eval_samples=8, do_eval=True)
+    config = make_config(**shared, stop_steps=5)
+    assert not run(config).data_changed and result_of(config)["data_changed"] is False
+    assert not run(make_config(**shared, stop_steps=10)).data_changed  # nothing is another
+    noted = (pathlib.Path(config.model_dir) / resume.DATA_FILE).read_text()
+    turned, added, wrong = make_records(20, seed=1, schema=schema)[::-1], files[1].with_name("part-9"), []
+    restore = functools.partial(files[1].write_bytes, content)
+    exchange = functools.partial(swap, *files[:2])
+    for change, undo, expected in (
+        (exchange, exchange, "part-00000 (.* in place of part-00000 ("),
+        (files[1].unlink, restore, "2 files, there were 3 (part-00001 is missing"),
+        (functools.partial(write_records, files[1], turned), restore, "in place of part-00001 ("),
+        (functools.partial(added.write_bytes, content), added.unlink, "part-9 is new"),
+    ):
+        change()
+        try:
+            run(make_config(**shared, deterministic=True, stop_steps=15))
+            wrong.append((expected, "goes on"))
+        except ConfigError as error:
+            if any(part not in str(error) for part in ("train: ", *expected.split(".*"))):
+                wrong.append((expected, str(error)))
+        undo()
+    assert not wrong
+    assert (pathlib.Path(config.model_dir) / resume.DATA_FILE).read_text() == noted
+    swap(*files[:2])
+    caplog.clear()
+    assert run(make_config(**shared, stop_steps=15)).data_changed
+    assert "The data are not those that this run began with; train: part-00000" in caplog.text
+    swap(*files[:2])  # whatever comes later: it was trained on others for a while
+    assert run(make_config(**shared, stop_steps=20)).data_changed
+    tf_config.disable_op_determinism()
+
+
+def test_files_of_fine_tuning_are_compared_too(squad, make, tmp_path):
+    config = squad(stop_steps=5)
+    assert not run(config).data_changed
+    path = pathlib.Path(config.train_file)
+    path.write_text(path.read_text().replace("ball", "bell"))
+    assert run(dataclasses.replace(config, stop_steps=10)).data_changed
+    task = glue_tasks.find_task("rte")
+    for split in ("train", "dev"):
+        write_split(tmp_path / "glue", task, split, rows=64)
+    shared = dict(glue_task="rte", data_dir=str(tmp_path / "glue"), num_train_epochs=2, model_dir="glue")
+    assert not run(make("glue", **shared, stop_steps=5)).data_changed
+    path = next((tmp_path / "glue").rglob("dev.tsv"))
+    header, *rows = path.read_text().rstrip("\n").split("\n")
+    path.write_text("\n".join([header, *rows[::-1]]) + "\n")
+    with pytest.raises(ConfigError, match=r"begun with other data; dev: dev.tsv \("):
+        run(make("glue", **shared, stop_steps=10, deterministic=True))
+    tf_config.disable_op_determinism()
+
+
+def test_the_middle_and_the_ends_of_a_large_file_are_looked_at(tmp_path):
+    path, size = tmp_path / "large", 3 << 20
+    content = bytes(size)
+    path.write_bytes(content)
+    before = resume._describe_files([str(path)])  # pylint: disable=protected-access
+    for place in (0, size // 2 + 5, size - 1):
+        path.write_bytes(content[:place] + b"x" + content[place + 1 :])
+        assert resume._describe_files([str(path)]) != before  # pylint: disable=protected-access
+    path.write_bytes(content)
+    assert resume._describe_files([str(path)]) == before  # pylint: disable=protected-access
+
+
+def test_a_damaged_note_is_one_line(make_config, record_files):
+    config = make_config(input_files=record_files(), stop_steps=5)
+    run(config)
+    (pathlib.Path(config.model_dir) / resume.DATA_FILE).write_text('{"files": 3}')
+    with pytest.raises(ConfigError, match="data_files.json is damaged"):
+        run(make_config(input_files=config.input_files, stop_steps=10))
