@@ -16,10 +16,10 @@ import shlex
 import sys
 
 from official.cli import command_line, outputs
+from official.io.errors import ConfigError, check_installed
 from official.io.writing import check_output_file
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # of the tests
-from tests.fuzz import campaign
 from tests.fuzz.commands import COMMANDS
 
 
@@ -43,11 +43,16 @@ def parse_flags() -> argparse.Namespace:
     flags.commands = (
         command_line.read_list(flags.commands, "commands", names) if flags.commands else list(names)
     )
+    if flags.replay and len(flags.commands) != 1:
+        raise ConfigError("--replay is of one command, which --commands names.")
     return flags
 
 
 def main() -> int:
     flags = parse_flags()
+    check_installed("the fuzzer", "dev", "hypothesis")
+    from tests.fuzz import campaign
+
     surroundings = {}
     if flags.output:
         check_output_file(flags.output, "output", flags.overwrite)

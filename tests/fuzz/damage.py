@@ -406,9 +406,11 @@ def _is_weight(name: str, values) -> bool:
 def _change_tensor(draw: Draw, tensors: dict, name: str, kind: str) -> None:
     import numpy as np
 
-    values = tensors.pop(name)
-    if kind == "renamed":
-        tensors[f"{name}_other"] = values
+    values = tensors[name]
+    if kind == "missing":
+        del tensors[name]
+    elif kind == "renamed":
+        tensors[f"{name}_other"] = tensors.pop(name)
     elif kind == "shape":
         tensors[name] = values.reshape(-1)[:-1] if values.size > 1 else values.reshape(1, 1)
     elif kind == "integers":
