@@ -67,11 +67,12 @@ def make_data(folder: str) -> None:
     outputs.write_json(f"{folder}/bert.json", _MODEL)
     fill = [f"word{number}" for number in range(_MODEL["vocab_size"] - len(_WORDS))]
     outputs.write_file(f"{folder}/vocab.txt", "\n".join([*_WORDS, *fill]) + "\n")
-    os.makedirs(f"{folder}/SST-2", exist_ok=True)
-    for name, count in (("train", 320), ("dev", 160), ("test", 160)):
+    for name, count in (("train", 320), ("dev", 160)):
         paragraphs = [_paragraph(rng, number) for number in range(count)]
         articles = [{"title": "colours", "paragraphs": [paragraph]} for paragraph in paragraphs]
         outputs.write_json(f"{folder}/{name}.json", {"version": "1.1", "data": articles})
+    os.makedirs(f"{folder}/SST-2", exist_ok=True)
+    for name, count in (("train", 320), ("dev", 160), ("test", 160)):
         outputs.write_file(f"{folder}/SST-2/{name}.tsv", _sentences(rng, name, count))
 
 
