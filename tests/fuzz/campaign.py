@@ -19,7 +19,7 @@ from tqdm import tqdm
 from official.config import FIELDS
 from official.io import signals
 from tests.fuzz import damage, processes, workspace
-from tests.fuzz.commands import COMMANDS, Command
+from tests.fuzz.commands import COMMANDS, KINDS, Command
 from tests.fuzz.damage import Draw, pick
 
 # Values that are tried for any flag: small where they are valid, as a million steps are valid, too.
@@ -60,7 +60,7 @@ def draw_case(draw: Draw, command: Command, folder: pathlib.Path) -> Case:
     if way == "file":
         pattern, kind = pick(draw, *command.targets)
         what, expected = damage.damage_file(draw, folder, pattern, kind)
-        return Case(command.arguments, kind, what, expected)
+        return Case(command.arguments, KINDS[kind]["do"], what, expected)
     if way == "number":
         wrong = pick(draw, *command.wrong_numbers)
         return Case((*command.arguments, wrong), "wrong number", wrong, damage.REFUSED)
