@@ -13,7 +13,7 @@ from official.data.pretraining import card, rounds
 from official.data.pretraining import examples as examples_lib
 from official.data.pretraining.plan import Job
 from official.data.records import encoding
-from official.data.text import documents, parquet_files, sentences, text_files
+from official.data.text import documents, parquet_files, text_files
 from official.data.text.text_files import Split
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files
@@ -103,15 +103,14 @@ def _sample(
     end = split.start + wanted
     if not is_whole and (split.end is None or end < split.end):
         split = Split(split.path, split.start, end)
-    counts, given, share = documents.ReadCounts(), 0, 1.0
+    counts, given = documents.ReadCounts(), 0
     parts: list[examples_lib.TokenizedDocuments] = []
     found = documents.read_in_blocks([split], job.sentence_splitting, counts, job.text_field)
-    for number, lines in enumerate(found, 1):
+    for lines in found:
         parts.append(rounds.tokenized(lines, rounds.tokenizer_of(job)))
         given += len(lines.text)
-        if given >= wanted and not counts.of(split.path).bytes:  # it is not read to its end
-            share = number / (number + sentences.BATCHES_AHEAD)  # more is read than given
+        if given >= wanted:
             break
     if is_packed:
         expansion = counts.text_bytes / max(counts.bytes, 1)
-    return parts, share * counts.text_bytes, expansion
+    return parts, counts.text_bytes, expansion

@@ -612,13 +612,13 @@ def _units_of(split: Split, splitting: str, counts: ReadCounts, text_field: str)
         counts.files += split.start == 0
         others, own, undecodable = counts.bytes, counts.text_bytes, counts.undecodable_bytes
         documents = _collect(items, counts)
-        splitting = _splitting_of(file, layout, splitting)
-        if splitting == "auto":
-            yield sentences.Unit(list(documents), splitting)
+        if splitting == "auto" and layout.may_hold_sentences and _is_small(file):
+            yield _split_whole(list(documents))
         else:
+            are_paragraphs = _are_paragraphs(file, layout, splitting)
             for document in documents:
                 counts.bytes = others + (file.packed.done() if file.packed else counts.text_bytes - own)
-                yield sentences.Unit([document], splitting)
+                yield sentences.Unit([document], are_paragraphs)
         counts.bytes = others + (file.packed.size if file.packed else counts.text_bytes - own)
         undecodable = counts.undecodable_bytes - undecodable
         text_files.refuse_undecodable(split.path, undecodable, counts.text_bytes - own)
@@ -682,18 +682,29 @@ def _head_lines(head: bytes) -> Iterator[str]:
     return filter(None, map(strip, whole))
 
 
-def _splitting_of(file: TextFile, layout: Format, sentence_splitting: str) -> str:
-    """Returns always, never or auto, of a small file: all of its text decides on how it is split, and one
-    call of the splitter does both, for many files at once."""
-    if sentence_splitting != "auto":
-        return sentence_splitting
-    if not layout.may_hold_sentences:
-        return "always"
-    if len(file.head) < text_files.HEAD_BYTES and file.part.start == 0 and file.part.end is None:
-        return "auto"
+def _is_small(file: TextFile) -> bool:
+    """Tells whether all of a file is read and looked at."""
+    return len(file.head) < text_files.HEAD_BYTES and file.part.start == 0 and file.part.end is None
+
+
+def _split_whole(documents: list[list[str]]) -> sentences.Unit:
+    """Returns all documents of a file, whose lines together decide whether they are paragraphs, as
+    sentences."""
+    split = list(sentences.split_paragraphs(itertools.chain.from_iterable(documents)))
+    if sentences.hold_paragraphs(sum(map(len, split)), len(split)):
+        left = iter(split)
+        parts = (itertools.islice(left, len(document)) for document in documents)
+        documents = [list(itertools.chain.from_iterable(part)) for part in parts]
+    return sentences.Unit(documents, are_paragraphs=False)
+
+
+def _are_paragraphs(file: TextFile, layout: Format, sentence_splitting: str) -> bool:
+    """Tells whether lines are split into sentences, by the beginning of the file."""
+    if sentence_splitting != "auto" or not layout.may_hold_sentences:
+        return sentence_splitting != "never"
     paragraphs = layout.plain(list(_head_lines(file.head)))
     found = sum(map(len, sentences.split_paragraphs(paragraphs)))
-    return "always" if sentences.hold_paragraphs(found, len(paragraphs)) else "never"
+    return sentences.hold_paragraphs(found, len(paragraphs))
 
 
 def _collect(items: Items, counts: ReadCounts) -> Iterator[list[str]]:
