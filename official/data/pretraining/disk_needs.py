@@ -58,7 +58,9 @@ def estimate(
       sizes: {file of the text: its bytes}.
     """
     parts: list[examples_lib.TokenizedDocuments] = []
-    held = [(split, size) for task in tasks for split in task if (size := _size(split, sizes))]
+    splits = [split for task in tasks for split in task]
+    ends = (sizes[split.path] if split.end is None else split.end for split in splits)
+    held = [(split, end - split.start) for split, end in zip(splits, ends) if end > split.start]
     read, num_bytes, sampled_text, sampled_bytes = 0.0, sum(sizes.values()), 0.0, 0
     numbers = card.spread_out(len(held), _MAX_SAMPLES)
     wanted = min(max(num_bytes // 64, 1 << 15), 1 << 19) // len(numbers)  # bytes of a sample
@@ -82,11 +84,6 @@ def estimate(
     record_bytes = (sum(map(len, encoded)) + 16 * len(encoded)) * len(pairs) / len(examples) / 2
     work = rounds.size(rounds.Sample(sample, keys, keys))
     return work * scale, record_bytes * job.rules.dupe_factor * scale
-
-
-def _size(split: Split, sizes: dict[str, int]) -> int:
-    """Returns the bytes of a split."""
-    return (sizes[split.path] if split.end is None else split.end) - split.start
 
 
 def _sample(

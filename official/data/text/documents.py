@@ -635,32 +635,21 @@ def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCo
     it."""
     inside, part, before = split.start == 0, file.part, True
     most_bytes = _MAX_JSON_BYTES if layout.needs_whole_lines else _MAX_LINE_BYTES
-    for place, block in text_files.read_blocks(file.text, part, most_bytes):
-        if inside and place is not None and not _is_behind(place + len(block) - 1, part.end):
-            text, undecodable = ("", 1) if b"\0" in block else _decoded(block)
-            if not undecodable:  # nearly all are so
-                counts.text_bytes += len(block)
-                opens_document, strip_line = layout.opens, layout.strip
-                for line_text in text.removesuffix("\n").split("\n"):
-                    content = strip_line(line_text)
-                    yield opens_document(content), content
-                before = True
-                continue
-        for offset, line in text_files.each_of(block, place):
-            content, undecodable = _decoded(line)
-            content = layout.strip(content)
-            opens = offset is not None and not (undecodable and not content) and layout.opens(content)
-            if (opens or not inside) and _is_behind(offset, part.end):
-                return
-            inside = inside or opens
-            if inside:
-                text_files.refuse_zeros(split.path, line)
-                counts.text_bytes += len(line)
-                counts.undecodable_bytes += undecodable
-                counts.skipped_lines += undecodable > 0 and not content
-                counts.cut_lines += offset is None and before
-                yield opens, content
-            before = offset is not None
+    for offset, line in text_files.read_lines(file.text, part, most_bytes):
+        content, undecodable = _decoded(line)
+        content = layout.strip(content)
+        opens = offset is not None and not (undecodable and not content) and layout.opens(content)
+        if (opens or not inside) and _is_behind(offset, part.end):
+            return
+        inside = inside or opens
+        if inside:
+            text_files.refuse_zeros(split.path, line)
+            counts.text_bytes += len(line)
+            counts.undecodable_bytes += undecodable
+            counts.skipped_lines += undecodable > 0 and not content
+            counts.cut_lines += offset is None and before
+            yield opens, content
+        before = offset is not None
 
 
 def _is_behind(offset: int | None, end: int | None) -> bool:

@@ -193,19 +193,10 @@ ATOMS = [
     *'iv Mr. U.S. e.g. pp. 12 [12] :43 The Nov. foo word, end. end." 1. (a)'.split(" "),
     "[citation needed]",
 ]
-LONG_ATOMS = [
-    "plain words of a text that nothing happens in ",
-    "Capitals, Commas and (brackets) - a dash; \u00e9tudes ",
-    *("x" * 60 + " ", ", , , , , , , , , ,", " - " * 12, " )" * 9 + " ", "ad loc. ", "Gov. Unfortunately "),
-    *("[ citation needed ] ", ".: 123 - 456 ", ". ( xviii ) ", "\ue000", "12,5 13 ", "The ", ". ", "."),
-    *("? ", " , Inc., ", "A. ", "pp. 320 "),
-]
-SHORT = st.lists(st.sampled_from(ATOMS), max_size=9).map("".join)
-LONG = st.lists(st.sampled_from(LONG_ATOMS + ATOMS), max_size=14).map("".join)
 
 
-@settings(max_examples=600, deadline=None, derandomize=True)
-@given(st.lists(SHORT, max_size=6) | st.lists(LONG, max_size=4))
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(st.lists(st.lists(st.sampled_from(ATOMS), max_size=9).map("".join), max_size=6))
 @example(["He left. )", "A."]).via("text ends there: split before the bracket")
 @example(["See U.S. 1.", "A."])
 @example(["a\u01c3 )", "A."])
@@ -214,11 +205,7 @@ LONG = st.lists(st.sampled_from(LONG_ATOMS + ATOMS), max_size=14).map("".join)
 @example(["A b. \x85\nC d.", "A.\n\n \nB."]).via("lines of white space")
 @example(["a\u2029b", "\u2029\n", "", "\u200b", "A."])
 def test_sentences_of_many_paragraphs_are_those_of_each(paragraphs):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sentences, "_MIN_CHARACTERS", 0)
-        assert list(sentences.split_paragraphs(paragraphs)) == list(
-            map(sentences.split_sentences, paragraphs)
-        )
+    assert list(sentences.split_paragraphs(paragraphs)) == list(map(sentences.split_sentences, paragraphs))
 
 
 @pytest.mark.parametrize("is_to_split", [True, False])
@@ -325,10 +312,9 @@ def split_files(draw):
     st.integers(1, 80),
     st.sampled_from(["auto", "never"]),
     st.booleans(),
-    st.sampled_from([1, 5, 64, 1 << 16]),
 )
 def test_splits_of_any_size_hold_the_documents_and_counts_of_the_file(
-    tmp_path_factory, content, split_bytes, splitting, tight, block_bytes
+    tmp_path_factory, content, split_bytes, splitting, tight
 ):
     path = write(tmp_path_factory.getbasetemp() / "split.txt", content)
     with pytest.MonkeyPatch.context() as patch:
@@ -338,7 +324,6 @@ def test_splits_of_any_size_hold_the_documents_and_counts_of_the_file(
             patch.setattr(documents_lib, "_MAX_LINE_BYTES", 16)
             patch.setattr(documents_lib, "_MAX_CHARACTERS", 20)
         whole, whole_counts = read(path, splitting=splitting)
-        patch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
         parts, total = [], ReadCounts()
         for split in plan_splits([path], split_bytes):
             parts += read_splits([split], splitting, total)
