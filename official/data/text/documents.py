@@ -612,7 +612,8 @@ def _units_of(split: Split, splitting: str, counts: ReadCounts, text_field: str)
         counts.files += split.start == 0
         others, own, undecodable = counts.bytes, counts.text_bytes, counts.undecodable_bytes
         documents = _collect(items, counts)
-        if splitting == "auto" and layout.may_hold_sentences and _is_small(file):
+        is_whole = len(file.head) < text_files.HEAD_BYTES and file.part.start == 0 and file.part.end is None
+        if splitting == "auto" and layout.may_hold_sentences and is_whole:
             yield _split_whole(list(documents))
         else:
             are_paragraphs = _are_paragraphs(file, layout, splitting)
@@ -639,7 +640,8 @@ def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCo
         content, undecodable = _decoded(line)
         content = layout.strip(content)
         opens = offset is not None and not (undecodable and not content) and layout.opens(content)
-        if (opens or not inside) and _is_behind(offset, part.end):
+        is_behind = offset is not None and part.end is not None and offset >= part.end
+        if is_behind and (opens or not inside):
             return
         inside = inside or opens
         if inside:
@@ -650,10 +652,6 @@ def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCo
             counts.cut_lines += offset is None and before
             yield opens, content
         before = offset is not None
-
-
-def _is_behind(offset: int | None, end: int | None) -> bool:
-    return offset is not None and end is not None and offset >= end
 
 
 def _decoded(data: bytes) -> tuple[str, int]:
@@ -669,11 +667,6 @@ def _head_lines(head: bytes) -> Iterator[str]:
     found = head.decode("utf-8", "ignore").split("\n")
     whole = found[:-1] if len(head) == text_files.HEAD_BYTES and len(found) > 1 else found
     return filter(None, map(strip, whole))
-
-
-def _is_small(file: TextFile) -> bool:
-    """Tells whether all of a file is read and looked at."""
-    return len(file.head) < text_files.HEAD_BYTES and file.part.start == 0 and file.part.end is None
 
 
 def _split_whole(documents: list[list[str]]) -> sentences.Unit:

@@ -108,7 +108,7 @@ def test_spread_over_seeds_beside_another_tools(job, tmp_path, monkeypatch, caps
     assert "records: 3 data sets" in capsys.readouterr().out
 
 
-def test_a_damaged_sample_of_examples_is_left_out(job, tmp_path, monkeypatch):
+def test_a_damaged_sample_of_examples_is_left_out_and_samples_go_with_the_records(job, tmp_path, monkeypatch):
     gathered = creation.card.kept_examples
 
     def damage_first(folder, *arguments):
@@ -120,10 +120,6 @@ def test_a_damaged_sample_of_examples_is_left_out(job, tmp_path, monkeypatch):
     creation.create_pretraining_data(job)
     found = samples.read(job.output_dir)
     assert found["records"]["files"] == 1 and len(found["examples"]) == 1
-
-
-def test_samples_go_with_the_records_that_they_are_of(job, tmp_path):
-    creation.create_pretraining_data(job)
-    assert samples.read(job.output_dir)["records"]["record_format"] == "plain"
+    assert found["records"]["record_format"] == "plain"
     creation.shard_files.remove_earlier(job.output_dir)
     assert samples.read(job.output_dir) == {"documents": []}

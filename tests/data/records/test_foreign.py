@@ -1,6 +1,7 @@
 """Rows of several sequences and other people's records: read as what went in, found by their content, packed
 anew, refused if wrong."""
 
+import functools
 import glob
 import json
 import os
@@ -298,9 +299,14 @@ DAMAGES = (
 
 @pytest.mark.parametrize("kind", [*ROWS, *STATIC, *PLAIN])
 def test_wrong_records_are_refused_by_file_and_number(kind, tmp_path):
+    """And in a graph, so that they stop a run."""
     features, wrong, name = features_of(words=50), [], FORMATS[kind].name
     rows_schema = schema_lib.packed_schema(LENGTH, MOST + 3 + FORMATS[kind].spare, 3, 50)
     schemas = {name: features, **({f"{name}_whole": rows_schema} if FORMATS[kind].is_packed else {})}
+    parsers = [
+        tf.function(functools.partial(record_formats.parse_records, schema=schema, record_format=reader))
+        for reader, schema in schemas.items()
+    ]
     for number, (kinds, damage, problem) in enumerate(DAMAGES):
         if kind not in kinds:
             continue
@@ -311,9 +317,9 @@ def test_wrong_records_are_refused_by_file_and_number(kind, tmp_path):
         line = str(record_files.find_bad_record([path], features))
         if not line.startswith(f"{path}, record 2: ") or problem not in line:
             wrong.append((number, line))
-        for reader, schema in schemas.items():
+        for parse in parsers:
             with pytest.raises(tf.errors.InvalidArgumentError):
-                record_formats.parse_records(tf.constant(records), schema, reader)
+                parse(tf.constant(records))
                 wrong.append((number, "is read"))
         if rows[1].get("input_ids", [0] * 4)[3] != 50:  # no vocabulary is known
             with pytest.raises(ConfigError, match="strategy_1_part_0, record 2: "):
@@ -333,20 +339,6 @@ def test_whole_rows_with_wrong_values_of_padding_and_empty_slots_are_refused():
             record_formats.parse_records(tf.constant([record]), rows_schema, "packed_whole")
         problem = record_formats.describe_mismatch(record, features_of(words=50), "packed")
         assert f"{name} has values" in str(problem)
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-def test_wrong_records_stop_a_run(kind, tmp_path):
-    """The checks hold in a graph."""
-    rows = foreign_records.rows_of(EXAMPLES, [[3, 0], [1]], kind, MOST)
-    rows[1]["segment_ids"] = [7] * LENGTH
-    path = foreign_records.write(tmp_path / "part", kind, list(map(FORMATS[kind].encode, rows)))
-    schemas = [features_of(words=50)]
-    if FORMATS[kind].is_packed:
-        schemas.append(schema_lib.packed_schema(LENGTH, MOST + 3 + FORMATS[kind].spare, 3, 50))
-    for schema in schemas:
-        with pytest.raises(tf.errors.InvalidArgumentError):
-            list(record_batches.evaluation_dataset([path], schema, 4, 4))
 
 
 @pytest.mark.parametrize("kind", BINARIES)
