@@ -5,8 +5,9 @@ line.
 import hashlib
 import json
 import os
-import re
 import sys
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -205,9 +206,9 @@ def test_every_copy_of_a_document_is_made_once_and_random_segments_come_from_its
 
 
 def test_regrouping_changes_no_byte(vocab_file, tmp_path, monkeypatch):
-    text = make_text(tmp_path / "text.txt", 300)
-    monkeypatch.setattr(plan_lib, "POOL_TOKENS", 4000)
-    monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 10_000)
+    text = make_text(tmp_path / "text.txt", 150)
+    monkeypatch.setattr(plan_lib, "POOL_TOKENS", 2000)
+    monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 5000)
     monkeypatch.setattr(rounds, "_CHUNK_BYTES", 500)
     create(text, vocab_file, tmp_path / "whole", num_workers=1)
     done, merge = [], rounds.merge
@@ -237,46 +238,42 @@ def test_the_number_of_processes_does_not_change_a_byte_but_the_seed_does(vocab_
     assert not made(tmp_path / "one") & made(tmp_path / "seed")
 
 
-@pytest.mark.parametrize(
-    "module, name, call, error",
-    [
-        (rounds, "write_block", 2, KeyboardInterrupt()),
-        (rounds, "tokenize_text", 3, KeyboardInterrupt()),
-        (examples, "build_examples", 3, KeyboardInterrupt()),  # once for the estimate of the disk
-        (creation.jobs, "write_json", 7, KeyboardInterrupt()),
-        (shard_files, "writing", 3, OSError(28, "No space left on device")),
-    ],
-)
 def test_what_an_interruption_leaves_is_gone_on_with_and_ends_in_the_same_files(
-    vocab_file, tmp_path, module, name, call, error, monkeypatch
+    vocab_file, tmp_path, monkeypatch
 ):
     for number in range(3):
         make_text(tmp_path / f"text{number}.txt", 10, seed=number)
     monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 5000)  # a task for each file
-    given = tmp_path / "text*.txt", vocab_file, tmp_path / "out"
-    create(*given[:2], tmp_path / "whole", num_workers=1)
-    original, calls = getattr(module, name), []
+    text = tmp_path / "text*.txt"
+    create(text, vocab_file, tmp_path / "whole", num_workers=1)
 
-    def interrupted(*arguments, **named):
-        calls.append(1)
-        if len(calls) == call:
+    def interrupted(calls: Iterator, error: BaseException, original, *arguments, **named):
+        if next(calls, None) is None:
             raise error
         return original(*arguments, **named)
 
+    writing, full = shard_files.writing, OSError(28, "No space left on device")
     line = "--output_dir=.* cannot be written to: No space left on device.* goes on"
-    with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, ConfigError)) as raised:
-        patch.setattr(module, name, interrupted)
-        create(*given, num_workers=1)
-    assert raised.type is KeyboardInterrupt or re.search(line, str(raised.value))
-    shown = [path.name for path in (tmp_path / "out").glob("[!.]*")]
-    assert all(name.endswith("-of-00003.tfrecord") for name in shown)
-    # A shard is done when what was counted of it is there.
-    done, made = len(list((tmp_path / "out" / ".unfinished").glob("shard-*.json"))), []
-    writing = shard_files.writing
-    monkeypatch.setattr(shard_files, "writing", lambda *rest: made.append(1) or writing(*rest))
-    create(*given, num_workers=1)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-    assert len(made) == 3 - done
+    for module, name, call, error in (
+        (rounds, "write_block", 2, KeyboardInterrupt()),
+        (rounds, "tokenize_text", 3, KeyboardInterrupt()),
+        (examples, "build_examples", 3, KeyboardInterrupt()),  # once for the estimate of the disk
+        (creation.jobs, "write_json", 7, KeyboardInterrupt()),
+        (shard_files, "writing", 3, full),
+    ):
+        out, expected = tmp_path / name, (ConfigError, line) if error is full else (KeyboardInterrupt, None)
+        with monkeypatch.context() as patch, pytest.raises(expected[0], match=expected[1]):
+            first = iter(range(1, call))
+            patch.setattr(module, name, partial(interrupted, first, error, getattr(module, name)))
+            create(text, vocab_file, out, num_workers=1)
+        assert all(path.name.endswith("-of-00003.tfrecord") for path in out.glob("[!.]*"))
+        # A shard is done when what was counted of it is there.
+        done, made = len(list((out / ".unfinished").glob("shard-*.json"))), []
+        with monkeypatch.context() as patch:
+            patch.setattr(shard_files, "writing", lambda *rest, own=made: own.append(1) or writing(*rest))
+            create(text, vocab_file, out, num_workers=1)
+        assert contents(out) == contents(tmp_path / "whole"), name
+        assert len(made) == 3 - done, name
 
 
 def test_only_the_same_job_goes_on_where_another_was_left_unfinished(

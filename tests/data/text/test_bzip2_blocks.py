@@ -110,7 +110,7 @@ def test_a_line_that_starts_with_a_block_and_a_document_of_many_blocks(tmp_path)
     places = places_of(path)
     for place in places[1:]:
         assert read_parts(path, [0, place]) == whole
-    assert read_parts(path, list(range(0, len(packed), 997))) == whole
+    assert read_parts(path, list(range(0, len(packed), 4999))) == whole
 
 
 def test_blocks_of_a_store_are_read_alike(packed_files):
@@ -143,11 +143,11 @@ def test_damage_is_found_whatever_the_splits(packed_files, tmp_path):
     draw, places = random.Random(5), places_of(packed_files[0][0])
     damaged = [data[:-cut] for data in (original, several) for cut in (1, 11, 5000, 60_000)]
     damaged += [original + b"garbage", several + b"garbage"]
-    spots = [*(draw.randrange(4, len(original) - 10) for _ in range(6)), places[2] + 2, places[3] + 8]
+    spots = [*(draw.randrange(4, len(original) - 10) for _ in range(4)), places[2] + 2, places[3] + 8]
     damaged += [original[:spot] + bytes([original[spot] ^ 0x10]) + original[spot + 1 :] for spot in spots]
     for number, data in enumerate(damaged):
         path = write(tmp_path / "a.bz2", data)
-        for bounds in ([0], [0, 40_000], [0, len(data) // 3, len(data) - 2], [0, *places[1:4]]):
+        for bounds in ([0], [0, 40_000, len(data) - 2], [0, *places[1:4]]):
             with pytest.raises(ConfigError, match="a.bz2 is a truncated or damaged compressed file: "):
                 read_parts(path, bounds)
                 pytest.fail(f"damage {number} is read with {bounds}")
