@@ -21,6 +21,7 @@ from official.io.errors import ConfigError
 
 _MAX_SAMPLES = 8  # parts of files
 _MAX_EXAMPLES = 1536  # are encoded
+_MIN_UNPACKED = 1 << 20  # bytes of text of a compressed file: of less, more of the file is read than is known
 
 
 def check(job: Job, tasks: list[list[Split]], sizes: dict[str, int], words: Vocabulary) -> None:
@@ -106,7 +107,7 @@ def _sample(
     for lines in found:
         parts.append(rounds.tokenized(lines, rounds.tokenizer_of(job)))
         given += len(lines.text)
-        if given >= wanted:
+        if given >= (max(wanted, _MIN_UNPACKED) if is_packed else wanted):
             break
     if is_packed:
         expansion = counts.text_bytes / max(counts.bytes, 1)
