@@ -579,30 +579,30 @@ def read_in_blocks(
         not have the field; at the end for one that was changed since it was planned.
     """
     splits = list(splits)
-    # Path and documents of the units that are in the splitter.
-    waiting: collections.deque[tuple[str, int]] = collections.deque()
+    waiting: collections.deque[str] = collections.deque()  # paths of the documents that are in the splitter
 
-    def units():
+    def read() -> Iterator[tuple[list[str], bool]]:
         for split in splits:
-            for unit in _units_of(split, sentence_splitting, counts, text_field):
-                waiting.append((split.path, len(unit.documents)))
-                yield unit
+            for document in _documents_of(split, sentence_splitting, counts, text_field):
+                waiting.append(split.path)
+                yield document
 
-    for block in sentences.split_documents(units()):
-        numbers, done = block.counts.tolist(), 0
-        while done < len(numbers):  # a block is whole units
-            path, count = waiting.popleft()
-            own, done = numbers[done : done + count], done + count
+    for block in sentences.split_documents(read()):
+        numbers = [(waiting.popleft(), number) for number in block.counts.tolist()]
+        for path, group in itertools.groupby(numbers, lambda pair: pair[0]):
+            own = [number for _, number in group]
             counts.empty_documents += own.count(0)
             for each in (counts, counts.of(path)):
-                each.documents += count - own.count(0)
+                each.documents += len(own) - own.count(0)
                 each.sentences += sum(own)
         yield block
     files.check_unchanged({split.path: split.state for split in splits if split.state is not None})
 
 
-def _units_of(split: Split, splitting: str, counts: ReadCounts, text_field: str) -> Iterator[sentences.Unit]:
-    """Yields the paragraphs of each document and how they are split into sentences."""
+def _documents_of(
+    split: Split, splitting: str, counts: ReadCounts, text_field: str
+) -> Iterator[tuple[list[str], bool]]:
+    """Yields the lines of each document, and whether they are paragraphs to split into sentences."""
     with text_files.open_text(split) as file:
         layout = find_format(split.path, file.head, text_field)
         if layout.has_lines:
@@ -614,12 +614,12 @@ def _units_of(split: Split, splitting: str, counts: ReadCounts, text_field: str)
         documents = _collect(items, counts)
         is_whole = len(file.head) < text_files.HEAD_BYTES and file.part.start == 0 and file.part.end is None
         if splitting == "auto" and layout.may_hold_sentences and is_whole:
-            yield _split_whole(list(documents))
+            yield from ((document, False) for document in _split_whole(list(documents)))
         else:
             are_paragraphs = _are_paragraphs(file, layout, splitting)
             for document in documents:
                 counts.bytes = others + (file.packed.done() if file.packed else counts.text_bytes - own)
-                yield sentences.Unit([document], are_paragraphs)
+                yield document, are_paragraphs
         counts.bytes = others + (file.packed.size if file.packed else counts.text_bytes - own)
         undecodable = counts.undecodable_bytes - undecodable
         text_files.refuse_undecodable(split.path, undecodable, counts.text_bytes - own)
@@ -669,7 +669,7 @@ def _head_lines(head: bytes) -> Iterator[str]:
     return filter(None, map(strip, whole))
 
 
-def _split_whole(documents: list[list[str]]) -> sentences.Unit:
+def _split_whole(documents: list[list[str]]) -> list[list[str]]:
     """Returns all documents of a file, whose lines together decide whether they are paragraphs, as
     sentences."""
     split = list(sentences.split_paragraphs(itertools.chain.from_iterable(documents)))
@@ -677,7 +677,7 @@ def _split_whole(documents: list[list[str]]) -> sentences.Unit:
         left = iter(split)
         parts = (itertools.islice(left, len(document)) for document in documents)
         documents = [list(itertools.chain.from_iterable(part)) for part in parts]
-    return sentences.Unit(documents, are_paragraphs=False)
+    return documents
 
 
 def _are_paragraphs(file: TextFile, layout: Format, sentence_splitting: str) -> bool:

@@ -72,14 +72,6 @@ class Lines:
             yield list(itertools.islice(sentences, count))
 
 
-@dataclasses.dataclass(frozen=True)
-class Unit:
-    """Documents, each a list of lines."""
-
-    documents: list[list[str]]
-    are_paragraphs: bool  # or sentences already
-
-
 def split_sentences(paragraph: str) -> list[str]:
     """Splits a paragraph of prose into sentences."""
     return list(filter(str.strip, blingfire.text_to_sentences(paragraph).split("\n")))
@@ -92,15 +84,19 @@ def split_paragraphs(paragraphs: Iterable[str]) -> Iterator[list[str]]:
         yield from _split_lines(batch).documents()
 
 
-def split_documents(units: Iterable[Unit]) -> Iterator[Lines]:
-    """Yields documents of sentences in order, some at a time."""
-    for batch in _batches(units, lambda unit: sum(map(len, itertools.chain(*unit.documents)))):
+def split_documents(documents: Iterable[tuple[list[str], bool]]) -> Iterator[Lines]:
+    """Yields documents of sentences in order, some at a time.
+
+    Args:
+      documents: the lines of each, and whether these are paragraphs; else they are sentences already.
+    """
+    for batch in _batches(documents, lambda document: sum(map(len, document[0]))):
         parts = [Lines(b"", np.zeros(0, int))]  # of which the lines are documents
-        for are_paragraphs, group in itertools.groupby(batch, lambda unit: unit.are_paragraphs):
-            lines = [line for unit in group for document in unit.documents for line in document]
+        for are_paragraphs, group in itertools.groupby(batch, lambda document: document[1]):
+            lines = [line for document, _ in group for line in document]
             parts.append(_split_lines(lines) if are_paragraphs else _as_they_are(lines))
         sentences_before = ragged.offsets(np.concatenate([part.counts for part in parts]))
-        lines_before = np.cumsum([0, *(len(document) for unit in batch for document in unit.documents)])
+        lines_before = np.cumsum([0, *(len(document) for document, _ in batch)])
         yield Lines(b"".join(part.text for part in parts), np.diff(sentences_before[lines_before]))
 
 

@@ -219,9 +219,8 @@ def test_documents_come_in_their_order_however_many_are_split_at_once(is_to_spli
         [sentence for text in texts for sentence in (sentences.split_sentences(text) if is_split else [text])]
         for texts, is_split in documents
     ]
-    units = [sentences.Unit([texts], is_split) for texts, is_split in documents]
     assert [
-        document for lines in sentences.split_documents(units) for document in lines.documents()
+        document for lines in sentences.split_documents(documents) for document in lines.documents()
     ] == expected
 
 
