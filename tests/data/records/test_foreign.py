@@ -269,7 +269,7 @@ def gap(row):
 
 # (formats, how a record is damaged, what is said)
 DAMAGES = (
-    (ROWS, put("input_mask", 5, 2), "examples overlap"),
+    (ROWS, put("input_mask", 4, 2), "examples overlap"),
     (ROWS, put("input_mask", 5, 4), "number of an example"),
     (ROWS, twice, "examples overlap"),
     (ROWS, put("positions", 6, LENGTH), "exceed the row of 24 tokens"),
