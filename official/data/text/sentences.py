@@ -100,7 +100,7 @@ def split_documents(documents: Iterable[tuple[list[str], bool]]) -> Iterator[Lin
         yield Lines(b"".join(part.text for part in parts), np.diff(sentences_before[lines_before]))
 
 
-def hold_paragraphs(num_sentences, num_lines):
+def hold_paragraphs(num_sentences: int, num_lines: int) -> bool:
     """Tells whether lines of plain text are paragraphs, by the sentences that the splitter finds in them: of
     lines that are sentences, below 1.1 each on average."""
     return num_sentences > 1.5 * num_lines
