@@ -12,6 +12,66 @@ import numpy as np
 from official.data.rows import ragged
 
 # -----------------------------------------------------------------------------------------------------------
+# Skippable spans
+#
+# The splitter's rules all need an end of a sentence, or what may be one, and look at the two words before
+# it and at those behind it up to the first that can begin a sentence. Text in the middle between two of
+# these places makes no difference: it is taken out, and a mark that no rule knows stands for it. The splitter
+# has two fifths of the text to go through, and a job as a whole takes 8 to 20 % less time. Source:
+# https://github.com/microsoft/BlingFire/blob/master/ldbsrc/sbd/wbd.lex.utf8
+
+
+MARK = "\ue000"
+_MARK = MARK.encode()
+_BEHIND_BYTES = 22  # kept behind an end: punctuation, and "Unfortunately", ":123 - 456 " or "( xviii ) "
+_BEFORE_BYTES = 12  # kept before an end
+_MIN_SPAN_BYTES = 24  # that are taken out
+_MIN_CHARACTERS = 1 << 12  # of a text: of a shorter one taking spans out costs more than it saves
+_MAX_WORD_BYTES = 24  # as far the blank is looked for at which a span begins or ends
+_MAX_PUNCTUATION = 6  # bytes that follow each other; the rules pass over any number of them
+# Classes of bytes: what may be an end, or not known not to be one; punctuation and blanks; letters, the Latin
+# ones of two bytes among them, and digits. An end of a sentence, "[" and ":" begin what the rules look for
+# behind a sentence.
+_END_OR_OTHER, _PUNCTUATION = b"\0", b"\1"
+_LETTERS = (string.ascii_letters + string.digits).encode() + bytes([*range(0x80, 0xC0), 0xC3, 0xC4, 0xC5])
+_PUNCTUATIONS = b"\"#$%&'()*+,-/;<=>@\\^_`{|}~ "
+_CLASSES = bytes(2 if code in _LETTERS else 1 if code in _PUNCTUATIONS else 0 for code in range(256))
+
+
+def take_out(text: bytes) -> tuple[bytes, list[bytes]]:
+    """Returns a text without MARK with a mark for each of its skippable spans, and these: from the first
+    letter of a word to a blank."""
+    firsts, lasts = _skippable_spans(text)
+    kept = map(text.__getitem__, map(slice, [0, *lasts], [*firsts, len(text)]))
+    return _MARK.join(kept), list(map(text.__getitem__, map(slice, firsts, lasts)))
+
+
+def put_back(kept: bytes, spans: list[bytes]) -> bytes:
+    """Returns a text with spans in the places of its marks, of which there are as many."""
+    pieces = [b""] * (2 * len(spans) + 1)
+    pieces[::2] = kept.split(_MARK)
+    pieces[1::2] = spans
+    return b"".join(pieces)
+
+
+def _skippable_spans(text: bytes) -> tuple[list[int], list[int]]:
+    """Returns the first places of the spans, and the places behind them."""
+    classes = text.translate(_CLASSES)
+    classes = classes.replace(_PUNCTUATION * _MAX_PUNCTUATION, _END_OR_OTHER * _MAX_PUNCTUATION)
+    is_end = np.frombuffer(classes, np.uint8) == ord(_END_OR_OTHER)
+    ends = np.concatenate([[-1], np.flatnonzero(is_end), [len(text)]])
+    gaps = np.flatnonzero(np.diff(ends) > _BEHIND_BYTES + _BEFORE_BYTES + _MIN_SPAN_BYTES)
+    behind, before = ends[gaps] + _BEHIND_BYTES, ends[gaps + 1] - _BEFORE_BYTES
+    windows = [ragged.windows(text, at, _MAX_WORD_BYTES) for at in (behind, before - _MAX_WORD_BYTES)]
+    is_blank_behind, is_blank_before = (window == ord(" ") for window in windows)
+    firsts = behind + is_blank_behind.argmax(axis=1) + 1
+    lasts = before - 1 - is_blank_before[:, ::-1].argmax(axis=1)
+    is_long = lasts - firsts >= _MIN_SPAN_BYTES
+    found = is_long & is_blank_behind.any(axis=1) & is_blank_before.any(axis=1)
+    return firsts[found].tolist(), lasts[found].tolist()
+
+
+# -----------------------------------------------------------------------------------------------------------
 # Joined paragraphs
 #
 # Unicode's paragraph separator ends a sentence wherever it stands and is part of it. The line feed after it
@@ -125,7 +185,12 @@ def _split_lines(paragraphs: list[str]) -> Lines:
     """Returns the sentences of paragraphs, each of which becomes a document."""
     safe = [own[-2:] in _USUAL_ENDINGS or bool(_SAFE_ENDING.search(own[-8:])) for own in paragraphs]
     text = _BETWEEN.join([*itertools.compress(paragraphs, safe), ""])
-    found = taken_apart(blingfire.text_to_sentences(text).encode(), sum(safe))
+    if MARK in text or len(text) < _MIN_CHARACTERS:
+        split = blingfire.text_to_sentences(text).encode()
+    else:
+        kept, spans = take_out(text.encode())
+        split = put_back(blingfire.text_to_sentences(kept.decode()).encode(), spans)
+    found = taken_apart(split, sum(safe))
     together, known = iter(found or []), [False] * len(safe) if found is None else safe
     texts = [
         next(together) if is_known else "\n".join(split_sentences(paragraph)).encode()
