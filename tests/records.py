@@ -1,5 +1,7 @@
 """Records as tests make and read them."""
 
+from typing import NamedTuple
+
 import numpy as np
 import tensorflow as tf
 
@@ -50,3 +52,49 @@ def encode(examples, kind: str) -> list[bytes]:
     if kind == "packed":
         return packed.encode_rows(examples, np.arange(len(examples))[:, None])
     return encoding.encode(examples, kind)
+
+
+class Sequence(NamedTuple):
+    """A sequence of a row, or an example: what a model sees of it."""
+
+    ids: tuple[int, ...]
+    segments: tuple[int, ...]
+    positions: tuple[int, ...]
+    labels: tuple[int, ...]
+    is_random: int
+
+
+def sequences_of(examples: Examples) -> list[Sequence]:
+    return [
+        Sequence(
+            tuple(examples.input_ids[number, :length].tolist()),
+            tuple(int(place >= examples.first_lengths[number]) for place in range(length)),
+            tuple(examples.positions[number, : examples.predictions[number]].tolist()),
+            tuple(examples.labels[number, : examples.predictions[number]].tolist()),
+            int(examples.is_random[number]),
+        )
+        for number, length in enumerate(examples.lengths)
+    ]
+
+
+def members_of(batch: dict[str, np.ndarray]) -> list[Sequence]:
+    """Returns the sequences of a batch of packed rows, row by row, wherever in a row they stand."""
+    found = []
+    for index, number in np.argwhere(batch["example_weights"]):
+        row = {name: values[index] for name, values in batch.items()}
+        places = np.flatnonzero(row["sequence_ids"] == number + 1)
+        order = places[np.argsort(row["position_ids"][places])]
+        assert row["position_ids"][order].tolist() == list(range(len(order)))  # 0, 1, .. of a sequence
+        assert row["cls_positions"][number] == order[0] and row["input_mask"][order].all()
+        slots = row["masked_lm_sequences"] == number + 1
+        assert (row["masked_lm_weights"][slots] == 1).all()
+        assert set(row["masked_lm_positions"][slots]) <= set(places)
+        values = (
+            row["input_ids"][order],
+            row["segment_ids"][order],
+            row["position_ids"][row["masked_lm_positions"][slots]],
+            row["masked_lm_ids"][slots],
+        )
+        label = int(row["next_sentence_labels"][number])
+        found.append(Sequence(*(tuple(part.tolist()) for part in values), label))
+    return found

@@ -1,7 +1,9 @@
 """Input files that change while a job of data reads them: an error names them, and nothing is published."""
 
-import functools
 import os
+import pathlib
+import shutil
+from functools import partial
 
 import pytest
 
@@ -14,13 +16,12 @@ from official.data.text import documents, preparation
 from official.io import files, jobs, writing
 from official.io.errors import ConfigError
 from tests.conftest import write_records
-from tests.data.pretraining.test_creation import WORDS, creation, make_job, make_text, write
+from tests.data.pretraining.test_creation import WORDS, create, make_text, write
 from tests.records import encode, short_examples
 
 
 def shorten(path):
-    with open(path, "r+b") as file:
-        file.truncate(os.path.getsize(path) - 100)
+    os.truncate(path, os.path.getsize(path) - 100)
 
 
 def append(path):
@@ -36,19 +37,15 @@ def overwrite(path):
 
 def replace(path):
     """Puts another file of the same size and time in its place."""
-    before = os.stat(path)
-    other = path + "~"
-    with open(path, "rb") as source, open(other, "wb") as target:
-        target.write(source.read().replace(b"the", b"sat"))
-    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    other = pathlib.Path(path + "~")
+    other.write_bytes(pathlib.Path(path).read_bytes().replace(b"the", b"sat"))
+    shutil.copystat(path, other)
     os.replace(other, path)
 
 
 def put_again(path):
     """Puts a copy in its place, as a tool does that has written the same once more."""
-    with open(path, "rb") as source, open(path + "~", "wb") as target:
-        target.write(source.read())
-    os.replace(path + "~", path)
+    os.replace(shutil.copyfile(path, path + "~"), path)
 
 
 CHANGES = (shorten, append, overwrite, replace, os.remove)
@@ -78,60 +75,37 @@ def refusal_of(run, module, name, path, change, monkeypatch, last="") -> str:
     return ""
 
 
-@pytest.mark.parametrize("job", ["create", "prepare", "vocab"])
-def test_text_that_changes_while_it_is_read_is_refused(job, tmp_path, monkeypatch):
+@pytest.mark.parametrize("job", ["create", "prepare", "vocab", "pack", "eval-set", "inspect"])
+def test_inputs_that_change_while_they_are_read_are_refused(job, tmp_path, monkeypatch):
     vocab_file = write(tmp_path / "vocab.txt", "\n".join(WORDS) + "\n")
-    wrong = []
-    for change in CHANGES:
+    reads_text, wrong = job in ("create", "prepare", "vocab"), []
+    for change in CHANGES if reads_text else (append, put_again):
         folder = tmp_path / change.__name__
         folder.mkdir()
-        first, last = (make_text(folder / f"{name}.txt", 30) for name in "ab")
-        out = folder / "out"
-        text = f"{folder}/*.txt"
-        runs = {
-            "create": functools.partial(creation.create_pretraining_data, make_job(text, vocab_file, out)),
-            "prepare": functools.partial(preparation.prepare, preparation.Job(text, str(out), 0.1)),
-            "vocab": text_lib.run_vocab,
-        }
-        flags = [f"--input_files={text}", f"--output_file={out}", "--vocab_size=60"]
-        monkeypatch.setattr("sys.argv", ["bert vocab", *flags])
-        found = refusal_of(runs[job], documents.sentences, "split_documents", first, change, monkeypatch)
-        if "a.txt was changed while it was read" not in found and change is not os.remove:
-            wrong.append((change.__name__, found))
-        if change is os.remove and "a.txt cannot be read: No such file" not in found:
-            wrong.append((change.__name__, found))
-        if out.is_file() or (out / jobs.MANIFEST).exists() or list(out.glob("*.tfrecord")):
-            wrong.append((change.__name__, "something is published"))
-        assert os.path.exists(last)
-    assert not wrong
-
-
-@pytest.mark.parametrize("job", ["pack", "eval-set", "inspect"])
-def test_records_that_change_while_they_are_read_are_refused(job, tmp_path, monkeypatch):
-    wrong = []
-    for change in (append, put_again):
-        folder = tmp_path / change.__name__
-        folder.mkdir()
-        paths = [str(folder / f"{name}.tfrecord") for name in "ab"]
-        for number, path in enumerate(paths):
-            write_records(path, encode(short_examples(40, seed=number), "plain"))
-        out = folder / "out"
-        flags = [f"--input_files={folder}/*.tfrecord", f"--output_file={out}", "--num_samples=10"]
-        monkeypatch.setattr("sys.argv", ["bert data eval-set", *flags])
-        job_of_pack = packing.Job(str(folder), str(out))
-        run, module, name = {
-            "pack": (functools.partial(packing.pack_records, job_of_pack), inspection, "read_checked"),
-            "eval-set": (records.run_eval_set, record_files, "read_rows"),
-            "inspect": (functools.partial(inspection.summarize, paths, None), inspection, "read_checked"),
+        first, last = (str(folder / f"{name}.x") for name in "ab")
+        for number, path in enumerate(map(pathlib.Path, (first, last))):
+            if reads_text:
+                make_text(path, 30)
+            else:
+                write_records(path, encode(short_examples(40, seed=number), "plain"))
+        given, out = f"{folder}/*.x", folder / "out"
+        flags = {"vocab": "--vocab_size=60", "eval-set": "--num_samples=10"}.get(job, "")
+        monkeypatch.setattr("sys.argv", [job, f"--input_files={given}", f"--output_file={out}", flags])
+        text, checked = (documents.sentences, "split_documents"), (inspection, "read_checked")
+        # The first file of records is read already when it is changed: only a comparison with the plan tells.
+        run, (module, name), at = {
+            "create": (partial(create, given, vocab_file, out), text, ""),
+            "prepare": (partial(preparation.prepare, preparation.Job(given, str(out), 0.1)), text, ""),
+            "vocab": (text_lib.run_vocab, text, ""),
+            "pack": (partial(packing.pack_records, packing.Job(given, str(out))), checked, last),
+            "eval-set": (records.run_eval_set, (record_files, "read_rows"), last),
+            "inspect": (partial(inspection.summarize, [first, last], None), checked, last),
         }[job]
-        # The first file is read already: only a comparison with the plan shows that it is another one.
-        found = refusal_of(run, module, name, paths[0], change, monkeypatch, paths[1])
-        if "a.tfrecord was changed while it was read" not in found:
-            wrong.append((change.__name__, found))
-        if (out / jobs.MANIFEST).exists():
-            wrong.append((change.__name__, "something is published"))
-        if job == "eval-set" and out.exists():
-            wrong.append((change.__name__, "something is published"))
+        found = refusal_of(run, module, name, first, change, monkeypatch, at)
+        told = "cannot be read: No such file" if change is os.remove else "was changed while it was read"
+        is_published = out.is_file() or (out / jobs.MANIFEST).exists() or list(out.glob("*.tfrecord"))
+        if f"a.x {told}" not in found or is_published or not os.path.exists(last):
+            wrong.append((change.__name__, found, is_published))
     assert not wrong
 
 

@@ -70,10 +70,10 @@ def of_random_lengths(seed: int) -> Histogram:
     return Histogram(np.array([0, *rng.integers(0, 10 ** rng.integers(1, 6), length)], np.int64))
 
 
-@pytest.mark.parametrize("name", ["wikipedia_512", "squad_v1.1_384", 1, 2, 3])
+@pytest.mark.parametrize("name", ["squad_v1.1_384", 1, 2])
 def test_without_an_algorithm_no_single_one_has_fewer_rows(name):
     histogram, best = read(name) if isinstance(name, str) else of_random_lengths(name), {}
-    for depth in (2, 3, 12):
+    for depth in (2, 3):
         planned = algorithms.plan_by_algorithm(histogram, None, depth)
         check(planned.plan, histogram, depth)
         alone = {

@@ -5,14 +5,13 @@ line.
 import hashlib
 import json
 import os
-import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import strategies as st
 
 from official.cli import records
 from official.cli import text as text_command
@@ -183,18 +182,6 @@ def test_the_vocabulary_is_kept_beside_the_records_and_handed_on(
     assert record_paths.find_files(f"{folders[1]}/*.t*") == [f"{folders[1]}/part-00000-of-00001.tfrecord"]
 
 
-@given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 70))
-def test_parts_of_a_pool_hold_a_document_each_and_even_shares_of_the_tokens(tokens, parts):
-    found = plan_lib.parts_of(np.array(tokens), parts)
-    assert (np.diff(found) >= 0).all() and found[0] >= 0 and found[-1] < parts
-    if len(tokens) >= parts:
-        assert set(found) == set(range(parts))
-        shares = np.bincount(found, np.array(tokens), minlength=parts)
-        assert (np.bincount(found) == 1).any() or np.abs(shares - sum(tokens) / parts).max() <= max(tokens)
-    else:  # of so few documents none is far from the next
-        assert np.diff([*found, found[0] + parts]).max() <= -(-parts // len(tokens))
-
-
 @pytest.mark.parametrize("num_shards", [2, 16])
 def test_every_copy_of_a_document_is_made_once_and_random_segments_come_from_its_pool(
     vocab_file, tmp_path, num_shards, monkeypatch
@@ -219,9 +206,9 @@ def test_every_copy_of_a_document_is_made_once_and_random_segments_come_from_its
 
 
 def test_regrouping_changes_no_byte(vocab_file, tmp_path, monkeypatch):
-    text = make_text(tmp_path / "text.txt", 300)
-    monkeypatch.setattr(plan_lib, "POOL_TOKENS", 4000)
-    monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 10_000)
+    text = make_text(tmp_path / "text.txt", 150)
+    monkeypatch.setattr(plan_lib, "POOL_TOKENS", 2000)
+    monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 5000)
     monkeypatch.setattr(rounds, "_CHUNK_BYTES", 500)
     create(text, vocab_file, tmp_path / "whole", num_workers=1)
     done, merge = [], rounds.merge
@@ -251,76 +238,42 @@ def test_the_number_of_processes_does_not_change_a_byte_but_the_seed_does(vocab_
     assert not made(tmp_path / "one") & made(tmp_path / "seed")
 
 
-KILLED = """
-import importlib, os, sys
-from official.data.pretraining import creation, examples
-module, name, calls = sys.argv[1:4]
-target = importlib.import_module(module)
-original, left = getattr(target, name), int(calls)
-def killed(*arguments, **named):
-    global left
-    left -= 1
-    if left == 0:
-        os.kill(os.getpid(), 9)
-    return original(*arguments, **named)
-setattr(target, name, killed)
-creation._MIN_TASK_BYTES = 5000  # a task for each file
-rules = examples.ExampleRules(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=3)
-job = creation.Job(sys.argv[4], sys.argv[6], sys.argv[5], rules, num_shards=3, num_workers=1)
-creation.create_pretraining_data(job)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "module, name, call",
-    [
-        ("official.data.pretraining.rounds", "write_block", 2),
-        ("official.data.pretraining.rounds", "tokenize_text", 3),
-        ("official.data.pretraining.examples", "build_examples", 3),  # once for the estimate of the disk
-        ("official.io.jobs", "write_json", 7),
-    ],
-)
-def test_what_a_kill_leaves_is_gone_on_with_and_ends_in_the_same_files(
-    vocab_file, tmp_path, module, name, call, monkeypatch
+def test_what_an_interruption_leaves_is_gone_on_with_and_ends_in_the_same_files(
+    vocab_file, tmp_path, monkeypatch
 ):
     for number in range(3):
         make_text(tmp_path / f"text{number}.txt", 10, seed=number)
-    monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 5000)
-    job = make_job(tmp_path / "text*.txt", vocab_file, tmp_path / "out")
-    create(tmp_path / "text*.txt", vocab_file, tmp_path / "whole")
-    arguments = [module, name, str(call), job.input_files, job.vocab_file, job.output_dir]
-    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], cwd=ROOT, check=False)
-    assert killed.returncode == -9
-    # A shard is done when what was counted of it is there.
-    done, made = len(list((tmp_path / "out" / ".unfinished").glob("shard-*.json"))), []
-    writing = shard_files.writing
-    monkeypatch.setattr(shard_files, "writing", lambda *rest: made.append(1) or writing(*rest))
-    creation.create_pretraining_data(job)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-    assert len(made) == 3 - done
+    monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 5000)  # a task for each file
+    text = tmp_path / "text*.txt"
+    create(text, vocab_file, tmp_path / "whole", num_workers=1)
 
+    def interrupted(calls: Iterator, error: BaseException, original, *arguments, **named):
+        if next(calls, None) is None:
+            raise error
+        return original(*arguments, **named)
 
-def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, tmp_path, monkeypatch):
-    writing, calls = shard_files.writing, []
-
-    def fail(*arguments, **named):
-        calls.append(1)
-        if len(calls) == 3:  # two shards are written at a time: one is done when the third begins
-            raise OSError(28, "No space left on device")
-        return writing(*arguments, **named)
-
-    monkeypatch.setattr(shard_files, "writing", fail)
-    job = make_job(text_file, vocab_file, tmp_path / "out")
-    message = "--output_dir=.* cannot be written to: No space left on device.* goes on"
-    with pytest.raises(ConfigError, match=message):
-        creation.create_pretraining_data(job)
-    done, tried = [name for name in os.listdir(tmp_path / "out") if name[0] != "."], len(calls)
-    assert done and all(name.endswith("-of-00003.tfrecord") for name in done)
-    creation.create_pretraining_data(job)
-    assert len(calls) == tried + 3 - len(done)
-    create(text_file, vocab_file, tmp_path / "whole")
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    writing, full = shard_files.writing, OSError(28, "No space left on device")
+    line = "--output_dir=.* cannot be written to: No space left on device.* goes on"
+    for module, name, call, error in (
+        (rounds, "write_block", 2, KeyboardInterrupt()),
+        (rounds, "tokenize_text", 3, KeyboardInterrupt()),
+        (examples, "build_examples", 3, KeyboardInterrupt()),  # once for the estimate of the disk
+        (creation.jobs, "write_json", 7, KeyboardInterrupt()),
+        (shard_files, "writing", 3, full),
+    ):
+        out, expected = tmp_path / name, (ConfigError, line) if error is full else (KeyboardInterrupt, None)
+        with monkeypatch.context() as patch, pytest.raises(expected[0], match=expected[1]):
+            first = iter(range(1, call))
+            patch.setattr(module, name, partial(interrupted, first, error, getattr(module, name)))
+            create(text, vocab_file, out, num_workers=1)
+        assert all(path.name.endswith("-of-00003.tfrecord") for path in out.glob("[!.]*"))
+        # A shard is done when what was counted of it is there.
+        done, made = len(list((out / ".unfinished").glob("shard-*.json"))), []
+        with monkeypatch.context() as patch:
+            patch.setattr(shard_files, "writing", lambda *rest, own=made: own.append(1) or writing(*rest))
+            create(text, vocab_file, out, num_workers=1)
+        assert contents(out) == contents(tmp_path / "whole"), name
+        assert len(made) == 3 - done, name
 
 
 def test_only_the_same_job_goes_on_where_another_was_left_unfinished(
@@ -452,24 +405,6 @@ def test_flags_that_do_not_go_together(monkeypatch):
 
 # ------------------------------------------------------------------------------------------------------------
 # Layout
-
-
-def test_every_copy_of_every_part_of_a_pool_is_in_one_file():
-    for passes in (1, 3, 40):
-        for pools, shards in ((1, 3), (3, 3), (2, 6), (6, 2), (1, 1)):
-            plan, where = plan_lib.Layout(pools, shards, (float(passes),)), {}
-            for shard in range(shards):
-                numbers = []
-                for stretch in plan.stretches(shard):
-                    numbers += stretch.passes
-                    for part, number in zip(stretch.parts, stretch.passes):
-                        assert where.setdefault((stretch.pool, part, number), shard) == shard
-                assert numbers == sorted(numbers)  # a pass over all, then the next one
-            parts = [(pool, part) for pool in range(pools) for part in range(plan.parts_per_pool)]
-            assert sorted(where) == sorted((*part, number) for part in parts for number in range(passes))
-            for part in parts:  # copies that follow each other are in other files, where there are enough
-                files = [where[(*part, number)] for number in range(passes)]
-                assert len(set(files[:shards])) == min(passes, shards)
 
 
 def test_there_are_as_many_pools_as_memory_asks_for():

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from official.cli import records as inspect_data
 from official.data.pretraining import creation, examples, inspection
@@ -102,6 +103,9 @@ def test_values_out_of_range_are_named_without_a_vocabulary(tmp_path):
         records = [serialize_example(values, features) for values in (good, bad)]
         with pytest.raises(ConfigError, match=f"bad, record 2: .*{name}"):
             inspection.summarize([write_records(tmp_path / "bad", records)], None)
+        if value != 0.5:  # also where nothing but a step would look at it
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                record_formats.parse_records(tf.constant(records), features, "plain")
 
 
 def test_the_first_bad_record_is_named(tmp_path, monkeypatch):

@@ -103,14 +103,6 @@ def test_every_token_is_used_and_unused_segments_are_put_back():
         position = a_start + a_length if is_random else b_start + b_length
 
 
-def test_duplicates_differ_and_the_seed_decides():
-    documents = make_documents()
-    once, twice = make_plan(documents, dupe_factor=1), make_plan(documents, dupe_factor=2)
-    assert len(twice) > 1.8 * len(once) and len(np.unique(twice, axis=0)) > 1.8 * len(once)
-    assert np.array_equal(once, make_plan(documents, dupe_factor=1))
-    assert not np.array_equal(once[:50], make_plan(documents, 2, dupe_factor=1)[:50])
-
-
 def test_rules_out_of_range_are_errors_that_name_the_flag():
     values = {"max_seq_length": 4, "max_predictions_per_seq": 129, "dupe_factor": 0, "masked_lm_prob": 1.5}
     for name, value in values.items():
@@ -120,13 +112,6 @@ def test_rules_out_of_range_are_errors_that_name_the_flag():
 
 # ------------------------------------------------------------------------------------------------------------
 # Documents
-
-
-def test_what_has_no_token_is_left_out():
-    lengths, owners = np.array([4, 0, 1, 0, 0, 2]), np.array([0, 0, 0, 1, 1, 2])
-    documents = examples.from_sentences(np.arange(7, dtype=np.uint16), lengths, owners)
-    assert documents.sentence_starts.tolist() == [0, 4, 5, 7]
-    assert documents.document_starts.tolist() == [0, 2, 3]
 
 
 KEYS = st.sampled_from([0, 1, 7, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)

@@ -6,40 +6,24 @@ Rows are lists of numbers of examples. `FORMATS` has of each format how it is wr
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from official.data.pretraining.examples import Examples
+from tests.records import Sequence, sequences_of
 
 DEPTH = 3
-FLOATS = ("masked_lm_weights", "next_sentence_weights")
+FLOATS = {
+    "masked_lm_weights", "next_sentence_weights", "packed_masked_lm_mask", "packed_next_sentence_mask",
+}  # fmt: skip
 
 
-class Sequence(NamedTuple):
-    ids: list[int]
-    segments: list[int]
-    positions: list[int]
-    labels: list[int]
-    is_random: int
-
-
-def sequence(examples: Examples, number: int) -> Sequence:
-    length, first = int(examples.lengths[number]), int(examples.first_lengths[number])
-    used = int(examples.predictions[number])
-    return Sequence(
-        examples.input_ids[number, :length].tolist(),
-        [int(place >= first) for place in range(length)],
-        examples.positions[number, :used].tolist(),
-        examples.labels[number, :used].tolist(),
-        int(examples.is_random[number]),
-    )
-
-
-def filled(values: list[int], size: int, with_value: int = 0) -> list[int]:
-    assert len(values) <= size
-    return values + [with_value] * (size - len(values))
+def filled(values: Iterable[int], size: int) -> list[int]:
+    filling = size - len(list(values))
+    assert filling >= 0
+    return [*values, *[0] * filling]
 
 
 def in_place(members: list[Sequence], length: int, most: int, depth: int = DEPTH) -> dict[str, list[int]]:
@@ -66,32 +50,36 @@ def in_place(members: list[Sequence], length: int, most: int, depth: int = DEPTH
 
 
 def front_and_back(
-    members: list[Sequence], length: int, slots: int, is_backwards: bool, depth: int = DEPTH
+    members: list[Sequence], length: int, slots: int, is_backwards: bool, keeps_order: bool = False
 ) -> dict[str, list[int]]:
-    """A row of MLPerf's: predicted tokens in front, [CLS] at the end."""
+    """A row of MLPerf's: predicted tokens in front, [CLS] at the end; of Graphcore's for PyTorch, which keeps
+    the order of the others and says where the predicted ones are."""
     tokens = [
         (number, place, member.ids[place], member.segments[place])
         for number, member in enumerate(members, 1)
         for place in range(len(member.ids))
     ]
     masked = [(number, place) for number, member in enumerate(members, 1) for place in member.positions]
-    front = [token for key in masked for token in tokens if token[:2] == key]
+    front = [] if keeps_order else [token for key in masked for token in tokens if token[:2] == key]
     back = [token for token in tokens if token[1] == 0]
-    body = [token for token in tokens if token[1] > 0 and token[:2] not in masked]
+    body = [token for token in tokens if token[1] > 0 and token not in front]
     padding = [(0, 0, 0, 0)] * (length - len(tokens))
     labels = [member.is_random for member in members]
     if is_backwards:
         back, labels = back[::-1], labels[::-1]
     order = front + body + padding + back
+    places = [token[:2] for token in order]
+    positions = {"masked_lm_positions": filled([places.index(key) for key in masked], slots)}
     return {
+        **(positions if keeps_order else {}),
         "input_ids": [token[2] for token in order],
         "input_mask": [token[0] for token in order],
         "segment_ids": [token[3] for token in order],
         "positions": [token[1] for token in order],
         "masked_lm_ids": filled([label for member in members for label in member.labels], slots),
         "masked_lm_weights": filled([number for number, _ in masked], slots),
-        "next_sentence_labels": [0] * (depth - len(labels)) + labels,
-        "next_sentence_weights": [0] * (depth - len(labels)) + [1] * len(labels),
+        "next_sentence_labels": [0] * (DEPTH - len(labels)) + labels,
+        "next_sentence_weights": [0] * (DEPTH - len(labels)) + [1] * len(labels),
     }
 
 
@@ -141,6 +129,16 @@ def example(row: dict[str, list[int]]) -> bytes:
     return record.SerializeToString(deterministic=True)
 
 
+def published(row: dict[str, list[int]]) -> bytes:
+    """A record of Graphcore's for PyTorch, by the names of its features."""
+    renamed = {
+        "positions": "position_ids",
+        "masked_lm_weights": "masked_lm_mask",
+        "next_sentence_weights": "next_sentence_mask",
+    }
+    return example({f"packed_{renamed.get(name, name)}": values for name, values in row.items()})
+
+
 class Format(NamedTuple):
     """How a format is written.
 
@@ -159,13 +157,14 @@ class Format(NamedTuple):
     spare: int = -1
 
 
-def _front(is_backwards: bool, slots: int) -> Callable:
+def _front(is_backwards: bool, slots: int, keeps_order: bool = False) -> Callable:
     return lambda members, length, most: front_and_back(
-        members, length, most + DEPTH - 1 + slots, is_backwards
+        members, length, most + DEPTH - 1 + slots, is_backwards, keeps_order
     )
 
 
 FORMATS = {
+    "packed": Format("packed", _front(True, 0, keeps_order=True), published),
     "habana": Format("habana", in_place, example, spare=0),
     "popart_in_place": Format("popart_in_place", in_place, spare=0),
     "popart_packed, backwards": Format("popart_packed", _front(True, 0)),
@@ -180,9 +179,8 @@ def rows_of(examples: Examples, packs: list[list[int]], kind: str, most: int) ->
     """Returns the fields of each record; of a format that is not packed, one for each member."""
     packs = packs if FORMATS[kind].is_packed else [[number] for pack in packs for number in pack]
     length = examples.input_ids.shape[1]
-    return [
-        FORMATS[kind].row([sequence(examples, number) for number in pack], length, most) for pack in packs
-    ]
+    sequences = sequences_of(examples)
+    return [FORMATS[kind].row([sequences[number] for number in pack], length, most) for pack in packs]
 
 
 def encoded(examples: Examples, packs: list[list[int]], kind: str, most: int) -> list[bytes]:

@@ -88,7 +88,7 @@ def test_an_epoch_visits_every_record_once_and_epochs_differ(files, schema):
 
 
 def test_going_on_is_exact_wherever_files_end(uneven_files, schema):
-    for streams, size, all_done in ((1, 5, (5, 40, 65, 105, 170, 205)), (11, 11, (33, 363))):
+    for streams, size, all_done in ((1, 5, (5, 65, 170)), (11, 11, (33,))):
         whole = training_ids(uneven_files, schema, 46, batch_size=size, streams=streams)
         for done in all_done:
             found = training_ids(
@@ -97,36 +97,29 @@ def test_going_on_is_exact_wherever_files_end(uneven_files, schema):
             assert found == whole[done : done + 4 * size]
 
 
-@pytest.mark.parametrize(
-    "records_of, cycle, part",
-    [
+def test_a_place_found_by_arithmetic_is_that_of_the_reading():
+    def read(files, group):
+        found = []
+        while files:
+            left = [range(100 * number + passed, 100 * number + records[number]) for number, passed in files]
+            files, left, group = files[group:], left[:group], cycle
+            while any(left):
+                found += itertools.chain.from_iterable(own[:part] for own in left)
+                left = [own[part:] for own in left]
+        return found
+
+    for records, cycle, part in (
         ([5, 1, 9, 3, 4, 0, 6], 3, 2),
         ([5, 5, 5], 8, 2),
         ([100, 3, 50], 2, 7),
         ([1], 1, 1),
         ([30, 40, 50, 60], 4, 3),
         ([0, 0, 4, 0, 2], 2, 3),
-    ],
-)
-def test_a_place_found_by_arithmetic_is_that_of_the_reading(records_of, cycle, part):
-    def read(files, group):
-        if len(files) > group:
-            return read(files[:group], group) + read(files[group:], cycle)
-        values = [range(100 * number + passed, 100 * number + records_of[number]) for number, passed in files]
-        ends = np.cumsum([0, *map(len, values)])
-        data = tf.constant(list(itertools.chain(*values)), tf.int64)
-        blocks = tf.data.Dataset.from_tensor_slices((ends[:-1], ends[1:])).interleave(
-            lambda first, end: tf.data.Dataset.from_tensor_slices(data[first:end]).batch(part), cycle, 1
-        )
-        return [record for block in blocks.as_numpy_iterator() for record in block.tolist()]
-
-    whole = read([(number, 0) for number in range(len(records_of))], cycle)
-    for passed in range(len(whole)):
-        place = streams_lib.interleaved_position(records_of, cycle, part, passed)
-        left = sum(records_of[number] - skipped for number, skipped in place.files)
-        assert left - place.cut == len(whole) - passed
-        if passed % 5 == 0:
-            assert read(place.files, place.group)[place.cut :] == whole[passed:]
+    ):
+        whole = read([(number, 0) for number in range(len(records))], cycle)
+        for passed in range(len(whole)):
+            place = streams_lib.interleaved_position(records, cycle, part, passed)
+            assert read(place.files, place.group)[place.cut :] == whole[passed:], (records, passed)
 
 
 def test_what_was_read_before_is_not_unpacked(uneven_files, schema, monkeypatch):
@@ -288,13 +281,6 @@ def test_the_bad_record_is_found(plain_files, schema, tmp_path):
     bad = write_records(tmp_path / "bad", [*make_records(2, 5, schema), odd])
     assert "bad, record 3: feature input_ids has 8 values" in find_bad_record([*plain_files, bad], schema)
     assert find_bad_record(plain_files, schema) is None
-    reader = record_formats.READERS["compact"]
-    blocks = encoding.encode(make_examples(9, length=16, most=3), "compact")
-    single = [example for block in blocks for example in reader.split(block)]
-    single[5] = encoding.encode(make_examples(1, words=900, length=16, most=3, shortest=16), "compact")[0]
-    bad = write_records(tmp_path / "bad", reader.join(single))
-    found = find_bad_record([bad], schema_lib.pretraining_schema(16, 3, 50))
-    assert "bad, record 1: example 6: feature input_ids has" in found
 
 
 def test_synthetic_records_fit_the_schema(schema):
@@ -306,26 +292,3 @@ def test_synthetic_records_fit_the_schema(schema):
     assert {name: value.dtype for name, value in batch.items() if name in schema} == {
         name: feature.dtype.as_numpy_dtype for name, feature in schema.items()
     }
-
-
-def test_values_out_of_range_are_no_records(schema):
-    """On any device: one of them would be trained on where nothing but the model's own operations looked at
-    it."""
-    good = make_records(1, 0, schema)[0]
-    for name, value, message in (
-        ("segment_ids", 9, "segment_ids has values from 0 to 9, expected 0 to 1"),
-        ("input_mask", -1, "input_mask has values from -1 to 1"),
-        ("input_ids", 2**32 + 5, "input_ids has values from"),
-        ("masked_lm_weights", float("nan"), "masked_lm_weights has the value nan"),
-        ("masked_lm_weights", -1.0, "masked_lm_weights has the value -1.0"),
-    ):
-        example = tf.train.Example.FromString(good)
-        feature = example.features.feature[name]
-        (feature.float_list if feature.HasField("float_list") else feature.int64_list).value[1] = value
-        bad = example.SerializeToString()
-        assert record_formats.parse_records(tf.constant([good]), schema, "plain")[name].shape[0] == 1
-        with pytest.raises(tf.errors.InvalidArgumentError):
-            record_formats.parse_records(tf.constant([good, bad]), schema, "plain")
-        assert message in record_formats.describe_mismatch(bad, schema, "plain")
-    assert schema_lib.describe_example(b"\xff\xff\xff", schema) == "it is not a tf.train.Example"
-    assert "input_ids is missing" in schema_lib.describe_example(b"", schema)

@@ -88,16 +88,19 @@ def test_a_job_does_not_load_tensorflow(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "."]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     (tmp_path / "text.txt").write_text("\n\n".join(["The cat sat.\nThe cat sat the cat."] * 40))
-    code = (
-        "import sys; sys.argv[1:] = ['--input_files=text.txt', '--vocab_file=vocab.txt', '--output_dir=out',"
-        " '--max_seq_length=16', '--max_predictions_per_seq=2', '--num_shards=2', *sys.argv[1:]]\n"
-        "from official.cli import text\ntext.run_create()\n"
-        "assert not {'tensorflow', 'tensorflow_text'} & set(sys.modules)"
-    )
-    for kind in ("plain", "compact"):
-        flags = [f"--record_format={kind}", "--overwrite", "--num_workers=1"]
-        environment = {**os.environ, "PYTHONPATH": ROOT}
-        subprocess.run([sys.executable, "-c", code, *flags], cwd=tmp_path, env=environment, check=True)
+    flags = ["--input_files=text.txt", "--vocab_file=vocab.txt", "--output_dir=out", "--num_workers=1"]
+    flags += ["--max_seq_length=16", "--max_predictions_per_seq=2", "--num_shards=2", "--overwrite"]
+    code = """
+import sys
+from official.cli import text
+flags = sys.argv[:]
+for kind in ("plain", "compact"):
+    sys.argv = [*flags, f"--record_format={kind}"]
+    text.run_create()
+assert not {"tensorflow", "tensorflow_text"} & set(sys.modules)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code, *flags], cwd=tmp_path, env=environment, check=True)
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
 
 

@@ -1,5 +1,7 @@
-"""Other people's records: read as what went in, found by their content, packed anew, refused if wrong."""
+"""Rows of several sequences and other people's records: read as what went in, found by their content, packed
+anew, refused if wrong."""
 
+import functools
 import glob
 import json
 import os
@@ -19,22 +21,26 @@ from official.data.records.formats import packed
 from official.io.errors import ConfigError
 from tests.data.records import foreign_records
 from tests.data.records.foreign_records import FORMATS
-from tests.data.records.test_packed import put, short_examples
 from tests.data.records.test_records import LENGTH, MOST, features_of, make_examples, parsed
+from tests.records import members_of, sequences_of, short_examples
 
 PACKS = [[3, 0], [1], [5, 2, 4]]
 ORDER = [number for pack in PACKS for number in pack]
 PACKED = [kind for kind in FORMATS if FORMATS[kind].is_packed]
+BINARIES = [kind for kind in FORMATS if FORMATS[kind].encode is foreign_records.binary]
 
 
-def file_of(folder, kind: str, examples=None, name: str = "strategy_1_part_0") -> str:
-    records = foreign_records.encoded(examples or short_examples(), PACKS, kind, MOST)
+EXAMPLES = short_examples(6, length=LENGTH, most=MOST, shortest=6, longest=8)  # three fit into a row
+
+
+def file_of(folder, kind: str, examples=EXAMPLES, name: str = "strategy_1_part_0") -> str:
+    records = foreign_records.encoded(examples, PACKS, kind, MOST)
     return foreign_records.write(folder / name, kind, records)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_records_are_read_as_the_examples_that_went_in(kind, tmp_path):
-    examples, features = short_examples(), features_of(words=50)
+    examples, features = EXAMPLES, features_of(words=50)
     path, name = file_of(tmp_path, kind), FORMATS[kind].name
     assert record_files.detect_format([path]) == name
     (found,) = record_batches.evaluation_dataset([path], features, 6, 6).as_numpy_iterator()
@@ -45,7 +51,8 @@ def test_records_are_read_as_the_examples_that_went_in(kind, tmp_path):
     assert not any(record_formats.describe_mismatch(record, features, name) for record in records)
     single = [one for record in records for one in reader.split(record)]
     most = MOST + (kind == "popart_packed, 79 slots")  # which nothing in a record tells from M = 5
-    for feature, values in parsed(single, "plain", features_of(most=most)).items():
+    single_kind = "packed" if kind == "packed" else "plain"
+    for feature, values in parsed(single, single_kind, features_of(most=most)).items():
         if not feature.startswith("masked"):
             np.testing.assert_array_equal(values, examples.features()[feature][ORDER], feature)
     assert reader.join(single) == single
@@ -57,26 +64,13 @@ def test_records_are_read_as_the_examples_that_went_in(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", PACKED)
 def test_whole_rows_say_of_each_sequence_what_its_example_says(kind, tmp_path):
-    examples, path = short_examples(), file_of(tmp_path, kind)
+    path = file_of(tmp_path, kind)
     sizes = record_files.row_sizes([path])
     assert sizes == (MOST + foreign_records.DEPTH + FORMATS[kind].spare, foreign_records.DEPTH)
     schema = schema_lib.packed_schema(LENGTH, *sizes, 50)
     (rows,) = record_batches.evaluation_dataset([path], schema, 3, 6).as_numpy_iterator()
-    assert rows["example_weights"].sum() == 6
-    for row, pack in enumerate(PACKS):
-        for slot, number in enumerate(pack):
-            own = np.flatnonzero(rows["sequence_ids"][row] == slot + 1)
-            order = own[np.argsort(rows["position_ids"][row, own])]
-            member = foreign_records.sequence(examples, number)
-            assert rows["input_ids"][row, order].tolist() == member.ids
-            assert rows["segment_ids"][row, order].tolist() == member.segments
-            assert rows["cls_positions"][row, slot] == order[0]
-            assert rows["next_sentence_labels"][row, slot] == member.is_random
-            slots = rows["masked_lm_sequences"][row] == slot + 1
-            places = rows["masked_lm_positions"][row, slots]
-            assert rows["position_ids"][row, places].tolist() == member.positions
-            assert rows["masked_lm_ids"][row, slots].tolist() == member.labels
-            assert rows["masked_lm_weights"][row, slots].all()
+    sequences = sequences_of(EXAMPLES)
+    assert members_of(rows) == [sequences[number] for number in ORDER]
     np.testing.assert_array_equal(rows["input_mask"], rows["sequence_ids"] > 0)
     assert not rows["masked_lm_weights"][rows["masked_lm_sequences"] == 0].any()
     (counts,) = record_files.count([path], record_formats.AS_ROWS[FORMATS[kind].name])
@@ -84,18 +78,36 @@ def test_whole_rows_say_of_each_sequence_what_its_example_says(kind, tmp_path):
     assert record_batches.sequences_per_row([path], schema, None) == 2
 
 
-def test_the_layouts_of_habana_and_mlperf_differ_as_published():
-    examples, kinds = short_examples(), ("habana", "popart_packed, backwards")
-    theirs, ours = (foreign_records.rows_of(examples, PACKS, kind, MOST)[0] for kind in kinds)
-    first = len(foreign_records.sequence(examples, PACKS[0][0]).ids)
-    heads = [examples.input_ids[number, 0] for number in PACKS[0]]
-    assert [theirs["input_ids"][place] for place in (0, first)] == heads
-    assert [ours["input_ids"][place] for place in (-1, -2)] == heads
-    assert theirs["next_sentence_weights"] == [1, 1, 0] and ours["next_sentence_weights"] == [0, 1, 1]
-    assert (len(theirs["masked_lm_ids"]), len(ours["masked_lm_ids"])) == (MOST + 3, MOST + 2)
+def test_packed_rows_are_the_bytes_of_the_published_layout():
+    """Also where a [CLS], which stands at the end of the row, is predicted."""
+    with_cls = short_examples(6, length=LENGTH, most=MOST, shortest=6, longest=8)
+    with_cls.positions[0, 0] = 0
+    for examples in (EXAMPLES, with_cls):
+        records = packed.encode_rows(examples, np.array([[3, 0, -1], [1, -1, -1], [5, 2, 4]]))
+        assert records == foreign_records.encoded(examples, PACKS, "packed", MOST)
+    assert parsed(records, "packed", features_of())["masked_lm_positions"][1, 0] == 0
 
 
-@pytest.mark.parametrize("kind", ["habana", "popart_static", "popart_packed, backwards"])
+def test_slots_of_predicted_tokens_are_78_as_published_and_79_are_refused():
+    """0.15 x 17, 37 and 458, rounded up: 3 + 6 + 69 = 78 = 76 + 3 - 1; other lengths can have 79."""
+
+    def encode(lengths: list[int], predictions: list[int], most: int) -> bytes:
+        examples = make_examples(3, length=512, most=most, shortest=100)
+        examples.lengths[:], examples.predictions[:] = lengths, predictions
+        return packed.encode_rows(examples, np.array([[0, 1, 2]]))[0]
+
+    sizes_of = record_formats.READERS["packed"].sizes_of
+    assert sizes_of(encode([17, 37, 458], [3, 6, 69], 76)) == (512, 76)
+    with pytest.raises(ValueError, match="row 0 has 79 predicted tokens, expected at most 78"):
+        encode([21, 41, 450], [4, 7, 68], 76)
+    # A record with 79 slots is read by its own size.
+    record = encode([17, 37, 458], [3, 6, 70], 77)
+    assert sizes_of(record) == (512, 77)
+    problem = record_formats.describe_mismatch(record, features_of(512, 76), "packed")
+    assert "expected 512 and 76" in str(problem)
+
+
+@pytest.mark.parametrize("kind", ["packed", "popart_static", "habana"])
 def test_training_goes_on_where_it_stopped(kind, tmp_path):
     files = [file_of(tmp_path, kind, name=f"strategy_{number}_part_0") for number in range(2)]
     name = record_files.detect_format(files)
@@ -158,7 +170,7 @@ def file_of_packs(folder, kind: str, members: list[int], length: int = 60, most:
     return foreign_records.write(folder / "part", kind, foreign_records.encoded(examples, packs, kind, most))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PACKED if kind != "habana"])
+@pytest.mark.parametrize("kind", [kind for kind in PACKED if kind in BINARIES])
 def test_rows_of_few_sequences_in_front_do_not_matter(kind, tmp_path):
     """Each may be read in several shapes, also with room for fewer sequences and fewer predicted tokens."""
     sizes, wrong = (8 + foreign_records.DEPTH + FORMATS[kind].spare, foreign_records.DEPTH), []
@@ -195,9 +207,6 @@ def test_a_file_that_is_nothing_is_refused_with_what_is_allowed(tmp_path):
         inspection.summarize([str(path)], None)
 
 
-BINARIES = [kind for kind in FORMATS if kind != "habana"]
-
-
 @pytest.mark.parametrize("kind", BINARIES)
 def test_a_binary_that_is_cut_off_is_refused_by_its_bytes(kind, tmp_path):
     good = file_of(tmp_path, kind)
@@ -213,13 +222,10 @@ def test_a_binary_that_is_cut_off_is_refused_by_its_bytes(kind, tmp_path):
 
 def test_a_missing_masked_token_is_read_as_padding(tmp_path):
     """Graphcore's script leaves out a token whose mask was drawn to be [PAD], and its prediction."""
-    examples = short_examples()
+    examples = short_examples(6, length=LENGTH, most=MOST, shortest=6, longest=8)
     place = int(examples.positions[0, 0])
     examples.input_ids[0, place] = 0
-    path = foreign_records.write(
-        tmp_path / "wiki_00_tokenised", "popart_static",
-        foreign_records.encoded(examples, PACKS, "popart_static", MOST),
-    )  # fmt: skip
+    path = file_of(tmp_path, "popart_static", examples)
     (found,) = record_batches.evaluation_dataset([path], features_of(), 6, 6).as_numpy_iterator()
     row = ORDER.index(0)
     for name in ("input_ids", "input_mask", "segment_ids"):
@@ -233,13 +239,18 @@ def test_a_missing_masked_token_is_read_as_padding(tmp_path):
 # Records that are wrong
 
 
+def put(name: str, place: int, value: float):
+    """Returns a damage of a row: another value."""
+    return lambda row: row[name].__setitem__(place, value)
+
+
 def twice(row):
     one, other = [place for place, number in enumerate(row["input_mask"]) if number == 1][:2]
     row["positions"][one] = row["positions"][other]
 
 
-ROWS = ("habana", "popart_in_place", "popart_packed, backwards")
-IN_PLACE, STATIC, PLAIN, HABANA = ROWS[:2], ("popart_static",), ("popart_plain",), ROWS[:1]
+ROWS = ("packed", "habana", "popart_in_place", "popart_packed, backwards")
+IN_PLACE, STATIC, PLAIN, TYPED = ROWS[1:3], ("popart_static",), ("popart_plain",), ROWS[:2]
 
 
 def change(**values):
@@ -258,7 +269,7 @@ def gap(row):
 
 # (formats, how a record is damaged, what is said)
 DAMAGES = (
-    (ROWS, put("input_mask", 5, 2), "examples overlap"),
+    (ROWS, put("input_mask", 4, 2), "examples overlap"),
     (ROWS, put("input_mask", 5, 4), "number of an example"),
     (ROWS, twice, "examples overlap"),
     (ROWS, put("positions", 6, LENGTH), "exceed the row of 24 tokens"),
@@ -279,31 +290,36 @@ DAMAGES = (
     (STATIC, put("end", 0, LENGTH + 1), "number of an example"),
     (PLAIN, put("input_mask", 1, 2), "number of an example"),
     (PLAIN, put("masked_lm_positions", 0, LENGTH - 1), "masked_lm_positions leave"),
-    (HABANA, lambda row: row["positions"].pop(), "has 23 values"),
-    (HABANA, lambda row: row.pop("positions"), "positions is missing"),
-    (HABANA, put("masked_lm_weights", 0, 0.5), "number of an example"),
-    (HABANA, put("input_ids", 3, 1 << 40), "input_ids has values from"),
+    (TYPED, lambda row: row["positions"].pop(), "has 23 values"),
+    (TYPED, lambda row: row.pop("positions"), "is missing"),
+    (TYPED, put("masked_lm_weights", 0, 0.5), "number of an example"),
+    (TYPED, put("input_ids", 3, 1 << 40), "input_ids has values from"),
 )
 
 
 @pytest.mark.parametrize("kind", [*ROWS, *STATIC, *PLAIN])
 def test_wrong_records_are_refused_by_file_and_number(kind, tmp_path):
+    """And in a graph, so that they stop a run."""
     features, wrong, name = features_of(words=50), [], FORMATS[kind].name
     rows_schema = schema_lib.packed_schema(LENGTH, MOST + 3 + FORMATS[kind].spare, 3, 50)
     schemas = {name: features, **({f"{name}_whole": rows_schema} if FORMATS[kind].is_packed else {})}
+    parsers = [
+        tf.function(functools.partial(record_formats.parse_records, schema=schema, record_format=reader))
+        for reader, schema in schemas.items()
+    ]
     for number, (kinds, damage, problem) in enumerate(DAMAGES):
         if kind not in kinds:
             continue
-        rows = foreign_records.rows_of(short_examples(), [[3, 0]] * 3, kind, MOST)
+        rows = foreign_records.rows_of(EXAMPLES, [[3, 0]] * 3, kind, MOST)
         damage(rows[1])
         records = [FORMATS[kind].encode(row) for row in rows[:3]]
         path = foreign_records.write(tmp_path / "strategy_1_part_0", kind, records)
         line = str(record_files.find_bad_record([path], features))
         if not line.startswith(f"{path}, record 2: ") or problem not in line:
             wrong.append((number, line))
-        for reader, schema in schemas.items():
+        for parse in parsers:
             with pytest.raises(tf.errors.InvalidArgumentError):
-                record_formats.parse_records(tf.constant(records), schema, reader)
+                parse(tf.constant(records))
                 wrong.append((number, "is read"))
         if rows[1].get("input_ids", [0] * 4)[3] != 50:  # no vocabulary is known
             with pytest.raises(ConfigError, match="strategy_1_part_0, record 2: "):
@@ -312,23 +328,22 @@ def test_wrong_records_are_refused_by_file_and_number(kind, tmp_path):
     assert not wrong
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-def test_wrong_records_stop_a_run(kind, tmp_path):
-    """The checks hold in a graph."""
-    rows = foreign_records.rows_of(short_examples(), [[3, 0], [1]], kind, MOST)
-    rows[1]["segment_ids"] = [7] * LENGTH
-    path = foreign_records.write(tmp_path / "part", kind, list(map(FORMATS[kind].encode, rows)))
-    schemas = [features_of(words=50)]
-    if FORMATS[kind].is_packed:
-        schemas.append(schema_lib.packed_schema(LENGTH, MOST + 3 + FORMATS[kind].spare, 3, 50))
-    for schema in schemas:
+def test_whole_rows_with_wrong_values_of_padding_and_empty_slots_are_refused():
+    """A step looks them up."""
+    rows_schema = schema_lib.packed_schema(LENGTH, MOST + 2, 3, 50)
+    for name, place in (("input_ids", 20), ("masked_lm_positions", -1), ("masked_lm_ids", -1)):
+        (row,) = foreign_records.rows_of(EXAMPLES, [[3, 0]], "packed", MOST)
+        row[name][place] = -1
+        record = foreign_records.published(row)
         with pytest.raises(tf.errors.InvalidArgumentError):
-            list(record_batches.evaluation_dataset([path], schema, 4, 4))
+            record_formats.parse_records(tf.constant([record]), rows_schema, "packed_whole")
+        problem = record_formats.describe_mismatch(record, features_of(words=50), "packed")
+        assert f"{name} has values" in str(problem)
 
 
 @pytest.mark.parametrize("kind", BINARIES)
 def test_a_wrong_first_record_is_found_too(kind, tmp_path):
-    rows = foreign_records.rows_of(short_examples(), [[3, 0], [1]], kind, MOST)
+    rows = foreign_records.rows_of(EXAMPLES, [[3, 0], [1]], kind, MOST)
     rows[0]["segment_ids"][-4:] = [7] * 4
     rows[0]["input_ids"][1] = -1
     path = foreign_records.write(tmp_path / "part", kind, list(map(foreign_records.binary, rows)))

@@ -1,83 +1,186 @@
-"""Batches of rows in memory: every row once an epoch, the order a function of the seed, padding only where it
-must be.
+"""Batches of rows in memory, one sequence or several in each: every sequence once an epoch, the order a
+function of the seed, exact where it goes on, padding only where it must be.
 """
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from official.data.packing.plan import plan_of, ranks
 from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
+from official.io.errors import ConfigError
 
-ROWS, BATCH, LONGEST = 203, 16, 64
-STEPS = 13  # of an epoch; the last batch is filled up
-
-
-@pytest.fixture(scope="module", name="rows")
-def _rows():
-    generator = np.random.default_rng(0)
-    lengths = generator.integers(3, 40, ROWS)
-    ids = generator.integers(1, 50, lengths.sum()).astype(np.uint16)
-    return token_rows.TokenRows(ids, lengths, lengths // 2, {"label": np.arange(ROWS, dtype=np.int32)})
+SEQUENCES, ROW, PLACES, BATCH = 203, 64, 4, 8
 
 
-def training(rows, bucketed=True, part=BATCH, count=STEPS, **position):
-    shape = token_rows.BatchShape(BATCH, part, LONGEST, bucketed)
-    batches = token_rows.training_dataset(rows, shape, TrainingOrder(seed=3, **position))
+def make_rows(lengths) -> token_rows.TokenRows:
+    lengths = np.array(lengths)
+    ids = np.random.default_rng(0).integers(1, 50, lengths.sum()).astype(np.uint16)
+    labels = np.arange(len(lengths), dtype=np.int32)
+    return token_rows.TokenRows(ids, lengths, (lengths + 1) // 2, {"label": labels})
+
+
+ROWS = make_rows(np.random.default_rng(0).integers(3, 40, SEQUENCES))
+PLAN = plan_of(ROWS.lengths, ROW, PLACES)
+each_kind = pytest.mark.parametrize("kind", ["bucketed", "fixed", "packed"])
+
+
+def shape_of(kind, part=BATCH, places=PLACES):
+    return token_rows.BatchShape(BATCH, part, ROW, kind == "bucketed", places if kind == "packed" else None)
+
+
+def steps_of(kind) -> int:
+    """Returns the batches of an epoch, of which the last one is filled up."""
+    rows = PLAN.rows if kind == "packed" else SEQUENCES
+    assert rows % BATCH
+    return -(-rows // BATCH)
+
+
+def training(kind, count, part=BATCH, places=PLACES, rows=ROWS, **position):
+    order = TrainingOrder(seed=3, **position)
+    batches = token_rows.training_dataset(rows, shape_of(kind, part, places), order)
     return list(batches.take(count).as_numpy_iterator())
 
 
-def numbers(batches) -> list[int]:
-    return np.concatenate([batch["rows"] for batch in batches]).tolist()
+def numbers(batches) -> np.ndarray:
+    return np.concatenate([batch["rows"] for batch in batches])
 
 
-@pytest.mark.parametrize("bucketed", [True, False])
-def test_every_epoch_has_each_row_once_and_goes_on_in_the_middle(rows, bucketed):
-    batches = training(rows, bucketed, count=30)
-    epochs = [numbers(batches[:STEPS]), numbers(batches[STEPS : 2 * STEPS])]
-    for epoch in epochs:
-        assert sorted(epoch) == [-1] * (STEPS * BATCH - ROWS) + list(range(ROWS))
-    assert epochs[0] != epochs[1]
-    resumed = training(rows, bucketed, count=14, sequences_done=16 * BATCH)  # in the second epoch
-    assert [batch["rows"].tolist() for batch in resumed] == [batch["rows"].tolist() for batch in batches[16:]]
+def sequences(batches) -> list[int]:
+    found = numbers(batches)
+    return sorted(found[found >= 0].tolist())
 
 
-def test_features_are_those_of_the_row_and_buckets_leave_little_padding(rows):
+def check_rows(batch, rows=ROWS):
+    """Compares rows with their sequences, laid out by hand."""
+    assert (batch["example_weights"] == (batch["rows"] >= 0)).all()
+    length = batch["input_ids"].shape[1]
+    for index, members in enumerate(batch["rows"].reshape(BATCH, -1).tolist()):
+        if batch["rows"].ndim == 1 and members == [-1]:
+            continue  # filling is any sequence
+        expected = {name: np.zeros(length, int) for name in batch if batch[name].shape[1:] == (length,)}
+        begin = 0
+        for place, number in enumerate(members):
+            if number < 0:
+                assert batch["cls_positions"][index, place] == 0
+                continue
+            tokens = np.arange(rows.lengths[number])
+            features = {
+                "input_ids": rows.ids[rows.starts[number] :][: len(tokens)],
+                "segment_ids": tokens >= rows.first_lengths[number],
+                "position_ids": tokens,
+                "sequence_ids": place + 1,
+                "input_mask": 1,
+            }
+            for name, values in expected.items():
+                values[begin : begin + len(tokens)] = features[name]
+            assert batch["label"].reshape(BATCH, -1)[index, place] == number
+            assert "cls_positions" not in batch or batch["cls_positions"][index, place] == begin
+            begin += len(tokens)
+        for name, values in expected.items():
+            assert batch[name][index].tolist() == values.tolist(), name
+
+
+@each_kind
+def test_every_epoch_has_each_sequence_once_and_goes_on_behind_any_batch(kind):
+    steps = steps_of(kind)
+    batches = training(kind, 2 * steps + 3)
+    for batch in batches[:steps]:
+        check_rows(batch)
+    for first in (0, steps):
+        assert sequences(batches[first : first + steps]) == list(range(SEQUENCES))
+    assert numbers(batches[:steps]).tolist() != numbers(batches[steps : 2 * steps]).tolist()
+    filling = 0 if kind == "packed" else BATCH * steps - SEQUENCES  # it counts where a row is a sequence
+    for number in range(1, 2 * steps, 1 if kind == "packed" else 5):
+        done = len(sequences(batches[:number])) + filling * (number // steps)
+        resumed = training(kind, 3, sequences_done=done)
+        assert numbers(resumed).tolist() == numbers(batches[number : number + 3]).tolist()
+
+
+def test_sequences_share_a_row_with_others_in_each_epoch():
+    steps, companions = steps_of("packed"), []
+    batches = training("packed", 2 * steps)
+    for first in (0, steps):
+        epoch = numbers(batches[first : first + steps])
+        filled = (epoch >= 0).any(axis=1)
+        assert filled.sum() == PLAN.rows and filled[: PLAN.rows].all()
+        companions.append({tuple(sorted(row)) for row in epoch[filled].tolist()})
+    assert len(companions[0] & companions[1]) < PLAN.rows / 2
+
+
+def test_goes_on_with_batches_of_another_size():
+    """What is left of an epoch has the sequences that were not in it before."""
+    first = training("packed", 5)
+    larger = token_rows.BatchShape(2 * BATCH, 2 * BATCH, ROW, False, PLACES)
+    left = token_rows.training_dataset(ROWS, larger, TrainingOrder(3, len(sequences(first))))
+    left = list(left.take(-(-(PLAN.rows - 5 * BATCH) // (2 * BATCH))).as_numpy_iterator())
+    assert sorted(sequences(first) + sequences(left)) == list(range(SEQUENCES))
+
+
+def test_buckets_leave_little_padding():
     padding = {}
-    for bucketed in (True, False):
-        batches = training(rows, bucketed)
-        padding[bucketed] = np.mean([1 - batch["input_mask"].mean() for batch in batches])
-        for batch in batches:
-            assert (batch["example_weights"] == (batch["rows"] >= 0)).all()
-            for index in np.flatnonzero(batch["rows"] >= 0):
-                row, column = batch["rows"][index], np.arange(batch["input_ids"].shape[1])
-                length, expected = rows.lengths[row], np.zeros(len(column), int)
-                expected[:length] = rows.ids[rows.starts[row] :][:length]
-                assert batch["input_ids"][index].tolist() == expected.tolist()
-                assert batch["input_mask"][index].tolist() == (column < length).tolist()
-                is_second = (column >= rows.first_lengths[row]) & (column < length)
-                assert batch["segment_ids"][index].tolist() == is_second.tolist()
-                assert batch["label"][index] == row
-    assert padding[True] < 0.3 < padding[False]
+    for kind in ("bucketed", "fixed"):
+        batches = training(kind, steps_of(kind))
+        padding[kind] = np.mean([1 - batch["input_mask"].mean() for batch in batches])
+    assert padding["bucketed"] < 0.3 < padding["fixed"]
 
 
-def test_batches_do_not_depend_on_replicas_and_hosts(rows):
-    whole = training(rows, count=10)
-    for hosts in (1, 2):
-        parts = [
-            training(rows, part=4, count=40 // hosts, host=host, num_hosts=hosts) for host in range(hosts)
-        ]
-        dealt = [parts[number % hosts][number // hosts] for number in range(40)]
-        for number, batch in enumerate(whole):
-            own = dealt[4 * number : 4 * number + 4]
-            assert numbers(own) == batch["rows"].tolist()
-            assert {part["input_ids"].shape[1] for part in own} == {batch["input_ids"].shape[1]}
+@each_kind
+def test_batches_do_not_depend_on_replicas_and_hosts(kind):
+    for position in ({}, {"sequences_done": SEQUENCES + 1}):
+        whole = training(kind, 10, **position)
+        for hosts in (1, 2):
+            parts = [
+                training(kind, 40 // hosts, part=2, host=host, num_hosts=hosts, **position)
+                for host in range(hosts)
+            ]
+            dealt = [parts[number % hosts][number // hosts] for number in range(40)]
+            for number, batch in enumerate(whole):
+                for name in ("rows", "input_ids"):
+                    joined = np.concatenate([part[name] for part in dealt[4 * number : 4 * number + 4]])
+                    assert joined.tolist() == batch[name].tolist()
 
 
-def test_evaluation_has_each_row_once(rows):
-    for bucketed in (True, False):
-        shape = token_rows.BatchShape(BATCH, BATCH, LONGEST, bucketed)
-        batches = list(token_rows.evaluation_dataset(rows, shape).as_numpy_iterator())
-        assert sorted(numbers(batches)) == [-1] * (STEPS * BATCH - ROWS) + list(range(ROWS))
-        lengths = [batch["input_ids"].shape[1] for batch in batches]
-        assert {len(batch["rows"]) for batch in batches} == {BATCH}
-        assert lengths == sorted(lengths, reverse=True) and (bucketed or set(lengths) == {LONGEST})
+@each_kind
+def test_evaluation_has_each_sequence_once_always_in_one_order(kind):
+    datasets = [token_rows.evaluation_dataset(ROWS, shape_of(kind)) for _ in range(2)]
+    first, again = (list(dataset.as_numpy_iterator()) for dataset in datasets)
+    assert len(first) == steps_of(kind) and numbers(first).tolist() == numbers(again).tolist()
+    assert sequences(first) == list(range(SEQUENCES))
+    for batch in first:
+        check_rows(batch)
+    lengths = [batch["input_ids"].shape[1] for batch in first]
+    assert lengths == sorted(lengths, reverse=True) and (kind == "bucketed" or set(lengths) == {ROW})
+    trained = token_rows.training_dataset(ROWS, shape_of(kind), TrainingOrder(3))
+    assert datasets[0].element_spec == trained.element_spec
+    is_static = all(spec.shape.is_fully_defined() for spec in trained.element_spec.values())
+    assert is_static == (kind != "bucketed")
+
+
+def test_special_sets():
+    """One sequence a row, rows that are full, one sequence, more places than there is room for; none, and a
+    long one."""
+    sets = (([5, 9, 3], 1, 3), ([ROW] * 3, 4, 3), ([7], 4, 1), ([1] * 9, 4, 3), ([ROW // 2] * 4, 2, 2))
+    for lengths, places, packed in sets:
+        rows = make_rows(lengths)
+        for batch in training("packed", 2, places=places, rows=rows):
+            assert sequences([batch]) == list(range(len(lengths)))
+            assert (batch["rows"] >= 0).any(axis=1).sum() == packed
+            check_rows(batch, rows)
+    empty = token_rows.evaluation_dataset(make_rows(np.zeros(0, int)), shape_of("packed"))
+    assert list(empty) == []
+    with pytest.raises(ConfigError, match=f"A sequence has {ROW + 1} tokens, a row has 1 to {ROW}"):
+        token_rows.evaluation_dataset(make_rows([3, ROW + 1]), shape_of("packed"))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(1, 16), min_size=1, max_size=60), st.integers(1, 6))
+def test_planned_rows_hold_each_sequence_and_no_more_than_fits(lengths, places):
+    lengths = np.array(lengths)
+    plan = plan_of(lengths, 16, places)
+    rows = token_rows.drawn(lengths, ranks(plan.lengths_of_rows(places))).numpy()
+    assert rows.shape == (plan.rows, places) and sorted(rows[rows >= 0]) == list(range(len(lengths)))
+    assert (np.where(rows >= 0, lengths[rows], 0).sum(axis=1) <= 16).all() and (rows[:, 0] >= 0).all()
+    assert (np.diff((rows >= 0).astype(int), axis=1) <= 0).all()  # places are taken from the first one on

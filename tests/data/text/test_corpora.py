@@ -91,7 +91,17 @@ def test_zstd_is_read_like_other_compressed_files(tmp_path):
     text = "\n".join(json.dumps({"text": text}) for text in TEXTS).encode()
     skippable = b"\x53\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"\0abc\0"
     frames = zstd.compress(text[:100]) + zstd.compress(b"") + zstd.compress(text[100:])
-    for packed in (zstd.compress(text), frames, skippable + frames + skippable, frames + bytes(9)):
+    names, long_window = zstd.CompressionParameter, io.BytesIO()
+    options = {names.window_log: 28, names.enable_long_distance_matching: 1}
+    with zstd.ZstdFile(long_window, "w", options=options) as file:
+        file.write(text)
+    for packed in (
+        zstd.compress(text),
+        long_window.getvalue(),
+        frames,
+        skippable + frames + skippable,
+        frames + bytes(9),
+    ):
         path = write(tmp_path / "a.jsonl.zst", packed)
         found, counts = read(path, "text")
         assert found == SENTENCES and (counts.bytes, counts.text_bytes) == (len(packed), len(text))
@@ -107,16 +117,6 @@ def test_damaged_zstd_is_an_error(tmp_path):
     for damaged in (packed[:-5], packed[:300], flipped, packed + b"garbage", packed + packed[:9]):
         with pytest.raises(ConfigError, match="a.zst is a truncated or damaged compressed file: .*[.] Fetch"):
             read(write(tmp_path / "a.zst", bytes(damaged)), "text")
-
-
-def test_zstd_with_a_long_window_is_read(tmp_path):
-    zstd = zstd_of()
-    names = zstd.CompressionParameter
-    options = {names.window_log: 28, names.enable_long_distance_matching: 1}
-    packed = io.BytesIO()
-    with zstd.ZstdFile(packed, "w", options=options) as file:
-        file.write(b"A line of text.\n\n")
-    assert read(write(tmp_path / "a.zst", packed.getvalue()), "text")[0] == [["A line of text."]]
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -91,14 +91,6 @@ def test_the_last_revision_counts_and_a_deleted_text_is_empty(tmp_path):
     assert documents == [["New text."]] and counts.empty_documents == 1
 
 
-@needs_extractor
-def test_the_clock_makes_no_difference(tmp_path, monkeypatch):
-    path = write(tmp_path / "dump", make_dump(1))
-    before = read(path)[0]
-    monkeypatch.setattr("time.strftime", lambda *given: "1999")
-    assert read(path)[0] == before
-
-
 def test_the_index_beside_a_dump_holds_no_text(tmp_path):
     lines = b"".join(b"%d:%d:Title %d\n" % (600 + n, n, n) for n in range(2000))
     path = write(tmp_path / "enwiki-pages-articles-multistream-index.txt.bz2", bz2.compress(lines))

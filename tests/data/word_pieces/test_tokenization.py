@@ -39,7 +39,6 @@ CAPITALS = [
     *"ΑΣПЖÉ",
     *LETTERS.upper(),
 ]
-CAPITALS += [*"ΑΣПЖÉ", *LETTERS.upper()]
 CAPITALS += [f"##{letter}" for letter in LETTERS.upper() + "ΑΣПЖé"]
 CASED = Vocabulary(tuple(dict.fromkeys((*WORDS, *CAPITALS))), "", do_lower_case=False)
 
