@@ -228,8 +228,8 @@ def _corner_steps(config: Config, last: int) -> set[int]:
         steps.add(decay + 1)  # the line starts a step below the peak
     if config.warmup_power != 1:
         steps |= _between(config.start_warmup_step, decay)
-    curved = config.lr_schedule in ("cosine", "natural_exponential")
-    if curved or config.lr_schedule == "polynomial" and config.poly_power != 1:
+    is_line = {"up_down": True, "polynomial": config.poly_power == 1}
+    if not is_line.get(config.lr_schedule, False):
         steps |= _between(decay, last)
     return steps
 

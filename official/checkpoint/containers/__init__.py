@@ -13,6 +13,13 @@ A container has
 The last three are missing where no conversion writes such files.
 """
 
+import os
+import re
 from collections.abc import Callable
 
 Progress = Callable[[int], None]  # is called with the bytes written since the last call
+
+
+def stem(source: str) -> str:
+    """Returns the name of a source without its folder, and without the ending of a kind that is one file."""
+    return re.sub(r"\.(onnx|safetensors)$", "", os.path.basename(os.path.abspath(source)))

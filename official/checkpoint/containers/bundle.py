@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official.checkpoint import DamagedError, naming_damaged, one_line
 from official.checkpoint.bundle_reader import DAMAGE, new_reader
-from official.checkpoint.containers import Progress
+from official.checkpoint.containers import Progress, stem
 from official.checkpoint.tensors import Tensor, Tensors
 from official.io import files as io_files
 from official.io.errors import shortened
@@ -125,10 +125,10 @@ def _lazy(reader: Any, name: str, shape: tuple[int, ...], dtype: Any) -> Tensor:
 
 def target(output_dir: str, source: str) -> str:
     """Returns the prefix OUTPUT_DIR/<basename of the source>."""
-    folder, name = os.path.split(os.path.abspath(source))
-    if name == "assets.extra":  # of an export
-        name = os.path.basename(folder)
-    return os.path.join(output_dir, name.removesuffix(".onnx").removesuffix(".safetensors"))
+    path = os.path.abspath(source)
+    # The weights of an export are named by its folder.
+    own = os.path.dirname(path) if os.path.basename(path) == "assets.extra" else path
+    return os.path.join(output_dir, stem(own))
 
 
 def files(prefix: str) -> list[str]:

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from official.checkpoint import DamagedError, naming_damaged
-from official.checkpoint.containers import Progress
+from official.checkpoint.containers import Progress, stem
 from official.checkpoint.tensors import Tensor, Tensors
 from official.io import files as io_files
 from official.io.errors import ConfigError, how_to_install, shortened
@@ -139,8 +139,7 @@ def locate(path: str) -> str | None:
 
 def target(output_dir: str, source: str) -> str:
     """Returns OUTPUT_DIR/<basename of the source>.onnx."""
-    name = re.sub(r"\.(onnx|safetensors)$", "", os.path.basename(os.path.abspath(source)))
-    return os.path.join(output_dir, f"{name}.onnx")
+    return os.path.join(output_dir, f"{stem(source)}.onnx")
 
 
 def files(location: str) -> list[str]:

@@ -73,7 +73,8 @@ BATCH = Section("Batch and steps (a step is one optimizer update)", Batch, evalu
 
 _ADAM = ("adam", "adamw", "mpadamw")
 _WITH_MOMENTS = ("optimizer_type", ("lamb", *_ADAM))
-_WARMED_UP = ("lr_schedule", ("polynomial", "cosine", "natural_exponential", "up_down"))
+_SCHEDULES = ("polynomial", "cosine", "natural_exponential", "up_down")
+_WARMED_UP = ("lr_schedule", _SCHEDULES)
 _EXPONENTIAL = ("lr_schedule", ("natural_exponential",))
 
 
@@ -130,9 +131,7 @@ class Optimization:
     momentum: float = setting(0.984375, minimum=0, maximum=1, only_with=("optimizer_type", ("momentum",)))
     learning_rate: float = setting(5e-05, minimum=0, only_with=_WARMED_UP)
     end_learning_rate: float = setting(0.0, minimum=0, only_with=_WARMED_UP)
-    lr_schedule: str = setting(
-        "polynomial", choices=("polynomial", "cosine", "natural_exponential", "up_down"), by_step=True
-    )
+    lr_schedule: str = setting("polynomial", choices=_SCHEDULES, by_step=True)
     poly_power: float = setting(1.0, minimum=0, only_with=("lr_schedule", ("polynomial",)))
     warmup_power: float = setting(1.0, minimum=0, only_with=_WARMED_UP)
     decay_steps: int | None = setting(None, minimum=1, only_with=_EXPONENTIAL)
