@@ -87,7 +87,10 @@ CASES = [
     dict(narrow=True, kernels="fused", **GROUPBERT),
     dict(narrow=True, name="sequence", **GROUPBERT),
     *(dict(narrow=True, kernels="fused", shared=True, batch="packed", name=name) for name in MODELS),
-    *(dict(narrow=True, kernels="fused", batch="packed", by_sequence=True, name=name) for name in MODELS),
+    *(
+        dict(narrow=True, kernels="fused", batch="packed", by_sequence=True, name=name)
+        for name in ("pretrainer", "sequence")  # spans read padding, which is zero sequence by sequence
+    ),
     dict(narrow=True, batch="predicted first"),
     dict(narrow=True, kernels="fused", recompute="attention", shared=True),
     dict(narrow=True, kernels="fused", recompute="block"),

@@ -614,15 +614,23 @@ def test_a_plan_takes_the_native_update_on_cpus(make_config, monkeypatch):
         (dict(distribution_strategy="tpu", num_tpu_cores=8, num_gpus=None), "CPU", False),
     ):
         monkeypatch.setattr(graph_cost, "device_of", lambda config, device=device: device)
-        assert graph_cost.updates_natively(make_config(num_gpus=0, plan=True, **settings)) == expected
+        assert (
+            graph_cost.updates_natively(make_config(**{"num_gpus": 0, "plan": True, **settings})) == expected
+        )
 
 
 @pytest.mark.parametrize("dtype,size", [("float32", 4), ("bfloat16", 2), ("float16", 2)])
 def test_the_all_reduce_of_a_plan_is_of_the_bytes_that_are_sent(make_config, dtype, size):
-    config = make_config(num_gpus=0,
-        **replicas(2), allreduce_dtype=dtype, loss_scale="dynamic", plan=True, plan_tflops=1e-6,
-        plan_gbps=1e-3, plan_hosts="1,2",
-    )  # fmt: skip
+    config = make_config(
+        num_gpus=0,
+        **replicas(2),
+        allreduce_dtype=dtype,
+        loss_scale="dynamic",
+        plan=True,
+        plan_tflops=1e-6,
+        plan_gbps=1e-3,
+        plan_hosts="1,2",
+    )
     plan = plan_of(config)
     sent = size * plan["parameters"]
     assert plan["all_reduce_bytes"] == plan["scaling"]["gradient_bytes"] == sent

@@ -122,7 +122,7 @@ def test_a_batch_that_cannot_be_shared_out_says_so(make_config):
 
 
 def test_the_step_of_a_pipeline_has_its_bubble(make_config):
-    plan = plan_of(make_config(**HOSTS, **PIPELINE))
+    plan = plan_of(make_config({"num_hidden_layers": 2}, **HOSTS, **PIPELINE))
     rows = plan["scaling"]["hosts"]
     told = plan["expected"]["matmul_secs"] / (1 - plan["pipeline"]["bubble"])
     assert rows[0]["same_share"]["compute_secs"] == pytest.approx(told)

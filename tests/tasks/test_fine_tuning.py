@@ -184,7 +184,7 @@ def test_a_timed_prediction_of_generated_data_needs_no_checkpoint(make, caplog):
 
 
 def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypatch):
-    config, predict = squad(num_runs=3, num_train_epochs=1), finish_lib._findings
+    config, predict = squad(num_runs=3, num_train_epochs=1), finish_lib.findings
 
     def finish_slowly(loop):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -192,7 +192,7 @@ def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypat
             time.sleep(0.01)
         return predict(loop)
 
-    monkeypatch.setattr(finish_lib, "_findings", finish_slowly)
+    monkeypatch.setattr(finish_lib, "findings", finish_slowly)
     result = runner.run_seeds(config, TASKS["squad"])
     found = result.status, result.exit_code, result.reason
     assert found == ("interrupted", 143, "1 of 3 runs done on SIGTERM")
