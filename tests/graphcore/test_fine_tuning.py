@@ -123,10 +123,24 @@ def assert_same_values(one, other, what: str) -> None:
 
 TOLD = ("split", "step", "samples", "loss", "learning_rate")
 OWN = {  # of a run, not of its results
-    "config", "environment", "wall_secs", "sequences_per_sec", "startup_secs", "first_step_secs", "report",
-    "peak_memory_bytes", "checkpoint", "checkpoint_wait_secs", "checkpoint_write_secs", "predictions",
-    "predicted_sequences_per_sec", "pipeline", "data", "examples", "checkpoints_written",
-}  # fmt: skip
+    "config",
+    "environment",
+    "wall_secs",
+    "sequences_per_sec",
+    "startup_secs",
+    "first_step_secs",
+    "report",
+    "peak_memory_bytes",
+    "checkpoint",
+    "checkpoint_wait_secs",
+    "checkpoint_write_secs",
+    "predictions",
+    "predicted_sequences_per_sec",
+    "pipeline",
+    "data",
+    "examples",
+    "checkpoints_written",
+}
 
 
 def assert_same_run(config, own) -> None:

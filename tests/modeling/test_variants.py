@@ -120,8 +120,16 @@ CASES = [
 OF_SIZES = ("block_type", "hidden_act", "num_hidden_layers")
 
 
-def check(name="pretrainer", batch="rows", seed=None, policy=None, tolerance=ROUNDED, sizes=None,
-          jit_compile=False, **options):  # fmt: skip
+def check(
+    name="pretrainer",
+    batch="rows",
+    seed=None,
+    policy=None,
+    tolerance=ROUNDED,
+    sizes=None,
+    jit_compile=False,
+    **options,
+):
     """Compares a model with that of plain operations.
 
     Args:

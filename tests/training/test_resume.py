@@ -43,12 +43,15 @@ KINDS = {
     "sgd": dict(optimizer_type="sgd", lr_schedule="cosine"),
     "momentum": dict(optimizer_type="momentum", lr_schedule="up_down", warmup_steps=2),
     "mpadamw": dict(
-        optimizer_type="mpadamw", loss_scale='{"0": 64, "12": 256}', learning_rate=None, warmup_steps=None,
+        optimizer_type="mpadamw",
+        loss_scale='{"0": 64, "12": 256}',
+        learning_rate=None,
+        warmup_steps=None,
         lr_schedule='{"0": 1e-3, "12": 1e-2}',
     ),
     "native lamb": NATIVE,
     "native adamw": dict(NATIVE, optimizer_type="adamw"),
-}  # fmt: skip
+}
 SLOW = ("packed files", "sgd", "momentum", "native lamb", "native adamw")
 
 
