@@ -87,7 +87,7 @@ class Main(inference.Main, harness.EnvironmentFlags):
     """Flags of the command.
 
     Attributes:
-      peers: Comma-separated systems, of PEERS.
+      peers: Comma-separated systems; the error for another name lists them.
     """
 
     peers: str = ""

@@ -63,7 +63,7 @@ class Main(harness.ModelFlag, harness.ShapesFlag, harness.EnvironmentFlags, harn
 
     Attributes:
       dtypes: Comma-separated: fp32, bf16.
-      peers: Comma-separated systems, of PEERS.
+      peers: Comma-separated systems; the error for another name lists them.
       rounds: How many times every case is timed.
       steps: Steps of one timing.
     """

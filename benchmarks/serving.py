@@ -889,7 +889,7 @@ class Main(harness.EnvironmentFlags, harness.ChartFlags):
       rounds: Turns of every system.
       round_secs: Seconds of a turn.
       reload: Let a new version of the model appear under load.
-      peers: Comma-separated systems, of PEERS.
+      peers: Comma-separated systems; the error for another name lists them.
       backend: What computes.
       dtype: Type of matrix products.
       threads: Threads of products. Unset: one a core.

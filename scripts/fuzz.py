@@ -30,7 +30,7 @@ class Main(command_line.Flags):
       cases: Random cases; each command gets as many.
       seed: Seed of all cases.
       workers: Cases that run at a time.
-      commands: Comma-separated commands, those of tests/fuzz/commands.py; unset: all.
+      commands: Comma-separated commands; unset: all. The error for another name lists them.
       replay: The one case of a command to run, as a failure names it.
       keep: Folder that keeps the files of the cases that failed.
       output: Write the counts to this JSON file.

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from absl import logging
@@ -85,10 +85,11 @@ class Ray:
             bar.add(*counts)
             workers.add(worker)
 
-        # A cluster of one's own has as many CPUs as there are to be workers; nodes of another come and go.
+        # A cluster of one's own has as many CPUs as there are to be workers.
+        count_cpus = _cpu_counter()
         most = self.num_workers if self.address else None
         try:
-            engines.watch(submit, iter(tasks.tasks), lambda: most or _nodes_and_cpus()[1] * 2 or 1, take)
+            engines.watch(submit, iter(tasks.tasks), lambda: most or count_cpus() * 2, take)
         except BaseException as error:
             for future in list(running):
                 ray.cancel(future.object_ref, force=True)  # type: ignore[attr-defined]
@@ -110,6 +111,23 @@ def _nodes_and_cpus() -> tuple[int, int]:
 
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return len(alive), int(sum(resources.get("CPU", 0) for resources in alive))
+
+
+def _cpu_counter() -> Callable[[], int]:
+    """Returns a function that counts the CPUs of the cluster, now and then: nodes come and go."""
+    cpus, nodes, next_look = 1, 0, 0.0
+
+    def count() -> int:
+        nonlocal cpus, nodes, next_look
+        if time.monotonic() > next_look:
+            before, (nodes, cpus) = nodes, _nodes_and_cpus()
+            next_look = time.monotonic() + 5.0
+            if nodes < before:
+                left = counted(nodes, "node") + (" is" if nodes == 1 else " are")
+                logging.warning("Ray: %s left; lost tasks run again.", left)
+        return max(1, cpus)
+
+    return count
 
 
 def _as_itself(error) -> BaseException:
@@ -240,9 +258,8 @@ def started_cluster(num_cpus: int | None) -> Iterator[str]:
     Raises:
       ConfigError: where it does not start.
     """
-    # Ray reads it when it is loaded, once a process. Who does not know it cannot send tasks to the cluster.
-    os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    # Ray reads it when it is loaded. Who does not know it cannot send tasks to the cluster.
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _secret()}
     keeper = subprocess.Popen(
         [sys.executable, "-m", __name__, str(num_cpus or engines.cores())],
         stdin=subprocess.PIPE,
@@ -264,6 +281,11 @@ def started_cluster(num_cpus: int | None) -> Iterator[str]:
         for stream in (keeper.stdin, keeper.stdout, keeper.stderr):
             stream.close()
         keeper.wait()
+
+
+@functools.lru_cache(maxsize=1)  # Ray takes one a process
+def _secret() -> str:
+    return secrets.token_hex(32)
 
 
 @contextlib.contextmanager

@@ -284,7 +284,8 @@ def run_process(
     with open(logs[0], "wb") as out, open(logs[1], "wb") as err:
         program = os.path.join(folder, words[0]) if os.sep in words[0] else words[0]
         if not shutil.which(program, path=variant.env["PATH"]):
-            err.write(f"{words[0]}: no such program\n".encode())
+            known = "cannot be run" if os.path.exists(program) else "no such program"
+            err.write(f"{words[0]}: {known}\n".encode())
             return 127, False  # as of a shell
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervisor.__file__],

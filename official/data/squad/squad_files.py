@@ -98,6 +98,7 @@ def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative
     Source: https://github.com/google-research/bert, run_squad.py, read_squad_examples.
     """
     root, sha256 = _load(path, f"--{flag}={path}")
+    _version(root, path)
     contexts, questions = [], []
     for paragraph, where in _paragraphs(root, f"--{flag}={path}"):
         contexts.append(_text(paragraph, "context", where))
@@ -137,8 +138,7 @@ def read_gold_answers(path: str) -> GoldAnswers:
     """Reads ids and answers of a file, and nothing else of it. Raises ConfigError for what is not SQuAD's
     JSON."""
     root, _ = _load(path, path)
-    version = str(expect(root, "version", (str, int, float), path, default=""))
-    gold = GoldAnswers(version, answers={}, questions={})
+    gold = GoldAnswers(_version(root, path), answers={}, questions={})
     for paragraph, place in _paragraphs(root, path):
         for values, where in _asked(paragraph, place):
             identity = _text(values, "id", where)
@@ -170,6 +170,10 @@ def read_by_question(path: str, kinds: tuple[type, ...], expected: str) -> dict:
 
 # ------------------------------------------------------------------------------------------------------------
 # JSON
+
+
+def _version(root: dict, path: str) -> str:
+    return str(expect(root, "version", (str, int, float), path, default=""))
 
 
 def _load(path: str, source: str) -> tuple[dict, str]:
