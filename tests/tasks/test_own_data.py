@@ -15,6 +15,7 @@ import tensorflow as tf
 from official import config as config_lib
 from official.checkpoint.convert import convert
 from official.data.pipeline import TrainingOrder
+from official.data.tables import tags as tags_lib
 from official.data.tables.files import open_table
 from official.inference import load
 from official.inference.predict_file import predict_file
@@ -156,6 +157,26 @@ def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path):
     assert [word for word, _ in words] == path.read_text().split()
     tags_of = [tag for _, tag in words]
     assert tags_of[:2] == ["B-C", "I-C"] and tags_of[-2] == "B-C" and set(tags_of[3:63]) == {"O"}
+
+    # The same from a file to a file, whatever the format of the input; a row without words is a sentence.
+    model, output = load(str(tmp_path / "run")), tmp_path / "out.conll"
+    sentences_of = [one.split() for one in path.read_text().split("\n\n")]
+    tokens = write_lines(tmp_path / "new.jsonl", [{"tokens": words} for words in [*sentences_of, []]])
+    texts = write_table(tmp_path / "new.csv", ["tokens"], [[" ".join(words)] for words in sentences_of])
+    for table in (
+        tags_lib.open_conll(str(path), "input_file"),
+        *(open_table(given, "input_file", ["tokens"]) for given in (tokens, texts)),
+    ):
+        predict_file(model.tagged_words, table, ["tokens"], str(output), {}, True, with_words=True)
+        more = "\n" * (table.given == tokens)
+        assert output.read_text() == (tmp_path / "run" / "predictions.conll").read_text() + more, table.given
+    read = tags_lib.read_sentences(str(output), "train_file", True)
+    assert [one.words for one in read] == sentences_of and read[0].tags == tags_of[:3]
+    tagged, columns = tags_lib.open_conll(str(output), "input_file"), tmp_path / "out.jsonl"
+    predict_file(model.columns_of, tagged, ["tokens"], str(columns), {}, with_words=True)
+    first = json.loads(columns.read_text().splitlines()[0])
+    assert (first["tokens"], first["tags"]) == (read[0].words, read[0].tags)
+    assert [one["text"] for one in json.loads(first["entities"])] == ["red ball"]
 
 
 def test_a_run_resumes_to_the_same_bits(table):

@@ -233,13 +233,20 @@ def _features(
             features[name] = tf.ensure_shape(features[name], static)
         return {
             **features,
-            **{name: tf.gather(values, tf.maximum(rows_B, 0)) for name, values in columns.items()},
+            **{name: _of_rows(values, rows_B) for name, values in columns.items()},
             "example_weights": tf.cast(rows_B >= 0, tf.float32),
             "rows": tf.cast(rows_B, tf.int32),
         }
 
     parts = batches.flat_map(cut).map(gather, num_parallel_calls=pipeline.CALLS)
     return pipeline.fixed(parts.prefetch(pipeline.CALLS))
+
+
+def _of_rows(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Returns the values of rows; of filling 0, which is a place in every batch: another row's may be a token
+    behind the end of this one."""
+    is_row = tf.reshape(rows >= 0, tf.concat([tf.shape(rows), tf.ones(values.shape.rank - 1, tf.int32)], 0))
+    return tf.where(is_row, tf.gather(values, tf.maximum(rows, 0)), tf.zeros((), values.dtype))
 
 
 def synthetic_length(config: Config) -> int:

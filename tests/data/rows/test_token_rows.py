@@ -17,7 +17,7 @@ def _rows():
     generator = np.random.default_rng(0)
     lengths = generator.integers(3, 40, ROWS)
     ids = generator.integers(1, 50, lengths.sum()).astype(np.uint16)
-    return token_rows.TokenRows(ids, lengths, lengths // 2, {"label": np.arange(ROWS, dtype=np.int32)})
+    return token_rows.TokenRows(ids, lengths, lengths // 2, {"label": np.arange(ROWS, dtype=np.int32) + 1})
 
 
 def training(rows, bucketed=True, part=BATCH, count=STEPS, **position):
@@ -48,6 +48,7 @@ def test_features_are_those_of_the_row_and_buckets_leave_little_padding(rows):
         padding[bucketed] = np.mean([1 - batch["input_mask"].mean() for batch in batches])
         for batch in batches:
             assert (batch["example_weights"] == (batch["rows"] >= 0)).all()
+            assert not batch["label"][batch["rows"] < 0].any()  # a place in every batch, not of another row
             for index in np.flatnonzero(batch["rows"] >= 0):
                 row, column = batch["rows"][index], np.arange(batch["input_ids"].shape[1])
                 length, expected = rows.lengths[row], np.zeros(len(column), int)
@@ -56,7 +57,7 @@ def test_features_are_those_of_the_row_and_buckets_leave_little_padding(rows):
                 assert batch["input_mask"][index].tolist() == (column < length).tolist()
                 is_second = (column >= rows.first_lengths[row]) & (column < length)
                 assert batch["segment_ids"][index].tolist() == is_second.tolist()
-                assert batch["label"][index] == row
+                assert batch["label"][index] == row + 1
     assert padding[True] < 0.3 < padding[False]
 
 
