@@ -25,6 +25,7 @@ import training_step
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin starve beside other work
 _WARMUP = 0.1
 _IGNORED = -100
+_POOL = 50  # batches that are sorted by length together
 
 
 def read_lines(path: str) -> list[dict]:
@@ -279,6 +280,30 @@ def logits_of(model, rows: list[dict], collate, batch: int) -> list:
     return [np.asarray(row, np.float64) for row in found]
 
 
+def grouped_sampler(lengths: list[int], batch: int, seed: int):
+    """Returns a sampler of batches of about one length in random order, as this project's are. The Trainer's
+    own grouping gives the short ones last, which is another training."""
+    import torch
+
+    class Sampler(torch.utils.data.Sampler):
+        def __init__(self):
+            self._generator = torch.Generator().manual_seed(seed)
+
+        def __len__(self):
+            return len(lengths)
+
+        def __iter__(self):
+            order = torch.randperm(len(lengths), generator=self._generator).tolist()
+            pools = [order[first : first + _POOL * batch] for first in range(0, len(order), _POOL * batch)]
+            order = [row for pool in pools for row in sorted(pool, key=lambda row: -lengths[row])]
+            batches = [order[first : first + batch] for first in range(0, len(order), batch)]
+            last = [batches.pop()] if len(batches[-1]) < batch else []  # batches are cut by their size
+            turns = torch.randperm(len(batches), generator=self._generator).tolist()
+            return itertools.chain.from_iterable([*(batches[turn] for turn in turns), *last])
+
+    return Sampler()
+
+
 def train(specification: dict) -> dict:
     """Trains by the specification; returns the answer, see the module's docstring."""
     import torch
@@ -295,7 +320,6 @@ def train(specification: dict) -> dict:
         output_dir=specification["output_dir"],
         use_cpu=True,
         seed=specification["seed"],
-        train_sampling_strategy="group_by_length",
         num_train_epochs=specification["num_train_epochs"],
         per_device_train_batch_size=batch,
         learning_rate=specification["learning_rate"],
@@ -311,9 +335,13 @@ def train(specification: dict) -> dict:
         disable_tqdm=True,
     )
     model = data.make_model(specification["model"])
-    training = transformers.Trainer(
-        model=model, args=arguments, train_dataset=rows, data_collator=data.collate
-    ).train()
+    sampler = grouped_sampler([len(row["input_ids"]) for row in rows], batch, specification["seed"])
+
+    class Trainer(transformers.Trainer):
+        def _get_train_sampler(self, *_):
+            return sampler
+
+    training = Trainer(model=model, args=arguments, train_dataset=rows, data_collator=data.collate).train()
     logits = logits_of(model, data.rows("eval"), data.collate, batch)
     scored = {"predictions": data.answers(logits)} if isinstance(data, Answers) else {}
     return {

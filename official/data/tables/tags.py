@@ -116,7 +116,7 @@ def is_conll(given: str) -> bool:
     return re.search(r"\.conll(\.\w+)?$", given.strip().lower()) is not None
 
 
-def open_conll(given: str, flag: str) -> ConllTable:
+def open_conll(given: str, flag: str) -> tables.Table:
     """Returns files of CoNLL columns, with tags or without, as a table. Raises ConfigError where there is no
     sentence."""
     paths = files.find_files(given, flag)
