@@ -32,9 +32,9 @@ from official.reporting.result import FILE_NAME, remove_result
 from official.tasks import TASKS
 from official.tasks.pretraining import PretrainingTask
 from official.training import evaluate, finish, resume, run_lock
-from official.training.loop import RunLoop
+from official.training.loop import RunLoop, reading
 from official.training.run_lock import PreviousRun
-from official.training.task import Dataset, ExampleTask, Outputs, Task, reading
+from official.training.task import Dataset, ExampleTask, Outputs, Task
 
 # -----------------------------------------------------------------------------------------------------------
 # Loop
@@ -256,7 +256,8 @@ def run(config: Config, command: list[str]) -> int:
             known["evaluated"] = previous.evaluations(state.step) if counts and config.do_train else {}
             loop = PipelineLoop(config, task, state, devices, plan, manager, callbacks, **known)
             facts.update(environment=surroundings, pipeline=devices.pipeline.description())
-            result = finish.run_to_end(loop, previous, counts, lambda: _prepare(loop), command, **facts)
+            ended = loop.run_to_end(lambda: _prepare(loop), finish.findings)
+            result = finish.make_result(loop, ended, previous, counts, command, **facts)
         if chief:
             finish.write_result(config, result, previous)
             path = os.path.join(config.model_dir, FILE_NAME)

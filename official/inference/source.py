@@ -20,8 +20,7 @@ from official.config.setting import FINE_TUNING
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
 from official.io import json_files, model_folder, vocabulary_files
 from official.io.files import expanded
-from official.modeling.encoder import BertEncoder
-from official.modeling.models import BertPretrainer, SequenceModel, SpanModel, TagModel
+from official.modeling.models import BertEncoder, BertPretrainer, SequenceModel, SpanModel, TagModel
 
 SHORTEST = 3  # tokens: [CLS], one of a text, [SEP]
 # {method of a model: (what it needs, names of its head, what makes such a model)}

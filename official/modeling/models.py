@@ -1,17 +1,441 @@
-"""Models: the encoder with the heads of pre-training, for spans, for tagged words, or for classes and
-scores."""
+"""Models of the BERT family, in reading order: embeddings, the encoder as stages, heads, and the models of
+pre-training, for spans, for tagged words, and for classes and scores."""
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
+from official import native
 from official.config import BertConfig
-from official.modeling import encoder
-from official.modeling.encoder import BertEncoder
-from official.modeling.layers import dropout, sizes, split_seed
-from official.modeling.stages import Stage, Tensors
+from official.modeling import attention, blocks, layers, operations, stages, varlen
+from official.modeling.layers import ACTIVATIONS, dropout, normal_initializer, recomputed, sizes, split_seed
+from official.modeling.stages import Stage, Staged, Tensors
+from official.modeling.varlen import predicted_first
+
+# -----------------------------------------------------------------------------------------------------------
+# Embeddings
+
+
+class Weights(NamedTuple):
+    """The tables [rows, D] and the LayerNorm over their sum, float32."""
+
+    words: tf.Tensor
+    types: tf.Tensor
+    positions: tf.Tensor
+    norm: layers.Norm
+
+
+class Embeddings(tf.keras.layers.Layer):
+    """The variables of the embeddings; `run` is what they do."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__(name="embeddings", dtype="float32")
+        tables = {
+            "word_embeddings": config.vocab_size,
+            "token_type_embeddings": config.type_vocab_size,
+            "position_embeddings": config.max_position_embeddings,
+        }
+        with tf.name_scope("embeddings"):
+            for name, rows in tables.items():
+                table = self.add_weight(
+                    name=name,
+                    shape=(rows, config.hidden_size),
+                    initializer=normal_initializer(config.initializer_range),
+                )
+                setattr(self, name, table)
+            self.layer_norm = layers.LayerNorm(config.hidden_size)
+
+    def tensors(self) -> Weights:
+        tables = (self.word_embeddings, self.token_type_embeddings, self.position_embeddings)
+        words, types, positions = map(tf.convert_to_tensor, tables)
+        return Weights(words, types, positions, self.layer_norm.tensors())
+
+
+def embed(
+    weights: Weights, features: dict[str, tf.Tensor], seed: tf.Tensor | None, config: BertConfig
+) -> tf.Tensor:
+    """Token ids to vectors. In float32: it is a small share of the time, and the result feeds every residual.
+
+    Args:
+      weights: of the embeddings.
+      features: `input_ids` and `segment_ids` int32 [B, L]; `position_ids` int32 [B, L], of each token in its
+        own sequence, in [0, max_position_embeddings). Without the latter a token's position is its place in
+        the row.
+      seed: of dropout.
+      config: of the model.
+
+    Returns:
+      float32 [B, L, D].
+    """
+    input_ids_BL = features["input_ids"]
+    words_BLD = layers.gather_rows(weights.words, input_ids_BL)
+    # Two rows: a product with a one-hot matrix beats a gather whose gradient sums into two places.
+    is_type_BLT = tf.one_hot(features["segment_ids"], config.type_vocab_size)
+    types_BLD = layers.exact_matmul_2d(is_type_BLT, weights.types)
+    if "position_ids" in features:
+        positions = layers.gather_rows(weights.positions, features["position_ids"])  # [B, L, D]
+    else:
+        positions = weights.positions[: sizes(input_ids_BL)[1]]  # [L, D]
+    x_BLD = layers.layer_norm(words_BLD + types_BLD + positions, weights.norm, config.layer_norm_eps)
+    return dropout(x_BLD, config.hidden_dropout_prob, seed)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Positions that the heads read
+#
+# The vectors that are read stand as in a row whose predicted tokens are its first: those of the P predicted
+# tokens, then one of each sequence's [CLS]. R is the number of both.
+
+
+class Reads(NamedTuple):
+    """Positions that heads read.
+
+    Attributes:
+      positions_BR: int32, in [0, L).
+      predicted: P, of the first positions: a number, or int32 [] where it is known only when it runs.
+    """
+
+    positions_BR: tf.Tensor
+    predicted: int | tf.Tensor
+
+
+def of_pretraining(features: dict[str, tf.Tensor]) -> Reads:
+    """Returns the positions that the masked-LM head and the pooler read; `features` as `BertPretrainer` takes
+    them."""
+    first = predicted_first(features)
+    predicted_BP = _first(features, first) if first else features["masked_lm_positions"]
+    return Reads(tf.concat([predicted_BP, _cls(features, first)], axis=1), sizes(predicted_BP)[1])
+
+
+def of_sequences(features: dict[str, tf.Tensor]) -> Reads:
+    """Returns the positions that the pooler alone reads."""
+    return Reads(_cls(features, predicted_first(features)), 0)
+
+
+def _cls(features: dict[str, tf.Tensor], slot: int) -> tf.Tensor:
+    """Returns the position of each sequence's [CLS], int32 [B, S]."""
+    positions_BS = features.get("cls_positions")
+    return _first(features, 1) + slot if positions_BS is None else positions_BS
+
+
+def _first(features: dict[str, tf.Tensor], count: int) -> tf.Tensor:
+    """Returns the numbers 0, 1, .. count - 1 of each row, int32 [B, count]."""
+    batch = sizes(features["input_ids"])[0]
+    return tf.tile(tf.range(count)[None], [batch, 1])
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Encoder
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    FindReads = Callable[[Tensors], Reads]  # of the features of a batch
+
+
+class BertEncoder(tf.keras.layers.Layer):
+    """Token ids to one vector per token and one per sequence. All variables live under the scope `bert`.
+
+    What its stages carry: `sequence` [B, L, D] in the compute dtype, `seen` (which tokens see each other,
+    see `attention.seen`), and `pooled` float32 [B, D], or [B, S, D] where the batch says where its S
+    sequences a row begin (see `pool`).
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        kernels: str = "plain",
+        shared: bool = False,
+        by_sequence: bool = False,
+        recompute: str = "none",
+        unpad: bool = False,
+        narrow: bool = False,
+    ):
+        """Makes the encoder.
+
+        Args:
+          config: sizes, rates, and the kind of its blocks.
+          kernels: which set of operations, see `operations.choose`; all are equal to rounding.
+          shared: makes the blocks one function that a graph calls with the weights of each. It is traced and
+            optimised once, where BERT-large has 24 blocks. Not for functions with jit_compile: the shapes
+            that the backward pass takes from the forward pass must be constants there.
+          by_sequence: leaves out attention scores between the sequences of a row on CPUs, see
+            `attention.seen`. Not for functions with jit_compile either.
+          recompute: what is computed again in the backward pass: `none`, `attention` (scores, softmax and
+            dropout between query, key, value and the heads' outputs) or `block` (all between the vectors
+            before and behind a block).
+          unpad: computes nothing for padding, see `official.modeling.varlen`. Not for functions with
+            jit_compile, and not for rows of several sequences.
+          narrow: the last block computes only the vectors that a model's heads read, see `stages`. Other
+            numbers are dropped in it.
+        """
+        super().__init__(name="bert")
+        self._config = config
+        self.by_sequence = by_sequence and native.on_cpus()
+        self.unpad, self._narrow = unpad, narrow
+        kind = blocks.find(config.block_type)
+        with tf.name_scope("bert"):
+            self.embeddings = Embeddings(config)
+            with tf.name_scope("encoder"):
+                self.blocks = [kind.Block(config, index) for index in range(config.num_hidden_layers)]
+            self.pooler = layers.Dense(
+                "pooler/dense", config.hidden_size, config.hidden_size, config.initializer_range
+            )
+        # Graphcore's name has no scope.
+        self.final_norm = layers.LayerNorm(config.hidden_size) if blocks.is_prenorm(kind) else None
+        self._kind = kind
+        self._ops = operations.choose(kernels, attends_again=recompute == "attention")
+        run_block = _block_function(kind, config, self._ops)
+        if recompute == "block":
+            # Plain operations are those of which the same bits are asked; the others take less memory so.
+            run_block = _recomputed(run_block, shared, as_kept=shared and kernels == "plain")
+        elif shared:
+            run_block = layers.shared_function(run_block)
+        self._run_block = run_block
+
+    @property
+    def word_embeddings(self) -> tf.Variable:
+        """The table [V, D] that the masked-LM head shares."""
+        return self.embeddings.word_embeddings
+
+    def stages(self, find_reads: FindReads | None = None) -> list[Stage]:
+        """Returns the stages `embeddings`, `layer_0`, ..., `final_norm` where the blocks are prenorm, and
+        `pooler`.
+
+        Where the encoder is narrow, the last block gives only the vectors that `find_reads` finds, `sequence`
+        [B, R, D]; see `official.modeling.models`.
+
+        They read `input_ids`, `input_mask` (1 for tokens, 0 for padding) and `segment_ids` of a batch, int32
+        [B, L], and, where it has them, `position_ids` and `sequence_ids` [B, L] and `cls_positions` [B, S].
+        """
+        reads = find_reads if self._narrow else None
+        *blocks_before, last = self.blocks
+        return [
+            self._embeddings_stage(),
+            *map(self._block_stage, blocks_before),
+            self._block_stage(last, reads),
+            *([] if self.final_norm is None else [self._norm_stage(self.final_norm)]),
+            self._pooler_stage(reads),
+        ]
+
+    def predicted(self, features: Tensors) -> int | tf.Tensor:
+        """Returns the positions of a pre-training model's predicted tokens in `sequence`: int32 [B, P], or
+        the number of them where they are the first of each row."""
+        if self._narrow:
+            return of_pretraining(features).predicted
+        return varlen.predicted_first(features) or features["masked_lm_positions"]
+
+    def seeds(self, dropout_seed: tf.Tensor | None) -> list:
+        without = [None] if self.final_norm is None else [None, None]
+        return [*split_seed(dropout_seed, 1 + len(self.blocks)), *without]
+
+    def run(self, model: Staged, features: Tensors, dropout_seed: tf.Tensor | None) -> Tensors:
+        """Runs all stages of a model that has this encoder. Returns all that they gave, {name: tensor}; see
+        `varlen.run` for what it asks of a batch without padding."""
+        if self.unpad:
+            left_out = ("seen", "sequence") if self._narrow else ("seen",)
+            return varlen.run(model, features, self._config, dropout_seed, left_out)
+        return stages.run(model, features, dropout_seed)
+
+    def call(self, input_ids_BL, input_mask_BL, segment_ids_BL, dropout_seed=None):
+        """Encodes a batch of one sequence a row.
+
+        Args:
+          input_ids_BL: int32 token ids.
+          input_mask_BL: int32, 1 for tokens and 0 for padding.
+          segment_ids_BL: int32, 0 for the first and 1 for the second segment.
+          dropout_seed: int32 [N], or None to switch dropout off.
+
+        Returns:
+          (sequence [B, L, D] in the compute dtype, pooled [B, D] in float32).
+        """
+        features = {"input_ids": input_ids_BL, "input_mask": input_mask_BL, "segment_ids": segment_ids_BL}
+        carried = stages.run(self, features, dropout_seed)
+        return carried["sequence"], carried["pooled"]
+
+    def _embeddings_stage(self) -> Stage:
+        def run(weights, carried, features, seed):
+            x_BLD = embed(weights, features, seed, self._config)
+            return {"sequence": tf.cast(x_BLD, self.compute_dtype), "seen": self._seen(features)}
+
+        layer = self.embeddings
+        return Stage("embeddings", layer.variables, layer.tensors, run, (), ("sequence", "seen"))
+
+    def _seen(self, features):
+        return attention.seen(features, self._config.num_attention_heads, self.by_sequence)
+
+    def _block_stage(self, block: Any, find_reads: FindReads | None = None) -> Stage:
+        def run(weights, carried, features, seed):
+            ids_BL = features.get("sequence_ids", features["input_mask"])
+            slots = blocks.find_slots(self._kind, features, self._config)
+            reads_BR = None if find_reads is None else find_reads(features).positions_BR
+            context = attention.Context(carried["seen"], ids_BL, slots, reads_BR)
+            return {"sequence": self._run_block(carried["sequence"], seed, weights, context)}
+
+        return Stage(block.name, block.variables, block.tensors, run, ("sequence", "seen"), ("sequence",))
+
+    def _norm_stage(self, norm: layers.LayerNorm) -> Stage:
+        def run(weights, carried, features, seed):
+            x_BLD, epsilon = carried["sequence"], self._config.layer_norm_eps
+            return {"sequence": self._ops.norm(x_BLD, weights, epsilon, swish=False)}
+
+        return Stage("final_norm", norm.variables, norm.tensors, run, ("sequence",), ("sequence",))
+
+    def _pooler_stage(self, find_reads: FindReads | None) -> Stage:
+        def run(weights, carried, features, seed):
+            first = _of_cls(carried["sequence"], features, find_reads)
+            return {"pooled": pool(weights, first)}
+
+        return Stage("pooler", self.pooler.variables, self.pooler.tensors, run, ("sequence",), ("pooled",))
+
+
+def _of_cls(sequence_BLD: tf.Tensor, features: Tensors, find_reads: FindReads | None) -> tf.Tensor:
+    """Returns the vectors of [CLS], [B, D], or [B, S, D] where the batch says where its S sequences a row
+    begin."""
+    places_BS = features.get("cls_positions")
+    if find_reads is not None:
+        behind_BSD = sequence_BLD[:, find_reads(features).predicted :]
+        return behind_BSD[:, 0] if places_BS is None else behind_BSD
+    if places_BS is None:
+        return sequence_BLD[:, varlen.predicted_first(features)]
+    return layers.gather_positions(sequence_BLD, places_BS)
+
+
+def _block_function(kind: ModuleType, config: BertConfig, ops: operations.Operations) -> Callable:
+    """Returns (x_BLD, seed, weights, context) -> [B, L, D], or [B, R, D] at the context's `reads_BR`: the
+    function of every block."""
+
+    def run_block(x_BLD, seed, weights, context):
+        y_BLD = kind.run(weights, x_BLD, context, seed, config, ops)
+        return y_BLD if blocks.is_narrow(kind) else layers.picked(y_BLD, context.reads_BR)
+
+    return run_block
+
+
+def _recomputed(run_block: Callable, shared: bool, as_kept: bool) -> Callable:
+    """Returns the function of every block as one that is computed again in the backward pass."""
+    if as_kept:
+        return recomputed(layers.shared_function(run_block), as_kept=True)
+    again = recomputed(run_block)
+    return layers.shared_function(again) if shared else again
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Heads. Logits are float32
+
+
+class MaskedLMWeights(NamedTuple):
+    """The weights of the masked-LM head: a dense layer with LayerNorm, then the word embedding table.
+
+    Attributes:
+      dense: [D, D], in the compute dtype; None for a head without the layer and its LayerNorm.
+      norm: float32.
+      table: the word embeddings [V, D], in the compute dtype.
+      output_bias: float32 [V]; None for a head without.
+    """
+
+    dense: layers.Affine | None
+    norm: layers.Norm | None
+    table: tf.Tensor
+    output_bias: tf.Tensor | None
+
+
+class LinearWeights(NamedTuple):
+    """The weights of `linear`: output_weights [C, D] and output_bias [C], float32."""
+
+    output_weights: tf.Tensor
+    output_bias: tf.Tensor
+
+
+class MaskedLanguageModelHead(tf.keras.layers.Layer):
+    """The variables of `masked_lm` but the table, which the embeddings have."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__(name="predictions")
+        with tf.name_scope("cls/predictions"):
+            self.dense = self.layer_norm = None
+            if config.use_cls_layer:
+                with tf.name_scope("transform"):
+                    hidden = config.hidden_size
+                    self.dense = layers.Dense("dense", hidden, hidden, config.initializer_range)
+                    self.layer_norm = layers.LayerNorm(hidden)
+            self.output_bias = None
+            if config.use_prediction_bias:  # not cast with the kernels: it is added to float32 logits
+                self.output_bias = self.add_weight(
+                    name="output_bias",
+                    shape=(config.vocab_size,),
+                    initializer="zeros",
+                    experimental_autocast=False,
+                )
+
+    def tensors(self, word_embeddings_VD: tf.Variable) -> MaskedLMWeights:
+        return MaskedLMWeights(
+            None if self.dense is None else self.dense.tensors(),
+            None if self.layer_norm is None else self.layer_norm.tensors(),
+            layers.read(word_embeddings_VD, self.compute_dtype, is_shared=True),
+            None if self.output_bias is None else tf.convert_to_tensor(self.output_bias),
+        )
+
+
+class LinearHead(tf.keras.layers.Layer):
+    """The variables of `linear`, under the scope of the caller, as Google's heads have them."""
+
+    def __init__(self, name: str, config: BertConfig, outputs: int):
+        super().__init__(name=name, dtype="float32")
+        self.output_weights = self.add_weight(
+            name="output_weights",
+            shape=(outputs, config.hidden_size),
+            initializer=normal_initializer(config.initializer_range),
+        )
+        self.output_bias = self.add_weight(name="output_bias", shape=(outputs,), initializer="zeros")
+
+    def tensors(self) -> LinearWeights:
+        return LinearWeights(
+            tf.convert_to_tensor(self.output_weights), tf.convert_to_tensor(self.output_bias)
+        )
+
+
+def pool(weights: layers.Affine, first: tf.Tensor) -> tf.Tensor:
+    """Makes a vector of each sequence, float32 [..., D], from that of its first token, [CLS], in the compute
+    dtype; `weights` are those of the pooler, [D, D] and [D]."""
+    return tf.tanh(tf.cast(layers.dense(first, weights), tf.float32))
+
+
+def masked_lm(
+    weights: MaskedLMWeights, sequence_BLD: tf.Tensor, positions_BP: tf.Tensor | int, config: BertConfig
+) -> tf.Tensor:
+    """Predicts the tokens at `positions_BP` (int32, in [0, L)), or in the first so many places of a row (a
+    number, or int32 []).
+
+    Returns:
+      Logits float32 [B, P, V].
+    """
+    if isinstance(positions_BP, int) or not len(positions_BP.shape):
+        x_BPD = sequence_BLD[:, :positions_BP]
+    else:
+        x_BPD = layers.gather_positions(sequence_BLD, positions_BP)
+    if weights.dense is not None and weights.norm is not None:
+        x_BPD = layers.dense(x_BPD, weights.dense)
+        x_BPD = tf.cast(ACTIVATIONS[config.hidden_act].function(x_BPD), tf.float32)
+        x_BPD = layers.layer_norm(x_BPD, weights.norm, config.layer_norm_eps)
+    batch, predictions, hidden = sizes(x_BPD)
+    x_ND = tf.cast(tf.reshape(x_BPD, [-1, hidden]), sequence_BLD.dtype)
+    # The product is in the compute dtype; bias, log-softmax and loss are float32.
+    logits_NV = tf.cast(tf.matmul(x_ND, weights.table, transpose_b=True), tf.float32)
+    if weights.output_bias is not None:
+        logits_NV += weights.output_bias
+    return tf.reshape(logits_NV, [batch, predictions, weights.table.shape[0]])
+
+
+def linear(weights: LinearWeights, x: tf.Tensor) -> tf.Tensor:
+    """Returns logits float32 [..., C] of x [..., D]: x @ output_weights^T + output_bias, in full float32."""
+    product = layers.exact_matmul_2d(tf.cast(x, tf.float32), tf.transpose(weights.output_weights))
+    return product + weights.output_bias
+
 
 # -----------------------------------------------------------------------------------------------------------
 # Pre-training
@@ -25,16 +449,16 @@ class BertPretrainer(tf.keras.Model):
         super().__init__(name="bert_pretrainer")
         self._config = config
         self.encoder = BertEncoder(config, *options, **named_options)
-        self.masked_lm = encoder.MaskedLanguageModelHead(config)
+        self.masked_lm = MaskedLanguageModelHead(config)
         # Class 0: the second segment follows the first; class 1: it is a random one.
         with tf.name_scope("cls/seq_relationship"):
-            self.next_sentence = encoder.LinearHead("seq_relationship", config, outputs=2)
+            self.next_sentence = LinearHead("seq_relationship", config, outputs=2)
 
     def stages(self) -> list[Stage]:
         """Returns the encoder's stages, then `masked_lm`, which shares the embeddings' table, and
         `next_sentence`."""
         return [
-            *self.encoder.stages(encoder.of_pretraining),
+            *self.encoder.stages(of_pretraining),
             self._masked_lm_stage(),
             self._next_sentence_stage(),
         ]
@@ -67,7 +491,7 @@ class BertPretrainer(tf.keras.Model):
 
         def run(weights, carried, features, seed):
             positions_BP = self.encoder.predicted(features)
-            logits_BPV = encoder.masked_lm(weights, carried["sequence"], positions_BP, self._config)
+            logits_BPV = masked_lm(weights, carried["sequence"], positions_BP, self._config)
             return {"masked_lm_logits": logits_BPV}
 
         return Stage(
@@ -82,7 +506,7 @@ class BertPretrainer(tf.keras.Model):
 
     def _next_sentence_stage(self) -> Stage:
         def run(weights, carried, features, seed):
-            return {"next_sentence_logits": encoder.linear(weights, carried["pooled"])}
+            return {"next_sentence_logits": linear(weights, carried["pooled"])}
 
         head = self.next_sentence
         return Stage(
@@ -108,13 +532,13 @@ class SpanModel(tf.keras.Model):
         self.encoder = BertEncoder(config, *options, **named_options)
         self.encoder.pooler.trainable = False
         with tf.name_scope("cls/squad"):
-            self.head = encoder.LinearHead("squad", config, outputs=2)
+            self.head = LinearHead("squad", config, outputs=2)
 
     def stages(self) -> list[Stage]:
         """Returns the encoder's stages without the pooler, then `span`."""
 
         def run(weights, carried, features, seed):
-            logits_BL2 = encoder.linear(weights, carried["sequence"])
+            logits_BL2 = linear(weights, carried["sequence"])
             return {"start_logits": logits_BL2[..., 0], "end_logits": logits_BL2[..., 1]}
 
         gives = ("start_logits", "end_logits")
@@ -153,18 +577,18 @@ class SequenceModel(tf.keras.Model):
         super().__init__(name="bert_sequence_model")
         self._dropout_rate = config.hidden_dropout_prob
         self.encoder = BertEncoder(config, *options, **named_options)
-        self.head = encoder.LinearHead("classifier", config, outputs)
+        self.head = LinearHead("classifier", config, outputs)
 
     def stages(self) -> list[Stage]:
         """Returns the encoder's stages, then `classifier`."""
 
         def run(weights, carried, features, seed):
             pooled = dropout(carried["pooled"], self._dropout_rate, seed)
-            return {"logits": encoder.linear(weights, pooled)}
+            return {"logits": linear(weights, pooled)}
 
         head = self.head
         classifier = Stage("classifier", head.variables, head.tensors, run, ("pooled",), ("logits",))
-        return [*self.encoder.stages(encoder.of_sequences), classifier]
+        return [*self.encoder.stages(of_sequences), classifier]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
         encoder_seed, head_seed = split_seed(dropout_seed, 2)
@@ -211,15 +635,13 @@ class TagModel(tf.keras.Model):
         self._dropout_rate = config.hidden_dropout_prob
         self.encoder = BertEncoder(config, *options, **named_options)
         self.encoder.pooler.trainable = False
-        self.head = encoder.LinearHead("classifier", config, outputs)
+        self.head = LinearHead("classifier", config, outputs)
 
     def stages(self) -> list[Stage]:
         """Returns the encoder's stages without the pooler, then `tags`."""
 
         def run(weights, carried, features, seed):
-            return {
-                "tag_logits": encoder.linear(weights, dropout(carried["sequence"], self._dropout_rate, seed))
-            }
+            return {"tag_logits": linear(weights, dropout(carried["sequence"], self._dropout_rate, seed))}
 
         tags = Stage("tags", self.head.variables, self.head.tensors, run, ("sequence",), ("tag_logits",))
         return [*self.encoder.stages()[:-1], tags]

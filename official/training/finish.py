@@ -1,85 +1,61 @@
-"""End of a run: status of its loop, scores and predictions of the best weights, baseline, result."""
+"""End of a run: scores and predictions of the best weights, baseline, result."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import importlib
 import os
 import shlex
-import signal
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from absl import logging
 
 from official import config as config_lib
 from official.config import Config
-from official.io.errors import PeerError
-from official.io.signals import Interrupted
 from official.io.writing import read_lines, replace_file, set_aside
 from official.optimization import schedules
 from official.reporting import environment
 from official.reporting import result as result_lib
 from official.reporting.callback import End
 from official.reporting.result import TrainResult
-from official.training.loop import Outcome, RunLoop
-from official.training.metrics_window import NonFiniteError
+from official.training.loop import STOPPED, Ended, RunLoop, reading
 from official.training.run_lock import PreviousRun
-from official.training.task import Outputs, ScoredTask, Task, is_scored, reading
-
-_STOPPED = ("interrupted", "failed")  # a run that has no scores and no predictions
+from official.training.task import Outputs, ScoredTask, is_scored
 
 
-def run_to_end(
+def make_result(
     loop: RunLoop,
+    ended: Ended,
     previous: PreviousRun,
     counts: bool,
-    prepare: Callable[[], None],
     command: list[str],
     weights: str,
-    noticing_lost_peers: Callable[[], AbstractContextManager] = contextlib.nullcontext,
     page: str | None = None,
     **facts: Any,
 ) -> TrainResult:
-    """Prepares a run, runs its loop, scores its best weights, and returns the result: nothing is added later.
+    """Returns the result of a run whose loop has ended: nothing is added later.
 
     Args:
       loop: of the run.
+      ended: what its `run_to_end` returned.
       previous: result, metrics and settings of earlier processes.
       counts: whether these are valid for this run, with the same evaluation set.
-      prepare: called before the run's clock starts.
       command: the command line.
       weights: path of the checkpoint that the weights are from; empty for fresh ones.
-      noticing_lost_peers: makes the context in which the loss of another process becomes a PeerError.
       page: name of the page that is written about a training; None where none is.
       facts: fields of the result that the loop does not know.
     """
-    config, state, task, outcome = loop.config, loop.state, loop.task, loop.outcome
-    first_step, run_started, findings, peer_lost = state.step, time.time(), {}, False
-    try:
-        with noticing_lost_peers():
-            prepare()
-            run_started = time.time()
-            with loop.interruption:
-                end = run_loop(loop)
-                try:
-                    findings = {} if end.status in _STOPPED else _findings(loop)
-                except Interrupted:
-                    end = dataclasses.replace(end, status="interrupted", reason=_describe_interruption(loop))
-    except PeerError as error:
-        end, peer_lost = End("failed", str(error), state.step, state.samples_done), True
+    config, task, outcome, end = loop.config, loop.task, loop.outcome, ended.end
+    run_started = ended.run_started
     prediction, score = _baseline(loop, end, previous if counts else None) or (None, None)
     earlier, steps, writes = previous.result, loop.manager.steps(), not loop.manager.read_only
-    is_known = counts and end.step == first_step == earlier.get("step")
+    is_known = counts and end.step == ended.first_step == earlier.get("step")
     evaluations = earlier.get("evaluations", [])
     if not writes:
         page = None
     elif page and _is_added(config, previous):
-        page = None if end.status in _STOPPED else f"evaluation_{len(evaluations) + 1}.html"
+        page = None if end.status in STOPPED else f"evaluation_{len(evaluations) + 1}.html"
     values: dict[str, Any] = dict(
         status=end.status,
         reason=end.reason,
@@ -102,15 +78,15 @@ def run_to_end(
         checkpoints_written=loop.manager.times.saves,
         checkpoint_wait_secs=loop.manager.times.wait_secs,
         checkpoint_write_secs=loop.manager.times.write_secs,
-        skipped_steps=outcome.skipped_steps + (previous.skipped_steps(first_step) if counts else 0),
+        skipped_steps=outcome.skipped_steps + (previous.skipped_steps(ended.first_step) if counts else 0),
         config=config_lib.to_dict(config),
         # Of the process that writes it: the others have looked at no files but their own.
         data=task.data_digest() if writes else {},
         signal=loop.interruption.signal,
-        peer_lost=peer_lost,
+        peer_lost=ended.peer_lost,
         report=os.path.join(config.model_dir, page) if page else None,
         **outcome.packing.shares(config.max_seq_length),
-        **{"scores": {}, "predictions": [], **findings, **facts},
+        **{"scores": {}, "predictions": [], **ended.findings, **facts},
     )
     if not config.do_train:
         fields = [field for field in config_lib.FIELDS.values() if field.changes_evaluation(config)]
@@ -129,62 +105,19 @@ def write_result(config: Config, result: TrainResult, previous: PreviousRun) -> 
     has; one that failed or was interrupted writes nothing there."""
     if not _is_added(config, previous):
         result_lib.write_result(config.model_dir, result)
-    elif result.status not in _STOPPED:
+    elif result.status not in STOPPED:
         result_lib.add_evaluation(config.model_dir, result.evaluations[-1])
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Status
-
-
-def run_loop(loop: RunLoop) -> End:
-    """Runs the loop and returns its end (status, reason, step, sequences). The callbacks are told of the end
-    even when the loop raises."""
-    status, reason = "failed", ""
-    try:
-        loop.run()
-        if loop.outcome.interrupted:
-            status, reason = "interrupted", _describe_interruption(loop)
-        else:
-            status, reason = judge(loop.config, loop.task, loop.outcome, loop.state.step)
-    except NonFiniteError as error:
-        reason = f"{error}; the newest checkpoint is from before it"
-        loop.manager.close()
-    finally:
-        end = End(status, reason, loop.state.step, loop.state.samples_done)
-        with contextlib.ExitStack() as stack:  # an error of one does not keep the end from the others
-            for callback in reversed(loop.callbacks):
-                stack.callback(callback.on_end, end)
-    return end
-
-
-def judge(config: Config, task: Task, outcome: Outcome, step: int) -> tuple[str, str]:
-    """Returns (status, reason) of a run that ended at `step` without an error or a signal."""
-    if outcome.reached or config.stop_threshold is not None:
-        score = f"{task.target_metric} {outcome.eval_metrics[task.target_metric]:.4f}"
-        target = f"the target {config.stop_threshold}"
-        if outcome.reached:
-            return "success", f"{score} reached {target} at step {step}"
-        return "aborted", f"{score} is below {target} after all {step} steps"
-    if outcome.stopped_early:
-        patience = config.early_stopping_patience
-        return "finished", f"no better {task.target_metric} in {patience} evaluations, at step {step}"
-    if not config.do_train:
-        return "finished", f"{'evaluated' if config.do_eval else 'predicted'} at step {step}"
-    return "finished", f"all {step} steps done"
-
-
-def _describe_interruption(loop: RunLoop) -> str:
-    done = "saved" if loop.config.do_train else "evaluation stopped"
-    name = signal.Signals(loop.interruption.signal or signal.SIGTERM).name
-    return f"{done} at step {loop.state.step} on {name}"
+# Baseline, scores and predictions
 
 
 def _baseline(loop: RunLoop, end: End, previous: PreviousRun | None) -> tuple[str, float] | None:
     """Returns the constant prediction and its score, the baseline; None without one. Computed after the run,
     so that the run is the first to read the data."""
     known = previous.baseline() if previous else None
-    if known or not loop.config.do_eval or loop.manager.read_only or end.status in _STOPPED:
+    if known or not loop.config.do_eval or loop.manager.read_only or end.status in STOPPED:
         return known
     found = reading(loop.task, loop.task.constant_prediction)
     if found:
@@ -193,11 +126,7 @@ def _baseline(loop: RunLoop, end: End, previous: PreviousRun | None) -> tuple[st
     return found
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Scores and predictions
-
-
-def _findings(loop: RunLoop) -> dict[str, Any]:
+def findings(loop: RunLoop) -> dict[str, Any]:
     """Restores the weights of the best evaluation and writes their predictions. Returns the fields of the
     result about them: scores, tables, examples and predictions; of a task without scores only examples."""
     config, task, found = loop.config, cast(Any, loop.task), {}

@@ -6,9 +6,11 @@ import contextlib
 import dataclasses
 import json
 import math
+import signal
 import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -20,14 +22,14 @@ from official.config.table import Config
 from official.data.pipeline import TrainingOrder
 from official.distribution import batch_plan
 from official.io import signals
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, PeerError
 from official.optimization.replica_step import mean_metrics
 from official.optimization.train_state import TrainState
-from official.reporting.callback import Callback, Evaluation
+from official.reporting.callback import Callback, End, Evaluation
 from official.training import metrics_window
 from official.training.metrics_window import MetricsWindow, NonFiniteError, PackingCounts
 from official.training.process_group import Interruption, ProcessGroup
-from official.training.task import Dataset, ExampleTask, Outputs, Task, is_scored, reading
+from official.training.task import Dataset, ExampleTask, Outputs, Task, is_scored
 
 
 @dataclasses.dataclass
@@ -73,12 +75,35 @@ class Outcome:
         return max(self.first_step_secs - (self.step_secs or 0.0), 0.0)
 
 
+STOPPED = ("interrupted", "failed")  # statuses of a run that has no scores and no predictions
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """End of a loop.
+
+    Attributes:
+      end: status, reason, step and sequences.
+      findings: fields of the result about the best weights, such as scores.
+      first_step: the step at which the loop began.
+      run_started: start of the run's clock, seconds since 1970.
+      peer_lost: whether another process was lost.
+    """
+
+    end: End
+    findings: dict[str, Any]
+    first_step: int
+    run_started: float
+    peer_lost: bool
+
+
 @dataclasses.dataclass
 class RunLoop:
     """The loop of a run on any kind of device.
 
     Subclasses make the device calls: `official.training.strategy_loop` under TensorFlow's strategies,
-    `official.graphcore.run` on IPUs. The course of a run is `run`, from top to bottom.
+    `official.graphcore.run` on IPUs. The course of a run is `run_to_end`, and `run`, from top to bottom.
 
     Attributes:
       strategy: the strategy in whose scope variables are made.
@@ -160,6 +185,75 @@ class RunLoop:
         """Tells all callbacks of an event, a method of `Callback`."""
         for callback in self.callbacks:
             getattr(callback, event.__name__)(*arguments)
+
+    def run_to_end(
+        self,
+        prepare: Callable[[], None],
+        findings: Callable[[RunLoop], dict[str, Any]],
+        noticing_lost_peers: Callable[[], AbstractContextManager] = contextlib.nullcontext,
+    ) -> Ended:
+        """Prepares and runs the loop, and scores its best weights.
+
+        Args:
+          prepare: called before the run's clock starts.
+          findings: of a loop that was not stopped, the fields of the result about its best weights.
+          noticing_lost_peers: makes the context in which the loss of another process becomes a PeerError.
+        """
+        first_step, run_started, found = self.state.step, time.time(), {}
+        try:
+            with noticing_lost_peers():
+                prepare()
+                run_started = time.time()
+                with self.interruption:
+                    end = self._run_to_status()
+                    try:
+                        found = {} if end.status in STOPPED else findings(self)
+                    except signals.Interrupted:
+                        end = dataclasses.replace(end, status="interrupted", reason=self._interruption())
+        except PeerError as error:
+            end = End("failed", str(error), self.state.step, self.state.samples_done)
+            return Ended(end, found, first_step, run_started, peer_lost=True)
+        return Ended(end, found, first_step, run_started, peer_lost=False)
+
+    def _run_to_status(self) -> End:
+        """Runs the loop and returns its end. The callbacks are told of the end even when the loop raises."""
+        status, reason = "failed", ""
+        try:
+            self.run()
+            if self.outcome.interrupted:
+                status, reason = "interrupted", self._interruption()
+            else:
+                status, reason = self._judged()
+        except NonFiniteError as error:
+            reason = f"{error}; the newest checkpoint is from before it"
+            self.manager.close()
+        finally:
+            end = End(status, reason, self.state.step, self.state.samples_done)
+            with contextlib.ExitStack() as stack:  # an error of one does not keep the end from the others
+                for callback in reversed(self.callbacks):
+                    stack.callback(callback.on_end, end)
+        return end
+
+    def _judged(self) -> tuple[str, str]:
+        """Returns (status, reason) of a loop that ended without an error or a signal."""
+        config, outcome, step, name = self.config, self.outcome, self.state.step, self.task.target_metric
+        if outcome.reached or config.stop_threshold is not None:
+            score, target = f"{name} {outcome.eval_metrics[name]:.4f}", f"the target {config.stop_threshold}"
+            if outcome.reached:
+                return "success", f"{score} reached {target} at step {step}"
+            return "aborted", f"{score} is below {target} after all {step} steps"
+        if outcome.stopped_early:
+            patience = config.early_stopping_patience
+            return "finished", f"no better {name} in {patience} evaluations, at step {step}"
+        if not config.do_train:
+            return "finished", f"{'evaluated' if config.do_eval else 'predicted'} at step {step}"
+        return "finished", f"all {step} steps done"
+
+    def _interruption(self) -> str:
+        """Returns the reason of a loop that a signal stopped."""
+        done = "saved" if self.config.do_train else "evaluation stopped"
+        name = signal.Signals(self.interruption.signal or signal.SIGTERM).name
+        return f"{done} at step {self.state.step} on {name}"
 
     def run(self) -> None:
         """Trains to the threshold, the last step or a signal, saves the final state, and records the results
@@ -363,3 +457,20 @@ class RunLoop:
         """Returns the model's outputs, in the order of the sequences. `dataset` makes the set's global
         batches from their size; `secs` gets the seconds of each."""
         return self._evaluated(dataset, secs)[1]
+
+
+def reading(task: Task, work: Callable[[], T]) -> T:
+    """Runs `work`; where it fails on a data file, raises a ConfigError that names the file."""
+    try:
+        return work()
+    # TensorFlow raises a UnicodeDecodeError where its message quotes a record that is no text.
+    except (
+        tf.errors.DataLossError,
+        tf.errors.InvalidArgumentError,
+        tf.errors.NotFoundError,
+        UnicodeDecodeError,
+    ) as error:
+        explanation = task.explain_read_error()
+        if explanation is None:
+            raise
+        raise ConfigError(explanation + ".") from error

@@ -109,13 +109,17 @@ def run(
         )
         loop.notify(Callback.on_built, _built(ready))
         with contextlib.closing(manager):  # no other run has the folder before all is written
-            result = finish.run_to_end(
+            ended = loop.run_to_end(
+                lambda: _prepare(loop, ready.data_files),
+                finish.findings,
+                lambda: strategy_lib.noticing_lost_peers(ready.strategy),
+            )
+            result = finish.make_result(
                 loop,
+                ended,
                 previous,
                 counts,
-                lambda: _prepare(loop, ready.data_files),
                 command,
-                noticing_lost_peers=lambda: strategy_lib.noticing_lost_peers(ready.strategy),
                 page=report.FILE_NAME,
                 environment=surroundings,
                 pipeline=pipeline.plan.description() if pipeline and pipeline.plan else None,

@@ -13,9 +13,9 @@ from official.optimization.optimizers import restored
 from official.reporting.callback import Callback
 from official.training import evaluate, feeding
 from official.training import step as step_lib
-from official.training.loop import RunLoop
+from official.training.loop import RunLoop, reading
 from official.training.process_group import ProcessGroup
-from official.training.task import Dataset, ExampleTask, Outputs, reading
+from official.training.task import Dataset, ExampleTask, Outputs
 
 
 class Loop(RunLoop):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from official.io.errors import ConfigError
 from official.optimization.replica_step import Batch, Objective, Terms
 
 if TYPE_CHECKING:
@@ -160,20 +159,3 @@ class ExampleTask(Task, Protocol):
 def is_scored(task: Task) -> TypeGuard[ScoredTask]:
     """Tells whether a task is a ScoredTask."""
     return task.is_scored
-
-
-def reading(task: Task, work: Callable[[], T]) -> T:
-    """Runs `work`; where it fails on a data file, raises a ConfigError that names the file."""
-    try:
-        return work()
-    # TensorFlow raises a UnicodeDecodeError where its message quotes a record that is no text.
-    except (
-        tf.errors.DataLossError,
-        tf.errors.InvalidArgumentError,
-        tf.errors.NotFoundError,
-        UnicodeDecodeError,
-    ) as error:
-        explanation = task.explain_read_error()
-        if explanation is None:
-            raise
-        raise ConfigError(explanation + ".") from error

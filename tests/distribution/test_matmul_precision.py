@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from official import native
 from official.distribution import strategy as strategy_lib
-from official.modeling import encoder, layers
+from official.modeling import layers, models
 from official.modeling.operations import fused
 
 
@@ -68,7 +68,7 @@ def linear_of(x: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, list[np.n
     variables = [tf.constant(x), tf.constant(weights)]
     with tf.GradientTape() as tape:
         tape.watch(variables)
-        logits = encoder.linear(encoder.LinearWeights(variables[1], tf.zeros([len(weights)])), variables[0])
+        logits = models.linear(models.LinearWeights(variables[1], tf.zeros([len(weights)])), variables[0])
         total = tf.reduce_sum(logits * tf.range(1.0, len(weights) + 1))
     return logits.numpy(), [gradient.numpy() for gradient in tape.gradient(total, variables)]
 
@@ -106,13 +106,13 @@ def with_rounded_factors(matmul_2d):
 def test_embeddings_are_exact_where_products_are_rounded(make_config, monkeypatch):
     config = make_config().model
     batch = {"input_ids": tf.constant([[5, 6, 7]]), "segment_ids": tf.constant([[0, 1, 1]])}
-    layer = encoder.Embeddings(config)
-    expected = encoder.embed(layer.tensors(), batch, None, config).numpy()
+    layer = models.Embeddings(config)
+    expected = models.embed(layer.tensors(), batch, None, config).numpy()
     monkeypatch.setattr(layers, "matmul_2d", with_rounded_factors(layers.matmul_2d))
-    rounded = encoder.embed(layer.tensors(), batch, None, config).numpy()
+    rounded = models.embed(layer.tensors(), batch, None, config).numpy()
     assert np.abs(rounded - expected).max() > 1e-5  # what the test would see
     monkeypatch.setattr(layers, "rounds_products", lambda: True)
-    np.testing.assert_array_equal(encoder.embed(layer.tensors(), batch, None, config).numpy(), expected)
+    np.testing.assert_array_equal(models.embed(layer.tensors(), batch, None, config).numpy(), expected)
 
 
 def test_sums_of_rows_are_no_products_where_these_are_rounded(monkeypatch):
