@@ -54,7 +54,6 @@ def drawn(lengths_N: tf.Tensor, ranks_RP: tf.Tensor, seeds: tf.Tensor | None = N
 
 _POOL_BATCHES = 50  # are sorted by length together: enough that lengths fit, few enough for a random order
 _LENGTH_STEP = 8  # lengths of bucketed batches are multiples: every length has kernels of its own
-_ABOVE_ANY_LENGTH = 1 << 20  # tokens; above any row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +123,7 @@ def training_dataset(rows: TokenRows, shape: BatchShape, order: pipeline.Trainin
 def _batches(rows: TokenRows, shape: BatchShape, order: pipeline.TrainingOrder) -> tf.data.Dataset:
     """Returns the numbers of the rows of each batch, int64 [B]; -1 is filling. Packed, those of the sequences
     of each row, [B, P]."""
-    lengths_N = tf.constant(rows.example_lengths, tf.int64)
+    lengths_N = tf.constant(rows.example_lengths, tf.int64 if shape.depth else tf.int32)
     if shape.depth:
         epoch, skipped = divmod(order.sequences_done, len(rows))
         ranks_RP = tf.constant(_ranks(rows, shape))
@@ -150,9 +149,11 @@ def _shuffled_batches(lengths_N: tf.Tensor, shape: BatchShape, seeds: tf.Tensor)
     numbers = tf.range(tf.size(lengths_N), dtype=tf.int64)
     order = pipeline.shuffled(numbers, seeds[0])
     if shape.bucketed:
-        pool = numbers // (_POOL_BATCHES * shape.batch_size)
-        keys = pool * _ABOVE_ANY_LENGTH - tf.gather(lengths_N, order)
-        order = tf.gather(order, tf.argsort(keys, stable=True))
+        size = _POOL_BATCHES * shape.batch_size
+        rows_PS = tf.reshape(tf.pad(order, [[0, -tf.size(order) % size]], constant_values=-1), [-1, size])
+        lengths_PS = tf.where(rows_PS < 0, 0, tf.gather(lengths_N, tf.maximum(rows_PS, 0)))
+        rows_PS = tf.gather(rows_PS, tf.argsort(-lengths_PS, stable=True), batch_dims=1)
+        order = tf.reshape(rows_PS, [-1])[: tf.size(numbers)]
     batches = _cut_into_batches(order, shape.batch_size)
     return pipeline.shuffled(batches, seeds[1]) if shape.bucketed else batches
 
