@@ -282,8 +282,10 @@ class Predict(ModelFlags, LengthFlag):
     (JSON, with characters), questions answer and probability. A command that was killed goes on where it was.
 
     Attributes:
-      input_file: CSV, TSV, JSON lines, Parquet, a folder that datasets saved; globs, compressed files.
-      output_file: CSV, TSV, JSON lines or Parquet, by its ending.
+      input_file: CSV, TSV, JSON lines, Parquet, a folder that datasets saved; globs, compressed files. For
+        tags also CoNLL, a word a line, in files that are called .conll.
+      output_file: CSV, TSV, JSON lines or Parquet, by its ending. Of tags also .conll: a word and its tag a
+        line, an empty line behind each row.
       text_columns: Columns with the texts. Unset: those that the run was trained with, or text; of questions
         question,context.
       all_probabilities: Also write probability_LABEL of every label.
@@ -299,30 +301,37 @@ class Predict(ModelFlags, LengthFlag):
 
 def run_predict() -> None:
     flags = Predict.parse()
-    from official.data.tables import predictions
+    from official.data.tables import predictions, tags
     from official.data.tables.files import open_table
     from official.inference.predict_file import predict_file
 
-    predictions.check_format(flags.output_file)
+    ending = predictions.check_format(flags.output_file)
     model = load(flags)
     task = model.task
     usual = {"answer": "question,context"}.get(task, "text")
     columns = (flags.text_columns or model.source.setting("text_columns", None) or usual).split(",")
     if flags.all_probabilities and task != "classify":
         raise ConfigError(f"--all_probabilities is of labels, and the model can {task}. Drop it.")
-    table = open_table(flags.input_file, "input_file", columns)
+    by_word = ending == predictions.CONLL
+    if by_word and task != "tag":
+        raise ConfigError(f"--output_file={flags.output_file}: .conll is of tags, and the model can {task}.")
+    if task == "tag" and tags.is_conll(flags.input_file):
+        table, columns = tags.open_conll(flags.input_file, "input_file"), ["tokens"]
+    else:
+        table = open_table(flags.input_file, "input_file", columns)
     model.prepare(task)
     identity = {
         "model": model.source.digest(),
         "how": [flags.backend, flags.dtype, flags.max_seq_length, flags.all_probabilities],
     }
     rows = predict_file(
-        lambda texts: model.columns_of(texts, flags.all_probabilities),
+        model.tagged_words if by_word else lambda texts: model.columns_of(texts, flags.all_probabilities),
         table,
         columns,
         flags.output_file,
         identity,
         flags.overwrite,
+        with_words=task == "tag",
     )
     print(f"{flags.output_file}: {rows:,} rows")
 

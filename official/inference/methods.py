@@ -363,9 +363,9 @@ class Tagger(Method):
         self.scheme = tags_lib.scheme_of(self.tags)
         self._length = source.length()
 
-    def __call__(self, texts: Sequence[str]) -> list[list[dict]]:
-        """Returns the entities of each text, see `tags.entities`."""
-        sentences = [tags_lib.with_spans(text, [], "", False) for text in texts]
+    def __call__(self, texts: Sequence[str | list[str]]) -> list[list[dict]]:
+        """Returns the entities of each text, or list of words, see `tags.entities`."""
+        sentences = [tags_lib.sentence_of(text) for text in texts]
         called, chances = self.tag(sentences)
         parts = zip(sentences, called, chances)
         return [tags_lib.entities(*each, self.scheme) for each in parts]
@@ -386,7 +386,7 @@ class Tagger(Method):
 
     def _calibration_rows(self, file: str | None) -> Rows:
         sentences = (
-            [tags_lib.with_spans(text, [], "", False).words for text in calibration_texts(file)]
+            [tags_lib.sentence_of(text).words for text in calibration_texts(file)]
             if file
             else _spread(
                 [one.words for one in tags_lib.read_sentences(self._of_run("train_file"), "", False)]
@@ -679,11 +679,17 @@ class Model:
             method = self._method("classify")
             return predictions.columns_of(method.labels, method.logits(rows), all_probabilities)
         if self.task == "tag":
-            return {
-                "entities": [tags_lib.entities_json(found) for found in self.tag([row[0] for row in rows])]
-            }
+            found = self._method("tag")([row[0] for row in rows])
+            return {"entities": list(map(tags_lib.entities_json, found))}
         found = self.answer_all([(question, context) for question, context in rows])
         return {"answer": [one.text for one in found], "probability": [one.probability for one in found]}
+
+    def tagged_words(self, rows: Sequence[Sequence[Any]]) -> dict[str, list]:
+        """Returns {tokens, tags: a list of each row}, the words of rows of a text, or a list of words, each
+        and their tags."""
+        sentences = [tags_lib.sentence_of(row[0]) for row in rows]
+        called, _ = self._method("tag").tag(sentences)
+        return {"tokens": [one.words for one in sentences], "tags": called}
 
     def embed(self, texts: str | Sequence[str], pooling: Pooling | None = None) -> np.ndarray:
         """Returns a vector for each text.

@@ -28,6 +28,7 @@ def predict_file(
     output_file: str,
     identity: dict[str, Any],
     overwrite: bool = False,
+    with_words: bool = False,
 ) -> int:
     """Writes a table with the predictions behind its columns; returns the number of its rows.
 
@@ -38,9 +39,10 @@ def predict_file(
       predict: computes the columns of some rows.
       table: the rows.
       columns: those with the texts.
-      output_file: CSV, TSV, JSON lines or Parquet by its ending.
+      output_file: CSV, TSV, JSON lines, Parquet or CoNLL by its ending.
       identity: what makes it this job, JSON values: the model and how it computes.
       overwrite: whether a file that is there is replaced.
+      with_words: whether a list of words is a text, too.
 
     Raises:
       ConfigError: where the output is there, cannot be written, or a row of the table is malformed.
@@ -58,7 +60,7 @@ def predict_file(
                 path = os.path.join(folder, f"{number:06}{ending}")
                 note = jobs.read_done(f"{path}.json") if files.is_file(path) else None
                 if note is None:
-                    content, without = _part(predict, table, batch, columns, ending)
+                    content, without = _part(predict, table, batch, columns, ending, with_words)
                     writing.replace_file(path, content)
                     note = {"rows": len(batch.columns[columns[0]]), "empty": without}
                     jobs.write_done(f"{path}.json", note)
@@ -75,22 +77,36 @@ def predict_file(
 
 
 def _part(
-    predict: Predict, table: tables.Table, batch: tables.Batch, columns: Sequence[str], ending: str
+    predict: Predict,
+    table: tables.Table,
+    batch: tables.Batch,
+    columns: Sequence[str],
+    ending: str,
+    with_words: bool,
 ) -> tuple[bytes, int]:
     """Returns the bytes of some rows with their predictions, and how many of them have no text."""
     if batch.problems:
         number, reason = next(iter(batch.problems.items()))
         raise ConfigError(f"--{table.flag}={table.given}, row {batch.first + number + 1}: {reason}.")
     rows = list(zip(*(batch.columns[name] for name in columns)))
-    usable = [number for number, row in enumerate(rows) if texts.wrong_text(row) is None]
+    usable = [
+        number
+        for number, row in enumerate(rows)
+        if texts.wrong_text(row) is None or with_words and _are_words(row[0])
+    ]
     found = predict([list(rows[number]) for number in usable]) if usable else predict([["-"] * len(columns)])
     added: dict[str, list] = {name: [None] * len(rows) for name in found}
     for name, values in found.items():
         for number, value in zip(usable, values):
             added[name][number] = value
     written = {**batch.columns, **predictions.with_free_names(table.columns, added)}
+    written = added if ending == predictions.CONLL else written
     is_first = batch.first == 0 and table.has_header
     return predictions.encode(ending, written, with_header=is_first), len(rows) - len(usable)
+
+
+def _are_words(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(word, str) for word in value)
 
 
 def _join(parts: Sequence[str], output_file: str, ending: str) -> None:

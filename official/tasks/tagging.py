@@ -11,6 +11,7 @@ from absl import logging
 
 from official.config import Config, ConfigError, encoder_options
 from official.data.rows.text_rows import TokenRows
+from official.data.tables import predictions
 from official.data.tables import tags as tags_lib
 from official.data.tables import texts as texts_lib
 from official.data.tables.labels import sort_key
@@ -256,7 +257,7 @@ class TagTask(FineTuning):
         called, _ = self._called(outputs, "test")
         with open(path, "w", encoding="utf-8") as file:
             for sentence, tags in zip(self._sentences["test"], called):
-                file.write("".join(f"{word}\t{tag}\n" for word, tag in zip(sentence.words, tags)) + "\n")
+                file.write(predictions.conll(sentence.words, tags))
         return [path]
 
 

@@ -1,5 +1,6 @@
 """Loaded models answer, classify and embed as the pipelines do that they come from."""
 
+import csv
 import json
 import os
 
@@ -12,6 +13,8 @@ from official.checkpoint import registry
 from official.checkpoint.convert import convert
 from official.data.glue import tasks as glue_tasks
 from official.data.squad import features
+from official.data.tables.files import open_table
+from official.inference.predict_file import predict_file
 from official.io.errors import ConfigError
 from tests import programs
 from tests.data.glue.test_glue_data import write_split
@@ -42,6 +45,19 @@ def test_answers_are_those_of_the_predictions(squad, tmp_path, monkeypatch, capl
         with pytest.raises(ConfigError, match="it can answer, embed"):
             getattr(model, method)(*arguments)
     assert model.embed("the red ball").shape == (32,)
+
+    # A file of questions: its own columns, then ours, whose names give way.
+    for given, expected in (("note", "answer"), ("answer", "predicted_answer")):
+        rows = [[each["question"], paragraph["context"], "old"] for each in paragraph["qas"]]
+        path, output = tmp_path / f"{given}.csv", tmp_path / f"{given}_out.csv"
+        with open(path, "w", newline="") as file:
+            csv.writer(file).writerows([["question", "context", given], *rows])
+        questions = open_table(str(path), "input_file", ["question", "context"])
+        predict_file(model.columns_of, questions, ["question", "context"], str(output), {})
+        with open(output, newline="") as file:
+            found = list(csv.DictReader(file))
+        assert list(found[0]) == ["question", "context", given, expected, "probability"]
+        assert [row[expected] for row in found] == [asked[each["id"]] for each in paragraph["qas"]]
 
     result, settings = tmp_path / "run" / "result.json", tmp_path / "run" / "config.json"
     result.write_text(json.dumps({**json.loads(result.read_text()), "best_step": 999}))

@@ -10,7 +10,9 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.checkpoint.convert import convert
+from official.cli import ask
 from official.data.pipeline import TrainingOrder
+from official.data.tables import tags as tags_lib
 from official.data.tables.files import open_table
 from official.inference import load
 from official.inference.predict_file import predict_file
@@ -138,7 +140,7 @@ def test_duplicates_are_on_one_side_and_added_rows_move_none(table, tmp_path):
     assert first["eval"] <= more["eval"] and first["train"] <= more["train"]
 
 
-def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path):
+def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path, monkeypatch):
     path = tmp_path / "new.conll"
     path.write_text("red\nball\nsky\n\n" + "sea\n" * 60 + "blue\nbox\n")
     result = run(tags(do_predict=True, predict_file=str(path)))
@@ -151,6 +153,24 @@ def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path):
     assert [word for word, _ in words] == path.read_text().split()
     tags_of = [tag for _, tag in words]
     assert tags_of[:2] == ["B-C", "I-C"] and tags_of[-2] == "B-C" and set(tags_of[3:63]) == {"O"}
+
+    # The same from a file to a file, whatever the format of the input; a row without words is a sentence.
+    model, output = load(str(tmp_path / "run")), tmp_path / "out.conll"
+    sentences_of = [one.split() for one in path.read_text().split("\n\n")]
+    tokens = write_lines(tmp_path / "new.jsonl", [{"tokens": words} for words in [*sentences_of, []]])
+    texts = write_table(tmp_path / "new.csv", ["tokens"], [[" ".join(words)] for words in sentences_of])
+    for given, more in ((path, ""), (tokens, "\n"), (texts, "")):
+        files = [f"--input_file={given}", f"--output_file={output}", "--text_columns=tokens", "--overwrite"]
+        monkeypatch.setattr("sys.argv", ["bert", f"--checkpoint={tmp_path}/run", *files])
+        ask.run_predict()
+        assert output.read_text() == (tmp_path / "run" / "predictions.conll").read_text() + more, given
+    read = tags_lib.read_sentences(str(output), "train_file", True)
+    assert [one.words for one in read] == sentences_of and read[0].tags == tags_of[:3]
+    tagged, columns = tags_lib.open_conll(str(output), "input_file"), tmp_path / "out.jsonl"
+    predict_file(model.columns_of, tagged, ["tokens"], str(columns), {}, with_words=True)
+    first = json.loads(columns.read_text().splitlines()[0])
+    assert (first["tokens"], first["tags"]) == (read[0].words, read[0].tags)
+    assert [one["text"] for one in json.loads(first["entities"])] == ["red ball"]
 
 
 def test_a_run_resumes_to_the_same_bits(table):
@@ -303,7 +323,7 @@ def test_a_folder_of_weights_is_enough(table, fine_tuned, tmp_path):
     assert json.loads((tmp_path / "hf" / "labels.json").read_text())["kind"] == "one"
 
 
-def test_predictions_of_a_file_are_those_of_the_model(fine_tuned, tmp_path):
+def test_predictions_of_a_file_are_those_of_the_model(fine_tuned, tmp_path, monkeypatch):
     rows = [[str(number), text, "old"] for number, (_, text) in enumerate(sentences(60, 9))]
     rows[7][1] = " "
     path = write_table(tmp_path / "new.csv", ["id", "text", "label"], rows)
@@ -321,6 +341,10 @@ def test_predictions_of_a_file_are_those_of_the_model(fine_tuned, tmp_path):
         with pytest.raises(ConfigError, match="is there"):
             predict_file(model.columns_of, table, ["text"], output, {})
     assert not failures
+    files = [f"--input_file={path}", f"--output_file={tmp_path}/out.conll"]
+    monkeypatch.setattr("sys.argv", ["bert", f"--checkpoint={fine_tuned}", *files])
+    with pytest.raises(ConfigError, match=r"\.conll is of tags, and the model can classify"):
+        ask.run_predict()
 
 
 def test_a_prediction_that_is_cut_goes_on_to_the_same_file(tmp_path, monkeypatch):

@@ -54,7 +54,6 @@ def drawn(lengths_N: tf.Tensor, ranks_RP: tf.Tensor, seeds: tf.Tensor | None = N
 
 _POOL_BATCHES = 50  # are sorted by length together: enough that lengths fit, few enough for a random order
 _LENGTH_STEP = 8  # lengths of bucketed batches are multiples: every length has kernels of its own
-_ABOVE_ANY_LENGTH = 1 << 20  # tokens; above any row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +123,7 @@ def training_dataset(rows: TokenRows, shape: BatchShape, order: pipeline.Trainin
 def _batches(rows: TokenRows, shape: BatchShape, order: pipeline.TrainingOrder) -> tf.data.Dataset:
     """Returns the numbers of the rows of each batch, int64 [B]; -1 is filling. Packed, those of the sequences
     of each row, [B, P]."""
-    lengths_N = tf.constant(rows.example_lengths, tf.int64)
+    lengths_N = tf.constant(rows.example_lengths, tf.int64 if shape.depth else tf.int32)
     if shape.depth:
         epoch, skipped = divmod(order.sequences_done, len(rows))
         ranks_RP = tf.constant(_ranks(rows, shape))
@@ -150,9 +149,11 @@ def _shuffled_batches(lengths_N: tf.Tensor, shape: BatchShape, seeds: tf.Tensor)
     numbers = tf.range(tf.size(lengths_N), dtype=tf.int64)
     order = pipeline.shuffled(numbers, seeds[0])
     if shape.bucketed:
-        pool = numbers // (_POOL_BATCHES * shape.batch_size)
-        keys = pool * _ABOVE_ANY_LENGTH - tf.gather(lengths_N, order)
-        order = tf.gather(order, tf.argsort(keys, stable=True))
+        size = _POOL_BATCHES * shape.batch_size
+        rows_PS = tf.reshape(tf.pad(order, [[0, -tf.size(order) % size]], constant_values=-1), [-1, size])
+        lengths_PS = tf.where(rows_PS < 0, 0, tf.gather(lengths_N, tf.maximum(rows_PS, 0)))
+        rows_PS = tf.gather(rows_PS, tf.argsort(-lengths_PS, stable=True), batch_dims=1)
+        order = tf.reshape(rows_PS, [-1])[: tf.size(numbers)]
     batches = _cut_into_batches(order, shape.batch_size)
     return pipeline.shuffled(batches, seeds[1]) if shape.bucketed else batches
 
@@ -233,13 +234,20 @@ def _features(
             features[name] = tf.ensure_shape(features[name], static)
         return {
             **features,
-            **{name: tf.gather(values, tf.maximum(rows_B, 0)) for name, values in columns.items()},
+            **{name: _of_rows(values, rows_B) for name, values in columns.items()},
             "example_weights": tf.cast(rows_B >= 0, tf.float32),
             "rows": tf.cast(rows_B, tf.int32),
         }
 
     parts = batches.flat_map(cut).map(gather, num_parallel_calls=pipeline.CALLS)
     return pipeline.fixed(parts.prefetch(pipeline.CALLS))
+
+
+def _of_rows(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Returns the values of rows; of filling 0, which is a place in every batch: another row's may be a token
+    behind the end of this one."""
+    is_row = tf.reshape(rows >= 0, tf.concat([tf.shape(rows), tf.ones(values.shape.rank - 1, tf.int32)], 0))
+    return tf.where(is_row, tf.gather(values, tf.maximum(rows, 0)), tf.zeros((), values.dtype))
 
 
 def synthetic_length(config: Config) -> int:

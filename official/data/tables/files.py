@@ -47,11 +47,11 @@ class Batch(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
+class Part:
     """A file of a table: its format, and, of a delimited one, how it is written."""
 
     path: str
-    kind: str  # delimited | lines | array | parquet | arrow
+    kind: str  # delimited | lines | array | parquet | arrow; conll of sentences
     delimiter: str = ","
     quoted: bool = True
     classes: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # names of numbered labels
@@ -70,7 +70,7 @@ class Table:
 
     given: str
     flag: str
-    parts: tuple[_Part, ...]
+    parts: tuple[Part, ...]
     columns: tuple[str, ...]
     has_header: bool
 
@@ -97,7 +97,7 @@ class Table:
             yield Batch(first, dict(zip(names, map(list, values))), problems)
             first += len(chunk)
 
-    def _rows(self, part: _Part, names: list[str]) -> Iterator[Sequence | str]:
+    def _rows(self, part: Part, names: list[str]) -> Iterator[Sequence | str]:
         """Yields the values of each row of a file, or what is wrong with it."""
         with _naming(self.flag, self.given):
             if part.kind == "delimited":
@@ -108,7 +108,7 @@ class Table:
                 for values in _objects(part):
                     yield [values.get(name) for name in names] if isinstance(values, dict) else values
 
-    def _delimited_rows(self, part: _Part, names: list[str]) -> Iterator[Sequence | str]:
+    def _delimited_rows(self, part: Part, names: list[str]) -> Iterator[Sequence | str]:
         rows = _delimited(part.path, part.delimiter, part.quoted)
         columns = next(rows) if self.has_header else self.columns
         places, count = [list(columns).index(name) for name in names], len(columns)
@@ -158,7 +158,7 @@ def _naming(flag: str, given: str) -> Iterator[None]:
         raise ConfigError(str(error).replace("--input_files", f"--{flag}"), error.details) from None
 
 
-def _parts_of(path: str, wanted: Sequence[str]) -> list[_Part]:
+def _parts_of(path: str, wanted: Sequence[str]) -> list[Part]:
     if path.lower().endswith(_SPREADSHEETS):
         raise ConfigError(f"{path} is a spreadsheet. Save it as CSV in UTF-8, and give that file.")
     if files.is_folder(path):
@@ -166,21 +166,21 @@ def _parts_of(path: str, wanted: Sequence[str]) -> list[_Part]:
     return [_part_of(found, wanted) for found in files.find_files(path, "input_files")]
 
 
-def _part_of(path: str, wanted: Sequence[str]) -> _Part:
+def _part_of(path: str, wanted: Sequence[str]) -> Part:
     """Returns a file by its content."""
     with text_files.open_text(text_files.Split(path)) as file:
         if text_files.is_parquet(file.head):
-            return _Part(path, "parquet", classes=_classes_of_parquet(file.text, path))
+            return Part(path, "parquet", classes=_classes_of_parquet(file.text, path))
         start = _without_mark(file.head).lstrip()
         if not start:
             raise ConfigError(f"{path} is empty. Give a table with a header and rows.")
         if start.startswith(b"{"):
-            return _Part(path, "lines")
+            return Part(path, "lines")
         if text_files.is_json_array(file.head):
-            return _Part(path, "array")
+            return Part(path, "array")
         sample = file.text.read(_SAMPLE_BYTES)
     text, is_cut = sample.decode("utf-8-sig", "replace"), len(sample) == _SAMPLE_BYTES
-    return _Part(path, "delimited", *_dialect(text, is_cut, path, wanted))
+    return Part(path, "delimited", *_dialect(text, is_cut, path, wanted))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def _delimited(path: str, delimiter: str, quoted: bool) -> Iterator[list[str]]:
 # JSON
 
 
-def _objects(part: _Part) -> Iterator[dict | str]:
+def _objects(part: Part) -> Iterator[dict | str]:
     """Yields the object of each row, or what is wrong with it."""
     with text_files.open_text(text_files.Split(part.path)) as file:
         if part.kind == "array":
@@ -282,7 +282,7 @@ def _object(line: bytes) -> dict | str:
 # Parquet, and the Arrow files of `datasets`
 
 
-def _saved_data_set(folder: str) -> list[_Part]:
+def _saved_data_set(folder: str) -> list[Part]:
     """Returns the files of a folder of `Dataset.save_to_disk`."""
     if files.is_file(os.path.join(folder, "dataset_dict.json")):
         splits = read_json(os.path.join(folder, "dataset_dict.json")).get("splits", [])
@@ -297,7 +297,7 @@ def _saved_data_set(folder: str) -> list[_Part]:
     features = read_json(info, any_number=True).get("features") if files.is_file(info) else None
     classes = _classes_of_features(features or {})
     names = [str(entry["filename"]) for entry in read_json(state).get("_data_files", [])]
-    return [_Part(os.path.join(folder, name), "arrow", classes=classes) for name in names]
+    return [Part(os.path.join(folder, name), "arrow", classes=classes) for name in names]
 
 
 def _classes_of_features(features: dict) -> dict[str, list[str]]:
@@ -320,7 +320,7 @@ def _classes_of_parquet(file: BinaryIO, path: str) -> dict[str, list[str]]:
     return _classes_of_features(features or {})
 
 
-def _arrow_rows(part: _Part, names: list[str]) -> Iterator[Sequence]:
+def _arrow_rows(part: Part, names: list[str]) -> Iterator[Sequence]:
     with _arrow_batches(part, names) as batches:
         for batch in batches:
             columns = [batch.column(name).to_pylist() for name in names]
@@ -337,7 +337,7 @@ def _named(value: Any, names: list[str]) -> Any:
 
 
 @contextlib.contextmanager
-def _arrow_batches(part: _Part, names: list[str] | None) -> Iterator[Any]:
+def _arrow_batches(part: Part, names: list[str] | None) -> Iterator[Any]:
     """Yields pyarrow's batches of the columns; with None for `names` the schema."""
     with files.open_binary(part.path) as file:
         if part.kind == "parquet":
@@ -357,7 +357,7 @@ def _arrow_batches(part: _Part, names: list[str] | None) -> Iterator[Any]:
 # Columns
 
 
-def _columns_of(part: _Part, by_number: bool) -> tuple[str, ...]:
+def _columns_of(part: Part, by_number: bool) -> tuple[str, ...]:
     """Returns the names of a file's columns; of JSON, those of its first rows."""
     if part.kind in ("parquet", "arrow"):
         with _arrow_batches(part, None) as schema:
@@ -374,7 +374,7 @@ def _columns_of(part: _Part, by_number: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
 
 
-def _describe_missing(part: _Part, name: str, columns: tuple[str, ...], by_number: bool) -> str:
+def _describe_missing(part: Part, name: str, columns: tuple[str, ...], by_number: bool) -> str:
     """Returns the message about a column that is not there."""
     if by_number and part.kind == "delimited":
         return f"{part.path} has {len(columns)} columns, counted from 1, and no column {name}."

@@ -15,7 +15,8 @@ from official.data.tables import labels as labels_lib
 from official.data.tables.labels import NUMBER, SEVERAL, Labels
 from official.io.errors import ConfigError
 
-FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+CONLL = ".conll"  # of tags alone
+FORMATS = (".csv", ".tsv", ".jsonl", ".parquet", CONLL)
 _PREFIX = "predicted_"
 
 
@@ -58,10 +59,15 @@ def encode(ending: str, columns: Mapping[str, Sequence], with_header: bool) -> b
 
     Args:
       ending: of FORMATS.
-      columns: {name: values}; probabilities and scores are written with six digits.
+      columns: {name: values}; probabilities and scores are written with six digits. Of CoNLL `tokens` and
+        `tags`, lists, or None for a sentence without words.
       with_header: whether names come first, in the formats that have them there.
     """
     rows = zip(*columns.values())
+    if ending == CONLL:
+        return "".join(conll(words or [], tags or []) for words, tags in rows).encode(
+            "utf-8", "surrogatepass"
+        )
     if ending == ".parquet":
         import pyarrow  # late: only Parquet needs it
         from pyarrow import parquet
@@ -78,6 +84,12 @@ def encode(ending: str, columns: Mapping[str, Sequence], with_header: bool) -> b
         writer.writerow(columns)
     writer.writerows([_cell(value) for value in row] for row in rows)
     return text.getvalue().encode("utf-8", "surrogatepass")
+
+
+def conll(words: Sequence[str], tags: Sequence[str]) -> str:
+    """Returns a sentence in CoNLL columns: a word a line, its tag behind a tab, and an empty line."""
+    lines = (f"{' '.join(word.split()) or '-'}\t{tag}\n" for word, tag in zip(words, tags))
+    return "".join(lines) + "\n"
 
 
 def _rounded(value: Any) -> Any:

@@ -9,6 +9,7 @@ tags without prefixes, such as parts of speech.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 from collections import Counter
@@ -93,6 +94,37 @@ def read_sentences(
     if not found:
         raise ConfigError(f"--{flag}={given} has no sentence.")
     return found
+
+
+@dataclasses.dataclass(frozen=True)
+class ConllTable(tables.Table):
+    """Sentences of CoNLL columns as rows of a table: `tokens`, and `tags` where the first one has them."""
+
+    def _rows(self, part: Any, names: list[str]) -> Iterator[Sequence]:
+        for sentence in _sentences_of(part.path):
+            values = {"tokens": sentence.words, "tags": sentence.tags}
+            yield [values[name] for name in names]
+
+
+def _sentences_of(path: str) -> Iterator[Sentence]:
+    with text_files.open_text(text_files.Split(path)) as file:
+        yield from _read_conll(file.text, path, with_tags=False)
+
+
+def is_conll(given: str) -> bool:
+    """Tells whether files are CoNLL columns by their names."""
+    return re.search(r"\.conll(\.\w+)?$", given.strip().lower()) is not None
+
+
+def open_conll(given: str, flag: str) -> tables.Table:
+    """Returns files of CoNLL columns, with tags or without, as a table. Raises ConfigError where there is no
+    sentence."""
+    paths = files.find_files(given, flag)
+    first = next(itertools.chain.from_iterable(map(_sentences_of, paths)), None)
+    if first is None:
+        raise ConfigError(f"--{flag}={given} has no sentence.")
+    columns = ("tokens", *(["tags"] if first.tags else []))
+    return ConllTable(given, flag, tuple(tables.Part(path, "conll") for path in paths), columns, True)
 
 
 def _read_conll(lines: Any, path: str, with_tags: bool) -> Iterator[Sentence]:
@@ -206,6 +238,11 @@ def with_spans(text: str, spans: Sequence[tuple[int, int, str]], place: str, tag
             tags[number] = f"{'I' if number > starts[start] else 'B'}-{label}"
     words = [text[begin:end] for begin, end in offsets]
     return Sentence(words, tags if tagged else None, text, offsets)
+
+
+def sentence_of(text: str | list[str]) -> Sentence:
+    """Returns a text with its words, or a list of words as a sentence, without tags."""
+    return with_spans(text, [], "", tagged=False) if isinstance(text, str) else Sentence(text)
 
 
 def word_offsets(text: str) -> Iterator[tuple[int, int]]:

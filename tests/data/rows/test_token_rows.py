@@ -18,7 +18,7 @@ SEQUENCES, ROW, PLACES, BATCH = 203, 64, 4, 8
 def make_rows(lengths) -> token_rows.TokenRows:
     lengths = np.array(lengths)
     ids = np.random.default_rng(0).integers(1, 50, lengths.sum()).astype(np.uint16)
-    labels = np.arange(len(lengths), dtype=np.int32)
+    labels = np.arange(len(lengths), dtype=np.int32) + 1
     return token_rows.TokenRows(ids, lengths, (lengths + 1) // 2, {"label": labels})
 
 
@@ -59,7 +59,8 @@ def check_rows(batch, rows=ROWS):
     length = batch["input_ids"].shape[1]
     for index, members in enumerate(batch["rows"].reshape(BATCH, -1).tolist()):
         if batch["rows"].ndim == 1 and members == [-1]:
-            continue  # filling is any sequence
+            assert batch["label"][index] == 0  # a place in every batch, not of another row
+            continue
         expected = {name: np.zeros(length, int) for name in batch if batch[name].shape[1:] == (length,)}
         begin = 0
         for place, number in enumerate(members):
@@ -76,7 +77,7 @@ def check_rows(batch, rows=ROWS):
             }
             for name, values in expected.items():
                 values[begin : begin + len(tokens)] = features[name]
-            assert batch["label"].reshape(BATCH, -1)[index, place] == number
+            assert batch["label"].reshape(BATCH, -1)[index, place] == number + 1
             assert "cls_positions" not in batch or batch["cls_positions"][index, place] == begin
             begin += len(tokens)
         for name, values in expected.items():

@@ -1,0 +1,524 @@
+"""Scores people's own data: every kind of label, from a file to a score, beside the recipe in transformers.
+
+  python benchmarks/own_data.py --data_dir=data --init_checkpoint=MODEL --work_dir=runs/own_data \\
+    --make_environments --output=results/own_data
+
+Six inputs are made of public data in --data_dir: SST-2 as CSV, STS-B as JSON lines, MRPC as pairs, XED with
+several labels a row (held out by hash), WNUT 2017 in CoNLL columns, and CMRC 2018, Chinese questions that are
+scored by characters. Ours trains each with one command, `train.py --task=...`; the peer is Hugging Face's
+Trainer with the same rows, splits, length, batch, epochs, rate, schedule and decay, scored by scikit-learn,
+by seqeval, and, of answers, by the official measure. MODEL is a folder of Hugging Face's. Both sides run one
+after the other, seed by seed; started again, the command goes on with the first run that is not done.
+"""
+
+import argparse
+import csv
+import dataclasses
+import itertools
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import harness
+
+from official.cli import command_line, outputs
+from official.config import ConfigError
+from official.io import json_files
+from official.io.writing import replace_file
+
+HUGGINGFACE = harness.Environment(
+    "huggingface_scores",
+    (
+        "torch==2.13.0",
+        "transformers==5.24.0",
+        "accelerate==1.15.0",
+        "numpy",
+        "seqeval==1.2.2",
+        "scikit-learn==1.9.1",
+    ),
+)
+_SIDES = ("ours", "huggingface")
+_DONE, _MODEL, _LOG = "run.json", "model", "log.txt"
+_EPOCHS = 2
+_RECIPE = (
+    "train_batch_size learning_rate weight_decay_rate beta_1 beta_2 epsilon clip_norm max_seq_length"
+    " doc_stride max_answer_length n_best_size num_train_epochs"
+).split()
+# What the Trainer does: the rate falls from the end of the warm-up on, and epsilon stands beside a corrected
+# root, which is no matter where it is small. One evaluation, at the end.
+_COMMON = (
+    f"--num_train_epochs={_EPOCHS}",
+    "--decay_from=warmup_end",
+    "--epsilon=1e-8",
+    "--steps_between_eval=1000000",
+    "--do_train",
+    "--do_eval",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of data.
+
+    Attributes:
+      title: in tables.
+      make: writes its files: (data folder, folder, rows to train on, rows to evaluate on) -> (flags of
+        train.py that name them, files of the peer).
+      flags: other flags of train.py.
+      metric, others: its main score, and others that both sides have.
+      train_rows, eval_rows: at most; chosen so that all runs fit into hours of two cores.
+    """
+
+    title: str
+    make: Callable[[str, str, int, int], tuple[list[str], dict[str, str]]]
+    flags: tuple[str, ...]
+    metric: str
+    train_rows: int
+    eval_rows: int
+    others: tuple[str, ...] = ()
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Inputs: of each row {"texts": [...], "label": ...} for the peer, and the file that a person would have
+
+
+def _lines(data_dir: str, *parts: str) -> list[list[str]]:
+    """Returns the fields of the lines of a file with tabs between them. Raises ConfigError where it is not
+    there."""
+    path = os.path.join(data_dir, *parts)
+    if not os.path.isfile(path):
+        raise ConfigError(f"--data_dir={data_dir}: there is no {os.path.join(*parts)}.")
+    with open(path, encoding="utf-8-sig") as file:
+        return [line.rstrip("\r\n").split("\t") for line in file]
+
+
+def _some(rows: Iterable[Any], count: int) -> list[Any]:
+    """Returns some rows, the same ones in every run."""
+    rows = list(rows)
+    random.Random(0).shuffle(rows)
+    return rows[:count]
+
+
+def _write_lines(path: str, rows: Iterable[Any]) -> str:
+    replace_file(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    return path
+
+
+def _write_csv(path: str, head: list[str], rows: Iterable[list[str]]) -> str:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([head, *rows])
+    return path
+
+
+def _glue(
+    data_dir: str, task: str, columns: tuple[str, ...], counts: dict[str, int]
+) -> dict[str, list[list[str]]]:
+    """Returns {split: rows of the columns} of a task of GLUE."""
+    found = {}
+    for split, count in counts.items():
+        head, *rows = _lines(data_dir, "glue", task, f"{split}.tsv")
+        places = [head.index(name) for name in columns]
+        whole = [[row[place] for place in places] for row in rows if len(row) == len(head)]
+        found[split] = _some(whole, count)
+    return found
+
+
+def _of_glue(
+    task: str,
+    columns: tuple[str, ...],
+    head: list[str],
+    write: Callable[[str, list[str], list[list[str]]], str],
+) -> Callable:
+    def make(data_dir: str, folder: str, train_rows: int, eval_rows: int) -> tuple[list[str], dict[str, str]]:
+        splits = _glue(data_dir, task, columns, {"train": train_rows, "dev": eval_rows})
+        flags, theirs = [], {}
+        for rows, name in zip(splits.values(), ("train", "eval")):
+            flags.append(f"--{name}_file={write(os.path.join(folder, name), head, rows)}")
+            labelled = [{"texts": row[:-1], "label": row[-1]} for row in rows]
+            theirs[name] = _write_lines(os.path.join(folder, f"peer_{name}.jsonl"), labelled)
+        return flags, theirs
+
+    return make
+
+
+def _as_csv(path: str, head: list[str], rows: list[list[str]]) -> str:
+    return _write_csv(f"{path}.csv", head, rows)
+
+
+def _as_lines(path: str, head: list[str], rows: list[list[str]]) -> str:
+    objects = [{**dict(zip(head, row)), head[-1]: float(row[-1])} for row in rows]
+    return _write_lines(f"{path}.jsonl", objects)
+
+
+def _several(data_dir: str, folder: str, train_rows: int, eval_rows: int) -> tuple[list[str], dict[str, str]]:
+    """Writes lines of XED as they are; the hash of the text decides which ones are held out."""
+    from official.data.tables import texts
+
+    rows = _some((row for row in _lines(data_dir, "emotions", "xed_en.tsv") if len(row) == 2), train_rows)
+    path = os.path.join(folder, "all.tsv")
+    replace_file(path, "".join("\t".join(row) + "\n" for row in rows))
+    parts: tuple[list[dict], list[dict]] = ([], [])
+    for text, labels in rows:
+        if text.strip():
+            row = {"texts": [text], "label": [one.strip() for one in labels.split(",")]}
+            parts[texts.share_of([text]) < 0.1].append(row)
+    theirs = {
+        name: _write_lines(os.path.join(folder, f"peer_{name}.jsonl"), part)
+        for name, part in zip(("train", "eval"), parts)
+    }
+    return [f"--train_file={path}"], theirs
+
+
+def _tags(data_dir: str, folder: str, train_rows: int, eval_rows: int) -> tuple[list[str], dict[str, str]]:
+    from official.data.tables import tags
+
+    flags, theirs = [], {}
+    for name, split, count in (("train", "train", train_rows), ("eval", "dev", eval_rows)):
+        read = tags.read_sentences(
+            os.path.join(data_dir, "ner", "wnut17", f"{split}.conll"), "data_dir", True
+        )
+        kept = [(one.words, one.tags or []) for one in _some(read, count)]
+        path = os.path.join(folder, f"{name}.conll")
+        sentences = ["".join(f"{word}\t{tag}\n" for word, tag in zip(*one)) for one in kept]
+        replace_file(path, "\n".join(sentences))
+        flags.append(f"--{name}_file={path}")
+        rows = [{"words": words, "tags": own} for words, own in kept]
+        theirs[name] = _write_lines(os.path.join(folder, f"peer_{name}.jsonl"), rows)
+    return flags, theirs
+
+
+def _questions(
+    data_dir: str, folder: str, train_rows: int, eval_rows: int
+) -> tuple[list[str], dict[str, str]]:
+    """Writes some questions of CMRC 2018; to train on, those whose answer stands where the file says."""
+    theirs = {}
+    for name, split, count in (("train", "dev", train_rows), ("eval", "trial", eval_rows)):
+        path = os.path.join(data_dir, "squad_zh", f"cmrc2018_{split}.json")
+        if not os.path.isfile(path):
+            raise ConfigError(f"--data_dir={data_dir}: there is no squad_zh/{os.path.basename(path)}.")
+        articles = json_files.read_json(path)["data"]
+        asked = [
+            (paragraph["context"], question)
+            for article in articles
+            for paragraph in article["paragraphs"]
+            for question in paragraph["qas"]
+            if name == "eval" or all(_stands(paragraph["context"], one) for one in question["answers"])
+        ]
+        paragraphs = [{"context": context, "qas": [question]} for context, question in _some(asked, count)]
+        theirs[name] = os.path.join(folder, f"{name}.json")
+        content = {"version": "1.1", "data": [{"title": "", "paragraphs": paragraphs}]}
+        replace_file(theirs[name], json.dumps(content, ensure_ascii=False))
+    return [f"--train_file={theirs['train']}", f"--predict_file={theirs['eval']}"], theirs
+
+
+def _stands(context: str, answer: dict) -> bool:
+    return context[answer["answer_start"] :].startswith(answer["text"])
+
+
+KINDS = {
+    "one": Kind(
+        "SST-2, one of two labels, CSV",
+        _of_glue("SST-2", ("sentence", "label"), ["text", "label"], _as_csv),
+        ("--task=classify", "--max_seq_length=64"),
+        "accuracy",
+        3000,
+        872,
+        ("macro_f1", "roc_auc"),
+    ),
+    "number": Kind(
+        "STS-B, a number for pairs, JSON lines",
+        _of_glue("STS-B", ("sentence1", "sentence2", "score"), ["first", "second", "score"], _as_lines),
+        (
+            "--task=classify",
+            "--label_kind=number",
+            "--text_columns=first,second",
+            "--label_column=score",
+            "--max_seq_length=128",
+        ),
+        "spearman",
+        2000,
+        1000,
+        ("pearson",),
+    ),
+    "pairs": Kind(
+        "MRPC, pairs of texts, CSV",
+        _of_glue("MRPC", ("#1 String", "#2 String", "Quality"), ["first", "second", "label"], _as_csv),
+        ("--task=classify", "--text_columns=first,second", "--max_seq_length=128"),
+        "accuracy",
+        2000,
+        408,
+        ("macro_f1", "roc_auc"),
+    ),
+    "several": Kind(
+        "XED, several labels, TSV without a header",
+        _several,
+        (
+            "--task=classify",
+            "--label_kind=several",
+            "--text_columns=1",
+            "--label_column=2",
+            "--max_seq_length=64",
+        ),
+        "micro_f1",
+        3000,
+        0,
+        ("macro_f1", "roc_auc"),
+    ),
+    "tags": Kind(
+        "WNUT 2017, tags of words, CoNLL columns",
+        _tags,
+        ("--task=tag", "--max_seq_length=128"),
+        "f1",
+        2500,
+        1009,
+        ("strict_f1", "accuracy"),
+    ),
+    "answers": Kind(
+        "CMRC 2018, answers in Chinese, SQuAD's JSON",
+        _questions,
+        ("--task=squad", "--learning_rate=1e-4", "--train_batch_size=16", "--max_seq_length=384"),
+        "f1",
+        240,
+        150,
+        ("exact_match",),
+    ),
+}
+
+# ------------------------------------------------------------------------------------------------------------
+# One run
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run: its kind, side and seed, the flags of train.py, and the peer's files."""
+
+    kind: str
+    side: str
+    seed: int
+    train_flags: tuple[str, ...]
+    theirs: dict[str, str]
+    folder: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings saved with a finished run; one with the same settings is not run again."""
+        requirements = [] if self.side == "ours" else list(HUGGINGFACE.requirements)
+        return {"train_flags": list(self.train_flags), "requirements": requirements}
+
+
+def measure(run: Run, environments: str) -> dict:
+    """Returns {scores, metric, train_rows, eval_rows, secs, versions}: of a finished run as it is saved."""
+    path = os.path.join(run.folder, _DONE)
+    if os.path.exists(path):
+        found = json_files.read_json(path)
+        if found["settings"] != run.settings:
+            raise ConfigError(f"{path} is of another recipe. Give another --work_dir, or remove this folder.")
+        return found
+    shutil.rmtree(run.folder, ignore_errors=True)
+    os.makedirs(run.folder)
+    began = time.perf_counter()
+    found = _train_ours(run) if run.side == "ours" else _train_theirs(run, environments)
+    found |= {"secs": time.perf_counter() - began, "settings": run.settings}
+    shutil.rmtree(os.path.join(run.folder, _MODEL), ignore_errors=True)
+    replace_file(path, json.dumps(found, indent=1) + "\n")
+    return found
+
+
+def _train_ours(run: Run) -> dict:
+    from official.reporting.result import load_result
+
+    folder, log_file = os.path.join(run.folder, _MODEL), os.path.join(run.folder, _LOG)
+    command = [sys.executable, os.path.join(harness.ROOT, "train.py"), *run.train_flags]
+    command += [f"--seed={run.seed}", f"--model_dir={folder}"]
+    with open(log_file, "w", encoding="utf-8") as log:
+        code = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=harness.variables(None),
+            check=False,
+        ).returncode
+    if code:
+        raise ConfigError(f"{run.kind}: train.py ended with exit code {code}: {harness.last_line(log_file)}")
+    result = load_result(folder)
+    named = KINDS[run.kind].metric
+    if result["target_metric"] != named:
+        raise ConfigError(f"{run.kind}: the main score is {result['target_metric']}, expected {named}.")
+    data = result["data"]
+    count = next(name for name in ("questions", "sentences", "rows") if name in data["train"])
+    return {
+        "scores": {name: result[name] for name in (named, *KINDS[run.kind].others)},
+        "train_rows": data["train"][count],
+        "eval_rows": data["eval"][count],
+    }
+
+
+def _train_theirs(run: Run, environments: str) -> dict:
+    from official.cli import flags as flags_lib
+    from official.data.squad import evaluation, squad_files
+
+    config = flags_lib.parse([*run.train_flags, "--model_dir=unused"])
+    specification = {
+        **{name: config[name] for name in _RECIPE},
+        "kind": run.kind,
+        "model": os.path.abspath(config.init_checkpoint or ""),
+        "train_file": run.theirs["train"],
+        "eval_file": run.theirs["eval"],
+        "output_dir": os.path.join(run.folder, _MODEL),
+        "threads": len(os.sched_getaffinity(0)),
+        "seed": run.seed,
+    }
+    flags = argparse.Namespace(environments=environments)
+    name = f"huggingface, {run.kind}"
+    with harness.program(name, "own_data_trainer.py", HUGGINGFACE, flags, run.folder) as program:
+        program.ask(specification)
+        found = program.answer()
+    if predictions := found.pop("predictions", None):
+        gold = squad_files.read_gold_answers(run.theirs["eval"]).answers
+        scores = evaluation.score_characters(gold, predictions)
+        parts = {"f1": scores.f1, "exact_match": scores.exact}
+        found["scores"] = {name: statistics.fmean(part.values()) for name, part in parts.items()}
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------
+# All runs
+
+
+class Main(harness.EnvironmentFlags, harness.NumbersFlags):
+    """Flags of the command.
+
+    Attributes:
+      data_dir: Folder of glue/, emotions/, ner/wnut17/ and squad_zh/.
+      init_checkpoint: Folder of an encoder in Hugging Face's form.
+      work_dir: Folder of the runs: what is done there is not done again.
+      kinds: Comma-separated kinds of data.
+      sides: Comma-separated: ours, huggingface.
+      seeds: Runs of each kind and side, from --seed on.
+      seed: The first seed.
+      max_rows: Rows of a set, at most, to try the benchmark with.
+    """
+
+    RANGES = dict.fromkeys(("seeds", "max_rows"), command_line.COUNT)
+    data_dir: str
+    init_checkpoint: str
+    work_dir: str
+    kinds: str = ",".join(KINDS)
+    sides: str = ",".join(_SIDES)
+    seeds: int = 3
+    seed: int = 1
+    max_rows: int = 10_000
+
+
+def runs_of(flags: argparse.Namespace) -> list[Run]:
+    """Writes the inputs of all kinds, and returns all runs, seed by seed."""
+    made = {}
+    for name in flags.kinds:
+        kind, folder = KINDS[name], os.path.join(os.path.abspath(flags.work_dir), name)
+        os.makedirs(folder, exist_ok=True)
+        limits = (min(count, flags.max_rows) for count in (kind.train_rows, kind.eval_rows))
+        own, theirs = kind.make(flags.data_dir, folder, *limits)
+        init = f"--init_checkpoint={os.path.abspath(flags.init_checkpoint)}"
+        made[name] = ((*kind.flags, *_COMMON, init, *own), theirs, folder)
+    seeds = range(flags.seed, flags.seed + flags.seeds)
+    return [
+        Run(name, side, seed, own, theirs, os.path.join(folder, f"{side}-seed-{seed}"))
+        for seed, (name, (own, theirs, folder)), side in itertools.product(seeds, made.items(), flags.sides)
+    ]
+
+
+def rows_of(runs: list[Run], found: list[dict]) -> list[dict]:
+    """Returns a row for each kind: the scores of both sides by seed, and whether they agree.
+
+    They agree where the means are no further apart than the larger one of the two ranges of the seeds.
+    """
+    rows = []
+    for name in dict.fromkeys(run.kind for run in runs):
+        kind, row = KINDS[name], {"name": name, "title": KINDS[name].title, "metric": KINDS[name].metric}
+        mine = [(run, each) for run, each in zip(runs, found) if run.kind == name]
+        row["train_flags"] = [_without_folder(flag) for flag in mine[0][0].train_flags]
+        row |= {key: mine[0][1][key] for key in ("train_rows", "eval_rows")}
+        for run, each in mine:
+            if any(each[key] != row[key] for key in ("train_rows", "eval_rows")):
+                raise ConfigError(f"{name}: {run.side} has read other rows: {each}.")
+        for side in dict.fromkeys(run.side for run, _ in mine):
+            own = [each["scores"] for run, each in mine if run.side == side]
+            values = [scores[kind.metric] for scores in own]
+            row[side] = {
+                "seeds": [run.seed for run, _ in mine if run.side == side],
+                "scores": values,
+                "mean": statistics.fmean(values),
+                "spread": max(values) - min(values),
+                **{other: [scores[other] for scores in own] for other in kind.others},
+            }
+        if set(_SIDES) <= row.keys():
+            ours, theirs = (row[side] for side in _SIDES)
+            row["difference"] = ours["mean"] - theirs["mean"]
+            row["inside_spread"] = abs(row["difference"]) <= max(ours["spread"], theirs["spread"])
+        rows.append(row)
+    return rows
+
+
+def _without_folder(flag: str) -> str:
+    name, equals, value = flag.partition("=")
+    return f"{name}={os.path.basename(value)}" if os.path.isabs(value) else name + equals + value
+
+
+def describe(rows: list[dict]) -> str:
+    """Returns a line a kind."""
+    shown = []
+    for row in rows:
+        of_sides = {
+            f"{side}_{key}": row[side][key] for side in _SIDES if side in row for key in ("mean", "spread")
+        }
+        inside = {True: "yes", False: "NO", None: "-"}[row.get("inside_spread")]
+        shown.append({**row, **of_sides, "inside": inside})
+    columns = [
+        ("data", "title", ""),
+        ("rows", "train_rows", ",d"),
+        ("metric", "metric", ""),
+        ("ours", "ours_mean", ".4f"),
+        ("spread", "ours_spread", ".4f"),
+        ("transformers", "huggingface_mean", ".4f"),
+        ("spread", "huggingface_spread", ".4f"),
+        ("inside", "inside", ""),
+    ]
+    return outputs.table(columns, shown)
+
+
+def main() -> None:
+    flags = Main.parse()
+    flags.kinds = command_line.read_list(flags.kinds, "kinds", tuple(KINDS))
+    flags.sides = command_line.read_list(flags.sides, "sides", _SIDES)
+    if "huggingface" in flags.sides:
+        harness.prepare([("huggingface", HUGGINGFACE)], flags)
+    runs, found = runs_of(flags), []
+    for run in runs:
+        found.append(measure(run, flags.environments))
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in found[-1]["scores"].items())
+        told = f"{run.kind}, {run.side}, seed {run.seed}: {scores} ({found[-1]['secs']:.0f} s)"
+        print(told, file=sys.stderr, flush=True)
+    rows = rows_of(runs, found)
+    print(describe(rows))
+    versions = next((each["versions"] for each in found if "versions" in each), {})
+    record = {
+        "epochs": _EPOCHS,
+        "repeats": flags.seeds,
+        "seed": flags.seed,
+        "requirements": HUGGINGFACE.requirements,
+        "peer_versions": versions,
+        "cases": rows,
+    }
+    harness.write_json(flags, record)
+
+
+if __name__ == "__main__":
+    harness.main(main)

@@ -1,0 +1,229 @@
+"""Times predictions for the rows of a file as whole processes, beside Hugging Face's pipeline.
+
+  python benchmarks/predict_file.py --checkpoint=runs/sst2_hf --data_dir=data --work_dir=runs/predict_file \\
+    --make_environments --output=results/predict_file
+
+The checkpoint is a folder of Hugging Face's with a classifier, which both read: `bert convert
+native2huggingface` makes one of a run. The rows are sentences of SST-2 and QNLI under --data_dir/glue,
+shuffled, and repeated up to --rows. Ours is `bert predict --input_file=rows.csv --output_file=ours.csv`; the
+peer reads the same file, gives its texts to pipeline("text-classification") with each of --batch_sizes, and
+writes the same columns. All take turns. At the end ours is killed amid its work and started again: the file
+has to be the same to the byte.
+"""
+
+import argparse
+import contextlib
+import csv
+import itertools
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+import harness
+from own_data import HUGGINGFACE
+
+from official.cli import command_line, outputs
+from official.config import ConfigError
+
+_POLL_SECS = 0.02
+
+
+class Main(harness.EnvironmentFlags, harness.ChartFlags):
+    """Flags of the command.
+
+    Attributes:
+      checkpoint: Folder of a classifier in Hugging Face's form.
+      data_dir: Folder with glue/SST-2/train.tsv and glue/QNLI/dev.tsv.
+      work_dir: Folder of the files that are read and written.
+      rows: Rows of the file.
+      batch_sizes: Comma-separated: rows of the pipeline's batch.
+      max_seq_length: Tokens of a row, at most; of both.
+      rounds: How many times each is timed.
+    """
+
+    RANGES = dict.fromkeys(("rows", "rounds", "max_seq_length"), command_line.COUNT)
+    checkpoint: str
+    data_dir: str
+    work_dir: str
+    rows: int = 100_000
+    batch_sizes: str = "1,8,32,128"
+    max_seq_length: int = 128
+    rounds: int = 3
+
+
+def write_rows(data_dir: str, path: str, count: int) -> None:
+    """Writes a table of sentences of many lengths. Raises ConfigError where one of the files is missing."""
+    texts = []
+    for task, column in (("SST-2/train", "sentence"), ("QNLI/dev", "sentence")):
+        file = os.path.join(data_dir, "glue", f"{task}.tsv")
+        if not os.path.isfile(file):
+            raise ConfigError(f"--data_dir={data_dir}: there is no glue/{task}.tsv.")
+        with open(file, encoding="utf-8") as lines:
+            head, *rows = (line.rstrip("\n").split("\t") for line in lines)
+        texts += [row[head.index(column)] for row in rows if len(row) == len(head)]
+    random.Random(0).shuffle(texts)
+    rows = zip(range(count), itertools.cycle(texts))
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("id", "text"), *rows])
+
+
+def ours(flags: argparse.Namespace, rows_file: str, output: str) -> list[str]:
+    """Returns the command of this project."""
+    return [
+        *harness.in_new_process("predict"),
+        f"--checkpoint={flags.checkpoint}",
+        f"--input_file={rows_file}",
+        f"--output_file={output}",
+        f"--max_seq_length={flags.max_seq_length}",
+    ]
+
+
+def run_ours(flags: argparse.Namespace, rows_file: str, output: str) -> float:
+    """Runs the command, and returns its seconds. Raises ConfigError where it fails."""
+    shutil.rmtree(f"{output}.parts", ignore_errors=True)
+    log_file = os.path.join(flags.work_dir, "ours.txt")
+    began = time.perf_counter()
+    with open(log_file, "w", encoding="utf-8") as log:
+        code = subprocess.run(
+            [*ours(flags, rows_file, output), "--overwrite"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=harness.variables(None),
+            check=False,
+        ).returncode
+    if code:
+        raise ConfigError(f"bert predict ended with exit code {code}: {harness.last_line(log_file)}")
+    return time.perf_counter() - began
+
+
+def run_theirs(flags: argparse.Namespace, rows_file: str, output: str, batch: int) -> tuple[float, dict]:
+    """Runs the pipeline, and returns its seconds, and what it says."""
+    began = time.perf_counter()
+    specification = {
+        "model": os.path.abspath(flags.checkpoint),
+        "input_file": os.path.abspath(rows_file),
+        "output_file": os.path.abspath(output),
+        "batch_size": batch,
+        "max_seq_length": flags.max_seq_length,
+        "threads": len(os.sched_getaffinity(0)),
+    }
+    name, advice = f"pipeline, batches of {batch}", ": give smaller --batch_sizes"
+    folder = os.path.join(flags.work_dir, "pipeline")
+    with harness.program(name, "pipeline_rows.py", HUGGINGFACE, flags, folder, advice) as program:
+        program.ask(specification)
+        found = program.answer()
+    return time.perf_counter() - began, found
+
+
+def goes_on(flags: argparse.Namespace, rows_file: str, whole: str) -> bool:
+    """Tells whether the command, killed when some rows are done and started again, writes the same file.
+    Raises ConfigError where it is done before it can be killed."""
+    output = os.path.join(flags.work_dir, "killed.csv")
+    parts = f"{output}.parts"
+    shutil.rmtree(parts, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(output)
+    process = subprocess.Popen(
+        ours(flags, rows_file, output), stderr=subprocess.DEVNULL, env=harness.variables(None)
+    )
+    try:
+        while process.poll() is None and not _some_done(parts):
+            time.sleep(_POLL_SECS)
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.wait()
+    if os.path.exists(output):
+        raise ConfigError(f"--rows={flags.rows} are done before bert predict could be killed. Give more.")
+    subprocess.run(
+        ours(flags, rows_file, output), check=True, env=harness.variables(None), stdout=subprocess.DEVNULL
+    )
+    with open(output, "rb") as one, open(whole, "rb") as other:
+        return one.read() == other.read()
+
+
+def _some_done(parts: str) -> bool:
+    return any(name[0].isdigit() for _, _, names in os.walk(parts) for name in names if ".json" in name)
+
+
+def same_labels(one: str, other: str) -> float:
+    """Returns the share of rows to which two files give the same label."""
+    with open(one, encoding="utf-8", newline="") as a, open(other, encoding="utf-8", newline="") as b:
+        pairs = [(x["label"], y["label"]) for x, y in zip(csv.DictReader(a), csv.DictReader(b), strict=True)]
+    return sum(x == y for x, y in pairs) / len(pairs)
+
+
+def main() -> None:
+    flags = Main.parse()
+    sizes = [int(size) for size in flags.batch_sizes.split(",") if size.strip().isdecimal()]
+    if not sizes:
+        raise ConfigError(f"--batch_sizes={flags.batch_sizes}: expected numbers, such as 1,8,32.")
+    harness.prepare([("huggingface", HUGGINGFACE)], flags)
+    os.makedirs(flags.work_dir, exist_ok=True)
+    rows_file, whole = (os.path.join(flags.work_dir, name) for name in ("rows.csv", "ours.csv"))
+    write_rows(flags.data_dir, rows_file, flags.rows)
+    secs: dict[str, list[float]] = {}
+    inner: dict[str, list[float]] = {}
+    agreement, versions = 1.0, {}
+    for _ in range(flags.rounds):
+        secs.setdefault("ours", []).append(run_ours(flags, rows_file, whole))
+        for size in sizes:
+            output = os.path.join(flags.work_dir, "pipeline.csv")
+            taken, found = run_theirs(flags, rows_file, output, size)
+            name, versions = f"pipeline {size}", found["versions"]
+            secs.setdefault(name, []).append(taken)
+            inner.setdefault(name, []).append(found["predict_secs"])
+            agreement = min(agreement, same_labels(whole, output))
+        print({name: round(values[-1], 1) for name, values in secs.items()}, file=sys.stderr, flush=True)
+    cases = [
+        {
+            "name": name,
+            "secs": values,
+            "median_secs": statistics.median(values),
+            "rows_per_sec": flags.rows / statistics.median(values),
+            "spread": (max(values) - min(values)) / statistics.median(values),
+            **({"predict_secs": inner[name]} if name in inner else {}),
+        }
+        for name, values in secs.items()
+    ]
+    best = min((case for case in cases if case["name"] != "ours"), key=lambda case: case["median_secs"])
+    record = {
+        "rows": flags.rows,
+        "max_seq_length": flags.max_seq_length,
+        "rounds": flags.rounds,
+        "requirements": HUGGINGFACE.requirements,
+        "peer_versions": versions,
+        "best_peer": best["name"],
+        "ratio": best["median_secs"] / cases[0]["median_secs"],
+        "ratios": [theirs / own for theirs, own in zip(best["secs"], cases[0]["secs"])],
+        "same_labels": agreement,
+        "same_after_kill": goes_on(flags, rows_file, whole),
+        "cases": cases,
+    }
+    columns = [("case", "name", ""), ("seconds", "median_secs", ".1f"), ("rows/s", "rows_per_sec", ".0f")]
+    print(outputs.table(columns, cases))
+    print(
+        f"{record['ratio']:.2f} x {best['name']}, same labels {agreement:.2%},"
+        f" the same file after a kill: {'yes' if record['same_after_kill'] else 'NO'}"
+    )
+    bars = [
+        (
+            case["name"],
+            case["rows_per_sec"],
+            case["spread"],
+            f"{case['median_secs']:.1f} s",
+            "ours" if case["name"] == "ours" else "peers",
+        )
+        for case in cases
+    ]
+    title = f"Labels for {flags.rows:,} rows of a file, whole processes"
+    harness.write(flags, record, bars, title, "rows per second")
+
+
+if __name__ == "__main__":
+    harness.main(main)

@@ -1,0 +1,99 @@
+"""Measures the memory of training on a table of people's own data by its rows.
+
+  python benchmarks/table_memory.py --init_checkpoint=MODEL --work_dir=runs/table_memory \\
+    --output=results/table_memory.json
+
+Each table is made of random words, a short text and one of two labels a row. `train.py --task=classify`
+reads it, holds some rows out, makes tokens of all, trains --train_steps updates and evaluates. The peak is
+that of the largest process; the difference to the small table is what rows cost.
+"""
+
+import argparse
+import os
+import random
+import sys
+
+import harness
+
+from official.cli import command_line, outputs
+
+WORDS = "the a good bad film story was is not very long short and of with its people plot actor scene".split()
+
+
+class Main(harness.NumbersFlags):
+    """Flags of the command.
+
+    Attributes:
+      init_checkpoint: Folder of an encoder.
+      work_dir: Folder of the tables and runs: they are removed again.
+      rows: Rows of the large table.
+      few_rows: Rows of the table that it is compared with.
+      train_steps: Updates of every run.
+      eval_rows: About how many rows are held out.
+    """
+
+    RANGES = dict.fromkeys(("rows", "few_rows", "train_steps", "eval_rows"), command_line.COUNT)
+    init_checkpoint: str
+    work_dir: str
+    rows: int = 10_000_000
+    few_rows: int = 100_000
+    train_steps: int = 4
+    eval_rows: int = 1000
+
+
+def write_table(path: str, rows: int) -> None:
+    """Writes a table of random rows, no two of which are the same."""
+    generator = random.Random(0)
+    texts = [" ".join(generator.choices(WORDS, k=generator.randint(4, 12))) for _ in range(9973)]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("text,label\n")
+        file.writelines(
+            f"{texts[number % len(texts)]} {number},{'yes' if number % 2 else 'no'}\n"
+            for number in range(rows)
+        )
+
+
+def measure(flags: argparse.Namespace, rows: int) -> dict:
+    """Returns {rows, bytes, secs, core_secs, peak_memory_bytes} of a run on a table of so many rows."""
+    path = os.path.join(flags.work_dir, f"rows_{rows}.csv")
+    write_table(path, rows)
+    folder = os.path.join(flags.work_dir, f"run_{rows}")
+    command = [
+        sys.executable,
+        os.path.join(harness.ROOT, "train.py"),
+        "--task=classify",
+        f"--train_file={path}",
+        f"--init_checkpoint={flags.init_checkpoint}",
+        f"--model_dir={folder}",
+        "--max_seq_length=64",
+        f"--eval_share={flags.eval_rows / rows}",
+        f"--num_steps_per_epoch={flags.train_steps}",
+        "--num_train_epochs=1",
+    ]
+    found = harness.watch(command, folder)
+    row = {"rows": rows, "bytes": os.path.getsize(path)}
+    row |= {name: found[name] for name in ("secs", "core_secs", "peak_memory_bytes")}
+    os.remove(path)
+    return row
+
+
+def main() -> None:
+    flags = Main.parse()
+    os.makedirs(flags.work_dir, exist_ok=True)
+    cases: list[dict] = []
+    for rows in (flags.few_rows, flags.rows):
+        cases.append(measure(flags, rows))
+        cases[-1]["more_bytes"] = cases[-1]["peak_memory_bytes"] - cases[0]["peak_memory_bytes"]
+        print(cases[-1], file=sys.stderr, flush=True)
+    columns = [
+        ("rows", "rows", ",d"),
+        ("peak bytes", "peak_memory_bytes", ",d"),
+        ("more", "more_bytes", ",d"),
+        ("seconds", "secs", ".0f"),
+    ]
+    print(outputs.table(columns, cases))
+    harness.write_json(flags, {"train_steps": flags.train_steps, "seed": 0, "repeats": 1, "cases": cases})
+
+
+if __name__ == "__main__":
+    harness.main(main)
