@@ -159,10 +159,16 @@ def test_a_lost_peer_ends_the_others_with_one_line(workspace, tmp_path, killed):
 DETERMINED = dict(num_accumulation_steps=2, deterministic="true", num_eval_samples=40, steps_between_eval=12)
 
 
+@pytest.fixture(scope="module", params=["plain", "packed"])
+def kind(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def uninterrupted(workspace):
-    finish(start(workspace, workspace / "whole", "--do_eval", **DETERMINED))
-    return workspace / "whole"
+def uninterrupted(workspace, kind):
+    folder = workspace / f"whole-{kind}"
+    finish(start(workspace, folder, "--do_eval", **DETERMINED, **of_kind(kind, workspace)))
+    return folder
 
 
 def wait_for(condition, process) -> None:
@@ -174,12 +180,13 @@ def wait_for(condition, process) -> None:
 
 
 @pytest.mark.slow
-def test_kill_at_any_moment_and_go_on(workspace, uninterrupted, tmp_path):
+def test_kill_at_any_moment_and_go_on(workspace, uninterrupted, tmp_path, kind):
     """Five kills: some while a checkpoint is being written, some between two."""
+    settings = {**DETERMINED, **of_kind(kind, workspace)}
     generator = random.Random(7)
     folder, kills = tmp_path / "killed", 0
     for kill in range(5):
-        process = start(workspace, folder, "--do_eval", **DETERMINED)
+        process = start(workspace, folder, "--do_eval", **settings)
         target = 4 * generator.randint(2 * kill + 1, 2 * kill + 2)
         ending = "" if kill % 2 else "index"  # while it is written, or after it
         name = f"ckpt-{target}.{ending}"
@@ -189,7 +196,7 @@ def test_kill_at_any_moment_and_go_on(workspace, uninterrupted, tmp_path):
         kills += process.wait() == -signal.SIGKILL
         process.communicate()
     assert kills == 5
-    finish(start(workspace, folder, "--do_eval", **DETERMINED))
+    finish(start(workspace, folder, "--do_eval", **settings))
     assert_same_run(folder, uninterrupted, 60)
 
 
@@ -198,22 +205,23 @@ def _names(folder) -> list[str]:
 
 
 @pytest.mark.slow
-def test_another_steps_per_loop_gives_the_same_weights(workspace, uninterrupted, tmp_path):
-    other = {**DETERMINED, "steps_per_loop": 6, "checkpoint_every_steps": 12}
+def test_another_steps_per_loop_gives_the_same_weights(workspace, uninterrupted, tmp_path, kind):
+    other = {**DETERMINED, **of_kind(kind, workspace), "steps_per_loop": 6, "checkpoint_every_steps": 12}
     finish(start(workspace, tmp_path / "run", "--do_eval", **other, stop_steps=24))
     finish(start(workspace, tmp_path / "run", "--do_eval", **{**other, "steps_per_loop": 3}))
     assert_same_state(state_of(tmp_path / "run", 60), state_of(uninterrupted, 60))
 
 
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_and_prints_how_to_go_on_and_a_second_run_on_the_folder_is_refused(
-    workspace, tmp_path
+    workspace, tmp_path, number, code
 ):
     process = start(workspace, tmp_path / "run", num_steps_per_epoch=100000)
     wait_for(lambda: "ckpt-8.index" in _names(tmp_path / "run"), process)
     with pytest.raises(ConfigError, match="is in use by another run"):
         run_here(workspace, tmp_path / "run")
-    process.send_signal(signal.SIGTERM)
-    output = finish(process, 143)
+    process.send_signal(number)
+    output = finish(process, code)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "interrupted" and result["checkpoint"].endswith(f"ckpt-{result['step']}")
     assert f"Go on with: {sys.executable} train.py" in output and f"--model_dir={tmp_path}/run" in output

@@ -534,10 +534,13 @@ def spill_part(dealer: Dealer, grouping: Grouping, part: Part, before: np.ndarra
     if _is_done(path, part):
         return
     done, seen = {"blocks": 0, "block_bytes": 0}, before.copy()
+    counted = jobs.read_what_is_done(done_path(grouping.folder, "counts", part.number))["lengths"]
+    last = seen + np.array(counted, np.int64)
     store_of(grouping.folder).make_folder(grouping.level_folder)
     for examples in blocks_of(part, _BLOCK_SEQUENCES):
         lengths = examples.lengths
         counts = np.bincount(lengths, minlength=len(seen))
+        _check_unchanged(seen + counts <= last, part)
         shards, places = np.zeros_like(lengths), np.zeros_like(lengths)
         for length in np.flatnonzero(counts).tolist():
             own, ordinals = lengths == length, seen[length] + np.arange(counts[length])
@@ -548,7 +551,15 @@ def spill_part(dealer: Dealer, grouping: Grouping, part: Part, before: np.ndarra
         done["blocks"] += 1
         done["block_bytes"] += sequences.heads.nbytes + sequences.words.nbytes
         engines.report(0, len(lengths))
+    _check_unchanged(seen == last, part)
     jobs.write_done(path, done)
+
+
+def _check_unchanged(is_right: np.ndarray, part: Part) -> None:
+    if not is_right.all():
+        names = [path for path, _ in part.files]
+        named = names[0] if len(names) == 1 else f"{names[0]}, or a file up to {names[-1]},"
+        raise ConfigError(f"{named} was changed while it was read. Pack it again, with --overwrite.")
 
 
 def merge(target: Grouping, files_below: int, place: tuple[int, int], num_shards: int, share: float) -> None:

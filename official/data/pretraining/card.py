@@ -5,12 +5,15 @@ sample of the documents, and from some of the records, or all of them.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import functools
 import io
 import itertools
 import os
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -43,7 +46,7 @@ def gather(folder: str, paths: list[str], vocabulary: Vocabulary | None, summary
         "name": os.path.basename(os.path.normpath(folder)),
         "manifest": manifest,
         "speed": json_files.read_json_or_empty(os.path.join(folder, jobs.FILE_NAME)),
-        "texts": facts_of(shown["documents"], vocabulary),
+        "texts": facts_of(tuple(shown["documents"]), vocabulary),
         "records": {},
         "examples": [],
     }
@@ -130,8 +133,9 @@ def kept_examples(folder: str, plan: Layout, record_format: str, words: Vocabula
 _MAX_LISTED = 12  # of what is counted by name
 
 
-def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
-    """Returns the facts about a sample; empty where there is none.
+@functools.lru_cache(maxsize=1)  # of a job, and then of its card
+def facts_of(texts: tuple[str, ...], vocabulary: Vocabulary | None) -> dict:
+    """Returns the facts about a sample; empty where there is none. They are found once for the same texts.
 
     Args:
       texts: the beginnings of documents.
@@ -149,8 +153,23 @@ def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
         "languages": _most(samples.languages_of(texts)) if identifier else [],
         "unknown": _most(unknown),
         "unknown_words": sum(unknown.values()),
-        "shown": texts[:4],
+        "shown": list(texts[:4]),
     }
+
+
+@contextlib.contextmanager
+def found_beside(texts: list[str], vocabulary: Vocabulary, is_alone: bool) -> Iterator[None]:
+    """Finds the facts that `facts_of` will return, in a thread, while its block waits for other processes.
+
+    One that works alone leaves it to the card: the thread would take as long from the work. What fails, the
+    card meets, behind the records.
+    """
+    if is_alone:
+        yield
+        return
+    with ThreadPoolExecutor(1, "facts") as thread:
+        thread.submit(facts_of, tuple(texts), vocabulary)
+        yield
 
 
 def _most(counts: Mapping[str, int]) -> list[list]:

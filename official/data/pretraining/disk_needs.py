@@ -13,7 +13,7 @@ from official.data.pretraining import card, rounds
 from official.data.pretraining import examples as examples_lib
 from official.data.pretraining.plan import Job
 from official.data.records import encoding
-from official.data.text import documents, parquet_files, text_files
+from official.data.text import documents, parquet_files, sentences, text_files
 from official.data.text.text_files import Split
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files
@@ -21,7 +21,6 @@ from official.io.errors import ConfigError
 
 _MAX_SAMPLES = 8  # parts of files
 _MAX_EXAMPLES = 1536  # are encoded
-_MIN_UNPACKED = 1 << 20  # bytes of text of a compressed file: of less, more of the file is read than is known
 
 
 def check(job: Job, tasks: list[list[Split]], sizes: dict[str, int], words: Vocabulary) -> None:
@@ -59,9 +58,7 @@ def estimate(
       sizes: {file of the text: its bytes}.
     """
     parts: list[examples_lib.TokenizedDocuments] = []
-    splits = [split for task in tasks for split in task]
-    ends = (sizes[split.path] if split.end is None else split.end for split in splits)
-    held = [(split, end - split.start) for split, end in zip(splits, ends) if end > split.start]
+    held = [(split, size) for task in tasks for split in task if (size := _size(split, sizes))]
     read, num_bytes, sampled_text, sampled_bytes = 0.0, sum(sizes.values()), 0.0, 0
     numbers = card.spread_out(len(held), _MAX_SAMPLES)
     wanted = min(max(num_bytes // 64, 1 << 15), 1 << 19) // len(numbers)  # bytes of a sample
@@ -87,6 +84,11 @@ def estimate(
     return work * scale, record_bytes * job.rules.dupe_factor * scale
 
 
+def _size(split: Split, sizes: dict[str, int]) -> int:
+    """Returns the bytes of a split."""
+    return (sizes[split.path] if split.end is None else split.end) - split.start
+
+
 def _sample(
     job: Job, split: Split, file_bytes: int, wanted: int
 ) -> tuple[list[examples_lib.TokenizedDocuments], float, float]:
@@ -101,14 +103,15 @@ def _sample(
     end = split.start + wanted
     if not is_whole and (split.end is None or end < split.end):
         split = Split(split.path, split.start, end)
-    counts, given = documents.ReadCounts(), 0
+    counts, given, share = documents.ReadCounts(), 0, 1.0
     parts: list[examples_lib.TokenizedDocuments] = []
     found = documents.read_in_blocks([split], job.sentence_splitting, counts, job.text_field)
-    for lines in found:
+    for number, lines in enumerate(found, 1):
         parts.append(rounds.tokenized(lines, rounds.tokenizer_of(job)))
         given += len(lines.text)
-        if given >= (max(wanted, _MIN_UNPACKED) if is_packed else wanted):
+        if given >= wanted and not counts.of(split.path).bytes:  # it is not read to its end
+            share = number / (number + sentences.BATCHES_AHEAD)  # more is read than given
             break
     if is_packed:
         expansion = counts.text_bytes / max(counts.bytes, 1)
-    return parts, counts.text_bytes, expansion
+    return parts, share * counts.text_bytes, expansion

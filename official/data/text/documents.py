@@ -579,30 +579,30 @@ def read_in_blocks(
         not have the field; at the end for one that was changed since it was planned.
     """
     splits = list(splits)
-    waiting: collections.deque[str] = collections.deque()  # paths of the documents that are in the splitter
+    # Path and documents of the units that are in the splitter.
+    waiting: collections.deque[tuple[str, int]] = collections.deque()
 
-    def read() -> Iterator[tuple[list[str], bool]]:
+    def units() -> Iterator[sentences.Unit]:
         for split in splits:
-            for document in _documents_of(split, sentence_splitting, counts, text_field):
-                waiting.append(split.path)
-                yield document
+            for unit in _units_of(split, sentence_splitting, counts, text_field):
+                waiting.append((split.path, len(unit.documents)))
+                yield unit
 
-    for block in sentences.split_documents(read()):
-        numbers = [(waiting.popleft(), number) for number in block.counts.tolist()]
-        for path, group in itertools.groupby(numbers, lambda pair: pair[0]):
-            own = [number for _, number in group]
+    for block in sentences.split_documents(units()):
+        numbers, done = block.counts.tolist(), 0
+        while done < len(numbers):  # a block is whole units
+            path, count = waiting.popleft()
+            own, done = numbers[done : done + count], done + count
             counts.empty_documents += own.count(0)
             for each in (counts, counts.of(path)):
-                each.documents += len(own) - own.count(0)
+                each.documents += count - own.count(0)
                 each.sentences += sum(own)
         yield block
     files.check_unchanged({split.path: split.state for split in splits if split.state is not None})
 
 
-def _documents_of(
-    split: Split, splitting: str, counts: ReadCounts, text_field: str
-) -> Iterator[tuple[list[str], bool]]:
-    """Yields the lines of each document, and whether they are paragraphs to split into sentences."""
+def _units_of(split: Split, splitting: str, counts: ReadCounts, text_field: str) -> Iterator[sentences.Unit]:
+    """Yields the paragraphs of each document and how they are split into sentences."""
     with text_files.open_text(split) as file:
         layout = find_format(split.path, file.head, text_field)
         if layout.has_lines:
@@ -612,14 +612,13 @@ def _documents_of(
         counts.files += split.start == 0
         others, own, undecodable = counts.bytes, counts.text_bytes, counts.undecodable_bytes
         documents = _collect(items, counts)
-        is_whole = len(file.head) < text_files.HEAD_BYTES and file.part.start == 0 and file.part.end is None
-        if splitting == "auto" and layout.may_hold_sentences and is_whole:
-            yield from ((document, False) for document in _split_whole(list(documents)))
+        splitting = _splitting_of(file, layout, splitting)
+        if splitting == "auto":
+            yield sentences.Unit(list(documents), splitting)
         else:
-            are_paragraphs = _are_paragraphs(file, layout, splitting)
             for document in documents:
                 counts.bytes = others + (file.packed.done() if file.packed else counts.text_bytes - own)
-                yield document, are_paragraphs
+                yield sentences.Unit([document], splitting)
         counts.bytes = others + (file.packed.size if file.packed else counts.text_bytes - own)
         undecodable = counts.undecodable_bytes - undecodable
         text_files.refuse_undecodable(split.path, undecodable, counts.text_bytes - own)
@@ -636,22 +635,36 @@ def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCo
     it."""
     inside, part, before = split.start == 0, file.part, True
     most_bytes = _MAX_JSON_BYTES if layout.needs_whole_lines else _MAX_LINE_BYTES
-    for offset, line in text_files.read_lines(file.text, part, most_bytes):
-        content, undecodable = _decoded(line)
-        content = layout.strip(content)
-        opens = offset is not None and not (undecodable and not content) and layout.opens(content)
-        is_behind = offset is not None and part.end is not None and offset >= part.end
-        if is_behind and (opens or not inside):
-            return
-        inside = inside or opens
-        if inside:
-            text_files.refuse_zeros(split.path, line)
-            counts.text_bytes += len(line)
-            counts.undecodable_bytes += undecodable
-            counts.skipped_lines += undecodable > 0 and not content
-            counts.cut_lines += offset is None and before
-            yield opens, content
-        before = offset is not None
+    for place, block in text_files.read_blocks(file.text, part, most_bytes):
+        if inside and place is not None and not _is_behind(place + len(block) - 1, part.end):
+            text, undecodable = ("", 1) if b"\0" in block else _decoded(block)
+            if not undecodable:  # nearly all are so
+                counts.text_bytes += len(block)
+                opens_document, strip_line = layout.opens, layout.strip
+                for line_text in text.removesuffix("\n").split("\n"):
+                    content = strip_line(line_text)
+                    yield opens_document(content), content
+                before = True
+                continue
+        for offset, line in text_files.each_of(block, place):
+            content, undecodable = _decoded(line)
+            content = layout.strip(content)
+            opens = offset is not None and not (undecodable and not content) and layout.opens(content)
+            if (opens or not inside) and _is_behind(offset, part.end):
+                return
+            inside = inside or opens
+            if inside:
+                text_files.refuse_zeros(split.path, line)
+                counts.text_bytes += len(line)
+                counts.undecodable_bytes += undecodable
+                counts.skipped_lines += undecodable > 0 and not content
+                counts.cut_lines += offset is None and before
+                yield opens, content
+            before = offset is not None
+
+
+def _is_behind(offset: int | None, end: int | None) -> bool:
+    return offset is not None and end is not None and offset >= end
 
 
 def _decoded(data: bytes) -> tuple[str, int]:
@@ -669,24 +682,18 @@ def _head_lines(head: bytes) -> Iterator[str]:
     return filter(None, map(strip, whole))
 
 
-def _split_whole(documents: list[list[str]]) -> list[list[str]]:
-    """Returns all documents of a file, whose lines together decide whether they are paragraphs, as
-    sentences."""
-    split = list(sentences.split_paragraphs(itertools.chain.from_iterable(documents)))
-    if sentences.hold_paragraphs(sum(map(len, split)), len(split)):
-        left = iter(split)
-        parts = (itertools.islice(left, len(document)) for document in documents)
-        documents = [list(itertools.chain.from_iterable(part)) for part in parts]
-    return documents
-
-
-def _are_paragraphs(file: TextFile, layout: Format, sentence_splitting: str) -> bool:
-    """Tells whether lines are split into sentences, by the beginning of the file."""
-    if sentence_splitting != "auto" or not layout.may_hold_sentences:
-        return sentence_splitting != "never"
+def _splitting_of(file: TextFile, layout: Format, sentence_splitting: str) -> str:
+    """Returns always, never or auto, of a small file: all of its text decides on how it is split, and one
+    call of the splitter does both, for many files at once."""
+    if sentence_splitting != "auto":
+        return sentence_splitting
+    if not layout.may_hold_sentences:
+        return "always"
+    if len(file.head) < text_files.HEAD_BYTES and file.part.start == 0 and file.part.end is None:
+        return "auto"
     paragraphs = layout.plain(list(_head_lines(file.head)))
     found = sum(map(len, sentences.split_paragraphs(paragraphs)))
-    return sentences.hold_paragraphs(found, len(paragraphs))
+    return "always" if sentences.hold_paragraphs(found, len(paragraphs)) else "never"
 
 
 def _collect(items: Items, counts: ReadCounts) -> Iterator[list[str]]:

@@ -1,10 +1,14 @@
 """Paragraphs -> sentences, by the splitter of the package blingfire."""
 
+import collections
 import dataclasses
+import functools
 import itertools
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import blingfire
 import numpy as np
@@ -26,7 +30,6 @@ _MARK = MARK.encode()
 _BEHIND_BYTES = 22  # kept behind an end: punctuation, and "Unfortunately", ":123 - 456 " or "( xviii ) "
 _BEFORE_BYTES = 12  # kept before an end
 _MIN_SPAN_BYTES = 24  # that are taken out
-_MIN_CHARACTERS = 1 << 12  # of a text: of a shorter one taking spans out costs more than it saves
 _MAX_WORD_BYTES = 24  # as far the blank is looked for at which a span begins or ends
 _MAX_PUNCTUATION = 6  # bytes that follow each other; the rules pass over any number of them
 # Classes of bytes: what may be an end, or not known not to be one; punctuation and blanks; letters, the Latin
@@ -35,6 +38,7 @@ _MAX_PUNCTUATION = 6  # bytes that follow each other; the rules pass over any nu
 _END_OR_OTHER, _PUNCTUATION = b"\0", b"\1"
 _LETTERS = (string.ascii_letters + string.digits).encode() + bytes([*range(0x80, 0xC0), 0xC3, 0xC4, 0xC5])
 _PUNCTUATIONS = b"\"#$%&'()*+,-/;<=>@\\^_`{|}~ "
+NO_ENDS = _LETTERS + _PUNCTUATIONS
 _CLASSES = bytes(2 if code in _LETTERS else 1 if code in _PUNCTUATIONS else 0 for code in range(256))
 
 
@@ -78,7 +82,8 @@ def _skippable_spans(text: bytes) -> tuple[list[int], list[int]]:
 # is white space, which the splitter's rules treat before a word as they do the beginning of the text.
 
 
-_BETWEEN = "\u2029\n"
+_END = "\u2029"
+_BETWEEN = _END + "\n"
 # A line that begins with white space, or is empty, may hold nothing else. That would be no sentence.
 _SPACES = [re.escape(chr(code).encode()) for code in range(0x3001) if chr(code).isspace()]
 _STARTS_BLANK = re.compile(b"\n(?:" + b"|".join(_SPACES) + b")")
@@ -103,10 +108,14 @@ def taken_apart(split: bytes, paragraphs: int) -> list[bytes] | None:
 # -----------------------------------------------------------------------------------------------------------
 # Sentences
 #
-# Many paragraphs go through one call of the splitter, as far as that gives the same sentences.
+# Many paragraphs go through one call of the splitter, as far as that gives the same sentences, and without
+# the text that makes no difference to it (`official.data.text.sentences`).
 
 
-_BATCH_CHARACTERS = 1 << 19  # of one call of the splitter
+# Of one call of the splitter: the work on shorter ones takes turns too often, and finds the caches full of
+# the other.
+_BATCH_CHARACTERS = 1 << 19
+BATCHES_AHEAD = 1
 # A paragraph whose last letter or digit is followed by one space at most and then by punctuation alone, or by
 # one full stop of Chinese or Japanese: whether the text ends there makes no difference to the splitter. It
 # does after 'He left. )', which is split before the ")" at the end only. U+01C3 is a letter that the splitter
@@ -115,6 +124,7 @@ _SAFE_ENDING = re.compile(
     "[^\\W_\u01c3](?: ?[!-/:-@\\[-`{-~\u2019\u201d\u2026\u00bb\u300d]{0,6}|[\u3002\uff01\uff1f])\\Z"
 )
 _USUAL_ENDINGS = {character + "." for character in string.ascii_letters + string.digits}  # all of them safe
+_ENDS = (".", "!", "?")  # one of them at the end of a line ends no other sentence than the last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +142,18 @@ class Lines:
             yield list(itertools.islice(sentences, count))
 
 
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """Documents, each a list of paragraphs, that are split into sentences alike."""
+
+    documents: list[list[str]]
+    splitting: str  # always; never: they are sentences; auto, of a whole file: as `hold_paragraphs` says
+
+
+# A text for the splitter, and what makes the sentences of its output.
+Prepared = tuple[str, Callable[[str], Lines]]
+
+
 def split_sentences(paragraph: str) -> list[str]:
     """Splits a paragraph of prose into sentences."""
     return list(filter(str.strip, blingfire.text_to_sentences(paragraph).split("\n")))
@@ -141,32 +163,105 @@ def split_paragraphs(paragraphs: Iterable[str]) -> Iterator[list[str]]:
     """Yields `split_sentences` of each paragraph, from one call of the splitter for many as far as that gives
     the same."""
     for batch in _batches(paragraphs, len):
-        yield from _split_lines(batch).documents()
+        text, finish = _prepare_paragraphs(batch)
+        yield from finish(blingfire.text_to_sentences(text)).documents()
 
 
-def split_documents(documents: Iterable[tuple[list[str], bool]]) -> Iterator[Lines]:
-    """Yields documents of sentences in order, some at a time.
+def split_documents(files: Iterable[Unit]) -> Iterator[Lines]:
+    """Yields documents of sentences in order, some at a time; those that come next are read already, and the
+    splitter goes through them.
 
     Args:
-      documents: the lines of each, and whether these are paragraphs; else they are sentences already.
+      files: documents that are treated alike.
     """
-    for batch in _batches(documents, lambda document: sum(map(len, document[0]))):
-        parts = [Lines(b"", np.zeros(0, int))]  # of which the lines are documents
-        for are_paragraphs, group in itertools.groupby(batch, lambda document: document[1]):
-            lines = [line for document, _ in group for line in document]
-            parts.append(_split_lines(lines) if are_paragraphs else _as_they_are(lines))
-        sentences_before = ragged.offsets(np.concatenate([part.counts for part in parts]))
-        lines_before = np.cumsum([0, *(len(document) for document, _ in batch)])
-        yield Lines(b"".join(part.text for part in parts), np.diff(sentences_before[lines_before]))
+    # The splitter needs no lock of Python's; what does would stand in the other thread's way.
+    with ThreadPoolExecutor(1) as splitter:
+        begun: collections.deque[Callable[[], Lines]] = collections.deque()
+        for batch in _batches(files, lambda unit: sum(map(len, itertools.chain(*unit.documents)))):
+            begun.append(_begin_units(batch, splitter))
+            if len(begun) > BATCHES_AHEAD:
+                yield begun.popleft()()
+        for finish in begun:
+            yield finish()
 
 
-def hold_paragraphs(num_sentences: int, num_lines: int) -> bool:
+def _begin_units(units: list[Unit], splitter: ThreadPoolExecutor) -> Callable[[], Lines]:
+    """Hands documents to the splitter. Returns what waits for it and returns their sentences."""
+    prepare: dict[str, Callable[[list], Prepared]] = {
+        "always": lambda files: _prepare_paragraphs(_paragraphs_of(files)),
+        "never": lambda files: ("", functools.partial(_as_they_are, _paragraphs_of(files))),
+        "auto": _prepare_files,
+    }
+    parts: list[tuple[Callable[[], str], Callable]] = []  # of which the paragraphs are documents
+    for splitting, group in itertools.groupby(units, lambda unit: unit.splitting):
+        text, make_lines = prepare[splitting]([unit.documents for unit in group])
+        wait: Callable[[], str] = splitter.submit(blingfire.text_to_sentences, text).result if text else str
+        parts.append((wait, make_lines))
+    # Here, so that what waits keeps no text that it need not.
+    documents = [document for unit in units for document in unit.documents]
+    paragraphs_before = np.cumsum([0, *map(len, documents)])
+
+    def finish() -> Lines:
+        done = _join(make(result()) for result, make in parts)
+        return Lines(done.text, np.diff(ragged.offsets(done.counts)[paragraphs_before]))
+
+    return finish
+
+
+def _paragraphs_of(documents: Iterable[list[list[str]]]) -> list[str]:
+    return list(itertools.chain.from_iterable(itertools.chain.from_iterable(documents)))
+
+
+def _prepare_files(files: list[list[list[str]]]) -> Prepared:
+    """Prepares whole files, whose sentences say whether they are taken."""
+    numbers = np.array([sum(map(len, file)) for file in files])
+    may_hold = np.fromiter(map(_may_hold_paragraphs, files), bool, len(files))
+    text, split_paragraphs_of = _prepare_paragraphs(_paragraphs_of(itertools.compress(files, may_hold)))
+
+    def make_lines(split: str) -> Lines:
+        found = split_paragraphs_of(split)
+        first = ragged.offsets(numbers * may_hold)  # paragraph of each file, of those the splitter has seen
+        sentences = np.diff(ragged.offsets(found.counts)[first])
+        are_paragraphs = may_hold & hold_paragraphs(sentences, numbers)
+        if are_paragraphs.all():
+            return found
+        lines, parts = found.text.split(b"\n"), []
+        before = ragged.offsets(sentences)
+        bounds = [0, *(np.flatnonzero(np.diff(are_paragraphs)) + 1).tolist(), len(files)]
+        for begin, end in zip(bounds, bounds[1:]):  # files in a row of which the same is true
+            if are_paragraphs[begin]:
+                own = lines[before[begin] : before[end]]
+                parts.append(Lines(b"\n".join([*own, b""]), found.counts[first[begin] : first[end]]))
+            else:
+                parts.append(_as_they_are(_paragraphs_of(files[begin:end])))
+        return _join(parts)
+
+    return text, make_lines
+
+
+def _may_hold_paragraphs(file: list[list[str]]) -> bool:
+    """Tells whether `hold_paragraphs` may say yes of all lines of a file: most files of sentences need no
+    splitter to see that they are none. A paragraph has no more sentences than places that may end one."""
+    lines = list(itertools.chain.from_iterable(file))
+    text = "\n".join(lines).encode("utf-8", "replace")
+    ends = len(text.translate(None, NO_ENDS)) + 1 - sum(line.endswith(_ENDS) for line in lines)
+    return bool(hold_paragraphs(ends, len(lines)))
+
+
+def hold_paragraphs(num_sentences: Any, num_lines: Any) -> Any:
     """Tells whether lines of plain text are paragraphs, by the sentences that the splitter finds in them: of
     lines that are sentences, below 1.1 each on average."""
     return num_sentences > 1.5 * num_lines
 
 
-def _as_they_are(sentences: list[str]) -> Lines:
+def _join(parts: Iterable[Lines]) -> Lines:
+    parts = list(parts)
+    counts = np.concatenate([np.zeros(0, int), *(part.counts for part in parts)])
+    return Lines(b"".join(part.text for part in parts), counts)
+
+
+def _as_they_are(sentences: list[str], split: str = "") -> Lines:
+    del split  # nothing was
     return Lines("\n".join([*sentences, ""]).encode(), np.ones(len(sentences), int))
 
 
@@ -181,20 +276,23 @@ def _batches(items: Iterable, num_characters: Callable) -> Iterator[list]:
     yield batch
 
 
-def _split_lines(paragraphs: list[str]) -> Lines:
-    """Returns the sentences of paragraphs, each of which becomes a document."""
+def _prepare_paragraphs(paragraphs: list[str]) -> Prepared:
+    """Prepares paragraphs, each of which becomes a document."""
     safe = [own[-2:] in _USUAL_ENDINGS or bool(_SAFE_ENDING.search(own[-8:])) for own in paragraphs]
-    text = _BETWEEN.join([*itertools.compress(paragraphs, safe), ""])
-    if MARK in text or len(text) < _MIN_CHARACTERS:
-        split = blingfire.text_to_sentences(text).encode()
-    else:
+    text, spans = _BETWEEN.join([*itertools.compress(paragraphs, safe), ""]), None
+    if MARK not in text:
         kept, spans = take_out(text.encode())
-        split = put_back(blingfire.text_to_sentences(kept.decode()).encode(), spans)
-    found = taken_apart(split, sum(safe))
-    together, known = iter(found or []), [False] * len(safe) if found is None else safe
-    texts = [
-        next(together) if is_known else "\n".join(split_sentences(paragraph)).encode()
-        for paragraph, is_known in zip(paragraphs, known)
-    ]
-    counts = np.array([text.count(b"\n") + bool(text) for text in texts], int)
-    return Lines(b"\n".join([*filter(None, texts), b""]), counts)
+        text = kept.decode()
+
+    def make_lines(split: str) -> Lines:
+        whole = split.encode() if spans is None else put_back(split.encode(), spans)
+        found = taken_apart(whole, sum(safe))
+        together, known = iter(found or []), [False] * len(safe) if found is None else safe
+        texts = [
+            next(together) if is_known else "\n".join(split_sentences(paragraph)).encode()
+            for paragraph, is_known in zip(paragraphs, known)
+        ]
+        counts = np.array([text.count(b"\n") + bool(text) for text in texts], int)
+        return Lines(b"\n".join([*filter(None, texts), b""]), counts)
+
+    return text, make_lines

@@ -406,6 +406,8 @@ class BlockText(_MadeText):
 # Lines
 
 
+_BLOCK_BYTES = 1 << 16  # are read at once, and the rest of the last line
+_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _TO_LINE_FEEDS = bytes.maketrans(b"\r", b"\n")
 
 
@@ -425,18 +427,28 @@ class LineFeeds(_Raw):
         return len(data)
 
 
-def read_lines(
+def read_blocks(
     text: BinaryIO, part: Split | BlockText, most_bytes: int
 ) -> Iterator[tuple[int | None, bytes]]:
-    """Yields (offset, bytes) of the lines that start in the part and of all lines after them; none where no
-    line starts in the part.
+    """Yields (offset, bytes) of whole lines, many at a time: those that start in the part and all lines after
+    them.
 
-    A line of more than `most_bytes` comes in pieces, cut at white space where there is any near; all pieces
-    but the first have the offset None.
+    A line of more than `most_bytes` comes in pieces, one at a time, cut at white space where there is any
+    near; all pieces but the first have the offset None. Nothing is yielded where no line starts in the part.
     """
     if (position := _seek_line(text, part, most_bytes)) is None:
         return
-    while piece := text.readline(most_bytes):
+    while block := text.read(min(_BLOCK_BYTES, most_bytes)):
+        last = block.rfind(b"\n") + 1  # where the line begins that may go on
+        if last < len(block):
+            block += text.readline(most_bytes - (len(block) - last))
+        if block.endswith(b"\n") or len(block) - last < most_bytes:
+            yield position, block
+            position += len(block)
+            continue
+        if last:
+            yield position, block[:last]
+        position, piece = position + last, block[last:]
         offset: int | None = position
         while len(piece) == most_bytes and not piece.endswith(b"\n"):
             cut = _find_cut(piece)
@@ -446,6 +458,14 @@ def read_lines(
         if piece:
             yield offset, piece
             position += len(piece)
+
+
+def each_of(block: bytes, offset: int | None) -> Iterator[tuple[int | None, bytes]]:
+    """Yields (offset, bytes) of each line of a block that has an offset; of one without, the block."""
+    if offset is None:
+        yield None, block
+    else:
+        yield from ((offset + found.start(), found[0]) for found in _LINE.finditer(block))
 
 
 def _seek_line(text: BinaryIO, part: Split | BlockText, most_bytes: int) -> int | None:

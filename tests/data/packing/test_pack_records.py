@@ -19,6 +19,7 @@ from official.data.packing.plan import PackingPlan, plan_of
 from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records import encoding, record_formats
+from official.io import files
 from official.io.errors import ConfigError
 from tests.conftest import write_records
 from tests.data.records.test_records import LENGTH, MOST, make_examples
@@ -82,18 +83,31 @@ def test_files_do_not_depend_on_blocks_or_processes(tmp_path, plain, monkeypatch
 
 
 @pytest.mark.parametrize("bits, num_shards, levels", [(8, 40, 1), (2, 40, 2), (1, 5, 4), (2, 3, 0)])
-def test_regrouping_changes_no_byte(tmp_path, plain, monkeypatch, bits, num_shards, levels):
+def test_regrouping_changes_no_byte_and_opens_few_files(
+    tmp_path, plain, monkeypatch, bits, num_shards, levels
+):
     creation.pack_records(creation.Job(plain, str(tmp_path / "whole"), num_shards=num_shards))
     monkeypatch.setattr(creation, "_BLOCK_SEQUENCES", 32)
     monkeypatch.setattr(inspection.record_files, "_CHECKED_ROWS", 32)
     monkeypatch.setattr(creation, "_MIN_PART_BYTES", 1)
     monkeypatch.setattr(compaction, "BITS", bits)
     monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**6 if levels else 1)
+    opened, reading = collections.Counter(), files.reading_parts
+    monkeypatch.setattr(files, "reading_parts", lambda path: opened.update([path]) or reading(path))
     merges, merge = [], creation.merge
     monkeypatch.setattr(creation, "merge", lambda *task: merges.append(task[0]) or merge(*task))
     creation.pack_records(creation.Job(plain, str(tmp_path / "out"), num_shards=num_shards, num_workers=1))
     assert contents(str(tmp_path / "out")) == contents(str(tmp_path / "whole"))
     assert max((target.level for target in merges), default=0) == levels
+    of_levels, of_shards = collections.Counter(), 0
+    for path, times in opened.items():
+        level = int(os.path.basename(os.path.dirname(path)).removeprefix("level-"))
+        of_levels[level] += 1
+        of_shards += times * (level == levels)
+        # Below the last level a file is opened once for each range above it; there, a shard opens one file.
+        assert times == 1 << bits if level < levels else times <= num_shards
+    assert of_levels[0] == (blocks := FILES * -(-SEQUENCES // 32))
+    assert of_shards == num_shards * (1 if levels else blocks)
 
 
 def test_a_damaged_block_is_named(tmp_path, plain, monkeypatch):
@@ -189,6 +203,29 @@ def test_wrong_input_is_named(tmp_path, plain):
     write_records(f"{plain}/9.tfrecord", [record, damaged.SerializeToString()])
     with pytest.raises(ConfigError, match=r"9\.tfrecord, record 2: input_mask is not ones and then zeros"):
         creation.pack_records(creation.Job(plain, str(tmp_path / "out2")))
+
+
+@pytest.mark.parametrize("count, shortest", [(SEQUENCES + 50, 9), (SEQUENCES, 6)])
+def test_more_records_or_other_lengths_than_were_counted_are_refused(tmp_path, monkeypatch, count, shortest):
+    """A sequence without a place would be looked for one for ever."""
+    path, spill, permuted = f"{tmp_path}/0.tfrecord", creation.spill_part, creation.permuted
+
+    def write(count: int, shortest: int) -> None:
+        write_records(path, encode(make_examples(count, shortest=shortest, most=MOST), "plain"))
+
+    def changed_before(*task):
+        write(count, shortest)
+        spill(*task)
+
+    def with_places(numbers, size, key):
+        assert (numbers < size).all()
+        return permuted(numbers, size, key)
+
+    write(SEQUENCES, 9)
+    monkeypatch.setattr(creation, "spill_part", changed_before)
+    monkeypatch.setattr(creation, "permuted", with_places)
+    with pytest.raises(ConfigError, match=r"0\.tfrecord was changed while it was read.*--overwrite"):
+        creation.pack_records(creation.Job(path, str(tmp_path / "out"), num_workers=1))
 
 
 def test_wrong_flags_are_refused(tmp_path, plain):

@@ -5,6 +5,8 @@ line.
 import hashlib
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -12,6 +14,8 @@ from functools import partial
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from official.cli import records
 from official.cli import text as text_command
@@ -182,6 +186,18 @@ def test_the_vocabulary_is_kept_beside_the_records_and_handed_on(
     assert record_paths.find_files(f"{folders[1]}/*.t*") == [f"{folders[1]}/part-00000-of-00001.tfrecord"]
 
 
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 70))
+def test_parts_of_a_pool_hold_a_document_each_and_even_shares_of_the_tokens(tokens, parts):
+    found = plan_lib.parts_of(np.array(tokens), parts)
+    assert (np.diff(found) >= 0).all() and found[0] >= 0 and found[-1] < parts
+    if len(tokens) >= parts:
+        assert set(found) == set(range(parts))
+        shares = np.bincount(found, np.array(tokens), minlength=parts)
+        assert (np.bincount(found) == 1).any() or np.abs(shares - sum(tokens) / parts).max() <= max(tokens)
+    else:  # of so few documents none is far from the next
+        assert np.diff([*found, found[0] + parts]).max() <= -(-parts // len(tokens))
+
+
 @pytest.mark.parametrize("num_shards", [2, 16])
 def test_every_copy_of_a_document_is_made_once_and_random_segments_come_from_its_pool(
     vocab_file, tmp_path, num_shards, monkeypatch
@@ -238,6 +254,21 @@ def test_the_number_of_processes_does_not_change_a_byte_but_the_seed_does(vocab_
     assert not made(tmp_path / "one") & made(tmp_path / "seed")
 
 
+def interrupted(calls: Iterator, error: BaseException | None, original, *arguments, **named):
+    """What the function returns, until the calls are over; then raises the error, or kills the process."""
+    if next(calls, None) is None:
+        if error is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise error
+    return original(*arguments, **named)
+
+
+def create_killed(*given) -> None:
+    creation._MIN_TASK_BYTES = 5000  # a task for each file
+    rounds.write_block = partial(interrupted, iter((1,)), None, rounds.write_block)
+    create(*given, num_workers=1)
+
+
 def test_what_an_interruption_leaves_is_gone_on_with_and_ends_in_the_same_files(
     vocab_file, tmp_path, monkeypatch
 ):
@@ -247,11 +278,6 @@ def test_what_an_interruption_leaves_is_gone_on_with_and_ends_in_the_same_files(
     text = tmp_path / "text*.txt"
     create(text, vocab_file, tmp_path / "whole", num_workers=1)
 
-    def interrupted(calls: Iterator, error: BaseException, original, *arguments, **named):
-        if next(calls, None) is None:
-            raise error
-        return original(*arguments, **named)
-
     writing, full = shard_files.writing, OSError(28, "No space left on device")
     line = "--output_dir=.* cannot be written to: No space left on device.* goes on"
     for module, name, call, error in (
@@ -260,12 +286,20 @@ def test_what_an_interruption_leaves_is_gone_on_with_and_ends_in_the_same_files(
         (examples, "build_examples", 3, KeyboardInterrupt()),  # once for the estimate of the disk
         (creation.jobs, "write_json", 7, KeyboardInterrupt()),
         (shard_files, "writing", 3, full),
+        (None, "killed", 0, None),
     ):
         out, expected = tmp_path / name, (ConfigError, line) if error is full else (KeyboardInterrupt, None)
-        with monkeypatch.context() as patch, pytest.raises(expected[0], match=expected[1]):
-            first = iter(range(1, call))
-            patch.setattr(module, name, partial(interrupted, first, error, getattr(module, name)))
-            create(text, vocab_file, out, num_workers=1)
+        if error is None:
+            code = f"import sys; from {__name__} import create_killed; create_killed(*sys.argv[1:])"
+            killed = subprocess.run(
+                [sys.executable, "-c", code, text, vocab_file, out], cwd=ROOT, check=False
+            )
+            assert killed.returncode == -signal.SIGKILL and list(out.glob(".unfinished/**/*.json"))
+        else:
+            with monkeypatch.context() as patch, pytest.raises(expected[0], match=expected[1]):
+                first = iter(range(1, call))
+                patch.setattr(module, name, partial(interrupted, first, error, getattr(module, name)))
+                create(text, vocab_file, out, num_workers=1)
         assert all(path.name.endswith("-of-00003.tfrecord") for path in out.glob("[!.]*"))
         # A shard is done when what was counted of it is there.
         done, made = len(list((out / ".unfinished").glob("shard-*.json"))), []
@@ -405,6 +439,24 @@ def test_flags_that_do_not_go_together(monkeypatch):
 
 # ------------------------------------------------------------------------------------------------------------
 # Layout
+
+
+def test_every_copy_of_every_part_of_a_pool_is_in_one_file():
+    for passes in (1, 3, 40):
+        for pools, shards in ((1, 3), (3, 3), (2, 6), (6, 2), (1, 1)):
+            plan, where = plan_lib.Layout(pools, shards, (float(passes),)), {}
+            for shard in range(shards):
+                numbers = []
+                for stretch in plan.stretches(shard):
+                    numbers += stretch.passes
+                    for part, number in zip(stretch.parts, stretch.passes):
+                        assert where.setdefault((stretch.pool, part, number), shard) == shard
+                assert numbers == sorted(numbers)  # a pass over all, then the next one
+            parts = [(pool, part) for pool in range(pools) for part in range(plan.parts_per_pool)]
+            assert sorted(where) == sorted((*part, number) for part in parts for number in range(passes))
+            for part in parts:  # copies that follow each other are in other files, where there are enough
+                files = [where[(*part, number)] for number in range(passes)]
+                assert len(set(files[:shards])) == min(passes, shards)
 
 
 def test_there_are_as_many_pools_as_memory_asks_for():

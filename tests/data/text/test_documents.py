@@ -5,6 +5,7 @@ limits.
 import bz2
 import functools
 import gzip
+import io
 import itertools
 import json
 import lzma
@@ -215,10 +216,15 @@ LONG = st.lists(st.sampled_from(LONG_ATOMS + ATOMS), max_size=14).map("".join)
 @example(["A b. \x85\nC d.", "A.\n\n \nB."]).via("lines of white space")
 @example(["a\u2029b", "\u2029\n", "", "\u200b", "A."])
 def test_sentences_of_many_paragraphs_are_those_of_each(paragraphs):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sentences, "_MIN_CHARACTERS", 0)
-        found = list(sentences.split_paragraphs(paragraphs))
-    assert found == list(map(sentences.split_sentences, paragraphs))
+    assert list(sentences.split_paragraphs(paragraphs)) == list(map(sentences.split_sentences, paragraphs))
+
+
+@given(lines=st.lists(SHORT, max_size=8))
+def test_a_file_that_is_not_shown_to_the_splitter_holds_no_paragraphs(lines):
+    lines = [line for line in map(str.strip, lines) if line and "\n" not in line]
+    found = sum(map(len, sentences.split_paragraphs(lines)))
+    if sentences.hold_paragraphs(found, len(lines)):
+        assert sentences._may_hold_paragraphs([lines])
 
 
 @pytest.mark.parametrize("is_to_split", [True, False])
@@ -232,8 +238,10 @@ def test_documents_come_in_their_order_however_many_are_split_at_once(is_to_spli
         [sentence for text in texts for sentence in (sentences.split_sentences(text) if is_split else [text])]
         for texts, is_split in documents
     ]
+    splittings = {True: "always", False: "never"}
+    units = [sentences.Unit([texts], splittings[is_split]) for texts, is_split in documents]
     assert [
-        document for lines in sentences.split_documents(documents) for document in lines.documents()
+        document for lines in sentences.split_documents(units) for document in lines.documents()
     ] == expected
 
 
@@ -358,7 +366,7 @@ def test_tasks_are_parts_of_large_files_or_some_small_ones(tmp_path):
     assert plan_tasks({}, 10) == []
 
 
-def test_small_files_of_a_task_are_split_and_counted_each(tmp_path):
+def test_small_files_of_a_task_are_split_together_and_counted_each(tmp_path, monkeypatch):
     kinds = [
         "He came. He left.\nA dog. A cat.\n\nNo. Yes.",
         "He came. He left.\nA dog.\nA cat.\n",
@@ -369,12 +377,37 @@ def test_small_files_of_a_task_are_split_and_counted_each(tmp_path):
     paths = [write(tmp_path / f"{number:03}", kinds[number % 5]) for number in range(100)]
     alone = ReadCounts()
     expected = [document for path in paths for document in read_documents([path], alone)]
+    texts, split = [], sentences.blingfire.text_to_sentences
+    monkeypatch.setattr(sentences.blingfire, "text_to_sentences", lambda text: texts.append(1) or split(text))
     counts = ReadCounts()
     assert list(read_splits(plan_splits(paths, 10_000), "auto", counts)) == expected
+    assert len(texts) < 50  # calls of the splitter
     split_alike = [["He came.", "He left.", "A dog.", "A cat."], ["No.", "Yes."]]
     assert expected[:4] == [*split_alike, ["He came. He left.", "A dog.", "A cat."], ["One."]]
     assert counts == alone and counts.by_file == alone.by_file and counts.files == 100
     assert [found.documents for found in counts.by_file.values()] == [2, 1, 0, 2, 1] * 20
+
+
+def read_lines(text: bytes, most_bytes: int) -> list[tuple[int | None, bytes]]:
+    blocks = text_files.read_blocks(io.BytesIO(text), Split("a"), most_bytes)
+    return [line for place, block in blocks for line in text_files.each_of(block, place)]
+
+
+@given(st.lists(st.integers(0, 40), max_size=30), st.integers(1, 64), st.integers(8, 30), st.booleans())
+def test_lines_are_whole_wherever_a_block_ends(lengths, block_bytes, most_bytes, ends):
+    text = b"".join(b"ab " * length + b"\n" for length in lengths) + b"last" * (not ends)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
+        found = read_lines(text, most_bytes)
+    assert b"".join(line for _, line in found) == text
+    assert all(0 < len(line) <= most_bytes for _, line in found)
+    expected, place = [], 0
+    for line in text.splitlines(keepends=True):
+        expected.append((place, line))
+        place += len(line)
+    assert [place for place, _ in found if place is not None] == [place for place, _ in expected]
+    short = [(place, line) for place, line in expected if len(line) < most_bytes]
+    assert set(short) <= set(found)
 
 
 @pytest.mark.parametrize(
