@@ -184,15 +184,16 @@ def test_commands_in_a_sentence_are_known(page):
 def test_flags_in_a_sentence_are_known():
     known = _FLAGS_OF_OTHERS.union(*map(parser_flags, table.COMMANDS.values()))
     scripts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "scripts").glob("*.sh"))
-    benchmarks = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.py"))
+    sources = [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "scripts").glob("*.py")]
+    classes = "".join(path.read_text(encoding="utf-8") for path in sources)
     for page in PAGES:
         named = {name for code in inline_code(page) for name in re.findall(r"(?<!\S)--(\w+)", code)}
         unknown = {name for name in named if name not in known and f"--{name}" not in scripts}
-        unknown = {name for name in unknown if not re.search(rf'"(--)?{name}"', benchmarks)}
+        unknown = {name for name in unknown if not re.search(rf'"(--)?{name}"|^    {name}: ', classes, re.M)}
         assert not unknown, f"{page.name}: {unknown}"
 
 
-def test_programs_in_python_are_python():
+def test_sourcesin_python_are_python():
     trees = [ast.parse(block) for page in PAGES for block in blocks(page, "python")]
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.ImportFrom):
