@@ -18,7 +18,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 from typing import Any
@@ -247,23 +246,8 @@ def _last_loss(folder: str) -> float:
 def _bert_train(run: Run, *own: str) -> float:
     """Runs `bert train` with the recipe and then the flags `own`. Returns its seconds. Raises ConfigError
     where it fails."""
-    log_file = os.path.join(run.folder, _LOG)
     command = [*harness.in_new_process("train"), *run.train_flags, *own]
-    started = time.perf_counter()
-    with open(log_file, "a", encoding="utf-8") as log:
-        code = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=harness.variables(None),
-            check=False,
-        ).returncode
-    if code:
-        raise ConfigError(
-            f"{run.system}: bert train ended with exit code {code}: {harness.last_line(log_file)}"
-        )
-    return time.perf_counter() - started
+    return harness.run_logged(command, os.path.join(run.folder, _LOG), f"{run.system}: bert train")
 
 
 def _train_theirs(run: Run) -> tuple[dict, str]:

@@ -183,6 +183,27 @@ def last_line(path: str) -> str:
     return lines[-1][:MAX_SHOWN] if lines else "it has printed nothing."
 
 
+def run_logged(command: list[str], log_file: str, what: str) -> float:
+    """Runs a command of ours, whose output is added to a file. Returns its seconds.
+
+    Raises:
+      ConfigError: where it fails, with `what` ran and the last line of the output.
+    """
+    started = time.perf_counter()
+    with open(log_file, "a", encoding="utf-8") as log:
+        code = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=variables(None),
+            check=False,
+        ).returncode
+    if code:
+        raise ConfigError(f"{what} ended with exit code {code}: {last_line(log_file)}")
+    return time.perf_counter() - started
+
+
 def resident_bytes(root: int) -> int:
     """Returns the resident memory of a process and its descendants, each one's added up."""
     return sum(_of_tree(root, lambda process: process.memory_info().rss))

@@ -20,7 +20,6 @@ import os
 import random
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -337,17 +336,7 @@ def _train_ours(run: Run) -> dict:
     folder, log_file = os.path.join(run.folder, _MODEL), os.path.join(run.folder, _LOG)
     command = [sys.executable, os.path.join(harness.ROOT, "train.py"), *run.train_flags]
     command += [f"--seed={run.seed}", f"--model_dir={folder}"]
-    with open(log_file, "w", encoding="utf-8") as log:
-        code = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=harness.variables(None),
-            check=False,
-        ).returncode
-    if code:
-        raise ConfigError(f"{run.kind}: train.py ended with exit code {code}: {harness.last_line(log_file)}")
+    harness.run_logged(command, log_file, f"{run.kind}: train.py")
     result = load_result(folder)
     named = KINDS[run.kind].metric
     if result["target_metric"] != named:

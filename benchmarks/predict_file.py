@@ -86,20 +86,8 @@ def ours(flags: argparse.Namespace, rows_file: str, output: str) -> list[str]:
 def run_ours(flags: argparse.Namespace, rows_file: str, output: str) -> float:
     """Runs the command, and returns its seconds. Raises ConfigError where it fails."""
     shutil.rmtree(f"{output}.parts", ignore_errors=True)
-    log_file = os.path.join(flags.work_dir, "ours.txt")
-    began = time.perf_counter()
-    with open(log_file, "w", encoding="utf-8") as log:
-        code = subprocess.run(
-            [*ours(flags, rows_file, output), "--overwrite"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=harness.variables(None),
-            check=False,
-        ).returncode
-    if code:
-        raise ConfigError(f"bert predict ended with exit code {code}: {harness.last_line(log_file)}")
-    return time.perf_counter() - began
+    command = [*ours(flags, rows_file, output), "--overwrite"]
+    return harness.run_logged(command, os.path.join(flags.work_dir, "ours.txt"), "bert predict")
 
 
 def run_theirs(flags: argparse.Namespace, rows_file: str, output: str, batch: int) -> tuple[float, dict]:
