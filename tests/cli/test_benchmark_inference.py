@@ -222,8 +222,6 @@ def test_a_rank_is_that_of_mpirun():
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, (1, 1, 2)),
     ):
         assert inference.find_rank(environment) == expected, environment
-    with pytest.raises(ConfigError, match="PMI_RANK in the environment is 'x', expected a number"):
-        inference.find_rank({"PMI_RANK": "x", "PMI_SIZE": "2"})
 
 
 def test_cores_are_shared_out():
@@ -233,8 +231,6 @@ def test_cores_are_shared_out():
     assert shares == [[[0, 1]], [[2, 3]]]
     assert share([2], Rank(0, 0, 2), 4, 1) == [[2]]  # mpirun has bound it
     assert [share([0, 1], Rank(n, n, 4), 2, 1) for n in range(4)] == [[[0]], [[1]], [[0]], [[1]]]
-    with pytest.raises(ConfigError, match="--instances=3: each needs a core.* has 2. Allowed: 1 to 2"):
-        share([0, 1], None, 2, 3)
 
 
 def make_windows(lengths, words=50):
