@@ -187,17 +187,6 @@ def test_an_entry_of_a_yaml_file_of_several(tmp_path):
 # Batches, pipelines, IPUs
 
 
-def test_batches_on_one_device():
-    base = {"num_gpus": 1, "train_batch_size": 10, "num_accumulation_steps": 5}
-    for terms, expected in (
-        (dict(micro=3, accumulation=4, replicas=2), (24, 8)),
-        (dict(micro=3, replicas=2, **{"global": 48}), (48, 16)),
-        (dict(micro=3), (3 * 5, 5)),  # the rest as it was
-        ({}, ()),
-    ):
-        assert tuple(configuration_terms.settle_batch(terms, base).values()) == expected, terms
-
-
 def test_elsewhere_pipelines_are_notes():
     config, told = read("graphcore/tf2/pretrain_base_128_phase1")
     assert (config.pipeline_stages, config.device_mapping) == (None, None)
