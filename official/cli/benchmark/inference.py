@@ -660,7 +660,7 @@ def measure_case(
         for padding, order in _WAYS[instances.system.is_ours, flags.whole_set]:
             asked = {**question, "batches": files[order], "width": length if padding == "max" else None}
             label = instances.system.title + (f", {padding}, {order}" if flags.whole_set else "")
-            row = {"name": f"{shape}: {label}", "case": shape, "label": label}
+            row: dict[str, Any] = {"name": f"{shape}: {label}", "case": shape, "label": label}
             row |= {"backend": instances.system.name, "dtype": dtype, "max_seq_length": length, "batch": size}
             turns.append(Turn({**row, "padding": padding, "order": order}, instances, asked, []))
     for turn in turns:
