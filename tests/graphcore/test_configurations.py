@@ -1,5 +1,5 @@
-"""Graphcore's configurations: every shipped one builds and is a plan of stages, numbers come out, keys about
-IPUs are settings there and notes elsewhere, and what is unknown is named."""
+"""Graphcore's configurations: every shipped one builds and is a plan of stages, keys about IPUs are settings
+there and notes elsewhere, and what is unknown is named. Their numbers: tests/cli/published_settings.yml."""
 
 import json
 
