@@ -384,12 +384,12 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
 class LinearHead(tf.keras.layers.Layer):
     """The variables of `linear`, under the scope of the caller, as Google's heads have them."""
 
-    def __init__(self, name: str, config: BertConfig, outputs: int):
+    def __init__(self, name: str, config: BertConfig, outputs: int, scale: float = 1.0):
         super().__init__(name=name, dtype="float32")
         self.output_weights = self.add_weight(
             name="output_weights",
             shape=(outputs, config.hidden_size),
-            initializer=normal_initializer(config.initializer_range),
+            initializer=normal_initializer(scale * config.initializer_range),
         )
         self.output_bias = self.add_weight(name="output_bias", shape=(outputs,), initializer="zeros")
 
@@ -572,12 +572,15 @@ class SequenceModel(tf.keras.Model):
     Variables of the head: output_weights [C, D], output_bias [C]; names of Google's run_classifier.py.
     """
 
-    def __init__(self, config: BertConfig, outputs: int, *options: Any, **named_options: Any):
-        """Makes a model of `outputs` classes, or of one score; the options are those of `BertEncoder`."""
+    def __init__(
+        self, config: BertConfig, outputs: int, *options: Any, head_scale: float = 1.0, **named_options: Any
+    ):
+        """Makes a model of `outputs` classes, or of one score, whose head's first weights are multiplied by
+        `head_scale`; the options are those of `BertEncoder`."""
         super().__init__(name="bert_sequence_model")
         self._dropout_rate = config.hidden_dropout_prob
         self.encoder = BertEncoder(config, *options, **named_options)
-        self.head = LinearHead("classifier", config, outputs)
+        self.head = LinearHead("classifier", config, outputs, head_scale)
 
     def stages(self) -> list[Stage]:
         """Returns the encoder's stages, then `classifier`."""
@@ -609,7 +612,7 @@ class ChoiceModel(SequenceModel):
     score."""
 
     def __init__(self, config: BertConfig, *options: Any, **named_options: Any):
-        """Makes a model; the options are those of `BertEncoder`."""
+        """Makes a model; the options are those of `SequenceModel`."""
         super().__init__(config, 1, *options, **named_options)
 
     def call(self, features, dropout_seed=None):
@@ -629,13 +632,15 @@ class TagModel(tf.keras.Model):
     Variables of the head: output_weights [C, D], output_bias [C], as of `SequenceModel`.
     """
 
-    def __init__(self, config: BertConfig, outputs: int, *options: Any, **named_options: Any):
-        """Makes a model of `outputs` classes; the options are those of `BertEncoder`."""
+    def __init__(
+        self, config: BertConfig, outputs: int, *options: Any, head_scale: float = 1.0, **named_options: Any
+    ):
+        """Makes a model of `outputs` classes; the options are those of `SequenceModel`."""
         super().__init__(name="bert_tag_model")
         self._dropout_rate = config.hidden_dropout_prob
         self.encoder = BertEncoder(config, *options, **named_options)
         self.encoder.pooler.trainable = False
-        self.head = LinearHead("classifier", config, outputs)
+        self.head = LinearHead("classifier", config, outputs, head_scale)
 
     def stages(self) -> list[Stage]:
         """Returns the encoder's stages without the pooler, then `tags`."""
