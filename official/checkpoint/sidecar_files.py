@@ -88,6 +88,7 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
         "num_attention_heads": checkpoint.heads or said.get("num_attention_heads"),
         "hidden_act": said.get("hidden_act") or checkpoint.format.usual_activation,
         "layer_norm_eps": said.get("layer_norm_eps") or epsilon or BertConfig.layer_norm_eps,
+        "family": said.get("family") or BertConfig.family,
     }
     found = {name: getattr(options, name) or value for name, value in usual.items()}
     found["model_card"] = model_card.of_run(checkpoint.location)
@@ -244,7 +245,7 @@ def unusual(options: Options, target: Format | None = None) -> dict:
     """Returns the settings of a model that are other than those of Google's code, or of others' code for a
     format, as {key of BertConfig: value}."""
     epsilon = target.usual_epsilon if target else BertConfig.layer_norm_eps
-    usual = {"hidden_act": BertConfig.hidden_act, "layer_norm_eps": epsilon}
+    usual = {"hidden_act": BertConfig.hidden_act, "layer_norm_eps": epsilon, "family": BertConfig.family}
     return {key: getattr(options, key) for key in usual if getattr(options, key) not in (None, usual[key])}
 
 

@@ -85,9 +85,9 @@ class Source:
 
     def check_pairs(self) -> None:
         """Raises ConfigError where the model cannot tell the texts of a pair apart."""
-        if (types := self.bert.type_vocab_size) < 2:
+        if not self.bert.takes_pairs:
             told = "it takes one text. Two need two segment types."
-            raise ConfigError(f"{self.name} has type_vocab_size={types}: {told}")
+            raise ConfigError(f"{self.name} has type_vocab_size=1: {told}")
 
     @property
     def classes(self) -> int:
