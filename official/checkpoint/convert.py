@@ -42,8 +42,8 @@ def convert(
     all at once.
 
     Args:
-      source: prefix, folder or file; of a folder of TensorFlow checkpoints, the newest. Or a checkpoint that
-        `registry.open_checkpoint` gave.
+      source: prefix, folder or file; of a run's folder the best checkpoint, of another folder of TensorFlow
+        checkpoints the newest. Or a checkpoint that `registry.open_checkpoint` gave.
       target_format: a name of one of `registry.FORMATS`.
       output_dir: the result is OUTPUT_DIR/<basename of the source>, or the folder itself for huggingface.
       options: what to keep, cut, join and cast.
@@ -64,7 +64,10 @@ def convert(
         target does not know, and where the result is there already.
       MismatchError: where the result, read back, differs; nothing was written or replaced then.
     """
-    checkpoint = registry.open_checkpoint(source, "PATH") if isinstance(source, str) else source
+    if isinstance(source, str):
+        checkpoint = registry.open_checkpoint(sidecar_files.best_of_run(source), "PATH")
+    else:
+        checkpoint = source
     target, folder = registry.get_format(target_format), output_dir or "."
     if target.is_only_read:
         raise ConfigError(f"an {target.title} is not written by a conversion. Use bert export.")

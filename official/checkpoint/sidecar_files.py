@@ -9,7 +9,7 @@ from typing import Any
 
 from absl import logging
 
-from official.checkpoint import canonical, model_card
+from official.checkpoint import canonical, manager, model_card
 from official.checkpoint.containers import hf_folder
 from official.checkpoint.formats import Format, Options
 from official.checkpoint.registry import Checkpoint
@@ -51,6 +51,22 @@ def sizes_beside(location: str) -> dict:
     # Google's code and transformers have one default where a file does not say it.
     values = {"num_attention_heads": BertConfig.num_attention_heads, **values}
     return checked_sizes(values | ({} if activation is None else {"hidden_act": activation}), path)
+
+
+def best_of_run(path: str) -> str:
+    """Returns the prefix of the best checkpoint of a run's folder, where its result.json says which that is;
+    else the path."""
+    config = (
+        json_files.read_json_or_empty(os.path.join(path, hf_folder.CONFIG)) if os.path.isdir(path) else {}
+    )
+    if "task" not in config or "model_type" in config:  # the latter has Hugging Face's
+        return path
+    best = json_files.read_json_or_empty(os.path.join(path, "result.json")).get("best_step")
+    if best is None or best in manager.CheckpointManager(path, {}, 1).steps():
+        return path if best is None else os.path.join(path, f"ckpt-{best}")
+    told = "%s: ckpt-%s, the best by result.json, is not there any more; the newest is taken."
+    logging.warning(told, path, best)
+    return path
 
 
 def config_beside(location: str) -> str | None:

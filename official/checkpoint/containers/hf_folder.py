@@ -26,8 +26,7 @@ from official.checkpoint import DamagedError, naming_damaged, one_line
 from official.checkpoint.containers import Progress
 from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensor, Tensors
-from official.config import BertConfig
-from official.config import families
+from official.config import BertConfig, families
 from official.config.families import FAMILIES
 from official.config.model import activation_of, check_other_keys, checked_size, is_hugging_face
 from official.io import files as io_files

@@ -73,14 +73,14 @@ _TIED = {
 
 
 def _tied_of(family: Family) -> dict[str, tuple[str, str]]:
-    names = {name: (family.their_name(name), family.their_name(of), why) for name, (of, why) in _TIED.items()}
-    return {copy: (original, why) for copy, original, why in names.values() if copy and original != copy}
+    names = ((family.their_name(copy), family.their_name(of), why) for copy, (of, why) in _TIED.items())
+    return {copy: (original, why) for copy, original, why in names if copy and original and original != copy}
 
 
 def _family_of(tensors: Tensors) -> Family:
     """Returns the family that names of weights are of: BERT where none has names of its own."""
     for family in FAMILIES.values():
-        first = family.their_name("bert.encoder.layer.0.attention.self.query.weight")
+        first = str(family.their_name("bert.encoder.layer.0.attention.self.query.weight"))
         if family.renamed and {first, first.removeprefix(f"{family.name}.")} & tensors.keys():
             return family
     return FAMILIES["bert"]
