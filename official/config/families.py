@@ -87,8 +87,8 @@ def family_of(values: Mapping[str, Any], source: str) -> Family:
     """Returns the family that a Hugging Face config.json is of. Raises ConfigError for another."""
     name = values.get("model_type", "bert")
     if name not in FAMILIES:
-        allowed = ", ".join(FAMILIES)
-        raise ConfigError(f"{source}: model_type={str(name)[:60]!r} is not supported. Allowed: {allowed}.")
+        allowed = ", ".join(map(repr, FAMILIES))
+        raise ConfigError(f"{source}: model_type={str(name)[:60]!r} is not supported, only {allowed}.")
     return FAMILIES[name]
 
 
