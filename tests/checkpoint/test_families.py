@@ -147,6 +147,17 @@ def test_distilbert_computes_what_its_folder_says(classifier, tmp_path):
     assert not config.keys() & {"hidden_size", "type_vocab_size", "hidden_act"}
 
 
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_distilbert_computes_the_same_in_an_onnx_file(classifier, backend, tmp_path, monkeypatch):
+    """Its graph has no input for segments."""
+    pytest.importorskip(backend)
+    pytest.importorskip("tf2onnx")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ours, other = (inference.load(classifier[0], backend=each) for each in ("tensorflow", backend))
+    one, two = (list(model.classify(*PAIR).scores.values()) for model in (ours, other))
+    np.testing.assert_allclose(one, two, atol=1e-5)
+
+
 def test_distilbert_fills_masks_with_its_own_words(tmp_path):
     """The output matrix is the table of words, of which files may hold a copy; another one is refused."""
     head = {"vocab_projector.bias": (WORDS,)}
@@ -176,7 +187,8 @@ def test_distilbert_is_fine_tuned_and_written_as_one(tmp_path):
     settings |= dict(task="classify", text_columns="text,other", num_train_epochs=2, learning_rate=0.01)
     settings |= dict(init_checkpoint=base, model_dir=str(tmp_path / "run"))
     run(build_config([("test", settings)]))
-    own = dict(bert_config_file=f"{base}/config.json", model_dir=str(tmp_path / "other"), max_seq_length=16)
+    own = dict(bert_config_file=f"{base}/config.json", model_dir=str(tmp_path / "other"))
+    own |= dict(max_seq_length=16, max_predictions_per_seq=3)
     with pytest.raises(ConfigError, match="DistilBert has no segments, and so no next-sentence task"):
         build_config([("test", dict(task="pretrain", use_synthetic_data=True, **own))])
     convert(str(tmp_path / "run"), "huggingface", str(tmp_path / "published"))
