@@ -18,9 +18,9 @@ from official.modeling import layers
 from official.tasks import known
 
 _SYNTHETIC_SEQUENCES = 1000
-# Google's heads begin with a deviation of 0.88 initializer_range, what is left of a normal without its tails.
-# GLUE and SQuAD keep it. With people's own, few data a head of the whole deviation, as of transformers, learns
-# sooner: measured with tags of WNUT 2017, see docs/own_data.md.
+# Google's heads begin with the deviation 0.88 initializer_range, what is left of a normal without its tails;
+# GLUE and SQuAD keep it. With people's few data a head of the whole deviation, as transformers has, learns
+# sooner. Measured with tags, see docs/own_data.md.
 FULL_DEVIATION = 1 / layers.TRUNCATED_STDDEV
 
 
