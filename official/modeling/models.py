@@ -412,7 +412,7 @@ def pool(weights: layers.Affine, first: tf.Tensor, activation: str) -> tf.Tensor
 
 
 def pooled(x: tf.Tensor, activation: str) -> tf.Tensor:
-    """Applies the activation of a family's pooler, tanh or one of ACTIVATIONS, to its dense layer's outputs."""
+    """Applies the activation of a family's pooler: tanh, or one of ACTIVATIONS."""
     return tf.tanh(x) if activation == "tanh" else ACTIVATIONS[activation].function(x)
 
 
