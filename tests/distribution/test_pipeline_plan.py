@@ -133,15 +133,12 @@ REFUSED = {
 }  # fmt: skip
 
 
-def test_what_does_not_fit_is_one_clear_line(make_config, planned):
+def test_what_does_not_fit_is_one_clear_line(planned):
     for arguments, message in REFUSED.items():
         with pytest.raises(ConfigError) as error:
             planned(*arguments)
         assert message in str(error.value), arguments
         assert "\n" not in str(error.value) and len(str(error.value)) < 260
-    settings = dict(distribution_strategy="pipeline", num_virtual_devices=2, pipeline_stages="2")
-    with pytest.raises(ConfigError, match="pipeline_schedule='virtual' is not one of 1f1b, gpipe, grouped"):
-        make_config(**settings, pipeline_schedule="virtual")
 
 
 def test_micro_batches_of_graphcores_schedules():
