@@ -96,3 +96,18 @@ def fixture_squad(tmp_path, make):
         return make("squad", **{**files, "num_train_epochs": 2, **settings})
 
     return squad
+
+
+@pytest.fixture(name="glue")
+def fixture_glue(tmp_path, make):
+    """Returns a function that builds a configuration of an epoch of a task of GLUE, with small files of
+    {split: rows}."""
+    from tests.data.glue.test_glue_data import find_task, write_split  # late: needs what only tests install
+
+    def glue(name, splits=None, **settings):
+        for split, rows in (splits or {}).items():
+            write_split(tmp_path / "glue", find_task(name), split, rows=rows)
+        own = dict(glue_task=name, data_dir=str(tmp_path / "glue"), num_train_epochs=1)
+        return make("glue", **{**own, **settings})
+
+    return glue

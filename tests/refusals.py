@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from official.io.errors import ConfigError
+from tests.conftest import ROOT
 
 
 def assert_refused(call: Callable, cases: Iterable[tuple], kind: type[Exception] = ConfigError) -> None:
@@ -23,3 +24,10 @@ def assert_refused(call: Callable, cases: Iterable[tuple], kind: type[Exception]
         if "\n" in told or not (message in told or re.search(message, told)):
             failures.append(f"{message!r} is expected of {arguments}: {told}")
     assert not failures, "\n".join(failures)
+
+
+def refused(file: str) -> list[list[str]]:
+    """Returns [input, what the message holds] of the lines of a file of tests/, which has ` => ` between the
+    two, and comments."""
+    lines = (ROOT / "tests" / file).read_text(encoding="utf-8").splitlines()
+    return [line.split(" => ") for line in lines if not line.startswith("#")]

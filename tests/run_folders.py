@@ -1,6 +1,8 @@
 """What is in the folder of a run, for tests that compare two."""
 
+import json
 import os
+import pathlib
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +16,11 @@ from official.training import run as runner
 def run(config, command: list[str] | None = None) -> TrainResult:
     """Runs a configuration with the task that it names."""
     return runner.run(config, TASKS[config.task], command or ["train.py", "--seed=1"])
+
+
+def result_of(config) -> dict:
+    """Returns result.json of a run."""
+    return json.loads(pathlib.Path(config.model_dir, "result.json").read_text())
 
 
 def state_of(folder: str | os.PathLike, step: int) -> dict[str, np.ndarray]:

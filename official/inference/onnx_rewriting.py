@@ -248,7 +248,7 @@ def _look_up(graph: Graph, node: Any, found: dict) -> Any:
 
 def _cutting(graph: Graph, found: dict) -> Any:
     """Returns the node that cuts [B, L, 3 x D] into query, key and value of each head; None where it is not
-    done as `attention.attend` does."""
+    done as `attention.self_attention` does."""
     makers = [graph.maker(found[name]) for name in "qkv"]
     if any(maker is None or maker is not makers[0] for maker in makers) or makers[0].op_type != "Split":
         return None

@@ -66,19 +66,15 @@ def scores(features: dict[str, tf.Tensor]) -> tf.Tensor:
       [B, 1, L, L] with `sequence_ids`, [B, 1, 1, L] without.
     """
     if "sequence_ids" in features:
-        return sequence_scores(features["sequence_ids"])
+        ids_BL = features["sequence_ids"]
+        seen_BLM = tf.equal(ids_BL[:, :, None], ids_BL[:, None, :])
+        return (1.0 - tf.cast(seen_BLM, tf.float32))[:, None] * MASKED_SCORE
     return padding_scores(features["input_mask"])
 
 
 def padding_scores(input_mask_BM: tf.Tensor) -> tf.Tensor:
     """Returns the scores [B, 1, 1, M] of rows of one sequence: every token sees what is no padding."""
     return (1.0 - tf.cast(input_mask_BM, tf.float32))[:, None, None, :] * MASKED_SCORE
-
-
-def sequence_scores(sequence_ids_BL: tf.Tensor) -> tf.Tensor:
-    """Returns the scores [B, 1, L, L] of rows of several sequences: every token sees its own one."""
-    seen_BLM = tf.equal(sequence_ids_BL[:, :, None], sequence_ids_BL[:, None, :])
-    return (1.0 - tf.cast(seen_BLM, tf.float32))[:, None] * MASKED_SCORE
 
 
 def self_attention(
@@ -110,7 +106,8 @@ def self_attention(
     heads, rate, reads_BR = config.num_attention_heads, config.attention_probs_dropout_prob, context.reads_BR
     if isinstance(context.seen, SequenceLayout):
         products_BLE = layers.dense(x_BLD, layers.side_by_side(qkv))
-        return layers.picked(attend(products_BLE, context.seen, heads, rate, seed, ops), reads_BR)
+        outputs_BLD = _by_sequence(products_BLE, context.seen, heads, rate, seed, ops)
+        return layers.picked(outputs_BLD, reads_BR)
     if reads_BR is None:
         query, key, value = _by_head(x_BLD, qkv, heads, ops)
     else:
@@ -135,36 +132,9 @@ def _scores_at(scores_B1LM: tf.Tensor, positions_BR: tf.Tensor | None) -> tf.Ten
     return tf.gather(scores_B1LM[:, 0], positions_BR, batch_dims=1)[:, None]
 
 
-def attend(
-    products_BLE: tf.Tensor,
-    seen: tf.Tensor | SequenceLayout,
-    heads: int,
-    rate: float,
-    seed: tf.Tensor | None,
-    ops: Operations,
-) -> tf.Tensor:
-    """Returns the heads' outputs side by side for all tokens, [B, L, D], from the products of query, key and
-    value side by side, [B, L, 3 x D].
-
-    Args:
-      products_BLE: in the compute dtype.
-      seen: float32 [B, 1, L or 1, M], see `scores`, or the places of sequences, see `seen`.
-      heads: H, which divides D.
-      rate, seed: of the dropout of attention weights, as in `layers.dropout`.
-      ops: set of operations.
-    """
-    function = _by_sequence if isinstance(seen, SequenceLayout) else _by_row
-    return function(products_BLE, seen, heads, rate, seed, ops)
-
-
-def _by_row(products_BLE, scores_B1LM, heads, rate, seed, ops) -> tf.Tensor:
-    """Returns the heads' outputs where every token of a row is multiplied with every other."""
-    query, key, value = ops.split_heads(products_BLE, None, 3, heads)
-    return ops.join_heads(ops.attend(query, key, value, scores_B1LM, rate, seed))
-
-
 def _by_sequence(products_BLE, places: SequenceLayout, heads, rate, seed, ops) -> tf.Tensor:
-    """Returns the heads' outputs where every sequence is a row of its own."""
+    """Returns the heads' outputs side by side for all tokens, [B, L, D], from the products of query, key and
+    value side by side, [B, L, 3 x D], where every sequence is a row of its own."""
     _, length, columns = sizes(products_BLE)
     size = columns // (3 * heads)
     parts = varlen.split_sequences(tf.reshape(products_BLE, [-1, size]), places.products)

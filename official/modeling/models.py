@@ -4,7 +4,7 @@ pre-training, for spans, for tagged words, and for classes and scores."""
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
@@ -449,17 +449,52 @@ def linear(weights: LinearWeights, x: tf.Tensor) -> tf.Tensor:
 
 
 # -----------------------------------------------------------------------------------------------------------
+# Models
+
+
+class BertModel(tf.keras.Model):
+    """An encoder with heads behind it, as a list of stages.
+
+    A model takes a batch {input_ids, input_mask, segment_ids: int32 [B, L]}, and what else
+    `BertEncoder.stages` reads; more is ignored. It takes `dropout_seed`, int32 [N], or None to switch dropout
+    off, and returns the tensors that `GIVES` names, float32; a single one by itself.
+    """
+
+    GIVES: ClassVar[tuple[str, ...]]
+
+    def __init__(self, name: str, config: BertConfig, *options: Any, **named_options: Any):
+        """Makes the encoder; the options are those of `BertEncoder`."""
+        super().__init__(name=name)
+        self._config = config
+        self.encoder = BertEncoder(config, *options, **named_options)
+
+    def call(self, features, dropout_seed=None):
+        return self.outputs_of(self.encoder.run(self, features, dropout_seed))
+
+    def outputs_of(self, carried: Tensors) -> Any:
+        """Returns the outputs of `call`, picked from the tensors that the stages gave."""
+        found = tuple(carried[name] for name in self.GIVES)
+        return found if len(found) > 1 else found[0]
+
+
+# -----------------------------------------------------------------------------------------------------------
 # Pre-training
 
 
-class BertPretrainer(tf.keras.Model):
-    """BERT with both pre-training heads: 336,226,108 parameters in 398 variables for BERT-large."""
+class BertPretrainer(BertModel):
+    """BERT with both pre-training heads: 336,226,108 parameters in 398 variables for BERT-large.
+
+    A batch has `masked_lm_positions` int32 [B, P], too; without, see `varlen.predicted_first`. Gives
+    masked-LM logits [B, P, V] and next-sentence logits [B, 2]; the latter [B, S, 2] where `cls_positions`
+    tells where S sequences a row begin. Without padding the former are [Q, V] where the batch has
+    `masked_lm_weights`, see `varlen.run`.
+    """
+
+    GIVES = ("masked_lm_logits", "next_sentence_logits")
 
     def __init__(self, config: BertConfig, *options: Any, **named_options: Any):
         """Makes a model; the options are those of `BertEncoder`."""
-        super().__init__(name="bert_pretrainer")
-        self._config = config
-        self.encoder = BertEncoder(config, *options, **named_options)
+        super().__init__("bert_pretrainer", config, *options, **named_options)
         self.masked_lm = MaskedLanguageModelHead(config)
         # Class 0: the second segment follows the first; class 1: it is a random one.
         with tf.name_scope("cls/seq_relationship"):
@@ -476,26 +511,6 @@ class BertPretrainer(tf.keras.Model):
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
         return [*self.encoder.seeds(dropout_seed), None, None]
-
-    def call(self, features, dropout_seed=None):
-        """Predicts masked tokens and the relation of the two segments.
-
-        Args:
-          features: {input_ids, input_mask, segment_ids: int32 [B, L], masked_lm_positions: int32 [B, P]}, and
-            what else `BertEncoder.stages` reads; more are ignored. Without `masked_lm_positions`, see
-            `varlen.predicted_first`.
-          dropout_seed: int32 [N], or None to switch dropout off.
-
-        Returns:
-          (masked-LM logits [B, P, V], next-sentence logits [B, 2]), float32; the latter [B, S, 2] where
-          `cls_positions` tells where S sequences a row begin. Without padding the former are [Q, V] where the
-          batch has `masked_lm_weights`, see `varlen.run`.
-        """
-        return self.outputs_of(self.encoder.run(self, features, dropout_seed))
-
-    def outputs_of(self, carried: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the outputs of `call`, picked from the tensors that the stages gave."""
-        return carried["masked_lm_logits"], carried["next_sentence_logits"]
 
     def _masked_lm_stage(self) -> Stage:
         head, table_VD = self.masked_lm, self.encoder.word_embeddings
@@ -529,18 +544,19 @@ class BertPretrainer(tf.keras.Model):
 # Fine-tuning
 
 
-class SpanModel(tf.keras.Model):
-    """BERT that tells where an answer begins and ends.
+class SpanModel(BertModel):
+    """BERT that scores every token as the first and as the last of an answer: start and end logits [B, L].
 
     Its pooler takes no part, is not trained, and is kept in the checkpoint as it was.
     Variables of the head: cls/squad/output_weights [2, D], cls/squad/output_bias [2]; names of Google's
     run_squad.py.
     """
 
+    GIVES = ("start_logits", "end_logits")
+
     def __init__(self, config: BertConfig, *options: Any, **named_options: Any):
         """Makes a model; the options are those of `BertEncoder`."""
-        super().__init__(name="bert_span_model")
-        self.encoder = BertEncoder(config, *options, **named_options)
+        super().__init__("bert_span_model", config, *options, **named_options)
         self.encoder.pooler.trainable = False
         with tf.name_scope("cls/squad"):
             self.head = LinearHead("squad", config, outputs=2)
@@ -552,70 +568,44 @@ class SpanModel(tf.keras.Model):
             logits_BL2 = linear(weights, carried["sequence"])
             return {"start_logits": logits_BL2[..., 0], "end_logits": logits_BL2[..., 1]}
 
-        gives = ("start_logits", "end_logits")
-        span = Stage("span", self.head.variables, self.head.tensors, run, ("sequence",), gives)
+        span = Stage("span", self.head.variables, self.head.tensors, run, ("sequence",), self.GIVES)
         return [*self.encoder.stages()[:-1], span]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
         return [*self.encoder.seeds(dropout_seed)[:-1], None]
 
-    def call(self, features, dropout_seed=None):
-        """Scores every token as the first and as the last of the answer.
 
-        Args:
-          features: {input_ids, input_mask, segment_ids: int32 [B, L]}, and what else `BertEncoder.stages`
-            reads; more are ignored.
-          dropout_seed: int32 [N], or None to switch dropout off.
-
-        Returns:
-          (start logits [B, L], end logits [B, L]), float32.
-        """
-        return self.outputs_of(self.encoder.run(self, features, dropout_seed))
-
-    def outputs_of(self, carried: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the outputs of `call`, picked from the tensors that the stages gave."""
-        return carried["start_logits"], carried["end_logits"]
-
-
-class SequenceModel(tf.keras.Model):
-    """BERT that gives a sequence, or a pair of them, a class or a score.
+class SequenceModel(BertModel):
+    """BERT that gives a sequence, or a pair of them, a class or a score: logits [B, C], or [B, S, C] where
+    `cls_positions` tells where S sequences a row begin.
 
     Variables of the head: output_weights [C, D], output_bias [C]; names of Google's run_classifier.py.
     """
+
+    GIVES = ("logits",)
 
     def __init__(
         self, config: BertConfig, outputs: int, *options: Any, head_scale: float = 1.0, **named_options: Any
     ):
         """Makes a model of `outputs` classes, or of one score, whose head's first weights are multiplied by
         `head_scale`; the options are those of `BertEncoder`."""
-        super().__init__(name="bert_sequence_model")
-        self._dropout_rate = config.hidden_dropout_prob
-        self.encoder = BertEncoder(config, *options, **named_options)
+        super().__init__("bert_sequence_model", config, *options, **named_options)
         self.head = LinearHead("classifier", config, outputs, head_scale)
 
     def stages(self) -> list[Stage]:
         """Returns the encoder's stages, then `classifier`."""
 
         def run(weights, carried, features, seed):
-            pooled = dropout(carried["pooled"], self._dropout_rate, seed)
+            pooled = dropout(carried["pooled"], self._config.hidden_dropout_prob, seed)
             return {"logits": linear(weights, pooled)}
 
         head = self.head
-        classifier = Stage("classifier", head.variables, head.tensors, run, ("pooled",), ("logits",))
+        classifier = Stage("classifier", head.variables, head.tensors, run, ("pooled",), self.GIVES)
         return [*self.encoder.stages(of_sequences), classifier]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
         encoder_seed, head_seed = split_seed(dropout_seed, 2)
         return [*self.encoder.seeds(encoder_seed), head_seed]
-
-    def call(self, features, dropout_seed=None):
-        """Returns logits float32 [B, C], or [B, S, C] where `cls_positions` tells where S sequences a row
-        begin; arguments as in `SpanModel.call`."""
-        return self.outputs_of(self.encoder.run(self, features, dropout_seed))
-
-    def outputs_of(self, carried: Tensors) -> tf.Tensor:
-        """Returns the outputs of `call`, picked from the tensors that the stages gave."""
-        return carried["logits"]
 
 
 class ChoiceModel(SequenceModel):
@@ -627,7 +617,7 @@ class ChoiceModel(SequenceModel):
         super().__init__(config, 1, *options, **named_options)
 
     def call(self, features, dropout_seed=None):
-        """Returns logits float32 [B, G] of features int32 [B, G, L]; arguments as in `SpanModel.call`."""
+        """Returns logits float32 [B, G] of features int32 [B, G, L]."""
         batch, group, length = sizes(features["input_ids"])
         flat = {
             name: tf.reshape(features[name], [-1, length])
@@ -636,20 +626,20 @@ class ChoiceModel(SequenceModel):
         return tf.reshape(super().call({**features, **flat}, dropout_seed), [batch, group])
 
 
-class TagModel(tf.keras.Model):
-    """BERT that gives every token a class.
+class TagModel(BertModel):
+    """BERT that gives every token a class: logits [B, L, C].
 
     Its pooler takes no part, is not trained, and is kept in the checkpoint as it was.
     Variables of the head: output_weights [C, D], output_bias [C], as of `SequenceModel`.
     """
 
+    GIVES = ("tag_logits",)
+
     def __init__(
         self, config: BertConfig, outputs: int, *options: Any, head_scale: float = 1.0, **named_options: Any
     ):
         """Makes a model of `outputs` classes; the options are those of `SequenceModel`."""
-        super().__init__(name="bert_tag_model")
-        self._dropout_rate = config.hidden_dropout_prob
-        self.encoder = BertEncoder(config, *options, **named_options)
+        super().__init__("bert_tag_model", config, *options, **named_options)
         self.encoder.pooler.trainable = False
         self.head = LinearHead("classifier", config, outputs, head_scale)
 
@@ -657,19 +647,12 @@ class TagModel(tf.keras.Model):
         """Returns the encoder's stages without the pooler, then `tags`."""
 
         def run(weights, carried, features, seed):
-            return {"tag_logits": linear(weights, dropout(carried["sequence"], self._dropout_rate, seed))}
+            sequence_BLD = dropout(carried["sequence"], self._config.hidden_dropout_prob, seed)
+            return {"tag_logits": linear(weights, sequence_BLD)}
 
-        tags = Stage("tags", self.head.variables, self.head.tensors, run, ("sequence",), ("tag_logits",))
+        tags = Stage("tags", self.head.variables, self.head.tensors, run, ("sequence",), self.GIVES)
         return [*self.encoder.stages()[:-1], tags]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
         encoder_seed, head_seed = split_seed(dropout_seed, 2)
         return [*self.encoder.seeds(encoder_seed)[:-1], head_seed]
-
-    def call(self, features, dropout_seed=None):
-        """Returns logits float32 [B, L, C]; arguments as in `SpanModel.call`."""
-        return self.outputs_of(self.encoder.run(self, features, dropout_seed))
-
-    def outputs_of(self, carried: Tensors) -> tf.Tensor:
-        """Returns the outputs of `call`, picked from the tensors that the stages gave."""
-        return carried["tag_logits"]

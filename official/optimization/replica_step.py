@@ -55,9 +55,6 @@ def largest_norm(config: Config, num_replicas: int) -> float | None:
 
 # -----------------------------------------------------------------------------------------------------------
 # Gradients of a step
-#
-# Each stage is a function here or in `gradients`. `make_replica_gradients` is the line of them up to the
-# clipping; the optimizer's `update` applies what comes out.
 
 
 Batch = dict  # {feature: tensor}

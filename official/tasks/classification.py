@@ -7,6 +7,7 @@ import dataclasses
 import os
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -26,7 +27,7 @@ from official.data.tables import texts as texts_lib
 from official.data.tables.labels import CHOICE, NUMBER, ONE, SEVERAL, Labels
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.data.word_pieces.wordpiece import Tokenizer
-from official.io import files, model_folder
+from official.io import model_folder
 from official.io.errors import counted, shortened
 from official.modeling import objectives
 from official.modeling.models import ChoiceModel, SequenceModel
@@ -215,16 +216,9 @@ class GlueTask(Classification):
     def data_files(self) -> dict[str, list[str]]:
         return {split: [rows.path] for split, rows in self._files.items()}
 
-    def data_digest(self) -> dict:
-        return {
-            split: {
-                **files.digest([rows.path]),
-                "rows": len(rows),
-                **self._digests[split],
-                "problems": list(map(str, rows.problems)),
-            }
-            for split, rows in self._files.items()
-        }
+    def _facts(self, split: str) -> dict[str, Any]:
+        rows = self._files[split]
+        return {"rows": len(rows), **self._digests[split], "problems": list(map(str, rows.problems))}
 
     def _truths(self) -> np.ndarray:
         return known(self._files["dev"].labels)
@@ -323,18 +317,15 @@ class ClassifyTask(Classification):
 
     def _known_labels(self) -> Labels:
         """Returns the labels of the run, or of the weights, that are evaluated."""
-        for folder in (self._config.model_dir, self._config.init_checkpoint or ""):
-            found = model_folder.read_labels(model_folder.folder_of(folder)) if folder else {}
-            if found:
-                kinds = {said: kind for kind, said in model_folder.PROBLEM_TYPE_OF.items()}
-                kind = kinds[found["problem_type"]]
-                if kind != self._config.label_kind:
-                    raise ConfigError(
-                        f"--label_kind={self._config.label_kind}, and the labels of {folder} are of kind"
-                        f" {kind}. Give --label_kind={kind}."
-                    )
-                return Labels(kind, found["labels"] or (), found["thresholds"], found["scale"])
-        raise ConfigError("nothing says which labels the model has: there is no labels.json in --model_dir.")
+        folder, found = self._saved_labels()
+        kinds = {said: kind for kind, said in model_folder.PROBLEM_TYPE_OF.items()}
+        kind = kinds[found["problem_type"]]
+        if kind != self._config.label_kind:
+            raise ConfigError(
+                f"--label_kind={self._config.label_kind}, and the labels of {folder} are of kind {kind}. Give"
+                f" --label_kind={kind}."
+            )
+        return Labels(kind, found["labels"] or (), found["thresholds"], found["scale"])
 
     def _read_table(
         self, split: str, flag: str, labels: Labels | None, share: float = 0.0, labelled: bool = True
@@ -429,17 +420,14 @@ class ClassifyTask(Classification):
     def data_files(self) -> dict[str, list[str]]:
         return {split: table.paths for split, table in self._tables.items()}
 
-    def data_digest(self) -> dict:
+    def _facts(self, split: str) -> dict[str, Any]:
+        rows = self._read[split]
         return {
-            split: {
-                **files.digest(self._tables[split].paths),
-                "rows": len(rows),
-                "tokens": int(rows.lengths.sum()),
-                "truncated": int((rows.lengths < rows.whole_lengths).sum()),
-                "left_out": rows.bad,
-                "problems": [f"row {number}: {reason}" for number, reason in rows.problems.items()],
-            }
-            for split, rows in self._read.items()
+            "rows": len(rows),
+            "tokens": int(rows.lengths.sum()),
+            "truncated": int((rows.lengths < rows.whole_lengths).sum()),
+            "left_out": rows.bad,
+            "problems": [f"row {number}: {reason}" for number, reason in rows.problems.items()],
         }
 
     # --------------------------------------------------------------------------------------------------------

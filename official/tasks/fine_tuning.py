@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -13,8 +14,8 @@ from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
 from official.data.rows.text_rows import TokenRows
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
-from official.io import model_folder, vocabulary_files
-from official.modeling import layers
+from official.io import files, model_folder, vocabulary_files
+from official.modeling import layers, objectives
 from official.tasks import known
 
 _SYNTHETIC_SEQUENCES = 1000
@@ -99,8 +100,8 @@ class FineTuning:
     def _random_labels(
         self, generator: np.random.Generator, length: int, count: int
     ) -> dict[str, np.ndarray]:
-        """Returns {name: [count]} of sequences of `length` tokens."""
-        raise NotImplementedError
+        """Returns {name: [count]} of sequences of `length` tokens; none where tokens have the labels."""
+        return {}
 
     @property
     def train_samples(self) -> int | None:
@@ -134,6 +135,35 @@ class FineTuning:
         labels = self._random_labels(generator, length, _SYNTHETIC_SEQUENCES)
         tokens = self._random_token_labels(generator, _SYNTHETIC_SEQUENCES * length)
         return token_rows.synthetic_dataset(labels, batch_size, config, tokens, self.rows_of_example)
+
+    def data_files(self) -> dict[str, list[str]]:
+        raise NotImplementedError
+
+    def data_digest(self) -> dict:
+        return {
+            split: {**files.digest(paths), **self._facts(split)} for split, paths in self.data_files().items()
+        }
+
+    def _facts(self, split: str) -> dict[str, Any]:
+        """Returns the counts of a split: of rows, tokens and the like, and the problems that it has."""
+        raise NotImplementedError
+
+    def _saved_labels(self, with_names: bool = False) -> tuple[str, dict[str, Any]]:
+        """Returns the folder of the run, or of the weights, that are evaluated, and what its labels.json
+        says, `with_names` one that names them. Raises ConfigError where there is none."""
+        for folder in filter(None, (self._config.model_dir, self._config.init_checkpoint)):
+            found = model_folder.read_labels(model_folder.folder_of(folder))
+            if found.get("labels") or found and not with_names:
+                return folder, found
+        raise ConfigError("nothing says which labels the model has: there is no labels.json in --model_dir.")
+
+    def _of_each_sequence(self, values_BL: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Returns values of tokens by sequence, --max_seq_length of each: packed ones cut out of their rows,
+        others filled up."""
+        if "cls_positions" in batch:
+            return objectives.cut_out(values_BL, batch)
+        missing = self._config.max_seq_length - layers.sizes(values_BL)[1]
+        return tf.pad(values_BL, [[0, 0], [0, missing]])
 
     def explain_read_error(self) -> str | None:
         return None  # all data are in memory

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +17,7 @@ from official.data.squad import evaluation, squad_files
 from official.data.squad import features as features_lib
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files
-from official.modeling import layers, objectives
+from official.modeling import objectives
 from official.modeling.models import SpanModel
 from official.tasks import examples as examples_lib
 from official.tasks import known
@@ -125,17 +126,14 @@ class SquadTask(FineTuning):
     def data_files(self) -> dict[str, list[str]]:
         return {name: [split.data.path] for name, split in self._splits.items()}
 
-    def data_digest(self) -> dict:
+    def _facts(self, split: str) -> dict[str, Any]:
+        data, features = self._splits[split].data, self._splits[split].features
         return {
-            name: {
-                **files.digest([split.data.path]),
-                "questions": len(split.data.questions),
-                "windows": len(split.features),
-                "tokens": int(split.features.lengths.sum()),
-                "skipped_questions": split.data.skipped_questions,
-                "empty_questions": split.data.empty_questions,
-            }
-            for name, split in self._splits.items()
+            "questions": len(data.questions),
+            "windows": len(features),
+            "tokens": int(features.lengths.sum()),
+            "skipped_questions": data.skipped_questions,
+            "empty_questions": data.empty_questions,
         }
 
     # --------------------------------------------------------------------------------------------------------
@@ -151,12 +149,8 @@ class SquadTask(FineTuning):
         return objectives.span_terms(outputs, batch, self._config.span_places == "row")
 
     def evaluate(self, model, batch) -> tuple[dict, dict[str, tf.Tensor]]:
-        start_BL, end_BL = model(batch)
-        if "cls_positions" in batch:
-            cut = objectives.cut_out(start_BL, batch), objectives.cut_out(end_BL, batch)
-            return {}, dict(zip(("start_logits", "end_logits"), cut))
-        missing = [[0, 0], [0, self._config.max_seq_length - layers.sizes(start_BL)[1]]]
-        return {}, {"start_logits": tf.pad(start_BL, missing), "end_logits": tf.pad(end_BL, missing)}
+        logits = (self._of_each_sequence(logits_BL, batch) for logits_BL in model(batch))
+        return {}, dict(zip(self.output_names, logits))
 
     # --------------------------------------------------------------------------------------------------------
     # Scores

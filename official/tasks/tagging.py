@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +21,7 @@ from official.data.word_pieces.vocabulary import Vocabulary
 from official.data.word_pieces.wordpiece import Tokenizer
 from official.io import files, model_folder
 from official.io.errors import counted, shortened
-from official.modeling import layers, objectives
+from official.modeling import objectives
 from official.modeling.models import TagModel
 from official.tasks import examples as examples_lib
 from official.tasks import known
@@ -78,7 +79,8 @@ class TagTask(FineTuning):
             if config.do_eval and not config.eval_file:
                 self._hold_out()
         else:
-            self._recall_tags()
+            self._tags = self._saved_labels(with_names=True)[1]["labels"]
+            self._scheme = tags_lib.scheme_of(self._tags)
         ids = {tag: number for number, tag in enumerate(self._tags)}
         tokenizer = Tokenizer(vocabulary)
         for split, sentences in self._sentences.items():
@@ -115,15 +117,6 @@ class TagTask(FineTuning):
         told = [f"{tag} ({counts[tag]:,})" for tag in self._tags]
         logging.info("%d tags, %s: %s", len(told), self._scheme, shortened(told, 400))
 
-    def _recall_tags(self) -> None:
-        """Takes the tags of the run, or of the weights, that are evaluated."""
-        for folder in filter(None, (self._config.model_dir, self._config.init_checkpoint)):
-            found = model_folder.read_labels(model_folder.folder_of(folder))
-            if found.get("labels"):
-                self._tags, self._scheme = found["labels"], tags_lib.scheme_of(found["labels"])
-                return
-        raise ConfigError("nothing says which tags the model has: there is no labels.json in --model_dir.")
-
     def _hold_out(self) -> None:
         """Takes the evaluation set out of the training set, by a hash of the words."""
         share = self._config.eval_share
@@ -150,27 +143,19 @@ class TagTask(FineTuning):
                 )
         return np.array([ids[tag] for tag in sentence.tags], np.int32)
 
-    def _random_labels(
-        self, generator: np.random.Generator, length: int, count: int
-    ) -> dict[str, np.ndarray]:
-        return {}
-
     def _random_token_labels(self, generator: np.random.Generator, count: int) -> dict[str, np.ndarray]:
         return {"tags": generator.integers(0, len(self._tags), count).astype(np.int32)}
 
     def data_files(self) -> dict[str, list[str]]:
         return dict(self._paths)
 
-    def data_digest(self) -> dict:
+    def _facts(self, split: str) -> dict[str, Any]:
+        sentences, windows = self._sentences[split], self._windows[split]
         return {
-            split: {
-                **files.digest(paths),
-                "sentences": len(self._sentences[split]),
-                "words": _words(self._sentences[split]),
-                "windows": len(self._windows[split].lengths_N),
-                "tokens": len(self._windows[split].ids_T),
-            }
-            for split, paths in self._paths.items()
+            "sentences": len(sentences),
+            "words": _words(sentences),
+            "windows": len(windows.lengths_N),
+            "tokens": len(windows.ids_T),
         }
 
     # --------------------------------------------------------------------------------------------------------
@@ -195,13 +180,9 @@ class TagTask(FineTuning):
         chances_BL = tf.reduce_max(tf.nn.softmax(logits_BLC), axis=-1)
         calls_BL = tf.argmax(logits_BLC, axis=-1, output_type=tf.int32)
         terms, found = objectives.tag_terms(logits_BLC, batch), {}
-        for name, values_BL in (("tags", calls_BL), ("chances", chances_BL)):
-            if "cls_positions" in batch:
-                cut = objectives.cut_out(tf.cast(values_BL, tf.float32), batch)
-                found[name] = tf.cast(cut, values_BL.dtype)
-            else:
-                missing = [[0, 0], [0, self._config.max_seq_length - layers.sizes(values_BL)[1]]]
-                found[name] = tf.pad(values_BL, missing)
+        for name, values_BL in zip(self.output_names, (calls_BL, chances_BL)):
+            whole = self._of_each_sequence(tf.cast(values_BL, tf.float32), batch)
+            found[name] = tf.cast(whole, values_BL.dtype)
         return terms, found
 
     # --------------------------------------------------------------------------------------------------------
@@ -233,7 +214,7 @@ class TagTask(FineTuning):
         wrong = [
             number
             for number, (truth, call) in enumerate(zip(self._truths(), called))
-            if _entities(truth) != _entities(call)
+            if tags_lib.spans(truth) != tags_lib.spans(call)
         ]
         items = []
         for number in examples_lib.evenly(wrong):
@@ -246,7 +227,10 @@ class TagTask(FineTuning):
                     )
                     or "none",
                 ]
-                for name, found in (("predicted", _entities(call)), ("true", _entities(known(sentence.tags))))
+                for name, found in (
+                    ("predicted", tags_lib.spans(call)),
+                    ("true", tags_lib.spans(known(sentence.tags))),
+                )
             ]
             line = [[f"{word} ", ""] for word in sentence.words]
             items.append({"texts": [line], "facts": facts})
@@ -254,9 +238,6 @@ class TagTask(FineTuning):
 
     def constant_prediction(self) -> tuple[str, float] | None:
         return "no entity", 0.0
-
-    def predict_dataset(self, batch_size: int) -> tf.data.Dataset:
-        return self._whole("test", batch_size)
 
     def write_predictions(self, outputs: Outputs, folder: str) -> list[str]:
         path = os.path.join(folder, "predictions.conll")
@@ -275,7 +256,3 @@ def _order(tag: str) -> tuple:
     """Returns the key of a tag: entities by type, B- before I-."""
     prefix, _, kind = tag.partition("-")
     return (*sort_key(kind), prefix) if kind else (*sort_key(tag), "")
-
-
-def _entities(tags: list[str]) -> list[tags_lib.Span]:
-    return tags_lib.spans(tags)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     Dataset = Callable[[int], tf.data.Dataset]  # of a set: rows of a global batch -> its batches
 else:
     Outputs = Dataset = Any
-T = TypeVar("T")
 
 
 class Task(Objective, Protocol):

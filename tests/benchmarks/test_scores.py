@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 import scores
 
-from official.data.glue import tasks as glue_tasks
 from official.inference import source
 from official.io.errors import ConfigError
-from tests.data.glue.test_glue_data import write_split
-from tests.tasks.test_fine_tuning import run
+from tests.run_folders import run
 
 
 def flags_of(monkeypatch, **given):
@@ -49,10 +47,8 @@ def test_scores_of_answers_are_those_of_the_run(squad, tmp_path, monkeypatch):
     assert len(batches) == 8 and all(len(rows.lengths_N) <= 5 for rows in batches)
 
 
-def test_scores_of_classes_are_those_of_the_run(make, tmp_path, monkeypatch):
-    for split in ("train", "dev"):
-        write_split(tmp_path / "glue", glue_tasks.find_task("rte"), split, rows=20)
-    result = run(make("glue", glue_task="rte", data_dir=str(tmp_path / "glue"), num_train_epochs=1))
+def test_scores_of_classes_are_those_of_the_run(glue, tmp_path, monkeypatch):
+    result = run(glue("rte", dict(train=20, dev=20)))
     given = {"checkpoints": tmp_path / "run", "backends": "tensorflow", "dtypes": "fp32", "rounds": 1}
     flags = flags_of(monkeypatch, **given)
     (row,) = scores.measure_checkpoint(flags, scores.find_source(flags.checkpoints[0]))

@@ -5,37 +5,19 @@ import os
 import types
 
 import pytest
+import yaml
 
 from official.cli import flags
 from official.config import cluster
 from official.config.cluster import Cluster, find_cluster, read_cluster
 from official.io.errors import ConfigError
 from tests.config.test_configs import GOOD
+from tests.conftest import ROOT
 from tests.refusals import assert_refused
 
-SLURM = {
-    "SLURM_JOB_ID": "77",
-    "SLURM_STEP_ID": "1",
-    "SLURM_PROCID": "2",
-    "SLURM_NODEID": "1",
-    "SLURM_STEP_NUM_TASKS": "3",
-    "SLURM_STEP_NODELIST": "gpu[08-09]",
-    "SLURM_STEP_TASKS_PER_NODE": "2,1",
-}
-KUBERNETES = {
-    "BERT_WORKERS": "3",
-    "BERT_SERVICE": "bert",
-    "JOB_COMPLETION_INDEX": "2",
-    "HOSTNAME": "train-x7f-workers-0-2",
-}
-MPI = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
-HYDRA = {"PMI_SIZE": "2", "PMI_RANK": "1", "MPI_LOCALNRANKS": "2"}
+TABLES = yaml.safe_load((ROOT / "tests/config/clusters.yaml").read_text(encoding="utf-8"))
+SLURM, KUBERNETES, MPI, HYDRA, POPRUN = TABLES["environments"].values()
 SEVERAL_HOSTS = MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
-POPRUN = {
-    "POPDIST_NUM_TOTAL_REPLICAS": "12",
-    "POPDIST_NUM_LOCAL_REPLICAS": "4",
-    "POPDIST_REPLICA_INDEX_OFFSET": "8",
-}
 
 
 def asked(worker_hosts=None, task_index=None):
@@ -173,33 +155,13 @@ def test_processes_of_tf_config():
 
 
 def test_what_contradicts_itself_is_one_line():
-    evaluator = of_jobs({"worker": ["a:1"], "evaluator": ["e:1"]}, "evaluator", 0)
-    cases = [
-        (("a:1,b:1,c:1", 1), SLURM, "--worker_hosts and the Slurm step contradict each other: rank 1 of 3"),
-        ((), tf_config("a:1,b:1", 1) | MPI, "TF_CONFIG and mpirun contradict each other: rank 1 of 2"),
-        (("a:1,b:1", 1), tf_config("a:1,c:1", 1), "--worker_hosts and TF_CONFIG contradict each other"),
-        ((), KUBERNETES | SLURM | {"BERT_WORKERS": "4"}, "the Kubernetes job and the Slurm step contradict"),
-        (("z:1",), tf_config("a:1,b:1", 1), "worker_hosts=z:1 and TF_CONFIG contradict"),
-        ((None, 1), {}, "task_index=1 is a number in --worker_hosts"),
-        (("z",), MPI, "worker_hosts: 'z' is not HOST:PORT"),
-        ((), MPI | POPRUN | {"POPDIST_REPLICA_INDEX_OFFSET": "4"}, "poprun and MPI contradict each other"),
-        ((), MPI | {"PMIX_RANK": "1"}, "MPI contradicts itself"),
-        ((), MPI | {"OMPI_COMM_WORLD_RANK": "3"}, "OMPI_COMM_WORLD_RANK in the environment is '3'"),
-        ((), MPI | {"OMPI_COMM_WORLD_SIZE": "0"}, "OMPI_COMM_WORLD_SIZE in the environment is 0"),
-        ((), MPI | {"BERT_PORT": "70000"}, "BERT_PORT in the environment is '70000'"),
-        ((), KUBERNETES | {"BERT_WORKERS": "many"}, "BERT_WORKERS in the environment is 'many'"),
-        ((), KUBERNETES | {"BERT_SERVICE": ""}, "needs BERT_SERVICE"),
-        ((), KUBERNETES | {"HOSTNAME": "node7"}, "HOSTNAME='node7' is not JOB-2"),
-        ((), {"BERT_WORKERS": "2"}, "JOB_COMPLETION_INDEX in the environment is nothing"),
-        ((), SLURM | {"SLURM_STEP_TASKS_PER_NODE": "2"}, "Slurm contradicts itself"),
-        ((), SLURM | {"SLURM_NODEID": "0"}, "srun --distribution=block"),
-        *(((), {"TF_CONFIG": text}, "is not of the form") for text in ("[]", "{", '{"cluster": {}}')),
-        ((), evaluator, "of type 'evaluator', a run has"),
-        ((), tf_config("a:1", 1), "task index 1 of type 'worker', the cluster has 1"),
-        ((), tf_config("a", 0), "'a' is not HOST:PORT"),
-        ((), tf_config("a:99999", 0), "1 to 65535"),
-        ((), of_jobs({"chief": ["a:1", "b:1"]}, "chief", 0), "2 processes of type 'chief'"),
-    ]
+    cases = []
+    for each in TABLES["refused"]:
+        environment = dict(each.get("set", {}))
+        for name in each.get("of", ()):
+            environment = TABLES["environments"][name] | environment
+        environment |= of_jobs(*each["jobs"]) if "jobs" in each else {}
+        cases.append((each.get("asked", ()), environment, each["message"]))
     assert_refused(lambda given, environment: read_cluster(asked(*given), environment), cases)
 
 

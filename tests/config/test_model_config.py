@@ -8,7 +8,7 @@ from official import config as config_lib
 from official.checkpoint.containers import hf_folder
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
-from tests.refusals import assert_refused
+from tests.refusals import assert_refused, refused
 
 SIZES = json.loads((ROOT / "configs/models/bert_base.json").read_text()) | {"hidden_act": "gelu_new"}
 # The keys beside the sizes that BertConfig().save_pretrained and .to_dict() of these versions of transformers
@@ -27,21 +27,18 @@ def test_what_transformers_writes_is_read(tmp_path, caplog):
         assert hf_folder.sizes(str(tmp_path))["num_hidden_layers"] == 12, version
 
 
-def test_what_changes_the_mathematics_is_refused_with_the_reason(tmp_path):
-    cases = [
-        ({"is_decoder": True}, "is_decoder=True is not supported, only False (a decoder's tokens"),
-        ({"add_cross_attention": True}, "layers that BERT does not have"),
-        ({"is_encoder_decoder": True}, "two models"),
-        ({"quantization_config": {"bits": 4}}, "not floating-point"),
-        ({"auto_map": {"AutoModel": "x.Y"}}, "code of its own"),
-    ]
+def test_what_is_refused_is_one_line(tmp_path):
+    """Sizes that cannot be; and, in folders of Hugging Face too, keys that change the mathematics."""
 
     def of_folder(values):
         (tmp_path / "config.json").write_text(json.dumps({**SIZES, "model_type": "bert", **values}))
         hf_folder.sizes(str(tmp_path))
 
+    cases = [(json.loads(values), message) for values, message in refused("config/refused_models.txt")]
     assert_refused(lambda values: config_lib.bert_config_from_dict({**SIZES, **values}, "c"), cases)
-    assert_refused(of_folder, cases)
+    of_others = [case for case in cases if not case[0].keys() & vars(config_lib.BertConfig()).keys()]
+    assert len(of_others) == 5
+    assert_refused(of_folder, of_others)
     chunks = {**SIZES, "model_type": "bert", "chunk_size_feed_forward": 64}  # change nothing
     assert config_lib.bert_config_from_dict(chunks, "c").hidden_size == 768
 

@@ -22,10 +22,10 @@ from official.distribution.pipeline_plan import (
     make_timeline,
     works_by_time,
 )
-from official.io.errors import ConfigError
 from official.planning.graph_cost import stage_costs
 from official.tasks import TASKS
 from tests.conftest import TINY
+from tests.refusals import assert_refused, refused
 
 HEADS = {
     "pretrain": ["pooler", "masked_lm", "next_sentence"],
@@ -104,44 +104,14 @@ def test_devices_follow_where_none_are_said(planned):
     assert [plan_lib.power_of_two(count) for count in (1, 2, 3, 4, 5, 9)] == [1, 2, 4, 4, 8, 16]
 
 
-REFUSED = {
-    ("emb / hid*11 / mlm+nsp",): "has 11 x hid, the model has num_hidden_layers=12. Place 12.",
-    ("emb / hid*13 / mlm+nsp",): "has 13 x hid",
-    ("emb / hid*12 / nsp",): "places no mlm",
-    ("emb / hid*12 / loc",): "the model has no loc. Its parts: emb, pool, mlm, nsp, hid.",
-    ("emb+emb / hid*12 / mlm+nsp",): "has 2 x emb. Place it once.",
-    ("emb / pos+hid*12 / mlm+nsp",): "pos is in another stage than emb",
-    ("emb / mlm+hid*12 / nsp",): "mlm is before hid. Keep the model's order.",
-    ("hid*12 / emb / mlm+nsp",): "hid is before emb",
-    ("emb / hid*12 / nsp / mlm",): "nsp is before mlm",
-    ("emb / hid*12 / enc_out / mlm+nsp",): "stage 2 computes nothing",
-    ("emb / / mlm",): "stage 1 is empty",
-    ("emb / hdi*12 / mlm",): "'hdi' is no part of a model (did you mean hid?)",
-    ("four",): "'four' is no part of a model, and no number of stages. Parts: emb",
-    ("emb / hid*0 / mlm",): "expected a name, or NAME*TIMES",
-    ('[["emb"], "hid"]',): "expected a list of lists of names",
-    ('[["emb"',): "expected a list of lists of names",
-    ("0",): "expected 1 to 9999 stages",
-    (None,): "Give --pipeline_stages=N",
-    ("15",): "the model has 14 parts: embeddings, 12 layers, heads. Give at most --pipeline_stages=14.",
-    (FIVE, "0,1,2,3"): "names 4 devices for 5 stages",
-    (FIVE, "0,1,2,4,0"): "leaves out device 3",
-    (FIVE, "0,1,x"): "expected whole numbers from 0",
-    (FIVE, "0,1,2,3,1"): "and an IPU holds a variable alone. Nearest valid: 0,1,2,3,0.",
-    (FIVE, None, "interleaved"): "Use --pipeline_schedule=grouped.",
-    (FIVE, None, None, 13): "which pipeline_schedule=grouped needs for 5 stages. Nearest valid: 10 or 20.",
-}  # fmt: skip
-
-
-def test_what_does_not_fit_is_one_clear_line(make_config, planned):
-    for arguments, message in REFUSED.items():
-        with pytest.raises(ConfigError) as error:
-            planned(*arguments)
-        assert message in str(error.value), arguments
-        assert "\n" not in str(error.value) and len(str(error.value)) < 260
-    settings = dict(distribution_strategy="pipeline", num_virtual_devices=2, pipeline_stages="2")
-    with pytest.raises(ConfigError, match="pipeline_schedule='virtual' is not one of 1f1b, gpipe, grouped"):
-        make_config(**settings, pipeline_schedule="virtual")
+def test_what_does_not_fit_is_one_clear_line(planned):
+    cases = []
+    for words, message in refused("distribution/refused_pipelines.txt"):
+        stages, devices, schedule, count = [
+            word.strip() or None for word in [*words.split(";"), "", "", ""][:4]
+        ]
+        cases.append((stages, devices, schedule, int(count or 20), message))
+    assert_refused(planned, cases)
 
 
 def test_micro_batches_of_graphcores_schedules():

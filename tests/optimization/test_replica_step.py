@@ -40,65 +40,34 @@ def batch(*inputs: float) -> dict:
     return {"x": tf.constant(inputs), "example_weights": tf.ones([len(inputs)])}
 
 
-def shared(factor: float = 1.0, scale: float = 1.0) -> Shared:
-    seeds = tf.constant([[7, 0, 0, 0], [7, 0, 0, 1]])
-    return Shared({"line_loss": tf.constant(factor)}, seeds, tf.constant(scale))
-
-
 LOCAL = dict(loss_normalization="local", clip_scope="micro_batch")
 
 
-def test_a_loss_is_divided_by_the_weight_of_the_step_or_of_the_micro_batch(make_config):
-    one = LaidOut(1, 1)
-    factors = replica_step.loss_factors(make_config(), Linear(), batch(1.0, 2.0, 3.0, 4.0), one)
-    assert factors["line_loss"].numpy() == 0.25
-    factors = replica_step.loss_factors(make_config(**LOCAL), Linear(), batch(1.0), one)
-    assert factors["line_loss"].numpy() == 1.0
+SUMS = dict(loss_normalization="local_sum")
 
 
-@pytest.mark.parametrize(
-    "settings,factor,expected",
-    [
-        ({}, 0.25, 0.25 * 4),  # of the step's mean
-        (dict(loss_normalization="local", clip_scope="none"), 1.0, 4 / 2),  # the micro batch's own mean
-        (dict(**LOCAL, clip_norm=0.5), 1.0, 0.5),
-    ],
-)
 @pytest.mark.parametrize("scale", [1.0, 8.0])
-def test_the_gradient_of_a_micro_batch(make_config, settings, factor, expected, scale):
-    config = make_config(**settings)
-    gradients, terms = replica_step.micro_batch_gradients(
-        config, Linear(), Line(), batch(1.0, 3.0), shared(factor, scale), tf.zeros([4], tf.int32)
-    )
-    left = 1.0 if config.clip_scope == "micro_batch" else scale  # clipping has unscaled it
-    assert gradients[0].numpy() == pytest.approx(expected * left)
-    assert terms.numpy().tolist() == [8.0, 2.0]
-
-
-def test_micro_batches_are_added_up_and_each_has_a_seed_of_its_own(make_config):
-    line = Line()
-    gradients, terms = replica_step.sum_micro_batches(
-        make_config(), Linear(), line, 2, batch(1.0, 2.0, 3.0, 4.0), shared(0.25)
-    )
-    assert gradients[0].numpy() == 2.5 and terms.numpy().tolist() == [20.0, 4.0]
-    assert line.seeds == [[7, 0, 0, 0], [7, 0, 0, 1]]
-
-
 @pytest.mark.parametrize(
-    "settings,divisor",
+    "settings,expected",
     [
-        ({}, 8.0),
-        (dict(loss_normalization="local", clip_scope="none"), 8.0 * 4),
-        (LOCAL, 4.0),
-        (dict(loss_normalization="local_sum", clip_scope="none"), 8.0),
-        (dict(LOCAL, loss_normalization="local_sum"), 1.0),
+        ({}, 10 / 4),  # of the step's mean
+        (dict(loss_normalization="local", clip_scope="none"), (4 / 2 + 6 / 2) / 2),  # mean of the means
+        (dict(LOCAL, clip_norm=0.5), 0.5),  # each is clipped
+        (dict(SUMS, clip_scope="none"), 4 / 2 + 6 / 2),
+        (dict(LOCAL, clip_norm=0.5) | SUMS, 2 * 0.5),
     ],
 )
-def test_what_is_left_to_divide_by(make_config, settings, divisor):
-    gradients = replica_step.unscale(make_config(**settings), [tf.constant(1.0)], tf.constant(8.0), 4)
-    assert (
-        float(gradients.divisor) == divisor and gradients.tensors[0].numpy() == 1.0
-    )  # nothing is divided yet
+def test_the_gradient_of_two_micro_batches(make_config, settings, expected, scale):
+    """Each has a seed of its own; nothing is divided before the update."""
+    config, line, rows = make_config(**settings), Line(), batch(1.0, 3.0, 2.0, 4.0)
+    factors = replica_step.loss_factors(config, Linear(), rows, LaidOut(1, 2))
+    seeds = [[7, 0, 0, 0], [7, 0, 0, 1]]
+    given = Shared(factors, tf.constant(seeds), tf.constant(scale))
+    tensors, terms = replica_step.sum_micro_batches(config, Linear(), line, 2, rows, given)
+    gradients = replica_step.unscale(config, tensors, tf.constant(scale), 2)
+    assert float(gradients.tensors[0] / gradients.divisor) == pytest.approx(expected)
+    assert gradients.tensors[0] is tensors[0]
+    assert terms.numpy().tolist() == [20.0, 4.0] and line.seeds == seeds
 
 
 @pytest.mark.parametrize("scope,factor", [("global", 0.5 / 5 / 2), ("none", 1 / 2)])

@@ -9,7 +9,6 @@ import tensorflow as tf
 from official import config as config_lib
 from official.cli import flags
 from official.config.values import read_by_step
-from official.io.errors import ConfigError
 from official.optimization import schedules
 from official.optimization.train_state import LossScale
 from tests.conftest import ROOT
@@ -163,38 +162,6 @@ def test_corners_draw_the_polynomial(make_config):
     # A curved decay has points on the way.
     found = schedules.corners(make_config(learning_rate=1.0, poly_power=2.0, num_steps_per_epoch=1000))
     assert 50 <= len(found) <= 60 and found[500] == pytest.approx(0.25)
-
-
-CONTRADICTIONS = [
-    (dict(lr_schedule="custom"), "lr_schedule='custom' is not one of polynomial"),
-    (dict(lr_schedule=BY_STEP, poly_power=2.0), "poly_power=2.0 is not read by lr_schedule="),
-    (dict(lr_schedule="natural_exponential", decay_rate=0.1), "needs --decay_steps"),
-    (dict(lr_schedule="natural_exponential", decay_steps=10), "needs --decay_rate"),
-    (dict(decay_rate=0.1), "decay_rate=0.1 is not read by lr_schedule=polynomial"),
-    (dict(lr_schedule="cosine", poly_power=2.0), "poly_power=2.0 is not read by lr_schedule=cosine"),
-    (dict(warmup_power=0.0, warmup_steps=5), "warmup_power=0 is no warm-up"),
-    (dict(loss_scale='{"0": 0}'), "expected dynamic or a number above 0"),
-    (dict(loss_scale='{"1": 8}'), "must say the value of step 0"),
-    (dict(loss_scale='{"-1": 8, "0": 1}'), "must say the value of step 0 and of no step before"),
-    (dict(loss_scale='{"0": 8, "00": 1}'), "has a step twice"),
-    (dict(loss_scale="[1]"), "expected dynamic or a number above 0"),
-    (dict(loss_scale="{}"), "must say the value of step 0"),
-]
-
-
-def test_contradictions_are_refused(make_config):
-    for settings, message in CONTRADICTIONS:
-        with pytest.raises(ConfigError, match=message):
-            make_config(**{"learning_rate": None, **settings})
-    for text in ('{"0": "x"}', '{"0": NaN}', '{"0": true}', '{"a": 1}', '{"0": -1}', "{"):
-        with pytest.raises(ConfigError, match="loss_scale=.*expected JSON of step and value"):
-            make_config(loss_scale=text)
-
-
-def test_rates_by_step_stand_alone(make_config):
-    for name in ("warmup_steps", "learning_rate", "start_warmup_step"):
-        with pytest.raises(ConfigError, match=f"{name}="):
-            custom(make_config, **{name: 3})
 
 
 def test_the_loss_scale_is_that_of_the_step_that_comes(make_config):

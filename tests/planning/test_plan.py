@@ -20,6 +20,7 @@ from official.planning.graph import FlatGraph, execution_order, peak_bytes
 from official.tasks import TASKS
 from official.training import step_benchmark
 from tests.conftest import ROOT, TINY
+from tests.refusals import assert_refused
 from tests.training.test_training import make_loop, replicas
 
 FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
@@ -40,10 +41,6 @@ def planned(*arguments) -> dict:
     return plan_of(flags.parse([*arguments, "--plan"]))
 
 
-SHOWN = ("num_replicas", "micro_batch_size", "parameters")
-PUBLISHED = {"mlperf_v100": [3948, 8, 5, 336226108], "mlperf_tpu_v3_32": [3912, 32, 24, 336226108]}
-
-
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=[] if path.stem in SMALL else pytest.mark.slow) for path in FLAGFILES],
@@ -57,8 +54,6 @@ def test_every_flagfile_plans(path, tmp_path):
     assert all(size > 0 or name == "weight_copies" for name, size in plan["bytes"].items())
     # Fine-tuning asks for --do_eval on its command line.
     assert plan["eval_steps"][-1:] == ([] if steps else [plan["train_steps"]])
-    if path.stem in PUBLISHED:
-        assert [plan["eval_steps"][0], *(plan[name] for name in SHOWN)] == PUBLISHED[path.stem]
     assert not os.listdir(tmp_path)
     assert f"{plan['parameters']:,}" in plan_lib.describe(plan)
 
@@ -309,48 +304,18 @@ def test_steps_and_rates_at_the_corners(make_config):
 
 
 WORKERS = dict(distribution_strategy="multi_worker_mirrored", worker_hosts="a:1,b:1", task_index=0)
-EVALUATES = dict(do_train=False, do_eval=True)
-HOSTS = dict(plan=True, plan_hosts="1")
-MEASURES = dict(plan=True, measure=True)
-REFUSED = (
-    (dict(plan_file="f"), "plan_file=f needs --plan"),
-    (dict(plan_tflops=1.0), "plan_tflops=1.0 needs --plan"),
-    (dict(plan_gbps=1.0), "plan_gbps=1.0 needs --plan"),
-    (dict(plan=True, plan_tflops=0.0), "above 0"),
-    (dict(plan=True, plan_gbps=1.0), "Add --plan_tflops"),
-    (dict(plan_device="h100"), "needs --plan"),
-    (dict(plan=True, plan_device="v100-16bg"), "did you mean"),
-    (dict(plan_hosts="1..4"), "plan_hosts=1..4 needs --plan"),
-    (HOSTS, "Add --plan_gbps"),
-    (dict(HOSTS, plan_gbps=1.0), "the time of a step. Add --measure.*--plan_tflops"),
-    (dict(HOSTS, plan_hosts="4..1", plan_gbps=1.0), "'4..1' is no number of hosts"),
-    (dict(HOSTS, plan_gbps=0.0), "plan_gbps=0, expected a number above 0"),
-    (dict(HOSTS, plan_gbps=1.0, **EVALUATES), "needs --do_train"),
-    (dict(plan=True, plan_picture="a.png"), "Add --plan_hosts, or drop --plan_picture"),
-    (dict(measure=True), "measure=True needs --plan"),
-    (dict(MEASURES, **EVALUATES), "measure=True needs --do_train"),
-    (dict(MEASURES, **WORKERS), "multi_worker_mirrored of 2 processes needs others.*--plan_hosts"),
-    (dict(MEASURES, distribution_strategy="ipu", pipeline_stages="1"), "strategy=ipu needs others"),
-    (dict(machine_file="a.json"), "test: machine_file=a.json is of earlier versions. Now bert plan"),
-)
 
 
 def test_what_cannot_be_planned(make_config):
-    for settings, message in REFUSED:
-        with pytest.raises(ConfigError, match=message):
-            make_config(**settings)
-    for settings, message in (
+    cases = [
         (dict(distribution_strategy="tpu", tpu="somewhere", train_batch_size=12), "Nearest valid: 8 or 16"),
         (dict(num_virtual_devices=3, distribution_strategy="mirrored"), "Nearest valid: 6 or 9"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            plan_of(make_config(**settings))
+    ]
+    assert_refused(lambda settings: plan_of(make_config(**settings)), cases)
     config = make_config(plan=True, plan_file="/dev/null/plan.json")
     with pytest.raises(ConfigError, match="--plan_file=/dev/null/plan.json: Not a directory"):
         plan_lib.run(config, TASKS[config.task])
     assert make_config(machine_file=None, plan_all_reduce=None)  # of an earlier version's config.json
-    with pytest.raises(ConfigError, match="--plan_all_reduce is of earlier versions. Now --plan_hosts"):
-        flags.parse(["--plan_all_reduce=tree"])
 
 
 def test_a_checkpoint_that_is_written_beside_the_training_is_a_copy(make_config):
@@ -376,12 +341,8 @@ def test_files_of_each_host(make_config):
     assert read(files)["files_per_host"] == 64
     assert read(files, logical_workers=8, **hosts)["files_per_host"] == 16
     assert read(files, logical_workers=2, num_accumulation_steps=2, **hosts)["files_per_host"] == 32
-    for files, workers, message in (
-        ("part@32", 64, "32 files for 64"),
-        ("part@3", None, "3 files for 4 hosts"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            read(f"{files}.tfrecord", logical_workers=workers, **hosts)
+    cases = [("part@32.tfrecord", 64, "32 files for 64"), ("part@3.tfrecord", None, "3 files for 4 hosts")]
+    assert_refused(lambda files, workers: read(files, logical_workers=workers, **hosts), cases)
     assert read("nowhere/*") is None and read("gs://bucket/part-*") is None
     assert read(None, use_synthetic_data=True) is None
 
@@ -399,11 +360,8 @@ def test_bytes_of_a_device():
     cases = {"v100-16gb": 16 * 10**9, "TPU-v3-core": 16 * 2**30, "ipu-mk2": 900 * 10**6, "16e9": 16 * 10**9}
     cases |= {"16000000000": 16 * 10**9, "16GB": 16 * 10**9, "1.5 GiB": 3 * 2**29}
     assert {text: device_bytes(text) for text in cases} == cases
-    for text in ("v100", "16 gigs", "-3", "0", "nan", "inf", "1e99", "", "GB"):
-        with pytest.raises(ConfigError) as caught:
-            device_bytes(text)
-        assert "--plan_device" in str(caught.value) and "\n" not in str(caught.value)
-        assert all(name in str(caught.value) for name in DEVICE_BYTES)
+    wrong, told = ("v100", "16 gigs", "-3", "0", "nan", "inf", "1e99", "", "GB"), ", ".join(DEVICE_BYTES)
+    assert_refused(device_bytes, [(text, f"is not one of {told}.*--plan_device") for text in wrong])
 
 
 # Bytes of a made-up run: of each --recompute, for a micro batch of 12 rows; they shrink with it.
@@ -556,17 +514,6 @@ def test_the_program_measures_on_the_devices_of_the_run(tmp_path, capsys):
 # The update and the all-reduce of the run
 
 
-def test_the_update_of_a_plan_is_that_of_the_run(make_config, monkeypatch):
-    """The native update keeps bf16 copies of the weights; TensorFlow's has none."""
-
-    def copies(**settings) -> int:
-        return plan_of(make_config(num_gpus=0, dtype="bf16", **settings))["bytes"]["weight_copies"]
-
-    assert copies() > 0 == copies(kernels="fused")
-    monkeypatch.setenv("CXX", "/none")
-    assert copies(kernels="native") > 0 == copies()
-
-
 def test_copies_and_narrow_gradients_of_a_plan_are_those_of_the_run(make_config):
     sizes = {}
     for name, settings in (
@@ -590,17 +537,7 @@ def test_copies_and_narrow_gradients_of_a_plan_are_those_of_the_run(make_config)
     for name in ("fp32", "two", "added up", "tensorflow"):
         assert sizes[name]["gradients"] == parameters, name
     # The table's gradient is float32, since it is added up; others are those of the copies.
-    embeddings = (
-        TASKS["pretrain"](
-            make_config(
-                num_gpus=0,
-            )
-        )
-        .build_model()
-        .encoder.stages()[0]
-        .variables
-    )
-    table = 2 * embeddings[0].shape.num_elements()
+    table = 2 * loop.state.model.encoder.word_embeddings.shape.num_elements()
     assert sizes["bf16"]["gradients"] == parameters - copied + table
 
 
@@ -614,24 +551,18 @@ def test_a_plan_takes_the_native_update_on_cpus(make_config, monkeypatch):
         (dict(distribution_strategy="tpu", num_tpu_cores=8, num_gpus=None), "CPU", False),
     ):
         monkeypatch.setattr(graph_cost, "device_of", lambda config, device=device: device)
-        assert (
-            graph_cost.updates_natively(make_config(**{"num_gpus": 0, "plan": True, **settings})) == expected
-        )
+        config = make_config(**{"num_gpus": 0, "plan": True, **settings})
+        assert graph_cost.updates_natively(config) == expected
+    monkeypatch.setattr(graph_cost, "device_of", lambda config: "CPU")
+    monkeypatch.setenv("CXX", "/none")  # without a compiler
+    for kernels in ("native", "auto"):
+        assert graph_cost.updates_natively(make_config(kernels=kernels)) == (kernels == "native")
 
 
 @pytest.mark.parametrize("dtype,size", [("float32", 4), ("bfloat16", 2), ("float16", 2)])
 def test_the_all_reduce_of_a_plan_is_of_the_bytes_that_are_sent(make_config, dtype, size):
-    config = make_config(
-        num_gpus=0,
-        **replicas(2),
-        allreduce_dtype=dtype,
-        loss_scale="dynamic",
-        plan=True,
-        plan_tflops=1e-6,
-        plan_gbps=1e-3,
-        plan_hosts="1,2",
-    )
-    plan = plan_of(config)
+    asked = dict(plan=True, plan_tflops=1e-6, plan_gbps=1e-3, plan_hosts="1,2", loss_scale="dynamic")
+    plan = plan_of(make_config(num_gpus=0, **replicas(2), allreduce_dtype=dtype, **asked))
     sent = size * plan["parameters"]
     assert plan["all_reduce_bytes"] == plan["scaling"]["gradient_bytes"] == sent
     assert plan["expected"]["all_reduce_secs"] == pytest.approx(sent / 1e6)

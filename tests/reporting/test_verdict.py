@@ -7,12 +7,14 @@ import re
 import shlex
 
 import numpy as np
+import yaml
 
 from official import config as config_lib
 from official.cli import flags as cli_flags
 from official.reporting import verdict
 from official.reporting.result import TrainResult
 
+RUNS = pathlib.Path(__file__).parent / "pages" / "runs.yaml"
 VERDICTS = pathlib.Path(__file__).parent / "pages" / "verdicts.json"
 STEPS = range(10, 1010, 10)
 
@@ -37,10 +39,6 @@ def make_result(status="finished", **changes):
     return TrainResult(status, **{**values, **changes})
 
 
-def judge(values, result=None, evaluations=()):
-    return verdict.judge([*lines("train", values), *evaluations], result or make_result())
-
-
 # ------------------------------------------------------------------------------------------------------------
 # Curves
 
@@ -63,86 +61,25 @@ def test_smoothing_keeps_the_start_and_leaves_gaps():
 # Sentences
 
 
-def diverging() -> list:
-    return falling()[:60] + np.linspace(2, 7, 40).tolist()
+def losses_of(told: dict | list) -> list:
+    """Returns the losses of the training of a run in runs.yaml."""
+    if isinstance(told, list):
+        return told
+    if "normal" in told:
+        return np.random.default_rng(0).normal(*told["normal"], 100).tolist()
+    values = falling(told.get("falls", 0.0), told.get("noise", 0.01))
+    for at, value in told.get("spikes", {}).items():
+        values[at] = value
+    end = [value for value, times in told.get("then", ()) for _ in range(times)]
+    return values[: told.get("until")] + end + np.linspace(*told.get("ramp", (0, 0, 0))).tolist()
 
 
-def without_divergence() -> dict[str, list]:
-    """Returns {name: losses} that do not rise for good."""
-    back = falling()
-    back[50:53] = [8.0, 12.0, 6.0]
-    return {
-        "noisy": falling(noise=0.3),
-        "flat": [2.0] * 100,
-        "not learning": np.random.default_rng(0).normal(0.7, 0.05, 100).tolist(),
-        "a spike at the end": falling()[:99] + [9.0],
-        "a spike that comes back": back,
-        "short": [3.0, None, 2.0],
-    }
-
-
-def evaluations(values, name="loss") -> list[dict]:
-    return lines("eval", values, name, steps=[250, 500, 750, 1000])
-
-
-def cases() -> dict[str, tuple[list, TrainResult]]:
-    """Returns {name: (losses and other lines of the metrics, result)} of runs of every kind."""
-    accuracy = dict(target_metric="accuracy", baseline_score=None)
-    f1, evaluated = dict(target_metric="f1", target=0.2), {"do_train": False}
-    over_fitted, better = evaluations([1.0, 0.8, 0.9, 1.1]), evaluations([0.5, 0.6, 0.7, 0.71], "accuracy")
-    lost = dict(reason="worker 1 on b:2 is gone", step=300, peer_lost=True)
-    stopped = dict(reason="saved at step 300 on SIGTERM", step=300, checkpoint="r/ckpt-300")
-    best = dict(target_metric="f1", scores={"f1": 0.6, "best_step": 500}, baseline_score=0.5)
-    nothing = dict(eval_accuracy=None, eval_loss=None, baseline_score=None, config={})
-    bad = "nsp_loss not finite at step 407; the newest checkpoint is from before it"
-    return {
-        "still falling": (falling(0.05), make_result()),
-        "target reached": (falling(), make_result("success", target=0.39)),
-        "target not reached, falling": (falling(0.05), make_result("aborted", target=0.5)),
-        "target not reached, flat": (falling(), make_result("aborted", target=0.5)),
-        "no better": (falling(), make_result(eval_accuracy=0.064)),
-        "no better, aborted": (falling(), make_result("aborted", eval_accuracy=0.064, target=0.05)),
-        "no better, success": (falling(), make_result("success", eval_accuracy=0.064, target=0.05)),
-        "hardly better": (falling(), make_result(eval_accuracy=0.075)),
-        "no better, older": (
-            [],
-            make_result(eval_accuracy=0.06, baseline_prediction=None, **accuracy | {"baseline_score": 0.06}),
-        ),
-        "diverged": (diverging(), make_result()),
-        "no number since step 610": (falling()[:60] + [None] * 40, make_result()),
-        "not finite": (falling()[:40] + [None], make_result("failed", reason=bad)),
-        "a process was lost": (falling(), make_result("failed", **lost)),
-        **{
-            f"no divergence, {name}": (values, make_result()) for name, values in without_divergence().items()
-        },
-        "falling in few long loops": ([7.0, 6.6, 6.4, 6.2, 6.05, 5.9], make_result()),
-        "rising": (falling(-0.05), make_result()),
-        **{
-            f"evaluations {values}": ([losses, evaluations(values)], make_result(**accuracy))
-            for values, losses in (
-                ([1.0, 0.8, 0.9, 1.1], [2.0] * 50 + [2.1] * 50),  # training got worse, too
-                ([1.0, 0.8], falling(0.2)),
-                ([0.6, 0.548, 0.563], falling(0.2)),  # a little worse is chance
-                ([0.6, 0.548, 0.663], falling(0.2)),
-                ([0.6, 0.548, 0.7, 0.55], falling(0.2)),  # it came back
-            )
-        },
-        "over-fitted": ([falling(0.2), over_fitted], make_result(**accuracy)),
-        "over-fitted, success": ([falling(0.2), over_fitted], make_result("success")),
-        "over-confident": ([falling(0.2), over_fitted + better], make_result(**accuracy)),
-        **{
-            f"scores {values}": ([falling(0.2), evaluations(values, "accuracy")], make_result(**accuracy))
-            for values in ([0.5, 0.7, 0.6, 0.5], [0.5, 0.6, 0.595])
-        },
-        "best weights": (falling(), make_result(**best, baseline_prediction="1")),
-        "interrupted": (falling()[:30], make_result("interrupted", eval_accuracy=None, **stopped)),
-        "evaluated": ([], make_result(config=evaluated, reason="evaluated at step 60", **accuracy)),
-        "nothing known": ([], make_result(**nothing)),
-        "low F1": (falling(), make_result(eval_accuracy=0.25, **f1)),
-        "low F1, success": (falling(), make_result("success", eval_accuracy=0.25, **f1)),
-        "low F1, evaluated": ([], make_result(eval_accuracy=0.25, config=evaluated, **f1)),
-        "good F1": (falling(), make_result("success", eval_accuracy=0.31, **f1)),
-    }
+def judged(losses=None, loss=(), accuracy=(), status="finished", **fields) -> verdict.Verdict:
+    """Returns the verdict of a run in runs.yaml."""
+    metrics = lines("train", [] if losses is None else losses_of(losses))
+    for name, values in (("loss", loss), ("accuracy", accuracy)):
+        metrics += lines("eval", values, name, steps=[250, 500, 750, 1000])
+    return verdict.judge(metrics, make_result(status, **fields))
 
 
 def seeds() -> dict[str, TrainResult]:
@@ -157,10 +94,8 @@ def seeds() -> dict[str, TrainResult]:
 
 
 def verdicts() -> dict[str, dict]:
-    found = {}
-    for name, (values, result) in cases().items():
-        losses, others = values if values and isinstance(values[0], list) else (values, [])
-        found[name] = dataclasses.asdict(judge(losses, result, others))
+    runs = yaml.safe_load(RUNS.read_text())
+    found = {name: dataclasses.asdict(judged(**told)) for name, told in runs.items()}
     found |= {name: dataclasses.asdict(verdict.judge_repeats(each, 3)) for name, each in seeds().items()}
     return found
 
@@ -191,7 +126,7 @@ def test_the_next_step_is_a_complete_command(tmp_path, monkeypatch):
         (falling()[:50] + [9.0] * 50, "finished", 0.4),
     ):
         result = make_result(status, target=0.39, eval_accuracy=accuracy, config=settings)
-        advice = judge(values, result).advice
+        advice = verdict.judge(lines("train", values), result).advice
         found = re.search(r"bert train .*?(?= \u2013|$)", advice)
         assert found, (status, advice)
         words = shlex.split(found[0])[2:]

@@ -23,7 +23,6 @@ from official.training import finish as finish_lib
 from official.training import run as runner
 from official.training import task as task_lib
 from tests.conftest import ROOT
-from tests.data.glue.test_glue_data import write_split
 from tests.fine_tuning_files import COLOURS
 from tests.run_folders import run
 
@@ -212,12 +211,9 @@ KINDS = ("cola", "mnli", "ax", "stsb")  # one text, a pair, a test set of anothe
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in glue_tasks.TASKS]
 )
-def test_every_glue_task_runs_from_files_to_predictions(make, tmp_path, name):
+def test_every_glue_task_runs_from_files_to_predictions(glue, tmp_path, name):
     task = glue_tasks.find_task(name)
-    for split, rows in (("train", 10), ("dev", 9), ("test", 7)):
-        write_split(tmp_path / "glue", task, split, rows=rows)
-    settings = dict(glue_task=name, data_dir=str(tmp_path / "glue"), num_train_epochs=1, do_predict=True)
-    result = run(make("glue", **settings))
+    result = run(glue(name, dict(train=10, dev=9, test=7), do_predict=True))
     assert result.status == "finished" and np.isfinite(result.eval_loss)
     assert set(task.metrics) <= set(result.scores)
     lines = (tmp_path / "run" / task.submission_file).read_text().splitlines()
@@ -231,7 +227,7 @@ def test_every_glue_task_runs_from_files_to_predictions(make, tmp_path, name):
         assert sum(sum(row[1:]) for row in result.tables["Confusion matrix"][1:]) == 9
 
 
-def test_glue_learns_and_replicas_do_not_matter(make, tmp_path):
+def test_glue_learns_and_replicas_do_not_matter(glue, tmp_path):
     folder = tmp_path / "glue" / "SST-2"
     folder.mkdir(parents=True)
     generator = np.random.default_rng(0)
@@ -241,13 +237,12 @@ def test_glue_learns_and_replicas_do_not_matter(make, tmp_path):
             words = generator.choice(["ball", "box", "sky", "sea", str(colour)], 4)
             lines.append(f"{' '.join(words)} {colour}\t{int(colour == 'red')}\n")
         (folder / f"{name}.tsv").write_text("".join(lines))
-    settings = dict(glue_task="sst2", data_dir=str(tmp_path / "glue"))
-    learned = run(make("glue", model_dir="learned", num_train_epochs=6, **settings))
+    learned = run(glue("sst2", model_dir="learned", num_train_epochs=6))
     assert learned.scores["accuracy"] > learned.baseline_score + 0.2
     # A few small steps: later, rounding has grown into differences.
-    settings |= dict(num_train_epochs=1, stop_steps=6, learning_rate=1e-4)
-    one = run(make("glue", model_dir="one", **settings))
-    two = run(make("glue", model_dir="two", num_accumulation_steps=2, **MIRRORED, **settings))
+    settings = dict(stop_steps=6, learning_rate=1e-4)
+    one = run(glue("sst2", model_dir="one", **settings))
+    two = run(glue("sst2", model_dir="two", num_accumulation_steps=2, **MIRRORED, **settings))
     assert two.eval_loss == pytest.approx(one.eval_loss, abs=1e-5)
 
 
@@ -260,13 +255,11 @@ def test_predictions_leave_padding_out_whatever_was_trained(make):
     assert make(**settings, do_train=False, do_predict=True).unpad
 
 
-def test_missing_head_is_not_predicted_with(squad, tmp_path, make):
+def test_missing_head_is_not_predicted_with(squad, glue, tmp_path):
     run(squad(model_dir="first", num_train_epochs=1))
-    for split in ("dev", "test"):
-        write_split(tmp_path / "glue", glue_tasks.find_task("rte"), split)
-    settings = dict(glue_task="rte", data_dir=str(tmp_path / "glue"), do_train=False)
+    config = glue("rte", dict(dev=4, test=4), do_train=False, init_checkpoint=str(tmp_path / "first"))
     with pytest.raises(ConfigError, match="has no output_bias, output_weights: it was not fine-tuned for"):
-        run(make("glue", **settings, init_checkpoint=str(tmp_path / "first")))
+        run(config)
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from official.optimization import optimizers
 from official.tasks import TASKS
 from official.training.loop import RunLoop
 from tests.fine_tuning_files import COLOURS
+from tests.refusals import assert_refused
 from tests.run_folders import assert_resumes, run
 from tests.tasks.test_layouts import assert_same_gradients, loss_and_gradients
 
@@ -107,16 +108,11 @@ def fixture_tags(tmp_path, make):
 
 
 def test_every_kind_of_label_is_learned(table, tmp_path):
-    failures = []
     scores = {"one": "accuracy", "several": "micro_f1", "number": "spearman", "choice": "accuracy"}
     for kind, score in scores.items():
         result = run(table(kind, model_dir=kind))
-        if not (result.status == "finished" and result.scores[score] > 0.7):
-            failures.append((kind, result.scores))
-        kept = json.loads((tmp_path / kind / "labels.json").read_text())
-        if kept["kind"] != kind:
-            failures.append((kind, kept))
-    assert not failures
+        assert result.status == "finished" and result.scores[score] > 0.7, (kind, result.scores)
+        assert json.loads((tmp_path / kind / "labels.json").read_text())["kind"] == kind
     kept = json.loads((tmp_path / "several" / "labels.json").read_text())
     assert kept["labels"] == ["ball", "blue", "green", "red"] and len(kept["thresholds"]) == 4
     written = json.loads((tmp_path / "one" / "result.json").read_text())
@@ -247,15 +243,12 @@ def test_layers_have_their_share_of_the_rate(table, kernels):
     rate = float(state.optimizer._learning_rate(state.optimizer.iterations))
     state.optimizer.update(gradients, state.model.trainable_variables, tf.constant(1.0))
     assert int(state.optimizer.iterations) == 1
-    failures = []
     shares = {"embeddings/": 0.5**3, "layer_0/": 0.25, "layer_1/": 0.5, "pooler/": 1.0, "output_bias": 1.0}
     for variable in state.model.trainable_variables:
         share = next((share for part, share in shares.items() if part in variable.name), None)
         if share and variable.name.endswith(("bias:0", "beta:0")):  # not decayed: the step is the rate
             moved = np.abs(before[variable.name] - variable.numpy()).max()
-            if not np.isclose(moved, rate * share, rtol=1e-3):
-                failures.append((variable.name, moved, rate * share))
-    assert rate > 0 and not failures
+            assert moved == pytest.approx(rate * share, rel=1e-3) and rate > 0, variable.name
 
 
 def test_frozen_layers_stay(table, tmp_path):
@@ -311,15 +304,14 @@ def test_a_folder_of_weights_is_enough(table, fine_tuned, tmp_path):
         assert config.vocab_file == os.path.join(folder, "vocab.txt") and config.do_eval
     other = tmp_path / "other.txt"
     other.write_text((tmp_path / "vocab.txt").read_text().replace("hat", "cap"))
-    for wrong, told in (
-        (dict(vocab_file=str(other)), "other words"),
-        (dict(do_lower_case=False), "do_lower_case"),
-        (dict(max_seq_length=64), "max_position_embeddings"),
-    ):
-        with pytest.raises(ConfigError, match=told):
-            build(init_checkpoint=fine_tuned, **wrong)
-    with pytest.raises(ConfigError, match="Give the folder of an encoder"):
-        build()
+    of_run = dict(init_checkpoint=fine_tuned)
+    cases = [
+        (dict(of_run, vocab_file=str(other)), "other words"),
+        (dict(of_run, do_lower_case=False), "do_lower_case"),
+        (dict(of_run, max_seq_length=64), "max_position_embeddings"),
+        ({}, "Give the folder of an encoder"),
+    ]
+    assert_refused(lambda settings: build(**settings), cases)
     first = min(int(path.stem.partition("-")[2]) for path in pathlib.Path(fine_tuned).glob("ckpt-*.index"))
     shutil.copytree(fine_tuned, tmp_path / "copy")
     result = tmp_path / "copy" / "result.json"
@@ -336,7 +328,6 @@ def test_predictions_of_a_file_are_those_of_the_model(fine_tuned, tmp_path, monk
     rows[7][1] = " "
     path = write_table(tmp_path / "new.csv", ["id", "text", "label"], rows)
     model, table = load(fine_tuned), open_table(path, "input_file", ["text"])
-    failures = []
     for ending in (".csv", ".tsv", ".jsonl", ".parquet"):
         output = str(tmp_path / f"out{ending}")
         assert predict_file(model.columns_of, table, ["text"], output, {}) == 60
@@ -344,11 +335,9 @@ def test_predictions_of_a_file_are_those_of_the_model(fine_tuned, tmp_path, monk
         (batch,) = columns.batches()
         expected = model.classify([row[1] for row in rows if row[1].strip()])
         labels = [label for label in batch.columns["predicted_label"] if label]
-        if batch.columns["label"] != ["old"] * 60 or labels != [each.label for each in expected]:
-            failures.append(ending)
+        assert batch.columns["label"] == ["old"] * 60 and labels == [each.label for each in expected], ending
         with pytest.raises(ConfigError, match="is there"):
             predict_file(model.columns_of, table, ["text"], output, {})
-    assert not failures
     files = [f"--input_file={path}", f"--output_file={tmp_path}/out.conll"]
     monkeypatch.setattr("sys.argv", ["bert", f"--checkpoint={fine_tuned}", *files])
     with pytest.raises(ConfigError, match=r"\.conll is of tags, and the model can classify"):
@@ -385,28 +374,22 @@ def test_a_prediction_that_is_cut_goes_on_to_the_same_file(tmp_path, monkeypatch
 
 def test_bad_tables_are_named(table, tags, tmp_path):
     good = [{"text": text, "label": colour} for colour, text in sentences(40, 1)]
-    failures = []
-    for change, settings, told in (
+    other = write_lines(tmp_path / "other.jsonl", [{"text": "x", "label": "reed"}] * 3)
+
+    def find(rows, settings):
+        path = write_lines(tmp_path / "bad.jsonl", rows or good)
+        TASKS["classify"](table(train_file=path, **settings)).find_data()
+
+    cases = [
         ([], dict(label_column="lable"), "did you mean label"),
         ([{**row, "label": "red"} for row in good], {}, "only the label 'red'"),
         ([{**row, "label": None} for row in good], {}, "cannot be used"),
         ([{**row, "label": number} for number, row in enumerate(good * 40)], {}, "label_kind=number"),
         ([], dict(text_columns="text,label,x"), "one, or two for pairs"),
         ([], dict(label_kind="number", class_weights="balanced"), "not for --label_kind=number"),
-        ([], dict(eval_file="other"), "is none of the training set's"),
-    ):
-        path = write_lines(tmp_path / "bad.jsonl", change or good)
-        if settings.get("eval_file"):
-            settings = {
-                "eval_file": write_lines(tmp_path / "other.jsonl", [{"text": "x", "label": "reed"}] * 3)
-            }
-        try:
-            TASKS["classify"](table(train_file=path, **settings)).find_data()
-            failures.append(told)
-        except ConfigError as error:
-            if told not in str(error):
-                failures.append((told, str(error)))
-    assert not failures
+        ([], dict(eval_file=other), "is none of the training set's"),
+    ]
+    assert_refused(find, cases)
 
 
 def test_rows_that_cannot_be_used_are_counted(table, tmp_path):

@@ -8,7 +8,7 @@ from tensorflow.python.framework import config  # has no public way to switch de
 from official.data.records import encoding, on_the_fly
 from official.data.records.formats import packed
 from tests.conftest import write_records
-from tests.fine_tuning_files import fixture_make, fixture_squad, fixture_vocab_file  # noqa: F401
+from tests.fine_tuning_files import fixture_glue, fixture_make, fixture_squad, fixture_vocab_file  # noqa: F401
 from tests.records import short_examples
 from tests.shared_steps import fixture_step_pool, shared_steps  # noqa: F401
 

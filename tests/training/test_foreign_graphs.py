@@ -20,13 +20,9 @@ NO_FILES = (
 ).split()
 
 
-def settings_of(name: str) -> dict:
-    return flags.read_config(name)
-
-
 def graph_of(name: str) -> tuple:
     """Returns what decides the graph of a model and its update."""
-    values = settings_of(name)
+    values = flags.read_config(name)
     model = values["model"]
     kinds = [model.get(key, "-") for key in ("block_type", "use_qkv_bias", "use_cls_layer")]
     return (values["task"], bool(values.get("max_sequences_per_pack")), *kinds)
@@ -37,10 +33,14 @@ GRAPHS = {graph_of(name): name for name in sorted(configs.theirs(), reverse=True
 QUICK = {graph[:3]: name for graph, name in GRAPHS.items()}.values()
 
 
-def run_a_step(name: str, folder) -> None:
-    values = {key: value for key, value in settings_of(name).items() if key not in NO_FILES}
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in GRAPHS.values()],
+)
+def test_one_of_each_graph_runs_a_step(name, tmp_path):
+    values = {key: value for key, value in flags.read_config(name).items() if key not in NO_FILES}
     model = {**values["model"], **SIZES}
-    values |= SETTINGS | {"model": model, "model_dir": str(folder), "dtype": "fp32"}
+    values |= SETTINGS | {"model": model, "model_dir": str(tmp_path), "dtype": "fp32"}
     if values["task"] == "pretrain":
         values["max_predictions_per_seq"] = 3
     if values["task"] == "glue":
@@ -49,14 +49,6 @@ def run_a_step(name: str, folder) -> None:
         values["pack_on_the_fly"] = True
     result = runner.run(config_lib.build_config([(name, values)]), TASKS[values["task"]])
     assert (result.status, result.step) == ("finished", 1)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in GRAPHS.values()],
-)
-def test_one_of_each_graph_runs_a_step(name, tmp_path):
-    run_a_step(name, tmp_path)
 
 
 @pytest.mark.slow

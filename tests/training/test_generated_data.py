@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from official.data.pipeline import TrainingOrder
+from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
 from official.training import run as runner
 from official.training.strategy_loop import Loop
@@ -16,18 +17,13 @@ from tests.training.test_training import make_loop, replicas
 SMALL = dict(num_steps_per_epoch=10)
 
 
-def lines_of(config) -> list[dict]:
-    with open(os.path.join(config.model_dir, "metrics.jsonl"), encoding="utf-8") as file:
-        return list(map(json.loads, file))
-
-
 def test_generated_records_go_through_the_input_pipeline(make_config):
     given = dict(SMALL, generated_data=True, use_synthetic_data=False, input_files="/not/there")
     config = make_config(**given, vocab_file="/not/there", do_eval=True, num_eval_samples=16)
     assert (config.input_files, config.vocab_file) == (None, None)
     result = run(config)
     assert (result.status, result.step, result.data["train"]["files"]) == ("finished", 10, 32)
-    train, *_, last = lines_of(config)
+    train, *_, last = read_metrics(config.model_dir)
     assert last["split"] == "eval" and "host_wait_share" not in train  # of Graphcore's style only
     with open(os.path.join(config.model_dir, "config.json"), encoding="utf-8") as file:
         saved = json.load(file)
@@ -61,7 +57,7 @@ def test_a_held_batch_needs_no_pipeline(make_config, monkeypatch):
 
     monkeypatch.setattr(TASKS["pretrain"], "train_dataset", fail)
     run(config)
-    first, last = lines_of(config)
+    first, last = read_metrics(config.model_dir)
     assert last["loss"] < first["loss"]  # the same batch again and again
     assert first["host_wait_share"] < 0.05
 
@@ -80,7 +76,12 @@ def test_how_a_run_is_told_changes_no_bit_of_it(make_config, tmp_path):
     for style in ("plain", "graphcore"):
         config = make_config(**SMALL, log_style=style, model_dir=str(tmp_path / style))
         run(config)
-        lines.append([{**line, "sequences_per_sec": 0, "host_wait_share": 0} for line in lines_of(config)])
+        lines.append(
+            [
+                {**line, "sequences_per_sec": 0, "host_wait_share": 0}
+                for line in read_metrics(config.model_dir)
+            ]
+        )
     assert lines[0] == lines[1] and len(lines[0]) == 2
 
 

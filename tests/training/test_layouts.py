@@ -22,6 +22,7 @@ from official.training import run as runner
 from tests.conftest import write_records
 from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
 from tests.records import short_examples
+from tests.refusals import assert_refused
 from tests.training.conftest import EACH, FILES
 from tests.training.test_training import make_loop, run_steps, slow
 
@@ -196,14 +197,13 @@ def test_an_epoch_is_once_through_the_records_that_are_counted(make_config, give
 
 
 def test_numbers_that_contradict_each_other_are_refused(make_config, given, short_files):
-    for settings, message in (
+    cases = [
         (dict(input_files=short_files, max_sequences_per_pack=3), "hold one sequence each. Drop --max_"),
         (dict(input_files=short_files, average_sequences_per_pack=2.0), "hold one sequence each. Drop --ave"),
         (dict(given("files"), max_sequences_per_pack=3), "rows of --input_files hold up to 2"),
         (dict(given("files"), **UNPAD), "rows of --input_files hold up to 2 sequences"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            found_data(make_config(**settings))
+    ]
+    assert_refused(lambda settings: found_data(make_config(**settings)), cases)
 
 
 def test_a_record_that_cannot_be_packed_is_named(make_config, tmp_path):

@@ -134,13 +134,9 @@ def test_an_interrupted_interval_goes_on_to_the_same_bits(
 
 
 @pytest.mark.parametrize("set_name", ["eval_dataset", "predict_dataset"])
-def test_a_signal_cuts_evaluation_and_prediction_and_nothing_of_them_is_written(
-    make, monkeypatch, tmp_path, set_name
-):
+def test_a_signal_cuts_evaluation_and_prediction_and_nothing_of_them_is_written(glue, monkeypatch, set_name):
     """Between two batches; the same command makes it again."""
-    make_glue(tmp_path)
-    files = dict(glue_task="sst2", data_dir=str(tmp_path / "glue"))
-    config = make("glue", **files, num_train_epochs=1, do_predict=True, eval_batch_size=8)
+    config = glue("sst2", dict(train=24, dev=24, test=24), do_predict=True, eval_batch_size=8)
     batches, original, called, loops = [], evaluate.run, [], []
     cut_call = 1 if set_name == "eval_dataset" else 2
 
@@ -184,15 +180,6 @@ def test_a_signal_cuts_what_is_made_of_files(make_config, monkeypatch):
         result = run(config)
     assert (result.status, result.exit_code, result.step) == ("interrupted", 143, 0)
     assert run(config).step == 20
-
-
-def make_glue(tmp_path) -> None:
-    folder = tmp_path / "glue" / "SST-2"
-    folder.mkdir(parents=True)
-    for name in ("train", "dev"):
-        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "the red ball\t1\nthe blue box\t0\n" * 12)
-    rows = "".join(f"{number}\tthe red box\n" for number in range(24))
-    (folder / "test.tsv").write_text(f"index\tsentence\n{rows}")
 
 
 @pytest.mark.parametrize("lose", [shutil.rmtree, lambda folder: os.remove(f"{folder}/.lock")])

@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
 
-from official.data.glue import tasks as glue_tasks
 from official.data.pipeline import TrainingOrder
 from official.distribution.batch_plan import BatchPlan, Layout
 from official.io.errors import ConfigError
@@ -20,8 +19,7 @@ from official.tasks import TASKS
 from official.training import feeding, resume, run_lock
 from official.training import run as runner
 from tests.conftest import make_records, write_records
-from tests.data.glue.test_glue_data import write_split
-from tests.run_folders import assert_resumes, run, state_of
+from tests.run_folders import assert_resumes, result_of, run, state_of
 from tests.training.test_training import (
     DROPOUT,
     assert_close,
@@ -201,10 +199,6 @@ def test_a_layout_counts_where_there_is_a_checkpoint_and_a_damaged_one_is_one_li
 # Other data
 
 
-def result_of(config) -> dict:
-    return json.loads((pathlib.Path(config.model_dir) / "result.json").read_text())
-
-
 def swap(one: pathlib.Path, other: pathlib.Path) -> None:
     one.rename(one.with_name("~"))
     other.rename(one)
@@ -248,22 +242,19 @@ def test_records_that_are_others_are_refused_or_said(make_config, record_files, 
     tf_config.disable_op_determinism()
 
 
-def test_files_of_fine_tuning_are_compared_too(squad, make, tmp_path):
+def test_files_of_fine_tuning_are_compared_too(squad, glue, tmp_path):
     config = squad(stop_steps=5)
     assert not run(config).data_changed
     path = pathlib.Path(config.train_file)
     path.write_text(path.read_text().replace("ball", "bell"))
     assert run(dataclasses.replace(config, stop_steps=10)).data_changed
-    task = glue_tasks.find_task("rte")
-    for split in ("train", "dev"):
-        write_split(tmp_path / "glue", task, split, rows=64)
-    shared = dict(glue_task="rte", data_dir=str(tmp_path / "glue"), num_train_epochs=2, model_dir="glue")
-    assert not run(make("glue", **shared, stop_steps=5)).data_changed
+    shared = dict(num_train_epochs=2, model_dir="glue")
+    assert not run(glue("rte", dict(train=64, dev=64), **shared, stop_steps=5)).data_changed
     path = next((tmp_path / "glue").rglob("dev.tsv"))
     header, *rows = path.read_text().rstrip("\n").split("\n")
     path.write_text("\n".join([header, *rows[::-1]]) + "\n")
     with pytest.raises(ConfigError, match=r"begun with other data; dev: dev.tsv \("):
-        run(make("glue", **shared, stop_steps=10, deterministic=True))
+        run(glue("rte", **shared, stop_steps=10, deterministic=True))
     tf_config.disable_op_determinism()
 
 

@@ -23,6 +23,7 @@ from official.tasks import TASKS
 from official.tasks.pretraining import PretrainingTask
 from official.training import pipelined, run_lock
 from official.training.strategy_loop import Loop
+from tests.refusals import assert_refused
 from tests.run_folders import run
 
 DROPOUT = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
@@ -415,15 +416,14 @@ def test_a_truncated_file_is_named(make_config, record_files, tmp_path, when):
 
 def test_missing_devices_are_named(make_config):
     tpu = dict(distribution_strategy="tpu")
-    for settings, message in (
+    cases = [
         (dict(num_gpus=8, distribution_strategy="mirrored"), "num_gpus=8 but this machine has"),
         (dict(tpu, tpu="local"), "no TPU"),
         (dict(tpu, tpu="local", num_tpu_cores=32, do_eval=True), "steps = 32 x 1. Nearest valid: 32"),
         (dict(tpu, tpu="grpc://localhost:1"), "cannot reach this TPU"),
         (dict(distribution_strategy="mirrored", num_gpus=0, all_reduce_alg="nccl"), "nccl needs GPUs"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            run(make_config(**settings))
+    ]
+    assert_refused(lambda settings: run(make_config(**settings)), cases)
 
 
 def test_replicas_read_the_dataset_itself():
