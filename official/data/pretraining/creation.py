@@ -115,8 +115,7 @@ def create_pretraining_data(job: Job) -> dict:
         # ---- Documents -> records
         shards, share = range(layout.num_shards), text["bytes"] / layout.num_shards
         shard_tasks = ((rounds.write_shard, job, grouping, layout, number, share) for number in shards)
-        with card.found_beside(sums.sample, words, is_alone=not engines.has_others(job, num_bytes)):
-            run(shard_tasks, len(shards), "Writing", "examples")
+        run(shard_tasks, len(shards), "Writing", "examples")
         shard_counts = list(jobs.each_done(done_path(folder, "shard", number) for number in shards))
         made = {os.path.join(job.output_dir, name) for name in layout.files}
         shard_files.remove_all_but(job.output_dir, made)

@@ -88,34 +88,6 @@ def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, 
     assert f"{manifest['instances']:,} examples" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_documents_are_looked_at_once_before_the_card_where_other_processes_work(job, workers, monkeypatch):
-    card.facts_of.cache_clear()
-    asked = []
-    monkeypatch.setattr(samples, "identifier", lambda: asked.append(1))
-    creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=workers))
-    assert len(asked) == workers - 1
-    words = vocabulary.load_for_text(job.vocab_file, None)
-    found = [card.gather(job.output_dir, [], words)["texts"] for _ in range(2)]
-    assert found[0] == found[1] and found[0]["documents"] > 0 and len(asked) == 1
-    others = vocabulary.Vocabulary(words.words, "of another file")
-    assert card.gather(job.output_dir, [], others)["texts"] == found[0] and len(asked) == 2
-
-
-def test_records_are_finished_where_languages_cannot_be_guessed(job, monkeypatch):
-    def fails(_):
-        raise ImportError("a broken package")
-
-    monkeypatch.setattr(samples, "identifier", lambda: "broken 1.0")
-    monkeypatch.setattr(samples, "languages_of", fails)
-    card.facts_of.cache_clear()
-    manifest = creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=2))
-    assert manifest["instances"] > 0
-    assert "texts" not in samples.read(job.output_dir)
-    with pytest.raises(ImportError, match="broken package"):
-        card.gather(job.output_dir, [], vocabulary.load_for_text(job.vocab_file, None))
-
-
 def test_spread_over_seeds_beside_another_tools(job, tmp_path, monkeypatch, capsys):
     for seed, name in itertools.product((1, 2, 3), ("ours", "theirs")):
         changes = {"random_seed": seed + 7 * (name == "ours"), "output_dir": f"{tmp_path}/{name}{seed}"}
