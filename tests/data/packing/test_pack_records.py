@@ -4,7 +4,6 @@ import collections
 import glob
 import json
 import os
-import sys
 
 import numpy as np
 import pytest
@@ -149,25 +148,20 @@ def test_more_shards_than_rows_are_refused(tmp_path, plain):
 # The command
 
 
-def run(monkeypatch, *flags: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["bert pack", *flags])
-    command.run_pack()
-
-
-def test_the_command_packs_reports_and_draws_or_only_plans(tmp_path, plain, monkeypatch, capsys):
+def test_the_command_packs_reports_and_draws_or_only_plans(tmp_path, plain, run_program):
     report, picture = tmp_path / "r.json", tmp_path / "p.png"
     flags = f"--input_files={plain} --output_dir={tmp_path}/out --algorithm=spfhp --max_sequences_per_pack=2"
-    run(monkeypatch, *flags.split(), f"--report={report}", f"--picture={picture}")
+    made = run_program(command.run_pack, *flags.split(), f"--report={report}", f"--picture={picture}")
     numbers = json.loads(report.read_text())
     assert numbers["sequences"] == FILES * SEQUENCES and numbers["algorithm"] == "spfhp"
     assert numbers["speedup"] == pytest.approx(numbers["sequences"] / numbers["packs"])
-    assert f"hold {FILES * SEQUENCES} sequences" in capsys.readouterr().out
+    assert f"hold {FILES * SEQUENCES} sequences" in made.out
     assert picture.read_bytes().startswith(b"\x89PNG")
     record = next(tf.data.TFRecordDataset(glob.glob(f"{tmp_path}/out/*.tfrecord")[0]).as_numpy_iterator())
     assert record_formats.READERS["packed"].row_sizes(record) == (MOST + 1, 2)
     path = tmp_path / "h.json"
     path.write_text('{"max_sequence_length": 4, "counts_by_length_from_1": [0, 3, 2, 1]}')
-    run(monkeypatch, f"--histogram={path}", f"--report={tmp_path}/plan.json")
+    run_program(command.run_pack, f"--histogram={path}", f"--report={tmp_path}/plan.json")
     numbers = json.loads((tmp_path / "plan.json").read_text())
     assert (numbers["packs"], numbers["sequences"], numbers["algorithm"]) == (5, 6, "lpfhp")
     assert numbers["efficiency"] == pytest.approx(16 / 20)

@@ -64,7 +64,7 @@ def test_languages_are_guessed():
     assert samples.languages_of(texts) == {"de": 1, "en": 1, "too short": 1}
 
 
-def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, capsys):
+def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, run_program):
     monkeypatch.setattr(samples, "identifier", lambda: None)
     jobs.take_rounds()
     manifest = creation.create_pretraining_data(job)
@@ -81,21 +81,19 @@ def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, 
     assert (out / "report.html").read_text() == "kept"
     (out / "manifest.json").rename(tmp_path / "moved.json")
     arguments = [*files, f"--vocab_file={job.vocab_file}", f"--report_page={tmp_path}/card.html"]
-    monkeypatch.setattr("sys.argv", ["inspect_data.py", *arguments])
-    records.run_inspect()
+    told = run_program(records.run_inspect, *arguments).out
     page = (tmp_path / "card.html").read_text()
     assert "Counted in all records" in page and "came before" in page and "[MASK]</strong>" in page
-    assert f"{manifest['instances']:,} examples" in capsys.readouterr().out
+    assert f"{manifest['instances']:,} examples" in told
 
 
-def test_spread_over_seeds_beside_another_tools(job, tmp_path, monkeypatch, capsys):
+def test_spread_over_seeds_beside_another_tools(job, tmp_path, run_program):
     for seed, name in itertools.product((1, 2, 3), ("ours", "theirs")):
         changes = {"random_seed": seed + 7 * (name == "ours"), "output_dir": f"{tmp_path}/{name}{seed}"}
         creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=1, **changes))
     report = tmp_path / "report.json"
     arguments = [f"{tmp_path}/ours*", f"--compare_to={tmp_path}/theirs*", "--spread", f"--report={report}"]
-    monkeypatch.setattr("sys.argv", ["inspect_data.py", *arguments, "--num_workers=1"])
-    records.run_inspect()
+    told = run_program(records.run_inspect, *arguments, "--num_workers=1").out
     found = json.loads(report.read_text())
     values = [shares["random_next"] for shares in found["records"]["data_sets"].values()]
     spread = found["records"]["spread"]["random_next"]
@@ -105,7 +103,7 @@ def test_spread_over_seeds_beside_another_tools(job, tmp_path, monkeypatch, caps
     error = np.sqrt((np.var(values, ddof=1) + np.var(others, ddof=1)) / 3)
     errors = (np.mean(values) - np.mean(others)) / error
     assert found["differences"]["random_next"]["standard_errors"] == pytest.approx(errors)
-    assert "records: 3 data sets" in capsys.readouterr().out
+    assert "records: 3 data sets" in told
 
 
 def test_a_damaged_sample_of_examples_is_left_out_and_samples_go_with_the_records(job, tmp_path, monkeypatch):

@@ -1,6 +1,4 @@
-"""The job that makes records of text: files and manifest, processes, interruptions, pools, and its command
-line.
-"""
+"""The job that makes records of text: files and manifest, bad input, pools."""
 
 import hashlib
 import json
@@ -9,7 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +19,8 @@ from official.data.text import read_counts
 from official.data.word_pieces import vocabulary
 from official.io import record_paths
 from official.io.errors import ConfigError
+from tests.data.text.test_documents import write
+from tests.records import read_records
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PIECES = [f"##{letter}" for letter in LETTERS]
@@ -37,11 +36,6 @@ def vocab_file(tmp_path):
 @pytest.fixture
 def text_file(tmp_path):
     return make_text(tmp_path / "text.txt", 10)
-
-
-def write(path, text: str) -> str:
-    path.write_text(text, encoding="utf-8")
-    return str(path)
 
 
 def make_text(path, documents: int, seed: int = 0) -> str:
@@ -61,10 +55,6 @@ def make_job(text, vocab, folder, **changes) -> creation.Job:
 
 def create(*given, **changes) -> dict:
     return creation.create_pretraining_data(make_job(*given, **changes))
-
-
-def read_records(path) -> list[bytes]:
-    return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
 
 
 def parsed(path, kind: str, words: int = len(WORDS)) -> dict[str, np.ndarray]:
@@ -186,10 +176,6 @@ def test_every_copy_of_a_document_is_made_once_and_random_segments_come_from_its
     assert manifest["pools"] == len(pools) == 8 and sum(pools.values()) == 300 and min(pools.values()) > 15
     assert sum(cut) == 3 * 300
     assert max(manifest["files"].values()) < 1.7 * min(manifest["files"].values())
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Processes and interruptions
 
 
 def test_the_manifest_counts_by_file_and_the_unknown(vocab_file, tmp_path):

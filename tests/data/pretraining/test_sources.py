@@ -213,7 +213,3 @@ def test_too_small_a_disk_is_refused_before_the_start(vocab_file, tmp_path, monk
     with pytest.raises(ConfigError, match="needs about .* 100kB are free.*--dupe_factor=10, .*compact"):
         creation.create_pretraining_data(job)
     assert not (tmp_path / "out").exists()
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Versions
