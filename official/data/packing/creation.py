@@ -442,7 +442,8 @@ def read_range(paths: Iterable[str], first_key: int, end_key: int) -> Spilled:
 
 def _parse(chunk: memoryview, word_type: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """Returns the heads and words of a chunk."""
-    heads = np.frombuffer(chunk, _HEAD, *_COUNT.unpack_from(chunk), _COUNT.size)
+    (count,) = _COUNT.unpack_from(chunk)
+    heads = np.frombuffer(chunk, _HEAD, count, _COUNT.size)
     return heads, np.frombuffer(chunk, word_type, offset=_COUNT.size + heads.nbytes)
 
 
