@@ -97,7 +97,6 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
       grouping: says where the sequences are spilled to.
       states: of the input files, before anything was read.
     """
-    shard_files.remove_temporary(job.output_dir)
     paths, folder = list(states), grouping.folder
     sizes = files_lib.sizes(paths)
     shape, total = inspection.describe_first(paths[0], None)[0], sum(sizes)

@@ -77,7 +77,6 @@ def create_pretraining_data(job: Job) -> dict:
     work = identity | {"task_bytes": task_bytes}
     with jobs.unfinished_folder(job.output_dir, work, job.overwrite) as folder, engines.opened(job) as engine:
         shard_files.remove_earlier(job.output_dir)
-        shard_files.remove_temporary(job.output_dir)
 
         def run(tasks: Iterable[tuple], number: int, doing: str, items: str) -> None:
             engine.run(Round(tasks, number, num_bytes, doing, items, __name__))
