@@ -130,7 +130,7 @@ def damaged(path: str, why: object) -> ConfigError:
 # Magic, bits of the chunks' numbers, of the range, bytes of a word, 0, first key.
 _HEADER = struct.Struct("<8sBBBBQ")
 _PLACE = np.dtype("<u8")
-_WORDS = {2: np.dtype("<u2"), 4: np.dtype("<i4")}  # by their bytes
+_WORDS: dict[int, np.dtype] = {2: np.dtype("<u2"), 4: np.dtype("<i4")}  # by their bytes
 _READERS = 8  # reads that wait at the same time: a store takes its time for each
 
 
