@@ -7,13 +7,14 @@ import pathlib
 import typing
 from typing import Any
 
+from official.config.families import FAMILIES, Family, with_plain_keys
 from official.io import model_folder
 from official.io.errors import ConfigError, suggest
 
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """Sizes of a BERT model under Google's bert_config.json names. Defaults are BERT-base's."""
+    """Sizes of a model under Google's bert_config.json names. Defaults are BERT-base's."""
 
     vocab_size: int = 30522
     hidden_size: int = 768
@@ -28,6 +29,7 @@ class BertConfig:
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
     block_type: str = "bert"  # of block_types()
+    family: str = "bert"  # of FAMILIES
     # Graphcore's keys. What is off has no variables.
     use_qkv_bias: bool = True
     use_attention_projection_bias: bool = True
@@ -36,6 +38,15 @@ class BertConfig:
     groupbert_ffn_output_groups: int = 4
     groupbert_conv_kernel_size: int = 7
     groupbert_conv_group_size: int = 16
+
+    @property
+    def family_row(self) -> Family:
+        return FAMILIES[self.family]
+
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether two texts in a row can be told apart: by their segments, or in a family that has none."""
+        return self.type_vocab_size != 1
 
     @property
     def is_groupbert(self) -> bool:
@@ -70,7 +81,7 @@ _ACTIVATION_ALIASES = {alias: name for name, aliases in ACTIVATIONS.items() for 
 _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
 KINDS: dict[str, type] = typing.get_type_hints(BertConfig)
 # What a model computes depends on these, and no tensor's shape tells them.
-WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps")
+WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps", "family")
 
 
 def activation_of(values: dict) -> Any:
@@ -109,6 +120,7 @@ def contradictions(model: BertConfig, values: dict) -> list[str]:
 def bert_config_from_dict(values: dict, source: str) -> BertConfig:
     """Checks Google's keys and returns the model's sizes. `source` names the file in messages. Raises
     ConfigError."""
+    values = with_plain_keys(values, source) if is_hugging_face(values) else values
     check_other_keys(values, source)
     sizes = {}
     activation = activation_of(values)
@@ -133,7 +145,11 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
         )
     _check_names(model, source)
     _check_groups(model, source)
-    return model
+    if model.family_row.has_segments:
+        if not model.type_vocab_size:
+            raise ConfigError(f"{source}: type_vocab_size=0, expected a positive integer.")
+        return model
+    return dataclasses.replace(model, type_vocab_size=0)
 
 
 def block_types() -> list[str]:
@@ -145,7 +161,8 @@ def block_types() -> list[str]:
 def _check_names(model: BertConfig, source: str) -> None:
     """Raises ConfigError where the activation or the kind of block is not known."""
     *gelus, relu = ACTIVATIONS
-    for key, allowed in (("hidden_act", [*gelus, "gelu", relu]), ("block_type", block_types())):
+    named = (("hidden_act", [*gelus, "gelu", relu]), ("block_type", block_types()), ("family", [*FAMILIES]))
+    for key, allowed in named:
         if getattr(model, key) not in allowed:
             raise ConfigError(
                 f"{source}: {key}={getattr(model, key)!r} is unknown. Allowed: {', '.join(allowed)}."
@@ -217,7 +234,8 @@ def checked_size(key: str, value: Any, source: str) -> Any:
     elif kind is str:
         valid = isinstance(value, str)
     elif kind is int:
-        valid = isinstance(value, int) and not isinstance(value, bool) and value > 0
+        least = 0 if key == "type_vocab_size" else 1  # 0: of families without segments
+        valid = isinstance(value, int) and not isinstance(value, bool) and value >= least
     else:
         valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
         valid = valid and (value > 0 or key != "layer_norm_eps")
