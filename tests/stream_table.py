@@ -10,6 +10,7 @@ wrong, a line each: another exit code than with plain streams, a traceback, a si
 import argparse
 import json
 import os
+import pathlib
 import signal
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import time
 from collections.abc import Iterator
 
 from official.cli import configs, main, table
+from tests.fuzz import workspace
 
 LATE_SECS = 30.0  # ten on a machine that does nothing else
 HANGS = -99
@@ -35,7 +37,7 @@ _OWN = {
     "render-job": "--kind=jobset --image=a/b:1 --env=A={input} -- program",
     "completion": "bash",
     "data glue": "--data_dir={new} --tasks={input}",
-    "data create": "--input_files={input} --output_dir={new} --vocab_file=vocab",
+    "data create": "--input_files={input} --output_dir={new} --vocab_file=vocab.txt",
     "convert": "google2keras {input} --output_dir={new}",
     "serve": "--export_dir={input} --port=0",
     "export": "--checkpoint={input} --export_dir={new}",
@@ -45,15 +47,15 @@ _LEFT_OUT = ("data corpus",)
 # Commands that do their work and end with 0.
 FINISHED = {
     "help": "--help",
-    "vocab": "vocab --input_files=text --output_file={new} --vocab_size=60",
-    "data prepare": "data prepare --input_files=text --output_dir={new} --num_workers=1",
+    "vocab": "vocab --input_files=text/plain.txt --output_file={new} --vocab_size=60",
+    "data prepare": "data prepare --input_files=text/plain.txt --output_dir={new} --num_workers=1",
     "data create": (
-        "data create --input_files=text --output_dir={new} --vocab_file=vocab --num_workers=1"
+        "data create --input_files=text/plain.txt --output_dir={new} --vocab_file=vocab.txt --num_workers=1"
         " --max_seq_length=16 --max_predictions_per_seq=3 --num_shards=1"
     ),
     "pack": "pack --histogram=histogram",
     "launch": "launch --instances_per_host=2 -- echo line",
-    "evaluate squad-v1": "evaluate squad-v1 squad answers",
+    "evaluate squad-v1": "evaluate squad-v1 squad/dev.json predictions.json",
 }
 FINISHED_WITH_TENSORFLOW = {
     "plan": f"plan {_TRAIN} --generated_data",
@@ -95,21 +97,10 @@ def prepare(folder: str) -> None:
     os.mkfifo("fifo")
     os.symlink("/dev/zero", "device")
     os.symlink(configs.folder(), "configs")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(chr, range(97, 123))]
-    words += [f"##{letter}" for letter in words[5:]]
-    question = {"id": "1", "question": "q", "answers": [{"text": "b", "answer_start": 2}]}
-    paragraph = {"context": "a b", "qas": [question]}
-    files = {
-        "empty": "",
-        "vocab": "\n".join(words) + "\n",
-        "text": "a bad cab had a fad .\na dead bee fed a cafe .\n\na face faded .\nbad bees .\n" * 20,
-        "histogram": json.dumps({"max_sequence_length": 4, "counts_by_length_from_1": [4, 3, 2, 1]}),
-        "squad": json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": [paragraph]}]}),
-        "answers": json.dumps({"1": "b"}),
-    }
-    for name, text in files.items():
-        with open(name, "w", encoding="utf-8") as file:
-            file.write(text)
+    histogram = {"max_sequence_length": 4, "counts_by_length_from_1": [4, 3, 2, 1]}
+    workspace.write_files(pathlib.Path())
+    pathlib.Path("empty").touch()
+    pathlib.Path("histogram").write_text(json.dumps(histogram), encoding="utf-8")
 
 
 def run(words: list[str], streams: str) -> tuple[int, str]:

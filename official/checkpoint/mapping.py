@@ -39,7 +39,7 @@ class Mapped:
       dropped: {old name: reason}, knowingly left out.
       unmatched: old names that no rule knows.
       added: {new name: reason}, made up because the source has no such tensor, e.g. a bias of zeros.
-      family: of the model, of `config.families`, where names of tensors tell it.
+      family: of the model, of `config.model`, where names of tensors tell it.
     """
 
     tensors: Tensors = dataclasses.field(default_factory=dict)

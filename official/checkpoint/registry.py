@@ -13,7 +13,7 @@ from official.checkpoint.formats import NOTHING_GIVEN, Format, Option, Options
 from official.checkpoint.mapping import Mapped
 from official.checkpoint.tensors import Tensors, is_float
 from official.config import BertConfig, ConfigError, suggest
-from official.config.families import FAMILIES
+from official.config.model import FAMILIES
 from official.io.errors import describe_names, shortened
 
 _FILES = ("garden", "google", "graphcore", "huggingface", "popart", "research")

@@ -32,9 +32,10 @@ def _below(*parts: str) -> list[str]:
     return sorted(glob.glob(os.path.join(*parts), root_dir=folder(), recursive=True), key=os.path.split)
 
 
-def names() -> list[str]:
-    """Returns the names that --config takes: `quickstart` for configs/quickstart.flags, sorted."""
-    return sorted(path.removesuffix(_ENDING) for path in _below("**", f"*{_ENDING}"))
+def names() -> dict[str, str]:
+    """Returns {name: path} of our shipped configurations: `quickstart` is configs/quickstart.flags."""
+    found = sorted(path.removesuffix(_ENDING) for path in _below("**", f"*{_ENDING}"))
+    return {name: os.path.join(folder(), name + _ENDING) for name in found}
 
 
 @functools.cache
@@ -69,20 +70,6 @@ def find_theirs(name: str) -> list[str]:
         if plain in meanings and theirs()[each].endswith(ending):
             ranked.append((meanings.index(plain), each))
     return [each for _, each in sorted(ranked, key=lambda pair: pair[0])]
-
-
-def locate(name: str) -> str:
-    """Returns the file of a shipped configuration, ours before theirs. Raises ConfigError for a name that
-    there is not."""
-    if name in names():
-        return os.path.join(folder(), name + _ENDING)
-    if found := find_theirs(name):
-        return theirs()[found[0]]
-    nearest = suggest(name, [*names(), *theirs(), *map(os.path.basename, theirs())])
-    raise ConfigError(
-        f"--config={name} is neither a file nor a configuration of this package{nearest}. Graphcore's are"
-        f" graphcore/FAMILY/NAME, the others {', '.join(names())}."
-    )
 
 
 def find(path: str) -> str:

@@ -54,20 +54,26 @@ def find(given: str) -> Source:
     parts = _WITH_ENTRY.fullmatch(given)
     if parts and not os.path.exists(path) and os.path.isfile(configs.find(parts[1])):
         path, entry = configs.find(parts[1]), parts[2]
-    is_ours, theirs = given in configs.names(), configs.find_theirs(given)
-    if os.path.isdir(path) and not is_ours and not theirs:
+    ours, theirs = configs.names(), configs.find_theirs(given)
+    if os.path.isdir(path) and given not in ours and not theirs:
         raise ConfigError(f"--config={given} is a folder. Give a file of it, or a name.")
     is_python = path.endswith(configs.PYTHON_ENDING)
     is_path = given.endswith((".json", *_YAML)) and not theirs
     if is_python or entry or is_path or os.path.isfile(path):
         return Source(path, entry, _plain(path if is_python else entry or path), "")
-    path = configs.locate(given)
-    if is_ours:
-        told = f"--config={given} is ours, {path} (Graphcore's: {', '.join(theirs)})" if theirs else ""
-        return Source(path, None, given, told)
-    others = f" (also there: {', '.join(theirs[1:])})" if theirs[1:] else ""
-    told = f"--config={given} is {theirs[0]}{others}" if others or given != theirs[0] else ""
-    return Source(path, None, _plain(path), told)
+    if given in ours:
+        path, also = ours[given], f"(Graphcore's: {', '.join(theirs)})"
+        return Source(path, None, given, f"--config={given} is ours, {path} {also}" if theirs else "")
+    if not theirs:
+        shipped = configs.theirs()
+        nearest = suggest(given, [*ours, *shipped, *map(os.path.basename, shipped)])
+        raise ConfigError(
+            f"--config={given} is neither a file nor a configuration of this package{nearest}. Graphcore's"
+            f" are graphcore/FAMILY/NAME, the others {', '.join(ours)}."
+        )
+    path, others = configs.theirs()[theirs[0]], ", ".join(theirs[1:])
+    told = f"--config={given} is {theirs[0]}" + (f" (also there: {others})" if others else "")
+    return Source(path, None, _plain(path), told if others or given != theirs[0] else "")
 
 
 def _plain(path: str) -> str:

@@ -135,8 +135,8 @@ def main() -> int:
 
 # poprun's options that are the site's: names, addresses.
 SITE = ("vipu_server_host", "vipu_partition", "vipu_cluster", "vipu_allocation")
-_IPU_MODULE = "official.graphcore"
-_OURS = ("train.py", "bert", "official.cli", _IPU_MODULE)
+TRAIN, _IPU_MODULE = "train.py", "official.graphcore"
+_OURS = (TRAIN, _IPU_MODULE)
 _VALUE = re.compile(r"(?!-)[\w.,:/${}\[\]-]+")
 
 
@@ -212,14 +212,14 @@ def _local_replicas(command: tuple[str, ...]) -> int:
 
 
 def split(command: tuple[str, ...]) -> tuple[str, list[str]]:
-    """Returns the name of a command's program or module, and the words after it."""
+    """Returns the name of a command's program or module, TRAIN of `bert train`, and the words after it."""
     words = list(command)
     if words and re.fullmatch(r"python[\d.]*", os.path.basename(words[0])):
         words = words[2:] if words[1:2] == ["-m"] else words[1:]
     program = os.path.basename(words[0]) if words else ""
     rest = words[1:]
     if program in ("bert", "official.cli") and rest[:1] == ["train"]:
-        rest = rest[1:]
+        program, rest = TRAIN, rest[1:]
     if program == _IPU_MODULE and rest and not rest[0].startswith("-"):
         rest = [f"--config={rest[0]}", *rest[1:]]
     return program, rest

@@ -14,7 +14,7 @@ import dataclasses
 import os
 import sys
 
-from official.cli import command_line, flags, outputs
+from official.cli import command_line, flags, launch, outputs
 from official.config.backends import BACKENDS
 from official.config.table import Config
 from official.distribution.batch_plan import BatchPlan, lay_out, make_batch_plan
@@ -152,9 +152,8 @@ def _comments(flags: Main, given: set[str], command: tuple[str, ...], plan: str)
 
 def arguments(command: tuple[str, ...]) -> list[str] | None:
     """Returns the arguments of a command of `bert train`; None where it is another one."""
-    first, second = (*command, "", "")[:2]
-    is_script = first in ("python", "python3") and os.path.basename(second) == "train.py"
-    return list(command[2:]) if is_script or (first, second) == ("bert", "train") else None
+    program, rest = launch.split(command)
+    return rest if program == launch.TRAIN else None
 
 
 def with_sdk(job: manifests.Job) -> manifests.Job:

@@ -412,7 +412,7 @@ def pool(weights: layers.Affine, first: tf.Tensor, activation: str) -> tf.Tensor
 
 
 def pooled(x: tf.Tensor, activation: str) -> tf.Tensor:
-    """Returns what a family's pooler makes of the outputs of its dense layer: tanh, or one of ACTIVATIONS."""
+    """Applies the activation of a family's pooler: tanh, or one of ACTIVATIONS."""
     return tf.tanh(x) if activation == "tanh" else ACTIVATIONS[activation].function(x)
 
 

@@ -161,11 +161,7 @@ def test_the_whole_way(tmp_path, squad):
 # ------------------------------------------------------------------------------------------------------------
 # Parts
 
-# As published: {metric: regular expression}, each with skip 4.
-TENSORFLOW = {
-    "throughput": r"throughput: *(.*?) samples\/sec",
-    **{name: f"latency {name}: *(.*?) ms" for name in ("avg", "min", "max", "99p", "99p9")},
-}
+# As published: {metric: regular expression}.
 POPART = {
     "throughput": r"Throughput\:\s*(.*) sequences/s",
     "mean": r"Per-sample: Mean Latency=\s*(\d\.\d*)",
@@ -195,20 +191,13 @@ def test_statistics_of_hand_made_latencies():
     assert found["latency_ms"]["mean"] == 1500.0 and inference.summary([block])["spread"] == 0.0
 
 
-def test_lines_match_the_published_expressions():
-    secs = {"mean": 0.501, "min": 0.001, "max": 1.001, "p99": 0.991, "p999": 1.0}
-    milliseconds = {"avg": 501.0, "min": 1.0, "max": 1001.0, "99p": 991.0, "99p9": 1000.0}
-    line = inference.plain_line("fp32, 128 tokens x 1: ours, TensorFlow", BLOCK)
-    other = inference.popart_line(3, BLOCK)
-    assert other.startswith(
-        "Iteration:      3 Duration: 0.5010 s Throughput:  123.5 sequences/s Per-sample: "
-    )
-    for text, patterns, expected in (
-        (line, TENSORFLOW, {"throughput": 123.456, **milliseconds}),
-        (other, POPART, {"throughput": 123.5, **secs}),
-    ):
-        found = {name: [float(each) for each in re.findall(patterns[name], text)] for name in patterns}
-        assert found == {name: [value] for name, value in expected.items()}
+def test_popart_s_line_matches_the_published_expressions():
+    """Those of the other line are ours, too: see test_benchmarks_yml.py."""
+    line = inference.popart_line(3, BLOCK)
+    assert line.startswith("Iteration:      3 Duration: 0.5010 s Throughput:  123.5 sequences/s Per-sample: ")
+    found = {name: [float(each) for each in re.findall(POPART[name], line)] for name in POPART}
+    expected = {"throughput": 123.5, "mean": 0.501, "min": 0.001, "max": 1.001, "p99": 0.991, "p999": 1.0}
+    assert found == {name: [value] for name, value in expected.items()}
 
 
 def test_a_rank_is_that_of_mpirun():
@@ -222,8 +211,6 @@ def test_a_rank_is_that_of_mpirun():
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, (1, 1, 2)),
     ):
         assert inference.find_rank(environment) == expected, environment
-    with pytest.raises(ConfigError, match="PMI_RANK in the environment is 'x', expected a number"):
-        inference.find_rank({"PMI_RANK": "x", "PMI_SIZE": "2"})
 
 
 def test_cores_are_shared_out():
@@ -233,8 +220,6 @@ def test_cores_are_shared_out():
     assert shares == [[[0, 1]], [[2, 3]]]
     assert share([2], Rank(0, 0, 2), 4, 1) == [[2]]  # mpirun has bound it
     assert [share([0, 1], Rank(n, n, 4), 2, 1) for n in range(4)] == [[[0]], [[1]], [[0]], [[1]]]
-    with pytest.raises(ConfigError, match="--instances=3: each needs a core.* has 2. Allowed: 1 to 2"):
-        share([0, 1], None, 2, 3)
 
 
 def make_windows(lengths, words=50):
@@ -246,14 +231,6 @@ def make_windows(lengths, words=50):
         )
         for length in lengths
     ]
-
-
-def test_batches_on_disk_come_back(tmp_path):
-    batches = inference.make_batches(make_windows([7, 5, 3, 1, 8]), 2)
-    assert [batch.lengths_N.tolist() for batch in batches] == [[7, 5], [3, 1], [8]]
-    asking.write_batches(str(tmp_path / "b.npz"), batches)
-    for batch, read in zip(batches, asking.read_batches(str(tmp_path / "b.npz")), strict=True):
-        assert all(np.array_equal(a, b) and b.dtype == np.int32 for a, b in zip(batch, read))
 
 
 def test_windows_are_generated_and_drawn(read, tmp_path):
@@ -310,7 +287,7 @@ def test_instances_have_cores_and_folders_of_their_own(fakes, tmp_path):
     own = [[cores[0]], [cores[-1]]]
     with inference.Instances(fakes[0], {"dtype": "fp32"}, own, str(tmp_path / "work")) as instances:
         block = instances.run({"batches": file, "calls": 3, "callers": 1})
-        logits = instances.logits(file, 5, str(tmp_path))
+        logits = instances.logits({"batches": file, "callers": 1, "width": 5}, str(tmp_path))
     assert len(block.secs) == 6 and instances.versions["fake"] == "1"
     ids_T = np.concatenate([batch.ids_T for batch in batches])
     assert np.array_equal(logits, [ids_T, ids_T + 5])

@@ -50,7 +50,9 @@ def test_exactly_the_files_that_are_named_are_written(call, jobs, tmp_path):
     rules = jobs[0].rules
     assert (rules.max_seq_length, rules.max_predictions_per_seq, rules.dupe_factor) == (32, 3, 2)
     assert (jobs[0].random_seed, jobs[0].do_lower_case) == (1984, False)  # their values
-    call("--output-file", "c.tfrecord", "--sequence-length", "32", "--do-lower-case")
+    (tmp_path / "b.tfrecord").write_text("replaced")
+    call("--output-file", "b.tfrecord", "--sequence-length", "32", "--do-lower-case", "--overwrite")
+    assert (tmp_path / "b.tfrecord").stat().st_size > 100
     assert jobs[1].do_lower_case is True and jobs[1].rules.dupe_factor == 6
 
 
@@ -58,12 +60,6 @@ def test_our_spelling_has_our_values(call, jobs):
     call("--output_dir=records", "--max_seq_length=32")
     assert (jobs[0].rules.dupe_factor, jobs[0].random_seed) == (10, 12345)
     assert jobs[0].do_lower_case is None
-
-
-def test_a_file_that_is_there_is_replaced_when_that_is_asked_for(call, tmp_path):
-    (tmp_path / "a.tfrecord").write_text("replaced")
-    call("--output-file", "a.tfrecord", "--overwrite", *THEIRS)
-    assert (tmp_path / "a.tfrecord").stat().st_size > 100
 
 
 def test_files_may_be_words_of_their_own_as_a_shell_makes_them_of_a_glob(call, jobs, tmp_path):

@@ -58,18 +58,7 @@ def world(tmp_path):
     return run, environment
 
 
-def test_wrong_arguments_and_a_run_that_fails_end_the_script(world):
-    pretrain = "usage: pretrain.sh large|base [train.py flags ...]. Received: "
-    for command, message in {
-        "pretrain.sh": pretrain,
-        "pretrain.sh huge": f"{pretrain}huge",
-        "pretrain_and_finetune_BERT.sh tiny": "usage: pretrain_and_finetune_BERT.sh large|base ",
-        "fine_tune_GroupBERT_glue.sh base": "the task '' is not one of cola, mrpc, mnli, mnli-mm",
-        "fine_tune_GroupBERT_glue.sh base rte": "checkpoint/phase2/groupbert/base has no checkpoint.",
-    }.items():
-        done = world[0](*command.split())
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-        assert done.stderr.startswith(f"{command.split()[0]}: ") and message in done.stderr
+def test_a_run_that_fails_ends_the_script(world):
     done = world[0]("pretrain.sh", "base", PHASE1_CONFIG_PATH="/not/there.json")
     assert done.returncode == 2 and "Phase 1 has saved none" not in done.stderr and "Step" not in done.stdout
 

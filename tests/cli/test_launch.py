@@ -17,6 +17,8 @@ def test_the_settings_of_a_job(monkeypatch, tmp_path):
     assert job.max_restarts == 3 and [host.name for host in job.hosts] == ["a", "b"]
     assert job.command == ("run", "--hosts=b", "--", "x") and job.folder == str(tmp_path)
     assert job.environment == {"KNOWN": "here", "OTHER": "1=2"} and job.ssh == ("ssh", "-p", "22")
+    of_others = launch.parse_flags("--instances_per_host=2 -- bert serve --export_dir=x".split())
+    assert launch.topology_of(*of_others).replicas == 2
 
 
 def printed(monkeypatch, capsys, *words: str) -> str:

@@ -35,8 +35,8 @@ def script(tmp_path):
         called = tmp_path / "called"
         called.unlink(missing_ok=True)
         for name in ("poprun", "rsync", "ssh-copy-id"):
-            (tmp_path / name).write_text(STAND_IN.format(python=sys.executable, folder=tmp_path, code=code))
-            (tmp_path / name).chmod(0o755)
+            text = STAND_IN.format(python=sys.executable, folder=tmp_path, code=code)
+            programs.stand_in(tmp_path / name, text)
         own = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
         own |= {"CHECKPOINT_DIR": f"{tmp_path}/checkpoint", "LOG_DIR": str(tmp_path)}
         own |= {"LOCAL_HOME": "/localdata/me", **variables}

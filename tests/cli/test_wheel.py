@@ -1,6 +1,5 @@
 """The wheel, installed in an empty environment, without a network and away from the repository."""
 
-import shutil
 import site
 import subprocess
 import sys
@@ -8,9 +7,9 @@ import sys
 import pytest
 
 from tests import programs
-from tests.conftest import ROOT
+from tests.package.test_fresh_environment import build
 
-PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
 def run(*command, **settings) -> subprocess.CompletedProcess:
@@ -21,17 +20,10 @@ def run(*command, **settings) -> subprocess.CompletedProcess:
 def bert(tmp_path_factory):
     """Returns a function that runs the command `bert` of an installed wheel in an empty folder."""
     folder = tmp_path_factory.mktemp("wheel")
-    source, empty = folder / "source", folder / "empty"
-    for name in ("official", "tf2_bert", "configs"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.py", "pyproject.toml"):
-        shutil.copy(ROOT / name, source)
+    wheel, empty = build(PIP, folder, "--no-build-isolation"), folder / "empty"
     empty.mkdir()
-    built = run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
-    assert built.returncode == 0, built.stderr
     run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
     python = folder / "venv" / "bin" / "python"
-    (wheel,) = folder.glob("*.whl")
     installed = run(*PIP, "--python", python, "install", "--no-deps", "--no-index", wheel)
     assert installed.returncode == 0, installed.stderr
     # What it needs is that of this environment, found after the wheel.

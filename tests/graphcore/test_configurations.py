@@ -1,9 +1,8 @@
-"""Graphcore's configurations: every shipped one builds and is a plan of stages, numbers come out, keys about
-IPUs are settings there and notes elsewhere, and what is unknown is named."""
+"""Graphcore's configurations: every shipped one builds and is a plan of stages, keys about IPUs are settings
+there and notes elsewhere, and what is unknown is named. Their numbers: tests/cli/published_settings.yml."""
 
 import json
 
-import pytest
 import yaml
 
 from official import config as config_lib
@@ -14,13 +13,12 @@ from official.graphcore import configuration_terms, pipeline, rules
 from official.graphcore.configuration_keys import FAMILIES, IPU_ONLY, NOT_NEEDED
 from official.graphcore.configurations import family_of
 from official.graphcore.rules import OPTIONS
-from official.io.errors import ConfigError
 from tests.conftest import ROOT
 from tests.graphcore.conftest import REFUSED
 from tests.refusals import assert_refused
 
 SHIPPED = sorted(configs.theirs())
-PUBLISHED = yaml.safe_load((ROOT / "tests/graphcore/published_plans.yml").read_text(encoding="utf-8"))
+PLANS = yaml.safe_load((ROOT / "tests/graphcore/published_plans.yml").read_text(encoding="utf-8"))
 TINY, TF2 = "tf1/pretrain_tiny_128_lamb", "tf2/pretrain_tiny_128_phase1"
 INFERENCE = "tf1/squad_large_inference_2ipu"
 
@@ -83,7 +81,7 @@ def test_every_shipped_stage_plan_is_one_here_and_published_ones_also_run_elsewh
         assert plan.device_of("embeddings") == 0, name
         assert len(allocation(plan)) > config.model.num_hidden_layers, name
         assert any("pipeline_stages" in line and "->" in line for line in told), name
-        if known := PUBLISHED["plans"].get(name.removeprefix("graphcore/")):
+        if known := PLANS.get(name.removeprefix("graphcore/")):
             found = (plan.notation, ",".join(map(str, plan.devices)), plan.micro_batches)
             assert found == tuple(known.values()), name
             config, told = read(name, "--distribution_strategy=pipeline", "--pipeline_schedule=1f1b")
@@ -112,13 +110,6 @@ def test_a_configuration_of_ours_is_ours():
     assert family_of({"lerning_rate": 1.0}) is None
     saved = json.loads(config_lib.to_json(flags.parse(["--config=mlperf_v100"])))
     assert family_of(saved) is None
-
-
-def test_numbers_are_the_published_ones():
-    for name, expected in PUBLISHED["numbers"].items():
-        config = read(f"graphcore/{name}").config
-        values = {**vars(config.model), **{each: config[each] for each in config_lib.FIELDS}}
-        assert {each: values[each] for each in expected} == expected, name
 
 
 def test_powers_variants_and_schedules_by_step(tmp_path):
@@ -196,17 +187,6 @@ def test_an_entry_of_a_yaml_file_of_several(tmp_path):
 # Batches, pipelines, IPUs
 
 
-def test_batches_on_one_device():
-    base = {"num_gpus": 1, "train_batch_size": 10, "num_accumulation_steps": 5}
-    for terms, expected in (
-        (dict(micro=3, accumulation=4, replicas=2), (24, 8)),
-        (dict(micro=3, replicas=2, **{"global": 48}), (48, 16)),
-        (dict(micro=3), (3 * 5, 5)),  # the rest as it was
-        ({}, ()),
-    ):
-        assert tuple(configuration_terms.settle_batch(terms, base).values()) == expected, terms
-
-
 def test_elsewhere_pipelines_are_notes():
     config, told = read("graphcore/tf2/pretrain_base_128_phase1")
     assert (config.pipeline_stages, config.device_mapping) == (None, None)
@@ -214,16 +194,13 @@ def test_elsewhere_pipelines_are_notes():
     assert "ipu_config.pipeline_stages, ipu_config.pipeline_device_mapping" in note
     _, told = read("graphcore/tf1/pretrain_tiny_128_lamb", "--device-mapping=0,1,0")
     assert "--device_mapping" in next(line for line in told if "only on an IPU" in line)
-    with pytest.raises(ConfigError, match="device_mapping=0,1 needs --distribution_strategy=pipeline or"):
-        flags.read(["--config=quickstart", "--plan", "--device_mapping=0,1"])
 
 
 def test_the_command_line_goes_over_the_stages_of_a_file():
     config, _ = read(
         "graphcore/tf2/pretrain_base_128_phase1", "--distribution_strategy=ipu", "--pipeline-stages=3"
     )
-    assert (config.pipeline_stages, config.device_mapping) == ("3", None)
-    assert config.num_accumulation_steps == 510 and planned(config).devices == (0, 1, 0)
+    assert planned(config).devices == (0, 1, 0)
 
 
 def test_schedules_of_theirs_are_for_ipus(tmp_path):
@@ -257,22 +234,6 @@ def on_ipus(name, *arguments):
     return read(name, "--distribution_strategy=ipu", *arguments).config
 
 
-def test_configurations_say_how_their_ipus_compute():
-    config = on_ipus(TF1)
-    assert (config.ipu.replicas, config.num_accumulation_steps) == (4, 2050)
-    assert config.train_batch_size == 8 * 2050 * 4
-    assert (config.dtype, config.ipu.partials_type, config.recompute) == ("fp16", "half", "block")
-    assert config.ipu.scheduler == "clustering"
-    assert config.loss_scale == "32768" and config.pipeline_stages.startswith("emb+pos+hid")
-    config = on_ipus("graphcore/tf2/pretrain_base_128_phase1")
-    assert config.ipu.available_memory_proportion == "0.28,0.26,0.28,0.28"
-    assert (config.ipu.min_remote_tensor_size, config.ipu.optimizer_state_offchip) == (50000, True)
-    config = on_ipus("graphcore/popart/pretrain_large_128")
-    assert config.ipu.replicated_tensor_sharding and config.ipu.replicas == 4
-    assert (config.ipu.partials_type, config.ipu.stochastic_rounding) == ("half", True)
-    assert config.ipu.available_memory_proportion == "0.15,0.25,0.25,0.25"
-
-
 def test_what_the_command_line_says_wins():
     typed = ["--ipu_options=replicas=2 partials_type=float scheduler=clustering", "--recompute=none"]
     config, told = read(TF1, "--distribution_strategy=ipu", *typed)
@@ -283,23 +244,10 @@ def test_what_the_command_line_says_wins():
     assert config.num_accumulation_steps == 4100
 
 
-def test_options_of_ipus_are_refused_by_name_and_saved_settings_become_them():
+def test_saved_settings_become_options_of_ipus():
     stages = "--pipeline_stages=emb+pos / hid*2 / mlm+nsp"
     base = ["--bert_config_file=configs/models/bert_tiny.json", "--model_dir=m", "--plan", stages]
     base += ["--distribution_strategy=ipu", "--num_accumulation_steps=6", "--train_batch_size=12"]
-    refused = [
-        ("--ipu_options=replica=2", "did you mean replicas"),
-        ("--ipu_options=replicas", "expected NAME=VALUE"),
-        ("--ipu_options=replicas=x", "expected a value of type int"),
-        ("--ipu_options=partials_type=int8", "is not one of half, float"),
-        ("--ipu_options='", "No closing quotation"),
-        ("--ipu_replicas=2", '--ipu_options="replicas=VALUE"'),
-        ("--ipu_options=no_outlining=maybe", "expected a value of type bool"),
-        ("--partials_type=half", '--ipu_options="partials_type=VALUE"'),
-        ("--nostochastic_rounding", '--ipu_options="stochastic_rounding=VALUE"'),
-        ("--no_outlining", '--ipu_options="no_outlining=VALUE"'),
-    ]
-    assert_refused(lambda typed: flags.parse([*base, typed]), refused)
     config = flags.parse([*base, "--ipu_options=replicas=2 executable_cache_path='a b' replicas=1"])
     assert (config.ipu.replicas, config.ipu.executable_cache_path) == (1, "a b")
     saved = json.loads(config_lib.to_json(config)) | {"ipu_options": None}

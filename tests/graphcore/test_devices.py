@@ -2,8 +2,6 @@
 
 import pytest
 
-from official.config import ConfigError
-from official.distribution.pipeline_plan import PipelinePlan
 from official.graphcore import devices, export, pipeline, rules
 from tests.graphcore import ipu_fake
 from tests.refusals import assert_refused
@@ -59,11 +57,6 @@ def test_memory_is_said_for_all_for_ipus_or_for_stages(configured):
         options = pipeline.stage_options(config, devices.load_api(), (0, 1, 2, 0))
     assert [each.matmul_options["availableMemoryProportion"] for each in options] == shares
     assert options[0].matmul_options["partialsType"] == "half"
-
-
-def test_a_pipeline_of_one_stage_is_refused(configured):
-    with pytest.raises(ConfigError, match="two stages or more"):
-        pipeline.check_plan(configured(), PipelinePlan((("embeddings",),), (0,), "grouped", 1))
 
 
 def test_the_environment_gets_what_is_asked_for_and_keeps_what_a_person_has_set(configured):

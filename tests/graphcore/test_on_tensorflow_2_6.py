@@ -26,6 +26,7 @@ from tests.conftest import ROOT, make_records, write_records
 from tests.data.glue.test_glue_data import write_split
 from tests.fine_tuning_files import fixture_make, fixture_squad, fixture_vocab_file, squad_json  # noqa: F401
 from tests.graphcore import old_stack_ipu_run
+from tests.graphcore.test_run import STAGES
 from tests.records import short_examples
 
 PYTHON = os.environ.get("BERT_PYTHON38")
@@ -53,15 +54,6 @@ def run_there(path: str) -> None:
 
 def run_here(path: str) -> None:
     assert old_stack_ipu_run.main([path]) == 0
-
-
-STAGES = dict(
-    distribution_strategy="ipu",
-    pipeline_stages="emb+pos / hid / hid / mlm+nsp",
-    device_mapping="0,1,2,0",
-    num_accumulation_steps=8,
-    train_batch_size=16,
-)
 
 
 KINDS = ("lamb", "adamw", "mpadamw", "momentum", "sgd", "groupbert", "rows", "packed")

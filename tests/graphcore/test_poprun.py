@@ -12,7 +12,6 @@ from official.cli import launch
 from official.graphcore import poprun
 from tests import programs
 from tests.conftest import ROOT
-from tests.refusals import assert_refused
 
 PUBLISHED = yaml.safe_load((ROOT / "tests/graphcore/published_commands.yml").read_text(encoding="utf-8"))
 SHELL, RUNS = PUBLISHED["shell"], PUBLISHED["runs"]
@@ -85,17 +84,6 @@ def test_numbers_follow_from_the_command_and_the_hosts():
         assert found == numbers, arguments
 
 
-def test_what_cannot_be_laid_out_is_one_line():
-    cases = [
-        ("--hosts=a,b,c --num_replicas=16 --ipus_per_replica=4 -- x", "--num_replicas=15 or 18"),
-        ("--num_replicas=4 --ipus_per_replica=3 -- x", "--ipus_per_replica=3, expected a power of two"),
-        ("-- python run.py --layers 3", "replicas and IPUs are unknown"),
-        ("-- python bert.py --config=nothing", "nothing"),
-        ("--num_replicas=4 --ipus_per_replica=4 --vipu_partition=a;b -- x", "partition='a;b', expected"),
-    ]
-    assert_refused(lambda words: plan_of(*words.split()), cases)
-
-
 def test_variables_that_instances_get_and_options_that_a_dialect_lacks():
     plan, dialect = plan_of(
         *"-x A=1 -x B --hosts=h --vipu_partition=p --num_ilds=1 -- python3".split(),
@@ -147,13 +135,3 @@ def test_the_tables_of_published_logs():
     for each in PUBLISHED["topologies"]:
         hosts, *numbers = each["topology"]
         assert poprun.draw(poprun.Topology(tuple(hosts), *numbers)) == each["table"].rstrip("\n")
-
-
-def test_a_job_without_ipus_has_no_row_of_link_domains():
-    lines = poprun.draw(poprun.Topology(("a", "b"), 4, 8)).splitlines()
-    rows = [line.strip("|").split("|") for line in lines if line.startswith("| ")]
-    names = [row[0].strip() for row in rows]
-    assert names == ["topology", "hosts", "instances", "replicas"]
-    hosts, instances, replicas = ([cell.strip() for cell in row[1:]] for row in rows[1:])
-    assert (hosts, instances) == (["a", "b"], ["0", "1", "2", "3"])
-    assert replicas == list("01234567") and len(set(map(len, lines[1:-1]))) == 1

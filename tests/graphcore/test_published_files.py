@@ -83,34 +83,6 @@ def test_published_files_are_taken_and_those_that_are_shipped_are_the_same(progr
     assert seen == len(PUBLISHED[program]) or program.startswith("pytorch")
 
 
-def test_a_file_holds_what_its_program_reads():
-    """What the published files of today say reaches the settings."""
-    config = settings_of(shipped("tf1", "groupbert/pretrain_base_groupbert_128.json"), "ipu")
-    assert (config["clip_scope"], config["bias_correction"]) == ("replicas", True)
-    assert config["loss_normalization"] == "local_sum"
-    assert "min_remote_tensor_size=50000" in config["ipu_options"]
-    config = settings_of(shipped("tf1", "pretrain_tiny_128_lamb.json"), "mirrored")
-    assert config["static_mask"] and not config["model"].use_prediction_bias
-    assert not settings_of(shipped("tf1", "groupbert/glue_base.json"), "mirrored")["model"].use_cls_layer
-    model = settings_of(shipped("tf1", "squad_large_V2.json"), "mirrored")["model"]
-    assert model.use_attention_projection_bias
-
-
-def test_lamb_decays_gamma_where_their_programs_do():
-    for program, name, expected in (
-        ("tf1", "pretrain_base_128_phase1.json", True),
-        ("tf1", "groupbert/pretrain_base_groupbert_128.json", False),
-        ("tf1", "squad_base.json", False),  # AdamW
-        ("tf2", "pretrain_large_128_phase1.json", True),
-        ("popart", "pretrain_large_128.json", False),
-        ("pytorch pretraining", "pretrain_large_128", False),
-    ):
-        config = settings_of(shipped(program, name), "mirrored")
-        assert config["lamb_decays_gamma"] is expected, name
-        if program.startswith("tf"):
-            assert config["end_learning_rate"] == 1e-7, name
-
-
 def renamed(values: dict, family: str) -> dict:
     """Returns the keys of a flat file in their older spellings."""
     older = {new: old for old, new in FAMILIES[family].older.items()}
@@ -164,19 +136,5 @@ def test_two_keys_of_one_meaning_agree(tmp_path):
         path = written(tmp_path, "tf1", "x.json", values | changes)
         with pytest.raises(ConfigError, match=message):
             flags.parse([f"--config={path}", "--plan"])
-    with pytest.raises(ConfigError, match="steps='6', but training_steps='5' means the same"):
-        flags.parse(["--config=pretrain_tiny_128_lamb", "--plan", "--training-steps=5", "--steps=6"])
     path = written(tmp_path, "tf1", "x.json", values | {"batch_size": 1, "init_checkpoint": "a"})
     assert flags.parse([f"--config={path}", "--plan"]).init_checkpoint == "a"  # and restore_dir is empty
-
-
-def test_what_files_of_tensorflow_1_hold_as_false_is_what_a_command_turns_on():
-    name = "--config=graphcore/tf1/squad_large"
-    for arguments, trains, predicts in (
-        ([], True, False),
-        (["--do-training"], True, False),
-        (["--do-predict"], False, True),
-        (["--do-training", "--do-predict"], True, True),
-    ):
-        config = flags.parse([name, "--plan", *arguments])
-        assert (config.do_train, config.do_predict) == (trains, predicts), arguments

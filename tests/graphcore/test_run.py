@@ -257,17 +257,6 @@ def test_settings_that_do_not_go_together_are_one_line(configured):
 # Commands
 
 
-def test_without_the_sdk_one_line_says_what_to_do(configured, capsys):
-    config = configured()
-    flags = [f"--{name}={config[name]}" for name in ("model_dir", *STAGES)]
-    model = pathlib.Path(config.model_dir + ".json")
-    model.write_text(json.dumps(vars(config.model)), encoding="utf-8")
-    sizes = ["--max_seq_length=16", "--max_predictions_per_seq=3", f"--bert_config_file={model}"]
-    assert train.main([*flags, *sizes, "--use_synthetic_data"]) == 2
-    told = capsys.readouterr().err.strip()
-    assert "\n" not in told and "Poplar SDK" in told and "--distribution_strategy=pipeline" in told
-
-
 def test_a_planned_configuration_is_what_the_other_command_takes(configured, tmp_path):
     config = configured(stop_steps=2)
     values, path = json.loads(config_lib.to_json(config)), tmp_path / "asked.json"

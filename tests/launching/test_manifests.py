@@ -15,7 +15,6 @@ from official.launching import manifests
 from tests.conftest import ROOT
 from tests.launching import kubernetes_schemas
 from tests.programs import stand_in
-from tests.refusals import assert_refused
 
 COMMAND = ("bert", "train", "--config=quickstart", "--model_dir=/runs/quick")
 NOTHING_ASKED = SimpleNamespace(worker_hosts=None, task_index=None)
@@ -242,41 +241,6 @@ def test_the_configuration_goes_with_the_package(tmp_path):
     assert (folder / "official" / "graphcore" / "__main__.py").exists()
 
 
-# ------------------------------------------------------------------------------------------------------------
-# What is refused
-
-
-LONGEST = {"jobset": 46, "indexed_job": 55, "tfjob": 48}  # names that Kubernetes takes
-
-
-def test_what_cannot_be_is_refused():
-    volume = manifests.Volume
-    cases = [
-        ("ipujob", {"ipus": 12}, "--ipus=12, expected a power of two: 1, 2, 4, 8, 16, 32, 64"),
-        ("ipujob", {"ipus": 128}, "--ipus=128, expected a power of two"),
-        ("ipujob", {"ipus": 0}, "--ipus=0"),
-        ("ipujob", {"ipus": 16, "ipus_per_replica": 3}, "--ipus_per_replica=3"),
-        ("ipujob", {"ipus": 4, "ipus_per_replica": 8}, "--ipus_per_replica=8 is more than --ipus=4"),
-        ("ipujob", {"ipus": 16, "instances": 8}, "--instances=8 does not divide"),
-        ("tpu_job", {**TPU, "tpu_topology": "4"}, "--tpu_topology=4"),
-        ("tpu_job", {**TPU, "tpu_type": "v3 8"}, "--tpu_type=v3 8"),
-        ("jobset", {"name": "Bert"}, "--name=Bert"),
-        ("indexed_job", {"name": "b" * 55, "workers": 1000}, "at most 53 characters"),
-        ("jobset", {"namespace": "a.b"}, "--namespace=a.b"),
-        ("jobset", {"image": "a b"}, "--image='a b'"),
-        ("jobset", {"image": "a\x1bb"}, "--image='a"),
-        ("jobset", {"image": "-a"}, "--image='-a'"),
-        ("jobset", {"command": ()}, "no command"),
-        ("jobset", {"memory": "64GB"}, "--memory=64GB"),
-        ("jobset", {"cpu": "0"}, "--cpu=0"),
-        ("jobset", {"shm": "-1Gi"}, "--shm=-1Gi"),
-        ("jobset", {"volumes": (volume("runs", "runs"),)}, "--volume=runs:runs"),
-        ("jobset", {"volumes": (volume("Runs", "/runs"),)}, "--volume=Runs:/runs"),
-        ("jobset", {"volumes": (volume("a", "/a"), volume("b", "/a"))}, "/a is mounted twice"),
-        ("jobset", {"volumes": (volume("a", "/dev/shm"),)}, "/dev/shm is mounted twice"),
-        ("jobset", {"variables": {"A-B": "1"}}, "--env=A-B"),
-        *((kind, {"name": "b" * 60, "workers": 4}, f"at most {most}") for kind, most in LONGEST.items()),
-    ]
-    assert_refused(lambda kind, settings: manifests.documents(kind, job(**settings)), cases)
-    for kind, longest in LONGEST.items():
+def test_a_name_may_be_as_long_as_kubernetes_takes():
+    for kind, longest in {"jobset": 46, "indexed_job": 55, "tfjob": 48}.items():
         manifests.documents(kind, job(name="b" * longest, workers=4))

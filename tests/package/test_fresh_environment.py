@@ -29,14 +29,14 @@ def need_index(done: subprocess.CompletedProcess) -> None:
         pytest.skip(f"no package index: {done.stderr.strip().splitlines()[-1:]}")
 
 
-def build(pip: tuple, folder: pathlib.Path) -> pathlib.Path:
+def build(pip: tuple, folder: pathlib.Path, *options: str) -> pathlib.Path:
     """Builds the wheel from a copy of what it is made of, and returns its path."""
     source = folder / "source"
     for name in ("official", "tf2_bert", "configs"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.py", "pyproject.toml"):
         shutil.copy(ROOT / name, source)
-    done = call(*pip, "wheel", "--no-deps", "--wheel-dir", folder / "wheels", source)
+    done = call(*pip, "wheel", "--no-deps", *options, "--wheel-dir", folder / "wheels", source)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     (wheel,) = (folder / "wheels").glob("*.whl")
     return wheel

@@ -26,9 +26,16 @@ from official.checkpoint import DamagedError, naming_damaged, one_line
 from official.checkpoint.containers import Progress
 from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensor, Tensors
-from official.config import BertConfig, families
-from official.config.families import FAMILIES
-from official.config.model import activation_of, check_other_keys, checked_size, is_hugging_face
+from official.config import BertConfig
+from official.config.model import (
+    FAMILIES,
+    activation_of,
+    check_other_keys,
+    checked_size,
+    is_hugging_face,
+    with_plain_keys,
+    with_their_keys,
+)
 from official.io import files as io_files
 from official.io import json_files, model_folder, vocabulary_files
 from official.io.errors import ConfigError, shortened
@@ -357,7 +364,7 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
         "torch_dtype": next(one.dtype.name for name, one in tensors.items() if name.endswith(_TABLE)),
         **labels,
     }
-    config = families.with_their_keys(config, family) if family.renamed else config
+    config = with_their_keys(config, family) if family.renamed else config
     written = {CONFIG: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()}
     if options.model_card:
         written[_CARD] = options.model_card.encode()
@@ -380,7 +387,7 @@ def _read_config(location: str) -> tuple[dict, str]:
     {} without one."""
     path = os.path.join(model_folder.folder_of(location), CONFIG)
     values = json_files.read_json(path, any_number=True) if os.path.exists(path) else {}
-    return (families.with_plain_keys(values, path) if is_hugging_face(values) else values), path
+    return (with_plain_keys(values, path) if is_hugging_face(values) else values), path
 
 
 def _plain_names(values: dict) -> list[str]:

@@ -56,7 +56,7 @@ class Options:
         says, else the usual one of the source's format. The config file beside the result says it.
       layer_norm_eps: epsilon of LayerNorm, in the same way; None: as a config file says, else
         the usual one of the source's format.
-      family: of the model, one of `config.families`; None: as a config file says, else bert.
+      family: of the model, one of `config.model`; None: as a config file says, else bert.
       vocab_file: vocabulary that is put beside the result: vocab.txt, tokenizer.json, or a folder with one of
         them.
       do_lower_case: whether its text is lower-cased; None: as the vocabulary's files say, else as its words
@@ -146,7 +146,7 @@ class Format:
       float32_names: regular expression of names of tensors that are float32 at any precision; None: of none.
       heads_of: the number of attention heads that shapes of its tensors tell; None where they do not.
       may_lack_biases: its models may be without biases in the attention; of others, zeros take their place.
-      has_families: it holds models of all `config.families`; else BERT's alone.
+      has_families: it holds models of all `config.model`; else BERT's alone.
       brings_sidecar_files: `write` puts configuration and vocabulary with the weights.
       writer: writes tensors with what belongs to them; None: the container does.
       is_only_read: nothing is converted to it.

@@ -1,6 +1,6 @@
 """Hugging Face's encoders: PyTorch's names and orientation, in which a linear layer's weight is [out, in].
 
-BERT's names are made here; those of other families from them, by `official.config.families`.
+BERT's names are made here; those of other families from them, by `official.config.model`.
 
 Reading takes the encoder with the prefix `bert.` (models with heads) and without it (BertModel), and the
 LayerNorm names `gamma` and `beta` of files that were made from TensorFlow's long ago. The output matrix of
@@ -20,7 +20,7 @@ from official.checkpoint.containers import Progress, hf_folder
 from official.checkpoint.formats import Format, Option, Options
 from official.checkpoint.mapping import Mapped, Transposed
 from official.checkpoint.tensors import Tensors
-from official.config.families import FAMILIES, Family
+from official.config.model import FAMILIES, Family
 from official.io.errors import ConfigError
 
 _PREFIX_HELP = (

@@ -490,10 +490,11 @@ class Instances(contextlib.ExitStack):
             program.ask(question)
         return block_of([program.answer() for program in self._programs])
 
-    def logits(self, batches: str, width: int | None, folder: str) -> np.ndarray:
-        """Returns the first one's logits [2, T] of all batches in a file. Also compiles for their shapes."""
+    def logits(self, question: dict, folder: str) -> np.ndarray:
+        """Returns the first one's logits [2, T] of all batches of a question. Also compiles for their
+        shapes."""
         path = os.path.join(folder, "logits.npy")
-        self._programs[0].ask({"batches": batches, "calls": 0, "callers": 1, "width": width, "save": path})
+        self._programs[0].ask({**question, "calls": 0, "save": path})
         self._programs[0].answer()
         return np.load(path)
 
@@ -521,18 +522,15 @@ class Turn(NamedTuple):
     """A system's turn, and what has become of it.
 
     Attributes:
-      label: in the rows.
+      row: of the results, as far as it is known. Its padding is none, longest (of the batch) or max, the
+        order of its windows file, or sorted by length.
       instances: that answer.
-      padding: none, longest (of the batch) or max.
-      order: of the windows: file, or sorted by length.
       question: that is asked each round.
       blocks: timed calls of each round.
     """
 
-    label: str
+    row: dict[str, Any]
     instances: Instances
-    padding: str
-    order: str
     question: dict[str, Any]
     blocks: list[Block]
 
@@ -662,12 +660,13 @@ def measure_case(
         for padding, order in _WAYS[instances.system.is_ours, flags.whole_set]:
             asked = {**question, "batches": files[order], "width": length if padding == "max" else None}
             label = instances.system.title + (f", {padding}, {order}" if flags.whole_set else "")
-            turns.append(Turn(label, instances, padding, order, asked, []))
-    compared = {}
+            row: dict[str, Any] = {"name": f"{shape}: {label}", "case": shape, "label": label}
+            row |= {"backend": instances.system.name, "dtype": dtype, "max_seq_length": length, "batch": size}
+            turns.append(Turn({**row, "padding": padding, "order": order}, instances, asked, []))
     for turn in turns:
-        logits = turn.instances.logits(turn.question["batches"], turn.question["width"], bench.folder)
-        reference = bench.references.setdefault((length, size, turn.order), logits)
-        compared[turn.label] = compare(logits, reference, [len(ids_L) for ids_L, _ in orders[turn.order]])
+        logits, order = turn.instances.logits(turn.question, bench.folder), turn.row["order"]
+        reference = bench.references.setdefault((length, size, order), logits)
+        turn.row.update(compare(logits, reference, [len(ids_L) for ids_L, _ in orders[order]]))
     for turn in turns:
         warm = turn.instances.run(turn.question)
         if not flags.whole_set:
@@ -680,7 +679,7 @@ def measure_case(
             if flags.log_style == "popart":
                 print(popart_line(turn_number, block), flush=True)
             else:
-                print(plain_line(f"{shape}: {turn.label}", block), flush=True)
+                print(plain_line(turn.row["name"], block), flush=True)
         for each in products:
             seconds += each.run({"batches": files["file"], "calls": 1, "callers": 1}).secs
     flops = forward_flops(bench.found.bert, [len(ids_L) for ids_L, _ in windows])
@@ -688,21 +687,8 @@ def measure_case(
     for turn in turns:
         measured = summary(turn.blocks)
         gflops = flops / len(windows) * measured["sequences_per_sec"] / 1e9 if flops else None
-        row = {
-            "name": f"{shape}: {turn.label}",
-            "case": shape,
-            "label": turn.label,
-            "backend": turn.instances.system.name,
-            "dtype": dtype,
-            "max_seq_length": length,
-            "batch": size,
-            "padding": turn.padding,
-            "order": turn.order,
-            **measured,
-            **compared[turn.label],
-            "start_secs": turn.instances.start_secs,
-        }
-        rows.append({**row, "instances": flags.instances, "gflops": gflops})
+        processes = {"start_secs": turn.instances.start_secs, "instances": flags.instances}
+        rows.append({**turn.row, **measured, **processes, "gflops": gflops})
     return rows
 
 

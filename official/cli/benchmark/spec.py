@@ -330,21 +330,14 @@ def _read_metric(name: str, value: Any, source: str) -> Number:
         pattern = re.compile(regexp)
     except (re.error, RecursionError, OverflowError) as error:
         raise ConfigError(f"{source}: regexp {regexp!r} is none: {error}.") from None
-    for is_wrong, what, wanted in (
-        (skip < 0, f"skip={skip}", "a whole number of 0 or more"),
-        (
-            pattern.groups > 1,
-            f"regexp {regexp!r} has {pattern.groups} groups",
-            "one at most: (?:...) is none",
-        ),
-        (
-            reduction not in _REDUCTIONS,
-            f"reduction_type={reduction!r}{suggest(reduction, _REDUCTIONS)}",
-            f"one of {', '.join(_REDUCTIONS)}",
-        ),
-    ):
-        if is_wrong:
-            raise ConfigError(f"{source}: {what}, expected {wanted}.")
+    if skip < 0:
+        raise ConfigError(f"{source}: skip={skip}, expected a whole number of 0 or more.")
+    if pattern.groups > 1:
+        has = f"regexp {regexp!r} has {pattern.groups} groups"
+        raise ConfigError(f"{source}: {has}, expected one at most: (?:...) is none.")
+    if reduction not in _REDUCTIONS:
+        received = f"reduction_type={reduction!r}{suggest(reduction, _REDUCTIONS)}"
+        raise ConfigError(f"{source}: {received}, expected one of {', '.join(_REDUCTIONS)}.")
 
     def find(lines: Collection[str], known: Mapping[str, Any], processes: int) -> float:
         try:

@@ -347,10 +347,10 @@ def _filled(part: Any, values: Mapping[str, Any]) -> Any:
     return values[part[1:]] if isinstance(part, str) and part.startswith("$") else part
 
 
-def _made(
-    kind: str, job: Job, variables: Mapping[str, str], backoff_limit: int = 0, **more
-) -> list[Document]:
-    """Returns the documents of a kind.
+def made(
+    kind: str, job: Job, variables: Mapping[str, str] | None = None, backoff_limit: int = 0, **more
+) -> Any:
+    """Returns the documents of a kind, or a part of them.
 
     Args:
       kind: its name in jobs.yml.
@@ -370,7 +370,7 @@ def _made(
     if job.tpu_type:
         of_tpu = {f"{of_gke}-accelerator": job.tpu_type, f"{of_gke}-topology": job.tpu_topology}
         labels = of_tpu | labels
-    environment = {**variables, **job.variables}
+    environment = {**(variables or {}), **job.variables}
     usual: dict[str, Any] = dict(name=job.name, labels={"app.kubernetes.io/name": job.name})
     usual |= dict(namespace=job.namespace or None, container=_CONTAINER, image=job.image, port=job.port)
     usual["command"] = [literal(word) for word in job.command]
@@ -386,14 +386,14 @@ def _made(
 def _jobset(job: Job) -> list[Document]:
     """Returns a JobSet. Its Job has no second try of its own: the first pod that fails ends it, and so starts
     all again."""
-    return _made("jobset", job, _of_workers(job))
+    return made("jobset", job, _of_workers(job))
 
 
 def _indexed_job(job: Job) -> list[Document]:
     """Returns a Service and a Job, which replaces pods one by one. The others of a lost pod exit with 4, so
     each restart of all is as many failures as there are workers."""
     limit = job.workers * job.max_restarts
-    return _made("indexed_job", job, _of_workers(job), limit, subdomain=job.name)
+    return made("indexed_job", job, _of_workers(job), limit, subdomain=job.name)
 
 
 def _tfjob(job: Job) -> list[Document]:
@@ -401,7 +401,7 @@ def _tfjob(job: Job) -> list[Document]:
     ports = [{"name": "tfjob-port", "containerPort": job.port, "protocol": "TCP"}]
     words = [literal(word) for word in command]
     # When pods start again follows from the policy of the replicas.
-    return _made("tfjob", job, {}, container="tensorflow", command=words, ports=ports, pod_restarts=None)
+    return made("tfjob", job, {}, container="tensorflow", command=words, ports=ports, pod_restarts=None)
 
 
 def _tpu_job(job: Job) -> list[Document]:
@@ -411,7 +411,7 @@ def _tpu_job(job: Job) -> list[Document]:
         "NEXT_PLUGGABLE_DEVICE_USE_C_API": "true",
         "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": "/lib/libtpu.so",
     }
-    return _made("tpu_job", job, variables, job.max_restarts, ports=None)
+    return made("tpu_job", job, variables, job.max_restarts, ports=None)
 
 
 def _of_workers(job: Job) -> dict[str, str]:
@@ -435,7 +435,7 @@ def place(kind: str, job: Job, rank: int) -> dict[str, str]:
 
 def _ipujob(job: Job) -> list[Document]:
     _expect(_of_ipus(job))
-    return [importlib.import_module("official.graphcore.kubernetes").document(job)]
+    return importlib.import_module("official.graphcore.kubernetes").documents(job)
 
 
 _WORKERS = ("workers", "gpus", "port")
