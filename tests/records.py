@@ -1,5 +1,6 @@
 """Records as tests make and read them."""
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -26,25 +27,40 @@ def serialize_example(values: dict[str, np.ndarray], schema: dict[str, Feature])
     return example.SerializeToString(deterministic=True)
 
 
-def short_examples(
-    count: int, seed: int = 0, length: int = 16, most: int = 3, shortest: int = 5, longest: int = 10
+def make_examples(
+    count: int,
+    seed: int = 0,
+    length: int = 24,
+    most: int = 4,
+    words: int = 50,
+    pad: int = 0,
+    shortest: int = 9,
+    longest: int | None = None,
+    most_used: int | None = None,
 ) -> Examples:
-    """Returns examples of `shortest` to `longest` tokens in rows of `length`, no two the same, with one or
-    two predicted tokens in `most` slots, which are less than `shortest` - 1."""
+    """Returns examples of random lengths from `shortest` to `longest`, in rows of `length`, with up to
+    `most_used` predicted tokens in `most` slots, which are less than `shortest` - 1. Without `longest` they
+    may fill their rows, and the first one does."""
     rng = np.random.default_rng(seed)
-    lengths, predictions = rng.integers(shortest, longest + 1, count), rng.integers(1, 3, count)
-    is_used = np.arange(most) < predictions[:, None]
-    ids = np.where(np.arange(length) < lengths[:, None], rng.integers(5, 50, (count, length)), 0)
+    lengths = rng.integers(shortest, (longest or length) + 1, count)
+    lengths[: longest is None] = length
+    predictions = rng.integers(1, (most_used or most) + 1, count)
+    column, used = np.arange(length), np.arange(most) < predictions[:, None]
+    ids = np.where(column < lengths[:, None], rng.integers(5, words, (count, length)), pad)
     places = rng.permuted(np.tile(np.arange(1, shortest - 1), (count, 1)), axis=1)[:, :most]
     return Examples(
-        ids.astype(np.uint16),
+        ids.astype(np.uint16 if words <= 1 << 16 else np.int32),
         lengths,
         lengths // 2,
-        np.where(is_used, np.sort(places, axis=1), 0),
-        np.where(is_used, rng.integers(5, 50, (count, most)), 0),
+        np.where(used, np.sort(places, axis=1), 0),
+        np.where(used, rng.integers(5, words, (count, most)), 0),
         predictions,
         rng.random(count) < 0.5,
     )
+
+
+# Of one or two predicted tokens each, of which several fit into a row.
+short_examples = functools.partial(make_examples, length=16, most=3, shortest=5, longest=10, most_used=2)
 
 
 def encode(examples, kind: str) -> list[bytes]:
@@ -52,6 +68,10 @@ def encode(examples, kind: str) -> list[bytes]:
     if kind == "packed":
         return packed.encode_rows(examples, np.arange(len(examples))[:, None])
     return encoding.encode(examples, kind)
+
+
+def read_records(*paths) -> list[bytes]:
+    return list(tf.data.TFRecordDataset(list(map(str, paths))).as_numpy_iterator())
 
 
 class Sequence(NamedTuple):

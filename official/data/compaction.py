@@ -1,6 +1,9 @@
 """Compaction: files in which things lie in the order of a 64-bit key become fewer files for whoever reads a
 range of keys.
 
+A file is a header, the places of its chunks, and the chunks: the range of keys that it covers is cut into 2^N
+equal parts, and a chunk is the things of one part. All numbers are little-endian.
+
 A job writes such files as it reads its input, each with things of all keys; then many readers each read a
 range of keys from every file. Of very much input there are so many files and readers that these reads become
 too small. Then 256 files at a time become 256 others, each of which covers a 256th of the keys. That is done
@@ -14,12 +17,21 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
-from official.io import jobs
+import numpy as np
+
+from official.data.rows import ragged
+from official.io import files, jobs, writing
 from official.io.errors import ConfigError
 from official.io.files import store_of
+
+_Things = TypeVar("_Things")
 
 KEY_BITS = 64
 BITS = 8  # of the keys, by which a level tells more apart than the one below; 2**BITS files become one
@@ -107,6 +119,82 @@ def damaged(path: str, why: object) -> ConfigError:
     """Returns the error for a file, or folder, that is not as the job has written it."""
     what = f"{path} of an unfinished job is damaged ({why})"
     return ConfigError(f"{what}. Throw the job away with --overwrite, and start again.")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Files
+#
+# Tokens are written as words of two or four bytes each.
+
+
+# Magic, bits of the chunks' numbers, of the range, bytes of a word, 0, first key.
+_HEADER = struct.Struct("<8sBBBBQ")
+_PLACE = np.dtype("<u8")
+_WORDS: dict[int, np.dtype] = {2: np.dtype("<u2"), 4: np.dtype("<i4")}  # by their bytes
+_READERS = 8  # reads that wait at the same time: a store takes its time for each
+
+
+def bounds(first_key: int, range_bits: int, bits: int) -> list[int]:
+    """Returns the first keys of the 2**bits chunks of a file that covers 2**range_bits keys from `first_key`
+    on, and the key behind the last."""
+    step = 1 << (range_bits - bits)
+    return [first_key + number * step for number in range((1 << bits) + 1)]
+
+
+def write_chunks(
+    path: str, magic: bytes, chunks: list[bytes], word_bytes: int, first_key: int, range_bits: int
+) -> None:
+    """Writes a file of chunks, as many as `bounds` has ranges; `magic` tells what they hold. Raises OSError,
+    and there is no file of that name, or the one that was there."""
+    bits = len(chunks).bit_length() - 1
+    begin = _HEADER.size + _PLACE.itemsize * (len(chunks) + 1)
+    places = begin + ragged.offsets(np.array([*map(len, chunks)]))
+    header = _HEADER.pack(magic, bits, range_bits, word_bytes, 0, first_key)
+    with writing.replacing(path) as temporary, open(temporary, "wb") as file:
+        file.writelines([header, places.astype(_PLACE).tobytes(), *chunks])
+
+
+def read_chunks(
+    paths: Iterable[str],
+    magic: bytes,
+    first_key: int,
+    end_key: int,
+    parse: Callable[[memoryview, np.dtype], _Things],
+) -> list[_Things]:
+    """Returns the parsed chunks in which keys of a range may lie: one at least of each file, in the order of
+    the files.
+
+    Args:
+      magic: that of `write_chunks`.
+      end_key: behind the range; 2**64 takes in the last key.
+      parse: is given a chunk and the type of its words.
+
+    Raises:
+      ConfigError: for a file that is not there, or damaged.
+    """
+
+    def read_file(path: str) -> list[_Things]:
+        try:
+            with files.reading_parts(path) as read:
+                found, bits, range_bits, word_bytes, _, begin = _HEADER.unpack(read(0, _HEADER.size))
+                if found != magic:
+                    raise ValueError("it does not begin as such a file does")
+                first, last = ((key - begin) >> (range_bits - bits) for key in (first_key, end_key - 1))
+                first, last = (min(max(number, 0), (1 << bits) - 1) for number in (first, last))
+                listed = read(_HEADER.size + first * _PLACE.itemsize, (last - first + 2) * _PLACE.itemsize)
+                places = np.frombuffer(listed, _PLACE).tolist()
+                data = memoryview(read(places[0], places[-1] - places[0]))
+            ends = [place - places[0] for place in places]
+            return [parse(data[start:end], _WORDS[word_bytes]) for start, end in zip(ends, ends[1:])]
+        except (OSError, ValueError, LookupError, struct.error, TypeError, OverflowError) as error:
+            raise damaged(path, error) from None
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        return list(itertools.chain.from_iterable(pool.map(read_file, paths)))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Levels
 
 
 def compact(

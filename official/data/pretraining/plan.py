@@ -46,9 +46,8 @@ class Job:
 
     def flags(self) -> dict:
         """Returns the flags on which the records depend."""
-        flags = dataclasses.asdict(self)
-        for name in ("output_dir", "overwrite", "vocabulary_sha256", *engines.FIELDS):
-            del flags[name]
+        flags = engines.flags_of(self)
+        del flags["vocabulary_sha256"]
         return flags | flags.pop("rules")
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from official.data.compaction import KEY_BITS, Grouping, damaged, done_path
+from official.data import compaction
+from official.data.compaction import KEY_BITS, Grouping, done_path
 from official.data.pretraining import card
 from official.data.pretraining import examples as examples_lib
 from official.data.pretraining import plan as plan_lib
@@ -32,16 +33,10 @@ from official.io.files import store_of
 #
 # The documents whose keys lie in one range are a random sample of all documents. In every file they are one
 # run of bytes, and small enough to be held in memory however large the whole is.
-#
-# A file is a header, the places of its chunks, and the chunks: the range of keys that a file covers is cut
-# into 2^N equal parts, and a chunk is the documents of one part. All numbers are little-endian.
 
 
-# Magic, bits of the chunks' numbers, of the range, bytes of a token, 0, first key.
-_HEADER = struct.Struct("<8sBBBBQ")
 _MAGIC = b"BERTDOCS"
 _CHUNK = struct.Struct("<QQQ")  # documents, sentences, tokens
-_PLACE = np.dtype("<u8")
 _CHUNK_BYTES = 1 << 14  # on average: what is read in vain at either end of a range
 
 
@@ -119,13 +114,10 @@ def write_block(path: str, sample: Sample, first_key: int = 0, range_bits: int =
       OSError: and there is no file of that name, or the one that was there.
     """
     bits = min(max(size(sample) // _CHUNK_BYTES, 1).bit_length() - 1, 12, range_bits)
-    step = 1 << (range_bits - bits)
-    bounds = [_find(sample.keys, first_key + number * step) for number in range((1 << bits) + 1)]
+    bounds = [_find(sample.keys, key) for key in compaction.bounds(first_key, range_bits, bits)]
     chunks = [_chunk(sample, *bound) for bound in zip(bounds, bounds[1:])]
-    places = _HEADER.size + _PLACE.itemsize * len(bounds) + ragged.offsets(np.array([*map(len, chunks)]))
-    header = _HEADER.pack(_MAGIC, bits, range_bits, sample.documents.tokens.itemsize, 0, first_key)
-    with writing.replacing(path) as temporary, open(temporary, "wb") as file:
-        file.writelines([header, places.astype(_PLACE).tobytes(), *chunks])
+    word_bytes = sample.documents.tokens.itemsize
+    compaction.write_chunks(path, _MAGIC, chunks, word_bytes, first_key, range_bits)
 
 
 def size(sample: Sample) -> int:
@@ -159,35 +151,16 @@ def read_range(paths: Iterable[str], first_key: int, end_key: int) -> Sample:
     Raises:
       ConfigError: for a file that is not there, or damaged.
     """
-    chunks = (chunk for path in paths for chunk in _read_chunks(path, first_key, end_key))
+    chunks = compaction.read_chunks(paths, _MAGIC, first_key, end_key, _parse)
     return concatenate(chunks).sorted(first_key, end_key)
 
 
-def _read_chunks(path: str, first_key: int, end_key: int) -> Iterator[Sample]:
-    """Yields the chunks of a file in which keys of a range may lie, one at least."""
-    try:
-        with files.reading_parts(path) as read:
-            magic, bits, range_bits, itemsize, _, begin = _HEADER.unpack(read(0, _HEADER.size))
-            if magic != _MAGIC:
-                raise ValueError("it does not begin as such a file does")
-            first, end = ((key - begin) >> (range_bits - bits) for key in (first_key, end_key - 1))
-            first, end = min(max(first, 0), (1 << bits) - 1), min(max(end, 0), (1 << bits) - 1) + 1
-            listed = read(_HEADER.size + first * _PLACE.itemsize, (end - first + 1) * _PLACE.itemsize)
-            places = np.frombuffer(listed, _PLACE).tolist()
-            data = read(places[0], places[-1] - places[0])
-            for place in places[: end - first]:
-                yield _parse(data, place - places[0], np.dtype(f"<{'u' if itemsize == 2 else 'i'}{itemsize}"))
-    except (OSError, ValueError, struct.error, IndexError, TypeError, OverflowError) as error:
-        raise damaged(path, error) from None
-
-
-def _parse(data: bytes, place: int, token_type: np.dtype) -> Sample:
-    documents, sentences, tokens = _CHUNK.unpack_from(data, place)
-    place += _CHUNK.size
-    arrays = []
+def _parse(chunk: memoryview, token_type: np.dtype) -> Sample:
+    documents, sentences, tokens = _CHUNK.unpack_from(chunk)
+    place, arrays = _CHUNK.size, []
     kinds = (*map(np.dtype, ("<u8", "<u4", "<u4")), token_type, np.dtype("u1"))
     for kind, count in zip(kinds, (documents, documents, sentences, tokens, documents)):
-        arrays.append(np.frombuffer(data, kind, count, place))
+        arrays.append(np.frombuffer(chunk, kind, count, place))
         place += arrays[-1].nbytes
     keys, sentences_of, lengths, ids, sources = arrays
     texts = TokenizedDocuments(ids, ragged.offsets(lengths), ragged.offsets(sentences_of))

@@ -36,16 +36,12 @@ def check_flags(random_seed: int, counts: Mapping[str, int | None]) -> None:
 
 
 def remove_earlier(folder: str) -> None:
-    """Removes the files of an earlier finished job, and the samples of them; the manifest last, which tells
-    that there are any."""
+    """Removes the files of an earlier finished job, and the samples of them, the manifest last, which tells
+    that there are any; and what an interrupted job had begun to write."""
     manifest = os.path.join(folder, jobs.MANIFEST)
     if store_of(folder).exists(manifest):
         for path in [*_found(folder, "part-*-of-*.tfrecord"), *_found(folder, jobs.SAMPLES), manifest]:
             store_of(folder).remove(path)
-
-
-def remove_temporary(folder: str) -> None:
-    """Removes what an interrupted job had begun to write."""
     for path in _found(folder, f"*{files.TEMPORARY}*"):
         store_of(folder).remove(path)
 

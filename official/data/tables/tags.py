@@ -277,31 +277,18 @@ def find_scheme(sentences: Sequence[Sentence], source: str) -> str:
     Raises:
       ConfigError: for tags of none, or of two of them; it names a sentence.
     """
-    pairs: Counter[tuple[str, str, str]] = Counter()
-    prefixes: Counter[str] = Counter()
-    for sentence in sentences:
-        before = (OUTSIDE, "")
-        for tag in sentence.tags or ():
-            now = _parts(tag)
-            prefixes[now[0] if now[1] or now[0] == OUTSIDE else "plain"] += 1
-            same = "same" if now[1] == before[1] else "other"
-            pairs[before[0], now[0], same] += 1
-            before = now
-    if prefixes["plain"] and set(prefixes) <= {"plain", OUTSIDE}:
+    tags = dict.fromkeys(tag for sentence in sentences for tag in sentence.tags or ())
+    prefixes = {_parts(tag)[0] for tag in tags if _parts(tag)[1]}
+    odd = next((tag for tag in tags if not _parts(tag)[1] and tag != OUTSIDE), None)
+    if odd is not None and not prefixes:
         return WORDS
-    if prefixes["plain"]:
-        odd = next(
-            tag for one in sentences for tag in one.tags or () if _parts(tag)[1] == "" and tag != OUTSIDE
-        )
+    if odd is not None:
         raise ConfigError(
             f"{source}: the tag {odd[:40]!r} has none of the prefixes B-, I-, E-, S- that others have."
         )
-    if prefixes["E"] or prefixes["S"]:
-        scheme = IOBES
-    else:
-        starts_inside = pairs[OUTSIDE, "I", "same"] + pairs[OUTSIDE, "I", "other"]
-        starts_inside += pairs["B", "I", "other"] + pairs["I", "I", "other"]
-        scheme = IOB1 if starts_inside else IOB2
+    scheme = IOBES if prefixes & {"E", "S"} else IOB2
+    if scheme == IOB2 and any(breach(sentence.tags or [], IOB2) for sentence in sentences):
+        scheme = IOB1
     for number, sentence in enumerate(sentences, 1):
         if wrong := breach(sentence.tags or [], scheme):
             raise ConfigError(

@@ -67,8 +67,7 @@ def prepare(job: Job) -> dict:
     engines.check(job)
     paths = files.find_files(job.input_files, "input_files")
     states, versions = files.states(paths), files.versions(paths)
-    others = ("output_dir", "overwrite", *engines.FIELDS)
-    flags = {name: value for name, value in vars(job).items() if name not in others}
+    flags = engines.flags_of(job)
     identity = {**flags, "text": text_files.identify(paths, versions)}
     if manifest := jobs.read_manifest(job.output_dir, identity, job.overwrite):
         return manifest

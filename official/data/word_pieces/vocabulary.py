@@ -52,27 +52,23 @@ class Vocabulary:
         return np.array([word.startswith(CONTINUATION) for word in self.words])
 
 
-def load_vocabulary(path: str, flag: str = "vocab_file") -> Vocabulary:
+def load_vocabulary(path: str) -> Vocabulary:
     """Reads a vocabulary, to know the words of ids.
 
     Args:
-      path: a file with a word piece a line, a tokenizer.json, or a folder with vocab.txt or tokenizer.json.
-      flag: name of the flag that gave it, for messages.
+      path: of --vocab_file: a file with a word piece a line, a tokenizer.json, or a folder with vocab.txt or
+        tokenizer.json.
 
     Raises:
       ConfigError: for a file that cannot be read, lacks one of SPECIAL_TOKENS, or has a word twice or an
         empty line.
     """
-    file = vocabulary_files.read(path, flag)
-    return _checked(file, path, flag, file.do_lower_case is not False)
+    file = vocabulary_files.read(path)
+    return _checked(file, path, file.do_lower_case is not False)
 
 
 def load_for_text(
-    path: str,
-    do_lower_case: bool | None = None,
-    checkpoint: str | None = None,
-    flag: str = "vocab_file",
-    size: int | None = None,
+    path: str, do_lower_case: bool | None = None, checkpoint: str | None = None, size: int | None = None
 ) -> Vocabulary:
     """Reads a vocabulary as `load_vocabulary` does, to tokenise text.
 
@@ -80,21 +76,20 @@ def load_for_text(
       do_lower_case: the setting of that name. Unset: what tokenizer_config.json or tokenizer.json says, which
         lie beside the vocabulary or, where they do not, beside the checkpoint; else lower-cased.
       checkpoint: path of the weights that the text is for.
-      flag: name of the flag that gave the path, for messages.
       size: of the model: words beyond it are unknown ones. None: all are known.
 
     Raises:
       ConfigError: also where text would be lower-cased and the vocabulary is cased.
     """
-    file = vocabulary_files.read(path, flag)
-    lower = vocabulary_files.resolve_lower_case(file, do_lower_case, checkpoint, flag)
-    vocabulary = _checked(file, path, flag, lower)
+    file = vocabulary_files.read(path)
+    lower = vocabulary_files.resolve_lower_case(file, do_lower_case, checkpoint)
+    vocabulary = _checked(file, path, lower)
     if size is None or size >= vocabulary.size:
         return vocabulary
     digest = hashlib.sha256(f"{vocabulary.sha256}, {size} words".encode()).hexdigest()
     return dataclasses.replace(vocabulary, words=vocabulary.words[:size], sha256=digest)
 
 
-def _checked(file: vocabulary_files.VocabularyFile, path: str, flag: str, do_lower_case: bool) -> Vocabulary:
-    vocabulary_files.check_words(file.words, f"--{flag}={path}")
+def _checked(file: vocabulary_files.VocabularyFile, path: str, do_lower_case: bool) -> Vocabulary:
+    vocabulary_files.check_words(file.words, f"--vocab_file={path}")
     return Vocabulary(file.words, hashlib.sha256(file.content).hexdigest(), do_lower_case, file.max_length)

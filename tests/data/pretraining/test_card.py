@@ -64,7 +64,7 @@ def test_languages_are_guessed():
     assert samples.languages_of(texts) == {"de": 1, "en": 1, "too short": 1}
 
 
-def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, capsys):
+def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, run_program):
     monkeypatch.setattr(samples, "identifier", lambda: None)
     jobs.take_rounds()
     manifest = creation.create_pretraining_data(job)
@@ -81,49 +81,19 @@ def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, 
     assert (out / "report.html").read_text() == "kept"
     (out / "manifest.json").rename(tmp_path / "moved.json")
     arguments = [*files, f"--vocab_file={job.vocab_file}", f"--report_page={tmp_path}/card.html"]
-    monkeypatch.setattr("sys.argv", ["inspect_data.py", *arguments])
-    records.run_inspect()
+    told = run_program(records.run_inspect, *arguments).out
     page = (tmp_path / "card.html").read_text()
     assert "Counted in all records" in page and "came before" in page and "[MASK]</strong>" in page
-    assert f"{manifest['instances']:,} examples" in capsys.readouterr().out
+    assert f"{manifest['instances']:,} examples" in told
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_documents_are_looked_at_once_before_the_card_where_other_processes_work(job, workers, monkeypatch):
-    card.facts_of.cache_clear()
-    asked = []
-    monkeypatch.setattr(samples, "identifier", lambda: asked.append(1))
-    creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=workers))
-    assert len(asked) == workers - 1
-    words = vocabulary.load_for_text(job.vocab_file, None)
-    found = [card.gather(job.output_dir, [], words)["texts"] for _ in range(2)]
-    assert found[0] == found[1] and found[0]["documents"] > 0 and len(asked) == 1
-    others = vocabulary.Vocabulary(words.words, "of another file")
-    assert card.gather(job.output_dir, [], others)["texts"] == found[0] and len(asked) == 2
-
-
-def test_records_are_finished_where_languages_cannot_be_guessed(job, monkeypatch):
-    def fails(_):
-        raise ImportError("a broken package")
-
-    monkeypatch.setattr(samples, "identifier", lambda: "broken 1.0")
-    monkeypatch.setattr(samples, "languages_of", fails)
-    card.facts_of.cache_clear()
-    manifest = creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=2))
-    assert manifest["instances"] > 0
-    assert "texts" not in samples.read(job.output_dir)
-    with pytest.raises(ImportError, match="broken package"):
-        card.gather(job.output_dir, [], vocabulary.load_for_text(job.vocab_file, None))
-
-
-def test_spread_over_seeds_beside_another_tools(job, tmp_path, monkeypatch, capsys):
+def test_spread_over_seeds_beside_another_tools(job, tmp_path, run_program):
     for seed, name in itertools.product((1, 2, 3), ("ours", "theirs")):
         changes = {"random_seed": seed + 7 * (name == "ours"), "output_dir": f"{tmp_path}/{name}{seed}"}
         creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=1, **changes))
     report = tmp_path / "report.json"
     arguments = [f"{tmp_path}/ours*", f"--compare_to={tmp_path}/theirs*", "--spread", f"--report={report}"]
-    monkeypatch.setattr("sys.argv", ["inspect_data.py", *arguments, "--num_workers=1"])
-    records.run_inspect()
+    told = run_program(records.run_inspect, *arguments, "--num_workers=1").out
     found = json.loads(report.read_text())
     values = [shares["random_next"] for shares in found["records"]["data_sets"].values()]
     spread = found["records"]["spread"]["random_next"]
@@ -133,7 +103,7 @@ def test_spread_over_seeds_beside_another_tools(job, tmp_path, monkeypatch, caps
     error = np.sqrt((np.var(values, ddof=1) + np.var(others, ddof=1)) / 3)
     errors = (np.mean(values) - np.mean(others)) / error
     assert found["differences"]["random_next"]["standard_errors"] == pytest.approx(errors)
-    assert "records: 3 data sets" in capsys.readouterr().out
+    assert "records: 3 data sets" in told
 
 
 def test_a_damaged_sample_of_examples_is_left_out_and_samples_go_with_the_records(job, tmp_path, monkeypatch):

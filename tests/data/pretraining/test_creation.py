@@ -1,34 +1,26 @@
-"""The job that makes records of text: files and manifest, processes, interruptions, pools, and its command
-line.
-"""
+"""The job that makes records of text: files and manifest, bad input, pools."""
 
 import hashlib
 import json
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
 from official.cli import records
-from official.cli import text as text_command
-from official.data import compaction
 from official.data.packing import creation as packing
 from official.data.pretraining import creation, examples, rounds
 from official.data.pretraining import plan as plan_lib
-from official.data.records import record_formats, schema, shard_files
+from official.data.records import record_formats, schema
 from official.data.text import read_counts
 from official.data.word_pieces import vocabulary
 from official.io import record_paths
 from official.io.errors import ConfigError
-from tests.conftest import ROOT
+from tests.data.text.test_documents import write
+from tests.records import read_records
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PIECES = [f"##{letter}" for letter in LETTERS]
@@ -44,11 +36,6 @@ def vocab_file(tmp_path):
 @pytest.fixture
 def text_file(tmp_path):
     return make_text(tmp_path / "text.txt", 10)
-
-
-def write(path, text: str) -> str:
-    path.write_text(text, encoding="utf-8")
-    return str(path)
 
 
 def make_text(path, documents: int, seed: int = 0) -> str:
@@ -70,28 +57,10 @@ def create(*given, **changes) -> dict:
     return creation.create_pretraining_data(make_job(*given, **changes))
 
 
-def read_records(path) -> list[bytes]:
-    return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
-
-
 def parsed(path, kind: str, words: int = len(WORDS)) -> dict[str, np.ndarray]:
     features = schema.pretraining_schema(LONG, MOST, words)
     found = record_formats.parse_records(read_records(path), features, kind)
     return {name: values.numpy() for name, values in found.items()}
-
-
-def contents(folder) -> dict[str, str]:
-    """Returns the digests of the files of a folder but those of the data card."""
-    return {
-        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        for name in sorted(os.listdir(folder))
-        if name not in ("samples.json", "speed.json", "report.html")
-    }
-
-
-def made(folder) -> set[str]:
-    """Returns the digests of what depends on the job, all but the vocabulary."""
-    return {digest for name, digest in contents(folder).items() if name != "vocab.txt"}
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -142,18 +111,6 @@ def test_a_cased_vocabulary_keeps_capitals_and_the_manifest_says_so(tmp_path):
     ids = parsed(shard, "plain", len(words))["input_ids"]
     is_word, is_unknown = (ids == words.index(word) for word in ("Paris", "[UNK]"))
     assert is_word.mean() > 5 * is_unknown.mean()  # a few random replacements
-
-
-def test_an_earlier_run_is_replaced_only_when_asked_for(text_file, vocab_file, tmp_path):
-    given = text_file, vocab_file, tmp_path / "out"
-    create(*given)
-    before = contents(tmp_path / "out")
-    with pytest.raises(ConfigError, match="--output_dir=.* holds the files of an earlier run .* --overwrite"):
-        create(*given, num_shards=2)
-    assert contents(tmp_path / "out") == before
-    create(*given, num_shards=2, overwrite=True)
-    shards = [f"part-{shard:05d}-of-00002.tfrecord" for shard in range(2)]
-    assert sorted(os.listdir(tmp_path / "out")) == ["manifest.json", *shards, "samples.json", "vocab.txt"]
 
 
 def test_the_vocabulary_is_kept_beside_the_records_and_handed_on(
@@ -221,135 +178,6 @@ def test_every_copy_of_a_document_is_made_once_and_random_segments_come_from_its
     assert max(manifest["files"].values()) < 1.7 * min(manifest["files"].values())
 
 
-def test_regrouping_changes_no_byte(vocab_file, tmp_path, monkeypatch):
-    text = make_text(tmp_path / "text.txt", 150)
-    monkeypatch.setattr(plan_lib, "POOL_TOKENS", 2000)
-    monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 5000)
-    monkeypatch.setattr(rounds, "_CHUNK_BYTES", 500)
-    create(text, vocab_file, tmp_path / "whole", num_workers=1)
-    done, merge = [], rounds.merge
-    monkeypatch.setattr(rounds, "merge", lambda *task: done.append(task[1].level) or merge(*task))
-    for bits, levels in ((8, 0), (8, 1), (2, 2), (1, 4)):
-        done.clear()
-        monkeypatch.setattr(compaction, "BITS", bits)
-        monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**6 if levels else 1)
-        create(text, vocab_file, tmp_path / f"{bits}-{levels}", num_workers=1)
-        assert contents(tmp_path / f"{bits}-{levels}") == contents(tmp_path / "whole"), (bits, levels)
-        assert max(done, default=0) == levels
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Processes and interruptions
-
-
-def test_the_number_of_processes_does_not_change_a_byte_but_the_seed_does(vocab_file, tmp_path, monkeypatch):
-    for number in range(3):
-        make_text(tmp_path / f"text{number}.txt", 10, seed=number)
-    monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 5000)
-    text = tmp_path / "text*.txt"
-    create(text, vocab_file, tmp_path / "one", num_workers=1)
-    create(text, vocab_file, tmp_path / "two", num_workers=2)
-    create(text, vocab_file, tmp_path / "seed", random_seed=1)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-    assert not made(tmp_path / "one") & made(tmp_path / "seed")
-
-
-def interrupted(calls: Iterator, error: BaseException | None, original, *arguments, **named):
-    """What the function returns, until the calls are over; then raises the error, or kills the process."""
-    if next(calls, None) is None:
-        if error is None:
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise error
-    return original(*arguments, **named)
-
-
-def create_killed(*given) -> None:
-    creation._MIN_TASK_BYTES = 5000  # a task for each file
-    rounds.write_block = partial(interrupted, iter((1,)), None, rounds.write_block)
-    create(*given, num_workers=1)
-
-
-def test_what_an_interruption_leaves_is_gone_on_with_and_ends_in_the_same_files(
-    vocab_file, tmp_path, monkeypatch
-):
-    for number in range(3):
-        make_text(tmp_path / f"text{number}.txt", 10, seed=number)
-    monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 5000)  # a task for each file
-    text = tmp_path / "text*.txt"
-    create(text, vocab_file, tmp_path / "whole", num_workers=1)
-
-    writing, full = shard_files.writing, OSError(28, "No space left on device")
-    line = "--output_dir=.* cannot be written to: No space left on device.* goes on"
-    for module, name, call, error in (
-        (rounds, "write_block", 2, KeyboardInterrupt()),
-        (rounds, "tokenize_text", 3, KeyboardInterrupt()),
-        (examples, "build_examples", 3, KeyboardInterrupt()),  # once for the estimate of the disk
-        (creation.jobs, "write_json", 7, KeyboardInterrupt()),
-        (shard_files, "writing", 3, full),
-        (None, "killed", 0, None),
-    ):
-        out, expected = tmp_path / name, (ConfigError, line) if error is full else (KeyboardInterrupt, None)
-        if error is None:
-            code = f"import sys; from {__name__} import create_killed; create_killed(*sys.argv[1:])"
-            killed = subprocess.run(
-                [sys.executable, "-c", code, text, vocab_file, out], cwd=ROOT, check=False
-            )
-            assert killed.returncode == -signal.SIGKILL and list(out.glob(".unfinished/**/*.json"))
-        else:
-            with monkeypatch.context() as patch, pytest.raises(expected[0], match=expected[1]):
-                first = iter(range(1, call))
-                patch.setattr(module, name, partial(interrupted, first, error, getattr(module, name)))
-                create(text, vocab_file, out, num_workers=1)
-        assert all(path.name.endswith("-of-00003.tfrecord") for path in out.glob("[!.]*"))
-        # A shard is done when what was counted of it is there.
-        done, made = len(list((out / ".unfinished").glob("shard-*.json"))), []
-        with monkeypatch.context() as patch:
-            patch.setattr(shard_files, "writing", lambda *rest, own=made: own.append(1) or writing(*rest))
-            create(text, vocab_file, out, num_workers=1)
-        assert contents(out) == contents(tmp_path / "whole"), name
-        assert len(made) == 3 - done, name
-
-
-def test_only_the_same_job_goes_on_where_another_was_left_unfinished(
-    text_file, vocab_file, tmp_path, monkeypatch
-):
-    text = (tmp_path / "text.txt").read_text(encoding="utf-8")
-    of_text = rf"text \({text_file}\)"
-    for number, (name, change, flags) in enumerate(
-        (
-            ("random_seed", lambda: None, {"random_seed": 7}),
-            (of_text, lambda: make_text(tmp_path / "text.txt", 11), {}),
-            (of_text, lambda: write(tmp_path / "text.txt", text.replace("cat", "sat", 1)), {}),  # of its size
-            ("vocabulary_sha256", lambda: write(tmp_path / "vocab.txt", "\n".join([*WORDS, "new"])), {}),
-        )
-    ):
-        out, whole = tmp_path / f"out{number}", tmp_path / f"whole{number}"
-        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-            patch.setattr(shard_files, "writing", lambda *_, **__: 1 / 0)
-            create(text_file, vocab_file, out, num_workers=1)
-        change()
-        message = f"--output_dir=.* holds an unfinished job with another .*{name}.*--overwrite"
-        with pytest.raises(ConfigError, match=message):
-            create(text_file, vocab_file, out, **flags)
-        create(text_file, vocab_file, out, overwrite=True, num_workers=1, **flags)
-        create(text_file, vocab_file, whole, num_workers=1, **flags)
-        assert contents(out) == contents(whole), name
-    assert not made(tmp_path / "whole0") & made(tmp_path / "whole1")
-    assert not made(tmp_path / "whole2") & made(tmp_path / "whole3")
-
-
-def test_a_finished_job_is_not_done_again(text_file, vocab_file, tmp_path, monkeypatch):
-    job = make_job(text_file, vocab_file, tmp_path / "out")
-    manifest = creation.create_pretraining_data(job)
-    monkeypatch.setattr(shard_files, "writing", lambda *_, **__: 1 / 0)
-    assert creation.create_pretraining_data(job) == manifest
-    shard = tmp_path / "out" / "part-00001-of-00003.tfrecord"
-    shard.write_bytes(shard.read_bytes()[:-1])
-    message = "holds the files of an earlier run with other flags or input, or not all of them"
-    with pytest.raises(ConfigError, match=message):
-        creation.create_pretraining_data(job)
-
-
 def test_the_manifest_counts_by_file_and_the_unknown(vocab_file, tmp_path):
     text = "The cat sat. \u4e2d\n\nThe word.\nCats.\n" * 20
     paths = [write(tmp_path / "a.txt", text), str(tmp_path / "b.txt")]
@@ -381,41 +209,13 @@ def test_a_manifest_lists_a_thousand_files_with_the_undecodable_bytes_first():
 # Bad input
 
 
-def test_damaged_files_of_an_unfinished_job_are_made_anew(text_file, vocab_file, tmp_path, monkeypatch):
-    create(text_file, vocab_file, tmp_path / "whole")
-    write_json = creation.jobs.write_json
-
-    def fail(path, values, **options):
-        if path.endswith("manifest.json"):
-            raise OSError(28, "No space left on device")
-        write_json(path, values, **options)
-
-    for name in ("job.json", "text-00000.json", "shard-00000.json"):
-        for number, garbage in enumerate((b"\xff\0", b"[]", b'{"done": {"totals": 3}}', b"[" * 100_000)):
-            out = tmp_path / f"{name}-{number}"
-            job = make_job(text_file, vocab_file, out)
-            with monkeypatch.context() as patch, pytest.raises(ConfigError, match="No space left"):
-                patch.setattr(creation.jobs, "write_json", fail)
-                creation.create_pretraining_data(job)
-            (out / ".unfinished" / name).write_bytes(garbage)
-            (out / "part-00000-of-00009.tfrecord").touch()  # of a job that was thrown away
-            creation.create_pretraining_data(job)
-            assert contents(out) == contents(tmp_path / "whole"), (name, garbage)
-
-
 def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_path):
     (tmp_path / "bad").mkdir()
     write(tmp_path / "bad" / "manifest.json", "[]")
     one = write(tmp_path / "one.txt", "The cat.\n\n\x01\n")
-    picture = str(ROOT / "results" / "quickstart.png")
     for number, (changes, message) in enumerate(
         (
-            ({"input_files": "/nowhere/*"}, r"--input_files=.*/nowhere/\*"),
-            ({"vocab_file": "/nowhere"}, "--vocab_file=/nowhere: No such file"),
             ({"num_shards": 31}, "=31 is more than the 30 examples that 10 documents make at least"),
-            ({"input_files": picture}, "quickstart.png is a PNG picture, not text"),
-            ({"num_workers": 0}, "--num_workers=0 is out of range"),
-            ({"random_seed": -1}, "--random_seed=-1 is out of range"),
             ({"output_dir": "/proc/x"}, "--output_dir=/proc/x: No such file"),
             ({"output_dir": f"{tmp_path}/bad"}, "^[^\n]*bad[^\n]*--overwrite[.]$"),
             ({"input_files": one}, "hold 1 document with text, expected at least 2"),
@@ -423,18 +223,6 @@ def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_pa
     ):
         with pytest.raises(ConfigError, match=message):
             create(text_file, vocab_file, tmp_path / str(number), **changes)
-
-
-def test_flags_that_do_not_go_together(monkeypatch):
-    given = ["--input_files=a", "--output_dir=b", "--vocab_file=c"]
-    for flags, message in (
-        (["--pad-position-value=3"], "pad_position_value=3 needs --remask"),
-        (["--remask", "--record_format=compact"], "--remask and --record_format=compact exclude each other"),
-        (["--output_file=d"], "Give one of --output_dir=DIR and --output_file=FILES"),
-    ):
-        monkeypatch.setattr(sys, "argv", ["create", *given, *flags])
-        with pytest.raises(ConfigError, match=message):
-            text_command.create_flags()
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -73,11 +73,6 @@ def processes_with(word: str) -> list[int]:
     return found
 
 
-def test_two_processes_make_the_same(inputs, expected):
-    _finish(_start(inputs, "two", "--num_workers=2"))
-    assert _records(inputs / "two") == expected and len(expected) == 10
-
-
 def test_two_nodes_of_ray_make_the_same_when_one_is_killed(inputs, expected, monkeypatch):
     pytest.importorskip("ray", reason="pip install '.[ray]'")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")

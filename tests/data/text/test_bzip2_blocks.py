@@ -8,7 +8,6 @@ import random
 import tracemalloc
 
 import pytest
-import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,14 +110,6 @@ def test_a_line_that_starts_with_a_block_and_a_document_of_many_blocks(tmp_path)
     for place in places[1:]:
         assert read_parts(path, [0, place]) == whole
     assert read_parts(path, list(range(0, len(packed), 4999))) == whole
-
-
-def test_blocks_of_a_store_are_read_alike(packed_files):
-    path = packed_files[0][1]
-    with tf.io.gfile.GFile("ram://blocks.bz2", "wb") as file, open(path, "rb") as local:
-        file.write(local.read())
-    bounds = [split.start for split in plan_splits(["ram://blocks.bz2"], 200_000)]
-    assert len(bounds) > 3 and read_parts("ram://blocks.bz2", bounds) == whole_of(path)
 
 
 @pytest.mark.parametrize("kind", ["block", "end"])

