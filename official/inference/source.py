@@ -18,7 +18,7 @@ from official.checkpoint.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.config.setting import FINE_TUNING
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
-from official.io import json_files, model_folder, vocabulary_files
+from official.io import files, json_files, model_folder, vocabulary_files
 from official.io.files import expanded
 from official.modeling.models import BertEncoder, BertPretrainer, SequenceModel, SpanModel, TagModel
 
@@ -98,20 +98,11 @@ class Source:
         """Returns a digest of what the model computes with: its files, as they are now, and its settings."""
         folder = model_folder.folder_of(self.location)
         prefix = os.path.basename(self.location)
-        names = [
-            name for name in sorted(os.listdir(folder)) if self.location == folder or name.startswith(prefix)
-        ]
-        found = [
-            (name, os.stat(os.path.join(folder, name))[6], os.stat(os.path.join(folder, name)).st_mtime_ns)
-            for name in names
-        ]
-        said = [
-            self.vocabulary.sha256,
-            self.vocabulary.do_lower_case,
-            self.labels,
-            self.thresholds,
-            self.max_seq_length,
-        ]
+        names = sorted(os.listdir(folder))
+        own = [name for name in names if self.location == folder or name.startswith(prefix)]
+        found = [(name, *files.version(os.path.join(folder, name))) for name in own]
+        text = self.vocabulary.sha256, self.vocabulary.do_lower_case, self.max_seq_length
+        said = [*text, self.labels, self.thresholds]
         return hashlib.sha256(repr([found, said]).encode()).hexdigest()
 
     def abilities(self) -> list[str]:

@@ -272,10 +272,7 @@ def test_places(tmp_path):
 
 def test_without_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    path, said = (
-        str(tmp_path / "model.onnx"),
-        r"onnx package, which is not installed: pip install '\.\[onnx\]'",
-    )
+    path, said = str(tmp_path / "a.onnx"), r"package onnx, which is not installed: pip install '\.\[onnx\]'"
     for action in (lambda: onnx_file.read(path), lambda: onnx_file.write({}, path)):
         with pytest.raises(ConfigError, match=said):
             action()

@@ -22,7 +22,7 @@ import numpy as np
 import safetensors
 from absl import logging
 
-from official.checkpoint import DamagedError, naming_damaged, one_line
+from official.checkpoint import DamagedError, naming_damaged
 from official.checkpoint.containers import Progress
 from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensor, Tensors
@@ -30,7 +30,7 @@ from official.config import BertConfig
 from official.config.model import activation_of, check_other_keys, checked_size, is_hugging_face
 from official.io import files as io_files
 from official.io import json_files, model_folder, vocabulary_files
-from official.io.errors import ConfigError, shortened
+from official.io.errors import ConfigError, first_line, shortened
 from official.io.vocabulary_files import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 
 CONFIG = model_folder.CONFIG
@@ -212,7 +212,7 @@ def _lazy(path: str, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Tens
             try:
                 return file.get_tensor(name)
             except safetensors.SafetensorError as error:
-                raise DamagedError(f"{name}: {one_line(error)}") from None
+                raise DamagedError(f"{name}: {first_line(error)}") from None
 
     return Tensor(shape, dtype, get, (name,))
 
@@ -223,7 +223,7 @@ def _open(path: str) -> Any:
             io_files.check_readable(path)
             return safetensors.safe_open(path, framework="np")
     except (safetensors.SafetensorError, ValueError) as error:
-        raise DamagedError(f"{os.path.basename(path)}: {one_line(error)}") from None
+        raise DamagedError(f"{os.path.basename(path)}: {first_line(error)}") from None
 
 
 def target(output_dir: str, source: str) -> str:
