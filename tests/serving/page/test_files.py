@@ -11,14 +11,6 @@ from tests.conftest import ROOT
 FOLDER = ROOT / "official" / "serving" / "page"
 
 
-def test_every_file_is_sent_with_its_type():
-    kinds = {path: kind.partition(";")[0] for path, (kind, _) in handlers.page_files("bert").items()}
-    assert kinds.pop("/") == "text/html" and kinds.pop("/static/style.css") == "text/css"
-    assert set(kinds.values()) == {"text/javascript"} and "/static/app.js" in kinds
-    shown = {f"/static/{path.name}" for path in (FOLDER / "static").iterdir()}
-    assert shown == handlers.page_files("bert").keys() - {"/"}
-
-
 def test_the_name_of_the_model_is_text():
     text = handlers.page_files('a"><script>alert(1)</script>')["/"][1].decode()
     assert 'data-model="a&quot;&gt;&lt;script&gt;' in text and "<script>" not in text
