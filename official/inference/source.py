@@ -52,7 +52,7 @@ class Source:
       vocabulary: its words; the table of the model may have a few rows more, or fewer.
       run: the configuration of a fine-tuning run; None of anything else.
       labels: the names of a classifier's outputs; None where nothing says them.
-      problem_type: of a classifier, one of `model_folder.PROBLEM_TYPES`; None where nothing says it.
+      problem_type: of a classifier, a value of `model_folder.PROBLEM_TYPE_OF`; None where nothing says it.
       thresholds: of several labels: the probability from which on a text has each; none: one half.
       max_seq_length: tokens of a sequence, as it was given; None: see `length`.
     """

@@ -25,7 +25,7 @@ from absl import logging
 from official.checkpoint import DamagedError, naming_damaged
 from official.checkpoint.containers import Progress
 from official.checkpoint.formats import Options
-from official.checkpoint.tensors import Tensor, Tensors
+from official.checkpoint.tensors import Tensor, Tensors, changed
 from official.config import BertConfig
 from official.config.model import activation_of, check_other_keys, checked_size, is_hugging_face
 from official.io import files as io_files
@@ -163,11 +163,11 @@ def _with_product(weight: Tensor, b: Tensor, a: Tensor, scale: float, path: str)
         told = f"do not make the shape {weight.shape} of {weight.sources[0]}."
         raise ConfigError(f"{path}: matrices {b.shape} and {a.shape} {told}")
 
-    def read() -> np.ndarray:
+    def with_product(values: np.ndarray) -> np.ndarray:
         product = b.read().astype(np.float32) @ a.read().astype(np.float32)
-        return (weight.read().astype(np.float32) + np.float32(scale) * product).astype(weight.dtype)
+        return (values.astype(np.float32) + np.float32(scale) * product).astype(weight.dtype)
 
-    return dataclasses.replace(weight, read=read)
+    return changed(weight, with_product)
 
 
 def _read_parts(folder: str) -> Tensors:
