@@ -7,6 +7,7 @@ have the trainer's counters. Exports (`bert export`) are SavedModels and only re
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -65,12 +66,11 @@ def native_to_canonical(tensors: Tensors, options: Options) -> Mapped:
     scale, dropped = tensors.get(_SCALE), {}
     if scale is not None:
         dropped = {_SCALE: "a factor of adam_m, by which it is divided"}
-        factor, moments = scale, [name for name in tensors if name.endswith("/adam_m")]
+        moments, float32 = [name for name in tensors if name.endswith("/adam_m")], np.dtype(np.float32)
 
-        def divided(values: np.ndarray) -> np.ndarray:
-            return values.astype(np.float32) / np.float32(factor.read())
+        def divided(values: np.ndarray, read: Callable[[], np.ndarray] = scale.read) -> np.ndarray:
+            return values.astype(np.float32) / np.float32(read())
 
-        float32 = np.dtype(np.float32)
         tensors = tensors | {name: changed(tensors[name], divided, dtype=float32) for name in moments}
     mapped = mapping.to_canonical(NATIVE_TABLE, tensors, dropped)
     mapping.add_zero_output_bias(mapped)
