@@ -23,9 +23,10 @@ def _in_layer(*names: str) -> tuple[str, ...]:
 
 
 _QKV = _dense("attention/self/query", "attention/self/key", "attention/self/value")
+SEGMENTS = "bert/embeddings/token_type_embeddings"
 EMBEDDINGS = (
     "bert/embeddings/word_embeddings",
-    "bert/embeddings/token_type_embeddings",
+    SEGMENTS,
     "bert/embeddings/position_embeddings",
     *_norm("bert/embeddings"),
 )
@@ -159,16 +160,18 @@ def layers_of(names: Iterable[str]) -> int:
     return max((int(match[1]) for match in found if match), default=-1) + 1
 
 
-def encoder_problems(shapes: dict[str, tuple[int, ...]]) -> dict[str, list[str]]:
+def encoder_problems(shapes: dict[str, tuple[int, ...]], has_segments: bool = True) -> dict[str, list[str]]:
     """Returns the tensors that are missing or of a wrong shape, {problem: names}: of the encoder, and of
-    heads that are there in part.
+    heads that are there in part. Only families without segments have no table of them.
 
     Of GroupBERT's layers, whose groups and inner sizes the names do not tell, names and numbers of dimensions
     are checked.
     """
     layers = layers_of(shapes)
+    needed = [name for name in EMBEDDINGS if has_segments or name != SEGMENTS]
     expected = _expected_shapes(shapes, layers)
-    gone = [name for name in EMBEDDINGS if name not in shapes]
+    expected = {name: shape for name, shape in expected.items() if name in needed or name not in EMBEDDINGS}
+    gone = [name for name in needed if name not in shapes]
     bent = [name for name in expected if len(shapes.get(name, expected[name])) != rank_of(name)]
     problems = {"Missing": gone} if gone else {}
     problems |= {} if layers else {"No layer": []}

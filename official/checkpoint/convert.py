@@ -16,6 +16,7 @@ from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.containers import hf_folder
 from official.checkpoint.formats import NOTHING_GIVEN, Format, Options
 from official.checkpoint.tensors import Tensor, Tensors
+from official.config import BertConfig
 from official.io import vocabulary_files, writing
 from official.io.errors import ConfigError, shortened
 
@@ -41,8 +42,8 @@ def convert(
     all at once.
 
     Args:
-      source: prefix, folder or file; of a folder of TensorFlow checkpoints, the newest. Or a checkpoint that
-        `registry.open_checkpoint` gave.
+      source: prefix, folder or file; of a run's folder the best checkpoint, of another folder of TensorFlow
+        checkpoints the newest. Or a checkpoint that `registry.open_checkpoint` gave.
       target_format: a name of one of `registry.FORMATS`.
       output_dir: the result is OUTPUT_DIR/<basename of the source>, or the folder itself for huggingface.
       options: what to keep, cut, join and cast.
@@ -63,7 +64,10 @@ def convert(
         target does not know, and where the result is there already.
       MismatchError: where the result, read back, differs; nothing was written or replaced then.
     """
-    checkpoint = registry.open_checkpoint(source, "PATH") if isinstance(source, str) else source
+    if isinstance(source, str):
+        checkpoint = registry.open_checkpoint(sidecar_files.best_of_run(source), "PATH")
+    else:
+        checkpoint = source
     target, folder = registry.get_format(target_format), output_dir or "."
     if target.is_only_read:
         raise ConfigError(f"an {target.title} is not written by a conversion. Use bert export.")
@@ -165,6 +169,13 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
     """
     options = sidecar_files.with_sidecar_files(given, checkpoint)
     read = checkpoint.to_canonical(options)
+    options = dataclasses.replace(options, family=read.family or options.family)
+    if options.family != BertConfig.family and not target.has_families:
+        holders = ", ".join(
+            one.title for one in registry.FORMATS.values() if one.has_families and not one.is_only_read
+        )
+        told = f"is a model of family={options.family}, which {target.title} has no names for"
+        raise ConfigError(f"{checkpoint.location} {told}. Allowed: {holders}.")
     sidecar_files.check_source(checkpoint.location, read.tensors)
     if not target.may_lack_biases:
         mapping.add_zero_biases(read)

@@ -65,7 +65,8 @@ def initialize(
 
     Args:
       variables: {name: variable} of the model.
-      path: prefix, file or folder, of any format of `registry.FORMATS`.
+      path: prefix, file or folder, of any format of `registry.FORMATS`; of a run's folder the best
+        checkpoint.
       model: of the variables; its attention heads, activation and epsilon are compared with what the
         checkpoint's shapes and the configuration beside it say. None: they are known to be the same.
       class_names: all names of each class of the model's classifier. The outputs of the checkpoint's, where
@@ -80,7 +81,7 @@ def initialize(
         classes apart, the checkpoint's model computes something else, a tensor is not of finite
         floating-point numbers, or the file is unreadable.
     """
-    checkpoint = registry.open_checkpoint(path, "--init_checkpoint")
+    checkpoint = registry.open_checkpoint(sidecar_files.best_of_run(path), "--init_checkpoint")
     with naming_unreadable(f"--init_checkpoint={path}"):
         notes = _notes(model, checkpoint) if model else ""
         mapped = checkpoint.format.to_canonical(checkpoint.tensors, NOTHING_GIVEN)

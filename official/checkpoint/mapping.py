@@ -39,12 +39,14 @@ class Mapped:
       dropped: {old name: reason}, knowingly left out.
       unmatched: old names that no rule knows.
       added: {new name: reason}, made up because the source has no such tensor, e.g. a bias of zeros.
+      family: of the model, of `config.model`, where names of tensors tell it.
     """
 
     tensors: Tensors = dataclasses.field(default_factory=dict)
     dropped: dict[str, str] = dataclasses.field(default_factory=dict)
     unmatched: list[str] = dataclasses.field(default_factory=list)
     added: dict[str, str] = dataclasses.field(default_factory=dict)
+    family: str | None = None
 
 
 def from_canonical(table: Table, source: Tensors, reason: str) -> Mapped:

@@ -9,7 +9,7 @@ from typing import Any
 
 from absl import logging
 
-from official.checkpoint import canonical, model_card
+from official.checkpoint import canonical, manager, model_card
 from official.checkpoint.containers import hf_folder
 from official.checkpoint.formats import Format, Options
 from official.checkpoint.registry import Checkpoint
@@ -53,6 +53,22 @@ def sizes_beside(location: str) -> dict:
     return checked_sizes(values | ({} if activation is None else {"hidden_act": activation}), path)
 
 
+def best_of_run(path: str) -> str:
+    """Returns the prefix of the best checkpoint of a run's folder, where its result.json says which that is;
+    else the path."""
+    config = (
+        json_files.read_json_or_empty(os.path.join(path, hf_folder.CONFIG)) if os.path.isdir(path) else {}
+    )
+    if "task" not in config or "model_type" in config:  # the latter has Hugging Face's
+        return path
+    best = json_files.read_json_or_empty(os.path.join(path, "result.json")).get("best_step")
+    if best is None or best in manager.CheckpointManager(path, {}, 1).steps():
+        return path if best is None else os.path.join(path, f"ckpt-{best}")
+    told = "%s: ckpt-%s, the best by result.json, is not there any more; the newest is taken."
+    logging.warning(told, path, best)
+    return path
+
+
 def config_beside(location: str) -> str | None:
     """Returns the path of the configuration beside a checkpoint: of two, the one that its format has."""
     is_folder = os.path.isdir(location)
@@ -88,6 +104,7 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
         "num_attention_heads": checkpoint.heads or said.get("num_attention_heads"),
         "hidden_act": said.get("hidden_act") or checkpoint.format.usual_activation,
         "layer_norm_eps": said.get("layer_norm_eps") or epsilon or BertConfig.layer_norm_eps,
+        "family": said.get("family") or BertConfig.family,
     }
     found = {name: getattr(options, name) or value for name, value in usual.items()}
     found["model_card"] = model_card.of_run(checkpoint.location)
@@ -244,7 +261,7 @@ def unusual(options: Options, target: Format | None = None) -> dict:
     """Returns the settings of a model that are other than those of Google's code, or of others' code for a
     format, as {key of BertConfig: value}."""
     epsilon = target.usual_epsilon if target else BertConfig.layer_norm_eps
-    usual = {"hidden_act": BertConfig.hidden_act, "layer_norm_eps": epsilon}
+    usual = {"hidden_act": BertConfig.hidden_act, "layer_norm_eps": epsilon, "family": BertConfig.family}
     return {key: getattr(options, key) for key in usual if getattr(options, key) not in (None, usual[key])}
 
 

@@ -30,7 +30,8 @@ class Convert(command_line.Flags):
 
     ACTION is SOURCE2TARGET with any two of google, graphcore, popart, native (this project; also keras),
     garden (TF2 object checkpoints of the MLPerf submission), huggingface (or hf); or research2apps,
-    apps2research (GroupBERT). PATH is a prefix, a file, or a folder, of which the newest checkpoint is taken.
+    apps2research (GroupBERT). PATH is a prefix, a file, or a folder: of a run's the best checkpoint is
+    taken, of others the newest.
     The result is DIR/<basename of PATH>, or DIR itself for huggingface.
 
     Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ, 2 bad input.
@@ -90,7 +91,7 @@ def convert_flags() -> tuple[Convert, Format, Format]:
 def run_convert() -> int:
     flags, source, target = convert_flags()
     outputs.check_files(flags, "report")
-    from official.checkpoint import convert
+    from official.checkpoint import convert, sidecar_files
     from official.inference import verification
 
     own = ("action", "path", "output_dir", "report", "verify", "overwrite")
@@ -98,7 +99,8 @@ def run_convert() -> int:
     verify, bar = verification.verify if flags.verify else None, Bar(flags.action)
     try:
         options = registry.make_options(source, target, given)
-        checkpoint = registry.open_checkpoint(flags.path, "PATH", source.name)
+        path = sidecar_files.best_of_run(flags.path)
+        checkpoint = registry.open_checkpoint(path, "PATH", source.name)
         if flags.verify:
             verification.check(checkpoint, options)
         report = convert.convert(

@@ -161,8 +161,14 @@ def check_lengths(config: Config) -> None:
 
 
 def check_segment_types(config: Config) -> None:
-    """Refuses pairs of texts for a model that has no second segment type."""
-    if config.model.type_vocab_size < 2:
+    """Refuses pairs of texts for a model that has no second segment type, and the next-sentence task for one
+    that has no segments."""
+    if config.task == "pretrain" and not config.model.family_row.has_segments:
+        raise ConfigError(
+            f"--task=pretrain: {config.model.family_row.title} has no segments, and so no next-sentence task,"
+            " which pre-training has here. Fine-tune it, or pre-train a model of family=bert."
+        )
+    if not config.model.takes_pairs:
         job = " ".join(filter(None, (config.task, config.glue_task if config.task == "glue" else None)))
         raise ConfigError(
             f"--task={job} has pairs of texts, and the model type_vocab_size={config.model.type_vocab_size}:"

@@ -1,19 +1,139 @@
-"""The sizes of a model, under the keys of Google's bert_config.json."""
+"""The sizes of a model, under the keys of Google's bert_config.json, and the families of encoders."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
 import typing
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from official.io import model_folder
 from official.io.errors import ConfigError, suggest
 
+# -----------------------------------------------------------------------------------------------------------
+# Families: how encoders differ from BERT, under the names of Hugging Face's files
+
+
+class Family(NamedTuple):
+    """A family of encoders.
+
+    Attributes:
+      name: `model_type` of config.json; encoder's names begin with it.
+      title: how names of transformers' classes begin.
+      has_segments: whether tokens have a vector for their segment. Where they have none, the texts of a pair
+        are told apart by the [SEP] between them, and there is no next-sentence task.
+      pooler_act: activation of the layer between [CLS] and a classifier.
+      keys: {key of BERT's config.json: the family's}.
+      ignored: keys of its config.json that change nothing that is computed here.
+      renamed: [(part of BERT's names of weights, the family's)], put in one after the other.
+    """
+
+    name: str
+    title: str
+    has_segments: bool = True
+    pooler_act: str = "tanh"
+    keys: Mapping[str, str] = {}
+    ignored: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+
+    def their_name(self, name: str) -> str | None:
+        """Returns the family's name of a weight of BERT's, both as Hugging Face writes them; None where the
+        family has no such weight."""
+        absent = ("cls.seq_relationship.", *(() if self.has_segments else (".token_type_embeddings.",)))
+        if self.renamed and any(part in name for part in absent):
+            return None
+        for part, theirs in self.renamed:
+            name = name.replace(part, theirs)
+        return name
+
+
+# Source of keys and names: transformers, models/*/configuration_*.py and modeling_*.py.
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("bert", "Bert"),
+        Family(
+            "distilbert",
+            "DistilBert",
+            has_segments=False,
+            pooler_act="relu",
+            keys={
+                "hidden_size": "dim",
+                "num_hidden_layers": "n_layers",
+                "num_attention_heads": "n_heads",
+                "intermediate_size": "hidden_dim",
+                "hidden_act": "activation",
+                "hidden_dropout_prob": "dropout",
+                "attention_probs_dropout_prob": "attention_dropout",
+            },
+            ignored=("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_"),
+            renamed=(
+                ("bert.embeddings.", "distilbert.embeddings."),
+                ("bert.encoder.layer.", "distilbert.transformer.layer."),
+                (".attention.self.query.", ".attention.q_lin."),
+                (".attention.self.key.", ".attention.k_lin."),
+                (".attention.self.value.", ".attention.v_lin."),
+                (".attention.output.dense.", ".attention.out_lin."),
+                (".attention.output.LayerNorm.", ".sa_layer_norm."),
+                (".intermediate.dense.", ".ffn.lin1."),
+                (".output.dense.", ".ffn.lin2."),
+                (".output.LayerNorm.", ".output_layer_norm."),
+                ("bert.pooler.dense.", "pre_classifier."),
+                ("cls.predictions.transform.dense.", "vocab_transform."),
+                ("cls.predictions.transform.LayerNorm.", "vocab_layer_norm."),
+                ("cls.predictions.decoder.", "vocab_projector."),
+                ("cls.predictions.", "vocab_projector."),
+            ),
+        ),
+    )
+}
+
+
+def family_of(values: Mapping[str, Any], source: str) -> Family:
+    """Returns the family that a Hugging Face config.json is of. Raises ConfigError for another."""
+    name = values.get("model_type", "bert")
+    if name not in FAMILIES:
+        allowed = ", ".join(map(repr, FAMILIES))
+        raise ConfigError(f"{source}: model_type={str(name)[:60]!r} is not supported, only {allowed}.")
+    return FAMILIES[name]
+
+
+def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Returns the values of a config.json under BERT's keys, with `family` for those of another family.
+
+    Raises:
+      ConfigError: for a family that is not supported, and for a size that is there twice, with two values.
+    """
+    family = family_of(values, source)
+    if family.name == "bert":
+        return dict(values)
+    plain = {key: value for key, value in values.items() if key not in family.ignored}
+    for ours, theirs in family.keys.items():
+        if theirs in plain:
+            value = plain.pop(theirs)
+            if plain.setdefault(ours, value) != value:
+                told = f"{theirs}={value!r} and {ours}={plain[ours]!r} are the same size"
+                raise ConfigError(f"{source}: {told}. Remove one of them.")
+    if not family.has_segments:
+        plain["type_vocab_size"] = 0
+    return plain | {"family": family.name, "model_type": "bert"}
+
+
+def with_their_keys(values: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """Returns values of a config.json of BERT's as the family's files have them."""
+    absent = () if family.has_segments else ("type_vocab_size", "position_embedding_type", "layer_norm_eps")
+    known = {family.keys.get(key, key): value for key, value in values.items() if key not in absent}
+    return known | {"model_type": family.name}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Sizes
+
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """Sizes of a BERT model under Google's bert_config.json names. Defaults are BERT-base's."""
+    """Sizes of a model under Google's bert_config.json names. Defaults are BERT-base's."""
 
     vocab_size: int = 30522
     hidden_size: int = 768
@@ -28,6 +148,7 @@ class BertConfig:
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
     block_type: str = "bert"  # of block_types()
+    family: str = "bert"  # of FAMILIES
     # Graphcore's keys. What is off has no variables.
     use_qkv_bias: bool = True
     use_attention_projection_bias: bool = True
@@ -36,6 +157,15 @@ class BertConfig:
     groupbert_ffn_output_groups: int = 4
     groupbert_conv_kernel_size: int = 7
     groupbert_conv_group_size: int = 16
+
+    @property
+    def family_row(self) -> Family:
+        return FAMILIES[self.family]
+
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether two texts in a row can be told apart: by their segments, or in a family that has none."""
+        return self.type_vocab_size != 1
 
     @property
     def is_groupbert(self) -> bool:
@@ -70,7 +200,7 @@ _ACTIVATION_ALIASES = {alias: name for name, aliases in ACTIVATIONS.items() for 
 _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
 KINDS: dict[str, type] = typing.get_type_hints(BertConfig)
 # What a model computes depends on these, and no tensor's shape tells them.
-WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps")
+WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps", "family")
 
 
 def activation_of(values: dict) -> Any:
@@ -109,6 +239,7 @@ def contradictions(model: BertConfig, values: dict) -> list[str]:
 def bert_config_from_dict(values: dict, source: str) -> BertConfig:
     """Checks Google's keys and returns the model's sizes. `source` names the file in messages. Raises
     ConfigError."""
+    values = with_plain_keys(values, source) if is_hugging_face(values) else values
     check_other_keys(values, source)
     sizes = {}
     activation = activation_of(values)
@@ -133,7 +264,11 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
         )
     _check_names(model, source)
     _check_groups(model, source)
-    return model
+    if model.family_row.has_segments:
+        if not model.type_vocab_size:
+            raise ConfigError(f"{source}: type_vocab_size=0, expected a positive integer.")
+        return model
+    return dataclasses.replace(model, type_vocab_size=0)
 
 
 def block_types() -> list[str]:
@@ -145,7 +280,8 @@ def block_types() -> list[str]:
 def _check_names(model: BertConfig, source: str) -> None:
     """Raises ConfigError where the activation or the kind of block is not known."""
     *gelus, relu = ACTIVATIONS
-    for key, allowed in (("hidden_act", [*gelus, "gelu", relu]), ("block_type", block_types())):
+    named = (("hidden_act", [*gelus, "gelu", relu]), ("block_type", block_types()), ("family", [*FAMILIES]))
+    for key, allowed in named:
         if getattr(model, key) not in allowed:
             raise ConfigError(
                 f"{source}: {key}={getattr(model, key)!r} is unknown. Allowed: {', '.join(allowed)}."
@@ -217,7 +353,8 @@ def checked_size(key: str, value: Any, source: str) -> Any:
     elif kind is str:
         valid = isinstance(value, str)
     elif kind is int:
-        valid = isinstance(value, int) and not isinstance(value, bool) and value > 0
+        least = 0 if key == "type_vocab_size" else 1  # 0: of families without segments
+        valid = isinstance(value, int) and not isinstance(value, bool) and value >= least
     else:
         valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
         valid = valid and (value > 0 or key != "layer_norm_eps")

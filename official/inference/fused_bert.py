@@ -16,6 +16,7 @@ from official.inference.rows import GROUPS
 from official.io.native_library import processor, saturates_int8
 from official.modeling.attention import MASKED_SCORE
 from official.modeling.layers import ACTIVATIONS, Affine, Norm, layer_norm
+from official.modeling.models import pooled
 
 # -----------------------------------------------------------------------------------------------------------
 # Weights without a copy
@@ -272,12 +273,12 @@ class Encoder(NamedTuple):
     """The weights of a model without its head: what all heads of a model share.
 
     Attributes:
-      tables: float32 [rows, D], of words, segments and positions.
+      tables: float32 [rows, D], of words, segments (None in families without) and positions.
       norm: LayerNorm of the embeddings, float32.
       blocks: one after the other.
     """
 
-    tables: list[tf.Tensor]
+    tables: list[tf.Tensor | None]
     norm: Norm
     blocks: list[Block]
 
@@ -357,8 +358,8 @@ def read_encoder(weights: Weights, bert: BertConfig) -> Encoder:
                 weights.norm(f"{block}/output"),
             )
         )
-    names = ("word_embeddings", "token_type_embeddings", "position_embeddings")
-    tables = [tensor(weights.read(f"bert/embeddings/{name}")) for name in names]
+    names = (f"bert/embeddings/{name}_embeddings" for name in ("word", "token_type", "position"))
+    tables = [tensor(weights.read(name)) if weights.has(name) else None for name in names]
     return Encoder(tables, weights.norm("bert/embeddings", "float32"), blocks)
 
 
@@ -382,7 +383,8 @@ def head_of(weights: Weights, head: str, bert: BertConfig) -> Callable[..., dict
 
         def classify(x_TD: tf.Tensor, firsts_N: tf.Tensor, masked_M: tf.Tensor) -> dict[str, tf.Tensor]:
             pooled_ND = dense(tf.gather(x_TD, firsts_N), pooler, None, None)
-            return {"logits": output(tf.tanh(tf.cast(pooled_ND, tf.float32)))}
+            pooled_ND = pooled(tf.cast(pooled_ND, tf.float32), bert.family_row.pooler_act)
+            return {"logits": output(pooled_ND)}
 
         return classify
     transform = "cls/predictions/transform"
@@ -455,7 +457,7 @@ def encode(
 ) -> tf.Tensor:
     """Returns the vectors of tokens, [T, D] in the type of products, of a batch as of `batch_of`."""
     rows = zip(encoder.tables, (batch["ids_T"], batch["segments_T"], batch["positions_T"]))
-    x_TD = tf.add_n([tf.gather(table, rows_T) for table, rows_T in rows])
+    x_TD = tf.add_n([tf.gather(table, rows_T) for table, rows_T in rows if table is not None])
     x_TD = tf.cast(norm(x_TD, encoder.norm, bert.layer_norm_eps), dtype)
     layout = lay_out(batch, GROUPS, bert.num_attention_heads, dtype)
     for block in encoder.blocks:

@@ -160,10 +160,11 @@ def _embedded(bert: BertConfig, weights: Weights, features: Features) -> stages.
     """Returns the outputs of the first stage. Rows of the tables are read, whatever their type."""
     ids_BL = features["input_ids"]
     numbers = ids_BL, features["segment_ids"], tf.range(tf.shape(ids_BL)[1])
-    x_BLD, types, positions = map(weights.rows, TABLES, numbers)
+    there = ((name, rows) for name, rows in zip(TABLES, numbers) if name in weights.variables_by_name)
+    first, *others = (weights.rows(name, rows) for name, rows in there)
     names = (f"bert/embeddings/LayerNorm/{part}" for part in ("gamma", "beta"))
     norm = (tf.convert_to_tensor(weights.variables_by_name[name]) for name in names)
-    x_BLD = layers.layer_norm(x_BLD + types + positions, layers.Norm(*norm), bert.layer_norm_eps)
+    x_BLD = layers.layer_norm(sum(others, first), layers.Norm(*norm), bert.layer_norm_eps)
     seen = attention.seen(features, bert.num_attention_heads, by_sequence=False)
     return {"sequence": tf.cast(x_BLD, weights.compute_dtype), "seen": seen}
 
@@ -577,7 +578,7 @@ class Methods:
         if classes.texts is None:
             has_second_N = sentence_b != ""
         checks = []
-        if classes.texts == 1 or self._bert.type_vocab_size < 2:
+        if classes.texts == 1 or not self._bert.takes_pairs:
             told = "sentence_b must be '': the model takes single sentences."
             checks = [tf.debugging.Assert(tf.reduce_all(sentence_b == ""), [told])]
         with tf.control_dependencies(checks):

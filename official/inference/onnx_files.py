@@ -44,8 +44,8 @@ class Traced(NamedTuple):
 
     Attributes:
       graph_def: with an input for each weight.
-      inputs: names of those that are no weights: input_ids, input_mask and segment_ids, int32 [B, L]; for
-        fill_mask also masked, int32 [M], in [0, B x L).
+      inputs: names of those that are no weights: input_ids, input_mask and, in families with segments,
+        segment_ids, int32 [B, L]; for fill_mask also masked, int32 [M], in [0, B x L).
       outputs: of the head, as a network returns them, but [B, L, ...] where a network has [T, ...].
       shapes: of the weights, by the names of their variables.
     """
@@ -82,7 +82,7 @@ def trace(bert: BertConfig, head: str, classes: int) -> Traced:
     """Makes the graph of a model; arguments as of `make_network`. No weight gets a value."""
     with tf.Graph().as_default() as graph:
         model = make_network(bert, head, classes)
-        names = ("input_ids", "input_mask", "segment_ids")
+        names = ("input_ids", "input_mask", *(("segment_ids",) if bert.type_vocab_size else ()))
         inputs = {name: tf.compat.v1.placeholder(tf.int32, [None, None], name) for name in names}
         if head == "fill_mask":
             inputs["masked"] = tf.compat.v1.placeholder(tf.int32, [None], "masked")
@@ -176,16 +176,18 @@ def _started(settings: Settings, path: str) -> Run:
         options.graph_optimization_level = package.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = 4  # what fails is raised
         session = package.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        return lambda feeds: session.run(None, feeds)
+        names = [each.name for each in session.get_inputs()]
+        return lambda feeds: session.run(None, {name: feeds[name] for name in names})
     precision = "bf16" if settings.dtype == "bf16" else "f32"  # of int8: of what is not quantised
     hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
     if settings.threads:
         hints["INFERENCE_NUM_THREADS"] = str(settings.threads)
     core = package.Core()
-    request = core.compile_model(core.read_model(path), "CPU", hints).create_infer_request()
+    model = core.compile_model(core.read_model(path), "CPU", hints)
+    request, names = model.create_infer_request(), [each.any_name for each in model.inputs]
 
     def run(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-        request.infer(feeds, share_inputs=True)
+        request.infer({name: feeds[name] for name in names}, share_inputs=True)
         return [tensor.data.copy() for tensor in request.output_tensors]
 
     return run
@@ -281,7 +283,7 @@ def differences(source: Source, head: str, network: Network) -> dict[str, tuple[
     made-up sequences of several lengths."""
     generator, bert = np.random.default_rng(1), source.bert
     lengths_N = np.minimum(np.array([37, 1, 12], np.int32), bert.max_position_embeddings)
-    ends = bert.vocab_size, bert.type_vocab_size
+    ends = bert.vocab_size, max(bert.type_vocab_size, 1)  # some families have no segments
     ids_T, segments_T = (generator.integers(0, end, lengths_N.sum()).astype(np.int32) for end in ends)
     masked_M = np.array([1, len(ids_T) - 1], np.int32) if head == "fill_mask" else None
     rows = Rows(ids_T, segments_T, lengths_N, masked_M)
@@ -326,11 +328,15 @@ def _int8_path(source: Source, head: str, settings: Settings) -> str:
 def _quantise(plain: str, path: str, rows: Sequence[Rows]) -> None:
     from onnxruntime import quantization
 
+    onnx, _ = libraries()
+    inputs = [each.name for each in onnx.load(plain, load_external_data=False).graph.input]
+
     class Batches(quantization.CalibrationDataReader):
         batches = (feeds_of(each.pick(group)) for each in rows for group in padded_groups(each.lengths_N))
 
         def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(self.batches, None)
+            feeds = next(self.batches, None)
+            return feeds and {name: feeds[name] for name in inputs}
 
     quantization.quantize_static(
         plain,

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from official import config as config_lib
-from official.checkpoint import canonical, manager, naming_unreadable, registry, sidecar_files
+from official.checkpoint import canonical, naming_unreadable, registry, sidecar_files
 from official.checkpoint.containers import saved_model
 from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensor, Tensors
@@ -85,9 +85,9 @@ class Source:
 
     def check_pairs(self) -> None:
         """Raises ConfigError where the model cannot tell the texts of a pair apart."""
-        if (types := self.bert.type_vocab_size) < 2:
+        if not self.bert.takes_pairs:
             told = "it takes one text. Two need two segment types."
-            raise ConfigError(f"{self.name} has type_vocab_size={types}: {told}")
+            raise ConfigError(f"{self.name} has type_vocab_size=1: {told}")
 
     @property
     def classes(self) -> int:
@@ -216,7 +216,7 @@ def find(
     path, vocab_file = expanded(path), expanded(vocab_file) if vocab_file else None
     name = f"--{flag}={path}" if flag else path
     settings = _settings_of_run(path)
-    checkpoint = registry.open_checkpoint(_best_of_run(path, settings), f"--{flag}" if flag else "path")
+    checkpoint = registry.open_checkpoint(sidecar_files.best_of_run(path), f"--{flag}" if flag else "path")
     options = sidecar_files.with_settings(Options(), checkpoint)
     with naming_unreadable(name):
         tensors = checkpoint.to_canonical(options).tensors
@@ -284,18 +284,6 @@ def _settings_of_run(path: str) -> dict:
     if "task" in settings and "model_type" not in settings:  # the latter has Hugging Face's
         config_lib.FIELDS["task"].checked(settings["task"], str(beside))
     return settings
-
-
-def _best_of_run(path: str, settings: dict) -> str:
-    """Returns the prefix of a run's best checkpoint where it says which that is; else the path."""
-    if "task" not in settings or not os.path.isdir(path):
-        return path
-    best = json_files.read_json_or_empty(os.path.join(path, "result.json")).get("best_step")
-    if best is None or best in manager.CheckpointManager(path, {}, 1).steps():
-        return path if best is None else os.path.join(path, f"ckpt-{best}")
-    told = "%s: ckpt-%s, the best by result.json, is not there any more; the newest is taken."
-    logging.warning(told, path, best)
-    return path
 
 
 def _vocabulary_file(found: str | None, settings: dict, location: str) -> str:

@@ -140,6 +140,8 @@ def _random_batch(config: BertConfig) -> dict[str, np.ndarray]:
     return {
         "input_ids": generator.integers(0, config.vocab_size, (_BATCH, length)).astype(np.int32),
         "input_mask": (np.arange(length) < lengths).astype(np.int32),
-        "segment_ids": generator.integers(0, config.type_vocab_size, (_BATCH, length)).astype(np.int32),
+        "segment_ids": generator.integers(0, max(1, config.type_vocab_size), (_BATCH, length)).astype(
+            np.int32
+        ),
         "masked_lm_positions": generator.integers(0, length, (_BATCH, _PREDICTIONS)).astype(np.int32),
     }

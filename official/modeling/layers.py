@@ -43,6 +43,9 @@ def sizes(x: tf.Tensor) -> list:
 # First values of weights
 
 
+TRUNCATED_STDDEV = 0.87962566  # of numbers with the deviation 1 after those beyond 2 are redrawn
+
+
 def normal_initializer(stddev: float) -> Callable:
     """Returns BERT's initializer: normal, redrawn beyond two standard deviations. Its numbers follow from the
     seed of the run."""

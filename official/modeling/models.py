@@ -20,10 +20,11 @@ from official.modeling.varlen import predicted_first
 
 
 class Weights(NamedTuple):
-    """The tables [rows, D] and the LayerNorm over their sum, float32."""
+    """The tables [rows, D], of families without segments none for types, and the LayerNorm over their sum,
+    float32."""
 
     words: tf.Tensor
-    types: tf.Tensor
+    types: tf.Tensor | None
     positions: tf.Tensor
     norm: layers.Norm
 
@@ -40,17 +41,21 @@ class Embeddings(tf.keras.layers.Layer):
         }
         with tf.name_scope("embeddings"):
             for name, rows in tables.items():
-                table = self.add_weight(
-                    name=name,
-                    shape=(rows, config.hidden_size),
-                    initializer=normal_initializer(config.initializer_range),
+                table = (
+                    None
+                    if not rows
+                    else self.add_weight(
+                        name=name,
+                        shape=(rows, config.hidden_size),
+                        initializer=normal_initializer(config.initializer_range),
+                    )
                 )
                 setattr(self, name, table)
             self.layer_norm = layers.LayerNorm(config.hidden_size)
 
     def tensors(self) -> Weights:
         tables = (self.word_embeddings, self.token_type_embeddings, self.position_embeddings)
-        words, types, positions = map(tf.convert_to_tensor, tables)
+        words, types, positions = (None if table is None else tf.convert_to_tensor(table) for table in tables)
         return Weights(words, types, positions, self.layer_norm.tensors())
 
 
@@ -72,14 +77,15 @@ def embed(
     """
     input_ids_BL = features["input_ids"]
     words_BLD = layers.gather_rows(weights.words, input_ids_BL)
-    # Two rows: a product with a one-hot matrix beats a gather whose gradient sums into two places.
-    is_type_BLT = tf.one_hot(features["segment_ids"], config.type_vocab_size)
-    types_BLD = layers.exact_matmul_2d(is_type_BLT, weights.types)
+    if weights.types is not None:
+        # Two rows: a product with a one-hot matrix beats a gather whose gradient sums into two places.
+        is_type_BLT = tf.one_hot(features["segment_ids"], config.type_vocab_size)
+        words_BLD += layers.exact_matmul_2d(is_type_BLT, weights.types)
     if "position_ids" in features:
         positions = layers.gather_rows(weights.positions, features["position_ids"])  # [B, L, D]
     else:
         positions = weights.positions[: sizes(input_ids_BL)[1]]  # [L, D]
-    x_BLD = layers.layer_norm(words_BLD + types_BLD + positions, weights.norm, config.layer_norm_eps)
+    x_BLD = layers.layer_norm(words_BLD + positions, weights.norm, config.layer_norm_eps)
     return dropout(x_BLD, config.hidden_dropout_prob, seed)
 
 
@@ -288,7 +294,7 @@ class BertEncoder(tf.keras.layers.Layer):
     def _pooler_stage(self, find_reads: FindReads | None) -> Stage:
         def run(weights, carried, features, seed):
             first = _of_cls(carried["sequence"], features, find_reads)
-            return {"pooled": pool(weights, first)}
+            return {"pooled": pool(weights, first, self._config.family_row.pooler_act)}
 
         return Stage("pooler", self.pooler.variables, self.pooler.tensors, run, ("sequence",), ("pooled",))
 
@@ -384,12 +390,12 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
 class LinearHead(tf.keras.layers.Layer):
     """The variables of `linear`, under the scope of the caller, as Google's heads have them."""
 
-    def __init__(self, name: str, config: BertConfig, outputs: int):
+    def __init__(self, name: str, config: BertConfig, outputs: int, scale: float = 1.0):
         super().__init__(name=name, dtype="float32")
         self.output_weights = self.add_weight(
             name="output_weights",
             shape=(outputs, config.hidden_size),
-            initializer=normal_initializer(config.initializer_range),
+            initializer=normal_initializer(scale * config.initializer_range),
         )
         self.output_bias = self.add_weight(name="output_bias", shape=(outputs,), initializer="zeros")
 
@@ -399,10 +405,15 @@ class LinearHead(tf.keras.layers.Layer):
         )
 
 
-def pool(weights: layers.Affine, first: tf.Tensor) -> tf.Tensor:
+def pool(weights: layers.Affine, first: tf.Tensor, activation: str) -> tf.Tensor:
     """Makes a vector of each sequence, float32 [..., D], from that of its first token, [CLS], in the compute
-    dtype; `weights` are those of the pooler, [D, D] and [D]."""
-    return tf.tanh(tf.cast(layers.dense(first, weights), tf.float32))
+    dtype; `weights` are those of the pooler, [D, D] and [D], and `activation` is the family's."""
+    return pooled(tf.cast(layers.dense(first, weights), tf.float32), activation)
+
+
+def pooled(x: tf.Tensor, activation: str) -> tf.Tensor:
+    """Applies the activation of a family's pooler: tanh, or one of ACTIVATIONS."""
+    return tf.tanh(x) if activation == "tanh" else ACTIVATIONS[activation].function(x)
 
 
 def masked_lm(
@@ -572,12 +583,15 @@ class SequenceModel(tf.keras.Model):
     Variables of the head: output_weights [C, D], output_bias [C]; names of Google's run_classifier.py.
     """
 
-    def __init__(self, config: BertConfig, outputs: int, *options: Any, **named_options: Any):
-        """Makes a model of `outputs` classes, or of one score; the options are those of `BertEncoder`."""
+    def __init__(
+        self, config: BertConfig, outputs: int, *options: Any, head_scale: float = 1.0, **named_options: Any
+    ):
+        """Makes a model of `outputs` classes, or of one score, whose head's first weights are multiplied by
+        `head_scale`; the options are those of `BertEncoder`."""
         super().__init__(name="bert_sequence_model")
         self._dropout_rate = config.hidden_dropout_prob
         self.encoder = BertEncoder(config, *options, **named_options)
-        self.head = LinearHead("classifier", config, outputs)
+        self.head = LinearHead("classifier", config, outputs, head_scale)
 
     def stages(self) -> list[Stage]:
         """Returns the encoder's stages, then `classifier`."""
@@ -609,7 +623,7 @@ class ChoiceModel(SequenceModel):
     score."""
 
     def __init__(self, config: BertConfig, *options: Any, **named_options: Any):
-        """Makes a model; the options are those of `BertEncoder`."""
+        """Makes a model; the options are those of `SequenceModel`."""
         super().__init__(config, 1, *options, **named_options)
 
     def call(self, features, dropout_seed=None):
@@ -629,13 +643,15 @@ class TagModel(tf.keras.Model):
     Variables of the head: output_weights [C, D], output_bias [C], as of `SequenceModel`.
     """
 
-    def __init__(self, config: BertConfig, outputs: int, *options: Any, **named_options: Any):
-        """Makes a model of `outputs` classes; the options are those of `BertEncoder`."""
+    def __init__(
+        self, config: BertConfig, outputs: int, *options: Any, head_scale: float = 1.0, **named_options: Any
+    ):
+        """Makes a model of `outputs` classes; the options are those of `SequenceModel`."""
         super().__init__(name="bert_tag_model")
         self._dropout_rate = config.hidden_dropout_prob
         self.encoder = BertEncoder(config, *options, **named_options)
         self.encoder.pooler.trainable = False
-        self.head = LinearHead("classifier", config, outputs)
+        self.head = LinearHead("classifier", config, outputs, head_scale)
 
     def stages(self) -> list[Stage]:
         """Returns the encoder's stages without the pooler, then `tags`."""

@@ -32,7 +32,7 @@ from official.modeling import objectives
 from official.modeling.models import ChoiceModel, SequenceModel
 from official.tasks import examples as examples_lib
 from official.tasks import known
-from official.tasks.fine_tuning import FineTuning
+from official.tasks.fine_tuning import FULL_DEVIATION, FineTuning
 
 Outputs = dict  # {output: [rows, ...]}
 _LENGTHS = (64, 128, 256, 512)  # tokens, of the table of lengths
@@ -64,9 +64,10 @@ class Classification(FineTuning):
     # Model and loss
 
     def _make_model(self) -> SequenceModel:
+        options = {"head_scale": self.head_scale, **encoder_options(self._config)}
         if self.labels.kind == CHOICE:
-            return ChoiceModel(self._config.model, **encoder_options(self._config))
-        return SequenceModel(self._config.model, self.labels.outputs, **encoder_options(self._config))
+            return ChoiceModel(self._config.model, **options)
+        return SequenceModel(self._config.model, self.labels.outputs, **options)
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {"label_loss": tf.reduce_sum(objectives.label_weights(batch))}
@@ -255,6 +256,8 @@ class GlueTask(Classification):
 
 class ClassifyTask(Classification):
     """Labels of texts in a table; its classes are those of the training rows."""
+
+    head_scale = FULL_DEVIATION
 
     def __init__(self, config: Config):
         super().__init__(config)

@@ -24,7 +24,7 @@ from official.modeling import layers, objectives
 from official.modeling.models import TagModel
 from official.tasks import examples as examples_lib
 from official.tasks import known
-from official.tasks.fine_tuning import FineTuning
+from official.tasks.fine_tuning import FULL_DEVIATION, FineTuning
 
 Outputs = dict  # {output: [windows, ...]}
 
@@ -35,6 +35,7 @@ class TagTask(FineTuning):
     The first piece of a word carries its tag. A sentence that is longer than a row is several windows.
     """
 
+    head_scale = FULL_DEVIATION
     losses = ("tag_loss",)
     metrics = losses + ("tag_accuracy",)
     eval_metrics = losses
@@ -176,7 +177,12 @@ class TagTask(FineTuning):
     # Model and loss
 
     def _make_model(self) -> TagModel:
-        return TagModel(self._config.model, len(self._tags), **encoder_options(self._config))
+        return TagModel(
+            self._config.model,
+            len(self._tags),
+            head_scale=self.head_scale,
+            **encoder_options(self._config),
+        )
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {"tag_loss": tf.reduce_sum(objectives.tag_weights(batch))}

@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -318,6 +320,12 @@ def test_a_folder_of_weights_is_enough(table, fine_tuned, tmp_path):
             build(init_checkpoint=fine_tuned, **wrong)
     with pytest.raises(ConfigError, match="Give the folder of an encoder"):
         build()
+    first = min(int(path.stem.partition("-")[2]) for path in pathlib.Path(fine_tuned).glob("ckpt-*.index"))
+    shutil.copytree(fine_tuned, tmp_path / "copy")
+    result = tmp_path / "copy" / "result.json"
+    result.write_text(json.dumps({**json.loads(result.read_text()), "best_step": first}))
+    report = convert(str(tmp_path / "copy"), "huggingface", str(tmp_path / "best"))
+    assert report["source"]["path"] == str(tmp_path / "copy" / f"ckpt-{first}")
     card = (tmp_path / "hf" / "README.md").read_text()
     assert "pipeline_tag" in card and "| accuracy |" in card and "`red`" in card
     assert json.loads((tmp_path / "hf" / "labels.json").read_text())["kind"] == "one"

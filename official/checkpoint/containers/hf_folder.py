@@ -27,7 +27,15 @@ from official.checkpoint.containers import Progress
 from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensor, Tensors, changed
 from official.config import BertConfig
-from official.config.model import activation_of, check_other_keys, checked_size, is_hugging_face
+from official.config.model import (
+    FAMILIES,
+    activation_of,
+    check_other_keys,
+    checked_size,
+    is_hugging_face,
+    with_plain_keys,
+    with_their_keys,
+)
 from official.io import files as io_files
 from official.io import json_files, model_folder, vocabulary_files
 from official.io.errors import ConfigError, first_line, shortened
@@ -154,8 +162,8 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
 def _name_in(tensors: Tensors, name: str) -> str:
     """Returns the name that a weight has in the model's file, with or without the prefix of models with
     heads."""
-    other = name.removeprefix("bert.") if name.startswith("bert.") else f"bert.{name}"
-    return other if name not in tensors and other in tensors else name
+    others = (other for family in FAMILIES for other in (name.removeprefix(f"{family}."), f"{family}.{name}"))
+    return name if name in tensors else next((other for other in others if other in tensors), name)
 
 
 def _with_product(weight: Tensor, b: Tensor, a: Tensor, scale: float, path: str) -> Tensor:
@@ -294,7 +302,7 @@ _ARCHITECTURES = {
     "cls.seq_relationship.weight": "BertForPreTraining",
     "cls.predictions.bias": "BertForMaskedLM",
 }
-_TABLE = "embeddings.word_embeddings.weight"
+_TABLE, _SEGMENTS = "embeddings.word_embeddings.weight", "embeddings.token_type_embeddings.weight"
 _NEXT_SENTENCE_ONLY = "BertForNextSentencePrediction"
 # Classes whose classifier is one of words, or of texts to choose from.
 _OTHER_CLASSIFIERS = {
@@ -309,8 +317,8 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
     """Returns {name: content} of what belongs in a folder with the weights.
 
     Args:
-      tensors: {Hugging Face's name: tensor}, of a whole encoder at least.
-      options: num_attention_heads, hidden_act, vocab_file, do_lower_case, labels, problem_type.
+      tensors: {Hugging Face's name of BERT's: tensor}, of a whole encoder at least.
+      options: num_attention_heads, hidden_act, family, vocab_file, do_lower_case, labels, problem_type.
 
     Raises:
       ConfigError: where the number of heads is not known, or it or the vocabulary does not fit the tensors.
@@ -333,10 +341,10 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
         own = options.labels, options.problem_type
         labels = model_folder.labels_to_hugging_face(*own, shapes["classifier.weight"][0])
         architecture = _OTHER_CLASSIFIERS.get(str(options.problem_type), architecture)
-    ours = options.hidden_act or BertConfig.hidden_act
+    ours, family = options.hidden_act or BertConfig.hidden_act, FAMILIES[options.family or "bert"]
     layers = {name.split(".")[2] for name in shapes if name.startswith("encoder.layer.")}
     config = {
-        "architectures": [architecture],
+        "architectures": [architecture.replace("Bert", family.title, 1)],
         "model_type": "bert",
         "vocab_size": words,
         "hidden_size": hidden,
@@ -344,7 +352,7 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
         "num_attention_heads": heads,
         "intermediate_size": shapes["encoder.layer.0.intermediate.dense.bias"][0],
         "max_position_embeddings": positions,
-        "type_vocab_size": shapes["embeddings.token_type_embeddings.weight"][0],
+        "type_vocab_size": shapes.get(_SEGMENTS, (0,))[0],
         "hidden_act": {"gelu_tanh": "gelu_new", "gelu_erf": "gelu"}.get(ours, ours),
         "layer_norm_eps": options.layer_norm_eps or BertConfig.layer_norm_eps,
         "initializer_range": 0.02,
@@ -356,6 +364,7 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
         "torch_dtype": next(one.dtype.name for name, one in tensors.items() if name.endswith(_TABLE)),
         **labels,
     }
+    config = with_their_keys(config, family) if family.renamed else config
     written = {CONFIG: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()}
     if options.model_card:
         written[_CARD] = options.model_card.encode()
@@ -374,16 +383,20 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
 
 
 def _read_config(location: str) -> tuple[dict, str]:
-    """Returns the content of the config.json of a folder, or beside a file, and its path; {} without one."""
+    """Returns the content of the config.json of a folder, or beside a file, under BERT's keys, and its path;
+    {} without one."""
     path = os.path.join(model_folder.folder_of(location), CONFIG)
-    return (json_files.read_json(path, any_number=True) if os.path.exists(path) else {}), path
+    values = json_files.read_json(path, any_number=True) if os.path.exists(path) else {}
+    return (with_plain_keys(values, path) if is_hugging_face(values) else values), path
 
 
 def _plain_names(values: dict) -> list[str]:
-    """Returns the classes that a config.json names, those of TensorFlow and Flax under PyTorch's names."""
-    names = values.get("architectures") or []
+    """Returns the classes that a config.json names as BERT's, those of TensorFlow and Flax under PyTorch's
+    names."""
+    names, family = values.get("architectures") or [], FAMILIES.get(values.get("family", "bert"))
+    title = family.title if family else "Bert"
     return [
-        re.sub(r"^(TF|Flax)(?=Bert)", "", str(name))
+        re.sub(rf"^(TF|Flax)?{title}(?=[A-Z])", "Bert", str(name))
         for name in (names if isinstance(names, list) else [names])
     ]
 

@@ -56,6 +56,7 @@ class Options:
         says, else the usual one of the source's format. The config file beside the result says it.
       layer_norm_eps: epsilon of LayerNorm, in the same way; None: as a config file says, else
         the usual one of the source's format.
+      family: of the model, one of `config.model`; None: as a config file says, else bert.
       vocab_file: vocabulary that is put beside the result: vocab.txt, tokenizer.json, or a folder with one of
         them.
       do_lower_case: whether its text is lower-cased; None: as the vocabulary's files say, else as its words
@@ -75,6 +76,7 @@ class Options:
     num_attention_heads: int | None = None
     hidden_act: str | None = None
     layer_norm_eps: float | None = None
+    family: str | None = None
     vocab_file: str | None = None
     do_lower_case: bool | None = None
     labels: tuple[str, ...] | None = None
@@ -144,6 +146,7 @@ class Format:
       float32_names: regular expression of names of tensors that are float32 at any precision; None: of none.
       heads_of: the number of attention heads that shapes of its tensors tell; None where they do not.
       may_lack_biases: its models may be without biases in the attention; of others, zeros take their place.
+      has_families: it holds models of all `config.model`; else BERT's alone.
       brings_sidecar_files: `write` puts configuration and vocabulary with the weights.
       writer: writes tensors with what belongs to them; None: the container does.
       is_only_read: nothing is converted to it.
@@ -169,6 +172,7 @@ class Format:
     float32_names: str | None = None
     heads_of: Callable[[Tensors], int | None] = lambda tensors: None
     may_lack_biases: bool = False
+    has_families: bool = False
     brings_sidecar_files: bool = False
     writer: Callable[[Tensors, str, Options, Progress], None] | None = None
     is_only_read: bool = False

@@ -92,6 +92,7 @@ NATIVE = Format(
     signature="samples|.*/lamb_[mv]",
     precedence=2,
     may_lack_biases=True,
+    has_families=True,
 )
 _OF_EXPORT: dict[str, Any] = {"name": "saved_model", "title": "export", "container": "saved_model"}
 _OF_EXPORT |= {"aliases": (), "name_in_reports": "", "signature": None, "precedence": 20}

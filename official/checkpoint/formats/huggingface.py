@@ -1,4 +1,6 @@
-"""Hugging Face's BERT: PyTorch's names and orientation, in which a linear layer's weight is [out, in].
+"""Hugging Face's encoders: PyTorch's names and orientation, in which a linear layer's weight is [out, in].
+
+BERT's names are made here; those of other families from them, by `official.config.model`.
 
 Reading takes the encoder with the prefix `bert.` (models with heads) and without it (BertModel), and the
 LayerNorm names `gamma` and `beta` of files that were made from TensorFlow's long ago. The output matrix of
@@ -6,6 +8,8 @@ the masked-LM head is the word embedding table: `cls.predictions.decoder` holds 
 `cls.predictions.bias`, which are compared and left out on reading and not written, as transformers itself
 does not write them and ties them when it loads. A model in which they differ (untied) is refused.
 """
+
+from __future__ import annotations
 
 import re
 
@@ -16,9 +20,12 @@ from official.checkpoint.containers import Progress, hf_folder
 from official.checkpoint.formats import Format, Option, Options
 from official.checkpoint.mapping import Mapped, Transposed
 from official.checkpoint.tensors import Tensors
+from official.config.model import FAMILIES, Family
 from official.io.errors import ConfigError
 
-_PREFIX_HELP = "names begin with bert. (unset: where there is a head, as transformers has it)."
+_PREFIX_HELP = (
+    "names begin with bert. or another family's name (unset: where there is a head, as transformers has it)."
+)
 HF_PREFIX = Option("hf_prefix", None, _PREFIX_HELP, for_target=True)
 
 _OTHER_NAMES = {
@@ -44,18 +51,39 @@ def _their_name(name: str) -> str:
     return f"{layer}.{names.get(part, f'{part}.weight')}"
 
 
-_NAMES = {name: _their_name(name) for name in canonical.WEIGHTS}
-TABLE = {**mapping.with_slots(_NAMES, dict.fromkeys(canonical.SLOTS)), **dict.fromkeys(canonical.COUNTERS)}
+def _table_of(family: Family) -> mapping.Table:
+    """Returns {canonical name: the family's name, or None}."""
+    names: dict[str, str | None] = {}
+    for name in canonical.WEIGHTS:
+        plain = _their_name(name)
+        theirs = family.their_name(plain)
+        names[name] = None if theirs is None else type(plain)(theirs)
+    slots = mapping.with_slots(names, dict.fromkeys(canonical.SLOTS))
+    return {**slots, **dict.fromkeys(canonical.COUNTERS)}
+
+
+TABLES = {name: _table_of(family) for name, family in FAMILIES.items()}
+TABLE = TABLES["bert"]
 # {copy: (original, reason to leave the copy out)}
 _WORDS = "bert.embeddings.word_embeddings.weight"
 _TIED = {
     "cls.predictions.decoder.weight": (_WORDS, "a copy of the word embeddings, tied"),
     "cls.predictions.decoder.bias": ("cls.predictions.bias", "a copy of cls.predictions.bias, tied"),
 }
-_DROPPED = {
-    r"bert\.embeddings\.position_ids": "0, 1, 2, ...: no weight",
-    **{re.escape(name): reason for name, (_, reason) in _TIED.items()},
-}
+
+
+def _tied_of(family: Family) -> dict[str, tuple[str, str]]:
+    names = ((family.their_name(copy), family.their_name(of), why) for copy, (of, why) in _TIED.items())
+    return {copy: (original, why) for copy, original, why in names if copy and original and original != copy}
+
+
+def _family_of(tensors: Tensors) -> Family:
+    """Returns the family that names of weights are of: BERT where none has names of its own."""
+    for family in FAMILIES.values():
+        first = str(family.their_name("bert.encoder.layer.0.attention.self.query.weight"))
+        if family.renamed and {first, first.removeprefix(f"{family.name}.")} & tensors.keys():
+            return family
+    return FAMILIES["bert"]
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
@@ -66,8 +94,10 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
       ConfigError: where the masked-LM head's output matrix or bias is no copy.
       DamagedError: where a copy cannot be read.
     """
-    spelling = mapping.Spelling(tensors, lambda name: _common_name(name, tensors))
-    for copy, (original, _) in _TIED.items():
+    family = _family_of(tensors)
+    spelling = mapping.Spelling(tensors, lambda name: _common_name(name, tensors, family))
+    tied = _tied_of(family)
+    for copy, (original, _) in tied.items():
         one, other = spelling.tensors.get(copy), spelling.tensors.get(original)
         if one is None or other is None or one is other:
             continue
@@ -76,30 +106,37 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
                 f"{copy} is no copy of {original}: the model's output matrix is not tied to its word"
                 " embeddings, which no other format can hold. Save a model with tie_word_embeddings=true."
             )
-    mapped = mapping.to_canonical(TABLE, spelling.tensors, _DROPPED)
+    dropped = {
+        rf"{family.name}\.embeddings\.position_ids": "0, 1, 2, ...: no weight",
+        **{re.escape(name): reason for name, (_, reason) in tied.items()},
+    }
+    mapped = mapping.to_canonical(TABLES[family.name], spelling.tensors, dropped)
     spelling.restore(mapped)
+    mapped.family = family.name
     return mapped
 
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Maps tensors to Hugging Face's names: with `bert.` where there is a head, as BertForPreTraining saves
-    them, or as `hf_prefix` says."""
-    mapped = mapping.from_canonical(TABLE, tensors, "optimizer slot: the format has weights only")
+    """Maps tensors to Hugging Face's names of their family: with its prefix where there is a head, as
+    BertForPreTraining saves them, or as `hf_prefix` says."""
+    prefix, table = f"{options.family or 'bert'}.", TABLES[options.family or "bert"]
+    mapped = mapping.from_canonical(table, tensors, "optimizer slot: the format has weights only")
     counters = mapped.dropped.keys() & set(canonical.COUNTERS)
     mapped.dropped |= dict.fromkeys(counters, "a counter of this project's trainer")
-    has_head, asked = any(not name.startswith("bert.") for name in mapped.tensors), options.get(HF_PREFIX)
+    has_head, asked = any(not name.startswith(prefix) for name in mapped.tensors), options.get(HF_PREFIX)
     if not (has_head if asked is None else asked):
-        mapped.tensors = {name.removeprefix("bert."): tensor for name, tensor in mapped.tensors.items()}
+        mapped.tensors = {name.removeprefix(prefix): tensor for name, tensor in mapped.tensors.items()}
     return mapped
 
 
-def _common_name(name: str, tensors: Tensors) -> str:
+def _common_name(name: str, tensors: Tensors, family: Family) -> str:
     """Returns the name as today's models with heads save it."""
     name = re.sub(r"\.LayerNorm\.gamma$", ".LayerNorm.weight", name)
     name = re.sub(r"\.LayerNorm\.beta$", ".LayerNorm.bias", name)
     if name == "cls.predictions.decoder.bias" and "cls.predictions.bias" not in tensors:
         return "cls.predictions.bias"  # of the two tied ones, the one that was saved
-    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+    below = ("embeddings.", "encoder.", "pooler.", "transformer.")
+    return f"{family.name}.{name}" if name.startswith(below) else name
 
 
 def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -> None:
@@ -115,7 +152,11 @@ def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -
     Raises:
       ConfigError: where the number of heads or the vocabulary does not fit the tensors.
     """
-    hf_folder.write(tensors, folder, progress, hf_folder.files_beside(tensors, options))
+    family = options.family or "bert"
+    plain = {theirs: TABLE[name] for name, theirs in TABLES[family].items() if theirs}
+    common = {_common_name(name, tensors, FAMILIES[family]): tensor for name, tensor in tensors.items()}
+    of_bert = mapping.from_canonical(plain, common, "").tensors
+    hf_folder.write(tensors, folder, progress, hf_folder.files_beside(of_bert, options))
 
 
 FORMAT = Format(
@@ -127,6 +168,7 @@ FORMAT = Format(
     aliases=("hf",),
     precedence=13,
     options=(HF_PREFIX,),
+    has_families=True,
     usual_activation="gelu_erf",  # what transformers takes where no config.json says it
     brings_sidecar_files=True,
     writer=write,
