@@ -52,6 +52,7 @@ setup(
     package_dir={"official.configs": "configs"},
     package_data={
         "official": ["py.typed"],
+        "official.checkpoint": ["*.jinja"],
         "official.configs": ["**/*.flags", "**/*.json", "**/*.yml"],
         "official.data": ["native/*.cc"],
         "official.native": ["*.cc", "*.h"],

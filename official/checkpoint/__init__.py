@@ -39,8 +39,3 @@ def naming_unreadable(name: str):
         yield
     except DamagedError as error:
         raise ConfigError(f"{name}: unreadable checkpoint ({error}).") from None
-
-
-def one_line(error: Exception) -> str:
-    """Returns the beginning of an error's message, or its kind where it has none."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -12,9 +12,9 @@ import tensorflow as tf
 # tf.train.load_checkpoint finds no prefix on remote file systems (it globs); the reader itself does.
 from tensorflow.python.training import py_checkpoint_reader
 
-from official.checkpoint import DamagedError, naming_damaged, one_line
+from official.checkpoint import DamagedError, naming_damaged
 from official.io import files
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, first_line
 
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor of object-based checkpoints, which have no variable names
 # What the reader's bindings raise for damaged files.
@@ -63,7 +63,7 @@ def open_reader(prefix: str) -> Iterator[Any]:
             )
         yield reader
     except DAMAGE as error:
-        raise DamagedError(one_line(error)) from None
+        raise DamagedError(first_line(error)) from None
 
 
 def shapes(reader: Any) -> dict[str, tuple[int, ...]]:

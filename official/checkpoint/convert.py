@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple
 
@@ -292,14 +292,8 @@ def _by_reason(names: dict[str, str]) -> dict[str, list[str]]:
 # Writing, comparison, publication
 
 
-@contextlib.contextmanager
-def _writing_to(path: str) -> Iterator[None]:
-    """Makes of what fails in its block a ConfigError that names the path."""
-    try:
-        yield
-    except (OSError, tf.errors.OpError) as error:
-        reason = getattr(error, "strerror", None) or next(iter(str(error).splitlines()), repr(error))
-        raise ConfigError(f"{path} cannot be written: {reason}.") from None
+def _writing_to(path: str) -> contextlib.AbstractContextManager:
+    return writing.naming_output(path, kinds=(OSError, tf.errors.OpError))
 
 
 def _read_back_and_compare(container: ModuleType, expected: Tensors, location: str) -> None:

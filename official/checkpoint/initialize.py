@@ -1,6 +1,5 @@
 """Initial weights from a checkpoint of any known format: the encoder strictly, heads where it has them."""
 
-import dataclasses
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,9 +8,10 @@ import tensorflow as tf
 from absl import logging
 
 from official.checkpoint import canonical, naming_unreadable, registry, sidecar_files
+from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.canonical import compare_names
 from official.checkpoint.formats import NOTHING_GIVEN
-from official.checkpoint.tensors import Tensor, Tensors
+from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, ConfigError
 from official.config.model import contradictions
 from official.io import model_folder
@@ -155,11 +155,8 @@ def _in_order(
     if order == sorted(order):
         return found
     logging.info("The classifier's outputs are put into the order of the task: %s", expected)
-
-    def in_order(tensor: Tensor) -> Tensor:
-        return dataclasses.replace(tensor, read=lambda: tensor.read()[order])
-
-    return found | {name: in_order(found[name]) for name in CLASSIFIER if name in found}
+    own = {name: found[name] for name in CLASSIFIER if name in found}
+    return found | {name: tensors_lib.changed(one, lambda values: values[order]) for name, one in own.items()}
 
 
 def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | None:

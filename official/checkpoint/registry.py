@@ -11,7 +11,7 @@ import numpy as np
 from official.checkpoint import canonical, naming_unreadable
 from official.checkpoint.formats import NOTHING_GIVEN, Format, Option, Options
 from official.checkpoint.mapping import Mapped
-from official.checkpoint.tensors import Tensors, is_float
+from official.checkpoint.tensors import Tensors, changed, is_float
 from official.config import BertConfig, ConfigError, suggest
 from official.config.model import FAMILIES
 from official.io.errors import describe_names, shortened
@@ -195,15 +195,12 @@ def _in_numbers(tensors: Tensors, scale: tuple[float, float]) -> Tensors:
     mean, deviation = scale
     if (mean, deviation) == (0.0, 1.0) or canonical.CLASSIFIER_HEAD[0] not in tensors:
         return tensors
-    changed = {}
-    for name, shift in zip(canonical.CLASSIFIER_HEAD, (0.0, mean)):
-        tensor = tensors[name]
-
-        def read(tensor=tensor, shift=shift) -> np.ndarray:
-            return (tensor.read() * deviation + shift).astype(tensor.dtype)
-
-        changed[name] = dataclasses.replace(tensor, read=read)
-    return tensors | changed
+    weights, bias = canonical.CLASSIFIER_HEAD
+    own = {
+        weights: changed(tensors[weights], lambda values: (values * deviation).astype(values.dtype)),
+        bias: changed(tensors[bias], lambda values: (values * deviation + mean).astype(values.dtype)),
+    }
+    return tensors | own
 
 
 def check_types(mapped: Tensors, checkpoint: Checkpoint) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -45,13 +46,19 @@ def zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Tensor:
     return Tensor(shape, np.dtype(dtype), lambda: np.zeros(shape, dtype))
 
 
+def changed(tensor: Tensor, change: Callable[[np.ndarray], np.ndarray], **others: Any) -> Tensor:
+    """Returns a tensor of other values: `change` of those that are read. `others`: its shape and its type,
+    where they are others, too."""
+    return replace(tensor, read=lambda: change(tensor.read()), **others)
+
+
 def transposed(tensor: Tensor) -> Tensor:
     """Swaps the axes of a matrix."""
-    return replace(tensor, shape=tensor.shape[::-1], read=lambda: np.ascontiguousarray(tensor.read().T))
+    return changed(tensor, lambda values: np.ascontiguousarray(values.T), shape=tensor.shape[::-1])
 
 
 def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return replace(tensor, shape=shape, read=lambda: tensor.read().reshape(shape))
+    return changed(tensor, lambda values: values.reshape(shape), shape=shape)
 
 
 def joined(parts: list[Tensor], axis: int) -> Tensor:
@@ -69,27 +76,23 @@ def part(tensor: Tensor, axis: int, index: int, count: int) -> Tensor:
     shape = list(tensor.shape)
     shape[axis] //= count
     rows = range(index * shape[axis], (index + 1) * shape[axis])
-    return replace(tensor, shape=tuple(shape), read=lambda: np.take(tensor.read(), rows, axis))
+    return changed(tensor, lambda values: np.take(values, rows, axis), shape=tuple(shape))
 
 
 def with_rows(tensor: Tensor, rows: int) -> Tensor:
     """Cuts off rows, or adds rows of zeros."""
-
-    def read() -> np.ndarray:
-        values = tensor.read()[:rows]
-        return np.pad(values, [(0, rows - len(values))] + [(0, 0)] * (values.ndim - 1))
-
-    return replace(tensor, shape=(rows, *tensor.shape[1:]), read=read)
+    more = [(0, max(rows - tensor.shape[0], 0)), *[(0, 0)] * (len(tensor.shape) - 1)]
+    return changed(tensor, lambda values: np.pad(values[:rows], more), shape=(rows, *tensor.shape[1:]))
 
 
 def rows_from(tensor: Tensor, start: int) -> Tensor:
     """Returns the rows from `start` on."""
     shape = (tensor.shape[0] - start, *tensor.shape[1:])
-    return replace(tensor, shape=shape, read=lambda: tensor.read()[start:])
+    return changed(tensor, lambda values: values[start:], shape=shape)
 
 
 def cast(tensor: Tensor, dtype: DTypeLike) -> Tensor:
-    return replace(tensor, dtype=np.dtype(dtype), read=lambda: tensor.read().astype(dtype))
+    return changed(tensor, lambda values: values.astype(dtype), dtype=np.dtype(dtype))
 
 
 def checked_cast(name: str, tensor: Tensor, dtype: np.dtype) -> Tensor:
@@ -97,8 +100,7 @@ def checked_cast(name: str, tensor: Tensor, dtype: np.dtype) -> Tensor:
     if tensor.dtype == dtype:
         return tensor
 
-    def read() -> np.ndarray:
-        values = tensor.read()
+    def checked(values: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
             result = values.astype(dtype)
         if np.isfinite(values).all() and not np.isfinite(result).all():
@@ -107,4 +109,4 @@ def checked_cast(name: str, tensor: Tensor, dtype: np.dtype) -> Tensor:
             raise ConfigError(f"{name} holds values up to {told}")
         return result
 
-    return replace(tensor, dtype=dtype, read=read)
+    return changed(tensor, checked, dtype=dtype)

@@ -244,8 +244,7 @@ def classes_of(source: Source) -> Classes:
     model says that it is one of several labels."""
     outputs, run = source.classes, source.run
     labels, texts = source.labels, None
-    kinds = {said: kind for kind, said in model_folder.PROBLEM_TYPE_OF.items()}
-    kind = kinds.get(str(source.problem_type), ONE)
+    kind = model_folder.KIND_OF.get(str(source.problem_type), ONE)
     if run and run.task == "glue":
         task = tasks.find_task(run.glue_task)
         labels, kind, texts = task.labels, NUMBER if task.is_regression else ONE, len(task.text_columns)

@@ -111,24 +111,14 @@ def _are_words(value: Any) -> bool:
 
 def _join(parts: Sequence[str], output_file: str, ending: str) -> None:
     """Makes one file of the parts; it is there whole or not at all."""
-    if files.is_remote(output_file):
-        with writing.new_folder() as folder:
-            local = os.path.join(folder, f"joined{ending}")
-            _write_joined(parts, local, ending)
-            files.store_of(output_file).put(local, output_file)
-        return
-    with writing.replacing(output_file) as temporary:
-        _write_joined(parts, temporary, ending)
-
-
-def _write_joined(parts: Sequence[str], path: str, ending: str) -> None:
-    if ending == ".parquet":
-        _write_parquet(parts, path)
-        return
-    with open(path, "wb") as file:
-        for part in parts:
-            with files.open_binary(part) as content:
-                shutil.copyfileobj(content, file)
+    with writing.replacing(output_file) as path:
+        if ending == ".parquet":
+            _write_parquet(parts, path)
+            return
+        with open(path, "wb") as file:
+            for part in parts:
+                with files.open_binary(part) as content:
+                    shutil.copyfileobj(content, file)
 
 
 def _write_parquet(parts: Sequence[str], path: str) -> None:

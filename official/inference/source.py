@@ -18,7 +18,7 @@ from official.checkpoint.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.config.setting import FINE_TUNING
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
-from official.io import json_files, model_folder, vocabulary_files
+from official.io import files, json_files, model_folder, vocabulary_files
 from official.io.files import expanded
 from official.modeling.models import BertEncoder, BertPretrainer, SequenceModel, SpanModel, TagModel
 
@@ -52,7 +52,7 @@ class Source:
       vocabulary: its words; the table of the model may have a few rows more, or fewer.
       run: the configuration of a fine-tuning run; None of anything else.
       labels: the names of a classifier's outputs; None where nothing says them.
-      problem_type: of a classifier, one of `model_folder.PROBLEM_TYPES`; None where nothing says it.
+      problem_type: of a classifier, a value of `model_folder.PROBLEM_TYPE_OF`; None where nothing says it.
       thresholds: of several labels: the probability from which on a text has each; none: one half.
       max_seq_length: tokens of a sequence, as it was given; None: see `length`.
     """
@@ -98,20 +98,11 @@ class Source:
         """Returns a digest of what the model computes with: its files, as they are now, and its settings."""
         folder = model_folder.folder_of(self.location)
         prefix = os.path.basename(self.location)
-        names = [
-            name for name in sorted(os.listdir(folder)) if self.location == folder or name.startswith(prefix)
-        ]
-        found = [
-            (name, os.stat(os.path.join(folder, name))[6], os.stat(os.path.join(folder, name)).st_mtime_ns)
-            for name in names
-        ]
-        said = [
-            self.vocabulary.sha256,
-            self.vocabulary.do_lower_case,
-            self.labels,
-            self.thresholds,
-            self.max_seq_length,
-        ]
+        names = sorted(os.listdir(folder))
+        own = [name for name in names if self.location == folder or name.startswith(prefix)]
+        found = [(name, *files.version(os.path.join(folder, name))) for name in own]
+        text = self.vocabulary.sha256, self.vocabulary.do_lower_case, self.max_seq_length
+        said = [*text, self.labels, self.thresholds]
         return hashlib.sha256(repr([found, said]).encode()).hexdigest()
 
     def abilities(self) -> list[str]:

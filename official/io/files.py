@@ -287,11 +287,6 @@ class Store:
             file.seek(start)
             return file.read(size)
 
-    def write(self, path: str, data: bytes) -> None:
-        """Writes a file. In a store it appears as a whole, under its name."""
-        with open(path, "wb") as file:
-            file.write(data)
-
     def put(self, local: str, path: str) -> None:
         """Copies a file of this machine to a store, where it appears as a whole."""
         os.replace(local, path)
@@ -425,24 +420,14 @@ class RemoteStore(Store):
     def read_range(self, path: str, start: int, size: int) -> bytes:
         return self._do("cat_file", path, start=start, end=start + size) if size else b""
 
-    def write(self, path: str, data: bytes) -> None:
-        with self._final(path) as (system, inner):
-            system.pipe_file(inner, data)
-
     def put(self, local: str, path: str) -> None:
-        with self._final(path) as (system, inner):
-            system.put_file(local, inner)
-
-    @contextlib.contextmanager
-    def _final(self, path: str) -> Iterator[tuple[Any, str]]:
-        """Yields the file system and the name under which a file is to be written that becomes `path`."""
         with self._at(path) as (system, inner):
             if not self._has_rename:
-                yield system, inner
+                system.put_file(local, inner)
                 return
             unfinished = temporary(inner)
             try:
-                yield system, unfinished
+                system.put_file(local, unfinished)
                 system.mv(unfinished, inner)
             except BaseException:
                 with contextlib.suppress(Exception):
@@ -545,10 +530,6 @@ class _TensorFlowFiles:
         with self._gfile.GFile(path, "rb") as file:
             file.seek(start)
             return file.read(end - start)
-
-    def pipe_file(self, path: str, data: bytes) -> None:
-        with self._gfile.GFile(path, "wb") as file:
-            file.write(data)
 
     def put_file(self, local: str, path: str) -> None:
         self._gfile.copy(local, path, overwrite=True)

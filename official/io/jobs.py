@@ -103,7 +103,7 @@ def _refuse(path: str, folder: str, own: str) -> None:
 
 
 def _write(path: str, own: str) -> None:
-    store_of(path).write(path, json.dumps({"owner": own, "seen_at": time.time()}).encode())
+    writing.replace_file(path, json.dumps({"owner": own, "seen_at": time.time()}))
 
 
 def _read(path: str) -> dict:

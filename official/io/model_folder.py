@@ -526,7 +526,7 @@ PROBLEM_TYPE_OF = {
     "choice": "multiple_choice",
     "tag": "token_classification",
 }
-PROBLEM_TYPES = tuple(PROBLEM_TYPE_OF.values())
+KIND_OF = {name: kind for kind, name in PROBLEM_TYPE_OF.items()}
 
 
 def labels_json(
@@ -539,13 +539,12 @@ def labels_json(
 
     Args:
       labels: names in the order of the classes; None for a score instead of classes.
-      problem_type: one of PROBLEM_TYPES; None: what the labels say.
+      problem_type: a value of PROBLEM_TYPE_OF; None: what the labels say.
       thresholds: of several labels: the probability from which on a text has each.
       scale: of a number: mean and deviation, which the output is in units of; none: it is the number.
     """
     said = problem_type or (REGRESSION if labels is None else ONE_LABEL)
-    kind = next(kind for kind, name in PROBLEM_TYPE_OF.items() if name == said)
-    values: dict[str, Any] = {"labels": labels, "kind": kind, "problem_type": said}
+    values: dict[str, Any] = {"labels": labels, "kind": KIND_OF[said], "problem_type": said}
     values |= {name: each for name, each in (("thresholds", thresholds), ("scale", scale)) if each}
     return json.dumps(values, indent=2) + "\n"
 
@@ -575,14 +574,13 @@ def read_labels(folder: str) -> dict:
                 f"{path}: {key}={str(values[key])[:60]}, expected {count} numbers. Restore the file."
             )
     said = _problem_type(values, path)
-    kind = next((kind for kind, name in PROBLEM_TYPE_OF.items() if name == said), "one")
-    return {"labels": labels, "problem_type": said, "kind": kind, **numbers}
+    return {"labels": labels, "problem_type": said, "kind": KIND_OF.get(str(said), "one"), **numbers}
 
 
 def _problem_type(values: dict, source: str) -> str | None:
     kind = values.get("problem_type")
-    if kind not in (None, *PROBLEM_TYPES):
-        told = f"problem_type={repr(kind)[:60]} is not supported, only {', '.join(PROBLEM_TYPES)}"
+    if kind not in (None, *KIND_OF):
+        told = f"problem_type={repr(kind)[:60]} is not supported, only {', '.join(KIND_OF)}"
         raise ConfigError(f"{source}: {told}.")
     return kind
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO
 
 from official.io import files, signals
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, first_line
 from official.io.files import is_remote, store_of
 
 # -----------------------------------------------------------------------------------------------------------
@@ -211,12 +211,8 @@ def sync(path: str) -> None:
 def replace_file(path: str, content: bytes | str, durable: bool = True) -> None:
     """Writes a whole file, of this machine or of a store. Readers, and who comes after a crash, find the old
     or the new one. `durable`: as of `publish`. Raises OSError."""
-    data = content.encode() if isinstance(content, str) else content
-    if is_remote(path):
-        store_of(path).write(path, data)
-        return
-    with replacing(path, durable) as temporary:
-        store_of(path).write(temporary, data)
+    with replacing(path, durable) as temporary, open(temporary, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -340,13 +336,16 @@ def _files_in(folder: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def naming_output(path: str, flag: str = "") -> Iterator[None]:
-    """Makes of an OSError in its block a ConfigError that names the file, and the flag that gave it."""
+def naming_output(
+    path: str, flag: str = "", kinds: tuple[type[Exception], ...] = (OSError,)
+) -> Iterator[None]:
+    """Makes of an OSError in its block, or an error of other `kinds`, a ConfigError that names the file, and
+    the flag that gave it."""
     try:
         yield
-    except OSError as error:
+    except kinds as error:
         where = f"--{flag}={path}" if flag else f"{path} cannot be written"
-        raise ConfigError(f"{where}: {error.strerror or error}.") from None
+        raise ConfigError(f"{where}: {getattr(error, 'strerror', None) or first_line(error)}.") from None
 
 
 def check_output_file(path: str, flag: str, overwrite: bool) -> None:

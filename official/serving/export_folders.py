@@ -22,7 +22,6 @@ from official.inference import Model, onnx_files
 from official.inference.backends import Settings
 from official.inference.graph_methods import GraphModel
 from official.inference.methods import pooling_of_source
-from official.inference.rows import Rows
 from official.inference.signatures import main_method, output_names
 from official.inference.source import Source
 from official.io import model_folder, vocabulary_files, writing
@@ -139,17 +138,11 @@ def write_onnx(source: Source, folder: str, request: Request) -> list[str]:
 
 
 def compare_onnx(source: Source, folder: str) -> float:
-    """Runs what was written on made-up sequences of several lengths, and returns the largest difference
-    between its outputs and the model's."""
-    head, generator = main_method(source.abilities()), np.random.default_rng(1)
-    lengths_N = np.minimum(np.array([37, 1, 12], np.int32), source.bert.max_position_embeddings)
-    ids_T = generator.integers(0, source.bert.vocab_size, lengths_N.sum()).astype(np.int32)
-    masked_M = np.array([1, len(ids_T) - 1], np.int32) if head == "fill_mask" else None
-    rows = Rows(ids_T, np.zeros_like(ids_T), lengths_N, masked_M)
-    path = os.path.join(folder, onnx_files.NAME)
-    theirs = onnx_files.network_of(path, head, Settings("onnxruntime"))(rows)
-    ours = Model(source).outputs(head, rows)
-    return _largest([(ours[name], theirs[name]) for name in ours])
+    """Runs what was written on made-up sequences, and returns the largest difference between its outputs and
+    the model's."""
+    head = main_method(source.abilities())
+    network = onnx_files.network_of(os.path.join(folder, onnx_files.NAME), head, Settings("onnxruntime"))
+    return float(np.max([apart for apart, _ in onnx_files.differences(source, head, network).values()]))
 
 
 def _largest(pairs: list[tuple[Any, Any]]) -> float:

@@ -31,7 +31,7 @@ class Task(Objective, Protocol):
         Higher is better.
       class_names: all names of each class of the head, in their order, by which the head of another
         checkpoint is matched; None where its outputs are not named classes.
-      problem_type: of those classes, one of `model_folder.PROBLEM_TYPES`.
+      problem_type: of those classes, a value of `model_folder.PROBLEM_TYPE_OF`.
       is_scored: whether it is a ScoredTask, and not an ExampleTask.
       companions: {name: content} of files kept in the run's folder, which give its weights their meaning: the
         vocabulary, whether text is lower-cased, the names of labels. Set by `find_data`.

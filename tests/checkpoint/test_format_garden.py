@@ -197,13 +197,6 @@ def test_the_model_restores_what_is_written(make, names, tmp_path):
         assert tf.train.list_variables(prefix) == tf.train.list_variables(theirs)
 
 
-def test_other_heads_and_states_are_left_out():
-    names = ("cls/squad/output_weights", "output_weights", "global_step", "bert/pooler/dense/kernel/lamb_m")
-    mapped = garden.from_canonical(random_canonical() | zeros(*names, shape=(2, HIDDEN)), OPTIONS)
-    assert mapped.dropped.keys() == set(names) and not mapped.unmatched
-    assert "no optimizer" in mapped.dropped["global_step"]
-
-
 def test_number_of_heads(tmp_path):
     for heads, message in (
         (5, "--num_attention_heads=5 must be an integer that divides hidden_size=12"),

@@ -196,21 +196,6 @@ def test_the_classifier_has_a_pooler_of_its_own():
         assert mapped.dropped == dict.fromkeys(unused, "the classifier uses glue_loss/pooler")
 
 
-def test_names_that_have_no_place():
-    state = (
-        "bert/pooler/dense/kernel/lamb_step_counter",
-        f"{SELF(0)}/kernel/qkv_weight/adam_step_counter",
-        "bert/embeddings/s0/word_embeddings/Adam_1",
-        "cls/predictions/mlm_acc",
-        "cls/seq_relationship/nsp_acc",
-    )
-    mapped = to_canonical(random_tensors(dict.fromkeys(state, (1,))))
-    assert set(mapped.dropped) == set(state) and all(mapped.dropped.values()) and not mapped.tensors
-    names = dict.fromkeys((f"{SELF(0)}/query/kernle", "spam", "samples/x"), (2,))
-    for convert in (graphcore.to_canonical, graphcore.from_canonical):
-        assert sorted(convert(random_tensors(names), Options()).unmatched) == sorted(names)
-
-
 def test_step_counters_come_with_slots():
     weight = f"{SELF(0)}/kernel/qkv_weight"
     kernels = {f"{SELF(0)}/{part}/kernel": (H, H) for part in ("query", "key", "value")}

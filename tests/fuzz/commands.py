@@ -16,7 +16,6 @@ class Command:
     """A command.
 
     Attributes:
-      name: of the command in the table.
       script: its file, from the root of the project on.
       arguments: a command line that is right.
       needs: files and folders of the workspace.
@@ -28,7 +27,6 @@ class Command:
       plain: it does not load TensorFlow.
     """
 
-    name: str
     script: str
     arguments: tuple[str, ...]
     needs: tuple[str, ...]
@@ -40,11 +38,10 @@ class Command:
     plain: bool
 
 
-def _command(name: str, row: dict) -> Command:
+def _command(row: dict) -> Command:
     script, *arguments = row["run"].split()
     numbers = row.get("numbers", "").split()
     return Command(
-        name,
         script,
         tuple(arguments),
         tuple(row.get("needs", "").split()),
@@ -62,18 +59,24 @@ def _filled(value: object, words: dict[str, str]):
     return json.loads(string.Template(json.dumps(value)).safe_substitute(words))
 
 
-def _read() -> tuple[dict[str, str], dict[str, dict], dict[str, Command]]:
-    table = yaml.safe_load((pathlib.Path(__file__).parent / "commands.yml").read_text(encoding="utf-8"))
-    words: dict[str, str] = {}
-    for word, text in table["words"].items():
-        words[word] = _filled(text, words)
-    commands = {}
-    for name, row in _filled(table["commands"], words).items():
-        for format_name, path in row.get("each", {None: None}).items():
+def _rows(rows: dict[str, dict], words: dict[str, str]) -> dict[str, dict]:
+    """Returns rows of the table, those of several formats once a format."""
+    found = {}
+    for name, row in _filled(rows, words).items():
+        for format_name, path in row.get("each", {"": ""}).items():
             of_format = {"format": format_name, "path": path} if path else {}
-            filled = _command(_filled(name, of_format), _filled(row, of_format))
-            commands[filled.name] = filled
-    return words, _filled(table["kinds"], words), commands
+            found[_filled(name, of_format)] = _filled(row, of_format)
+    return found
 
 
-WORDS, KINDS, COMMANDS = _read()
+def _words(texts: dict[str, str]) -> dict[str, str]:
+    words: dict[str, str] = {}
+    for word, text in texts.items():
+        words[word] = _filled(text, words)
+    return words
+
+
+_TABLE = yaml.safe_load((pathlib.Path(__file__).parent / "commands.yml").read_text(encoding="utf-8"))
+WORDS = _words(_TABLE["words"])
+KINDS, PARTS = _filled(_TABLE["kinds"], WORDS), _rows(_TABLE["parts"], WORDS)
+COMMANDS = {name: _command(row) for name, row in _rows(_TABLE["commands"], WORDS).items()}

@@ -179,10 +179,10 @@ def damage_json_lines(draw: Draw, path: pathlib.Path) -> Done:
 # Text, tables and vocabularies
 
 
-def damage_text(draw: Draw, path: pathlib.Path) -> Done:
-    """Makes something else of a text file, or a part of it undecodable."""
+def damage_text(draw: Draw, path: pathlib.Path, kinds: list[str]) -> Done:
+    """Makes something else of a text, of some kinds, or a part of it undecodable."""
     text = path.read_bytes()
-    kind = pick(draw, "one byte", "NUL", "UTF-16", "picture", "gzip", "bzip2", "Parquet", "random")
+    kind = pick(draw, *kinds)
     place = below(draw, len(text))
     others = {
         "one byte": text[:place] + b"\xe9 " + text[place:],
@@ -193,22 +193,12 @@ def damage_text(draw: Draw, path: pathlib.Path) -> Done:
         "bzip2": b"BZh91AY&SY" + noise(draw, 200),
         "Parquet": b"PAR1" + noise(draw, 200) + b"PAR1",
         "random": noise(draw, 20_000),
+        "blank": b" \n",
+        "latin-1": text + b"\ncaf\xe9\n",
+        "no bytes of UTF-8": text + b"\xff\xfe\n",
     }
     path.write_bytes(others[kind])
     return f"text {kind}", NAMED if kind == "one byte" else REFUSED
-
-
-def damage_small_text(draw: Draw, path: pathlib.Path) -> Done:
-    """Takes from a text that is read as a whole what makes it one."""
-    kind = pick(draw, "blank", "latin-1")
-    path.write_bytes(b" \n" if kind == "blank" else path.read_bytes() + b"\ncaf\xe9\n")
-    return f"text {kind}", REFUSED
-
-
-def damage_typed_text(draw: Draw, path: pathlib.Path) -> Done:
-    """Puts Latin-1 into what is typed."""
-    path.write_bytes(pick(draw, b"caf\xe9\n", path.read_bytes() + b"\xff\xfe\n"))
-    return "typed Latin-1", REFUSED
 
 
 def damage_vocabulary(
@@ -275,37 +265,14 @@ def damage_table(draw: Draw, path: pathlib.Path, label: int | None = None, stric
 # -----------------------------------------------------------------------------------------------------------
 # Records
 
-_FEATURES = {  # of Google's records, and values that they do not have
-    "input_ids": (-1, 10**6),
-    "input_mask": (2, -1),
-    "segment_ids": (9, -1),
-    "masked_lm_positions": (-1, 10**4),
-    "masked_lm_ids": (-5, 10**6),
-    "next_sentence_labels": (7, -1),
-    "masked_lm_weights": (float("nan"), float("inf"), -1.0),
-}
-_PACKED_FEATURES = {  # of packed rows
-    "packed_input_ids": (-1, 10**6),
-    "packed_input_mask": (-1, 99),
-    "packed_segment_ids": (9, -1),
-    "packed_position_ids": (-1, 10**4),
-    "packed_masked_lm_positions": (-1, 10**4),
-    "packed_masked_lm_ids": (-5, 10**6),
-    "packed_masked_lm_mask": (float("nan"), float("inf"), -1.0, 0.5, 99.0),
-    "packed_next_sentence_labels": (7, -1),
-    "packed_next_sentence_mask": (float("nan"), -1.0, 0.5),
-}
 
-
-def damage_records(
-    draw: Draw, path: pathlib.Path, reads_values: bool = True, is_packed: bool = False
-) -> Done:
-    """Damages a TFRecord file, of Google's examples or of packed rows; where the command reads them, also a
-    value or a feature."""
+def damage_records(draw: Draw, path: pathlib.Path, ranges: dict[str, list] | None = None) -> Done:
+    """Damages a TFRecord file; where the command reads its values, also one of {feature: values that it does
+    not have}."""
     import tensorflow as tf
 
     data = path.read_bytes()
-    inside = ["missing", "value", "value", "value", "length", "type"] * reads_values
+    inside = ["missing", "value", "value", "value", "length", "type"] * bool(ranges)
     kind = pick(draw, "text", "cut", "checksum", *inside)
     if kind not in inside:
         place = 13 + below(draw, len(data) - 17)
@@ -318,9 +285,8 @@ def damage_records(
     records = [data[start + 12 : end - 4] for start, end in zip([0, *ends], ends)]
     number = below(draw, len(records))
     example = tf.train.Example.FromString(records[number])
-    features = _PACKED_FEATURES if is_packed else _FEATURES
-    name = pick(draw, *sorted(features))
-    _change_feature(draw, example.features.feature, name, kind, features[name])
+    name = pick(draw, *sorted(ranges))
+    _change_feature(draw, example.features.feature, name, kind, ranges[name])
     records[number] = example.SerializeToString()
     with tf.io.TFRecordWriter(str(path)) as writer:
         for record in records:
@@ -328,7 +294,7 @@ def damage_records(
     return f"records {kind} of {name}", REFUSED
 
 
-def _change_feature(draw: Draw, features, name: str, kind: str, wrong: tuple) -> None:
+def _change_feature(draw: Draw, features, name: str, kind: str, wrong: list) -> None:
     feature = features[name]
     values = feature.float_list.value if feature.HasField("float_list") else feature.int64_list.value
     if kind == "missing":

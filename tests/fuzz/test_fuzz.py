@@ -1,15 +1,13 @@
 """Damaged command lines, settings, data and checkpoints end in order, whatever command reads them."""
 
-import contextlib
 import json
 import pathlib
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import programs
-from tests.fuzz import campaign, damage, processes
+from tests.fuzz import campaign, processes
 from tests.fuzz.commands import COMMANDS
 from tests.fuzz.processes import Ended
 
@@ -69,10 +67,8 @@ NOISE = "WARNING: All log messages before absl::\n"
 JUDGED = (  # exit code, what is expected, stdout, stderr -> what is wrong
     (0, "any", "done\n", "", None),
     (2, "refused", "", LINE, None),
-    (2, "any", "", "12:00:00 a log line\n" + LINE, None),
     (None, "any", "", "", "hang"),
     (-11, "any", "", "", "exit code -11"),
-    (1, "any", "", "x\n", "exit code 1"),
     (0, "any", "", "\n", "nothing said"),
     (1, "any", "", "Traceback (most recent call last):\n", "traceback"),
     (2, "any", "", NOISE + LINE, "noise: All log messages before absl"),
@@ -80,7 +76,6 @@ JUDGED = (  # exit code, what is expected, stdout, stderr -> what is wrong
     (0, "named", "done\n", "", "silent acceptance"),
     (0, "named", "2 damaged lines\n", "", None),
     (3, "refused", "failed: loss\n", "", None),
-    (2, "any", "", "no line of the program\n", "0 error lines"),
     (2, "any", "", LINE + LINE, "2 error lines"),
     (2, "any", "", LINE + "bar 3/9", "the error is not the last line"),
     (2, "any", "", "bar 3/9\r       \r" + LINE, None),
@@ -94,17 +89,3 @@ def test_judgement():
         ended = Ended(code, 0.1, output, errors)
         found = processes.judge("scripts/ask.py", ended, (0, 3), expected)
         assert found == wrong, ended
-
-
-@settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.data())
-def test_damaged_json_is_never_what_it_was(data):
-    values = {"a": 1, "b": {"c": [{"x": 1.5}, {"x": 2.5}]}, "d": "text"}
-    with processes.new_folder() as folder:
-        path = folder / "x.json"
-        path.write_text(json.dumps(values))
-        checked, ranges = ["a", "b.c.*.x", "d"], {"a": [-1], "b.c.*.x": [1.5, 7]}
-        what, expected = damage.damage_json(data.draw, path, checked, required=["d"], ranges=ranges)
-        assert expected == damage.REFUSED and what.startswith("JSON ")
-        with contextlib.suppress(ValueError, RecursionError, ZeroDivisionError):
-            assert json.loads(path.read_bytes().decode(), parse_constant=lambda name: 1 / 0) != values, what

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from unittest import mock
 
 from tests.fuzz import processes
-from tests.fuzz.commands import WORDS
+from tests.fuzz.commands import PARTS, WORDS
 
 _SIZES = dict(
     hidden_size=16,
@@ -23,39 +23,6 @@ _SIZES = dict(
 )
 _WORDS = "one two three was first here there who where is the sea s old and stone".split()
 _LABELS = ("entailment", "not_entailment")
-_TRAIN, _CONVERT = "train.py", "checkpoints_tools/convert_ckpt.py"
-_FORMATS = ("google", "graphcore", "popart", "garden", "huggingface")
-# Parts that the project's own commands make, round by round: {part: (parts that it needs, program, flags)}.
-_ROUNDS = (
-    {
-        "records": ((), "scripts/create_pretraining_data.py", f"{WORDS['creation']} --output_dir=records"),
-        "runs/squad": ((), _TRAIN, f"{WORDS['squad']} --model_dir=runs/squad --cache_dir=cache"),
-        "runs/rte": ((), _TRAIN, f"{WORDS['glue']} --model_dir=runs/rte"),
-    },
-    {
-        "runs/pretrain": (("records",), _TRAIN, f"{WORDS['pretraining']} --model_dir=runs/pretrain"),
-        "runs/again": (("records",), _TRAIN, f"{WORDS['pretraining']} --model_dir=runs/again --seed=2"),
-        "runs/packed": (
-            ("records",),
-            _TRAIN,
-            f"{WORDS['pretraining']} --pack_on_the_fly {WORDS['packing']} --model_dir=runs/packed",
-        ),
-        "packed": (
-            ("records",),
-            "scripts/pack_pretraining_data.py",
-            "--input_files=records/*.tfrecord --max_sequences_per_pack=3 --num_shards=2 --num_workers=1"
-            " --output_dir=packed",
-        ),
-    },
-    {
-        f"formats/{name}": (
-            ("runs/pretrain",),
-            _CONVERT,
-            f"keras2{name} runs/pretrain --output_dir=formats/{name}",
-        )
-        for name in _FORMATS
-    },
-)
 
 
 def make(folder: pathlib.Path, wanted: set[str], run_all: Callable[..., Iterable]) -> None:
@@ -68,20 +35,23 @@ def make(folder: pathlib.Path, wanted: set[str], run_all: Callable[..., Iterable
     """
     write_files(folder)
     wanted = wanted | ({"runs/squad"} if "cache" in wanted else set())
-    for these in reversed(_ROUNDS):
-        wanted = wanted.union(*(these[part][0] for part in wanted & set(these)))
-    for these in _ROUNDS:
-        for error in run_all(make_part, *zip(*((folder, part) for part in these if part in wanted))):
+    needs = {part: set(row.get("needs", "").split()) for part, row in PARTS.items()}
+    for part in reversed(PARTS):
+        wanted = wanted | (needs[part] if part in wanted else set())
+    made: set[str] = set()
+    while ready := [part for part in PARTS if part in wanted - made and needs[part] <= made]:
+        for error in run_all(make_part, [folder] * len(ready), ready):
             if error:
                 raise RuntimeError(error)
+        made.update(ready)
     if "unfinished" in wanted:
         processes.in_child(lambda: _interrupt_creation(folder))
 
 
 def make_part(folder: pathlib.Path, part: str) -> str:
     """Makes a part. Returns why that failed, or ""."""
-    script, arguments = next(these[part][1:] for these in _ROUNDS if part in these)
-    ended = processes.run(script, tuple(arguments.split()), folder)
+    script, *arguments = PARTS[part]["run"].split()
+    ended = processes.run(script, tuple(arguments), folder)
     return "" if ended.code == 0 else f"{part} ended with {ended.code}:\n{ended.errors[-2000:]}"
 
 

@@ -1,7 +1,8 @@
-"""Files of this machine and of a store that TensorFlow reaches: the same operations, the same errors; and
+"""Files of this machine and of stores: the same operations, the same errors; and
 folders for working files, of which a killed process leaves none for long."""
 
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -11,11 +12,45 @@ import pytest
 
 from official.io import files, jobs, writing
 from official.io.errors import ConfigError
+from tests import programs
 from tests.conftest import ROOT
 
+# A server of the S3 protocol, which writes its address in a line, and ends when stdin does.
+SERVER = """
+import os, sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print("http://{}:{}".format(*server.get_host_and_port()), flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
 
-@pytest.fixture(params=["local", "ram"], name="folder")
+
+@pytest.fixture(scope="module", name="bucket")
+def _bucket():
+    pytest.importorskip("s3fs", reason="pip install '.[s3]'")
+    pytest.importorskip("moto.server", reason="pip install '.[dev]'")
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen([sys.executable, "-c", SERVER], text=True, **pipes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", server.stdout.readline().strip())
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        import s3fs
+
+        s3fs.S3FileSystem().mkdir("bucket")
+        yield "s3://bucket"
+    server.stdin.close()
+    server.wait()
+
+
+@pytest.fixture(params=["local", "ram", "s3"], name="folder")
 def _folder(request, tmp_path):
+    """A folder of this machine, of a store that TensorFlow reaches, and of one that fsspec does."""
+    if request.param == "s3":
+        return f"{request.getfixturevalue('bucket')}/{tmp_path.name}"
     folder = str(tmp_path) if request.param == "local" else f"ram://{tmp_path.name}"
     files.store_of(folder).make_folder(f"{folder}/a/b")
     return folder
@@ -31,13 +66,40 @@ def test_files_are_written_found_and_taken_away(folder):
     assert files.is_file(found[0]) and files.is_folder(f"{folder}/a") and not files.is_file(f"{folder}/a")
     with files.open_binary(found[1]) as file:
         assert file.seek(-2, 2) == 3 and file.read() == b"ee"
+    assert store.read_range(found[0], 2, 4) == b"e\ntw" and store.read_range(found[0], 5, 9) == b"wo"
+    store.make_folder(f"{folder}/.hidden")
+    for name in (".hidden/w.txt", "a/z.bin", "a/z.txt"):
+        writing.replace_file(f"{folder}/{name}", name)
+    assert files.find_files(f"{folder}/.*/*.txt", "") == [f"{folder}/.hidden/w.txt"]
+    assert files.find_files(f"{folder}/a/*", "") == [
+        f"{folder}/a/{name}" for name in ("y.txt", "z.bin", "z.txt")
+    ]
+    every = [*found, f"{folder}/a/z.bin", f"{folder}/a/z.txt"]
+    assert files.find_files(folder, "") == every and files.sizes(every) == [7, 5, 7, 7]
     writing.set_aside(found[1])
-    assert not store.exists(found[1]) and sorted(store.names_in(f"{folder}/a")) == ["b", "y-1.txt"]
+    assert not store.exists(found[1])
+    assert sorted(store.names_in(f"{folder}/a")) == ["b", "y-1.txt", "z.bin", "z.txt"]
     with pytest.raises(FileNotFoundError):
         files.open_binary(f"{folder}/none")
-    with pytest.raises(ConfigError, match="none cannot be read"):
-        files.sizes([f"{folder}/none"])
+    with pytest.raises(ConfigError, match="none cannot be read: No such file"):
+        files.sizes([found[0], f"{folder}/none"])
     assert writing.read_lines(f"{folder}/none") == [] and not files.is_file(f"{folder}/none")
+    store.remove_folder(f"{folder}/a")
+    assert not files.is_folder(f"{folder}/a") and files.is_folder(folder)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(folder):
+    path, store = f"{folder}/a/x", files.store_of(folder)
+    for before in (None, "old"):
+        with pytest.raises(ZeroDivisionError), writing.replacing(path) as temporary:
+            pathlib.Path(temporary).write_text("half")
+            raise ZeroDivisionError
+        assert writing.read_lines(path) == ([before.encode()] if before else [])
+        assert not os.path.exists(temporary)
+        writing.replace_file(path, before or "old")
+    writing.replace_file(path, "new")
+    assert writing.read_lines(path) == [b"new"]
+    assert [name for name in store.names_in(f"{folder}/a") if name != "b"] == ["x"]
 
 
 def test_the_digest_is_of_names_sizes_and_beginnings(folder):
@@ -70,6 +132,60 @@ def test_what_a_finished_job_has_left_of_its_work_folder_is_removed(tmp_path):
     (tmp_path / ".unfinished" / "lock").touch()
     jobs.remove_left(str(tmp_path))
     assert not any(tmp_path.iterdir())
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Jobs whose files lie in an object store
+
+
+def test_a_second_job_is_refused_and_a_dead_one_is_not_waited_for(bucket, monkeypatch):
+    monkeypatch.setattr(jobs, "_LOOK_AGAIN_SECS", 0.0)
+    path = f"{bucket}/out/lock"
+    with jobs.held(path, "out"):
+        with pytest.raises(ConfigError, match="is being written to by another process"):
+            with jobs.held(path, "out"):
+                pass
+    assert not files.is_file(path)
+    jobs._write(path, f"{files.host()}-{2**22 + 1}-dead")
+    with jobs.held(path, "out"):
+        assert files.is_file(path)
+
+
+@pytest.mark.slow  # commands that load TensorFlow
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_records_are_made_packed_and_inspected_in_a_store_as_on_disk(bucket, tmp_path, engine):
+    if engine == "ray":
+        pytest.importorskip("ray", reason="pip install '.[ray]'")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(60))]
+    documents = [
+        "\n".join(" ".join(f"w{(row * row + each + line) % 60}" for each in range(9)) for line in range(5))
+        for row in range(60)
+    ]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    (tmp_path / "text.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    remote = f"{bucket}/{engine}"
+    writing.replace_file(f"{remote}/text.txt", (tmp_path / "text.txt").read_bytes())
+    for folder, flags in ((str(tmp_path), []), (remote, [f"--engine={engine}", "--num_workers=2"])):
+        text, shape = f"--input_files={folder}/text.txt", "--max_seq_length=32"
+        run("data", "prepare", text, f"--output_dir={folder}/text", "--eval_share=0.2", *flags)
+        words = f"--vocab_file={tmp_path}/vocab.txt"
+        run("data", "create", text, words, shape, f"--output_dir={folder}/records", *flags)
+        run("pack", f"--input_files={folder}/records", f"--output_dir={folder}/packed", *flags)
+    store = files.store_of(remote)
+    for below, ending in (("records", ".tfrecord"), ("packed", ".tfrecord"), ("text/train", ".txt")):
+        names = sorted(filter(lambda name: name.endswith(ending), store.names_in(f"{remote}/{below}")))
+        assert names == sorted(name for name in os.listdir(tmp_path / below) if name.endswith(ending))
+        for name in names:
+            with store.open(f"{remote}/{below}/{name}") as file:
+                assert file.read() == (tmp_path / below / name).read_bytes(), name
+    told = run("data", "inspect", f"{remote}/packed")
+    assert told == run("data", "inspect", str(tmp_path / "packed"))
+
+
+def run(*words: str) -> str:
+    done = programs.run("-m", "official.cli", *words)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -71,26 +71,6 @@ def test_every_reader_is_this_one():
     assert readers <= set(allowed.split())
 
 
-RESULT = {"status": "finished", "reason": "all steps done", "step": 4, "samples": 16, "config": {"seed": 1}}
-
-
-def test_a_result_is_checked(tmp_path):
-    for changed, message in (
-        ({"status": "done"}, "status='done' is not one of"),
-        ({"status": 3}, '"status" is a whole number'),
-        ({"step": "4"}, '"step" is a text'),
-        ({"config": []}, '"config" is a list'),
-        ({"best_step": "x"}, '"best_step" is a text'),
-        ({"fresh_variables": [1]}, "fresh_variables: expected a text"),
-    ):
-        (tmp_path / "result.json").write_text(json.dumps({**RESULT, **changed}))
-        with pytest.raises(ConfigError, match=message):
-            result.load_result(str(tmp_path))
-        assert result.read_result(str(tmp_path)) == {}
-    (tmp_path / "result.json").write_text(json.dumps(RESULT))
-    assert result.load_result(str(tmp_path)) == RESULT
-
-
 def test_damaged_lines_of_metrics_are_counted(tmp_path):
     good = '{"split": "eval", "step": 4, "samples": 16, "loss": 1.5, "mlm_accuracy": 0.5}\n'
     wrong = ['"step": 1, "loss": "low"}', '"step": -1}', '"step": 1, "loss": NaN}']
@@ -101,13 +81,30 @@ def test_damaged_lines_of_metrics_are_counted(tmp_path):
     assert (len(records), damaged) == (2, 4) and "4 damaged lines" in run.notes[0]
 
 
-def test_compared_settings_are_checked(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"split": "eval", "step": 4, "samples": 16, "loss": 1.5}\n')
-    for content, message in (
-        ("[]", "expected an object"),
-        ('{"seed": "x"}', "seed='x', expected"),
-        ('{"model": 3}', '"model" is a whole number'),
-    ):
+RESULT = {"status": "finished", "reason": "all steps done", "step": 4, "samples": 16, "config": {"seed": 1}}
+
+
+def test_results_and_compared_settings_are_checked(tmp_path):
+    def load(changed: dict) -> None:
+        (tmp_path / "result.json").write_text(json.dumps({**RESULT, **changed}))
+        assert result.read_result(str(tmp_path)) == {}
+        result.load_result(str(tmp_path))
+
+    def compare(content: str) -> None:
         (tmp_path / "config.json").write_text(content)
-        with pytest.raises(ConfigError, match=message):
-            comparison.read_runs([str(tmp_path)])
+        comparison.read_runs([str(tmp_path)])
+
+    wrong = (
+        ({"status": "done"}, "status='done' is not one of"),
+        ({"status": 3}, '"status" is a whole number'),
+        ({"step": "4"}, '"step" is a text'),
+        ({"config": []}, '"config" is a list'),
+        ({"best_step": "x"}, '"best_step" is a text'),
+        ({"fresh_variables": [1]}, "fresh_variables: expected a text"),
+    )
+    assert_refused(load, wrong)
+    (tmp_path / "result.json").write_text(json.dumps(RESULT))
+    assert result.load_result(str(tmp_path)) == RESULT
+    (tmp_path / "metrics.jsonl").write_text('{"split": "eval", "step": 4, "samples": 16, "loss": 1.5}\n')
+    wrong = (("[]", "expected an object"), ('{"seed": "x"}', "seed='x', expected"))
+    assert_refused(compare, (*wrong, ('{"model": 3}', '"model" is a whole number')))

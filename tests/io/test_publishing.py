@@ -181,14 +181,3 @@ def test_a_signal_waits_for_the_end_of_the_moves(tmp_path, monkeypatch):
         with signals.watching(), pytest.raises(signals.Interrupted) as error, signals.raising():
             publish(folder)
         assert error.value.signal == number and shown(folder) == NEW
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "a"
-    path.write_text("old")
-    with pytest.raises(ZeroDivisionError), writing.replacing(str(path)) as temporary:
-        pathlib.Path(temporary).write_text("half")
-        raise ZeroDivisionError
-    assert contents(tmp_path) == {"a": b"old"}
-    writing.replace_file(str(path), "new")
-    assert contents(tmp_path) == {"a": b"new"}

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official.checkpoint import DamagedError, naming_damaged, one_line
+from official.checkpoint import DamagedError, naming_damaged
 from official.checkpoint.bundle_reader import DAMAGE, new_reader
 from official.checkpoint.containers import Progress, stem
 from official.checkpoint.tensors import Tensor, Tensors
 from official.io import files as io_files
-from official.io.errors import shortened
+from official.io.errors import first_line, shortened
 
 LAST = ".index"
 IS_FOLDER = False
@@ -84,7 +84,7 @@ def _index(prefix: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         reader = new_reader(prefix)
         return reader, reader.get_variable_to_dtype_map(), reader.get_variable_to_shape_map()
     except DAMAGE as error:
-        raise DamagedError(one_line(error)) from None
+        raise DamagedError(first_line(error)) from None
 
 
 def _data_files(prefix: str) -> list[str]:
@@ -118,7 +118,7 @@ def _lazy(reader: Any, name: str, shape: tuple[int, ...], dtype: Any) -> Tensor:
         try:
             return np.asarray(reader.get_tensor(name))
         except DAMAGE as error:
-            raise DamagedError(f"{name}: {one_line(error)}") from None
+            raise DamagedError(f"{name}: {first_line(error)}") from None
 
     return Tensor(shape, np.dtype(dtype.as_numpy_dtype), get, (name,))
 

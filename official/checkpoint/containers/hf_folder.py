@@ -22,10 +22,10 @@ import numpy as np
 import safetensors
 from absl import logging
 
-from official.checkpoint import DamagedError, naming_damaged, one_line
+from official.checkpoint import DamagedError, naming_damaged
 from official.checkpoint.containers import Progress
 from official.checkpoint.formats import Options
-from official.checkpoint.tensors import Tensor, Tensors
+from official.checkpoint.tensors import Tensor, Tensors, changed
 from official.config import BertConfig
 from official.config.model import (
     FAMILIES,
@@ -38,7 +38,7 @@ from official.config.model import (
 )
 from official.io import files as io_files
 from official.io import json_files, model_folder, vocabulary_files
-from official.io.errors import ConfigError, shortened
+from official.io.errors import ConfigError, first_line, shortened
 from official.io.vocabulary_files import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 
 CONFIG = model_folder.CONFIG
@@ -171,11 +171,11 @@ def _with_product(weight: Tensor, b: Tensor, a: Tensor, scale: float, path: str)
         told = f"do not make the shape {weight.shape} of {weight.sources[0]}."
         raise ConfigError(f"{path}: matrices {b.shape} and {a.shape} {told}")
 
-    def read() -> np.ndarray:
+    def with_product(values: np.ndarray) -> np.ndarray:
         product = b.read().astype(np.float32) @ a.read().astype(np.float32)
-        return (weight.read().astype(np.float32) + np.float32(scale) * product).astype(weight.dtype)
+        return (values.astype(np.float32) + np.float32(scale) * product).astype(weight.dtype)
 
-    return dataclasses.replace(weight, read=read)
+    return changed(weight, with_product)
 
 
 def _read_parts(folder: str) -> Tensors:
@@ -220,7 +220,7 @@ def _lazy(path: str, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Tens
             try:
                 return file.get_tensor(name)
             except safetensors.SafetensorError as error:
-                raise DamagedError(f"{name}: {one_line(error)}") from None
+                raise DamagedError(f"{name}: {first_line(error)}") from None
 
     return Tensor(shape, dtype, get, (name,))
 
@@ -231,7 +231,7 @@ def _open(path: str) -> Any:
             io_files.check_readable(path)
             return safetensors.safe_open(path, framework="np")
     except (safetensors.SafetensorError, ValueError) as error:
-        raise DamagedError(f"{os.path.basename(path)}: {one_line(error)}") from None
+        raise DamagedError(f"{os.path.basename(path)}: {first_line(error)}") from None
 
 
 def target(output_dir: str, source: str) -> str:

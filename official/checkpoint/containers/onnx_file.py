@@ -14,7 +14,7 @@ from official.checkpoint import DamagedError, naming_damaged
 from official.checkpoint.containers import Progress, stem
 from official.checkpoint.tensors import Tensor, Tensors
 from official.io import files as io_files
-from official.io.errors import ConfigError, how_to_install, shortened
+from official.io.errors import ConfigError, check_installed, shortened
 
 # -----------------------------------------------------------------------------------------------------------
 # Fields of protocol buffers
@@ -119,11 +119,9 @@ _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 def _library() -> Any:
     """Imports the onnx package, which only this format needs."""
-    try:
-        import onnx
-    except ImportError:
-        needs = "need the onnx package, which is not installed"
-        raise ConfigError(f"PopART's .onnx files {needs}: {how_to_install('onnx')}.") from None
+    check_installed("an .onnx file", "onnx", "onnx")
+    import onnx
+
     return onnx
 
 

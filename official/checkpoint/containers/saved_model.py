@@ -5,13 +5,12 @@ A weight that is kept in 8 bits is two variables, NAME and NAME/scale, and is re
 location of an export is its folder assets.extra, beside whose files its weights then are.
 """
 
-import dataclasses
 import os
 
 import numpy as np
 
 from official.checkpoint.containers import object_bundle
-from official.checkpoint.tensors import Tensor, Tensors
+from official.checkpoint.tensors import Tensor, Tensors, changed
 from official.io.errors import ConfigError
 
 LAST, IS_FOLDER = "saved_model.pb", True
@@ -40,7 +39,5 @@ def read(location: str) -> Tensors:
 
 
 def _multiplied(whole: Tensor, scale: Tensor) -> Tensor:
-    def read() -> np.ndarray:
-        return whole.read().astype(np.float32) * scale.read()
-
-    return dataclasses.replace(whole, dtype=np.dtype(np.float32), read=read)
+    float32 = np.dtype(np.float32)
+    return changed(whole, lambda values: values.astype(float32) * scale.read(), dtype=float32)

@@ -62,7 +62,7 @@ class Options:
       do_lower_case: whether its text is lower-cased; None: as the vocabulary's files say, else as its words
         look.
       labels: names of a classifier's classes, in their order; None: not known.
-      problem_type: of a classifier, one of `model_folder.PROBLEM_TYPES`; None: not known.
+      problem_type: of a classifier, a value of `model_folder.PROBLEM_TYPE_OF`; None: not known.
       thresholds: of several labels: the probability from which on a text has each; none: not known.
       scale: of a number: the (mean, deviation) that the source's outputs are in units of. The result's are
         the numbers themselves.

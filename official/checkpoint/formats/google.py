@@ -7,6 +7,7 @@ have the trainer's counters. Exports (`bert export`) are SavedModels and only re
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from official.checkpoint import canonical, mapping
 from official.checkpoint.formats import Format, Options
 from official.checkpoint.mapping import Mapped
-from official.checkpoint.tensors import Tensor, Tensors
+from official.checkpoint.tensors import Tensors, changed
 
 # -----------------------------------------------------------------------------------------------------------
 # Google's
@@ -65,18 +66,15 @@ def native_to_canonical(tensors: Tensors, options: Options) -> Mapped:
     scale, dropped = tensors.get(_SCALE), {}
     if scale is not None:
         dropped = {_SCALE: "a factor of adam_m, by which it is divided"}
-        moments = {name: tensors[name] for name in tensors if name.endswith("/adam_m")}
-        tensors = tensors | {name: _divided(moment, scale) for name, moment in moments.items()}
+        moments, float32 = [name for name in tensors if name.endswith("/adam_m")], np.dtype(np.float32)
+
+        def divided(values: np.ndarray, read: Callable[[], np.ndarray] = scale.read) -> np.ndarray:
+            return values.astype(np.float32) / np.float32(read())
+
+        tensors = tensors | {name: changed(tensors[name], divided, dtype=float32) for name in moments}
     mapped = mapping.to_canonical(NATIVE_TABLE, tensors, dropped)
     mapping.add_zero_output_bias(mapped)
     return mapped
-
-
-def _divided(tensor: Tensor, scale: Tensor) -> Tensor:
-    def read() -> np.ndarray:
-        return tensor.read().astype(np.float32) / np.float32(scale.read())
-
-    return replace(tensor, dtype=np.dtype(np.float32), read=read)
 
 
 def native_from_canonical(tensors: Tensors, options: Options) -> Mapped:

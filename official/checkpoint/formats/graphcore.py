@@ -123,8 +123,8 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def is_groupbert(tensors: Tensors) -> bool:
-    """Tells GroupBERT from BERT by its convolutions, in Graphcore's or canonical names."""
-    return any(re.match(r"bert/encoder/layer_\d+/convolution/", name) for name in tensors)
+    """Tells GroupBERT from BERT by its convolutions, in the names of any format."""
+    return any(re.match(r"bert/encoder/layer_\d+/conv(olution)?/", name) for name in tensors)
 
 
 def _cut_output_bias(mapped: Mapped) -> None:

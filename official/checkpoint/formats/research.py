@@ -138,18 +138,14 @@ def _names_in_file(tensors: Tensors, options: Options) -> mapping.Table:
     if options.get(graphcore.PLAIN_BERT):
         return _names(tensors, options)
     plain = any(re.match(r"bert/encoder/layer_\d+/(boom/|\w+/postnorm/)", name) for name in tensors)
-    return BASELINE_TABLE if plain and not _has_convolutions(tensors) else TABLE
-
-
-def _has_convolutions(tensors: Tensors) -> bool:
-    return any(re.match(r"bert/encoder/layer_\d+/conv(olution)?/", name) for name in tensors)
+    return BASELINE_TABLE if plain and not graphcore.is_groupbert(tensors) else TABLE
 
 
 def _names(tensors: Tensors, options: Options) -> mapping.Table:
     """Returns the table for GroupBERT or the baseline. Raises ConfigError where the option says one and the
     layers are the other's."""
     plain = options.get(graphcore.PLAIN_BERT)
-    groupbert = _has_convolutions(tensors)
+    groupbert = graphcore.is_groupbert(tensors)
     if canonical.layers_of(tensors) and groupbert == plain:
         told = "no convolutions: it is BERT, and --baseline is off. Add --baseline."
         if groupbert:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import functools
 import json
 import math
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -180,57 +180,44 @@ def columns_of(asked: Asked, results: list[Any]) -> dict[str, np.ndarray]:
     """Returns the outputs of a call: {name: [N, ...]}, in the order of the signature; `results` are those of
     `versions.Served.compute`, one for each row."""
     call, signature = asked.call, asked.signature
-    names = [field.name for field in signature.outputs]
+    fields, kinds = signature.outputs, {"string": object, "int32": np.int32, "float32": np.float32}
     if call.name == signatures.TENSORS:
-        stack = np.stack if signature.method == "classify" else functools.partial(_padded, length=call.length)
-        return {name: stack([result[name] for result in results]) for name in names}
+        rows = {field.name: [result[field.name] for result in results] for field in fields}
+        if signature.method == "classify":
+            return {name: np.stack(values) for name, values in rows.items()}
+        return {
+            name: _padded(each, call.length, np.float32, each[0].shape[1:]) for name, each in rows.items()
+        }
     if signature.method == "embed":
-        return {names[0]: np.stack(results)}
-    if signature.method == "fill_mask":
-        return dict(zip(names, _words(results)))
-    if signature.method == "tag":
-        return _entities(signature, results)
+        return {fields[0].name: np.stack(results)}
+    columns: list[Any]
+    if signature.method in ("fill_mask", "tag"):
+        if signature.method == "fill_mask":
+            columns = [
+                [[[word[n] for word in words] for words in masks] for masks in results] for n in (0, 1)
+            ]
+        else:
+            keys = ("type", "text", "start", "end", "probability")
+            columns = [[[one[key] for one in found] for found in results] for key in keys]
+        most = max(map(len, results))
+        pairs = zip(fields, columns)
+        return {field.name: _padded(rows, most, kinds[field.dtype], field.shape[1:]) for field, rows in pairs}
     if signature.method == "answer":
         texts, scores, starts, ends = zip(*results)
-        columns: list[Any] = [texts, starts, ends, scores]
+        columns = [texts, starts, ends, scores]
     else:
         labels, scores = zip(*results)
         of_all = [list(result.scores) for result in results], [list(r.scores.values()) for r in results]
         columns = [[label or "" for label in labels], scores, *of_all]
-    kinds = {"string": object, "int32": np.int32, "float32": np.float32}
-    return {
-        field.name: np.array(column, kinds[field.dtype]) for field, column in zip(signature.outputs, columns)
-    }
+    return {field.name: np.array(column, kinds[field.dtype]) for field, column in zip(fields, columns)}
 
 
-def _words(results: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the words of each mask and their probabilities, '' and 0 for masks that a text has not."""
-    shape = len(results), max(map(len, results)), signatures.TOP_WORDS
-    tokens, scores = np.full(shape, "", object), np.zeros(shape, np.float32)
-    for number, masks in enumerate(results):
-        for mask, words in enumerate(masks):
-            tokens[number, mask, : len(words)] = [word for word, _ in words]
-            scores[number, mask, : len(words)] = [probability for _, probability in words]
-    return tokens, scores
-
-
-def _entities(signature: Signature, results: list[list[dict]]) -> dict[str, np.ndarray]:
-    """Returns the entities of each text, '' and 0 behind the last one."""
-    shape = len(results), max(map(len, results))
-    keys, columns = ("type", "text", "start", "end", "probability"), {}
-    for field, key in zip(signature.outputs, keys):
-        column = np.full(shape, "", object) if field.dtype == "string" else np.zeros(shape, field.dtype)
-        for number, found in enumerate(results):
-            column[number, : len(found)] = [one[key] for one in found]
-        columns[field.name] = column
-    return columns
-
-
-def _padded(rows: list[np.ndarray], length: int) -> np.ndarray:
-    """Returns the outputs of tokens as an array, 0 behind the end of each row."""
-    padded = np.zeros((len(rows), length, *rows[0].shape[1:]), np.float32)
+def _padded(rows: Sequence[Any], most: int, dtype: Any, shape: tuple[Any, ...]) -> np.ndarray:
+    """Returns rows of values of a shape as an array, '' or 0 behind the end of each row."""
+    padded = np.full((len(rows), most, *shape), "" if dtype is object else 0, dtype)
     for number, row in enumerate(rows):
-        padded[number, : len(row)] = row
+        if len(row):
+            padded[number, : len(row)] = row
     return padded
 
 
