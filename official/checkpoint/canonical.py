@@ -112,7 +112,7 @@ def shape_of(name: str, sizes: Sizes) -> tuple[int, ...]:
     rows = {
         "bert/embeddings/word_embeddings": sizes.words,
         "bert/embeddings/position_embeddings": sizes.positions,
-        "bert/embeddings/token_type_embeddings": sizes.types,
+        SEGMENTS: sizes.types,
         OUTPUT_BIAS: sizes.words,
         **dict.fromkeys((*NEXT_SENTENCE_HEAD, *SQUAD_HEAD), 2),
         **dict.fromkeys(CLASSIFIER_HEAD, sizes.classes),
@@ -168,10 +168,10 @@ def encoder_problems(shapes: dict[str, tuple[int, ...]], has_segments: bool = Tr
     are checked.
     """
     layers = layers_of(shapes)
-    needed = [name for name in EMBEDDINGS if has_segments or name != SEGMENTS]
     expected = _expected_shapes(shapes, layers)
-    expected = {name: shape for name, shape in expected.items() if name in needed or name not in EMBEDDINGS}
-    gone = [name for name in needed if name not in shapes]
+    if not has_segments:
+        del expected[SEGMENTS]
+    gone = [name for name in EMBEDDINGS if name in expected and name not in shapes]
     bent = [name for name in expected if len(shapes.get(name, expected[name])) != rank_of(name)]
     problems = {"Missing": gone} if gone else {}
     problems |= {} if layers else {"No layer": []}

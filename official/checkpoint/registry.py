@@ -12,7 +12,7 @@ from official.checkpoint import canonical, naming_unreadable
 from official.checkpoint.formats import NOTHING_GIVEN, Format, Option, Options
 from official.checkpoint.mapping import Mapped
 from official.checkpoint.tensors import Tensors, changed, is_float
-from official.config import BertConfig, ConfigError, suggest
+from official.config import ConfigError, suggest
 from official.config.model import FAMILIES
 from official.io.errors import describe_names, shortened
 
@@ -134,7 +134,7 @@ class Checkpoint(NamedTuple):
         check_types(mapped.tensors, self)
         mapped = dataclasses.replace(mapped, tensors=_in_numbers(mapped.tensors, options.scale))
         shapes = {name: tensor.shape for name, tensor in mapped.tensors.items()}
-        has_segments = FAMILIES[mapped.family or options.family or BertConfig.family].has_segments
+        has_segments = FAMILIES[mapped.family or options.family].has_segments
         if problems := canonical.encoder_problems(shapes, has_segments):
             told = f"is not a whole encoder. {describe_names(problems)}."
             raise ConfigError(f"{self.location} ({self.title}) {told}", problems)

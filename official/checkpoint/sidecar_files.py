@@ -104,11 +104,11 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
         "num_attention_heads": checkpoint.heads or said.get("num_attention_heads"),
         "hidden_act": said.get("hidden_act") or checkpoint.format.usual_activation,
         "layer_norm_eps": said.get("layer_norm_eps") or epsilon or BertConfig.layer_norm_eps,
-        "family": said.get("family") or BertConfig.family,
     }
     found = {name: getattr(options, name) or value for name, value in usual.items()}
     found["model_card"] = model_card.of_run(checkpoint.location)
-    return dataclasses.replace(options, **found, **labels_beside(checkpoint.location))
+    family = said.get("family", BertConfig.family)
+    return dataclasses.replace(options, family=family, **found, **labels_beside(checkpoint.location))
 
 
 def _vocabulary_beside(location: str) -> str | None:

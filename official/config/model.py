@@ -40,8 +40,7 @@ class Family(NamedTuple):
     def their_name(self, name: str) -> str | None:
         """Returns the family's name of a weight of BERT's, both as Hugging Face writes them; None where the
         family has no such weight."""
-        absent = ("cls.seq_relationship.", *(() if self.has_segments else (".token_type_embeddings.",)))
-        if self.renamed and any(part in name for part in absent):
+        if not self.has_segments and any(part in name for part in (".token_type_", "cls.seq_relationship.")):
             return None
         for part, theirs in self.renamed:
             name = name.replace(part, theirs)

@@ -318,8 +318,7 @@ class ClassifyTask(Classification):
     def _known_labels(self) -> Labels:
         """Returns the labels of the run, or of the weights, that are evaluated."""
         folder, found = self._saved_labels()
-        kinds = {said: kind for kind, said in model_folder.PROBLEM_TYPE_OF.items()}
-        kind = kinds[found["problem_type"]]
+        kind = found["kind"]
         if kind != self._config.label_kind:
             raise ConfigError(
                 f"--label_kind={self._config.label_kind}, and the labels of {folder} are of kind {kind}. Give"

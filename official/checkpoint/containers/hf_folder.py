@@ -341,11 +341,10 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
         own = options.labels, options.problem_type
         labels = model_folder.labels_to_hugging_face(*own, shapes["classifier.weight"][0])
         architecture = _OTHER_CLASSIFIERS.get(str(options.problem_type), architecture)
-    ours, family = options.hidden_act or BertConfig.hidden_act, FAMILIES[options.family or "bert"]
+    ours, family = options.hidden_act or BertConfig.hidden_act, FAMILIES[options.family]
     layers = {name.split(".")[2] for name in shapes if name.startswith("encoder.layer.")}
     config = {
         "architectures": [architecture.replace("Bert", family.title, 1)],
-        "model_type": "bert",
         "vocab_size": words,
         "hidden_size": hidden,
         "num_hidden_layers": len(layers),
@@ -364,8 +363,9 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
         "torch_dtype": next(one.dtype.name for name, one in tensors.items() if name.endswith(_TABLE)),
         **labels,
     }
-    config = with_their_keys(config, family) if family.renamed else config
-    written = {CONFIG: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()}
+    written = {
+        CONFIG: (json.dumps(with_their_keys(config, family), indent=2, sort_keys=True) + "\n").encode()
+    }
     if options.model_card:
         written[_CARD] = options.model_card.encode()
     if labels and (options.labels or options.problem_type):

@@ -56,7 +56,7 @@ class Options:
         says, else the usual one of the source's format. The config file beside the result says it.
       layer_norm_eps: epsilon of LayerNorm, in the same way; None: as a config file says, else
         the usual one of the source's format.
-      family: of the model, one of `config.model`; None: as a config file says, else bert.
+      family: of the model, one of `config.model.FAMILIES`.
       vocab_file: vocabulary that is put beside the result: vocab.txt, tokenizer.json, or a folder with one of
         them.
       do_lower_case: whether its text is lower-cased; None: as the vocabulary's files say, else as its words
@@ -76,7 +76,7 @@ class Options:
     num_attention_heads: int | None = None
     hidden_act: str | None = None
     layer_norm_eps: float | None = None
-    family: str | None = None
+    family: str = BertConfig.family
     vocab_file: str | None = None
     do_lower_case: bool | None = None
     labels: tuple[str, ...] | None = None

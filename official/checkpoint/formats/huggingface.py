@@ -119,7 +119,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to Hugging Face's names of their family: with its prefix where there is a head, as
     BertForPreTraining saves them, or as `hf_prefix` says."""
-    prefix, table = f"{options.family or 'bert'}.", TABLES[options.family or "bert"]
+    prefix, table = f"{options.family}.", TABLES[options.family]
     mapped = mapping.from_canonical(table, tensors, "optimizer slot: the format has weights only")
     counters = mapped.dropped.keys() & set(canonical.COUNTERS)
     mapped.dropped |= dict.fromkeys(counters, "a counter of this project's trainer")
@@ -152,7 +152,7 @@ def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -
     Raises:
       ConfigError: where the number of heads or the vocabulary does not fit the tensors.
     """
-    family = options.family or "bert"
+    family = options.family
     plain = {theirs: TABLE[name] for name, theirs in TABLES[family].items() if theirs}
     common = {_common_name(name, tensors, FAMILIES[family]): tensor for name, tensor in tensors.items()}
     of_bert = mapping.from_canonical(plain, common, "").tensors
