@@ -64,10 +64,7 @@ def convert(
         target does not know, and where the result is there already.
       MismatchError: where the result, read back, differs; nothing was written or replaced then.
     """
-    if isinstance(source, str):
-        checkpoint = registry.open_checkpoint(sidecar_files.best_of_run(source), "PATH")
-    else:
-        checkpoint = source
+    checkpoint = sidecar_files.open_best(source, "PATH") if isinstance(source, str) else source
     target, folder = registry.get_format(target_format), output_dir or "."
     if target.is_only_read:
         raise ConfigError(f"an {target.title} is not written by a conversion. Use bert export.")

@@ -81,7 +81,7 @@ def initialize(
         classes apart, the checkpoint's model computes something else, a tensor is not of finite
         floating-point numbers, or the file is unreadable.
     """
-    checkpoint = registry.open_checkpoint(sidecar_files.best_of_run(path), "--init_checkpoint")
+    checkpoint = sidecar_files.open_best(path, "--init_checkpoint")
     with naming_unreadable(f"--init_checkpoint={path}"):
         notes = _notes(model, checkpoint) if model else ""
         mapped = checkpoint.format.to_canonical(checkpoint.tensors, NOTHING_GIVEN)

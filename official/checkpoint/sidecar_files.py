@@ -12,7 +12,7 @@ from absl import logging
 from official.checkpoint import canonical, manager, model_card
 from official.checkpoint.containers import hf_folder
 from official.checkpoint.formats import Format, Options
-from official.checkpoint.registry import Checkpoint
+from official.checkpoint.registry import Checkpoint, open_checkpoint
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, checked_sizes
 from official.config.model import WITHOUT_SHAPE, activation_of
@@ -53,7 +53,12 @@ def sizes_beside(location: str) -> dict:
     return checked_sizes(values | ({} if activation is None else {"hidden_act": activation}), path)
 
 
-def best_of_run(path: str) -> str:
+def open_best(path: str, label: str, format_name: str | None = None) -> Checkpoint:
+    """Opens a checkpoint as `registry.open_checkpoint` does, of a run's folder the best one."""
+    return open_checkpoint(_best_of_run(path), label, format_name)
+
+
+def _best_of_run(path: str) -> str:
     """Returns the prefix of the best checkpoint of a run's folder, where its result.json says which that is;
     else the path."""
     config = (

@@ -99,8 +99,7 @@ def run_convert() -> int:
     verify, bar = verification.verify if flags.verify else None, Bar(flags.action)
     try:
         options = registry.make_options(source, target, given)
-        path = sidecar_files.best_of_run(flags.path)
-        checkpoint = registry.open_checkpoint(path, "PATH", source.name)
+        checkpoint = sidecar_files.open_best(flags.path, "PATH", source.name)
         if flags.verify:
             verification.check(checkpoint, options)
         report = convert.convert(

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from official import config as config_lib
-from official.checkpoint import canonical, naming_unreadable, registry, sidecar_files
+from official.checkpoint import canonical, naming_unreadable, sidecar_files
 from official.checkpoint.containers import saved_model
 from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensor, Tensors
@@ -216,7 +216,7 @@ def find(
     path, vocab_file = expanded(path), expanded(vocab_file) if vocab_file else None
     name = f"--{flag}={path}" if flag else path
     settings = _settings_of_run(path)
-    checkpoint = registry.open_checkpoint(sidecar_files.best_of_run(path), f"--{flag}" if flag else "path")
+    checkpoint = sidecar_files.open_best(path, f"--{flag}" if flag else "path")
     options = sidecar_files.with_settings(Options(), checkpoint)
     with naming_unreadable(name):
         tensors = checkpoint.to_canonical(options).tensors

@@ -20,7 +20,7 @@ import tensorflow as tf
 from absl import logging
 
 from official import config as config_lib
-from official.checkpoint import initialize, registry, sidecar_files
+from official.checkpoint import initialize, sidecar_files
 from official.checkpoint.manager import CheckpointManager
 from official.config import Config, ConfigError
 from official.config.setting import LENGTH, OWN_DATA
@@ -69,8 +69,7 @@ def run(
         # Before a large model is built.
         config, task = ready.config, ready.task
         if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
-            path = sidecar_files.best_of_run(config.init_checkpoint)
-            source = registry.open_checkpoint(path, "--init_checkpoint")
+            source = sidecar_files.open_best(config.init_checkpoint, "--init_checkpoint")
             initialize.check_model(config.model, source)
     with (
         run_lock.writing(config.model_dir, ready.is_chief) as check_folder,
