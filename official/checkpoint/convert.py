@@ -315,8 +315,8 @@ def _read_back_and_compare(container: ModuleType, expected: Tensors, location: s
 
 def _publish(container: ModuleType, work: str, location: str, obsolete: list[str]) -> None:
     """Puts the result in its place, and takes away what is left of an older one, and `obsolete`."""
-    kept = {vocabulary_files.VOCABULARY, vocabulary_files.TOKENIZER, vocabulary_files.TOKENIZER_CONFIG}
-    if os.path.exists(os.path.join(work, vocabulary_files.VOCABULARY)):  # else an older vocabulary stays
+    kept = set(vocabulary_files.KEPT)
+    if vocabulary_files.find(work):  # else an older vocabulary stays
         kept = set()
     old = [path for path in (*container.files(location), *obsolete) if os.path.basename(path) not in kept]
     with _writing_to(location):

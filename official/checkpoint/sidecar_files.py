@@ -234,8 +234,9 @@ def plan(
     """
     if target_format.brings_sidecar_files:
         if options.vocab_file:
-            words = vocabulary_files.read(options.vocab_file).content
-            _check_free({os.path.join(target, vocabulary_files.VOCABULARY): words}, overwrite)
+            own = vocabulary_files.contents_of(vocabulary_files.read(options.vocab_file))
+            name, content = next(iter(own.items()))
+            _check_free({os.path.join(target, name): content}, overwrite)
         return {}
     folder = os.path.dirname(target) or "."
     files: dict[str, bytes | None] = {}

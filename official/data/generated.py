@@ -217,7 +217,7 @@ def make_examples(vocabulary: Vocabulary, rules: examples.ExampleRules, seed: in
     count = RECORDS * (3 + 2 * rules.max_seq_length // most)
     lengths = generator.integers(_MIN_SENTENCE, most + 1, count)
     numbers = np.cumsum(generator.random(count) < 1 / _SENTENCES)
-    ids = np.setdiff1d(np.arange(vocabulary.size), [vocabulary.id_of(word) for word in SPECIAL_TOKENS])
+    ids = np.setdiff1d(np.arange(vocabulary.size), vocabulary.special_ids)
     tokens = draw_ids(generator, ids, int(lengths.sum()))
     kind = np.uint16 if vocabulary.size <= 1 << 16 else np.int32
     documents = examples.from_sentences(tokens.astype(kind), lengths, numbers)

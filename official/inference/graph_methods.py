@@ -546,7 +546,7 @@ class Methods:
         """Takes for each method what loads its network, and a table of words by their ids (int64)."""
         self._source, self._networks, self._words = source, networks, words
         vocabulary, self._bert = source.vocabulary, source.bert
-        self._special = Special(*map(vocabulary.id_of, ("[CLS]", "[SEP]", methods.MASK)))
+        self._special = Special(*vocabulary.special_ids[2:])
         self._split = Splitter(vocabulary, self._bert.vocab_size)
         if "answer" in networks:
             source.check_pairs()

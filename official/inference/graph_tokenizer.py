@@ -186,7 +186,7 @@ class Splitter:
                     " tensorflow-text does not take. Remove it from the vocabulary."
                 )
         ids = np.array(list(map(vocabulary.id_of, known)), np.int32)
-        self._ids = np.where(ids < rows, ids, vocabulary.id_of(wordpiece.UNKNOWN))
+        self._ids = np.where(ids < rows, ids, vocabulary.special_ids.unk)
         self._sizes = np.array(list(map(len, plain)), np.int32)
         with tf.device("CPU"):
             self._compiled = tf_text.FastWordpieceTokenizer(

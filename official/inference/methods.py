@@ -19,7 +19,7 @@ from official.data.tables import predictions
 from official.data.tables import tags as tags_lib
 from official.data.tables.labels import CHOICE, NUMBER, ONE, Labels
 from official.data.tables.texts import wrong_text
-from official.data.word_pieces.wordpiece import Tokenizer
+from official.data.word_pieces.tokenizer import tokenizer_of
 from official.inference.backends import Settings, begin, build
 from official.inference.rows import Outputs, Rows, join, run
 from official.inference.signatures import TOP_WORDS
@@ -50,7 +50,7 @@ class Method:
         """Builds the network. Raises ConfigError where the model has no head for the method."""
         source.check_can(self.name)
         self._source, self._bert, self._vocabulary = source, source.bert, source.vocabulary
-        self._tokenizer = Tokenizer(source.vocabulary)
+        self._tokenizer = tokenizer_of(source.vocabulary)
         self.cut = Truncation(source.name)
         self._set_up(source)
         if settings.dtype == "int8" and not settings.calibration:
@@ -398,7 +398,7 @@ class Tagger(Method):
 # -----------------------------------------------------------------------------------------------------------
 # Words that stand as [MASK]
 
-MASK = "[MASK]"
+MASK = "[MASK]"  # also where the vocabulary's is another
 
 
 class Word(NamedTuple):
@@ -419,17 +419,17 @@ class Filler(Method):
             return []
         made = self.rows_of(texts)
         logits_MV = self._outputs(made)["logits"][:, : self._vocabulary.size]
-        words, known = [], self._vocabulary.words
+        words, word_of = [], self._tokenizer.word_of
         for probabilities_V in map(softmax, logits_MV):
             best = np.argsort(-probabilities_V, kind="stable")[:top_k]
-            words.append([Word(known[n], float(probabilities_V[n])) for n in best])
+            words.append([Word(word_of(n), float(probabilities_V[n])) for n in best])
         ends: list[int] = made.masked_ends_N.tolist()
         return [words[first:last] for first, last in zip([0, *ends], ends)]
 
     def rows_of(self, texts: Sequence[str]) -> Rows:
         """Returns texts end to end. Raises ConfigError where one has no mask, or is too long."""
         ids = [self._ids_of(text) for text in texts]
-        mask = self._vocabulary.id_of(MASK)
+        mask = self._vocabulary.special_ids.mask
         if not all(mask in ids_L for ids_L in ids):
             remedy = f"Write {MASK}, with its brackets and in capitals, in place of each word to predict."
             raise ConfigError(f"no {MASK} in the text. {remedy}")
@@ -439,15 +439,18 @@ class Filler(Method):
     def _ids_of(self, text: str) -> np.ndarray:
         """Returns the ids [L] of a text with [CLS] and [SEP]; words that the model has no row for are unknown
         ones."""
-        cls, sep, mask, unknown = map(self._vocabulary.id_of, ("[CLS]", "[SEP]", MASK, "[UNK]"))
-        pieces, counts = self._tokenizer.tokenize(text.split(MASK))
-        first, *others = np.split(pieces.astype(np.int32), np.cumsum(counts)[:-1])
-        between = [part for each in others for part in ([mask], each)]
-        ids_L = np.concatenate([[cls], first, *between, [sep]]).astype(np.int32)
+        special = self._vocabulary.special_ids
+        if self._vocabulary.tokenizer is None:
+            pieces, counts = self._tokenizer.tokenize(text.split(MASK))
+            first, *others = np.split(pieces, np.cumsum(counts)[:-1])
+        else:  # which finds its special tokens in the text
+            (first, _), others = self._tokenizer.tokenize([text.replace(MASK, self._vocabulary.special.mask)]), []
+        between = [part for each in others for part in ([special.mask], each)]
+        ids_L = np.concatenate([[special.cls], first, *between, [special.sep]]).astype(np.int32)
         if len(ids_L) > (most := self._bert.max_position_embeddings):
             told = f"{len(ids_L):,} word pieces with [CLS] and [SEP], the model takes {most:,} at most."
             raise ConfigError(f"{told} Shorten the text.")
-        return np.where(ids_L < self._bert.vocab_size, ids_L, np.int32(unknown))
+        return np.where(ids_L < self._bert.vocab_size, ids_L, np.int32(special.unk))
 
     def _calibration_rows(self, file: str | None) -> Rows:
         texts = calibration_texts(file)
@@ -501,7 +504,7 @@ class Embedder(Method):
 
     def rows_of(self, texts: list[str], pooling: Pooling) -> Rows:
         """Returns each text with [CLS] and [SEP], end to end; what is too long is cut."""
-        cls, sep, unknown = map(self._vocabulary.id_of, ("[CLS]", "[SEP]", "[UNK]"))
+        cls, sep, unknown = (getattr(self._vocabulary.special_ids, name) for name in ("cls", "sep", "unk"))
         positions = self._bert.max_position_embeddings
         length = min(pooling.max_length or self._pooling.max_length or positions, positions)
         pieces, counts = self._tokenizer.tokenize(texts)

@@ -31,9 +31,19 @@ SENTENCE_SETTINGS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
+class Special(NamedTuple):
+    """The special tokens that rows are made with: their words, or their ids."""
+
+    pad: Any = "[PAD]"
+    unk: Any = "[UNK]"
+    cls: Any = "[CLS]"
+    sep: Any = "[SEP]"
+    mask: Any = "[MASK]"
+
+
+SPECIAL_TOKENS = Special()  # BERT's
 _BESIDE = "are not supported (tokens beside the vocabulary, which are not cut into pieces)"
 _VOCAB_FILE = "Give --vocab_file=vocab.txt."
 # The tokenizers of newer versions of transformers that take everything from tokenizer.json.
@@ -70,17 +80,17 @@ def tables() -> dict[str, Keys]:
     }
 
 
-def _contents(value: Any) -> Any:
+def contents(value: Any) -> Any:
     """Returns the text of a token, which may stand in an object with how it is matched; of several, of
     each."""
     if isinstance(value, dict):
-        return value["content"] if "content" in value else [_contents(each) for each in value.values()]
-    return [_contents(each) for each in value] if isinstance(value, list) else value
+        return value["content"] if "content" in value else [contents(each) for each in value.values()]
+    return [contents(each) for each in value] if isinstance(value, list) else value
 
 
 def _other_tokens(value: Any) -> list[str]:
     """Returns the tokens of a value that are none of SPECIAL_TOKENS."""
-    tokens = _contents([value])
+    tokens = contents([value])
     tokens = tokens[0] if isinstance(tokens[0], list) else tokens
     return [str(token) for token in tokens if token not in (None, *SPECIAL_TOKENS)]
 
@@ -120,7 +130,7 @@ def check_values(values: Mapping[str, Any], file: str, source: str) -> None:
             others = _other_tokens(value)
             is_allowed, shown, only = not others, ", ".join(others), ""
         else:
-            is_allowed = value in allowed or _contents(value) in allowed
+            is_allowed = value in allowed or contents(value) in allowed
             shown, only = repr(value), f", only {allowed[0]!r}"
         if not is_allowed:
             raise ConfigError(f"{source}: {key}={shown[:90]} is not supported{only} ({row['means']}).")
@@ -205,15 +215,12 @@ def tokenizer_settings(
     strange = _other_tokens(list(read_json(added, any_number=True))) if files.is_file(added) else []
     if strange:
         raise ConfigError(f"{added}: {shortened(strange)} {_BESIDE}.")
-    lower_case, length = config.get("do_lower_case"), config.get("model_max_length", config.get("max_len"))
-    wrong = None
+    lower_case, wrong = config.get("do_lower_case"), None
     if not isinstance(lower_case, (bool, type(None))):
         wrong = f"do_lower_case={str(lower_case)[:40]!r}, expected true or false"
     elif config.get("strip_accents") not in (None, True if lower_case is None else lower_case):
         wrong = f"strip_accents={config['strip_accents']!r} with do_lower_case={lower_case} is not supported:"
         wrong += " BERT's tokenizer does both or neither"
-    elif length is not None and not (type(length) in (int, float) and length >= 1):
-        wrong = f"model_max_length={str(length)[:40]}, expected a number of tokens from 1 on"
     if wrong:
         raise ConfigError(f"{path}: {wrong}.")
     tokenizer = _read_where_there(folder, TOKENIZER) if tokenizer is None else tokenizer
@@ -223,7 +230,17 @@ def tokenizer_settings(
         told = tokenizer_lower_case(tokenizer, whole, is_whole, lower_case)
         if is_whole or told and lower_case is None:
             lower_case = told
-    return TokenizerSettings(lower_case, int(length) if length and length < _NO_LENGTH else None)
+    return TokenizerSettings(lower_case, length_told(config, path))
+
+
+def length_told(config: Mapping[str, Any], path: str) -> int | None:
+    """Returns the tokens that texts are cut to, as a tokenizer_config.json says; None where it says none.
+    Raises ConfigError where it is no number of tokens."""
+    length = config.get("model_max_length", config.get("max_len"))
+    if length is not None and not (type(length) in (int, float) and length >= 1):
+        told = f"model_max_length={str(length)[:40]}, expected a number of tokens from 1 on"
+        raise ConfigError(f"{path}: {told}.")
+    return int(length) if length and length < _NO_LENGTH else None
 
 
 def _read_where_there(folder: str, name: str) -> dict:

@@ -11,7 +11,7 @@ from official.io.errors import ConfigError
 from official.io.files import is_remote
 from official.io.jobs import MANIFEST
 
-_NO_RECORDS = (MANIFEST, vocabulary_files.VOCABULARY)  # of what a job writes beside them
+_NO_RECORDS = (MANIFEST, *vocabulary_files.KEPT)  # of what a job writes beside them
 
 
 def find_files(patterns: str, flag: str = "") -> list[str]:
@@ -46,8 +46,7 @@ def find_vocabulary(records: Iterable[str]) -> str | None:
     """Returns the vocabulary that lies beside files of records; None where none does. Raises ConfigError
     where several folders have different ones."""
     folders = sorted({os.path.dirname(path) for path in records})
-    paths = [os.path.join(folder, vocabulary_files.VOCABULARY) for folder in folders]
-    found = [path for path in paths if io_files.is_file(path)]
+    found = [path for path in map(vocabulary_files.find, folders) if path]
     for other in found[1:]:
         if vocabulary_files.read(other).words != vocabulary_files.read(found[0]).words:
             raise ConfigError(
@@ -60,8 +59,8 @@ def find_vocabulary(records: Iterable[str]) -> str | None:
 def check_vocabulary(folder: str, vocabulary: str | None, overwrite: bool) -> None:
     """Raises ConfigError where another vocabulary lies where that of records is to be put. See
     `put_vocabulary`."""
-    target = os.path.join(folder, vocabulary_files.VOCABULARY)
-    if vocabulary is None or overwrite or not io_files.is_file(target):
+    target = vocabulary_files.find(folder)
+    if vocabulary is None or overwrite or target is None:
         return
     if vocabulary_files.read(target).words != vocabulary_files.read(vocabulary).words:
         raise ConfigError(
@@ -71,11 +70,11 @@ def check_vocabulary(folder: str, vocabulary: str | None, overwrite: bool) -> No
 
 
 def put_vocabulary(folder: str, vocabulary: str | None) -> None:
-    """Puts a vocabulary beside records, as vocab.txt.
+    """Puts a vocabulary beside records, as vocab.txt, or as tokenizer.json with its tokenizer_config.json.
 
     Args:
       vocabulary: path of it, as of --vocab_file; None: there is none.
     """
     if vocabulary is not None:
-        content = vocabulary_files.read(vocabulary).content
-        writing.replace_file(os.path.join(folder, vocabulary_files.VOCABULARY), content)
+        for name, content in vocabulary_files.contents_of(vocabulary_files.read(vocabulary)).items():
+            writing.replace_file(os.path.join(folder, name), content)

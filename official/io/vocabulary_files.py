@@ -1,5 +1,5 @@
-"""The files of a vocabulary: vocab.txt or tokenizer.json, and what lies beside them and says how text is
-split.
+"""The files of a vocabulary: vocab.txt, tokenizer.json, vocab.json with merges.txt or a SentencePiece model, and
+what lies beside them and says how text is split.
 
 Names and keys are Hugging Face's, so that its tokenizers read what is written here. What they may say is in
 `official.io.model_folder`.
@@ -19,12 +19,15 @@ from collections.abc import Iterable
 
 from absl import logging
 
-from official.io import files, model_folder
+from official.io import files, json_files, model_folder, tokenizer_files
 from official.io.errors import ConfigError, counted
 from official.io.json_files import parse_json
 from official.io.model_folder import SPECIAL_TOKENS, TOKENIZER, TOKENIZER_CONFIG
+from official.io.tokenizer_files import TokenizerFile
 
 VOCABULARY = "vocab.txt"
+KEPT = (VOCABULARY, TOKENIZER, TOKENIZER_CONFIG)  # with weights and records
+NAMES = (VOCABULARY, TOKENIZER, tokenizer_files.VOCAB_JSON, *tokenizer_files.SENTENCEPIECE)
 # Of the words with letters, how many have capitals in a cased vocabulary: 20 % and more in Google's, none in
 # its uncased ones.
 _CASED_SHARE = 0.02
@@ -42,6 +45,7 @@ class VocabularyFile:
       content: the same as the bytes of a vocab.txt.
       do_lower_case: what the files beside it say; None where none does.
       max_length: tokens that texts are cut to, as the files beside it say; None where none does.
+      tokenizer: of text that is not split as BERT's; None: it is.
     """
 
     path: str
@@ -49,35 +53,38 @@ class VocabularyFile:
     content: bytes
     do_lower_case: bool | None
     max_length: int | None = None
+    tokenizer: TokenizerFile | None = None
 
 
 def find(path: str) -> str | None:
-    """Returns the file of a vocabulary: `path`, or of a folder its vocab.txt or tokenizer.json; None where
+    """Returns the file of a vocabulary: `path`, or the first of NAMES that there is in a folder; None where
     there is none."""
     if not files.is_folder(path):
         return path if files.is_file(path) else None
-    paths = [os.path.join(path, name) for name in (VOCABULARY, TOKENIZER)]
-    return next(filter(files.is_file, paths), None)
+    return next(filter(files.is_file, (os.path.join(path, name) for name in NAMES)), None)
 
 
 def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
     """Reads a vocabulary.
 
     Args:
-      path: a file with a word piece a line, a tokenizer.json, or a folder with one of them.
+      path: a file with a word piece a line, a tokenizer.json, a vocab.json with its merges.txt beside it, a
+        SentencePiece model, or a folder with one of them.
       flag: name of the flag that gave it, for messages.
 
     Raises:
-      ConfigError: where it cannot be read, is not UTF-8 text, or a tokenizer.json of another kind than
-        BERT's.
+      ConfigError: where it cannot be read, is not UTF-8 text, or asks for what is not supported.
     """
     found = find(path)
     source = f"--{flag}={path}"
     if found is None:
-        of_folder = f"no {VOCABULARY} and no {TOKENIZER} in this folder"
+        of_folder = f"none of {', '.join(NAMES)} in this folder"
         missing = of_folder if files.is_folder(path) else "No such file or directory"
         raise ConfigError(f"{source}: {missing}.")
     content = files.read_bytes(found, source)
+    if _is_of_library(found, content, source):
+        made = tokenizer_files.read(found, source, content)
+        return VocabularyFile(found, made.words, made.content.encode(), None, made.max_length, made)
     if found.endswith(".json"):
         tokenizer = parse_json(content, source, any_number=True)
         words = model_folder.tokenizer_words(tokenizer, source)
@@ -94,6 +101,22 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
             _check_same(words, found, model_folder.tokenizer_words(tokenizer, beside), beside)
         settings = model_folder.tokenizer_settings(found, tokenizer=tokenizer)
     return VocabularyFile(found, words, content, *settings)
+
+
+def _is_of_library(path: str, content: bytes, source: str) -> bool:
+    """Tells whether the library `tokenizers` splits the text of a vocabulary, by other rules than BERT's."""
+    name, beside = os.path.basename(path), os.path.join(os.path.dirname(path), TOKENIZER)
+    if name.endswith(".model") or name == tokenizer_files.VOCAB_JSON:
+        return True
+    tokenizer = None
+    if name.endswith(".json"):
+        tokenizer = parse_json(content, source, any_number=True)
+    elif files.is_file(beside):
+        tokenizer = json_files.read_json(beside, any_number=True)
+    model = (tokenizer or {}).get("model")
+    if isinstance(model, dict) and model.get("type") not in (None, "WordPiece"):
+        return name.endswith(".json")
+    return tokenizer_files.has_own_rules(path, tokenizer)
 
 
 def _check_same(words: tuple[str, ...], path: str, others: tuple[str, ...], other_path: str) -> None:
@@ -161,6 +184,11 @@ def resolve_lower_case(
       ConfigError: where the vocabulary is cased and text would be lower-cased: every word with a capital
         would be [UNK] or in pieces.
     """
+    if file.tokenizer is not None:
+        if given is not None:
+            said = f"--do_lower_case={str(given).lower()}"
+            raise ConfigError(f"{said}: {file.path} says how text is changed. Leave it out.")
+        return False
     told = given if given is not None else file.do_lower_case
     if checkpoint and model_folder.folder_of(checkpoint) != model_folder.folder_of(file.path):
         # Whatever it says: a tokenizer of other rules is refused.
@@ -218,6 +246,15 @@ def tokenizer_config(do_lower_case: bool, max_length: int) -> str:
     return json.dumps(values, indent=2) + "\n"
 
 
+def contents_of(file: VocabularyFile, max_length: int | None = None) -> dict[str, bytes]:
+    """Returns {name of file: content} of a vocabulary alone. `max_length`: of a tokenizer_config.json that
+    has to be there; None: as the vocabulary's says."""
+    if file.tokenizer is None:
+        return {VOCABULARY: file.content}
+    config = tokenizer_files.sidecar_config(file.tokenizer, max_length or file.max_length)
+    return {TOKENIZER: file.content, TOKENIZER_CONFIG: config.encode()}
+
+
 def companions(path: str, do_lower_case: bool | None, max_length: int) -> dict[str, bytes]:
     """Returns {name of file: content} of what is kept with weights: the vocabulary at `path`, and whether
     text is lower-cased.
@@ -227,7 +264,9 @@ def companions(path: str, do_lower_case: bool | None, max_length: int) -> dict[s
       max_length: positions of the model; where the vocabulary's files name a shorter length, that is kept.
     """
     file = read(path)
+    length = min(file.max_length or max_length, max_length)
+    if file.tokenizer is not None:
+        return contents_of(file, length)
     told = file.do_lower_case if do_lower_case is None else do_lower_case
     lower_case = not is_cased(file.words) if told is None else told
-    length = min(file.max_length or max_length, max_length)
     return {VOCABULARY: file.content, TOKENIZER_CONFIG: tokenizer_config(lower_case, length).encode()}

@@ -24,7 +24,7 @@ from official.inference.graph_methods import GraphModel
 from official.inference.methods import pooling_of_source
 from official.inference.signatures import main_method, output_names
 from official.inference.source import Source
-from official.io import model_folder, vocabulary_files, writing
+from official.io import model_folder, tokenizer_files, vocabulary_files, writing
 from official.io.errors import ConfigError
 from official.io.model_folder import POOLING_MODES, Pooling
 
@@ -67,10 +67,8 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
         "packages": versions,
         **more,
     }
-    tokenizer = vocabulary_files.tokenizer_config(vocabulary.do_lower_case, source.length())
     files: dict[str, bytes | str] = {
-        vocabulary_files.VOCABULARY: vocabulary_text(source),
-        vocabulary_files.TOKENIZER_CONFIG: tokenizer,
+        **_tokenizer_files(source),
         **_pooling_files(source),
         MANIFEST: _json(manifest),
     }
@@ -85,6 +83,18 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         writing.replace_file(path, content)
+
+
+def _tokenizer_files(source: Source) -> dict[str, bytes | str]:
+    tokenizer, length = source.vocabulary.tokenizer, source.length()
+    if tokenizer is not None:
+        config = tokenizer_files.sidecar_config(tokenizer, length)
+        return {vocabulary_files.TOKENIZER: tokenizer.content, vocabulary_files.TOKENIZER_CONFIG: config}
+    config = vocabulary_files.tokenizer_config(source.vocabulary.do_lower_case, length)
+    return {
+        vocabulary_files.VOCABULARY: vocabulary_text(source),
+        vocabulary_files.TOKENIZER_CONFIG: config,
+    }
 
 
 def vocabulary_text(source: Source) -> bytes:
@@ -169,6 +179,11 @@ def write_saved_model(source: Source, folder: str, request: Request) -> list[str
       ConfigError: where a weight is missing or cannot be read, or tensorflow-text cannot take the vocabulary.
     """
     refused = {"tag": "tags words", "choice": "chooses from several texts"}
+    if source.vocabulary.tokenizer is not None:
+        raise ConfigError(
+            f"{source.name} has a tokenizer that TensorFlow's operations cannot express. --format=onnx writes a"
+            " file that takes token ids; bert serve --export_dir takes the run itself."
+        )
     kinds = {model_folder.PROBLEM_TYPE_OF[kind]: does for kind, does in refused.items()}
     if does := kinds.get(source.problem_type or ""):
         raise ConfigError(

@@ -25,8 +25,8 @@ from official.data.tables import labels as labels_lib
 from official.data.tables import predictions
 from official.data.tables import texts as texts_lib
 from official.data.tables.labels import CHOICE, NUMBER, ONE, SEVERAL, Labels
+from official.data.word_pieces.tokenizer import tokenizer_of
 from official.data.word_pieces.vocabulary import Vocabulary
-from official.data.word_pieces.wordpiece import Tokenizer
 from official.io import model_folder
 from official.io.errors import counted, shortened
 from official.modeling import objectives
@@ -197,7 +197,7 @@ class GlueTask(Classification):
         self.companions = {model_folder.LABELS: model_folder.labels_json(task.labels).encode()}
 
     def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
-        config, tokenizer = self._config, Tokenizer(vocabulary)
+        config, tokenizer = self._config, tokenizer_of(vocabulary)
         needed = {"train": config.do_train, "dev": config.do_eval, "test": config.do_predict}
         for split in [name for name, is_needed in needed.items() if is_needed]:
             rows = self._files[split] = glue_files.read_split(self._glue_task, split, known(config.data_dir))
@@ -290,7 +290,7 @@ class ClassifyTask(Classification):
 
     def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
         config = self._config
-        tokenizer = Tokenizer(vocabulary)
+        tokenizer = tokenizer_of(vocabulary)
         self._encode = lambda texts: text_rows.encode(texts, tokenizer, vocabulary, config.max_seq_length)
         if config.do_train:
             share = 0.0 if config.eval_file or not config.do_eval else config.eval_share

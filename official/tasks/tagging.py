@@ -17,8 +17,8 @@ from official.data.tables import tags as tags_lib
 from official.data.tables import texts as texts_lib
 from official.data.tables.labels import sort_key
 from official.data.tables.tags import OUTSIDE, Sentence, Windows
+from official.data.word_pieces.tokenizer import tokenizer_of
 from official.data.word_pieces.vocabulary import Vocabulary
-from official.data.word_pieces.wordpiece import Tokenizer
 from official.io import files, model_folder
 from official.io.errors import counted, shortened
 from official.modeling import objectives
@@ -82,7 +82,7 @@ class TagTask(FineTuning):
             self._tags = self._saved_labels(with_names=True)[1]["labels"]
             self._scheme = tags_lib.scheme_of(self._tags)
         ids = {tag: number for number, tag in enumerate(self._tags)}
-        tokenizer = Tokenizer(vocabulary)
+        tokenizer = tokenizer_of(vocabulary)
         for split, sentences in self._sentences.items():
             windows = self._windows[split] = tags_lib.make_windows(
                 [sentence.words for sentence in sentences], tokenizer, vocabulary, config.max_seq_length

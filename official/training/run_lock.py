@@ -108,12 +108,11 @@ class PreviousRun:
         for name, field in FIELDS.items():
             if name in self.settings and not self._has(name, config):
                 note(field.part_in_training(config) or "", name, self.settings[name], config[name])
-        kept = os.path.join(self.model_dir, vocabulary_files.VOCABULARY)
-        content = _content(kept)
-        if content and config.vocab_file:  # compared by content, not by path
-            if vocabulary_files.read(config.vocab_file).content != content:
+        kept = vocabulary_files.find(self.model_dir)
+        if kept and config.vocab_file:  # compared by content, not by path
+            if vocabulary_files.read(config.vocab_file).content != vocabulary_files.read(kept).content:
                 note(IDENTITY, "vocab_file", kept, config.vocab_file)
-            lower, asked = model_folder.tokenizer_settings(kept).do_lower_case, config.do_lower_case
+            lower, asked = vocabulary_files.read(kept).do_lower_case, config.do_lower_case
             if None not in (lower, asked) and lower != asked:
                 note(IDENTITY, "do_lower_case", lower, asked)
         try:

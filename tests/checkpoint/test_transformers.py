@@ -20,7 +20,7 @@ from official.checkpoint.containers import bundle
 from official.checkpoint.convert import convert
 from official.config import BertConfig
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, load_for_text
-from official.data.word_pieces.wordpiece import Tokenizer
+from official.data.word_pieces.wordpiece import WordPiece
 from official.io import model_folder, vocabulary_files
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from tests.checkpoint.tensors import named, of_arrays
@@ -107,7 +107,7 @@ def test_an_exported_run_works_in_transformers(tmp_path, python, head, do_lower_
     unexpected = [key for key in unexpected if head != "squad" or not key.startswith("bert.pooler.")]
     assert found["class"] == architecture and not any([*found["loading"].values(), unexpected])
     assert found["lower_case"] == do_lower_case and found["longest"] == TINY["max_position_embeddings"]
-    ids, lengths = Tokenizer(load_for_text(str(export))).tokenize(texts)
+    ids, lengths = WordPiece(load_for_text(str(export))).tokenize(texts)
     assert found["ids"] == [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])]
     assert_same_outputs(names, model, found)
     if head == "mnli":

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from official.data.squad import answers, features
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary
-from official.data.word_pieces.wordpiece import Tokenizer
+from official.data.word_pieces.wordpiece import WordPiece
 from official.inference import graph_methods
 from official.inference.graph_methods import Special
 from official.inference.graph_tokenizer import Splitter
@@ -58,7 +58,7 @@ class Sides:
 
     def __init__(self, rows: list[tuple[str, str]], rules: features.WindowRules, seed: int, spread: float):
         self.data = data_of(rows, False)
-        self.features = features.make_features(self.data, WORDS, rules, Tokenizer(WORDS))
+        self.features = features.make_features(self.data, WORDS, rules, WordPiece(WORDS))
         # Questions stand context by context there.
         rows = [(question.text, self.data.contexts[question.context]) for question in self.data.questions]
         split = splitter()

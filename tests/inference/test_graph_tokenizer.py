@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from official.data.squad import features, squad_files
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_vocabulary
-from official.data.word_pieces.wordpiece import Tokenizer
+from official.data.word_pieces.wordpiece import WordPiece
 from official.inference.graph_tokenizer import Splitter
 from official.io.errors import ConfigError
 from tests.conftest import TEST_DATA
@@ -40,7 +40,7 @@ class Both:
     """Splits text as the pipelines do, and as the graph does."""
 
     def __init__(self, words: Vocabulary):
-        self._vocabulary, self._tokenizer = words, Tokenizer(words)
+        self._vocabulary, self._tokenizer = words, WordPiece(words)
         self._split = Splitter(words, words.size)
 
     def differ(self, texts: list[str]) -> bool:
@@ -117,7 +117,7 @@ def test_malformed_bytes_are_replaced():
 def test_words_beyond_the_model_s_table_are_unknown():
     words = vocabulary(True)
     ids = Splitter(words, words.id_of("c"))(tf.constant(["a c ab"])).ids_T.numpy().tolist()
-    assert ids == [words.id_of("a"), words.id_of("[UNK]"), words.id_of("ab")]
+    assert ids == [words.id_of("a"), words.special_ids.unk, words.id_of("ab")]
 
 
 def test_words_that_the_compiled_tokenizer_does_not_take():

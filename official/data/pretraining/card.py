@@ -21,6 +21,7 @@ from official.data.pretraining.summary import Summary
 from official.data.records import encoding
 from official.data.text import samples
 from official.data.word_pieces import wordpiece
+from official.data.word_pieces.tokenizer import tokenizer_of
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files, jobs, json_files, writing
 
@@ -62,7 +63,7 @@ def _read_records(paths: list[str], vocabulary: Vocabulary | None, summary: Summ
     if found is None:
         shape, features = inspection.describe_first(paths[0], vocabulary)
         found = Summary(*shape)
-        mask_id = vocabulary.id_of("[MASK]") if vocabulary else -1
+        mask_id = vocabulary.special_ids.mask if vocabulary else -1
         for number in spread_out(len(paths), SHARDS):
             batches = inspection.read_checked(paths[number], shape, features)
             for count, values in itertools.islice(batches, 4):  # about a thousand examples each
@@ -115,7 +116,7 @@ def kept_examples(folder: str, plan: Layout, record_format: str, words: Vocabula
             continue
         values = {name: value.astype(np.int64) for name, value in some.features().items()}
         summary = summary or Summary(record_format, some.input_ids.shape[1], some.positions.shape[1])
-        summary.add(-(-len(some) // rows_per_record), values, words.id_of("[MASK]"))
+        summary.add(-(-len(some) // rows_per_record), values, words.special_ids.mask)
         summary.files += 1
         place = f"{plan.file(shard)}, record 1" + ", example 1" * (rows_per_record > 1)
         first = {name: value[0] for name, value in values.items()}
@@ -173,6 +174,6 @@ def unknown_words(texts: Iterable[str], vocabulary: Vocabulary) -> dict[str, int
 
 def _with_unknown(texts: list[str], vocabulary: Vocabulary) -> list[str]:
     """Returns those of some texts whose tokens have [UNK] among them."""
-    ids, lengths = wordpiece.tokenizer_of(vocabulary).tokenize(texts)
-    places = np.flatnonzero(ids == vocabulary.id_of("[UNK]"))
+    ids, lengths = tokenizer_of(vocabulary).tokenize(texts)
+    places = np.flatnonzero(ids == vocabulary.special_ids.unk)
     return [texts[number] for number in np.unique(np.searchsorted(np.cumsum(lengths), places, side="right"))]

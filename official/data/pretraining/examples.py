@@ -326,7 +326,7 @@ def build_examples(
     # Of the predicted tokens 80 % are masked, 10 % stay, 10 % become a random word.
     fate = rng.random(len(labels))
     other = np.where(fate < 0.9, labels, rng.integers(words.size, size=len(labels)))
-    input_ids_NL.ravel()[place] = np.where(fate < 0.8, words.id_of("[MASK]"), other)
+    input_ids_NL.ravel()[place] = np.where(fate < 0.8, words.special_ids.mask, other)
     return Examples(
         input_ids=input_ids_NL,
         lengths=text_N + 3,
@@ -347,10 +347,10 @@ def _assemble(plan: np.ndarray, tokens: np.ndarray, vocabulary: Vocabulary, leng
     shift_NL = np.where(column_L <= first_sep_N[:, None], plan[:, A_START, None] - 1, shift_N1)
     # A separator and the padding take what lies beside the segment.
     input_ids_NL = np.take(tokens, shift_NL + column_L, mode="clip")
-    input_ids_NL[column_L > second_sep_N[:, None]] = vocabulary.id_of("[PAD]")
+    input_ids_NL[column_L > second_sep_N[:, None]] = vocabulary.special_ids.pad
     row_N = np.arange(len(plan))
-    input_ids_NL[:, 0] = vocabulary.id_of("[CLS]")
-    input_ids_NL[row_N, first_sep_N] = input_ids_NL[row_N, second_sep_N] = vocabulary.id_of("[SEP]")
+    input_ids_NL[:, 0] = vocabulary.special_ids.cls
+    input_ids_NL[row_N, first_sep_N] = input_ids_NL[row_N, second_sep_N] = vocabulary.special_ids.sep
     return input_ids_NL
 
 

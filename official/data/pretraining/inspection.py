@@ -73,7 +73,7 @@ def count_files(path: str, first: str, group: list[str], vocabulary: Vocabulary 
     """
     shape, features = describe_first(first, vocabulary)
     summary = Summary(*shape)
-    mask_id = vocabulary.id_of("[MASK]") if vocabulary else -1
+    mask_id = vocabulary.special_ids.mask if vocabulary else -1
     for name in group:
         size, done = files.sizes([name])[0], summary.records
         for count, values in read_checked(name, shape, features):

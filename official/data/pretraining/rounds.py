@@ -22,8 +22,8 @@ from official.data.pretraining.plan import Job, Layout, vocabulary_of
 from official.data.records import shard_files
 from official.data.rows import ragged
 from official.data.text import documents, read_counts, samples, sentences, text_files
-from official.data.word_pieces import wordpiece
-from official.data.word_pieces.wordpiece import Tokenizer
+from official.data.word_pieces import tokenizer as tokenizers
+from official.data.word_pieces.tokenizer import Tokenizer
 from official.io import engines, files, jobs, writing
 from official.io.errors import ConfigError
 from official.io.files import store_of
@@ -184,7 +184,7 @@ def merge(job: Job, target: Grouping, files_below: int, place: tuple[int, int], 
         counts: dict[str, int] = {"duplicate_documents": 0}
         if job.drop_duplicates:
             sample, others = sample.without_duplicates()
-            counts = dropped_counts(others, vocabulary_of(job).id_of("[UNK]"))
+            counts = dropped_counts(others, vocabulary_of(job).special_ids.unk)
         store_of(target.folder).make_folder(target.level_folder)
         write_block(target.path(*place), sample, keys[0], target.range_bits)
         jobs.write_done(counted, counts)
@@ -270,7 +270,7 @@ def tokenize_text(
     counts = documents.ReadCounts()
     kept: collections.Counter[str] = collections.Counter()
     rng = np.random.default_rng([job.random_seed, KEYS, number])
-    tokenizer, unknown = tokenizer_of(job), vocabulary_of(job).id_of("[UNK]")
+    tokenizer, unknown = tokenizer_of(job), vocabulary_of(job).special_ids.unk
 
     def reported() -> Iterator[sentences.Lines]:
         done = 0
@@ -339,7 +339,7 @@ def _blocks(parts: Iterator[TokenizedDocuments]) -> Iterator[TokenizedDocuments]
 def tokenizer_of(job: Job) -> Tokenizer:
     """Makes the tokenizer of a job, once as long as the vocabulary does not change."""
     words = dataclasses.replace(vocabulary_of(job), do_lower_case=bool(job.do_lower_case))
-    return wordpiece.tokenizer_of(words)
+    return tokenizers.tokenizer_of(words)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -384,7 +384,7 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, shard: int, share: f
             # The streams of the plan and of the masks, see `KEYS`.
             rngs = [np.random.default_rng([job.random_seed, kind, shard, number]) for kind in (0, 1)]
             keys = plan.keys(stretch.pool)
-            sample, own_dropped = _pool(grouping, keys, job.drop_duplicates, words.id_of("[UNK]"))
+            sample, own_dropped = _pool(grouping, keys, job.drop_duplicates, words.special_ids.unk)
             if (0, 0) in zip(stretch.passes, stretch.parts):  # of one shard alone
                 dropped.update(own_dropped)
             if len(sample.keys) == 1:

@@ -134,7 +134,7 @@ def fitted(batches: tf.data.Dataset, config: Config) -> tf.data.Dataset:
     replaced by [UNK]."""
     if not config.fit_vocabulary:
         return batches
-    unknown = load_vocabulary(config.vocab_file).id_of("[UNK]") if config.vocab_file else UNKNOWN_WORD
+    unknown = load_vocabulary(config.vocab_file).special_ids.unk if config.vocab_file else UNKNOWN_WORD
 
     def with_known_words(batch):
         words = {name: batch[name] for name in ("input_ids", "masked_lm_ids")}

@@ -18,8 +18,8 @@ import numpy as np
 
 from official.data.pretraining.examples import kept_lengths
 from official.data.rows import ragged
+from official.data.word_pieces.tokenizer import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
-from official.data.word_pieces.wordpiece import Tokenizer
 from official.io import json_files, writing
 from official.io.errors import ConfigError
 
@@ -95,7 +95,7 @@ def encode(
     texts: Sequence[list[str]], tokenizer: Tokenizer, vocabulary: Vocabulary, max_seq_length: int
 ) -> tuple[TokenRows, np.ndarray]:
     """Returns [CLS] A [SEP], or [CLS] A [SEP] B [SEP], of each row of texts, and int32 [N] how many tokens
-    each has before it is cut.
+    each has before it is cut. Some vocabularies have two [SEP] between A and B.
 
     Args:
       texts: one column of N texts, or two for pairs.
@@ -107,20 +107,21 @@ def encode(
     Source: `convert_single_example` and `_truncate_seq_pair` of Google's run_classifier.py.
     """
     tokens, lengths = zip(*map(tokenizer.tokenize, texts))
-    room = max(max_seq_length - 1 - len(texts), 0)
-    pairs = len(texts) == 2
+    pairs, special = len(texts) == 2, vocabulary.special_ids
+    behind = (vocabulary.separators, 1) if pairs else (1,)  # [SEP] behind each text
+    room = max(max_seq_length - 1 - sum(behind), 0)
     kept = kept_lengths(lengths[0], lengths[1], room) if pairs else (np.minimum(lengths[0], room),)
-    totals = np.asarray(1 + np.sum([count + 1 for count in kept], axis=0, dtype=np.int32))
+    totals = np.asarray(1 + sum(behind) + np.sum(kept, axis=0, dtype=np.int32))
     starts = ragged.offsets(totals)[:-1]
-    ids = np.full(totals.sum(), vocabulary.id_of("[SEP]"), tokens[0].dtype)
-    ids[starts] = vocabulary.id_of("[CLS]")
+    ids = np.full(totals.sum(), special.sep, tokens[0].dtype)
+    ids[starts] = special.cls
     position = starts + 1
-    for own_tokens, own_lengths, own_kept in zip(tokens, lengths, kept):
+    for own_tokens, own_lengths, own_kept, separators in zip(tokens, lengths, kept, behind):
         source = ragged.ranges(ragged.offsets(own_lengths)[:-1], own_kept)
         ids[ragged.ranges(position, own_kept)] = own_tokens[source]
-        position = position + own_kept + 1  # over the [SEP] that is there already
-    whole_lengths = np.asarray(1 + np.sum([count + 1 for count in lengths], axis=0, dtype=np.int32))
-    return TokenRows(ids, totals, (kept[0] + 2).astype(np.int32), {}), whole_lengths
+        position = position + own_kept + separators  # those are there already
+    whole_lengths = np.asarray(1 + sum(behind) + np.sum(lengths, axis=0, dtype=np.int32))
+    return TokenRows(ids, totals, (kept[0] + 1 + behind[0]).astype(np.int32), {}), whole_lengths
 
 
 # -----------------------------------------------------------------------------------------------------------

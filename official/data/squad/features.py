@@ -12,8 +12,9 @@ from absl import logging
 from official.data.rows import ragged, text_rows
 from official.data.squad.squad_files import SPACES, WORD, Question, SquadData
 from official.data.word_pieces import wordpiece
+from official.data.word_pieces.tokenizer import LibraryTokenizer, Tokenizer, tokenizer_of
 from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary, without_mark
-from official.data.word_pieces.wordpiece import Kind, Tokenizer
+from official.data.word_pieces.wordpiece import Kind
 from official.io.errors import ConfigError
 
 # -----------------------------------------------------------------------------------------------------------
@@ -50,6 +51,8 @@ def tokenize(
     Returns:
       The words of the contexts, and the ids of each other text.
     """
+    if isinstance(tokenizer, LibraryTokenizer):
+        return _whole_contexts(contexts, tokenizer), _split(*tokenizer.tokenize(others))
     text = "\n".join(contexts)
     text_begins = np.cumsum([0, *(len(context) + 1 for context in contexts)])[:-1]
     characters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -75,7 +78,27 @@ def tokenize(
         text_pieces=first_pieces[np.searchsorted(begins, np.append(text_begins, np.iinfo(np.int64).max))],
         piece_begins=(piece_begins[source] + shifts).astype(np.int32),
         piece_ends=(piece_ends[source] + shifts).astype(np.int32),
-    ), np.split(other_ids, np.cumsum(of_others)[:-1]) if others else []
+    ), _split(other_ids, of_others)
+
+
+def _split(ids: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
+    return np.split(ids, np.cumsum(counts)[:-1]) if len(counts) else []
+
+
+def _whole_contexts(contexts: list[str], tokenizer: LibraryTokenizer) -> Words:
+    """Tokenises contexts whole, each as one word: what a piece becomes depends on those around it."""
+    pieces, counts, begins, ends = tokenizer.spans(contexts)
+    text_begins = np.cumsum([0, *(len(context) + 1 for context in contexts)])[:-1]
+    bounds = ragged.offsets(counts)
+    return Words(
+        begins=text_begins,
+        text_begins=text_begins,
+        first_pieces=bounds,
+        pieces=pieces,
+        text_pieces=bounds,
+        piece_begins=begins.astype(np.int32),
+        piece_ends=ends.astype(np.int32),
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -103,7 +126,7 @@ def _characters_of(
 def _sizes_of(vocabulary: Vocabulary) -> np.ndarray:
     """Returns int64 [V]: characters of each piece. [UNK] gets so many that no word has them."""
     sizes = np.array([len(without_mark(word)) for word in vocabulary.words])
-    sizes[vocabulary.id_of("[UNK]")] = 1 << 40
+    sizes[vocabulary.special_ids.unk] = 1 << 40
     return sizes
 
 
@@ -166,7 +189,6 @@ def _normalize(character: str, do_lower_case: bool) -> tuple[Kind, int]:
 # Shapes: N windows, L = max_seq_length, Q questions, C contexts, T word pieces of all contexts.
 
 
-_SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
 _CHUNK_CONTEXTS = 2048  # are tokenised at once
 
 
@@ -185,14 +207,16 @@ class WindowRules:
     doc_stride: int = 128
     max_query_length: int = 64
 
-    def check(self) -> None:
-        """Raises ConfigError for values that leave no room for a context."""
+    def check(self, separators: int = 1) -> None:
+        """Raises ConfigError for values that leave no room for a context; `separators` are those of the
+        vocabulary."""
         check_counts(doc_stride=self.doc_stride, max_query_length=self.max_query_length)
-        least = self.max_query_length + _SPECIAL_TOKENS + 1
+        special = 2 + separators  # [CLS] question [SEP] window [SEP]
+        least = self.max_query_length + special + 1
         if self.max_seq_length < least:
             raise ConfigError(
                 f"--max_seq_length={self.max_seq_length} leaves no room for a context beside"
-                f" --max_query_length={self.max_query_length} and {_SPECIAL_TOKENS} special tokens. Allowed:"
+                f" --max_query_length={self.max_query_length} and {special} special tokens. Allowed:"
                 f" {least} or more."
             )
 
@@ -250,8 +274,8 @@ def make_features(
     the source makes it end before it begins; and an answer that the source leaves out though it stands at
     `answer_start` is the pieces of exactly its characters.
     """
-    rules.check()
-    tokenizer = tokenizer or Tokenizer(vocabulary)
+    rules.check(vocabulary.separators)
+    tokenizer = tokenizer or tokenizer_of(vocabulary)
     firsts = [*range(0, len(data.contexts), _CHUNK_CONTEXTS), len(data.contexts)]
     bounds = np.searchsorted([question.context for question in data.questions], firsts).tolist()
     parts, pieces = [], 0
@@ -284,32 +308,34 @@ def _chunk(
     # before it.
     query_lengths_Q = np.array([len(query) for query in queries], np.int64)
     pieces_Q = words.text_pieces[contexts_Q + 1] - words.text_pieces[contexts_Q]
-    room_Q = rules.max_seq_length - query_lengths_Q - _SPECIAL_TOKENS
+    room_Q = rules.max_seq_length - query_lengths_Q - 2 - vocabulary.separators
     strides_Q = np.minimum(room_Q, rules.doc_stride)
     counts_Q = 1 + np.maximum(0, -(-(pieces_Q - room_Q) // strides_Q))
     counts_Q[(pieces_Q == 0) | np.array([question.is_empty for question in questions], bool)] = 0
     numbers_N = np.repeat(np.arange(len(questions)), counts_Q)
     shifts_N = ragged.ranges(np.zeros_like(counts_Q), counts_Q) * strides_Q[numbers_N]
-    first_lengths_N = query_lengths_Q[numbers_N] + 2
+    first_lengths_N = query_lengths_Q[numbers_N] + 1 + vocabulary.separators
     first_pieces_N = words.text_pieces[contexts_Q[numbers_N]] + shifts_N
     lengths_N = np.minimum(room_Q[numbers_N], pieces_Q[numbers_N] - shifts_N)
 
     # An answer that is not all inside a window is at 0.
-    spans_Q2 = _answer_pieces(questions, contexts_Q, has_answer, others[len(questions) :], words)
+    spans_Q2 = _answer_pieces(
+        questions, contexts_Q, has_answer, others[len(questions) :], words, vocabulary.tokenizer is not None
+    )
     first_N, last_N = (spans_Q2[numbers_N] - first_pieces_N[:, None]).T
     is_inside_N = (first_N >= 0) & (first_N <= last_N) & (last_N < lengths_N)
     starts_N, ends_N = (np.where(is_inside_N, at_N + first_lengths_N, 0) for at_N in (first_N, last_N))
 
     # Padding is 0 as published, whatever the id of [PAD].
     input_ids = np.zeros((len(numbers_N), rules.max_seq_length), words.pieces.dtype)
-    input_ids[:, 0] = vocabulary.id_of("[CLS]")
-    separator = vocabulary.id_of("[SEP]")
+    special = vocabulary.special_ids
+    input_ids[:, 0] = special.cls
     places = (values.tolist() for values in (numbers_N, first_lengths_N, first_pieces_N, lengths_N))
     for row, number, begin, first, length in zip(input_ids, *places):
-        row[1 : begin - 1] = queries[number]
-        row[begin - 1] = separator
+        row[1:begin] = special.sep
+        row[1 : 1 + len(queries[number])] = queries[number]
         row[begin : begin + length] = words.pieces[first : first + length]
-        row[begin + length] = separator
+        row[begin + length] = special.sep
     return {
         "input_ids": input_ids,
         "lengths": (first_lengths_N + lengths_N + 1).astype(np.int32),
@@ -330,9 +356,10 @@ def _answer_pieces(
     has_answer: np.ndarray,
     answers: list[np.ndarray],
     words: Words,
+    exactly: bool,
 ) -> np.ndarray:
-    """Returns the first and the last piece, int64 [Q, 2], of the answers; (0, -1) for questions without
-    one."""
+    """Returns the first and the last piece, int64 [Q, 2], of the answers; (0, -1) for questions without one.
+    `exactly`: they are the pieces of the answer's characters, without regard to words."""
     spans_Q2 = np.tile(np.array([0, -1]), (len(questions), 1))
     asked = np.flatnonzero(has_answer).tolist()
     begins = np.array([questions[number].answer_starts[0] for number in asked], np.int64)
@@ -345,6 +372,9 @@ def _answer_pieces(
     touched = zip(words.first_pieces[first].tolist(), (words.first_pieces[last + 1] - 1).tolist())
     for number, span, answer in zip(asked, touched, answers):
         exact = questions[number].exact_span
+        if exactly and not exact:
+            begin = questions[number].answer_starts[0]
+            exact = begin, begin + len(questions[number].answers[0])
         spans_Q2[number] = (
             words.exact_piece_span(contexts_Q[number], *exact)
             if exact
@@ -388,7 +418,7 @@ def load_or_make_features(
     Raises:
       ConfigError: for rules that leave no room for a context, or a folder that cannot be written to.
     """
-    rules.check()
+    rules.check(vocabulary.separators)
     if cache_dir is None:
         return make_features(data, vocabulary, rules)
     folder = os.path.join(cache_dir, cache_name(data, rules))

@@ -21,8 +21,9 @@ import numpy as np
 from official.data.tables import files as tables
 from official.data.tables.labels import as_text, rates
 from official.data.text import text_files
+from official.data.word_pieces.tokenizer import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
-from official.data.word_pieces.wordpiece import Tokenizer, is_punctuation
+from official.data.word_pieces.wordpiece import is_punctuation
 from official.io import files
 from official.io.errors import ConfigError, shortened
 
@@ -483,11 +484,11 @@ def make_windows(
     the one before them, at a word. A word without pieces, such as a control character, is [UNK]; one that is
     longer than a window loses its end.
     """
-    cls, sep, unknown = map(vocabulary.id_of, ("[CLS]", "[SEP]", "[UNK]"))
-    pieces_P, counts_W = tokenizer.tokenize([word for words in sentences for word in words])
+    special = vocabulary.special_ids
+    pieces_P, counts_W = tokenizer.tokenize_words([word for words in sentences for word in words])
     pieces = np.split(pieces_P.astype(np.int32), np.cumsum(counts_W)[:-1]) if len(counts_W) else []
     room = max_seq_length - 2
-    pieces = [part[:room] if len(part) else np.array([unknown], np.int32) for part in pieces]
+    pieces = [part[:room] if len(part) else np.array([special.unk], np.int32) for part in pieces]
     ids, words, lengths, numbers, first = [], [], [], [], 0
     for number, sentence in enumerate(sentences):
         own = pieces[first : first + len(sentence)]
@@ -496,7 +497,7 @@ def make_windows(
         for begin, end in _cuts(ends, room):
             marks = np.full(ends[end] - ends[begin], -1, np.int32)
             marks[ends[begin:end] - ends[begin]] = np.arange(begin, end)
-            ids += [[cls], *own[begin:end], [sep]]
+            ids += [[special.cls], *own[begin:end], [special.sep]]
             words += [[-1], marks, [-1]]
             lengths.append(len(marks) + 2)
             numbers.append(number)

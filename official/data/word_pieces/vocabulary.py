@@ -8,10 +8,12 @@ import hashlib
 
 import numpy as np
 
-from official.io import vocabulary_files
+from official.io import model_folder, vocabulary_files
+from official.io.tokenizer_files import TokenizerFile
 
 SPECIAL_TOKENS = vocabulary_files.SPECIAL_TOKENS
 CONTINUATION = "##"
+WORD_STARTS = ("\u0120", "\u2581")  # how byte-level BPE and SentencePiece write the space before a word
 
 
 def without_mark(word: str) -> str:
@@ -28,12 +30,14 @@ class Vocabulary:
       sha256: of the file; of a tokenizer.json, that of a vocab.txt with the same words.
       do_lower_case: whether text loses capitals and accents before its words are looked for.
       max_length: tokens that texts are cut to, as the files beside it say; None where none does.
+      tokenizer: of text that is not split as BERT's; None: it is.
     """
 
     words: tuple[str, ...]
     sha256: str
     do_lower_case: bool = True
     max_length: int | None = None
+    tokenizer: TokenizerFile | None = None
 
     @property
     def size(self) -> int:
@@ -47,17 +51,37 @@ class Vocabulary:
     def id_of(self, word: str) -> int:
         return self.ids[word]
 
+    @property
+    def special(self) -> model_folder.Special:
+        """The special tokens."""
+        return SPECIAL_TOKENS if self.tokenizer is None else self.tokenizer.special
+
+    @functools.cached_property
+    def special_ids(self) -> model_folder.Special:
+        """The ids of the special tokens."""
+        return model_folder.Special(*map(self.ids.__getitem__, self.special))
+
+    @property
+    def separators(self) -> int:
+        """How many [SEP] stand between two texts."""
+        return 1 if self.tokenizer is None else self.tokenizer.separators
+
     def continuations(self) -> np.ndarray:
         """Returns bool [V]: whether the piece goes on with the word of the piece before it."""
-        return np.array([word.startswith(CONTINUATION) for word in self.words])
+        if self.tokenizer is None:
+            return np.array([word.startswith(CONTINUATION) for word in self.words])
+        starts = sum(word.startswith(WORD_STARTS) for word in self.words)
+        if not starts:  # of added tokens, WordPiece is left
+            return np.array([word.startswith(CONTINUATION) for word in self.words])
+        special = {*self.special}
+        return np.array([not word.startswith(WORD_STARTS) and word not in special for word in self.words])
 
 
 def load_vocabulary(path: str) -> Vocabulary:
     """Reads a vocabulary, to know the words of ids.
 
     Args:
-      path: of --vocab_file: a file with a word piece a line, a tokenizer.json, or a folder with vocab.txt or
-        tokenizer.json.
+      path: of --vocab_file, see `vocabulary_files.read`.
 
     Raises:
       ConfigError: for a file that cannot be read, lacks one of SPECIAL_TOKENS, or has a word twice or an
@@ -91,5 +115,7 @@ def load_for_text(
 
 
 def _checked(file: vocabulary_files.VocabularyFile, path: str, do_lower_case: bool) -> Vocabulary:
-    vocabulary_files.check_words(file.words, f"--vocab_file={path}")
-    return Vocabulary(file.words, hashlib.sha256(file.content).hexdigest(), do_lower_case, file.max_length)
+    digest = hashlib.sha256(file.content).hexdigest()
+    if file.tokenizer is None:
+        vocabulary_files.check_words(file.words, f"--vocab_file={path}")
+    return Vocabulary(file.words, digest, do_lower_case, file.max_length, file.tokenizer)

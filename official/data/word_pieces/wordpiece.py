@@ -13,7 +13,7 @@ import re
 import string
 import threading
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tokenizers
@@ -176,12 +176,12 @@ class _WordTable:
         return ids[: counts[0]], *others[:, : counts[1]]
 
 
-class Tokenizer:
+class WordPiece:
     """Lower-cases text and strips accents, where the vocabulary is for such text, and splits it into word
     pieces. It remembers words; threads may share it."""
 
     def __init__(self, vocabulary: Vocabulary):
-        self._do_lower_case = vocabulary.do_lower_case
+        self._do_lower_case, self._words = vocabulary.do_lower_case, vocabulary.words
         self._dtype = np.dtype(np.uint16 if vocabulary.size <= 2**16 else np.int32)
         # Ids of no piece: what ends a sentence, and for what is not in the table.
         self._end, self._none = vocabulary.size, vocabulary.size + 1
@@ -209,6 +209,14 @@ class Tokenizer:
         if text.count("\n") > len(sentences):
             text = "\n".join([*(sentence.replace("\n", " ") for sentence in sentences), ""])
         return self.tokenize_lines(text.encode("utf-8", "surrogatepass"))
+
+    def word_of(self, number: int) -> str:
+        """Returns an id's word piece."""
+        return self._words[number]
+
+    def tokenize_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Tokenises words: as sentences, since a space before them changes nothing."""
+        return self.tokenize(list(words))
 
     def tokenize_lines(self, text: bytes) -> tuple[np.ndarray, np.ndarray]:
         """Tokenises as `tokenize` does, given a line of UTF-8 for each sentence, each with its line feed."""
@@ -282,12 +290,6 @@ class Tokenizer:
             return [chunk.decode()]
         words = find_words(chunk.decode("utf-8", "surrogatepass"), self._do_lower_case)
         return [UNKNOWN if _SURROGATE.search(word) else word for word in words]
-
-
-@functools.lru_cache(maxsize=1)
-def tokenizer_of(vocabulary: Vocabulary) -> Tokenizer:
-    """Makes a tokenizer, once as long as nobody asks for that of another vocabulary."""
-    return Tokenizer(vocabulary)
 
 
 def _batches(text: bytes) -> Iterator[bytes]:

@@ -33,12 +33,12 @@ def test_records_are_those_of_the_schema():
 def test_examples_have_pairs_masks_and_lengths_as_real_ones():
     vocabulary, rules = make_vocabulary(100, None), ExampleRules(64, 10, dupe_factor=1)
     examples = generated.make_examples(vocabulary, rules, seed=3)
-    assert (examples.input_ids[:, 0] == vocabulary.id_of("[CLS]")).all()
+    assert (examples.input_ids[:, 0] == vocabulary.special_ids.cls).all()
     assert 0.4 < examples.is_random.mean() < 0.6
     assert (examples.lengths == 64).mean() > 0.5 and examples.lengths.min() < 64
     assert (examples.predictions == rules.predictions(examples.lengths)).mean() > 0.99
     masked = np.take_along_axis(examples.input_ids, examples.positions, axis=1)[:, 0]
-    assert 0.7 < (masked == vocabulary.id_of("[MASK]")).mean() < 0.9
+    assert 0.7 < (masked == vocabulary.special_ids.mask).mean() < 0.9
     again, other = (generated.make_examples(vocabulary, rules, seed).input_ids for seed in (3, 4))
     assert np.array_equal(examples.input_ids, again) and not np.array_equal(again, other)
 

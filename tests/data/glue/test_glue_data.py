@@ -224,7 +224,7 @@ def check_features(texts, tokenizer, vocabulary, max_seq_length):
         assert whole_lengths[number] == sum(map(len, parts)) + 1 + len(parts), number
 
 
-TOKENIZER = wordpiece.Tokenizer(VOCABULARY)
+TOKENIZER = wordpiece.WordPiece(VOCABULARY)
 TEXTS = st.lists(st.text("ab .\u00e9\u4e2d", max_size=14), min_size=1, max_size=8)
 
 
@@ -254,7 +254,7 @@ def test_real_files_have_the_published_rows_and_none_is_malformed():
         if package and split == "test" and name in ("ax", "cola", "mrpc"):
             path = os.path.join(package.submodule_search_locations[0], "model", "vocab.txt")
             words = vocabulary_lib.load_vocabulary(path)
-            check_features([texts[:150] for texts in rows.texts], wordpiece.Tokenizer(words), words, 40)
+            check_features([texts[:150] for texts in rows.texts], wordpiece.WordPiece(words), words, 40)
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def test_masks_follow_the_rules(make, words):
     labels = examples.labels[used]
     assert not np.isin(labels, [words.id_of(token) for token in vocabulary.SPECIAL_TOKENS]).any()
     shown = np.take_along_axis(examples.input_ids, examples.positions, axis=1)[used]
-    masked, kept = shown == words.id_of("[MASK]"), shown == labels
+    masked, kept = shown == words.special_ids.mask, shown == labels
     assert abs(masked.mean() - 0.8) < 0.015 and abs(kept.mean() - 0.1) < 0.012, used.sum()
     # Random words are drawn from the whole vocabulary.
     is_other = ~masked & ~kept
@@ -116,7 +116,7 @@ def test_whole_words_are_masked_or_not(make, words):
     chosen = np.zeros(original.shape, bool)
     row, slot = np.nonzero(examples.features()["masked_lm_weights"])
     chosen[row, examples.positions[row, slot]] = True
-    inside = continuation[:, 1:] & ~np.isin(original[:, :-1], [words.id_of("[CLS]"), words.id_of("[SEP]")])
+    inside = continuation[:, 1:] & ~np.isin(original[:, :-1], [words.special_ids.cls, words.special_ids.sep])
     assert np.array_equal(chosen[:, 1:][inside], chosen[:, :-1][inside])
     wanted = np.clip(np.rint(examples.lengths * 0.15), 1, 8)
     assert (chosen.sum(axis=1) <= wanted).all() and (chosen.sum(axis=1) == wanted).mean() > 0.9

@@ -12,7 +12,7 @@ from hypothesis import strategies
 
 from official.data.squad import answers, evaluation, features, squad_files
 from official.data.word_pieces import vocabulary as vocabulary_lib
-from official.data.word_pieces.wordpiece import Tokenizer
+from official.data.word_pieces.wordpiece import WordPiece
 from official.io.errors import ConfigError
 from tests import reference_squad
 
@@ -36,7 +36,7 @@ def predict_at(found, threshold):
 SHORT = features.WindowRules(max_seq_length=30, doc_stride=7, max_query_length=6)
 
 
-TOKENIZER = Tokenizer(VOCABULARY)
+TOKENIZER = WordPiece(VOCABULARY)
 
 
 def make(*asked, rules=SHORT):

@@ -20,7 +20,7 @@ from hypothesis import strategies
 
 from official.data.squad import answers, features, squad_files
 from official.data.word_pieces import vocabulary as vocabulary_lib
-from official.data.word_pieces.wordpiece import Tokenizer
+from official.data.word_pieces.wordpiece import WordPiece
 from official.io.errors import ConfigError
 from tests import reference_squad, reference_wordpiece
 from tests.conftest import TEST_DATA
@@ -205,7 +205,7 @@ def test_pieces_know_their_characters():
     # Pieces may share a character; here are three of them, and three in normal form.
     hangul = (*vocabulary_lib.SPECIAL_TOKENS, "\u1112", "##\u1161", "##\u11ab")
     hangul = vocabulary_lib.Vocabulary(hangul, "")
-    found, _ = features.tokenize(["\u200b\u200b한"], [], Tokenizer(hangul), hangul)
+    found, _ = features.tokenize(["\u200b\u200b한"], [], WordPiece(hangul), hangul)
     assert (found.piece_begins.tolist(), found.piece_ends.tolist()) == ([2] * 3, [3] * 3)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from official.data.tables import tags
 from official.data.word_pieces.vocabulary import Vocabulary
-from official.data.word_pieces.wordpiece import Tokenizer
+from official.data.word_pieces.wordpiece import WordPiece
 from official.io.errors import ConfigError
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##x", "##y", "anna", "berlin", ".")
@@ -77,12 +77,12 @@ def test_long_sentences_are_windows_that_join_to_every_word():
         [str(word) for word in generator.choice(["a", "ax", "bxy", "c", "\u0001"], count)]
         for count in (3, 40, 17, 1)
     ]
-    windows = tags.make_windows(sentences, Tokenizer(vocabulary), vocabulary, 12)
+    windows = tags.make_windows(sentences, WordPiece(vocabulary), vocabulary, 12)
     assert windows.lengths_N.max() <= 12
     labels = [np.arange(len(words)) + 100 * number for number, words in enumerate(sentences)]
     joined = windows.joined(windows.labels(labels), [len(words) for words in sentences])
     assert all((one == other).all() for one, other in zip(joined, labels))
-    long = tags.make_windows([["a" + "x" * 30]], Tokenizer(vocabulary), vocabulary, 12)
+    long = tags.make_windows([["a" + "x" * 30]], WordPiece(vocabulary), vocabulary, 12)
     assert long.lengths_N.tolist() == [3 if long.ids_T[1] == 1 else 12]
 
 

@@ -53,7 +53,7 @@ NASTY = (
 )
 
 
-def assert_equals_the_rules(tokenizer: wordpiece.Tokenizer, vocabulary: Vocabulary, texts: list[str]) -> None:
+def assert_equals_the_rules(tokenizer: wordpiece.WordPiece, vocabulary: Vocabulary, texts: list[str]) -> None:
     ids, lengths = tokenizer.tokenize(texts)
     assert len(lengths) == len(texts) and lengths.dtype == np.int64 and lengths.sum() == len(ids)
     received = [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])] if texts else []
@@ -68,7 +68,7 @@ def assert_equals_the_rules(tokenizer: wordpiece.Tokenizer, vocabulary: Vocabula
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return wordpiece.Tokenizer(VOCABULARY)
+    return wordpiece.WordPiece(VOCABULARY)
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +76,8 @@ def all_three(tokenizer, real_vocabulary):
     """Returns (tokenizer, vocabulary): uncased, cased, and real."""
     return [
         (tokenizer, VOCABULARY),
-        (wordpiece.Tokenizer(CASED), CASED),
-        (wordpiece.Tokenizer(real_vocabulary), real_vocabulary),
+        (wordpiece.WordPiece(CASED), CASED),
+        (wordpiece.WordPiece(real_vocabulary), real_vocabulary),
     ]
 
 
@@ -115,7 +115,7 @@ def test_examples(tokenizer):
         ids[:] = 0  # it can be written
     for own, vocabulary, examples in (
         (tokenizer, VOCABULARY, EXAMPLES),
-        (wordpiece.Tokenizer(CASED), CASED, CASED_EXAMPLES),
+        (wordpiece.WordPiece(CASED), CASED, CASED_EXAMPLES),
     ):
         wrong = []
         for text, pieces in examples:
@@ -130,7 +130,7 @@ def test_examples(tokenizer):
 @pytest.mark.parametrize("size, dtype", [(65_536, np.uint16), (65_537, np.int32)])
 def test_vocabularies_that_two_bytes_do_not_hold_have_ids_of_four(size, dtype):
     vocabulary = Vocabulary((*SPECIAL_TOKENS, *map(str, range(size - 8)), "cat", "кот", "."), "")
-    tokenizer = wordpiece.Tokenizer(vocabulary)
+    tokenizer = wordpiece.WordPiece(vocabulary)
     ids, _ = tokenizer.tokenize(["cat.", "кот 65000"])
     assert (
         ids.dtype == dtype
@@ -158,7 +158,7 @@ def test_a_sentence_has_the_same_ids_in_any_company(tokenizer, monkeypatch):
         for value in values:
             with monkeypatch.context() as patch:
                 patch.setattr(wordpiece, name, value)
-                again, its_lengths = wordpiece.Tokenizer(VOCABULARY).tokenize(sentences)
+                again, its_lengths = wordpiece.WordPiece(VOCABULARY).tokenize(sentences)
             assert again.tolist() == ids.tolist() and its_lengths.tolist() == lengths.tolist(), (name, value)
 
 
@@ -181,7 +181,7 @@ def test_every_character(all_three, step):
 
 def test_more_words_than_the_table_has_places_for():
     words = [f"w{number} {'x' * (number % 20)}" for number in range(200_000)]
-    tokenizer = wordpiece.Tokenizer(VOCABULARY)
+    tokenizer = wordpiece.WordPiece(VOCABULARY)
     ids, lengths = tokenizer.tokenize(words)
     again, its_lengths = tokenizer.tokenize(words)
     assert again.tolist() == ids.tolist() and its_lengths.tolist() == lengths.tolist()
@@ -190,9 +190,9 @@ def test_more_words_than_the_table_has_places_for():
 
 def test_threads_may_share_a_tokenizer(real_vocabulary):
     texts = [[f"{word} 12345 unaffable{word} embeddings"] * 200 for word in ("the", "he", "to")]
-    expected = [wordpiece.Tokenizer(real_vocabulary).tokenize(text)[0].tolist() for text in texts]
+    expected = [wordpiece.WordPiece(real_vocabulary).tokenize(text)[0].tolist() for text in texts]
     for _ in range(3):
-        shared = wordpiece.Tokenizer(real_vocabulary)
+        shared = wordpiece.WordPiece(real_vocabulary)
         with ThreadPoolExecutor(len(texts)) as threads:
             found = list(threads.map(shared.tokenize, texts * 40))
         assert all(ids.tolist() == expected[number % len(texts)] for number, (ids, _) in enumerate(found))
@@ -239,7 +239,7 @@ def test_any_vocabulary(words, texts, lower):
     vocabulary = Vocabulary(
         tuple(dict.fromkeys([*SPECIAL_TOKENS, *words, *(f"##{word}" for word in words[:5])])), "", lower
     )
-    assert_equals_the_rules(wordpiece.Tokenizer(vocabulary), vocabulary, texts)
+    assert_equals_the_rules(wordpiece.WordPiece(vocabulary), vocabulary, texts)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -269,4 +269,4 @@ def test_real_text_with_its_own_words_cased():
     characters = sorted(set("".join(lines)))
     words = [*SPECIAL_TOKENS, *words, *characters, *(f"##{one}" for one in characters)]
     vocabulary = Vocabulary(tuple(dict.fromkeys(words)), "", do_lower_case=False)
-    assert_equals_the_rules(wordpiece.Tokenizer(vocabulary), vocabulary, lines)
+    assert_equals_the_rules(wordpiece.WordPiece(vocabulary), vocabulary, lines)

@@ -1,0 +1,85 @@
+"""Sentences -> ids, by the tokenizer of a vocabulary: BERT's word pieces, or what the library `tokenizers`
+runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import tokenizers
+
+from official.data.rows import ragged
+from official.data.word_pieces.vocabulary import Vocabulary
+from official.data.word_pieces.wordpiece import WordPiece
+
+
+class Tokenizer(Protocol):
+    """Makes ids of texts; threads may share it."""
+
+    def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids of all sentences in one array, uint16, or int32 for vocabularies above 65,536 words,
+        and the number of ids of each sentence, int64."""
+
+    def tokenize_lines(self, text: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """Tokenises as `tokenize` does, given a line of UTF-8 for each sentence, each with its line feed."""
+
+    def tokenize_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Tokenises as `tokenize` does, words that stand behind a space in their text."""
+
+    def word_of(self, number: int) -> str:
+        """Returns an id's piece for people to read."""
+
+
+def tokenizer_of(vocabulary: Vocabulary) -> Tokenizer:
+    """Returns the tokenizer of a vocabulary, made once as long as nobody asks for that of another one."""
+    return _kept(vocabulary)
+
+
+@functools.lru_cache(maxsize=1)
+def _kept(vocabulary: Vocabulary) -> Tokenizer:
+    return WordPiece(vocabulary) if vocabulary.tokenizer is None else LibraryTokenizer(vocabulary)
+
+
+class LibraryTokenizer:
+    """Splits text as transformers does with the same files: special tokens in it are what they say."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        assert vocabulary.tokenizer is not None
+        self._tokenizer = tokenizers.Tokenizer.from_str(vocabulary.tokenizer.content)
+        self._dtype = np.dtype(np.uint16 if vocabulary.size <= 2**16 else np.int32)
+
+    def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """See `Tokenizer`. A lone surrogate is a question mark."""
+        return self._joined(self._encoded(sentences))
+
+    def tokenize_lines(self, text: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """See `Tokenizer`."""
+        lines = text.decode("utf-8", "replace").split("\n")
+        return self.tokenize(lines[:-1])
+
+    def tokenize_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """See `Tokenizer`."""
+        return self.tokenize([f" {word}" for word in words])
+
+    def word_of(self, number: int) -> str:
+        """See `Tokenizer`. Bytes that are part of a character are a question mark in a diamond."""
+        return self._tokenizer.decode([number], skip_special_tokens=False).strip()
+
+    def spans(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Returns what `tokenize` does, and the first character of each piece in its text and the one behind
+        its last, int64."""
+        encoded = self._encoded(texts)
+        offsets = [offset for each in encoded for offset in each.offsets]
+        begins, ends = np.array(offsets, np.int64).reshape(-1, 2).T
+        return *self._joined(encoded), begins, ends
+
+    def _encoded(self, texts: list[str]) -> list[Any]:
+        clean = [text.encode("utf-8", "replace").decode() for text in texts]
+        return self._tokenizer.encode_batch(clean, add_special_tokens=False)
+
+    def _joined(self, encoded: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+        ids = [np.array(each.ids, self._dtype) for each in encoded]
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        return (np.concatenate(ids) if ids else np.zeros(0, self._dtype)), lengths

@@ -1,0 +1,536 @@
+"""Tokenizers of every kind but BERT's own: the files of a folder, read into one tokenizer.json.
+
+The library `tokenizers` runs what is read here: byte-level BPE, Unigram, and WordPiece with rules or added tokens
+that BERT's fast path does not have. Folders are read as transformers 5 reads them, where the class that
+tokenizer_config.json names builds some parts itself, whatever tokenizer.json says of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from official.io import files, model_folder
+from official.io.errors import ConfigError, shortened
+from official.io.json_files import parse_json, read_json
+from official.io.model_folder import (
+    ADDED_TOKENS,
+    CONFIG,
+    SPECIAL_TOKENS_MAP,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    Special,
+    contents,
+)
+
+VOCAB_JSON, MERGES = "vocab.json", "merges.txt"
+SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
+_LIBRARY_KEYS = f"{TOKENIZER_CONFIG}/library"
+
+
+_ROBERTA = Special("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerFile:
+    """A tokenizer that the library `tokenizers` runs.
+
+    Attributes:
+      content: a tokenizer.json, added tokens in it, without truncation and padding.
+      words: by their ids; an id that nothing has is a word that no text becomes.
+      special: the special tokens.
+      separators: how many of them stand between two texts, 1 or 2.
+      has_segments: whether the second text has segment id 1.
+      max_length: tokens that texts are cut to, as tokenizer_config.json says; None where it does not.
+    """
+
+    content: str
+    words: tuple[str, ...]
+    special: Special
+    separators: int
+    has_segments: bool
+    max_length: int | None
+
+
+def read(path: str, source: str, content: bytes) -> TokenizerFile:
+    """Reads a tokenizer.json, a vocab.json with its merges.txt, or a SentencePiece model, with what lies
+    beside it.
+
+    Args:
+      path: of the file.
+      source: begins the messages.
+      content: of the file.
+
+    Raises:
+      ConfigError: where a file cannot be read, contradicts another one, or asks for what no class of
+        transformers that is known here does.
+    """
+    folder = os.path.dirname(path) or "."
+    config = _read_where_there(folder, TOKENIZER_CONFIG)
+    config_path = os.path.join(folder, TOKENIZER_CONFIG)
+    model_folder.check_keys(config, _LIBRARY_KEYS, config_path)
+    kind = _class_of(folder, config)
+    tokenizer = _content(path, source, content)
+    special, added = _tokens_of(folder, config, tokenizer)
+    if kind is not None:
+        tokenizer = _CLASSES[kind](tokenizer, special, config, source)
+    elif "version" not in tokenizer:
+        raise ConfigError(
+            f"{source}: nothing says which class builds a tokenizer of it. Put {TOKENIZER_CONFIG} with"
+            f" tokenizer_class ({', '.join(_CLASSES)}) beside it, or give a {TOKENIZER}."
+        )
+    return _finished(tokenizer, special, added, model_folder.length_told(config, config_path), source)
+
+
+def has_own_rules(path: str, tokenizer: dict | None) -> bool:
+    """Tells whether a WordPiece vocabulary has added tokens, or splits text by other rules than BERT's.
+
+    Args:
+      path: of its vocab.txt or tokenizer.json.
+      tokenizer: content of the tokenizer.json there; None where there is none.
+
+    Raises:
+      ConfigError: where a file cannot be read, or names a class that is not known.
+    """
+    folder = os.path.dirname(path) or "."
+    config = _read_where_there(folder, TOKENIZER_CONFIG)
+    if not _is_known(folder, config):
+        return False  # refused by those who read BERT's
+    if _class_of(folder, config) is None and tokenizer:
+        try:
+            model_folder.tokenizer_lower_case(tokenizer, path)
+        except ConfigError:
+            return True
+    special, added = _tokens_of(folder, config, tokenizer or {"model": {}})
+    lower = config.get("do_lower_case", True)
+    return (
+        bool({*special, *added} - {*model_folder.SPECIAL_TOKENS})
+        or config.get("strip_accents") not in (None, lower)
+        or config.get("tokenize_chinese_chars") is False
+    )
+
+
+def _is_known(folder: str, config: Mapping[str, Any]) -> bool:
+    try:
+        _class_of(folder, config)
+    except ConfigError:
+        return False
+    return True
+
+
+def _content(path: str, source: str, content: bytes) -> dict:
+    """Returns a tokenizer.json: the file, that beside a vocab.txt, or one with a `model` alone."""
+    name, beside = os.path.basename(path), os.path.join(os.path.dirname(path), TOKENIZER)
+    if name.endswith(".model"):
+        return {"model": _sentencepiece_model(content, source)}
+    if name == VOCAB_JSON:
+        return {"model": _merges_model(path, source, content)}
+    if name.endswith(".json") or files.is_file(beside):
+        source = source if name.endswith(".json") else beside
+        content = content if name.endswith(".json") else files.read_bytes(beside, beside)
+        tokenizer = parse_json(content, source, any_number=True)
+        model_folder.check_keys(tokenizer, TOKENIZER, source)
+        return tokenizer
+    words = content.decode("utf-8-sig").splitlines()
+    return {"model": {"type": "WordPiece", "vocab": {word.strip(): n for n, word in enumerate(words)}}}
+
+
+def _class_of(folder: str, config: Mapping[str, Any]) -> str | None:
+    """Returns the class that builds the tokenizer, a key of _CLASSES; None where a tokenizer.json says
+    everything. Raises ConfigError for a class that is not known."""
+    path = os.path.join(folder, CONFIG)
+    model = read_json(path, any_number=True) if files.is_file(path) else {}
+    told, of_model = config.get("tokenizer_class") or model.get("tokenizer_class"), model.get("model_type")
+    if of_model == "modernbert":  # transformers takes no class's word for it
+        return None
+    name = str(told).removesuffix("Fast") if told else _CLASS_OF_MODEL.get(str(of_model), "TokenizersBackend")
+    if name in ("PreTrainedTokenizer", "TokenizersBackend"):
+        return None
+    if name not in _CLASSES:
+        allowed = ", ".join([*_CLASSES, "PreTrainedTokenizerFast"])
+        where = path if told and not config.get("tokenizer_class") else os.path.join(folder, TOKENIZER_CONFIG)
+        raise ConfigError(f"{where}: tokenizer_class={name[:60]} is not supported, only {allowed}.")
+    return name
+
+
+def _read_where_there(folder: str, name: str) -> dict:
+    path = os.path.join(folder, name)
+    return read_json(path, any_number=True) if files.is_file(path) else {}
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Special and added tokens
+
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def _token(value: Any, is_special: bool = True) -> dict:
+    """Returns a token as `added_tokens` of a tokenizer.json has it, without its id."""
+    values = value if isinstance(value, dict) else {"content": value, "special": is_special}
+    found = {flag: values.get(flag, False) for flag in _FLAGS}
+    found["normalized"] = values.get("normalized", not found["special"])
+    return {"content": str(values.get("content")), **found}
+
+
+def _tokens_of(folder: str, config: dict, tokenizer: dict) -> tuple[Special, dict[str, dict]]:
+    """Returns the special tokens, and {text: token} of all that are matched before text is split, in the
+    order in which those that the vocabulary lacks get ids."""
+    said, added = dict(config), {}
+    if "added_tokens_decoder" in config:
+        decoder = config["added_tokens_decoder"]
+        added = {token["content"]: _token(token) for _, token in sorted(decoder.items(), key=_number)}
+    else:  # as older versions kept them
+        said |= _read_where_there(folder, SPECIAL_TOKENS_MAP)
+        beside = _read_where_there(folder, ADDED_TOKENS)
+        tokens = [(token["id"], token) for token in tokenizer.get("added_tokens") or ()]
+        named = {contents(said[f"{name}_token"]) for name in _NAMES if said.get(f"{name}_token")}
+        tokens += [(number, _token(text, text in named)) for text, number in beside.items()]
+        added = {token["content"]: _token(token) for _, token in sorted(tokens, key=lambda pair: pair[0])}
+    usual = [_ROBERTA, Special()]
+    vocab = tokenizer["model"].get("vocab") or ()
+    known = {*added, *(vocab if isinstance(vocab, dict) else (word for word, _ in vocab))}
+    words = []
+    for field, *candidates in zip(Special._fields, *usual):
+        told = contents(said.get(f"{field}_token"))
+        there = [word for word in candidates if word in known]
+        words.append(told or next(iter(there), candidates[0]))
+    for name in _NAMES:
+        value = said.get(f"{name}_token")
+        if value is not None and contents(value) not in added:
+            added[contents(value)] = _token({"special": True, **value} if isinstance(value, dict) else value)
+    more = said.get("additional_special_tokens") or said.get("extra_special_tokens") or ()
+    for value in more.values() if isinstance(more, dict) else more:
+        added.setdefault(contents(value), _token(value))
+    for word in words:
+        added.setdefault(word, _token(word))
+    return Special(*words), added
+
+
+_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+def _number(item: tuple[str, Any]) -> int:
+    return int(item[0])
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Classes of transformers: the parts around a vocabulary that they build themselves
+#
+# Source: transformers 5, tokenization_roberta.py, tokenization_xlm_roberta.py, tokenization_camembert.py.
+
+
+def _bpe(tokenizer: dict, special: Special, config: dict, source: str) -> dict:
+    """Returns the byte-level BPE of RoBERTa."""
+    model = tokenizer["model"]
+    _check_parts(tokenizer, source, {"BPE"}, normalizers=set(), pre_tokenizers={"ByteLevel"})
+    space, trim = config.get("add_prefix_space") or False, config.get("trim_offsets", True)
+    ids = model["vocab"]
+    return {
+        "pre_tokenizer": {
+            "type": "ByteLevel",
+            "add_prefix_space": space,
+            "trim_offsets": True,
+            "use_regex": True,
+        },
+        "post_processor": {
+            "type": "RobertaProcessing",
+            "sep": [special.sep, ids.get(special.sep, 0)],
+            "cls": [special.cls, ids.get(special.cls, 0)],
+            "trim_offsets": trim,
+            "add_prefix_space": space,
+        },
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "vocab": ids,
+            "merges": model["merges"],
+        },
+    }
+
+
+def _unigram(first: tuple[str, ...], dropped: int, tokenizer: dict, config: dict, source: str) -> dict:
+    """Returns the Unigram of a SentencePiece model.
+
+    Args:
+      first: pieces that stand before those of the model, which the last one, <mask>, follows.
+      dropped: pieces of the model that those take the place of.
+      tokenizer: as it was read.
+      config: of tokenizer_config.json.
+      source: begins the messages.
+    """
+    parts = {"WhitespaceSplit", "Metaspace"}
+    _check_parts(tokenizer, source, {"Unigram"}, {"Precompiled", "Replace", "Strip", "Nmt", "NFKC"}, parts)
+    model, charsmap = tokenizer["model"], tokenizer["model"].get("precompiled_charsmap")
+    vocab = [tuple(item) for item in model["vocab"]]
+    if "pieces" in model:  # of a SentencePiece model
+        scores = [-100.0 if word.endswith("NOTUSED") and word.startswith("<unk>") else 0.0 for word in first]
+        vocab = [*zip(first, scores), *vocab[dropped:], ("<mask>", 0.0)]
+    for step in _steps(tokenizer.get("normalizer")):
+        charsmap = step.get("precompiled_charsmap") or charsmap
+    space = config.get("add_prefix_space", True)
+    metaspace = {
+        "type": "Metaspace",
+        "replacement": "\u2581",
+        "prepend_scheme": "never" if space is False else "always",
+        "split": True,
+    }
+    words = [word for word, _ in vocab]
+    template = [_piece("<s>"), _text("A", 0), _piece("</s>")]
+    ids = {token: {"id": token, "ids": [_id_of(token, words)], "tokens": [token]} for token in ("<s>", "</s>")}
+    return {
+        "normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap} if charsmap else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
+        "decoder": metaspace,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": template,
+            "pair": [*template, _piece("</s>"), _text("B", 0), _piece("</s>")],
+            "special_tokens": ids,
+        },
+        "model": {
+            "type": "Unigram",
+            "unk_id": _id_of("<unk>", words),
+            "vocab": vocab,
+            "byte_fallback": False,
+        },
+    }
+
+
+def _xlm_roberta(tokenizer: dict, special: Special, config: dict, source: str) -> dict:
+    return _unigram(("<s>", "<pad>", "</s>", "<unk>"), 3, tokenizer, config, source)
+
+
+def _camembert(tokenizer: dict, special: Special, config: dict, source: str) -> dict:
+    first = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
+    return _unigram(first, 1, tokenizer, config, source)
+
+
+def _wordpiece(tokenizer: dict, special: Special, config: dict, source: str) -> dict:
+    """Returns the WordPiece of BERT, with its normalizer as tokenizer_config.json says."""
+    _check_parts(tokenizer, source, {"WordPiece"}, {"BertNormalizer"}, {"BertPreTokenizer"})
+    ids = tokenizer["model"]["vocab"]
+    template = [_piece(special.cls), _text("A", 0), _piece(special.sep)]
+    tokens = {token: {"id": token, "ids": [ids.get(token, 0)], "tokens": [token]} for token in special[2:4]}
+    return {
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": config.get("tokenize_chinese_chars", True) is not False,
+            "strip_accents": config.get("strip_accents"),
+            "lowercase": config.get("do_lower_case", True),
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": False},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": template,
+            "pair": [*template, _text("B", 1), _piece(special.sep, 1)],
+            "special_tokens": tokens,
+        },
+        "model": {
+            "type": "WordPiece",
+            "unk_token": special.unk,
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": ids,
+        },
+    }
+
+
+_CLASSES = {
+    **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), _wordpiece),
+    "RobertaTokenizer": _bpe,
+    "XLMRobertaTokenizer": _xlm_roberta,
+    "CamembertTokenizer": _camembert,
+}
+_CLASS_OF_MODEL = {
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+    **dict.fromkeys(("bert", "distilbert", "electra"), "BertTokenizer"),
+}
+
+
+def _piece(token: str, segment: int = 0) -> dict:
+    return {"SpecialToken": {"id": token, "type_id": segment}}
+
+
+def _text(name: str, segment: int) -> dict:
+    return {"Sequence": {"id": name, "type_id": segment}}
+
+
+def _id_of(token: str, words: list[str]) -> int:
+    return words.index(token) if token in words else 0
+
+
+def _steps(part: Any) -> Iterator[dict]:
+    """Yields the steps of a normalizer or pre-tokenizer."""
+    if isinstance(part, dict):
+        inner = part.get("normalizers") or part.get("pretokenizers")
+        if inner is None:
+            yield part
+        for step in inner or ():
+            yield from _steps(step)
+
+
+def _check_parts(
+    tokenizer: dict, source: str, models: set[str], normalizers: set[str], pre_tokenizers: set[str]
+) -> None:
+    """Raises ConfigError where a tokenizer.json has parts that the class would replace by others."""
+    parts = ("normalizer", normalizers), ("pre_tokenizer", pre_tokenizers), ("model", models)
+    for name, allowed in parts:
+        for step in _steps(tokenizer.get(name)):
+            if (kind := step.get("type")) not in (None, *allowed):
+                raise ConfigError(
+                    f"{source}: its {name} {str(kind)[:60]} is not what tokenizer_class says, which has"
+                    f" {', '.join(sorted(allowed)) or 'none'}. Set tokenizer_class=PreTrainedTokenizerFast in"
+                    f" {TOKENIZER_CONFIG} to take it from {TOKENIZER}."
+                )
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Vocabularies without rules: vocab.json with merges.txt, SentencePiece models
+
+
+def _merges_model(path: str, source: str, content: bytes) -> dict:
+    merges = os.path.join(os.path.dirname(path), MERGES)
+    if not files.is_file(merges):
+        raise ConfigError(f"{source}: {merges} is missing beside it.")
+    lines = files.read_text(merges, merges).split("\n")
+    lines = lines[1:] if lines[0].startswith("#version") else lines
+    vocab = parse_json(content, source, any_number=True)
+    return {"type": "BPE", "vocab": vocab, "merges": [line for line in lines if line.strip()]}
+
+
+_UNIGRAM = 1
+_CONTROL, _USER_DEFINED = 3, 4
+
+
+def _sentencepiece_model(content: bytes, source: str) -> dict:
+    """Returns the pieces and the normalizer of a SentencePiece model.
+
+    Source of the numbers of the fields: https://github.com/google/sentencepiece, sentencepiece_model.proto.
+    """
+    pieces, kind, charsmap = [], _UNIGRAM, b""
+    try:
+        for number, value in _fields(content):
+            if number == 1:  # pieces
+                piece = dict(_fields(value))
+                score = struct.unpack("<f", piece[2])[0] if 2 in piece else 0.0
+                pieces.append((piece[1].decode(), score))
+            elif number == 2:  # trainer_spec
+                kind = dict(_fields(value)).get(3, _UNIGRAM)
+            elif number == 3:  # normalizer_spec
+                charsmap = dict(_fields(value)).get(2, b"")
+    except (IndexError, ValueError, KeyError, struct.error, AttributeError, TypeError):
+        pieces = []
+    if not pieces:
+        raise ConfigError(f"{source}: no SentencePiece model. Give the file that the model came with.")
+    if kind != _UNIGRAM:
+        raise ConfigError(f"{source}: a SentencePiece model of model_type={kind}, only 1 (Unigram) is supported.")
+    found = {"type": "Unigram", "vocab": pieces, "pieces": len(pieces)}
+    return {**found, "precompiled_charsmap": base64.b64encode(charsmap).decode()} if charsmap else found
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Yields (number, value) of the fields of a protocol buffer: integers, or bytes."""
+    place = 0
+    while place < len(message):
+        key, place = _varint(message, place)
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            value, place = _varint(message, place)
+            yield number, value
+            continue
+        if wire not in (1, 2, 5):
+            raise ValueError(wire)
+        size = {1: 8, 5: 4}.get(wire)
+        if size is None:
+            size, place = _varint(message, place)
+        if place + size > len(message):
+            raise ValueError(size)
+        yield number, message[place : place + size]
+        place += size
+
+
+def _varint(message: bytes, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[place]
+        place += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value, place
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The tokenizer as a whole
+
+
+def _finished(
+    tokenizer: dict, special: Special, added: dict[str, dict], max_length: int | None, source: str
+) -> TokenizerFile:
+    """Returns the tokenizer with its added tokens, and how it joins texts, which is asked of the library."""
+    import tokenizers  # late: few commands read such a folder
+
+    whole = {"version": "1.0", "normalizer": None, "pre_tokenizer": None, "decoder": None, **tokenizer}
+    whole |= {"truncation": None, "padding": None, "added_tokens": tokenizer.get("added_tokens") or []}
+    try:
+        made = tokenizers.Tokenizer.from_str(json.dumps(whole))
+    except Exception as error:  # the library raises plain ones
+        raise ConfigError(f"{source}: {str(error)[:120]}. Save the tokenizer again.") from None
+    there = {token["content"]: _token(token) for token in whole["added_tokens"]}
+    new = [token for text, token in added.items() if there.get(text) != token]
+    made.add_tokens([tokenizers.AddedToken(token.pop("content"), **token) for token in map(dict, new)])
+    ids = made.get_vocab(with_added_tokens=True)
+    missing = [word for word in special if word not in ids]
+    if missing:
+        raise ConfigError(f"{source}: the special tokens {shortened(missing)} are not in the vocabulary.")
+    words = [f"<no word {number}>" for number in range(max(ids.values()) + 1)]
+    for word, number in ids.items():
+        words[number] = word
+    separators, has_segments = _template_of(made, special, source)
+    return TokenizerFile(made.to_str(), tuple(words), special, separators, has_segments, max_length)
+
+
+def _template_of(made: Any, special: Special, source: str) -> tuple[int, bool]:
+    """Returns how many separators stand between two texts, and whether the second has segment id 1. Raises
+    ConfigError where texts are not joined as [CLS] A [SEP] and [CLS] A [SEP] B [SEP]."""
+    text = made.encode("a", add_special_tokens=False).tokens
+    single, pair = made.encode("a"), made.encode("a", "a")
+    for separators in (1, 2):
+        between = [special.sep] * separators
+        if single.tokens == [special.cls, *text, special.sep] and pair.tokens == [
+            *(special.cls, *text),
+            *between,
+            *(*text, special.sep),
+        ]:
+            second = set(pair.type_ids[1 + len(text) + separators :])
+            first = set(pair.type_ids[: 1 + len(text) + separators])
+            if first == {0} and second in ({0}, {1}):
+                return separators, second == {1}
+    shown = " ".join(pair.tokens)[:120]
+    raise ConfigError(
+        f"{source}: its post_processor joins two texts as {shown!r}, expected {special.cls} A {special.sep} B"
+        f" {special.sep}, with one or two {special.sep} between them."
+    )
+
+
+def sidecar_config(file: TokenizerFile, max_length: int | None) -> str:
+    """Returns the tokenizer_config.json of a folder that keeps the tokenizer as `content`."""
+    values = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **({"model_max_length": max_length} if max_length else {}),
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", *["token_type_ids"] * file.has_segments, "attention_mask"],
+        **{f"{name}_token": word for name, word in file.special._asdict().items()},
+    }
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
