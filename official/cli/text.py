@@ -258,23 +258,26 @@ def run_corpus() -> None:
 
 
 class Vocab(command_line.TextFlags):
-    """Builds a WordPiece vocabulary of exactly --vocab_size lines from text.
+    """Builds a WordPiece vocabulary of exactly --vocab_size lines, or another tokenizer, from text.
 
     bert vocab --input_files=corpus/train.txt --output_file=vocab.txt --vocab_size=8192
 
     Attributes:
-      output_file: Vocabulary to write, one word piece per line: [PAD] [UNK] [CLS] [SEP] [MASK] first.
-      vocab_size: Lines of the vocabulary.
-      do_lower_case: Whether text loses capitals and accents. false also writes tokenizer_config.json beside
-        the vocabulary, which says so.
+      kind: wordpiece, as BERT's; bpe, byte-level as RoBERTa's; or unigram, as XLM-RoBERTa's.
+      output_file: Vocabulary to write, one word piece per line: [PAD] [UNK] [CLS] [SEP] [MASK] first. Of other
+        kinds a tokenizer.json.
+      vocab_size: Entries of the vocabulary.
+      do_lower_case: Whether text loses capitals and accents. Unset: true of wordpiece, false of others. false
+        also writes tokenizer_config.json beside a vocabulary, which says so.
       max_sentences: Learn from this many sentences at most, evenly spread.
       overwrite: Replace --output_file.
     """
 
     RANGES = {"vocab_size": (10, math.inf), "max_sentences": command_line.COUNT}
     output_file: str
+    kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
     vocab_size: int = 30522
-    do_lower_case: bool = True
+    do_lower_case: bool | None = None
     max_sentences: int = 1000000
     overwrite: bool = False
 
@@ -302,24 +305,34 @@ def run_vocab() -> None:
     from official.data.word_pieces import vocabulary_building
 
     flags = Vocab.parse()
+    is_wordpiece, lower_case = flags.kind == "wordpiece", flags.do_lower_case is not False
+    if not is_wordpiece and (flags.do_lower_case or not flags.output_file.endswith(".json")):
+        wrong = f"do_lower_case=true, and --kind={flags.kind} keeps capitals. Leave it out"
+        name = f"output_file={flags.output_file}: --kind={flags.kind} writes a tokenizer.json. Let it end in .json"
+        raise ConfigError(f"--{wrong if flags.do_lower_case else name}.")
     # The configuration says that capitals count. Beside an uncased vocabulary only one that is there is
     # written.
     config = os.path.join(os.path.dirname(flags.output_file), "tokenizer_config.json")
-    configs = [] if flags.do_lower_case and not os.path.exists(config) else [config]
+    said = {"do_lower_case": lower_case} if is_wordpiece else {"tokenizer_class": "PreTrainedTokenizerFast"}
+    configs = [] if (lower_case or not is_wordpiece) and not os.path.exists(config) else [config]
     for path in (flags.output_file, *configs):
         check_output_file(path, "output_file", flags.overwrite)
     counts = ReadCounts()
     sentences = read_sentences(flags.input_files, flags.max_sentences, counts, flags.text_field)
-    built = vocabulary_building.build_vocabulary(
-        sentences, flags.vocab_size, flags.do_lower_case, show_progress=sys.stderr.isatty()
-    )
+    bars = sys.stderr.isatty()
+    if is_wordpiece:
+        built = vocabulary_building.build_vocabulary(sentences, flags.vocab_size, lower_case, bars)
+        content, entries = "\n".join(built.words) + "\n", len(built.words)
+        told = (
+            f"word pieces from {len(sentences):,} sentences: {built.learned:,} learned, {built.unused:,} [unusedN]"
+            f" entries added; their characters are those of {built.covered:.2%} of the words."
+        )
+    else:
+        content, entries = vocabulary_building.build_tokenizer(sentences, flags.kind, flags.vocab_size, bars)
+        told = f"entries of a {flags.kind} tokenizer from {len(sentences):,} sentences."
     for path in configs:
-        outputs.write_file(path, json.dumps({"do_lower_case": flags.do_lower_case}) + "\n")
-    outputs.write_file(flags.output_file, "\n".join(built.words) + "\n")
+        outputs.write_file(path, json.dumps(said) + "\n")
+    outputs.write_file(flags.output_file, content)
     inputs = read_counts.listed(counts.by_file)
     print_counts({"undecodable_bytes": counts.undecodable_bytes, "inputs": inputs})
-    print(
-        f"{len(built.words):,} word pieces from {len(sentences):,} sentences: {built.learned:,} learned,"
-        f" {built.unused:,} [unusedN] entries added; their characters are those of {built.covered:.2%} of the"
-        " words."
-    )
+    print(f"{entries:,} {told}")

@@ -444,7 +444,10 @@ class Filler(Method):
             pieces, counts = self._tokenizer.tokenize(text.split(MASK))
             first, *others = np.split(pieces, np.cumsum(counts)[:-1])
         else:  # which finds its special tokens in the text
-            (first, _), others = self._tokenizer.tokenize([text.replace(MASK, self._vocabulary.special.mask)]), []
+            (first, _), others = (
+                self._tokenizer.tokenize([text.replace(MASK, self._vocabulary.special.mask)]),
+                [],
+            )
         between = [part for each in others for part in ([special.mask], each)]
         ids_L = np.concatenate([[special.cls], first, *between, [special.sep]]).astype(np.int32)
         if len(ids_L) > (most := self._bert.max_position_embeddings):

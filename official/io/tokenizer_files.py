@@ -33,7 +33,7 @@ SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokeni
 _LIBRARY_KEYS = f"{TOKENIZER_CONFIG}/library"
 
 
-_ROBERTA = Special("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+ROBERTA = Special("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _tokens_of(folder: str, config: dict, tokenizer: dict) -> tuple[Special, dic
         named = {contents(said[f"{name}_token"]) for name in _NAMES if said.get(f"{name}_token")}
         tokens += [(number, _token(text, text in named)) for text, number in beside.items()]
         added = {token["content"]: _token(token) for _, token in sorted(tokens, key=lambda pair: pair[0])}
-    usual = [_ROBERTA, Special()]
+    usual = [ROBERTA, Special()]
     vocab = tokenizer["model"].get("vocab") or ()
     known = {*added, *(vocab if isinstance(vocab, dict) else (word for word, _ in vocab))}
     words = []
@@ -283,7 +283,9 @@ def _unigram(first: tuple[str, ...], dropped: int, tokenizer: dict, config: dict
     }
     words = [word for word, _ in vocab]
     template = [_piece("<s>"), _text("A", 0), _piece("</s>")]
-    ids = {token: {"id": token, "ids": [_id_of(token, words)], "tokens": [token]} for token in ("<s>", "</s>")}
+    ids = {
+        token: {"id": token, "ids": [_id_of(token, words)], "tokens": [token]} for token in ("<s>", "</s>")
+    }
     return {
         "normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap} if charsmap else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
@@ -434,7 +436,9 @@ def _sentencepiece_model(content: bytes, source: str) -> dict:
     if not pieces:
         raise ConfigError(f"{source}: no SentencePiece model. Give the file that the model came with.")
     if kind != _UNIGRAM:
-        raise ConfigError(f"{source}: a SentencePiece model of model_type={kind}, only 1 (Unigram) is supported.")
+        raise ConfigError(
+            f"{source}: a SentencePiece model of model_type={kind}, only 1 (Unigram) is supported."
+        )
     found = {"type": "Unigram", "vocab": pieces, "pieces": len(pieces)}
     return {**found, "precompiled_charsmap": base64.b64encode(charsmap).decode()} if charsmap else found
 

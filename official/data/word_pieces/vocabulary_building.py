@@ -1,6 +1,6 @@
-"""Text -> a new vocabulary of word pieces, the same for the same text on any machine.
+"""Text -> a new vocabulary of word pieces, or a new tokenizer of byte-level BPE or Unigram.
 
-Words are found and counted by the rules by which text is tokenised later; what is merged to pieces is
+A vocabulary of word pieces is the same for the same text on any machine. Words are found and counted by the rules by which text is tokenised later; what is merged to pieces is
 decided by the trainer of Hugging Face's package `tokenizers`. All characters are given to it in a fixed
 order: left to itself it would number them by chance, and ties with them.
 """
@@ -15,6 +15,7 @@ import tokenizers
 
 from official.data.word_pieces.vocabulary import CONTINUATION, SPECIAL_TOKENS
 from official.data.word_pieces.wordpiece import MAX_WORD_CHARACTERS, find_words
+from official.io import tokenizer_files
 from official.io.errors import ConfigError
 
 _MIN_CHARACTERS = 100  # that a vocabulary covers; large ones cover more
@@ -68,6 +69,57 @@ def build_vocabulary(
     unused = [f"[unused{number}]" for number in range(vocab_size - len(learned))]
     covered = sum(known.values()) / sum(counts.values())
     return BuiltVocabulary(learned + unused, len(learned), len(unused), covered)
+
+
+_ROBERTA = tokenizer_files.ROBERTA
+
+
+def build_tokenizer(
+    sentences: Iterable[str], kind: str, vocab_size: int, show_progress: bool = False
+) -> tuple[str, int]:
+    """Learns a tokenizer as RoBERTa's (bpe) or XLM-RoBERTa's (unigram), with their special tokens.
+
+    Args:
+      sentences: the text, as it is: nothing is lower-cased.
+      kind: bpe or unigram.
+      vocab_size: entries at most, the special tokens among them; less where the text does not hold so many.
+      show_progress: whether the trainer draws bars.
+
+    Returns:
+      The content of a tokenizer.json, and the number of its entries.
+
+    Raises:
+      ConfigError: for a size that does not hold the special tokens and the 256 bytes, or for no text.
+    """
+    special = [_ROBERTA.cls, _ROBERTA.pad, _ROBERTA.sep, _ROBERTA.unk]
+    least = len(special) + 1 + 256
+    if kind == "bpe" and vocab_size < least:
+        raise ConfigError(
+            f"--vocab_size={vocab_size} does not hold the 256 bytes. Raise it to {least} or more."
+        )
+    texts, split = iter(sentences), tokenizers.pre_tokenizers
+    first = next(texts, None)
+    if first is None:
+        raise ConfigError("--input_files hold no text to build a vocabulary from.")
+    shared = {"vocab_size": vocab_size, "special_tokens": special, "show_progress": show_progress}
+    if kind == "bpe":
+        made = tokenizers.Tokenizer(tokenizers.models.BPE())
+        made.pre_tokenizer = split.ByteLevel(add_prefix_space=False)
+        trainer = tokenizers.trainers.BpeTrainer(initial_alphabet=split.ByteLevel.alphabet(), **shared)
+    else:
+        made = tokenizers.Tokenizer(tokenizers.models.Unigram())
+        made.normalizer = tokenizers.normalizers.NFKC()
+        made.pre_tokenizer = split.Sequence([split.WhitespaceSplit(), split.Metaspace()])
+        trainer = tokenizers.trainers.UnigramTrainer(unk_token=_ROBERTA.unk, **shared)
+    made.train_from_iterator(itertools.chain([first], texts), trainer)
+    made.add_special_tokens([tokenizers.AddedToken(_ROBERTA.mask, lstrip=True, special=True)])
+    decoders = {"bpe": tokenizers.decoders.ByteLevel, "unigram": tokenizers.decoders.Metaspace}
+    made.decoder = decoders[kind]()
+    cls, sep = ((token, made.token_to_id(token)) for token in (_ROBERTA.cls, _ROBERTA.sep))
+    made.post_processor = tokenizers.processors.RobertaProcessing(
+        sep, cls, trim_offsets=True, add_prefix_space=False
+    )
+    return made.to_str(pretty=True), made.get_vocab_size()
 
 
 def _count_words(sentences: Iterable[str], do_lower_case: bool) -> collections.Counter:

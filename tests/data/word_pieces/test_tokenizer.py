@@ -1,0 +1,315 @@
+"""Tokenizers of the library: byte-level BPE and Unigram against the rules in Python, folders, refusals."""
+
+import json
+import math
+import random
+import struct
+import unicodedata
+
+import numpy as np
+import pytest
+import tokenizers
+
+from official.data.rows.text_rows import encode
+from official.data.squad import features, squad_files
+from official.data.word_pieces.tokenizer import LibraryTokenizer, tokenizer_of
+from official.data.word_pieces.vocabulary import load_for_text
+from official.io import vocabulary_files
+from official.io.errors import ConfigError
+
+ALPHABETS = ("abcdeéñ", "абвгд", "日本語中文", "ابتث", "कखगिी")  # five scripts
+
+
+def lines(seed: int, count: int) -> list[str]:
+    rng, found = (
+        random.Random(seed),
+        ["", " ", "\t\n", "don't they've I'll", "3.14,15 ½", "👩‍👩 ok", "a\u00a0b"],
+    )
+    while len(found) < count:
+        words = (
+            "".join(rng.choices(rng.choice(ALPHABETS), k=rng.randint(1, 6))) for _ in range(rng.randint(1, 9))
+        )
+        found.append(
+            rng.choice(["", " "])
+            + rng.choice([" ", "  ", ", ", "\n"]).join(words)
+            + rng.choice(["", "!", " "])
+        )
+    return found
+
+
+LINES = lines(1, 300)
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+def write(folder, **files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        path = folder / {"config": "config.json", "settings": "tokenizer_config.json"}.get(name, name)
+        path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return str(folder)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Byte-level BPE
+
+
+@pytest.fixture(scope="module")
+def roberta(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("roberta")
+    bpe = tokenizers.ByteLevelBPETokenizer()
+    special = [*SPECIAL, "<mask>"]
+    bpe.train_from_iterator(lines(0, 2000), vocab_size=700, special_tokens=special, show_progress=False)
+    bpe.save_model(str(folder))
+    return write(folder, settings={"tokenizer_class": "RobertaTokenizer", "model_max_length": 512})
+
+
+def letters_of_bytes() -> dict[int, str]:
+    """GPT-2's characters for bytes: those that can be seen as they are, others from 256 on."""
+    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in seen]
+    return {byte: chr(byte) for byte in seen} | {byte: chr(256 + n) for n, byte in enumerate(others)}
+
+
+def chunks(text: str) -> list[str]:
+    """GPT-2's pattern: 's 't 're 've 'm 'll 'd, then runs of letters, numbers or others with a space before."""
+
+    def kind(character: str) -> str:
+        category = unicodedata.category(character)[0]
+        return "space" if character.isspace() else category if category in "LN" else "other"
+
+    found, place = [], 0
+    while place < len(text):
+        ending = next(
+            (e for e in ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d") if text.startswith(e, place)), None
+        )
+        first = place + (text[place] == " " and place + 1 < len(text) and kind(text[place + 1]) != "space")
+        end = first
+        while end < len(text) and kind(text[end]) == kind(text[first]):
+            end += 1
+        if ending:
+            end = place + len(ending)
+        elif kind(text[first]) == "space" and end < len(text) and end - place > 1:
+            end -= 1  # the last one belongs to what follows
+        found.append(text[place:end])
+        place = end
+    return found
+
+
+def bpe_ids(text: str, vocab: dict[str, int], merges: list[tuple[str, str]]) -> list[int]:
+    ranks, letters, found = {pair: n for n, pair in enumerate(merges)}, letters_of_bytes(), []
+    for chunk in chunks(text):
+        parts = [letters[byte] for byte in chunk.encode()]
+        while len(parts) > 1:
+            pairs = [(ranks.get(pair, math.inf), n) for n, pair in enumerate(zip(parts, parts[1:]))]
+            rank, place = min(pairs)
+            if rank == math.inf:
+                break
+            parts[place : place + 2] = ["".join(parts[place : place + 2])]
+        found += map(vocab.__getitem__, parts)
+    return found
+
+
+def test_byte_level_bpe_follows_the_rules(roberta):
+    vocabulary = load_for_text(roberta)
+    tokenizer = tokenizer_of(vocabulary)
+    vocab = json.loads((folder_file(roberta, "vocab.json")).read_text())
+    merges = [tuple(line.split()) for line in folder_file(roberta, "merges.txt").read_text().splitlines()[1:]]
+    ids, counts, begins, ends = tokenizer.spans(LINES)
+    parts = np.split(ids, np.cumsum(counts)[:-1])
+    wrong = [text for text, found in zip(LINES, parts) if found.tolist() != bpe_ids(text, vocab, merges)]
+    assert not wrong
+    texts = np.repeat(np.arange(len(LINES)), counts)
+    letters = {letter: byte for byte, letter in letters_of_bytes().items()}
+    for text, number, begin, end in zip(texts, ids, begins, ends):
+        piece = bytes(letters[letter] for letter in vocabulary.words[number])
+        shown = piece.decode(errors="ignore").strip()
+        if piece.decode(errors="replace").isprintable() and shown:
+            assert LINES[text][begin:end].strip() == shown
+    assert (vocabulary.special_ids, vocabulary.separators, vocabulary.max_length) == ((1, 3, 0, 2, 4), 2, 512)
+    special, _ = tokenizer.tokenize(["a <mask> b</s>"])
+    assert {4, 2} <= {*special.tolist()}
+
+
+def folder_file(folder, name):
+    import pathlib
+
+    return pathlib.Path(folder) / name
+
+
+def test_pairs_and_windows_have_two_separators(roberta):
+    vocabulary = load_for_text(roberta)
+    tokenizer = tokenizer_of(vocabulary)
+    rows, whole = encode([["abc", "ab"], ["дгв", "वक"]], tokenizer, vocabulary, 9)
+    for number, (a, b) in enumerate((("abc", "дгв"), ("ab", "वक"))):
+        (one, _), (two, _) = tokenizer.tokenize([a]), tokenizer.tokenize([b])
+        assert whole[number] == len(one) + len(two) + 4
+        begin = rows.starts[number]
+        row = rows.ids[begin : begin + rows.lengths[number]].tolist()
+        assert len(row) <= 9 and row[0] == 0 and row[-1] == 2
+        first = rows.first_lengths[number]
+        assert row[first - 2 : first] == [2, 2] and row[1 : first - 2] == one[: first - 3].tolist()
+    context = " ".join(lines(3, 60)[7:])
+    word = context.split()[40].strip("!,")
+    start = context.index(word)
+    question = squad_files.Question("q", "abc?", 0, (word,), (start,), False)
+    data = squad_files.SquadData("", "", True, False, [context], [question], {}, [])
+    rules = features.WindowRules(max_seq_length=64, doc_stride=16, max_query_length=16)
+    made = features.make_features(data, vocabulary, rules)
+    query, _ = tokenizer.tokenize(["abc?"])
+    assert (made.first_lengths == len(query) + 3).all()
+    hits = 0
+    for row in range(len(made)):
+        first, last = made.start_positions[row], made.end_positions[row]
+        if last:
+            shift = made.first_pieces[row] - made.first_lengths[row]
+            assert word in context[made.piece_begins[shift + first] : made.piece_ends[shift + last]]
+            hits += 1
+    assert hits and (made.lengths <= 64).all()
+
+
+def test_words_of_a_sentence_stand_behind_a_space(roberta):
+    tokenizer = tokenizer_of(load_for_text(roberta))
+    ids, counts = tokenizer.tokenize_words(["abc", "дг"])
+    whole, _ = tokenizer.tokenize([" abc дг"])
+    assert ids.tolist() == whole.tolist() and counts.sum() == len(whole)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Unigram
+
+
+def message(*fields: tuple[int, object]) -> bytes:
+    """A protocol buffer of bytes, floats and integers."""
+    found = b""
+    for number, value in fields:
+        if isinstance(value, bytes):
+            found += bytes([number << 3 | 2]) + varint(len(value)) + value
+        elif isinstance(value, float):
+            found += bytes([number << 3 | 5]) + struct.pack("<f", value)
+        else:
+            found += bytes([number << 3]) + varint(value)
+    return found
+
+
+def varint(value: int) -> bytes:
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + varint(value >> 7)
+
+
+@pytest.fixture(scope="module")
+def pieces() -> list[tuple[str, float]]:
+    rng = random.Random(5)
+    words = {word for line in LINES for word in line.split()}
+    found = {"\u2581": -3.0} | {letter: -6.0 for alphabet in ALPHABETS for letter in alphabet[:-1]}
+    for word in sorted(words):
+        size = rng.randint(1, len(word))
+        found[("\u2581" if rng.random() < 0.5 else "") + word[:size]] = -rng.uniform(1, 9)
+    return list(found.items())
+
+
+def sentencepiece(pieces, kind: int = 1) -> bytes:
+    control = [(b"<unk>", 2), (b"<s>", 3), (b"</s>", 3)]
+    parts = [message((1, word), (2, 0.0), (3, number)) for word, number in control]
+    parts += [message((1, word.encode()), (2, score)) for word, score in pieces]
+    return b"".join(message((1, part)) for part in parts) + message((2, message((3, kind))))
+
+
+def viterbi(word: str, scores: dict[str, float]) -> list[str]:
+    """The pieces of the highest sum; what nothing covers is <unk>, ten below the lowest score, runs of it one."""
+    unknown, best = min(scores.values()) - 10, [(0.0, [])]
+    for end in range(1, len(word) + 1):
+        options = []
+        for begin in range(end):
+            piece = word[begin:end]
+            if piece in scores:
+                options.append((best[begin][0] + scores[piece], [*best[begin][1], piece]))
+        if word[end - 1] not in scores:
+            options.append((best[end - 1][0] + unknown, [*best[end - 1][1], "<unk>"]))
+        best.append(max(options, key=lambda option: option[0]))
+    return best[-1][1]
+
+
+def test_sentencepiece_models_follow_the_rules(tmp_path, pieces):
+    content = sentencepiece(pieces)
+    settings = {"tokenizer_class": "XLMRobertaTokenizer"}
+    folder = write(tmp_path, **{"sentencepiece.bpe.model": content}, settings=settings)
+    vocabulary = load_for_text(folder)
+    assert vocabulary.words[:4] == tuple(SPECIAL) and vocabulary.words[-1] == "<mask>"
+    scores = {word: struct.unpack("<f", struct.pack("<f", score))[0] for word, score in pieces}
+    ids, counts = tokenizer_of(vocabulary).tokenize(LINES)
+    for text, found in zip(LINES, np.split(ids, np.cumsum(counts)[:-1])):
+        wanted: list[str] = []
+        for word in text.split():
+            for piece in viterbi("\u2581" + word, scores):
+                if not (
+                    piece == "<unk>" and wanted and wanted[-1] == "<unk>" and not word.startswith("\u2581")
+                ):
+                    wanted.append(piece)
+        assert [vocabulary.words[number] for number in found] == wanted, text
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Folders
+
+
+def test_what_is_kept_reads_as_the_same(tmp_path, roberta, pieces):
+    spm = write(
+        tmp_path / "spm", **{"spiece.model": sentencepiece(pieces)}, config={"model_type": "xlm-roberta"}
+    )
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "é", "e"]
+    decoder = {"9": {"content": "COVID-19", "normalized": True}}
+    settings = {"tokenizer_class": "BertTokenizer", "added_tokens_decoder": decoder}
+    added = write(tmp_path / "added", **{"vocab.txt": "\n".join(words).encode()}, settings=settings)
+    for folder in (roberta, spm, added):
+        file = vocabulary_files.read(folder)
+        assert file.tokenizer is not None
+        kept = tmp_path / "kept" / file.tokenizer.special.cls.strip("<>[]/") / str(len(file.words))
+        kept = write(kept, **vocabulary_files.companions(folder, None, 512))
+        again = vocabulary_files.read(kept)
+        assert (again.content, again.tokenizer.special) == (file.content, file.tokenizer.special)
+        one, other = (tokenizer_of(load_for_text(each)).tokenize(LINES) for each in (folder, kept))
+        assert all(map(np.array_equal, one, other))
+    tokenizer = tokenizer_of(load_for_text(added))
+    assert isinstance(tokenizer, LibraryTokenizer)
+    assert tokenizer.tokenize(["ab COVID-19 É"])[0].tolist() == [5, 6, 9, 8]
+    plain = write(tmp_path / "plain", **{"vocab.txt": "\n".join(words).encode()})
+    assert load_for_text(plain).tokenizer is None  # BERT's have their fast path
+
+
+def test_what_cannot_be_read_is_named(tmp_path, roberta, pieces):
+    vocab, merges = (folder_file(roberta, name).read_bytes() for name in ("vocab.json", "merges.txt"))
+    model = {"vocab.json": vocab, "merges.txt": merges}
+    whole = json.loads(vocabulary_files.read(roberta).content)
+    joined = {**whole, "post_processor": None}
+    lower = {**whole, "normalizer": {"type": "Lowercase"}}
+    strange = {**whole, "post_processor": {"type": "Strange"}}
+    robertas = {"tokenizer_class": "RobertaTokenizer"}
+    cases = [
+        ({"vocab.json": vocab}, robertas, "merges.txt is missing"),
+        (model, None, "nothing says which class"),
+        (model, {"tokenizer_class": "DebertaV2Tokenizer"}, "DebertaV2Tokenizer is not supported"),
+        (model, {**robertas, "truncation_side": "left"}, "truncation_side"),
+        (model, {**robertas, "mask_token": "<m>"}, None),  # added, as transformers does
+        ({"tokenizer.json": json.dumps(joined).encode()}, None, "joins two texts"),
+        ({"tokenizer.json": json.dumps(lower).encode()}, robertas, "normalizer Lowercase is not what"),
+        ({"tokenizer.json": json.dumps(strange).encode()}, None, "Save the tokenizer again"),
+        (
+            {"spiece.model": b"\x0a\x05ab"},
+            {"tokenizer_class": "XLMRobertaTokenizer"},
+            "no SentencePiece model",
+        ),
+        (
+            {"spiece.model": sentencepiece(pieces, 2)},
+            {"tokenizer_class": "XLMRobertaTokenizer"},
+            "model_type=2",
+        ),
+    ]
+    for number, (files, settings, message) in enumerate(cases):
+        more = {} if settings is None else {"settings": settings}
+        folder = write(tmp_path / str(number), **files, **more)
+        if message is None:
+            assert load_for_text(folder).special.mask == "<m>"
+            continue
+        with pytest.raises(ConfigError, match=message):
+            load_for_text(folder)
+    with pytest.raises(ConfigError, match="do_lower_case"):
+        load_for_text(roberta, do_lower_case=True)
