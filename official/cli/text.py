@@ -264,8 +264,8 @@ class Vocab(command_line.TextFlags):
 
     Attributes:
       kind: wordpiece, as BERT's; bpe, byte-level as RoBERTa's; or unigram, as XLM-RoBERTa's.
-      output_file: Vocabulary to write, one word piece per line: [PAD] [UNK] [CLS] [SEP] [MASK] first. Of other
-        kinds a tokenizer.json.
+      output_file: Vocabulary to write, one word piece per line: [PAD] [UNK] [CLS] [SEP] [MASK] first. Of
+        other kinds a tokenizer.json.
       vocab_size: Entries of the vocabulary.
       do_lower_case: Whether text loses capitals and accents. Unset: true of wordpiece, false of others. false
         also writes tokenizer_config.json beside a vocabulary, which says so.
@@ -307,9 +307,10 @@ def run_vocab() -> None:
     flags = Vocab.parse()
     is_wordpiece, lower_case = flags.kind == "wordpiece", flags.do_lower_case is not False
     if not is_wordpiece and (flags.do_lower_case or not flags.output_file.endswith(".json")):
-        wrong = f"do_lower_case=true, and --kind={flags.kind} keeps capitals. Leave it out"
-        name = f"output_file={flags.output_file}: --kind={flags.kind} writes a tokenizer.json. Let it end in .json"
-        raise ConfigError(f"--{wrong if flags.do_lower_case else name}.")
+        told = f"do_lower_case=true, and --kind={flags.kind} keeps capitals. Leave it out"
+        if not flags.do_lower_case:
+            told = f"output_file={flags.output_file}: --kind={flags.kind} writes a name that ends in .json"
+        raise ConfigError(f"--{told}.")
     # The configuration says that capitals count. Beside an uncased vocabulary only one that is there is
     # written.
     config = os.path.join(os.path.dirname(flags.output_file), "tokenizer_config.json")
@@ -324,8 +325,8 @@ def run_vocab() -> None:
         built = vocabulary_building.build_vocabulary(sentences, flags.vocab_size, lower_case, bars)
         content, entries = "\n".join(built.words) + "\n", len(built.words)
         told = (
-            f"word pieces from {len(sentences):,} sentences: {built.learned:,} learned, {built.unused:,} [unusedN]"
-            f" entries added; their characters are those of {built.covered:.2%} of the words."
+            f"word pieces from {len(sentences):,} sentences: {built.learned:,} learned, {built.unused:,}"
+            f" [unusedN] entries added; their characters are those of {built.covered:.2%} of the words."
         )
     else:
         content, entries = vocabulary_building.build_tokenizer(sentences, flags.kind, flags.vocab_size, bars)

@@ -1,8 +1,8 @@
 """Tokenizers of every kind but BERT's own: the files of a folder, read into one tokenizer.json.
 
-The library `tokenizers` runs what is read here: byte-level BPE, Unigram, and WordPiece with rules or added tokens
-that BERT's fast path does not have. Folders are read as transformers 5 reads them, where the class that
-tokenizer_config.json names builds some parts itself, whatever tokenizer.json says of them.
+The library `tokenizers` runs what is read here: byte-level BPE, Unigram, and WordPiece with rules or added
+tokens that BERT's fast path does not have. Folders are read as transformers 5 reads them, where the class
+that tokenizer_config.json names builds some parts itself, whatever tokenizer.json says of them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The files of a vocabulary: vocab.txt, tokenizer.json, vocab.json with merges.txt or a SentencePiece model, and
-what lies beside them and says how text is split.
+"""The files of a vocabulary: vocab.txt, tokenizer.json, vocab.json with merges.txt or a SentencePiece model,
+and what lies beside them and says how text is split.
 
 Names and keys are Hugging Face's, so that its tokenizers read what is written here. What they may say is in
 `official.io.model_folder`.

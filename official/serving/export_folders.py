@@ -181,8 +181,8 @@ def write_saved_model(source: Source, folder: str, request: Request) -> list[str
     refused = {"tag": "tags words", "choice": "chooses from several texts"}
     if source.vocabulary.tokenizer is not None:
         raise ConfigError(
-            f"{source.name} has a tokenizer that TensorFlow's operations cannot express. --format=onnx writes a"
-            " file that takes token ids; bert serve --export_dir takes the run itself."
+            f"{source.name} has a tokenizer that TensorFlow's operations cannot express. --format=onnx writes"
+            " a file that takes token ids; bert serve --export_dir takes the run itself."
         )
     kinds = {model_folder.PROBLEM_TYPE_OF[kind]: does for kind, does in refused.items()}
     if does := kinds.get(source.problem_type or ""):

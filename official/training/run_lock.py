@@ -20,7 +20,7 @@ from official.config import FIELDS, bert_config_from_dict, process_rank, replace
 from official.config.model import contradictions
 from official.config.setting import IDENTITY, LENGTH, RECIPE
 from official.config.table import Config, upgraded
-from official.io import model_folder, vocabulary_files
+from official.io import vocabulary_files
 from official.io import writing as writing_lib
 from official.io.errors import ConfigError
 from official.io.files import is_remote

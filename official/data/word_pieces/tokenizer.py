@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 import tokenizers
 
-from official.data.rows import ragged
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.data.word_pieces.wordpiece import WordPiece
 
@@ -19,8 +18,8 @@ class Tokenizer(Protocol):
     """Makes ids of texts; threads may share it."""
 
     def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of all sentences in one array, uint16, or int32 for vocabularies above 65,536 words,
-        and the number of ids of each sentence, int64."""
+        """Returns the ids of all sentences in one array, uint16, or int32 for vocabularies above 65,536
+        words, and the number of ids of each sentence, int64."""
 
     def tokenize_lines(self, text: bytes) -> tuple[np.ndarray, np.ndarray]:
         """Tokenises as `tokenize` does, given a line of UTF-8 for each sentence, each with its line feed."""

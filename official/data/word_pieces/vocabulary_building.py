@@ -1,8 +1,9 @@
 """Text -> a new vocabulary of word pieces, or a new tokenizer of byte-level BPE or Unigram.
 
-A vocabulary of word pieces is the same for the same text on any machine. Words are found and counted by the rules by which text is tokenised later; what is merged to pieces is
-decided by the trainer of Hugging Face's package `tokenizers`. All characters are given to it in a fixed
-order: left to itself it would number them by chance, and ties with them.
+A vocabulary of word pieces is the same for the same text on any machine. Words are found and counted by the
+rules by which text is tokenised later; what is merged to pieces is decided by the trainer of Hugging Face's
+package `tokenizers`. All characters are given to it in a fixed order: left to itself it would number them by
+chance, and ties with them.
 """
 
 import collections

@@ -246,7 +246,7 @@ def expected_features(data, vocabulary, rules):
     return result
 
 
-tokenizer_of = functools.cache(Tokenizer)  # making one takes longer than using it
+tokenizer_of = functools.cache(WordPiece)  # making one takes longer than using it
 
 
 def assert_as_published(data, vocabulary, rules):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import pathlib
 import random
 import struct
 import unicodedata
@@ -71,7 +72,7 @@ def letters_of_bytes() -> dict[int, str]:
 
 
 def chunks(text: str) -> list[str]:
-    """GPT-2's pattern: 's 't 're 've 'm 'll 'd, then runs of letters, numbers or others with a space before."""
+    """GPT-2's pattern: 's 't 're 've 'm 'll 'd, then runs of letters, numbers or others behind a space."""
 
     def kind(character: str) -> str:
         category = unicodedata.category(character)[0]
@@ -130,9 +131,7 @@ def test_byte_level_bpe_follows_the_rules(roberta):
     assert {4, 2} <= {*special.tolist()}
 
 
-def folder_file(folder, name):
-    import pathlib
-
+def folder_file(folder: str, name: str) -> pathlib.Path:
     return pathlib.Path(folder) / name
 
 
@@ -214,7 +213,7 @@ def sentencepiece(pieces, kind: int = 1) -> bytes:
 
 
 def viterbi(word: str, scores: dict[str, float]) -> list[str]:
-    """The pieces of the highest sum; what nothing covers is <unk>, ten below the lowest score, runs of it one."""
+    """The pieces of the highest sum; what nothing covers is <unk>, ten below the lowest score."""
     unknown, best = min(scores.values()) - 10, [(0.0, [])]
     for end in range(1, len(word) + 1):
         options = []
