@@ -21,6 +21,7 @@ from official.inference import methods, signatures
 from official.inference.graph_tokenizer import Decoded, Pieces, Splitter, repeated
 from official.inference.rows import TOKENS
 from official.inference.source import UNUSED_STAGES, Source, make_network, name_of
+from official.io import model_folder
 from official.modeling import attention, layers, stages
 from official.modeling.stages import Stage
 
@@ -543,13 +544,15 @@ class Methods:
     """The methods of a model, and `tensors`, as functions of tensors that give what `signatures` says."""
 
     def __init__(self, source: Source, networks: dict[str, Callable], words: Any):
-        """Takes for each method what loads its network, and a table of words by their ids (int64)."""
+        """Takes for each method what loads its network, and a table of words by their ids (int64); None where
+        no method takes text."""
         self._source, self._networks, self._words = source, networks, words
         vocabulary, self._bert = source.vocabulary, source.bert
         self._special = Special(*vocabulary.special_ids[2:])
-        self._split = Splitter(vocabulary, self._bert.vocab_size)
-        if "answer" in networks:
-            source.check_pairs()
+        if words is not None:
+            self._split = Splitter(vocabulary, self._bert.vocab_size)
+            if "answer" in networks:
+                source.check_pairs()
         self.main = signatures.main_method(list(networks))
 
     def answer(self, question: tf.Tensor, context: tf.Tensor) -> Outputs:
@@ -656,8 +659,9 @@ class Methods:
             places_L = tf.range(tf.shape(input_ids)[1])
             features["masked_lm_positions"] = tf.broadcast_to(places_L, tf.shape(input_ids))
         carried = self._networks[self.main]()(features)
-        if self.main == "fill_mask":
-            carried["logits"] = carried["masked_lm_logits"]
+        theirs = {"fill_mask": "masked_lm_logits", "tag": "tag_logits"}.get(self.main, "logits")
+        if theirs in carried:
+            carried["logits"] = carried[theirs]
         return {name: tf.cast(carried[name], tf.float32) for name in signatures.output_names(self.main)}
 
 
@@ -665,30 +669,43 @@ class Methods:
 # Model
 
 
+def only_ids_of(source: Source) -> str | None:
+    """Returns the reason why functions of TensorFlow can only take a model's token ids; None where they can
+    take text."""
+    if source.vocabulary.tokenizer is not None:
+        return "TensorFlow's operations cannot express its tokenizer"
+    told = {"tag": "it tags words", "choice": "it chooses from several texts"}
+    return told.get(model_folder.KIND_OF.get(str(source.problem_type), ""))
+
+
 class GraphModel(tf.Module):
     """A model whose methods are functions of TensorFlow.
 
-    Each method that it has is an attribute with the name of its signature, and so is `tensors`.
+    Each method that it has is an attribute with the name of its signature, and so is `tensors`. Of models
+    that `only_ids_of` has a reason for there is `tensors` alone.
     """
 
-    def __init__(self, source: Source, vocabulary_file: str, dtype: str = "fp32"):
+    def __init__(self, source: Source, vocabulary_file: str | None, dtype: str = "fp32"):
         """Builds it.
 
         Args:
           source: the model.
-          vocabulary_file: its words, a line each: what becomes an asset.
+          vocabulary_file: its words, a line each: what becomes an asset; None: it takes token ids alone.
           dtype: one of DTYPES.
 
         Raises:
           ConfigError: where a weight is missing or cannot be read, or the vocabulary cannot be taken.
         """
         super().__init__(name="bert")
-        self.vocabulary = tf.saved_model.Asset(vocabulary_file)
-        kinds = tf.lookup.TextFileIndex
-        columns = tf.int64, kinds.LINE_NUMBER, tf.string, kinds.WHOLE_LINE
-        lines = tf.lookup.TextFileInitializer(vocabulary_file, *columns)
-        self.words = tf.lookup.StaticHashTable(lines, "[UNK]")
-        names = source.abilities()
+        names, self.words = source.abilities(), None
+        if vocabulary_file is None:
+            names = [signatures.main_method(names)]
+        else:
+            self.vocabulary = tf.saved_model.Asset(vocabulary_file)
+            kinds = tf.lookup.TextFileIndex
+            columns = tf.int64, kinds.LINE_NUMBER, tf.string, kinds.WHOLE_LINE
+            lines = tf.lookup.TextFileInitializer(vocabulary_file, *columns)
+            self.words = tf.lookup.StaticHashTable(lines, "[UNK]")
         reads = {name: stages_of(source.bert, name, source.classes, dtype) for name in names}
         leaves = leaves_of([each for stages in reads.values() for each in stages])
         self.weights = Weights(leaves, source.values, dtype)
@@ -696,7 +713,7 @@ class GraphModel(tf.Module):
         networks: dict[str, Callable] = {name: functools.partial(load, reads[name]) for name in names}
         functions = Methods(source, networks, self.words)
         inputs_of = {name: signature.inputs for name, signature in signatures.SIGNATURES.items()}
-        self._names = (*names, signatures.TENSORS)
+        self._names = (*(names if vocabulary_file else ()), signatures.TENSORS)
         for name in self._names:
             inputs = inputs_of.get(name, signatures.TENSOR_INPUTS)
             kinds = [tf.TensorSpec([None, *each.shape], each.dtype, name=each.name) for each in inputs]

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official import config as config_lib
 from official.inference import Model, onnx_files
 from official.inference.backends import Settings
-from official.inference.graph_methods import GraphModel
+from official.inference.graph_methods import GraphModel, only_ids_of
 from official.inference.methods import pooling_of_source
-from official.inference.signatures import main_method, output_names
+from official.inference.rows import padded_network
+from official.inference.signatures import TENSORS, main_method, output_names
 from official.inference.source import Source
 from official.io import model_folder, tokenizer_files, vocabulary_files, writing
 from official.io.errors import ConfigError
@@ -178,26 +180,18 @@ def write_saved_model(source: Source, folder: str, request: Request) -> list[str
     Raises:
       ConfigError: where a weight is missing or cannot be read, or tensorflow-text cannot take the vocabulary.
     """
-    refused = {"tag": "tags words", "choice": "chooses from several texts"}
-    if source.vocabulary.tokenizer is not None:
-        raise ConfigError(
-            f"{source.name} has a tokenizer that TensorFlow's operations cannot express. --format=onnx writes"
-            " a file that takes token ids; bert serve --export_dir takes the run itself."
-        )
-    kinds = {model_folder.PROBLEM_TYPE_OF[kind]: does for kind, does in refused.items()}
-    if does := kinds.get(source.problem_type or ""):
-        raise ConfigError(
-            f"{source.name} {does}, which no SavedModel does yet. --format=onnx writes a file that takes"
-            " token ids; bert serve --export_dir takes the run itself."
-        )
+    reason = only_ids_of(source)
+    if reason is not None:
+        logging.warning("%s: %s, so that the SavedModel takes token ids.", source.name, reason)
     with tempfile.TemporaryDirectory() as words:
         vocabulary = os.path.join(words, vocabulary_files.VOCABULARY)
         writing.replace_file(vocabulary, vocabulary_text(source))
-        model = GraphModel(source, vocabulary, request.dtype)
+        model = GraphModel(source, None if reason else vocabulary, request.dtype)
         calls = {name: function.get_concrete_function() for name, function in model.functions.items()}
         main = main_method(source.abilities())
         try:
-            tf.saved_model.save(model, folder, signatures={**calls, "serving_default": calls[main]})
+            default = calls.get(main, calls[TENSORS])
+            tf.saved_model.save(model, folder, signatures={**calls, "serving_default": default})
         except tf.errors.OpError as error:
             raise ConfigError(f"{folder} cannot be written: {str(error).splitlines()[0][:200]}.") from None
     extra = os.path.join(folder, _EXTRA)
@@ -221,6 +215,8 @@ def compare_saved_model(source: Source, folder: str) -> float:
     """
     loaded, model, can = tf.saved_model.load(folder), Model(source), source.abilities()
     pairs: list[tuple[Any, Any]] = []
+    if only_ids_of(source):
+        return _compare_tensors(source, loaded.signatures[TENSORS])
 
     def call(name: str, output: str, **inputs: Sequence[str]) -> np.ndarray:
         texts = {key: tf.constant(list(values), tf.string) for key, values in inputs.items()}
@@ -245,6 +241,21 @@ def compare_saved_model(source: Source, folder: str) -> float:
         shares = [[word.probability for word in mask] for mask in masks]
         pairs.append((shares, scores[scores[..., 0] > 0]))
     return _largest(pairs)
+
+
+def _compare_tensors(source: Source, call: Any) -> float:
+    """Returns the largest difference between the outputs of a function of token ids and the model's."""
+    head = main_method(source.abilities())
+
+    def run_batch(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        inputs = {name: tf.constant(feeds[name]) for name in ("input_ids", "input_mask", "segment_ids")}
+        found = [call(**inputs)[name].numpy() for name in output_names(head)]
+        if "masked" in feeds:  # where the function gives the logits of every token
+            return [values.reshape(-1, values.shape[-1])[feeds["masked"]] for values in found]
+        return found
+
+    network = padded_network(run_batch, head, output_names(head))
+    return float(np.max([apart for apart, _ in onnx_files.differences(source, head, network).values()]))
 
 
 # {format: (writes a folder, compares it with the model)}
