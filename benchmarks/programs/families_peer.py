@@ -2,10 +2,10 @@
 
 One JSON object a line, over standard input and output. Of a question the key `do` says what is asked.
 
-make: class (end of the name of an AutoModel class: "" or For...), config (keys of config.json), seed and folder. The
-  folder gets the model, and expected.npz: for each batch of `padded` and `full` its BATCH/input_ids,
-  BATCH/attention_mask and BATCH/cotangent, BATCH/hidden, BATCH/logits and, for the loss sum(cotangent x logits),
-  BATCH/gradient/NAME of each weight. The answer has versions.
+make: class (end of the name of an AutoModel class: "" or For...), config (keys of config.json), seed and
+  folder. The folder gets the model, and expected.npz: for each batch of `padded` and `full` its
+  BATCH/input_ids, BATCH/attention_mask and BATCH/cotangent, BATCH/hidden, BATCH/logits and, for the loss
+  sum(cotangent x logits), BATCH/gradient/NAME of each weight. The answer has versions.
 load: class and folder. The answer has missing, unexpected and mismatched names, and the config.
 """
 
