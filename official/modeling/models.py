@@ -94,8 +94,8 @@ def embed(
         positions = layers.gather_rows(table, features["position_ids"])  # [B, L, W]
     else:
         positions = table[: sizes(input_ids_BL)[1]]  # [L, W]
-    x_BLD = layers.layer_norm(words_BLW + positions, weights.norm, config.layer_norm_eps)
-    return dropout(x_BLD, config.hidden_dropout_prob, seed)
+    x_BLW = layers.layer_norm(words_BLW + positions, weights.norm, config.layer_norm_eps)
+    return dropout(x_BLW, config.hidden_dropout_prob, seed)
 
 
 # -----------------------------------------------------------------------------------------------------------
