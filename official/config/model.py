@@ -432,8 +432,7 @@ def block_types() -> list[str]:
 def _check_names(model: BertConfig, source: str) -> None:
     """Raises ConfigError where the activation or the kind of block is not known."""
     *gelus, relu = ACTIVATIONS
-    named = (("hidden_act", [*gelus, "gelu", relu]), ("block_type", block_types()), ("family", [*FAMILIES]))
-    for key, allowed in named:
+    for key, allowed in (("hidden_act", [*gelus, "gelu", relu]), ("block_type", block_types())):
         if getattr(model, key) not in allowed:
             raise ConfigError(
                 f"{source}: {key}={getattr(model, key)!r} is unknown. Allowed: {', '.join(allowed)}."
@@ -514,6 +513,8 @@ def checked_size(key: str, value: Any, source: str) -> Any:
         numbers = "a number in (0, 1)" if key == "layer_norm_eps" else "a number in [0, 1)"
         allowed = {bool: "true or false", str: "a string", int: "a positive integer"}.get(kind, numbers)
         raise ConfigError(f"{source}: {key}={value!r}, expected {allowed}.")
+    if key == "family" and value not in FAMILIES:
+        raise ConfigError(f"{source}: family={value!r} is unknown. Allowed: {', '.join(FAMILIES)}.")
     if kind is int and value > LARGEST[key]:
         raise ConfigError(f"{source}: {key}={value}, expected at most {LARGEST[key]:,}.")
     return value
