@@ -48,6 +48,12 @@ CLASSIFIER_HEAD = ("output_weights", "output_bias")  # [C, H], [C]
 ENCODER = (*EMBEDDINGS, *LAYER, *POOLER)
 WEIGHTS = (*ENCODER, *PRETRAINING_HEADS, *SQUAD_HEAD, *CLASSIFIER_HEAD)
 
+# ELECTRA's beside those, by the names of its code: from narrower tables [W] to vectors [H], and the head that
+# tells replaced tokens, which nothing here computes.
+PROJECTION = _dense("bert/embeddings_project")  # [W, H], [H]
+DISCRIMINATOR_HEAD = _dense(*(f"discriminator_predictions/{name}" for name in ("dense", "dense_prediction")))
+ELECTRA = (*PROJECTION, *DISCRIMINATOR_HEAD)
+
 # Of a weight NAME: NAME/adam_m, in the shape of the weight.
 SLOTS = ("adam_m", "adam_v", "lamb_m", "lamb_v", "Momentum")
 # Ends the pattern of a name that may be a slot of it.
@@ -65,6 +71,8 @@ HEAD_GROUPS = (
     (NEXT_SENTENCE_HEAD, NEXT_SENTENCE_HEAD),
     (SQUAD_HEAD, SQUAD_HEAD),
     (CLASSIFIER_HEAD, CLASSIFIER_HEAD),
+    (PROJECTION, PROJECTION),
+    (DISCRIMINATOR_HEAD, DISCRIMINATOR_HEAD),
 )
 
 # What a model may be without, in all of its layers: patterns of the names of what goes together.
@@ -96,7 +104,7 @@ GROUPBERT = (*EMBEDDINGS, *GROUPBERT_LAYER, *FINAL_NORM, *POOLER)  # its encoder
 
 class Sizes(NamedTuple):
     """Sizes of a BERT: words of the vocabulary, hidden size, size between the feed-forward layers, positions,
-    token types, classes."""
+    token types, classes, width of the tables (0: hidden size)."""
 
     words: int
     hidden: int
@@ -104,11 +112,12 @@ class Sizes(NamedTuple):
     positions: int
     types: int
     classes: int = 2
+    width: int = 0
 
 
 def shape_of(name: str, sizes: Sizes) -> tuple[int, ...]:
-    """Returns the shape of a weight of WEIGHTS, with the number of a layer or with `{layer}`. Kernels are
-    [in, out]."""
+    """Returns the shape of a weight of WEIGHTS or ELECTRA, with the number of a layer or with `{layer}`.
+    Kernels are [in, out]."""
     rows = {
         "bert/embeddings/word_embeddings": sizes.words,
         "bert/embeddings/position_embeddings": sizes.positions,
@@ -117,16 +126,26 @@ def shape_of(name: str, sizes: Sizes) -> tuple[int, ...]:
         **dict.fromkeys((*NEXT_SENTENCE_HEAD, *SQUAD_HEAD), 2),
         **dict.fromkeys(CLASSIFIER_HEAD, sizes.classes),
     }
+    width = sizes.width or sizes.hidden
+    is_of_table = name.startswith("bert/embeddings/")
     if name in rows:
-        return (rows[name], sizes.hidden)[: rank_of(name)]
-    takes_inner = name.endswith("/output/dense/kernel") and "/attention/" not in name
-    inputs = sizes.inner if takes_inner else sizes.hidden
-    outputs = sizes.inner if "/intermediate/dense/" in name else sizes.hidden
+        return (rows[name], width if is_of_table else sizes.hidden)[: rank_of(name)]
+    inputs = outputs = sizes.hidden
+    if name.endswith("/output/dense/kernel") and "/attention/" not in name:
+        inputs = sizes.inner
+    elif name in PROJECTION:
+        inputs = width
+    if "/intermediate/dense/" in name:
+        outputs = sizes.inner
+    elif is_of_table or name in TRANSFORM:
+        outputs = width
+    elif "/dense_prediction/" in name:
+        outputs = 1
     return (inputs, outputs)[-rank_of(name) :]
 
 
 def rank_of(name: str) -> int:
-    """Returns the number of dimensions of a weight of WEIGHTS or GROUPBERT."""
+    """Returns the number of dimensions of a weight of WEIGHTS, ELECTRA or GROUPBERT."""
     if name.endswith("/dwconv/weight"):
         return 3
     return 2 if name.endswith(("kernel", "embeddings", "output_weights")) else 1
@@ -201,15 +220,16 @@ def _expected_shapes(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[st
     own = {name: shapes.get(name, (0,) * rank_of(name)) for name in names}
     if len(shapes.get("bert/embeddings/word_embeddings", ())) != 2:
         return own
-    words, hidden = shapes["bert/embeddings/word_embeddings"]
+    words, width = shapes["bert/embeddings/word_embeddings"]
 
     def rows(name: str, default: int) -> int:
         return (*shapes.get(name, ()), default)[0]
 
+    hidden = rows(PROJECTION[1], width)
     inner = rows("bert/encoder/layer_0/intermediate/dense/bias", 4 * hidden)
     parts = ("position", "token_type")
     positions, types = (rows(f"bert/embeddings/{part}_embeddings", 0) for part in parts)
     classes = rows("output_weights", rows("output_bias", 2))
-    sizes = Sizes(words, hidden, inner, positions, types, classes)
+    sizes = Sizes(words, hidden, inner, positions, types, classes, width)
     known = (name for name in names if not (groupbert and name.startswith("bert/encoder/")))
     return own | {name: shape_of(name, sizes) for name in known}

@@ -166,14 +166,14 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
     """
     options = sidecar_files.with_sidecar_files(given, checkpoint)
     read = checkpoint.to_canonical(options)
-    options = dataclasses.replace(options, family=read.family or options.family)
+    options = sidecar_files.with_family_of(options, read)
     if options.family != BertConfig.family and not target.has_families:
         holders = ", ".join(
             one.title for one in registry.FORMATS.values() if one.has_families and not one.is_only_read
         )
         told = f"is a model of family={options.family}, which {target.title} has no names for"
         raise ConfigError(f"{checkpoint.location} {told}. Allowed: {holders}.")
-    sidecar_files.check_source(checkpoint.location, read.tensors)
+    sidecar_files.check_source(checkpoint.location, read)
     if not target.may_lack_biases:
         mapping.add_zero_biases(read)
     dropped, kept = dict(read.dropped), read.tensors

@@ -10,7 +10,7 @@ from absl import logging
 from official.checkpoint import canonical, naming_unreadable, registry, sidecar_files
 from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.canonical import compare_names
-from official.checkpoint.formats import NOTHING_GIVEN
+from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, ConfigError
 from official.config.model import contradictions
@@ -84,7 +84,9 @@ def initialize(
     checkpoint = sidecar_files.open_best(path, "--init_checkpoint")
     with naming_unreadable(f"--init_checkpoint={path}"):
         notes = _notes(model, checkpoint) if model else ""
-        mapped = checkpoint.format.to_canonical(checkpoint.tensors, NOTHING_GIVEN)
+        said = sidecar_files.sizes_beside(checkpoint.location)
+        options = Options(**sidecar_files.of_family(said))
+        mapped = checkpoint.format.to_canonical(checkpoint.tensors, options)
         found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
         found = _without_zero_biases(found, variables)
         found = _in_order(found, checkpoint.location, class_names, problem_type, replaces_other_head)

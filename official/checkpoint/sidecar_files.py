@@ -12,10 +12,11 @@ from absl import logging
 from official.checkpoint import canonical, manager, model_card
 from official.checkpoint.containers import hf_folder
 from official.checkpoint.formats import Format, Options
+from official.checkpoint.mapping import Mapped
 from official.checkpoint.registry import Checkpoint, open_checkpoint
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, checked_sizes
-from official.config.model import WITHOUT_SHAPE, activation_of
+from official.config.model import FAMILIES, WITHOUT_SHAPE, activation_of
 from official.io import files as io_files
 from official.io import json_files, model_folder, vocabulary_files
 from official.io.errors import ConfigError, shortened
@@ -112,8 +113,22 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
     }
     found = {name: getattr(options, name) or value for name, value in usual.items()}
     found["model_card"] = model_card.of_run(checkpoint.location)
+    found |= of_family(said)
+    return dataclasses.replace(options, **found, **labels_beside(checkpoint.location))
+
+
+def of_family(said: Mapping[str, Any]) -> dict:
+    """Returns the options `family` and `position_offset` that a configuration, as of `sizes_beside`, says."""
     family = said.get("family", BertConfig.family)
-    return dataclasses.replace(options, family=family, **found, **labels_beside(checkpoint.location))
+    usual = FAMILIES[family].position_offset
+    return {"family": family, "position_offset": said.get("position_offset", usual)}
+
+
+def with_family_of(options: Options, read: Mapped) -> Options:
+    """Returns the options with the family that names of tensors tell."""
+    if read.family in (None, options.family):
+        return options
+    return dataclasses.replace(options, **of_family({"family": read.family}))
 
 
 def _vocabulary_beside(location: str) -> str | None:
@@ -176,6 +191,8 @@ def sizes_of(tensors: Tensors) -> dict:
     shapes = {key: tensors[name].shape[axis:] for key, (name, axis) in _OF_TENSORS.items() if name in tensors}
     sizes: dict[str, int | str] = {key: shape[0] for key, shape in shapes.items()}
     sizes["num_hidden_layers"] = canonical.layers_of(tensors)
+    if (kernel := tensors.get(canonical.PROJECTION[0])) is not None and len(kernel.shape) == 2:
+        sizes["embedding_size"], sizes["hidden_size"] = kernel.shape
     first = "bert/encoder/layer_0/feed_forward_1"
     inner, output = (
         tensors.get(f"{first}/{name}") for name in ("intermediate/dense/bias", "output/dense/kernel")
@@ -191,10 +208,13 @@ def sizes_of(tensors: Tensors) -> dict:
     return sizes | {key: False for key in absent if key not in found}
 
 
-def check_source(location: str, tensors: Tensors) -> None:
+def check_source(location: str, read: Mapped) -> None:
     """Raises ConfigError where the configuration, or the labels, beside a checkpoint are of another model
     than its canonical tensors."""
-    if wrong := _contradictions(sizes_beside(location), sizes_of(tensors)):
+    tensors, own = read.tensors, sizes_of(read.tensors)
+    if read.family is not None:
+        own["family"] = read.family
+    if wrong := _contradictions(sizes_beside(location), own):
         told = f"is not of the model in {location}: {shortened(wrong)}. Remove or correct it."
         raise ConfigError(f"{config_beside(location)} {told}")
     if "output_weights" in tensors:
@@ -253,7 +273,7 @@ def plan(
         if not same or _contradictions(sizes_beside(path), own):
             files[path] = None
     if options.vocab_file:
-        positions = own["max_position_embeddings"]
+        positions = own["max_position_embeddings"] - options.position_offset
         of_vocabulary = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
         files |= {os.path.join(folder, name): content for name, content in of_vocabulary.items()}
     if "output_weights" in tensors and (options.labels or options.problem_type):
@@ -267,7 +287,8 @@ def unusual(options: Options, target: Format | None = None) -> dict:
     """Returns the settings of a model that are other than those of Google's code, or of others' code for a
     format, as {key of BertConfig: value}."""
     epsilon = target.usual_epsilon if target else BertConfig.layer_norm_eps
-    usual = {"hidden_act": BertConfig.hidden_act, "layer_norm_eps": epsilon, "family": BertConfig.family}
+    usual = {key: getattr(BertConfig, key) for key in ("hidden_act", "family", "position_offset")}
+    usual["layer_norm_eps"] = epsilon
     return {key: getattr(options, key) for key in usual if getattr(options, key) not in (None, usual[key])}
 
 

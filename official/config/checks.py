@@ -153,20 +153,23 @@ def check_lengths(config: Config) -> None:
         )
     if config.task in ("pretrain", "squad"):
         check_segment_types(config)
-    if config.max_seq_length > config.model.max_position_embeddings:
+    if config.max_seq_length > config.model.positions:
+        offset = config.model.position_offset
+        told = f", less the {offset} rows before the first token's" if offset else ""
         raise ConfigError(
             f"max_seq_length={config.max_seq_length} is larger than the model's max_position_embeddings="
-            f"{config.model.max_position_embeddings}. Lower --max_seq_length or change --bert_config_file."
+            f"{config.model.max_position_embeddings}{told}. Lower --max_seq_length or change"
+            " --bert_config_file."
         )
 
 
 def check_segment_types(config: Config) -> None:
     """Refuses pairs of texts for a model that has no second segment type, and the next-sentence task for one
-    that has no segments."""
-    if config.task == "pretrain" and not config.model.family_row.has_segments:
+    of a family without."""
+    if config.task == "pretrain" and not config.model.family_row.has_next_sentence:
         raise ConfigError(
-            f"--task=pretrain: {config.model.family_row.title} has no segments, and so no next-sentence task,"
-            " which pre-training has here. Fine-tune it, or pre-train a model of family=bert."
+            f"--task=pretrain: {config.model.family_row.title} has no next-sentence task, which pre-training"
+            " has here. Fine-tune it, or pre-train a model of family=bert."
         )
     if not config.model.takes_pairs:
         job = " ".join(filter(None, (config.task, config.glue_task if config.task == "glue" else None)))

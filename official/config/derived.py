@@ -396,7 +396,7 @@ def with_init_folder(config: Config, given: Collection[str]) -> Config:
             f" says {str(said).lower()}. Drop --do_lower_case."
         )
     if "model" in values and "max_seq_length" not in given and config.task != "pretrain":
-        positions = values["model"].max_position_embeddings
+        positions = values["model"].positions
         values["max_seq_length"] = min(beside.max_length or positions, positions, _MAX_LENGTH)
     return replaced(config, **values)
 

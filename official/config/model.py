@@ -15,47 +15,112 @@ from official.io.errors import ConfigError, suggest
 # Families: how encoders differ from BERT, under the names of Hugging Face's files
 
 
+# Parts of the names of weights that not all families have.
+_PROJECTION, _DISCRIMINATOR = ".embeddings_project.", "discriminator_predictions."
+_NEXT_SENTENCE = "cls.seq_relationship."
+
+
 class Family(NamedTuple):
     """A family of encoders.
 
     Attributes:
-      name: `model_type` of config.json; encoder's names begin with it.
+      name: `model_type` of config.json.
       title: how names of transformers' classes begin.
-      has_segments: whether tokens have a vector for their segment. Where they have none, the texts of a pair
-        are told apart by the [SEP] between them, and there is no next-sentence task.
+      base: the encoder's names begin with it in models with heads.
+      segments: how many rows the table of segments usually has. With one, which all tokens take, or none, the
+        texts of a pair are told apart by the [SEP] between them.
+      position_offset: row of the position table that the first token takes, where a file does not say it.
       pooler_act: activation of the layer between [CLS] and a classifier.
+      masked_lm_act: of the transform of the masked-LM head; None: `hidden_act`.
       keys: {key of BERT's config.json: the family's}.
+      defaults: {key of BERT's: value} of what its config.json may leave out, where it is not BERT's.
       ignored: keys of its config.json that change nothing that is computed here.
+      absent: parts of BERT's names of weights that it does not have.
       renamed: [(part of BERT's names of weights, the family's)], put in one after the other.
+      heads: {end of the name of a class: {part of BERT's names: the one in its files, None where it has no
+        such weights}}, of classes whose names are other than those of the rest.
     """
 
     name: str
     title: str
-    has_segments: bool = True
+    base: str
+    segments: int = 2
+    position_offset: int = 0
     pooler_act: str = "tanh"
+    masked_lm_act: str | None = None
     keys: Mapping[str, str] = {}
+    defaults: Mapping[str, Any] = {}
     ignored: tuple[str, ...] = ()
+    absent: tuple[str, ...] = (_PROJECTION, _DISCRIMINATOR)
     renamed: tuple[tuple[str, str], ...] = ()
+    heads: Mapping[str, Mapping[str, str | None]] = {}
 
-    def their_name(self, name: str) -> str | None:
-        """Returns the family's name of a weight of BERT's, both as Hugging Face writes them; None where the
-        family has no such weight."""
-        if not self.has_segments and any(part in name for part in (".token_type_", "cls.seq_relationship.")):
+    @property
+    def has_segments(self) -> bool:
+        return self.segments > 0
+
+    @property
+    def has_next_sentence(self) -> bool:
+        return _NEXT_SENTENCE not in self.absent
+
+    @property
+    def has_embedding_size(self) -> bool:
+        """Whether its tables may be narrower than its hidden size."""
+        return _PROJECTION not in self.absent
+
+    def their_name(self, name: str, head: str = "") -> str | None:
+        """Returns the family's name of a weight of BERT's, both as Hugging Face writes them; None where there
+        is no such weight. `head` is one of `heads`, or any other end of a class's name."""
+        for part, theirs in self.heads.get(head, {}).items():
+            if name.startswith(part):
+                return None if theirs is None else theirs + name.removeprefix(part)
+        if any(part in name for part in self.absent):
             return None
         for part, theirs in self.renamed:
             name = name.replace(part, theirs)
         return name
 
 
+_POOLER = "bert.pooler.dense."
+# RoBERTa's class of classified texts, which ELECTRA's follows, has the layer over [CLS] in its head.
+_CLASSIFIER = {_POOLER: "classifier.dense.", "classifier.": "classifier.out_proj."}
+_NO_POOLER = {_POOLER: None}
+
+
+def _roberta(name: str, title: str) -> Family:
+    """Returns one of the families that differ in their vocabularies alone."""
+    return Family(
+        name,
+        title,
+        "roberta",
+        segments=1,
+        position_offset=2,  # behind the row of padding, id 1
+        masked_lm_act="gelu_erf",
+        absent=(_PROJECTION, _DISCRIMINATOR, _NEXT_SENTENCE),
+        renamed=(
+            ("bert.", "roberta."),
+            ("cls.predictions.transform.dense.", "lm_head.dense."),
+            ("cls.predictions.transform.LayerNorm.", "lm_head.layer_norm."),
+            ("cls.predictions.", "lm_head."),
+        ),
+        heads={
+            "ForSequenceClassification": _CLASSIFIER,
+            "ForTokenClassification": _NO_POOLER,
+            "ForQuestionAnswering": _NO_POOLER,
+        },
+    )
+
+
 # Source of keys and names: transformers, models/*/configuration_*.py and modeling_*.py.
 FAMILIES = {
     family.name: family
     for family in (
-        Family("bert", "Bert"),
+        Family("bert", "Bert", "bert"),
         Family(
             "distilbert",
             "DistilBert",
-            has_segments=False,
+            "distilbert",
+            segments=0,
             pooler_act="relu",
             keys={
                 "hidden_size": "dim",
@@ -66,7 +131,9 @@ FAMILIES = {
                 "hidden_dropout_prob": "dropout",
                 "attention_probs_dropout_prob": "attention_dropout",
             },
+            defaults={"num_hidden_layers": 6},
             ignored=("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_"),
+            absent=(_PROJECTION, _DISCRIMINATOR, _NEXT_SENTENCE, ".token_type_"),
             renamed=(
                 ("bert.embeddings.", "distilbert.embeddings."),
                 ("bert.encoder.layer.", "distilbert.transformer.layer."),
@@ -78,12 +145,39 @@ FAMILIES = {
                 (".intermediate.dense.", ".ffn.lin1."),
                 (".output.dense.", ".ffn.lin2."),
                 (".output.LayerNorm.", ".output_layer_norm."),
-                ("bert.pooler.dense.", "pre_classifier."),
+                (_POOLER, "pre_classifier."),
                 ("cls.predictions.transform.dense.", "vocab_transform."),
                 ("cls.predictions.transform.LayerNorm.", "vocab_layer_norm."),
                 ("cls.predictions.decoder.", "vocab_projector."),
                 ("cls.predictions.", "vocab_projector."),
             ),
+        ),
+        _roberta("roberta", "Roberta"),
+        _roberta("xlm-roberta", "XLMRoberta"),
+        _roberta("camembert", "Camembert"),
+        Family(
+            "electra",
+            "Electra",
+            "electra",
+            pooler_act="gelu_erf",
+            masked_lm_act="gelu_erf",
+            defaults={
+                "embedding_size": 128,
+                "hidden_size": 256,
+                "num_attention_heads": 4,
+                "intermediate_size": 1024,
+            },
+            absent=(_POOLER, _NEXT_SENTENCE),
+            renamed=(
+                ("bert.", "electra."),
+                ("cls.predictions.transform.", "generator_predictions."),
+                ("cls.predictions.decoder.", "generator_lm_head."),
+                ("cls.predictions.", "generator_lm_head."),
+            ),
+            heads={
+                "ForSequenceClassification": _CLASSIFIER,
+                "ForMultipleChoice": {_POOLER: "sequence_summary.summary."},
+            },
         ),
     )
 }
@@ -108,6 +202,8 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     if family.name == "bert":
         return dict(values)
     plain = {key: value for key, value in values.items() if key not in family.ignored}
+    if family.position_offset:
+        plain["position_offset"] = _row_behind_padding(plain.pop("pad_token_id", None), family, source)
     for ours, theirs in family.keys.items():
         if theirs in plain:
             value = plain.pop(theirs)
@@ -116,7 +212,18 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
                 raise ConfigError(f"{source}: {told}. Remove one of them.")
     if not family.has_segments:
         plain["type_vocab_size"] = 0
-    return plain | {"family": family.name, "model_type": "bert"}
+    return {**family.defaults, **plain, "family": family.name, "model_type": "bert"}
+
+
+def _row_behind_padding(pad_token_id: Any, family: Family, source: str) -> int:
+    """Returns the row of the position table that the first token takes, in a family that counts positions
+    from the id of padding. Raises ConfigError for what is no id."""
+    if pad_token_id is None:
+        return family.position_offset
+    if not isinstance(pad_token_id, int) or isinstance(pad_token_id, bool) or pad_token_id < 0:
+        told = "an integer from 0 on: positions are counted from it"
+        raise ConfigError(f"{source}: pad_token_id={str(pad_token_id)[:40]!r}, expected {told}.")
+    return pad_token_id + 1
 
 
 def with_their_keys(values: Mapping[str, Any], family: Family) -> dict[str, Any]:
@@ -148,6 +255,8 @@ class BertConfig:
     layer_norm_eps: float = 1e-12
     block_type: str = "bert"  # of block_types()
     family: str = "bert"  # of FAMILIES
+    embedding_size: int = 0  # width of the tables; 0: hidden_size
+    position_offset: int = 0  # row of the position table that the first token takes
     # Graphcore's keys. What is off has no variables.
     use_qkv_bias: bool = True
     use_attention_projection_bias: bool = True
@@ -162,9 +271,29 @@ class BertConfig:
         return FAMILIES[self.family]
 
     @property
+    def positions(self) -> int:
+        """Number of tokens that a sequence may have."""
+        return self.max_position_embeddings - self.position_offset
+
+    @property
+    def table_width(self) -> int:
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def masked_lm_act(self) -> str:
+        """Activation of the transform of the masked-LM head."""
+        return self.family_row.masked_lm_act or self.hidden_act
+
+    @property
+    def reads_segments(self) -> bool:
+        """Whether a token's vector depends on its segment: there is a table, and not one row for all."""
+        return self.family_row.segments > 1 or self.type_vocab_size > 1
+
+    @property
     def takes_pairs(self) -> bool:
-        """Whether two texts in a row can be told apart: by their segments, or in a family that has none."""
-        return self.type_vocab_size != 1
+        """Whether two texts in a row can be told apart: by their segments, or in a family that does not need
+        them."""
+        return self.type_vocab_size >= self.family_row.segments
 
     @property
     def is_groupbert(self) -> bool:
@@ -181,6 +310,8 @@ LARGEST = {
     "intermediate_size": 2**18,
     "max_position_embeddings": 2**20,
     "type_vocab_size": 2**10,
+    "embedding_size": 2**16,
+    "position_offset": 2**20,
     "groupbert_ffn_output_groups": 2**16,
     "groupbert_conv_kernel_size": 2**10,
     "groupbert_conv_group_size": 2**16,
@@ -199,7 +330,7 @@ _ACTIVATION_ALIASES = {alias: name for name, aliases in ACTIVATIONS.items() for 
 _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
 KINDS: dict[str, type] = typing.get_type_hints(BertConfig)
 # What a model computes depends on these, and no tensor's shape tells them.
-WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps", "family")
+WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps", "family", "position_offset")
 
 
 def activation_of(values: dict) -> Any:
@@ -263,11 +394,33 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
         )
     _check_names(model, source)
     _check_groups(model, source)
-    if model.family_row.has_segments:
-        if not model.type_vocab_size:
-            raise ConfigError(f"{source}: type_vocab_size=0, expected a positive integer.")
-        return model
-    return dataclasses.replace(model, type_vocab_size=0)
+    return _of_family(model, {*sizes}, source)
+
+
+def _of_family(model: BertConfig, said: set[str], source: str) -> BertConfig:
+    """Returns a model with the sizes that its family gives it, where the file has not `said` them. Raises
+    ConfigError for sizes that models of the family do not have."""
+    family, changed = model.family_row, {}
+    if not family.has_segments:
+        changed["type_vocab_size"] = 0
+    elif not model.type_vocab_size:
+        raise ConfigError(f"{source}: type_vocab_size=0, expected a positive integer.")
+    if "position_offset" not in said:
+        changed["position_offset"] = family.position_offset
+    elif model.position_offset and not family.position_offset:
+        told = f"{family.title} takes row 0 of the position table for the first token"
+        raise ConfigError(f"{source}: position_offset={model.position_offset}, and {told}.")
+    if model.embedding_size in (0, model.hidden_size):
+        changed["embedding_size"] = 0
+    elif not family.has_embedding_size or not model.use_cls_layer:
+        needs = ", ".join(name for name, other in FAMILIES.items() if other.has_embedding_size)
+        told = f"another size than hidden_size={model.hidden_size} needs family={needs} and use_cls_layer"
+        raise ConfigError(f"{source}: embedding_size={model.embedding_size}: {told}.")
+    model = dataclasses.replace(model, **changed)
+    if model.positions < 1:
+        told = f"the first token takes row {model.position_offset} of the position table"
+        raise ConfigError(f"{source}: max_position_embeddings={model.max_position_embeddings}, and {told}.")
+    return model
 
 
 def block_types() -> list[str]:
@@ -279,8 +432,7 @@ def block_types() -> list[str]:
 def _check_names(model: BertConfig, source: str) -> None:
     """Raises ConfigError where the activation or the kind of block is not known."""
     *gelus, relu = ACTIVATIONS
-    named = (("hidden_act", [*gelus, "gelu", relu]), ("block_type", block_types()), ("family", [*FAMILIES]))
-    for key, allowed in named:
+    for key, allowed in (("hidden_act", [*gelus, "gelu", relu]), ("block_type", block_types())):
         if getattr(model, key) not in allowed:
             raise ConfigError(
                 f"{source}: {key}={getattr(model, key)!r} is unknown. Allowed: {', '.join(allowed)}."
@@ -352,7 +504,7 @@ def checked_size(key: str, value: Any, source: str) -> Any:
     elif kind is str:
         valid = isinstance(value, str)
     elif kind is int:
-        least = 0 if key == "type_vocab_size" else 1  # 0: of families without segments
+        least = 0 if key in ("type_vocab_size", "embedding_size", "position_offset") else 1
         valid = isinstance(value, int) and not isinstance(value, bool) and value >= least
     else:
         valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
@@ -361,6 +513,8 @@ def checked_size(key: str, value: Any, source: str) -> Any:
         numbers = "a number in (0, 1)" if key == "layer_norm_eps" else "a number in [0, 1)"
         allowed = {bool: "true or false", str: "a string", int: "a positive integer"}.get(kind, numbers)
         raise ConfigError(f"{source}: {key}={value!r}, expected {allowed}.")
+    if key == "family" and value not in FAMILIES:
+        raise ConfigError(f"{source}: family={value!r} is unknown. Allowed: {', '.join(FAMILIES)}.")
     if kind is int and value > LARGEST[key]:
         raise ConfigError(f"{source}: {key}={value}, expected at most {LARGEST[key]:,}.")
     return value

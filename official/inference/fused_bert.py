@@ -273,13 +273,16 @@ class Encoder(NamedTuple):
     """The weights of a model without its head: what all heads of a model share.
 
     Attributes:
-      tables: float32 [rows, D], of words, segments (None in families without) and positions.
+      tables: float32 [rows, D or narrower], of words, segments (None where no token reads its own) and
+        positions, from that of the first token on.
       norm: LayerNorm of the embeddings, float32.
+      projection: from narrower tables to D, in the compute dtype; None where they are of D.
       blocks: one after the other.
     """
 
     tables: list[tf.Tensor | None]
     norm: Norm
+    projection: Affine | None
     blocks: list[Block]
 
 
@@ -359,8 +362,13 @@ def read_encoder(weights: Weights, bert: BertConfig) -> Encoder:
             )
         )
     names = (f"bert/embeddings/{name}_embeddings" for name in ("word", "token_type", "position"))
-    tables = [tensor(weights.read(name)) if weights.has(name) else None for name in names]
-    return Encoder(tables, weights.norm("bert/embeddings", "float32"), blocks)
+    words, types, positions = (weights.read(name) if weights.has(name) else None for name in names)
+    positions = positions[bert.position_offset :]
+    if types is not None and not bert.reads_segments:
+        types, positions = None, positions + types[0]
+    tables = [None if table is None else tensor(table) for table in (words, types, positions)]
+    projection = weights.affine("bert/embeddings_project") if bert.embedding_size else None
+    return Encoder(tables, weights.norm("bert/embeddings", "float32"), projection, blocks)
 
 
 def head_of(weights: Weights, head: str, bert: BertConfig) -> Callable[..., dict[str, tf.Tensor]]:
@@ -398,7 +406,7 @@ def head_of(weights: Weights, head: str, bert: BertConfig) -> Callable[..., dict
     def fill_mask(x_TD: tf.Tensor, firsts_N: tf.Tensor, masked_M: tf.Tensor) -> dict[str, tf.Tensor]:
         x_MD = tf.gather(x_TD, masked_M)
         if has_transform:
-            x_MD = tf.cast(dense(x_MD, affine, bert.hidden_act, None), tf.float32)
+            x_MD = tf.cast(dense(x_MD, affine, bert.masked_lm_act, None), tf.float32)
             x_MD = tf.cast(layer_norm(x_MD, layer, bert.layer_norm_eps), x_TD.dtype)
         return {"logits": tf.cast(dense(x_MD, table, None, None), tf.float32)}
 
@@ -459,6 +467,8 @@ def encode(
     rows = zip(encoder.tables, (batch["ids_T"], batch["segments_T"], batch["positions_T"]))
     x_TD = tf.add_n([tf.gather(table, rows_T) for table, rows_T in rows if table is not None])
     x_TD = tf.cast(norm(x_TD, encoder.norm, bert.layer_norm_eps), dtype)
+    if encoder.projection is not None:
+        x_TD = tf.matmul(x_TD, encoder.projection.kernel) + encoder.projection.bias
     layout = lay_out(batch, GROUPS, bert.num_attention_heads, dtype)
     for block in encoder.blocks:
         x_TD = run_block(x_TD, block, layout, bert, dense)

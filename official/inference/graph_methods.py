@@ -147,9 +147,10 @@ def loaded(bert: BertConfig, weights: Weights, reads: list[Read]) -> Callable[[F
     """Returns a function of batches: the stages, the first of which are the embeddings. The weights are read,
     and where they are integers multiplied out, once, here and not for each batch."""
     read = [(stage, tf.nest.map_structure(weights.tensor, leaves)) for stage, leaves in reads[1:]]
+    projection = tf.nest.map_structure(weights.tensor, reads[0][1].projection)
 
     def run(features: Features) -> stages.Tensors:
-        carried = _embedded(bert, weights, features)
+        carried = _embedded(bert, weights, projection, features)
         for stage, values in read:
             stages.run_one(stage, carried, features, None, values)
         return carried
@@ -157,17 +158,23 @@ def loaded(bert: BertConfig, weights: Weights, reads: list[Read]) -> Callable[[F
     return run
 
 
-def _embedded(bert: BertConfig, weights: Weights, features: Features) -> stages.Tensors:
+def _embedded(
+    bert: BertConfig, weights: Weights, projection: layers.Affine | None, features: Features
+) -> stages.Tensors:
     """Returns the outputs of the first stage. Rows of the tables are read, whatever their type."""
-    ids_BL = features["input_ids"]
-    numbers = ids_BL, features["segment_ids"], tf.range(tf.shape(ids_BL)[1])
+    ids_BL, offset = features["input_ids"], bert.position_offset
+    segments, places_L = features["segment_ids"] if bert.reads_segments else 0, tf.range(tf.shape(ids_BL)[1])
+    numbers = ids_BL, segments, places_L + offset if offset else places_L
     there = ((name, rows) for name, rows in zip(TABLES, numbers) if name in weights.variables_by_name)
-    first, *others = (weights.rows(name, rows) for name, rows in there)
+    words, *others = (weights.rows(name, rows) for name, rows in there)
     names = (f"bert/embeddings/LayerNorm/{part}" for part in ("gamma", "beta"))
     norm = (tf.convert_to_tensor(weights.variables_by_name[name]) for name in names)
-    x_BLD = layers.layer_norm(sum(others, first), layers.Norm(*norm), bert.layer_norm_eps)
+    x_BLD = layers.layer_norm(sum(others, words), layers.Norm(*norm), bert.layer_norm_eps)
+    x_BLD = tf.cast(x_BLD, weights.compute_dtype)
+    if projection is not None:
+        x_BLD = layers.dense(x_BLD, projection)
     seen = attention.seen(features, bert.num_attention_heads, by_sequence=False)
-    return {"sequence": tf.cast(x_BLD, weights.compute_dtype), "seen": seen}
+    return {"sequence": x_BLD, "seen": seen}
 
 
 def in_batches(
@@ -607,7 +614,7 @@ class Methods:
 
     def embed(self, text: tf.Tensor) -> Outputs:
         """Returns the vectors of texts, string [N]."""
-        pooling, positions = methods.pooling_of_source(self._source), self._bert.max_position_embeddings
+        pooling, positions = methods.pooling_of_source(self._source), self._bert.positions
         most = min(pooling.max_length or positions, positions)
         features = padded([ragged(self._split(text))[:, : most - 2]], self._special)  # longer ones are cut
         run = self._networks["embed"]()
@@ -628,7 +635,7 @@ class Methods:
 
     def fill_mask(self, text: tf.Tensor) -> Outputs:
         """Returns the likeliest words of the masks of texts, string [N]."""
-        positions, top = self._bert.max_position_embeddings, signatures.TOP_WORDS
+        positions, top = self._bert.positions, signatures.TOP_WORDS
         size = min(self._source.vocabulary.size, self._bert.vocab_size)
         features = masked(text, self._split, self._special)
         width = tf.shape(features["input_ids"])[1]

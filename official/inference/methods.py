@@ -444,13 +444,11 @@ class Filler(Method):
             pieces, counts = self._tokenizer.tokenize(text.split(MASK))
             first, *others = np.split(pieces, np.cumsum(counts)[:-1])
         else:  # which finds its special tokens in the text
-            (first, _), others = (
-                self._tokenizer.tokenize([text.replace(MASK, self._vocabulary.special.mask)]),
-                [],
-            )
+            whole = text.replace(MASK, self._vocabulary.special.mask)
+            (first, _), others = self._tokenizer.tokenize([whole]), []
         between = [part for each in others for part in ([special.mask], each)]
         ids_L = np.concatenate([[special.cls], first, *between, [special.sep]]).astype(np.int32)
-        if len(ids_L) > (most := self._bert.max_position_embeddings):
+        if len(ids_L) > (most := self._bert.positions):
             told = f"{len(ids_L):,} word pieces with [CLS] and [SEP], the model takes {most:,} at most."
             raise ConfigError(f"{told} Shorten the text.")
         return np.where(ids_L < self._bert.vocab_size, ids_L, np.int32(special.unk))
@@ -476,7 +474,7 @@ def pooling_of_source(source: Source) -> Pooling:
       ConfigError: where the files beside it ask for what there is not here.
     """
     pooling = pooling_of(source.location, source.vocabulary.do_lower_case)
-    length = min(pooling.max_length or source.length(), source.bert.max_position_embeddings)
+    length = min(pooling.max_length or source.length(), source.bert.positions)
     return pooling._replace(max_length=source.max_seq_length or length)
 
 
@@ -508,7 +506,7 @@ class Embedder(Method):
     def rows_of(self, texts: list[str], pooling: Pooling) -> Rows:
         """Returns each text with [CLS] and [SEP], end to end; what is too long is cut."""
         cls, sep, unknown = (getattr(self._vocabulary.special_ids, name) for name in ("cls", "sep", "unk"))
-        positions = self._bert.max_position_embeddings
+        positions = self._bert.positions
         length = min(pooling.max_length or self._pooling.max_length or positions, positions)
         pieces, counts = self._tokenizer.tokenize(texts)
         self.cut.report(int((counts > length - 2).sum()), length)

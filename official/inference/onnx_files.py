@@ -82,7 +82,7 @@ def trace(bert: BertConfig, head: str, classes: int) -> Traced:
     """Makes the graph of a model; arguments as of `make_network`. No weight gets a value."""
     with tf.Graph().as_default() as graph:
         model = make_network(bert, head, classes)
-        names = ("input_ids", "input_mask", *(("segment_ids",) if bert.type_vocab_size else ()))
+        names = ("input_ids", "input_mask", *(("segment_ids",) if bert.reads_segments else ()))
         inputs = {name: tf.compat.v1.placeholder(tf.int32, [None, None], name) for name in names}
         if head == "fill_mask":
             inputs["masked"] = tf.compat.v1.placeholder(tf.int32, [None], "masked")
@@ -282,7 +282,7 @@ def differences(source: Source, head: str, network: Network) -> dict[str, tuple[
     """Returns {output: (largest difference between a network and TensorFlow's in float32, largest value)}, of
     made-up sequences of several lengths."""
     generator, bert = np.random.default_rng(1), source.bert
-    lengths_N = np.minimum(np.array([37, 1, 12], np.int32), bert.max_position_embeddings)
+    lengths_N = np.minimum(np.array([37, 1, 12], np.int32), bert.positions)
     ends = bert.vocab_size, max(bert.type_vocab_size, 1)  # some families have no segments
     ids_T, segments_T = (generator.integers(0, end, lengths_N.sum()).astype(np.int32) for end in ends)
     masked_M = np.array([1, len(ids_T) - 1], np.int32) if head == "fill_mask" else None

@@ -79,7 +79,7 @@ class Source:
         Args:
           usual: where neither was given, no more than that. None: all that the model takes.
         """
-        positions = self.bert.max_position_embeddings
+        positions = self.bert.positions
         most = min(self.vocabulary.max_length or positions, positions, usual or positions)
         return self.max_seq_length or self.setting("max_seq_length", most)
 
@@ -91,7 +91,7 @@ class Source:
             raise ConfigError(f"{self.name}: {told}")
         if not self.bert.takes_pairs:
             told = "it takes one text. Two need two segment types."
-            raise ConfigError(f"{self.name} has type_vocab_size=1: {told}")
+            raise ConfigError(f"{self.name} has type_vocab_size={self.bert.type_vocab_size}: {told}")
 
     @property
     def classes(self) -> int:
@@ -223,15 +223,16 @@ def find(
     checkpoint = sidecar_files.open_best(path, f"--{flag}" if flag else "path")
     options = sidecar_files.with_settings(Options(), checkpoint)
     with naming_unreadable(name):
-        tensors = checkpoint.to_canonical(options).tensors
-        sidecar_files.check_source(checkpoint.location, tensors)
+        read = checkpoint.to_canonical(options)
+        options, tensors = sidecar_files.with_family_of(options, read), read.tensors
+        sidecar_files.check_source(checkpoint.location, read)
     found = vocab_file or vocabulary_files.find(model_folder.folder_of(checkpoint.location))
     vocab_file = _vocabulary_file(found, settings, checkpoint.location)
     if do_lower_case is None:
         said = str(sidecar_files.config_beside(checkpoint.location))
         do_lower_case = json_files.expect(settings, "do_lower_case", (bool, type(None)), said, None)
     bert = _sizes(tensors, options, checkpoint.location)
-    positions = bert.max_position_embeddings
+    positions = bert.positions
     if max_seq_length is not None and not SHORTEST <= max_seq_length <= positions:
         allowed = f"the model has {positions} positions. Allowed: {SHORTEST} to {positions}."
         raise ConfigError(f"--max_seq_length={max_seq_length} is out of range: {allowed}")

@@ -22,7 +22,8 @@ def check(checkpoint: registry.Checkpoint, options: Options) -> None:
     """Raises ConfigError where a source is no model that `verify` can build."""
     options = sidecar_files.with_sidecar_files(options, checkpoint)
     with naming_unreadable(f"PATH={checkpoint.location}"):
-        model_config([checkpoint.to_canonical(options).tensors], options)
+        read = checkpoint.to_canonical(options)
+        model_config([read.tensors], sidecar_files.with_family_of(options, read))
 
 
 def verify(source: dict, target: dict, options: Options) -> dict:
@@ -41,7 +42,8 @@ def verify(source: dict, target: dict, options: Options) -> dict:
     """
     ends = [registry.open_checkpoint(end["path"], "PATH", end["format"]) for end in (source, target)]
     own = _own_options(ends, options)
-    weights = [end.to_canonical(one).tensors for one, end in zip(own, ends)]
+    read = [end.to_canonical(one) for one, end in zip(own, ends)]
+    own, weights = list(map(sidecar_files.with_family_of, own, read)), [each.tensors for each in read]
     configs = [model_config(weights, one) for one in own]
     shared = set(weights[0]) & set(weights[1])
     outputs = [outputs_of(config, tensors, shared) for config, tensors in zip(configs, weights)]
@@ -107,6 +109,8 @@ def model_config(weights: list[Tensors], options: Options) -> BertConfig:
         raise ConfigError(f"--verify builds BERT with {told}")
     epsilon = options.layer_norm_eps or BertConfig.layer_norm_eps
     sizes |= {"num_attention_heads": heads, "hidden_act": options.hidden_act, "layer_norm_eps": epsilon}
+    sizes |= {"family": options.family, "position_offset": options.position_offset}
+    sizes.setdefault("type_vocab_size", 0)
     return BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
@@ -135,7 +139,7 @@ def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[s
 
 def _random_batch(config: BertConfig) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(1)
-    length = min(_LENGTH, config.max_position_embeddings)
+    length = min(_LENGTH, config.positions)
     lengths = np.array([[length], [length * 2 // 3]])
     return {
         "input_ids": generator.integers(0, config.vocab_size, (_BATCH, length)).astype(np.int32),

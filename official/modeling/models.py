@@ -20,13 +20,14 @@ from official.modeling.varlen import predicted_first
 
 
 class Weights(NamedTuple):
-    """The tables [rows, D], of families without segments none for types, and the LayerNorm over their sum,
-    float32."""
+    """The tables [rows, W], of families without segments none for types, and the LayerNorm over their sum,
+    float32; and the layer from W to D, in the compute dtype, None where they are equal."""
 
     words: tf.Tensor
     types: tf.Tensor | None
     positions: tf.Tensor
     norm: layers.Norm
+    projection: layers.Affine | None
 
 
 class Embeddings(tf.keras.layers.Layer):
@@ -46,17 +47,22 @@ class Embeddings(tf.keras.layers.Layer):
                     if not rows
                     else self.add_weight(
                         name=name,
-                        shape=(rows, config.hidden_size),
+                        shape=(rows, config.table_width),
                         initializer=normal_initializer(config.initializer_range),
                     )
                 )
                 setattr(self, name, table)
-            self.layer_norm = layers.LayerNorm(config.hidden_size)
+            self.layer_norm = layers.LayerNorm(config.table_width)
+        self.projection = None
+        if config.embedding_size:
+            sizes_WD = config.embedding_size, config.hidden_size
+            self.projection = layers.Dense("embeddings_project", *sizes_WD, config.initializer_range)
 
     def tensors(self) -> Weights:
         tables = (self.word_embeddings, self.token_type_embeddings, self.position_embeddings)
         words, types, positions = (None if table is None else tf.convert_to_tensor(table) for table in tables)
-        return Weights(words, types, positions, self.layer_norm.tensors())
+        projection = None if self.projection is None else self.projection.tensors()
+        return Weights(words, types, positions, self.layer_norm.tensors(), projection)
 
 
 def embed(
@@ -67,26 +73,29 @@ def embed(
     Args:
       weights: of the embeddings.
       features: `input_ids` and `segment_ids` int32 [B, L]; `position_ids` int32 [B, L], of each token in its
-        own sequence, in [0, max_position_embeddings). Without the latter a token's position is its place in
-        the row.
+        own sequence, in [0, config.positions). Without the latter a token's position is its place in the row.
       seed: of dropout.
       config: of the model.
 
     Returns:
-      float32 [B, L, D].
+      float32 [B, L, W], of the width of the tables.
     """
     input_ids_BL = features["input_ids"]
-    words_BLD = layers.gather_rows(weights.words, input_ids_BL)
-    if weights.types is not None:
+    words_BLW = layers.gather_rows(weights.words, input_ids_BL)
+    if weights.types is not None and not config.reads_segments:
+        words_BLW += weights.types[0]
+    elif weights.types is not None:
         # Two rows: a product with a one-hot matrix beats a gather whose gradient sums into two places.
         is_type_BLT = tf.one_hot(features["segment_ids"], config.type_vocab_size)
-        words_BLD += layers.exact_matmul_2d(is_type_BLT, weights.types)
+        words_BLW += layers.exact_matmul_2d(is_type_BLT, weights.types)
+    offset = config.position_offset
+    table = weights.positions[offset:] if offset else weights.positions
     if "position_ids" in features:
-        positions = layers.gather_rows(weights.positions, features["position_ids"])  # [B, L, D]
+        positions = layers.gather_rows(table, features["position_ids"])  # [B, L, W]
     else:
-        positions = weights.positions[: sizes(input_ids_BL)[1]]  # [L, D]
-    x_BLD = layers.layer_norm(words_BLD + positions, weights.norm, config.layer_norm_eps)
-    return dropout(x_BLD, config.hidden_dropout_prob, seed)
+        positions = table[: sizes(input_ids_BL)[1]]  # [L, W]
+    x_BLW = layers.layer_norm(words_BLW + positions, weights.norm, config.layer_norm_eps)
+    return dropout(x_BLW, config.hidden_dropout_prob, seed)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -205,7 +214,7 @@ class BertEncoder(tf.keras.layers.Layer):
 
     @property
     def word_embeddings(self) -> tf.Variable:
-        """The table [V, D] that the masked-LM head shares."""
+        """The table [V, W] that the masked-LM head shares."""
         return self.embeddings.word_embeddings
 
     def stages(self, find_reads: FindReads | None = None) -> list[Stage]:
@@ -265,8 +274,10 @@ class BertEncoder(tf.keras.layers.Layer):
 
     def _embeddings_stage(self) -> Stage:
         def run(weights, carried, features, seed):
-            x_BLD = embed(weights, features, seed, self._config)
-            return {"sequence": tf.cast(x_BLD, self.compute_dtype), "seen": self._seen(features)}
+            x_BLD = tf.cast(embed(weights, features, seed, self._config), self.compute_dtype)
+            if weights.projection is not None:
+                x_BLD = layers.dense(x_BLD, weights.projection)
+            return {"sequence": x_BLD, "seen": self._seen(features)}
 
         layer = self.embeddings
         return Stage("embeddings", layer.variables, layer.tensors, run, (), ("sequence", "seen"))
@@ -338,9 +349,9 @@ class MaskedLMWeights(NamedTuple):
     """The weights of the masked-LM head: a dense layer with LayerNorm, then the word embedding table.
 
     Attributes:
-      dense: [D, D], in the compute dtype; None for a head without the layer and its LayerNorm.
+      dense: [D, W], in the compute dtype; None for a head without the layer and its LayerNorm.
       norm: float32.
-      table: the word embeddings [V, D], in the compute dtype.
+      table: the word embeddings [V, W], in the compute dtype.
       output_bias: float32 [V]; None for a head without.
     """
 
@@ -366,9 +377,9 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
             self.dense = self.layer_norm = None
             if config.use_cls_layer:
                 with tf.name_scope("transform"):
-                    hidden = config.hidden_size
-                    self.dense = layers.Dense("dense", hidden, hidden, config.initializer_range)
-                    self.layer_norm = layers.LayerNorm(hidden)
+                    sizes_DW = config.hidden_size, config.table_width
+                    self.dense = layers.Dense("dense", *sizes_DW, config.initializer_range)
+                    self.layer_norm = layers.LayerNorm(config.table_width)
             self.output_bias = None
             if config.use_prediction_bias:  # not cast with the kernels: it is added to float32 logits
                 self.output_bias = self.add_weight(
@@ -378,11 +389,11 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
                     experimental_autocast=False,
                 )
 
-    def tensors(self, word_embeddings_VD: tf.Variable) -> MaskedLMWeights:
+    def tensors(self, word_embeddings_VW: tf.Variable) -> MaskedLMWeights:
         return MaskedLMWeights(
             None if self.dense is None else self.dense.tensors(),
             None if self.layer_norm is None else self.layer_norm.tensors(),
-            layers.read(word_embeddings_VD, self.compute_dtype, is_shared=True),
+            layers.read(word_embeddings_VW, self.compute_dtype, is_shared=True),
             None if self.output_bias is None else tf.convert_to_tensor(self.output_bias),
         )
 
@@ -431,7 +442,7 @@ def masked_lm(
         x_BPD = layers.gather_positions(sequence_BLD, positions_BP)
     if weights.dense is not None and weights.norm is not None:
         x_BPD = layers.dense(x_BPD, weights.dense)
-        x_BPD = tf.cast(ACTIVATIONS[config.hidden_act].function(x_BPD), tf.float32)
+        x_BPD = tf.cast(ACTIVATIONS[config.masked_lm_act].function(x_BPD), tf.float32)
         x_BPD = layers.layer_norm(x_BPD, weights.norm, config.layer_norm_eps)
     batch, predictions, hidden = sizes(x_BPD)
     x_ND = tf.cast(tf.reshape(x_BPD, [-1, hidden]), sequence_BLD.dtype)
@@ -513,7 +524,7 @@ class BertPretrainer(BertModel):
         return [*self.encoder.seeds(dropout_seed), None, None]
 
     def _masked_lm_stage(self) -> Stage:
-        head, table_VD = self.masked_lm, self.encoder.word_embeddings
+        head, table_VW = self.masked_lm, self.encoder.word_embeddings
 
         def run(weights, carried, features, seed):
             positions_BP = self.encoder.predicted(features)
@@ -522,12 +533,12 @@ class BertPretrainer(BertModel):
 
         return Stage(
             "masked_lm",
-            [*head.variables, table_VD],
-            lambda: head.tensors(table_VD),
+            [*head.variables, table_VW],
+            lambda: head.tensors(table_VW),
             run,
             ("sequence",),
             ("masked_lm_logits",),
-            {"table": table_VD},
+            {"table": table_VW},
         )
 
     def _next_sentence_stage(self) -> Stage:

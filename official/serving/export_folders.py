@@ -142,7 +142,8 @@ def write_onnx(source: Source, folder: str, request: Request) -> list[str]:
         settings = Model(source, settings, request.calibration_file).settings_of(head)
     made = onnx_files.path_of(source, head, settings, contrib=False)
     shutil.copytree(os.path.dirname(made), folder, ignore=shutil.ignore_patterns(onnx_files.MANIFEST))
-    inputs = ["input_ids", "input_mask", "segment_ids", *["masked"][: head == "fill_mask"]]
+    segments, masked = ["segment_ids"][: source.bert.reads_segments], ["masked"][: head == "fill_mask"]
+    inputs = ["input_ids", "input_mask", *segments, *masked]
     described = {head: {"inputs": inputs, "outputs": list(output_names(head))}}
     more = {"signatures": described, "onnx": onnx_files.versions()}
     write_files(folder, source, "onnx", request.dtype, more)

@@ -401,7 +401,7 @@ class ClassifyTask(Classification):
 
     def _length_shares(self, rows: texts_lib.TextRows) -> list[tuple[int, float]]:
         """Returns (tokens, share of the texts that fit into them)."""
-        lengths = [length for length in _LENGTHS if length <= self._config.model.max_position_embeddings]
+        lengths = [length for length in _LENGTHS if length <= self._config.model.positions]
         return [(length, float((rows.whole_lengths <= length).mean())) for length in lengths]
 
     def _token_rows(self, split: str, rows: texts_lib.TextRows) -> TokenRows:

@@ -64,9 +64,7 @@ class FineTuning:
             vocab_file, config.do_lower_case, config.init_checkpoint, size=config.model.vocab_size
         )
         self.companions.update(
-            vocabulary_files.companions(
-                vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
-            )
+            vocabulary_files.companions(vocab_file, vocabulary.do_lower_case, config.model.positions)
         )
         return self._read_splits(vocabulary)
 

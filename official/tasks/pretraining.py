@@ -110,7 +110,7 @@ class PretrainingTask:
             return
         self._config = config_lib.replaced(self._config, vocab_file=path)
         told = record_formats.lower_case_of(path)
-        self.companions = vocabulary_files.companions(path, told, self._config.model.max_position_embeddings)
+        self.companions = vocabulary_files.companions(path, told, self._config.model.positions)
 
     def _kept_vocabulary(self, files: list[str]) -> dict[str, bytes]:
         """Returns {name: content} of the files to keep for --vocab_file, which must agree with the vocabulary
@@ -129,9 +129,7 @@ class PretrainingTask:
                     " --vocab_file, which takes that one, or give other --input_files."
                 )
         vocabulary = load_for_text(vocab_file, told, config.init_checkpoint)
-        return vocabulary_files.companions(
-            vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
-        )
+        return vocabulary_files.companions(vocab_file, vocabulary.do_lower_case, config.model.positions)
 
     def _find(self, flag: str) -> _Split:
         if self._config.use_synthetic_data:

@@ -1,7 +1,9 @@
 """Encoders of other families: their folders are read as what they are, compute what they say, come back byte
 by byte, and are refused where a format or a task has no place for them."""
 
+import dataclasses
 import json
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,15 +14,27 @@ from official import inference
 from official.checkpoint.convert import convert
 from official.config import build_config
 from official.config.model import bert_config_from_dict
+from official.inference import verification
 from official.io.errors import ConfigError
 from tests.numpy_bert import NumpyBert, gelu_erf
 from tests.run_folders import run
 
 VOCABULARY = f"{list(minilm)[0]}/model/vocab.txt"
-WORDS, HIDDEN, INNER, LAYERS, HEADS = 30522, 16, 24, 2, 4
+WORDS, HIDDEN, NARROW, INNER, LAYERS, HEADS, POSITIONS = 30522, 16, 12, 24, 2, 4, 32
 PAIR = ("the sea is calm", "a calm sea")
+DENSE, NORM = ("weight", "bias"), {"weight": "gamma", "bias": "beta"}
 
 # transformers' names of a layer -> Google's.
+BERT_LAYER = {
+    "attention.self.query": "attention/self/query",
+    "attention.self.key": "attention/self/key",
+    "attention.self.value": "attention/self/value",
+    "attention.output.dense": "attention/output/dense",
+    "attention.output.LayerNorm": "attention/output/LayerNorm",
+    "intermediate.dense": "intermediate/dense",
+    "output.dense": "output/dense",
+    "output.LayerNorm": "output/LayerNorm",
+}
 DISTILBERT_LAYER = {
     "attention.q_lin": "attention/self/query",
     "attention.k_lin": "attention/self/key",
@@ -31,177 +45,339 @@ DISTILBERT_LAYER = {
     "ffn.lin2": "output/dense",
     "output_layer_norm": "output/LayerNorm",
 }
-
-
-def distilbert(head: dict[str, tuple[int, ...]]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Returns random weights of a DistilBERT with a head under transformers' names, and those of its encoder
-    under Google's, with segments of zeros."""
-    generator = np.random.default_rng(3)
-    theirs, ours = {}, {"bert/embeddings/token_type_embeddings": np.zeros((2, HIDDEN))}
-
-    def draw(name: str, shape: tuple[int, ...]) -> np.ndarray:
-        mean = float(name.endswith("norm.weight") or name.endswith("LayerNorm.weight"))
-        theirs[name] = generator.normal(mean, 0.3, shape).astype(np.float32)
-        return theirs[name]
-
-    for table, rows in (("word", WORDS), ("position", 32)):
-        name = f"distilbert.embeddings.{table}_embeddings.weight"
-        ours[f"bert/embeddings/{table}_embeddings"] = draw(name, (rows, HIDDEN))
-    for kind, google in (("weight", "gamma"), ("bias", "beta")):
-        name = f"bert/embeddings/LayerNorm/{google}"
-        ours[name] = draw(f"distilbert.embeddings.LayerNorm.{kind}", (HIDDEN,))
-    for number in range(LAYERS):
-        for part, google in DISTILBERT_LAYER.items():
-            outputs = INNER if part == "ffn.lin1" else HIDDEN
-            inputs = INNER if part == "ffn.lin2" else HIDDEN
-            name = f"distilbert.transformer.layer.{number}.{part}"
-            layer = f"bert/encoder/layer_{number}/{google}"
-            if part.endswith("norm"):
-                ours[f"{layer}/gamma"] = draw(f"{name}.weight", (HIDDEN,))
-                ours[f"{layer}/beta"] = draw(f"{name}.bias", (HIDDEN,))
-            else:
-                ours[f"{layer}/kernel"] = draw(f"{name}.weight", (outputs, inputs)).T
-                ours[f"{layer}/bias"] = draw(f"{name}.bias", (outputs,))
-    for name, shape in head.items():
-        draw(name, shape)
-    return theirs, ours
-
-
-CONFIG = {
-    "model_type": "distilbert",
-    "activation": "gelu",
-    "attention_dropout": 0.1,
-    "dim": HIDDEN,
-    "dropout": 0.1,
-    "hidden_dim": INNER,
+BERT_CONFIG = {
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": HIDDEN,
     "initializer_range": 0.02,
-    "max_position_embeddings": 32,
-    "n_heads": HEADS,
-    "n_layers": LAYERS,
-    "pad_token_id": 0,
-    "qa_dropout": 0.1,
-    "seq_classif_dropout": 0.2,
-    "sinusoidal_pos_embds": False,
-    "tie_weights_": True,
+    "intermediate_size": INNER,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": POSITIONS,
+    "num_attention_heads": HEADS,
+    "num_hidden_layers": LAYERS,
     "vocab_size": WORDS,
 }
-CLASSIFIER = {
-    "pre_classifier.weight": (HIDDEN, HIDDEN),
-    "pre_classifier.bias": (HIDDEN,),
-    "classifier.weight": (3, HIDDEN),
-    "classifier.bias": (3,),
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """What transformers' code says of a family; names of weights are those of its files."""
+
+    title: str
+    config: dict
+    base: str
+    layers: str = "encoder.layer"
+    layer: dict = dataclasses.field(default_factory=lambda: BERT_LAYER)
+    segments: int = 0  # rows of the table
+    first: int = 0  # row of the position table that the first token takes
+    width: int = HIDDEN  # of the tables
+    pooler: str = "classifier.dense"
+    classifier: str = "classifier.out_proj"
+    act: Callable = np.tanh  # between them
+    masked_lm: tuple = ()  # dense layer, LayerNorm, bias, and copy of the table of words
+
+
+def of_roberta(model_type: str, title: str) -> Family:
+    config = {**BERT_CONFIG, "model_type": model_type, "type_vocab_size": 1, "pad_token_id": 1}
+    names = "lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder.weight"
+    return Family(title, config, "roberta", segments=1, first=2, masked_lm=names)
+
+
+FAMILIES = {
+    "distilbert": Family(
+        "DistilBert",
+        {
+            "model_type": "distilbert",
+            "activation": "gelu",
+            "attention_dropout": 0.1,
+            "dim": HIDDEN,
+            "dropout": 0.1,
+            "hidden_dim": INNER,
+            "initializer_range": 0.02,
+            "max_position_embeddings": POSITIONS,
+            "n_heads": HEADS,
+            "n_layers": LAYERS,
+            "pad_token_id": 0,
+            "qa_dropout": 0.1,
+            "seq_classif_dropout": 0.2,
+            "sinusoidal_pos_embds": False,
+            "tie_weights_": True,
+            "vocab_size": WORDS,
+        },
+        "distilbert",
+        "transformer.layer",
+        DISTILBERT_LAYER,
+        pooler="pre_classifier",
+        classifier="classifier",
+        act=lambda x: np.maximum(0, x),
+        masked_lm=("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "vocab_projector.weight"),
+    ),
+    "roberta": of_roberta("roberta", "Roberta"),
+    "xlm-roberta": of_roberta("xlm-roberta", "XLMRoberta"),
+    "camembert": of_roberta("camembert", "Camembert"),
+    "electra": Family(
+        "Electra",
+        {**BERT_CONFIG, "model_type": "electra", "type_vocab_size": 2, "embedding_size": NARROW},
+        "electra",
+        segments=2,
+        width=NARROW,
+        act=gelu_erf,
+        masked_lm=(
+            "generator_predictions.dense",
+            "generator_predictions.LayerNorm",
+            "generator_lm_head.bias",
+            "generator_lm_head.weight",
+        ),
+    ),
 }
 
 
-def write_folder(folder, weights: dict[str, np.ndarray], architecture: str, **config) -> str:
+class Oracle(NumpyBert):
+    """The encoder of a family."""
+
+    def embed(self, ids, segments):
+        x = super().embed(ids, segments)
+        projects = "bert/embeddings_project/kernel" in self.weights
+        return self.dense(x, "bert/embeddings_project") if projects else x
+
+
+class Weights:
+    """Random weights of an encoder and a head.
+
+    Attributes:
+      theirs: {transformers' name: values}.
+      oracle: of the encoder. Its segments are zeros where the family has none, and the same row for all where
+        it has one; its positions begin with that of the first token.
+    """
+
+    def __init__(self, name: str, head: dict[str, tuple[int, ...]]):
+        self._generator, self.theirs, ours = np.random.default_rng(3), {}, {}
+        family = FAMILIES[name]
+        rows = {"word": WORDS, "position": POSITIONS, "token_type": family.segments}
+        for table, count in rows.items():
+            theirs = f"{family.base}.embeddings.{table}_embeddings.weight"
+            values = self._draw(theirs, (count, family.width)) if count else np.zeros((1, family.width))
+            ours[f"bert/embeddings/{table}_embeddings"] = values
+        types, places = (f"bert/embeddings/{table}_embeddings" for table in ("token_type", "position"))
+        ours[types], ours[places] = np.resize(ours[types], (2, family.width)), ours[places][family.first :]
+        for kind, google in NORM.items():
+            values = self._draw(f"{family.base}.embeddings.LayerNorm.{kind}", (family.width,))
+            ours[f"bert/embeddings/LayerNorm/{google}"] = values
+        if family.width != HIDDEN:
+            for kind, google in zip(DENSE, ("kernel", "bias")):
+                shape = (HIDDEN, family.width)[: 2 if kind == "weight" else 1]
+                values = self._draw(f"{family.base}.embeddings_project.{kind}", shape)
+                ours[f"bert/embeddings_project/{google}"] = values.T
+        for number in range(LAYERS):
+            for part, google in family.layer.items():
+                outputs = INNER if google == "intermediate/dense" else HIDDEN
+                inputs = INNER if google == "output/dense" else HIDDEN
+                theirs, layer = f"{family.base}.{family.layers}.{number}.{part}", f"layer_{number}/{google}"
+                if google.endswith("LayerNorm"):
+                    for kind, name in NORM.items():
+                        ours[f"bert/encoder/{layer}/{name}"] = self._draw(f"{theirs}.{kind}", (HIDDEN,))
+                else:
+                    kernel = self._draw(f"{theirs}.weight", (outputs, inputs)).T
+                    ours[f"bert/encoder/{layer}/kernel"] = kernel
+                    ours[f"bert/encoder/{layer}/bias"] = self._draw(f"{theirs}.bias", (outputs,))
+        for each, shape in head.items():
+            self._draw(each, shape)
+        pooler = {"bert/pooler/dense/kernel": np.zeros((HIDDEN, HIDDEN)), "bert/pooler/dense/bias": 0}
+        self.oracle = Oracle(ours | pooler, LAYERS, HEADS, gelu_erf)
+
+    def _draw(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        mean = float(name.lower().endswith("norm.weight"))
+        self.theirs[name] = self._generator.normal(mean, 0.3, shape).astype(np.float32)
+        return self.theirs[name]
+
+
+def classifier_of(family: Family) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{family.pooler}.weight": (HIDDEN, HIDDEN),
+        f"{family.pooler}.bias": (HIDDEN,),
+        f"{family.classifier}.weight": (3, HIDDEN),
+        f"{family.classifier}.bias": (3,),
+    }
+
+
+def write_folder(folder, name: str, weights: dict[str, np.ndarray], ending: str, **config) -> str:
     folder.mkdir()
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    values = {**CONFIG, "architectures": [architecture], **config}
+    family = FAMILIES[name]
+    values = {**family.config, "architectures": [family.title + ending], **config}
     (folder / "config.json").write_text(json.dumps(values))
     with open(VOCABULARY, encoding="utf-8") as file:
         (folder / "vocab.txt").write_text(file.read(), encoding="utf-8")
     return str(folder)
 
 
-@pytest.fixture
-def classifier(tmp_path):
-    """A folder with a classifier, its weights, and its encoder as an oracle."""
-    weights, encoder = distilbert(CLASSIFIER)
-    names = {"id2label": {0: "a", 1: "b", 2: "c"}}
-    folder = write_folder(tmp_path / "theirs", weights, "DistilBertForSequenceClassification", **names)
-    pooler = {"bert/pooler/dense/kernel": np.zeros((HIDDEN, HIDDEN)), "bert/pooler/dense/bias": 0}
-    return folder, weights, NumpyBert(encoder | pooler, LAYERS, HEADS, gelu_erf)
+def classifier(name: str, tmp_path) -> tuple[str, Weights]:
+    """Returns a folder with a classifier, and its weights."""
+    weights = Weights(name, classifier_of(FAMILIES[name]))
+    labels = {"id2label": {0: "a", 1: "b", 2: "c"}}
+    folder = tmp_path / "theirs"
+    return write_folder(folder, name, weights.theirs, "ForSequenceClassification", **labels), weights
 
 
-def probabilities(oracle: NumpyBert, weights: dict[str, np.ndarray], ids: list[int]) -> np.ndarray:
-    """Returns what DistilBertForSequenceClassification computes, by transformers' modeling_distilbert.py."""
+def probabilities(family: Family, weights: Weights, ids: list[int], segments: list[int]) -> np.ndarray:
+    """Returns what a class ...ForSequenceClassification computes, by transformers' modeling_*.py."""
     ids_BL = np.array([ids])
-    sequence, _ = oracle.encode(ids_BL, np.ones(ids_BL.shape), np.zeros(ids_BL.shape, int))
-    first = np.maximum(0, weights["pre_classifier.weight"] @ sequence[0, 0] + weights["pre_classifier.bias"])
-    logits = weights["classifier.weight"] @ first + weights["classifier.bias"]
+    sequence, _ = weights.oracle.encode(ids_BL, np.ones(ids_BL.shape), np.array([segments]))
+    theirs = weights.theirs
+    first = theirs[f"{family.pooler}.weight"] @ sequence[0, 0] + theirs[f"{family.pooler}.bias"]
+    logits = theirs[f"{family.classifier}.weight"] @ family.act(first) + theirs[f"{family.classifier}.bias"]
     return np.exp(logits) / np.exp(logits).sum()
 
 
-def test_distilbert_computes_what_its_folder_says(classifier, tmp_path):
-    """One text, and a pair, which no segments tell apart; also exported, where a graph makes the tokens."""
-    folder, weights, oracle = classifier
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_computes_what_its_folder_says(name, tmp_path):
+    """One text, and a pair, whose segments count in ELECTRA alone; the folder comes back as it was."""
+    family, (folder, weights) = FAMILIES[name], classifier(name, tmp_path)
     model = inference.load(folder)
     with open(VOCABULARY, encoding="utf-8") as file:
         ids = {word: number for number, word in enumerate(file.read().split("\n"))}
     first, second = ([ids[word] for word in text.split()] for text in PAIR)
     cls, sep = ids["[CLS]"], ids["[SEP]"]
-    cases = ((PAIR[:1], [cls, *first, sep]), (PAIR, [cls, *first, sep, *second, sep]))
-    for texts, tokens in cases:
-        expected = probabilities(oracle, weights, tokens)
+    one, two = [cls, *first, sep], [*second, sep]
+    for texts, tokens, segments in (
+        (PAIR[:1], one, [0] * len(one)),
+        (PAIR, one + two, [0] * len(one) + [1] * len(two)),
+    ):
+        expected = probabilities(family, weights, tokens, segments)
         np.testing.assert_allclose(list(model.classify(*texts).scores.values()), expected, atol=1e-6)
 
+    verified = convert(folder, "native", str(tmp_path / "ours"), verify=verification.verify)["verification"]
+    assert verified["passed"] and verified["settings"]["family"] == [name, name]
+    convert(str(tmp_path / "ours" / "theirs"), "huggingface", str(tmp_path / "back"))
+    back = load_file(tmp_path / "back" / "model.safetensors")
+    assert back.keys() == weights.theirs.keys()
+    assert all(back[each].tobytes() == values.tobytes() for each, values in weights.theirs.items())
+    config = json.loads((tmp_path / "back" / "config.json").read_text())
+    ignored = ("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_")
+    kept = {key: value for key, value in family.config.items() if key not in ignored}
+    assert {key: config.get(key) for key in kept} == kept
+    assert config["architectures"] == [f"{family.title}ForSequenceClassification"]
+    assert name != "distilbert" or not config.keys() & {"hidden_size", "type_vocab_size", "hidden_act"}
+
+
+def test_positions_are_counted_from_the_id_of_padding(tmp_path):
+    """Another id moves them; a text has as many tokens as there are rows behind its row."""
+    weights = Weights("roberta", classifier_of(FAMILIES["roberta"]))
+    places, found = "roberta.embeddings.position_embeddings.weight", {}
+    for number in (1, 4):
+        moved = weights.theirs | {places: np.roll(weights.theirs[places], number - 1, axis=0)}
+        settings = {"pad_token_id": number, "id2label": {0: "a", 1: "b", 2: "c"}}
+        ending = "ForSequenceClassification"
+        folder = write_folder(tmp_path / str(number), "roberta", moved, ending, **settings)
+        found[number] = inference.load(folder).classify(*PAIR).scores
+        with pytest.raises(ConfigError, match=f"the model has {POSITIONS - number - 1} positions"):
+            inference.load(folder, max_seq_length=POSITIONS - number)
+    assert found[1] == found[4]
+
+
+def test_electras_discriminator_is_kept(tmp_path):
+    head = {
+        "discriminator_predictions.dense.weight": (HIDDEN, HIDDEN),
+        "discriminator_predictions.dense.bias": (HIDDEN,),
+        "discriminator_predictions.dense_prediction.weight": (1, HIDDEN),
+        "discriminator_predictions.dense_prediction.bias": (1,),
+    }
+    weights = Weights("electra", head).theirs
+    folder = write_folder(tmp_path / "theirs", "electra", weights, "ForPreTraining")
     convert(folder, "native", str(tmp_path / "ours"))
     convert(str(tmp_path / "ours" / "theirs"), "huggingface", str(tmp_path / "back"))
     back = load_file(tmp_path / "back" / "model.safetensors")
     assert back.keys() == weights.keys()
     assert all(back[name].tobytes() == weights[name].tobytes() for name in weights)
     config = json.loads((tmp_path / "back" / "config.json").read_text())
-    same = ("model_type", "dim", "n_heads", "n_layers", "hidden_dim", "activation", "vocab_size")
-    assert {name: config[name] for name in same} == {name: CONFIG[name] for name in same}
-    assert config["architectures"] == ["DistilBertForSequenceClassification"]
-    assert not config.keys() & {"hidden_size", "type_vocab_size", "hidden_act"}
+    assert config["architectures"] == ["ElectraForPreTraining"]
+
+
+def test_a_pooler_beside_the_layer_of_the_classifier_is_not_read(tmp_path):
+    """Older files of RoBERTa's classifiers have one that their class does not run."""
+    folder, weights = classifier("roberta", tmp_path)
+    pooler = {
+        "roberta.pooler.dense.weight": np.ones((HIDDEN, HIDDEN)),
+        "roberta.pooler.dense.bias": np.ones(16),
+    }
+    pooler = {name: values.astype(np.float32) for name, values in pooler.items()}
+    labels = {"id2label": {0: "a", 1: "b", 2: "c"}}
+    both = write_folder(
+        tmp_path / "both", "roberta", weights.theirs | pooler, "ForSequenceClassification", **labels
+    )
+    found = [inference.load(each).classify(*PAIR).scores for each in (folder, both)]
+    assert found[0] == found[1]
+    report = convert(both, "native", str(tmp_path / "ours"))
+    assert report["dropped"].keys() == pooler.keys()
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
-def test_distilbert_computes_the_same_in_an_onnx_file(classifier, backend, tmp_path, monkeypatch):
-    """Its graph has no input for segments."""
+def test_a_family_computes_the_same_in_an_onnx_file(backend, tmp_path, monkeypatch):
+    """Where segments do not count, its graph has no input for them."""
     pytest.importorskip(backend)
     pytest.importorskip("tf2onnx")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    ours, other = (inference.load(classifier[0], backend=each) for each in ("tensorflow", backend))
-    one, two = (list(model.classify(*PAIR).scores.values()) for model in (ours, other))
-    np.testing.assert_allclose(one, two, atol=1e-5)
+    for name in ("distilbert", "roberta", "electra"):
+        (tmp_path / name).mkdir()
+        folder, _ = classifier(name, tmp_path / name)
+        ours, other = (inference.load(folder, backend=each) for each in ("tensorflow", backend))
+        one, two = (list(model.classify(*PAIR).scores.values()) for model in (ours, other))
+        np.testing.assert_allclose(one, two, atol=1e-5, err_msg=name)
 
 
-def test_distilbert_fills_masks_with_its_own_words(tmp_path):
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_fills_masks_with_its_own_words(name, tmp_path):
     """The output matrix is the table of words, of which files may hold a copy; another one is refused."""
-    head = {"vocab_projector.bias": (WORDS,)}
-    for name in ("vocab_transform", "vocab_layer_norm"):
-        shape = (HIDDEN, HIDDEN) if name == "vocab_transform" else (HIDDEN,)
-        head |= {f"{name}.weight": shape, f"{name}.bias": (HIDDEN,)}
-    weights, _ = distilbert(head)
-    table = weights["distilbert.embeddings.word_embeddings.weight"]
-    copied = weights | {"vocab_projector.weight": table}
+    family = FAMILIES[name]
+    transform, norm, bias, copy = family.masked_lm
+    head = {f"{transform}.weight": (family.width, HIDDEN), f"{transform}.bias": (family.width,)}
+    head |= {f"{norm}.weight": (family.width,), f"{norm}.bias": (family.width,), bias: (WORDS,)}
+    weights = Weights(name, head).theirs
+    words = f"{family.base}.embeddings.word_embeddings.weight"
+    copied = weights | {copy: weights[words]}
     found = [
-        inference.load(write_folder(tmp_path / name, each, "DistilBertForMaskedLM")).fill_mask("a [MASK] .")
-        for name, each in (("tied", weights), ("copied", copied))
+        inference.load(write_folder(tmp_path / each, name, values, "ForMaskedLM")).fill_mask("a [MASK] .")
+        for each, values in (("tied", weights), ("copied", copied))
     ]
     assert found[0] == found[1]
-    other = weights | {"vocab_projector.weight": table + 1}
-    with pytest.raises(ConfigError, match="vocab_projector.weight is no copy of distilbert.embeddings"):
-        inference.load(write_folder(tmp_path / "other", other, "DistilBertForMaskedLM"))
+    other = weights | {copy: weights[words] + 1}
+    with pytest.raises(ConfigError, match=f"{copy} is no copy of {words}"):
+        inference.load(write_folder(tmp_path / "other", name, other, "ForMaskedLM"))
 
 
-def test_distilbert_is_fine_tuned_and_written_as_one(tmp_path):
-    weights, _ = distilbert({})
-    base = write_folder(tmp_path / "base", weights, "DistilBertModel")
+@pytest.mark.parametrize("name", ["distilbert", "roberta", "electra"])
+def test_a_family_is_fine_tuned_and_written_as_one(name, tmp_path):
+    title = FAMILIES[name].title
+    base = write_folder(tmp_path / "base", name, Weights(name, {}).theirs, "Model")
     rows = [("good sea", "calm", "yes"), ("bad storm", "loud", "no")] * 12
     lines = ["text,other,label", *(",".join(row) for row in rows)]
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
-    settings = {name: str(tmp_path / "rows.csv") for name in ("train_file", "eval_file")}
+    settings = {each: str(tmp_path / "rows.csv") for each in ("train_file", "eval_file")}
     settings |= dict(task="classify", text_columns="text,other", num_train_epochs=2, learning_rate=0.01)
     settings |= dict(init_checkpoint=base, model_dir=str(tmp_path / "run"))
     run(build_config([("test", settings)]))
     own = dict(bert_config_file=f"{base}/config.json", model_dir=str(tmp_path / "other"))
     own |= dict(max_seq_length=16, max_predictions_per_seq=3)
-    with pytest.raises(ConfigError, match="DistilBert has no segments, and so no next-sentence task"):
+    with pytest.raises(ConfigError, match=f"{title} has no next-sentence task"):
         build_config([("test", dict(task="pretrain", use_synthetic_data=True, **own))])
     convert(str(tmp_path / "run"), "huggingface", str(tmp_path / "published"))
-    models = [inference.load(str(tmp_path / name)) for name in ("run", "published")]
+    models = [inference.load(str(tmp_path / each)) for each in ("run", "published")]
     one, other = (model.classify("good sea", "calm") for model in models)
     assert one.label == other.label
     np.testing.assert_allclose(list(one.scores.values()), list(other.scores.values()), atol=1e-6)
     config = json.loads((tmp_path / "published" / "config.json").read_text())
-    assert config["architectures"] == ["DistilBertForSequenceClassification"]
+    assert config["architectures"] == [f"{title}ForSequenceClassification"]
+    written = load_file(tmp_path / "published" / "model.safetensors")
+    assert written.keys() >= classifier_of(FAMILIES[name]).keys() and not any(
+        "pooler" in each for each in written
+    )
 
 
-def test_what_a_family_cannot_do_is_refused_by_name(classifier, tmp_path):
-    folder, _, _ = classifier
+def test_what_a_family_cannot_do_is_refused_by_name(tmp_path):
+    folder, _ = classifier("distilbert", tmp_path)
+    config, roberta, electra = (FAMILIES[name].config for name in ("distilbert", "roberta", "electra"))
+    allowed = "'bert', 'distilbert', 'roberta', 'xlm-roberta', 'camembert', 'electra'"
     problems = []
     for found, expected in (
         (
@@ -209,16 +385,36 @@ def test_what_a_family_cannot_do_is_refused_by_name(classifier, tmp_path):
             "Google TF1 has no names for. Allowed: H",
         ),
         (
-            lambda: bert_config_from_dict({**CONFIG, "hidden_size": 8}, "config.json"),
+            lambda: bert_config_from_dict({**config, "hidden_size": 8}, "config.json"),
             f"config.json: dim={HIDDEN} and hidden_size=8 are the same size",
         ),
         (
-            lambda: bert_config_from_dict({**CONFIG, "model_type": "gpt2"}, "config.json"),
-            "config.json: model_type='gpt2' is not supported, only 'bert', 'distilbert'.",
+            lambda: bert_config_from_dict({**config, "model_type": "gpt2"}, "config.json"),
+            f"config.json: model_type='gpt2' is not supported, only {allowed}",
         ),
         (
             lambda: bert_config_from_dict({"vocab_size": 9, "type_vocab_size": 0}, "config.json"),
             "config.json: type_vocab_size=0, expected a positive integer.",
+        ),
+        (
+            lambda: bert_config_from_dict({**roberta, "pad_token_id": "1"}, "config.json"),
+            "config.json: pad_token_id='1', expected an integer from 0 on",
+        ),
+        (
+            lambda: bert_config_from_dict({**roberta, "max_position_embeddings": 2}, "config.json"),
+            "config.json: max_position_embeddings=2, and the first token takes row 2",
+        ),
+        (
+            lambda: bert_config_from_dict({"vocab_size": 9, "position_offset": 2}, "config.json"),
+            "config.json: position_offset=2, and Bert takes row 0",
+        ),
+        (
+            lambda: bert_config_from_dict({"vocab_size": 9, "embedding_size": 8}, "config.json"),
+            "config.json: embedding_size=8: another size than hidden_size=768 needs family=electra",
+        ),
+        (
+            lambda: bert_config_from_dict({**electra, "summary_activation": "tanh"}, "config.json"),
+            "config.json: summary_activation='tanh' is not supported, only 'gelu'",
         ),
     ):
         with pytest.raises(ConfigError) as error:

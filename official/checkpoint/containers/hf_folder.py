@@ -15,6 +15,7 @@ import os
 import pathlib
 import re
 import struct
+from collections.abc import Collection
 from typing import Any
 
 import ml_dtypes
@@ -162,7 +163,8 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
 def _name_in(tensors: Tensors, name: str) -> str:
     """Returns the name that a weight has in the model's file, with or without the prefix of models with
     heads."""
-    others = (other for family in FAMILIES for other in (name.removeprefix(f"{family}."), f"{family}.{name}"))
+    prefixes = dict.fromkeys(f"{family.base}." for family in FAMILIES.values())
+    others = (other for prefix in prefixes for other in (name.removeprefix(prefix), f"{prefix}{name}"))
     return name if name in tensors else next((other for other in others if other in tensors), name)
 
 
@@ -300,6 +302,7 @@ _ARCHITECTURES = {
     "classifier.weight": "BertForSequenceClassification",
     "qa_outputs.weight": "BertForQuestionAnswering",
     "cls.seq_relationship.weight": "BertForPreTraining",
+    "discriminator_predictions.dense.weight": "BertForPreTraining",
     "cls.predictions.bias": "BertForMaskedLM",
 }
 _TABLE, _SEGMENTS = "embeddings.word_embeddings.weight", "embeddings.token_type_embeddings.weight"
@@ -313,18 +316,31 @@ _SUPPORTED = ("BertModel", *_ARCHITECTURES.values(), *_OTHER_CLASSIFIERS.values(
 _SUPPORTED = (*_SUPPORTED, "BertLMHeadModel")
 
 
+def architecture_of(names: Collection[str], problem_type: str | None) -> str:
+    """Returns BERT's class for a model with these weights, by Hugging Face's names of BERT's. `problem_type`
+    tells classifiers of texts, words and choices apart."""
+    architecture = next((name for head, name in _ARCHITECTURES.items() if head in names), "BertModel")
+    if architecture == "BertForSequenceClassification":
+        return _OTHER_CLASSIFIERS.get(str(problem_type), architecture)
+    others = {"cls.predictions.bias", "discriminator_predictions.dense.weight"}
+    is_alone = architecture == "BertForPreTraining" and others.isdisjoint(names)
+    return _NEXT_SENTENCE_ONLY if is_alone else architecture
+
+
 def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
     """Returns {name: content} of what belongs in a folder with the weights.
 
     Args:
       tensors: {Hugging Face's name of BERT's: tensor}, of a whole encoder at least.
-      options: num_attention_heads, hidden_act, family, vocab_file, do_lower_case, labels, problem_type.
+      options: num_attention_heads, hidden_act, family, position_offset, vocab_file, do_lower_case, labels,
+        problem_type.
 
     Raises:
       ConfigError: where the number of heads is not known, or it or the vocabulary does not fit the tensors.
     """
     shapes = {name.removeprefix("bert."): tensor.shape for name, tensor in tensors.items()}
-    words, hidden = shapes[_TABLE]
+    words, width = shapes[_TABLE]
+    hidden = shapes["encoder.layer.0.attention.output.dense.weight"][0]
     positions = shapes["embeddings.position_embeddings.weight"][0]
     heads = options.heads_of(hidden)
     if heads is None:
@@ -333,20 +349,17 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
             f" --num_attention_heads=N, a divisor of hidden_size={hidden}, or put its {CONFIG} or"
             " bert_config.json beside them."
         )
-    architecture = next((name for head, name in _ARCHITECTURES.items() if head in shapes), "BertModel")
-    if architecture == "BertForPreTraining" and "cls.predictions.bias" not in shapes:
-        architecture = _NEXT_SENTENCE_ONLY
     labels = {}
     if "classifier.weight" in shapes:
         own = options.labels, options.problem_type
         labels = model_folder.labels_to_hugging_face(*own, shapes["classifier.weight"][0])
-        architecture = _OTHER_CLASSIFIERS.get(str(options.problem_type), architecture)
     ours, family = options.hidden_act or BertConfig.hidden_act, FAMILIES[options.family]
     layers = {name.split(".")[2] for name in shapes if name.startswith("encoder.layer.")}
     config = {
-        "architectures": [architecture.replace("Bert", family.title, 1)],
+        "architectures": [architecture_of(shapes, options.problem_type).replace("Bert", family.title, 1)],
         "vocab_size": words,
         "hidden_size": hidden,
+        **({"embedding_size": width} if family.has_embedding_size else {}),
         "num_hidden_layers": len(layers),
         "num_attention_heads": heads,
         "intermediate_size": shapes["encoder.layer.0.intermediate.dense.bias"][0],
@@ -357,7 +370,7 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
         "initializer_range": 0.02,
         "hidden_dropout_prob": 0.1,
         "attention_probs_dropout_prob": 0.1,
-        "pad_token_id": 0,
+        "pad_token_id": max(options.position_offset - 1, 0),
         "position_embedding_type": "absolute",
         "tie_word_embeddings": True,
         "torch_dtype": next(one.dtype.name for name, one in tensors.items() if name.endswith(_TABLE)),
@@ -379,7 +392,8 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
             f"--vocab_file={options.vocab_file} has {count} words, the word embeddings have {words} rows."
             f" Give the vocabulary of this model, or --vocab_size={count}."
         )
-    return written | vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
+    taken = positions - options.position_offset
+    return written | vocabulary_files.companions(options.vocab_file, options.do_lower_case, taken)
 
 
 def _read_config(location: str) -> tuple[dict, str]:
@@ -436,6 +450,7 @@ def sizes(location: str) -> dict:
     values, path = _read_config(location)
     if is_hugging_face(values):
         check_other_keys(values, path)
+        values.setdefault("family", BertConfig.family)
         for name in _plain_names(values):
             if name not in _SUPPORTED:
                 told = f"(another model or head), only {', '.join(_SUPPORTED)}."

@@ -56,7 +56,7 @@ FORMAT = Format(
 # -----------------------------------------------------------------------------------------------------------
 # This project's
 
-_NATIVE = {name: name for name in (*canonical.WEIGHTS, *canonical.GROUPBERT)}
+_NATIVE = {name: name for name in (*canonical.WEIGHTS, *canonical.GROUPBERT, *canonical.ELECTRA)}
 NATIVE_TABLE = {**mapping.with_slots(_NATIVE, _SLOTS), **{name: name for name in canonical.COUNTERS}}
 _SCALE = "adam_m_scale"  # what mpadamw's first moments, float16, are multiplied by
 

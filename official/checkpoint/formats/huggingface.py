@@ -51,19 +51,25 @@ def _their_name(name: str) -> str:
     return f"{layer}.{names.get(part, f'{part}.weight')}"
 
 
-def _table_of(family: Family) -> mapping.Table:
-    """Returns {canonical name: the family's name, or None}."""
+# {canonical name: the one that it would have in a file of BERT's}
+_PLAIN = {name: _their_name(name) for name in (*canonical.WEIGHTS, *canonical.ELECTRA)}
+
+
+def _table_of(family: Family, head: str = "") -> mapping.Table:
+    """Returns {canonical name: the name in files of a family's class, or None}."""
     names: dict[str, str | None] = {}
-    for name in canonical.WEIGHTS:
-        plain = _their_name(name)
-        theirs = family.their_name(plain)
+    for name, plain in _PLAIN.items():
+        theirs = family.their_name(plain, head)
         names[name] = None if theirs is None else type(plain)(theirs)
     slots = mapping.with_slots(names, dict.fromkeys(canonical.SLOTS))
     return {**slots, **dict.fromkeys(canonical.COUNTERS)}
 
 
-TABLES = {name: _table_of(family) for name, family in FAMILIES.items()}
-TABLE = TABLES["bert"]
+# {family: {end of a class's name: its table}}; "" is that of the classes without one of their own.
+TABLES = {
+    name: {head: _table_of(family, head) for head in ("", *family.heads)} for name, family in FAMILIES.items()
+}
+TABLE = TABLES["bert"][""]
 # {copy: (original, reason to leave the copy out)}
 _WORDS = "bert.embeddings.word_embeddings.weight"
 _TIED = {
@@ -77,13 +83,24 @@ def _tied_of(family: Family) -> dict[str, tuple[str, str]]:
     return {copy: (original, why) for copy, original, why in names if copy and original and original != copy}
 
 
-def _family_of(tensors: Tensors) -> Family:
-    """Returns the family that names of weights are of: BERT where none has names of its own."""
-    for family in FAMILIES.values():
+def _family_of(tensors: Tensors, told: str) -> Family:
+    """Returns the family that names of weights are of: of several with the same names, the one that is
+    `told`, else the first."""
+    for family in (FAMILIES[told], *FAMILIES.values()):
         first = str(family.their_name("bert.encoder.layer.0.attention.self.query.weight"))
-        if family.renamed and {first, first.removeprefix(f"{family.name}.")} & tensors.keys():
+        if {first, first.removeprefix(f"{family.base}.")} & tensors.keys():
             return family
     return FAMILIES["bert"]
+
+
+def _head_of(tensors: Tensors, family: Family) -> str:
+    """Returns the end of the name of the class that has names of its own which are among these; "" where
+    there is none."""
+    plain = {*TABLES[family.name][""].values()}
+    for head, table in TABLES[family.name].items():
+        if ({*table.values()} - plain) & tensors.keys():
+            return head
+    return ""
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
@@ -94,7 +111,8 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
       ConfigError: where the masked-LM head's output matrix or bias is no copy.
       DamagedError: where a copy cannot be read.
     """
-    family = _family_of(tensors)
+    family = _family_of(tensors, options.family)
+    table, usual = (TABLES[family.name][head] for head in (_head_of(tensors, family), ""))
     spelling = mapping.Spelling(tensors, lambda name: _common_name(name, tensors, family))
     tied = _tied_of(family)
     for copy, (original, _) in tied.items():
@@ -107,10 +125,13 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
                 " embeddings, which no other format can hold. Save a model with tie_word_embeddings=true."
             )
     dropped = {
-        rf"{family.name}\.embeddings\.position_ids": "0, 1, 2, ...: no weight",
+        rf"{family.base}\.embeddings\.position_ids": "0, 1, 2, ...: no weight",
         **{re.escape(name): reason for name, (_, reason) in tied.items()},
     }
-    mapped = mapping.to_canonical(TABLES[family.name], spelling.tensors, dropped)
+    for elsewhere, here in ((usual[name], table[name]) for name in canonical.POOLER):
+        if elsewhere and elsewhere != here:  # older files of classified texts have both
+            dropped[re.escape(elsewhere)] = f"unused: {here} takes its place in this class"
+    mapped = mapping.to_canonical(table, spelling.tensors, dropped)
     spelling.restore(mapped)
     mapped.family = family.name
     return mapped
@@ -119,10 +140,16 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to Hugging Face's names of their family: with its prefix where there is a head, as
     BertForPreTraining saves them, or as `hf_prefix` says."""
-    prefix, table = f"{options.family}.", TABLES[options.family]
+    family = FAMILIES[options.family]
+    names = {_PLAIN[name] for name in tensors if name in _PLAIN}
+    architecture = hf_folder.architecture_of(names, options.problem_type).removeprefix("Bert")
+    tables, prefix = TABLES[family.name], f"{family.base}."
+    table = tables.get(architecture, tables[""])
     mapped = mapping.from_canonical(table, tensors, "optimizer slot: the format has weights only")
     counters = mapped.dropped.keys() & set(canonical.COUNTERS)
     mapped.dropped |= dict.fromkeys(counters, "a counter of this project's trainer")
+    absent = mapped.dropped.keys() & {*canonical.WEIGHTS}
+    mapped.dropped |= dict.fromkeys(absent, f"{family.title}{architecture} has no such weight")
     has_head, asked = any(not name.startswith(prefix) for name in mapped.tensors), options.get(HF_PREFIX)
     if not (has_head if asked is None else asked):
         mapped.tensors = {name.removeprefix(prefix): tensor for name, tensor in mapped.tensors.items()}
@@ -133,10 +160,11 @@ def _common_name(name: str, tensors: Tensors, family: Family) -> str:
     """Returns the name as today's models with heads save it."""
     name = re.sub(r"\.LayerNorm\.gamma$", ".LayerNorm.weight", name)
     name = re.sub(r"\.LayerNorm\.beta$", ".LayerNorm.bias", name)
-    if name == "cls.predictions.decoder.bias" and "cls.predictions.bias" not in tensors:
-        return "cls.predictions.bias"  # of the two tied ones, the one that was saved
-    below = ("embeddings.", "encoder.", "pooler.", "transformer.")
-    return f"{family.name}.{name}" if name.startswith(below) else name
+    bias = family.their_name("cls.predictions.bias")
+    if name == family.their_name("cls.predictions.decoder.bias") and bias and bias not in tensors:
+        return bias  # of the two tied ones, the one that was saved
+    below = ("embeddings.", "embeddings_project.", "encoder.", "pooler.", "transformer.")
+    return f"{family.base}.{name}" if name.startswith(below) else name
 
 
 def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -> None:
@@ -152,9 +180,10 @@ def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -
     Raises:
       ConfigError: where the number of heads or the vocabulary does not fit the tensors.
     """
-    family = options.family
-    plain = {theirs: TABLE[name] for name, theirs in TABLES[family].items() if theirs}
-    common = {_common_name(name, tensors, FAMILIES[family]): tensor for name, tensor in tensors.items()}
+    family = FAMILIES[options.family]
+    table = TABLES[family.name][_head_of(tensors, family)]
+    plain = {theirs: _PLAIN.get(name) for name, theirs in table.items() if theirs}
+    common = {_common_name(name, tensors, family): tensor for name, tensor in tensors.items()}
     of_bert = mapping.from_canonical(plain, common, "").tensors
     hf_folder.write(tensors, folder, progress, hf_folder.files_beside(of_bert, options))
 

@@ -256,7 +256,7 @@ def find_model(flags: argparse.Namespace, settings: dict[str, Any]) -> Source:
         values = None if flags.bert_config_file else settings.get("model")
         values = values or read_json(configs.find(path), "bert_config_file")
         found = source.random_source(bert_config_from_dict(values, path), "answer", seed=SEED)
-    longest, positions = max(flags.max_seq_length), found.bert.max_position_embeddings
+    longest, positions = max(flags.max_seq_length), found.bert.positions
     if longest > positions:
         raise ConfigError(f"--max_seq_length={longest}: the model has {positions} positions.")
     if flags.checkpoint or flags.generated_data:

@@ -72,7 +72,8 @@ class Served:
         self.signatures = {**{name: SIGNATURES[name] for name in methods}, signatures.TENSORS: ids}
         values = {"answer": 2, "embed": bert.hidden_size, "fill_mask": bert.vocab_size}.get(main, 1)
         values = model.source.classes if main == "tag" else values
-        self.sizes = Sizes(bert.vocab_size, bert.type_vocab_size or 2, bert.max_position_embeddings, values)
+        segments = bert.type_vocab_size if bert.reads_segments else 2
+        self.sizes = Sizes(bert.vocab_size, segments, bert.positions, values)
 
     def compute(self, name: str, asked: list[Any]) -> list[Any]:
         """Computes a batch; one thread at a time.

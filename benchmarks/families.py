@@ -1,0 +1,388 @@
+"""Compares small random encoders of every family with transformers: families by what is done with them.
+
+  python benchmarks/families.py --make_environments --output=results/families.json
+
+transformers makes a model of each class of each family, with dropout off, and says what it computes. A cell
+takes all classes of its family. It is "pass" with the largest difference, relative to the largest value of
+the same tensor, or "rejected" with the reason. A gradient that is zero but for rounding, as that of the keys'
+biases, is compared with a share of the largest one. A family is a row of FAMILIES, what is done a row of
+COLUMNS. Exit code 1: a cell fails.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import harness
+import numpy as np
+
+from official.cli import command_line, outputs
+from official.io.errors import ConfigError
+
+HUGGINGFACE = harness.Environment("huggingface_scores", ("torch==2.13.0", "transformers==5.24.0", "numpy"))
+TOLERANCE = 1e-5
+_NO_GRADIENT = 1e-5  # of the largest gradient of a model: below it a tensor's own is rounding
+
+# ------------------------------------------------------------------------------------------------------------
+# Families
+
+_SIZES = {
+    "vocab_size": 71,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 24,
+}
+_ROBERTA = {**_SIZES, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+_FINE_TUNED = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMultipleChoice",
+)
+_CLASSES = ("", "ForMaskedLM", *_FINE_TUNED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A family of encoders: its config.json, and the ends of the names of transformers' classes for it."""
+
+    config: dict[str, Any]
+    classes: tuple[str, ...] = _CLASSES
+
+
+FAMILIES = {
+    "bert": Family({"model_type": "bert", **_SIZES}, (*_CLASSES, "ForPreTraining")),
+    "distilbert": Family(
+        {
+            "model_type": "distilbert",
+            "vocab_size": 71,
+            "dim": 24,
+            "n_layers": 2,
+            "n_heads": 3,
+            "hidden_dim": 40,
+            "max_position_embeddings": 24,
+        }
+    ),
+    "roberta": Family({"model_type": "roberta", **_ROBERTA}),
+    "roberta_padding_is_4": Family({"model_type": "roberta", **_ROBERTA, "pad_token_id": 4}),
+    "roberta_two_segments": Family({"model_type": "roberta", **_ROBERTA, "type_vocab_size": 2}),
+    "roberta_relu": Family({"model_type": "roberta", **_ROBERTA, "hidden_act": "relu"}),
+    "xlm-roberta": Family({"model_type": "xlm-roberta", **_ROBERTA}),
+    "camembert": Family({"model_type": "camembert", **_ROBERTA}),
+    "electra": Family(
+        {"model_type": "electra", **_SIZES, "embedding_size": 16}, (*_CLASSES, "ForPreTraining")
+    ),
+    "electra_whole_tables": Family(
+        {"model_type": "electra", **_SIZES, "embedding_size": 24, "hidden_act": "relu"},
+        (*_CLASSES, "ForPreTraining"),
+    ),
+}
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Columns
+
+
+class Difference(Exception):
+    """Something is other than in transformers."""
+
+
+@dataclasses.dataclass
+class Case:
+    """A model of a family that transformers made.
+
+    Attributes:
+      config: of its config.json.
+      ending: of the name of its class.
+      folder: of the model.
+      ask: asks the peer's program.
+    """
+
+    config: dict[str, Any]
+    ending: str
+    folder: str
+    ask: Callable[[dict], dict]
+
+    @functools.cached_property
+    def expected(self) -> dict[str, np.ndarray]:
+        with np.load(os.path.join(self.folder, "expected.npz")) as file:
+            return dict(file)
+
+    @functools.cached_property
+    def source(self) -> Any:
+        from official.inference import source
+
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        words += [f"word{number}" for number in range(len(words), self.config["vocab_size"])]
+        with open(os.path.join(self.folder, "vocab.txt"), "w", encoding="utf-8") as file:
+            file.write("\n".join(words) + "\n")
+        return source.find(self.folder)
+
+    @functools.cached_property
+    def network(self) -> Any:
+        """The model of the class's head, of fp32 and plain operations; of ELECTRA's discriminator, whose head
+        is only kept, the encoder."""
+        from official.checkpoint import canonical
+        from official.modeling import models
+
+        is_lm = canonical.OUTPUT_BIAS in self.source.tensors
+        kind = {
+            "": models.BertEncoder,
+            "ForMaskedLM": models.BertPretrainer,
+            "ForPreTraining": models.BertPretrainer if is_lm else models.BertEncoder,
+            "ForTokenClassification": models.TagModel,
+            "ForQuestionAnswering": models.SpanModel,
+        }.get(self.ending, models.SequenceModel)
+        of_classes = (models.TagModel, models.SequenceModel)
+        network = (
+            kind(self.source.bert, self.source.classes) if kind in of_classes else kind(self.source.bert)
+        )
+        self.source.fill(network)
+        return network
+
+    def computed(self, batch: str) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
+        """Returns (vectors of tokens, logits, gradients by transformers' names) of a batch, `padded` or
+        `full`; no logits of a head that is only kept."""
+        import tensorflow as tf
+
+        from official.checkpoint import sidecar_files, tensors
+        from official.checkpoint.formats import Options, huggingface
+        from official.inference.source import name_of
+
+        given = {
+            name: self.expected[f"{batch}/{name}"] for name in ("input_ids", "attention_mask", "cotangent")
+        }
+        ids = given["input_ids"].astype(np.int32)
+        segments = (np.arange(ids.shape[1]) >= ids.shape[1] // 2) * np.ones_like(ids)
+        features = {"input_ids": ids, "input_mask": given["attention_mask"], "segment_ids": segments}
+        features["masked_lm_positions"] = np.arange(ids.shape[1]) * np.ones_like(ids)
+        features = {name: tf.constant(values, tf.int32) for name, values in features.items()}
+        network = self.network
+        with tf.GradientTape() as tape:
+            carried = getattr(network, "encoder", network).run(network, features, None)
+            logits = self._logits(carried)
+            if logits is None:
+                return carried["sequence"].numpy(), None, {}
+            loss = tf.reduce_sum(tf.reshape(logits, given["cotangent"].shape) * given["cotangent"])
+        found = tape.gradient(loss, network.trainable_variables)
+        gradients = {
+            name_of(variable): tf.convert_to_tensor(gradient).numpy()
+            for variable, gradient in zip(network.trainable_variables, found)
+            if gradient is not None
+        }
+        beside = sidecar_files.sizes_beside(self.folder)
+        options = Options(**sidecar_files.of_family(beside), problem_type=self.source.problem_type)
+        ours = {name: tensors.of_array(values, name) for name, values in gradients.items()}
+        theirs = huggingface.FORMAT.from_canonical(ours, options).tensors
+        named = {name: tensor.read() for name, tensor in theirs.items()}
+        return carried["sequence"].numpy(), logits.numpy(), named
+
+    def _logits(self, carried: dict) -> Any:
+        import tensorflow as tf
+
+        if self.ending == "":
+            return carried["sequence"]
+        if self.ending == "ForQuestionAnswering":
+            return tf.stack([carried["start_logits"], carried["end_logits"]], axis=-1)
+        names = ("masked_lm_logits", "tag_logits", "logits")
+        return next((carried[name] for name in names if name in carried), None)
+
+
+def read(case: Case) -> float:
+    """The folder is read: every tensor has its place, and a model takes them all."""
+    case.network  # noqa: B018
+    return 0.0
+
+
+def write(case: Case) -> float:
+    """The folder comes back byte by byte over this project's form, and transformers loads it whole."""
+    from safetensors.numpy import load_file
+
+    from official.checkpoint.convert import convert
+
+    name = os.path.basename(case.folder)
+    with tempfile.TemporaryDirectory() as folder:
+        convert(case.folder, "native", f"{folder}/native")
+        convert(f"{folder}/native/{name}", "huggingface", f"{folder}/back")
+        ours, theirs = (load_file(f"{each}/model.safetensors") for each in (f"{folder}/back", case.folder))
+        if ours.keys() != theirs.keys():
+            raise Difference(f"tensors {sorted(ours.keys() ^ theirs.keys())} are on one side only")
+        if changed := [each for each in ours if ours[each].tobytes() != theirs[each].tobytes()]:
+            raise Difference(f"tensors {changed} have other bytes")
+        loaded = case.ask({"do": "load", "class": case.ending, "folder": f"{folder}/back"})
+    with open(os.path.join(case.folder, "config.json"), encoding="utf-8") as file:
+        architecture = json.load(file)["architectures"][0]
+    told = {name: loaded[name] for name in ("missing", "unexpected", "mismatched") if loaded[name]}
+    told |= {
+        key: loaded["config"].get(key) for key in case.config if loaded["config"].get(key) != case.config[key]
+    }
+    if told or loaded["class"] != architecture:
+        raise Difference(f"transformers finds {told} in the folder, and loads it as {loaded['class']}")
+    return 0.0
+
+
+def _compare(case: Case, part: Callable[[str, tuple], float]) -> float:
+    return max(part(batch, case.computed(batch)) for batch in ("padded", "full"))
+
+
+def _relative(ours: np.ndarray, theirs: np.ndarray, least: float = 0.0) -> float:
+    if ours.shape != theirs.shape:
+        raise Difference(f"the shape is {ours.shape}, transformers' {theirs.shape}")
+    return float(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), least))
+
+
+def hidden_states(case: Case) -> float:
+    """Vectors of the last layer; those of padding are nobody's."""
+
+    def compare(batch: str, computed: tuple) -> float:
+        mask = case.expected[f"{batch}/attention_mask"][..., None]
+        theirs = case.expected[f"{batch}/hidden"].reshape(computed[0].shape)
+        return _relative(computed[0] * mask, theirs * mask)
+
+    return _compare(case, compare)
+
+
+def logits(case: Case) -> float | None:
+    """Outputs of the class's head."""
+
+    def compare(batch: str, computed: tuple) -> float:
+        theirs, cotangent = (case.expected[f"{batch}/{name}"] for name in ("logits", "cotangent"))
+        return _relative(
+            np.where(cotangent, computed[1].reshape(theirs.shape), 0), np.where(cotangent, theirs, 0)
+        )
+
+    return None if case.computed("full")[1] is None else _compare(case, compare)
+
+
+def gradients(case: Case) -> float | None:
+    """Gradients of all weights, by their names."""
+
+    def compare(batch: str, computed: tuple) -> float:
+        start = f"{batch}/gradient/"
+        theirs = {
+            name.removeprefix(start): each for name, each in case.expected.items() if name.startswith(start)
+        }
+        largest = max(np.abs(each).max() for each in theirs.values())
+        # Some weights take no part in a loss: on either side their gradients may be there, all zeros.
+        names = [
+            name for name in {**theirs, **computed[2]} if any(map(np.any, _of(name, theirs, computed[2])))
+        ]
+        if lone := [name for name in names if name not in theirs or name not in computed[2]]:
+            raise Difference(f"{sorted(lone)} have gradients on one side only")
+        return max(_relative(computed[2][name], theirs[name], _NO_GRADIENT * largest) for name in names)
+
+    return None if case.computed("full")[1] is None else _compare(case, compare)
+
+
+def _of(name: str, *sides: dict[str, np.ndarray]) -> list[np.ndarray]:
+    return [side[name] for side in sides if name in side]
+
+
+COLUMNS: dict[str, Callable[[Case], float | None]] = {
+    "read": read,
+    "write": write,
+    "hidden_states": hidden_states,
+    "logits": logits,
+    "gradients": gradients,
+}
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Table
+
+
+class Main(harness.EnvironmentFlags, harness.NumbersFlags):
+    """Flags of the command.
+
+    Attributes:
+      families: Comma-separated, of FAMILIES.
+      columns: Comma-separated, of COLUMNS.
+      seed: Of the random weights.
+    """
+
+    families: str = ",".join(FAMILIES)
+    columns: str = ",".join(COLUMNS)
+    seed: int = 1
+
+
+def cell(cases: list[Case], column: str) -> dict:
+    """Returns {result: pass, fails or rejected, with the reason; largest: difference}."""
+    largest = 0.0
+    for case in cases:
+        name = case.ending or "the encoder"
+        try:
+            found = COLUMNS[column](case)
+        except ConfigError as error:
+            return {"result": f"rejected: {name}: {error}"}
+        except Difference as error:
+            return {"result": f"fails: {name}: {error}"}
+        if found is not None and not found <= TOLERANCE:
+            return {"result": f"fails: {name}: differs by {found:.1e}", "largest": found}
+        largest = max(largest, found or 0.0)
+    return {"result": "pass", "largest": largest}
+
+
+def rows_of(flags: argparse.Namespace, folder: str) -> tuple[list[dict], dict]:
+    """Returns a row a family, {name, classes, column: cell}, and the versions of the peer."""
+    rows, versions = [], {}
+    with harness.program("huggingface", "families_peer.py", HUGGINGFACE, flags, folder) as peer:
+
+        def ask(question: dict) -> dict:
+            peer.ask(question)
+            return peer.answer()
+
+        for number, name in enumerate(flags.families):
+            family, cases = FAMILIES[name], []
+            for ending in family.classes:
+                place = os.path.join(folder, f"{number}_{ending or 'Model'}")
+                asked = {
+                    "do": "make",
+                    "class": ending,
+                    "config": family.config,
+                    "seed": flags.seed,
+                    "folder": place,
+                }
+                versions = ask(asked)["versions"]
+                cases.append(Case(family.config, ending, place, ask))
+            row = {"name": name, "classes": [f"AutoModel{each}" for each in family.classes]}
+            rows.append(row | {column: cell(cases, column) for column in flags.columns})
+    return rows, versions
+
+
+def describe(rows: list[dict], columns: list[str]) -> str:
+    """Returns a line a family, and one for each cell that does not pass."""
+    shown = [{"name": row["name"], **{each: _short(row[each]) for each in columns}} for row in rows]
+    lines = [outputs.table([("family", "name", ""), *((each, each, "") for each in columns)], shown)]
+    for row in rows:
+        lines += [
+            f"{row['name']}, {each}: {row[each]['result']}" for each in columns if _short(row[each]) == "NO"
+        ]
+    return "\n".join(lines)
+
+
+def _short(found: dict) -> str:
+    return f"{found['largest']:.0e}" if found["result"] == "pass" else "NO"
+
+
+def main() -> int:
+    flags = Main.parse()
+    flags.families = command_line.read_list(flags.families, "families", tuple(FAMILIES))
+    flags.columns = command_line.read_list(flags.columns, "columns", tuple(COLUMNS))
+    harness.prepare([("huggingface", HUGGINGFACE)], flags)
+    with tempfile.TemporaryDirectory() as folder:
+        rows, versions = rows_of(flags, folder)
+    print(describe(rows, flags.columns))
+    record = {"tolerance": TOLERANCE, "seed": flags.seed, "requirements": HUGGINGFACE.requirements}
+    harness.write_json(flags, {**record, "peer_versions": versions, "cases": rows})
+    return int(any(row[each]["result"].startswith("fails") for row in rows for each in flags.columns))
+
+
+if __name__ == "__main__":
+    harness.main(main)
