@@ -86,7 +86,7 @@ class Source:
     def check_pairs(self) -> None:
         """Raises ConfigError where the model cannot tell the texts of a pair apart."""
         tokenizer = self.vocabulary.tokenizer
-        if self.bert.type_vocab_size > 1 and tokenizer and not tokenizer.has_segments:
+        if self.bert.reads_segments and tokenizer and not tokenizer.has_segments:
             told = "its tokenizer gives both texts of a pair segment 0, and it has two segment types."
             raise ConfigError(f"{self.name}: {told}")
         if not self.bert.takes_pairs:

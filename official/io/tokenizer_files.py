@@ -76,7 +76,7 @@ def read(path: str, source: str, content: bytes) -> TokenizerFile:
     model_folder.check_keys(config, _LIBRARY_KEYS, config_path)
     kind = _class_of(folder, config)
     tokenizer = _content(path, source, content)
-    special, added = _tokens_of(folder, config, tokenizer)
+    special, added = _tokens_of(folder, config, tokenizer, kind)
     if kind is not None:
         tokenizer = _CLASSES[kind](tokenizer, special, config, source)
     elif "version" not in tokenizer:
@@ -101,12 +101,13 @@ def has_own_rules(path: str, tokenizer: dict | None) -> bool:
     config = _read_where_there(folder, TOKENIZER_CONFIG)
     if not _is_known(folder, config):
         return False  # refused by those who read BERT's
-    if _class_of(folder, config) is None and tokenizer:
+    kind = _class_of(folder, config)
+    if kind is None and tokenizer:
         try:
             model_folder.tokenizer_lower_case(tokenizer, path)
         except ConfigError:
             return True
-    special, added = _tokens_of(folder, config, tokenizer or {"model": {}})
+    special, added = _tokens_of(folder, config, tokenizer or {"model": {}}, kind)
     lower = config.get("do_lower_case", True)
     return (
         bool({*special, *added} - {*model_folder.SPECIAL_TOKENS})
@@ -177,7 +178,9 @@ def _token(value: Any, is_special: bool = True) -> dict:
     return {"content": str(values.get("content")), **found}
 
 
-def _tokens_of(folder: str, config: dict, tokenizer: dict) -> tuple[Special, dict[str, dict]]:
+def _tokens_of(
+    folder: str, config: dict, tokenizer: dict, kind: str | None
+) -> tuple[Special, dict[str, dict]]:
     """Returns the special tokens, and {text: token} of all that are matched before text is split, in the
     order in which those that the vocabulary lacks get ids."""
     said, added = dict(config), {}
@@ -191,7 +194,7 @@ def _tokens_of(folder: str, config: dict, tokenizer: dict) -> tuple[Special, dic
         named = {contents(said[f"{name}_token"]) for name in _NAMES if said.get(f"{name}_token")}
         tokens += [(number, _token(text, text in named)) for text, number in beside.items()]
         added = {token["content"]: _token(token) for _, token in sorted(tokens, key=lambda pair: pair[0])}
-    usual = [ROBERTA, Special()]
+    usual = [ROBERTA] if kind in _WITH_ROBERTAS_TOKENS else [model_folder.SPECIAL_TOKENS, ROBERTA]
     vocab = tokenizer["model"].get("vocab") or ()
     known = {*added, *(vocab if isinstance(vocab, dict) else (word for word, _ in vocab))}
     words = []
@@ -208,6 +211,8 @@ def _tokens_of(folder: str, config: dict, tokenizer: dict) -> tuple[Special, dic
         added.setdefault(contents(value), _token(value))
     for word in words:
         added.setdefault(word, _token(word))
+    if kind == "CamembertTokenizer" and not isinstance(said.get("mask_token"), dict):
+        added[words[-1]]["lstrip"] |= "added_tokens_decoder" not in config
     return Special(*words), added
 
 
@@ -352,6 +357,7 @@ _CLASSES = {
     "XLMRobertaTokenizer": _xlm_roberta,
     "CamembertTokenizer": _camembert,
 }
+_WITH_ROBERTAS_TOKENS = ("RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer")
 _CLASS_OF_MODEL = {
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
