@@ -5,7 +5,7 @@
 transformers makes a model of each class of each family, with dropout off, and says what it computes. A cell
 takes all classes of its family. It is "pass" with the largest difference, relative to the largest value of
 the same tensor, or "rejected" with the reason. A gradient that is zero but for rounding, as that of the keys'
-biases, is compared with a share of the largest one. A family is a row of FAMILIES, what is done a row of
+biases, has to be so on both sides. A family is a row of FAMILIES, what is done a row of
 COLUMNS. Exit code 1: a cell fails.
 """
 
@@ -232,10 +232,10 @@ def _compare(case: Case, part: Callable[[str, tuple], float]) -> float:
     return max(part(batch, case.computed(batch)) for batch in ("padded", "full"))
 
 
-def _relative(ours: np.ndarray, theirs: np.ndarray, least: float = 0.0) -> float:
+def _relative(ours: np.ndarray, theirs: np.ndarray) -> float:
     if ours.shape != theirs.shape:
         raise Difference(f"the shape is {ours.shape}, transformers' {theirs.shape}")
-    return float(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), least))
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
 
 
 def hidden_states(case: Case) -> float:
@@ -269,20 +269,16 @@ def gradients(case: Case) -> float | None:
         theirs = {
             name.removeprefix(start): each for name, each in case.expected.items() if name.startswith(start)
         }
-        largest = max(np.abs(each).max() for each in theirs.values())
-        # Some weights take no part in a loss: on either side their gradients may be there, all zeros.
-        names = [
-            name for name in {**theirs, **computed[2]} if any(map(np.any, _of(name, theirs, computed[2])))
+        least = _NO_GRADIENT * max(np.abs(each).max() for each in theirs.values())
+        both = [
+            {name: each for name, each in side.items() if np.abs(each).max() > least}
+            for side in (computed[2], theirs)
         ]
-        if lone := [name for name in names if name not in theirs or name not in computed[2]]:
-            raise Difference(f"{sorted(lone)} have gradients on one side only")
-        return max(_relative(computed[2][name], theirs[name], _NO_GRADIENT * largest) for name in names)
+        if lone := sorted(both[0].keys() ^ both[1].keys()):
+            raise Difference(f"{lone} have gradients on one side only")
+        return max(_relative(both[0][name], both[1][name]) for name in both[0])
 
     return None if case.computed("full")[1] is None else _compare(case, compare)
-
-
-def _of(name: str, *sides: dict[str, np.ndarray]) -> list[np.ndarray]:
-    return [side[name] for side in sides if name in side]
 
 
 COLUMNS: dict[str, Callable[[Case], float | None]] = {

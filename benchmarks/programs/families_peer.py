@@ -26,9 +26,9 @@ def make(question: dict) -> dict:
     ending, settings = question["class"], dict(question["config"])
     torch.manual_seed(question["seed"])
     generator = np.random.default_rng(question["seed"])
-    config = transformers.AutoConfig.for_model(
-        settings.pop("model_type"), num_labels=2 if ending == "ForQuestionAnswering" else _CLASSES, **settings
-    )
+    if ending in ("ForSequenceClassification", "ForTokenClassification"):
+        settings["num_labels"] = _CLASSES
+    config = transformers.AutoConfig.for_model(settings.pop("model_type"), **settings)
     model = getattr(transformers, f"AutoModel{ending}").from_config(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():

@@ -22,7 +22,7 @@ from official.checkpoint.tensors import Tensors, changed
 # Google's
 
 _SLOTS = dict(zip(canonical.SLOTS, canonical.SLOTS))
-_OWN = dict(zip(canonical.WEIGHTS, canonical.WEIGHTS))
+_OWN = {name: name for name in (*canonical.WEIGHTS, *canonical.ELECTRA)}
 TABLE = {
     **mapping.with_slots(_OWN, {**_SLOTS, "lamb_m": "LAMB", "lamb_v": "LAMB_1"}),
     **dict.fromkeys(canonical.COUNTERS),
@@ -56,7 +56,7 @@ FORMAT = Format(
 # -----------------------------------------------------------------------------------------------------------
 # This project's
 
-_NATIVE = {name: name for name in (*canonical.WEIGHTS, *canonical.GROUPBERT, *canonical.ELECTRA)}
+_NATIVE = {**_OWN, **{name: name for name in canonical.GROUPBERT}}
 NATIVE_TABLE = {**mapping.with_slots(_NATIVE, _SLOTS), **{name: name for name in canonical.COUNTERS}}
 _SCALE = "adam_m_scale"  # what mpadamw's first moments, float16, are multiplied by
 

@@ -182,7 +182,7 @@ def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -
     """
     family = FAMILIES[options.family]
     table = TABLES[family.name][_head_of(tensors, family)]
-    plain = {theirs: _PLAIN.get(name) for name, theirs in table.items() if theirs}
+    plain = {theirs: _PLAIN[name] for name, theirs in table.items() if theirs}
     common = {_common_name(name, tensors, family): tensor for name, tensor in tensors.items()}
     of_bert = mapping.from_canonical(plain, common, "").tensors
     hf_folder.write(tensors, folder, progress, hf_folder.files_beside(of_bert, options))
