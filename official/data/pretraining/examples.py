@@ -385,11 +385,18 @@ def build_examples(
     lengths_N = text_N + rules.special_tokens
     wanted_N = np.minimum(rules.predictions(lengths_N), text_N)
     if rules.do_whole_word_mask:
-        # Whether the n-th token of the text goes on with the word of the one before it, in the same segment.
+        # Whether the n-th token of the text goes on with the word of the one before it, in the same sentence.
         text_column = np.arange(text_N.max())
         column = np.minimum(_column(text_column, a_length_N[:, None]), rules.max_seq_length - 1)
         continues_NT = words.continuations()[np.take_along_axis(input_ids_NL, column, axis=1)]
         continues_NT &= (text_column != a_length_N[:, None]) & (text_column > 0)
+        begins = np.zeros(len(documents.tokens) + 1, bool)
+        begins[documents.sentence_starts] = True
+        second_N1 = (plan[:, B_START] - a_length_N)[:, None]
+        token_NT = text_column + np.where(
+            text_column < a_length_N[:, None], plan[:, A_START, None], second_N1
+        )
+        continues_NT &= ~begins[np.minimum(token_NT, len(documents.tokens))]
         chosen_NT = _choose_words(continues_NT, text_N, wanted_N, rng)
     else:
         chosen_NT = _choose_tokens(text_N, wanted_N, rng)
