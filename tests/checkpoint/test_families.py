@@ -204,7 +204,8 @@ def test_distilbert_is_pre_trained_with_masked_words_and_written_as_one(tmp_path
     weights, _ = distilbert({})
     base = write_folder(tmp_path / "base", weights, "DistilBertModel")
     settings = dict(objective="mlm", use_synthetic_data=True, do_eval=True, num_eval_samples=8)
-    settings |= dict(init_checkpoint=base, vocab_file=f"{base}/vocab.txt", model_dir=str(tmp_path / "run"))
+    settings |= dict(init_checkpoint=base, bert_config_file=f"{base}/config.json")
+    settings |= dict(vocab_file=f"{base}/vocab.txt", model_dir=str(tmp_path / "run"))
     settings |= dict(max_seq_length=16, max_predictions_per_seq=3, train_batch_size=8, eval_batch_size=8)
     result = run(build_config([("test", dict(settings, num_steps_per_epoch=4, num_train_epochs=1))]))
     assert result.status == "finished" and 0 <= result.eval_accuracy <= 1
