@@ -1,4 +1,4 @@
-"""The published rules for pairs and masks, sentence by sentence and token by token: the oracle of ours.
+"""The published rules for pairs, texts and masks, sentence by sentence, token by token: the oracle of ours.
 
 Source: google-research/bert, `create_pretraining_data.py`, as described by its paper and README.
 """
@@ -56,6 +56,24 @@ def _truncate(first, second, most, rng):
     while len(first) + len(second) > most:
         longer = first if len(first) > len(second) else second
         del longer[0 if rng.random() < 0.5 else -1]
+
+
+def make_texts(document: list[list], most: int, target: int) -> list[list]:
+    """Returns the texts of a document, at most `most` tokens each: its sentences, until there are `target`
+    tokens or the next sentence does not fit. One that no text holds is cut.
+
+    Source: DOC-SENTENCES of RoBERTa's paper, section 4.2, which does not say what becomes of long sentences.
+    """
+    texts, text = [], []
+    for sentence in document:
+        if text and (len(text) >= target or len(text) + len(sentence) > most):
+            texts.append(text)
+            text = []
+        while len(sentence) > most:
+            texts.append(sentence[:most])
+            sentence = sentence[most:]
+        text = text + sentence
+    return [*texts, text]
 
 
 def mask(

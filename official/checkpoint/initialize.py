@@ -94,10 +94,9 @@ def initialize(
         strange = {
             name: checkpoint.tensors[name].shape for name in mapped.unmatched if re.search(pattern, name)
         }
-        # The models of answers and of tags do not use their pooler, see `modeling.models`.
-        by_token = (
-            variables.keys() >= {*canonical.SQUAD_HEAD} or problem_type == model_folder.PROBLEM_TYPE_OF["tag"]
-        )
+        # Only some heads read the pooler, see `modeling.models`.
+        pooled = {*canonical.NEXT_SENTENCE_HEAD, *CLASSIFIER} & variables.keys()
+        by_token = not pooled or problem_type == model_folder.PROBLEM_TYPE_OF["tag"]
         unneeded = canonical.POOLER if by_token and not found.keys() & {*canonical.POOLER} else ()
         expected = {
             name: tuple(variable.shape) for name, variable in variables.items() if name not in unneeded

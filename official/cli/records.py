@@ -154,7 +154,8 @@ def describe_records(summary, shares: dict, vocabulary) -> str:
         "repeated    {repeated_records:.2%} of the examples, {repeated_texts:.2%} of the texts (with other"
         f" masks){estimates}"
     )
-    return "\n".join([*lines, "random next {random_next:.2%}"]).format(**shares)
+    pairs = "random next {random_next:.2%}" if summary.pairs else "no pairs: texts, as of --objective=mlm"
+    return "\n".join([*lines, pairs]).format(**shares)
 
 
 def chart_of_tokens(counts: dict[str, Any], title: str, unit: str) -> charts.Chart:

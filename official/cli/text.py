@@ -26,7 +26,7 @@ Splitting = Literal["auto", "always", "never"]
 
 
 class Create(command_line.TextFlags, command_line.LowerCaseFlag, command_line.EngineFlags):
-    """Makes TFRecords of masked-LM and next-sentence examples from text.
+    """Makes TFRecords of masked-LM examples from text: of pairs of segments, or of texts without pairs.
 
     bert data create --input_files='wiki/wiki_*' --vocab_file=vocab.txt \\
       --output_dir=records
@@ -41,11 +41,14 @@ class Create(command_line.TextFlags, command_line.LowerCaseFlag, command_line.En
       drop_duplicates: Keep one of the documents that are the same, token by token.
       mixture: Shares of the tokens, by source: 'books=0.3,wiki=0.7'. --input_files then names the sources:
         'books=FILES,..,wiki=FILES,..'.
+      objective: mlm_nsp: pairs of segments, half of them with a random second one. mlm: texts without pairs,
+        whole sentences that follow each other, as many as fit; for bert train --objective=mlm.
       max_seq_length: Tokens of an example.
       max_predictions_per_seq: Masked tokens of an example, at most.
-      dupe_factor: Times that the text is cut into examples, each time with other cuts and masks.
+      dupe_factor: Times that the text is cut into examples, each time with other masks, and pairs with other
+        cuts.
       masked_lm_prob: Share of the tokens that are masked.
-      short_seq_prob: Share of the documents cut into shorter examples.
+      short_seq_prob: Share of the documents cut into shorter examples. Unset: 0.1; of --objective=mlm 0.
       do_whole_word_mask: Mask all pieces of a word or none.
       random_seed: Seed of every random choice.
       sentence_splitting: Split lines into sentences. auto: those of WikiExtractor and WikiText, and of
@@ -70,6 +73,7 @@ class Create(command_line.TextFlags, command_line.LowerCaseFlag, command_line.En
     output_dir: str | None = None
     output_file: str | None = None
     sentence_splitting: Splitting = "auto"
+    objective: Literal["mlm_nsp", "mlm"] = "mlm_nsp"
     side: Literal["train", "eval"] | None = None
     record_format: Literal["plain", "compact"] = "plain"
 

@@ -151,7 +151,7 @@ def check_lengths(config: Config) -> None:
             f"max_seq_length={config.max_seq_length}. "
             "Lower --max_predictions_per_seq (the published recipes: 20 for 128, 56 for 384, 76 for 512)."
         )
-    if config.task in ("pretrain", "squad"):
+    if config.task == "squad" or config.task == "pretrain" and config.objective == "mlm_nsp":
         check_segment_types(config)
     if config.max_seq_length > config.model.positions:
         offset = config.model.position_offset
@@ -168,8 +168,8 @@ def check_segment_types(config: Config) -> None:
     of a family without."""
     if config.task == "pretrain" and not config.model.family_row.has_next_sentence:
         raise ConfigError(
-            f"--task=pretrain: {config.model.family_row.title} has no next-sentence task, which pre-training"
-            " has here. Fine-tune it, or pre-train a model of family=bert."
+            f"objective=mlm_nsp: {config.model.family_row.title} has no next-sentence task. Pre-train it with"
+            " --objective=mlm."
         )
     if not config.model.takes_pairs:
         job = " ".join(filter(None, (config.task, config.glue_task if config.task == "glue" else None)))

@@ -222,7 +222,7 @@ def make_examples(vocabulary: Vocabulary, rules: examples.ExampleRules, seed: in
     kind = np.uint16 if vocabulary.size <= 1 << 16 else np.int32
     documents = examples.from_sentences(tokens.astype(kind), lengths, numbers)
     chosen = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
-    plan = examples.plan_pairs(documents, chosen, np.zeros_like(chosen), rules, generator)[:RECORDS]
+    plan = examples.plan_examples(documents, chosen, np.zeros_like(chosen), rules, generator)[:RECORDS]
     return examples.build_examples(plan, documents, vocabulary, rules, generator)
 
 
@@ -242,9 +242,10 @@ def with_files(config: Config) -> Config:
     vocabulary = make_vocabulary(config.model.vocab_size, config.vocab_file)
     logging.info("Generated data from seed %d in place of files", config.seed)
     if config.task == "pretrain":
-        rules = ExampleRules(config.max_seq_length, config.max_predictions_per_seq, dupe_factor=1)
-        sizes = (rules.max_seq_length, rules.max_predictions_per_seq, vocabulary.size, config.seed)
-        folder = "ram://generated/" + "-".join(map(str, sizes))
+        sizes = (config.max_seq_length, config.max_predictions_per_seq)
+        rules = ExampleRules(*sizes, dupe_factor=1, objective=config.objective)
+        parts = (*sizes, vocabulary.size, config.seed, config.objective)
+        folder = "ram://generated/" + "-".join(map(str, parts))
         return replaced(config, input_files=write_pretraining(folder, vocabulary, rules, config.seed))
     folder = tempfile.mkdtemp(prefix="generated-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

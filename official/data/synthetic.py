@@ -26,10 +26,11 @@ def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int)
     length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
     count = max(_SAMPLES, batch_size)
     positions = _permuted(generator, np.arange(length, dtype=np.int32), count)[:, :predictions]
+    is_second_L = (np.arange(length) >= length // 2) & (schema["segment_ids"].end > 1)
     values = {
         "input_ids": _draw_tokens(generator, vocab_size, (count, length)),
         "input_mask": np.ones((count, length)),
-        "segment_ids": np.tile(np.arange(length) >= length // 2, (count, 1)),
+        "segment_ids": np.tile(is_second_L, (count, 1)),
         "masked_lm_positions": np.sort(positions, axis=1),
         "masked_lm_ids": _draw_tokens(generator, vocab_size, (count, predictions)),
         "masked_lm_weights": np.ones((count, predictions)),
@@ -64,7 +65,7 @@ def packed_rows(schema: dict, vocab_size: int, average: float, seed: int) -> dic
     values = {
         "input_ids": _draw_tokens(generator, vocab_size, shape),
         "input_mask": np.ones(shape),
-        "segment_ids": positions_BL % 2,
+        "segment_ids": positions_BL % schema["segment_ids"].end,
         "sequence_ids": sequences_BL,
         "position_ids": positions_BL,
         "masked_lm_positions": places_BK,

@@ -185,7 +185,8 @@ def _title(text: str) -> str:
 def _parts(config: Config, built: Built) -> list[tuple[str, str]]:
     """Returns (part of the model, where it is): every replica holds all of them."""
     parts = ["Embedding", *(f"Encoder {number:<2}" for number in range(config.model.num_hidden_layers))]
-    parts += ["Pooler"] * (config.task in ("pretrain", "glue")) + ["Classifier"]
+    has_pooler = config.task == "glue" or config.task == "pretrain" and config.objective == "mlm_nsp"
+    parts += ["Pooler"] * has_pooler + ["Classifier"]
     return [(part, ", ".join(built.devices)) for part in parts]
 
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from official.config.table import Config
 
+_TASKS = ("mlm", "nsp")  # of pre-training
+
 
 def iteration_line(config: Config, step: int, values: dict, step_secs: float) -> str:
     """Returns the line of the PopART program, whose accuracies are fractions without a sign.
@@ -18,11 +20,14 @@ def iteration_line(config: Config, step: int, values: dict, step_secs: float) ->
       values: of the interval.
       step_secs: seconds of one step.
     """
-    epoch = step / config.num_steps_per_epoch
+    epoch, tasks = step / config.num_steps_per_epoch, [name for name in _TASKS if f"{name}_loss" in values]
+    losses, accuracies = (
+        " ".join(f"{values[f'{name}_{kind}']:.3f}" for name in tasks) for kind in ("loss", "accuracy")
+    )
+    named = " ".join(tasks).upper()
     return (
         f"Iteration: {step} Epoch: {epoch:.2f}/{config.num_train_epochs}"
-        f" | Loss (MLM NSP): {values['mlm_loss']:.3f} {values['nsp_loss']:.3f}"
-        f" Accuracy (MLM NSP): {values['mlm_accuracy']:.3f} {values['nsp_accuracy']:.3f}"
+        f" | Loss ({named}): {losses} Accuracy ({named}): {accuracies}"
         f" Learning Rate: {values['learning_rate']:.5g}"
         f" Duration: {step_secs:.4f} s Throughput: {values['sequences_per_sec']:.1f} sequences/s"
     )

@@ -20,7 +20,7 @@ from official.config.setting import FINE_TUNING
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
 from official.io import files, json_files, model_folder, vocabulary_files
 from official.io.files import expanded
-from official.modeling.models import BertEncoder, BertPretrainer, SequenceModel, SpanModel, TagModel
+from official.modeling.models import BertEncoder, MaskedLMModel, SequenceModel, SpanModel, TagModel
 
 SHORTEST = 3  # tokens: [CLS], one of a text, [SEP]
 # {method of a model: (what it needs, names of its head, what makes such a model)}
@@ -35,7 +35,7 @@ HEADS: dict[str, tuple[str, tuple[str, ...], str]] = {
 }
 # {method: the stages that its outputs need nothing of}
 TAGS = model_folder.PROBLEM_TYPE_OF["tag"]
-UNUSED_STAGES = {"answer": ("pooler",), "embed": ("pooler",), "fill_mask": ("pooler", "next_sentence")}
+UNUSED_STAGES = {"embed": ("pooler",)}
 # {dtype: policy of Keras}; weights of int8 are multiplied out
 _POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "int8": "float32"}
 
@@ -127,18 +127,16 @@ class Source:
             raise ConfigError(f"{self.name} has no {what}: its classifier is of another kind. It can {can}.")
 
     def fill(self, model: tf.keras.layers.Layer) -> None:
-        """Assigns the weights of a model. The pooler and the next-sentence head, which other heads do not
-        need, may be missing.
+        """Assigns the weights of a model. The pooler, which not all heads need, may be missing.
 
         Raises:
           ConfigError: where weights are missing, not finite, or cannot be read.
         """
-        optional = ("bert/pooler/", *canonical.NEXT_SENTENCE_HEAD)
         for variable in model.variables:
             name = name_of(variable)
             if name in self.tensors:
                 variable.assign(self.values(name))
-            elif not name.startswith(optional):
+            elif name not in canonical.POOLER:
                 raise ConfigError(f"{self.name} has no {name}.")
 
     def values(self, name: str) -> np.ndarray:
@@ -167,7 +165,7 @@ def make_network(bert: BertConfig, head: str, classes: int, dtype: str = "fp32")
     try:
         if head in ("classify", "tag"):
             return (SequenceModel if head == "classify" else TagModel)(bert, classes)
-        return {"answer": SpanModel, "embed": BertEncoder, "fill_mask": BertPretrainer}[head](bert)
+        return {"answer": SpanModel, "embed": BertEncoder, "fill_mask": MaskedLMModel}[head](bert)
     finally:
         tf.keras.mixed_precision.set_global_policy(policy)
 

@@ -117,12 +117,18 @@ class Reads(NamedTuple):
     predicted: int | tf.Tensor
 
 
-def of_pretraining(features: dict[str, tf.Tensor]) -> Reads:
-    """Returns the positions that the masked-LM head and the pooler read; `features` as `BertPretrainer` takes
-    them."""
+def of_masked_lm(features: dict[str, tf.Tensor]) -> Reads:
+    """Returns the positions that the masked-LM head reads; `features` as `MaskedLMModel` takes them."""
     first = predicted_first(features)
     predicted_BP = _first(features, first) if first else features["masked_lm_positions"]
-    return Reads(tf.concat([predicted_BP, _cls(features, first)], axis=1), sizes(predicted_BP)[1])
+    return Reads(predicted_BP, sizes(predicted_BP)[1])
+
+
+def of_pretraining(features: dict[str, tf.Tensor]) -> Reads:
+    """Returns the positions that the masked-LM head and the pooler read."""
+    predicted_BP, count = of_masked_lm(features)
+    cls_BS = _cls(features, predicted_first(features))
+    return Reads(tf.concat([predicted_BP, cls_BS], axis=1), count)
 
 
 def of_sequences(features: dict[str, tf.Tensor]) -> Reads:
@@ -241,7 +247,7 @@ class BertEncoder(tf.keras.layers.Layer):
         """Returns the positions of a pre-training model's predicted tokens in `sequence`: int32 [B, P], or
         the number of them where they are the first of each row."""
         if self._narrow:
-            return of_pretraining(features).predicted
+            return of_masked_lm(features).predicted
         return varlen.predicted_first(features) or features["masked_lm_positions"]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
@@ -492,13 +498,55 @@ class BertModel(tf.keras.Model):
 # Pre-training
 
 
+def masked_lm_stage(encoder: BertEncoder, head: MaskedLanguageModelHead, config: BertConfig) -> Stage:
+    """Returns the stage `masked_lm`, which shares the embeddings' table."""
+    table_VW = encoder.word_embeddings
+
+    def run(weights, carried, features, seed):
+        logits_BPV = masked_lm(weights, carried["sequence"], encoder.predicted(features), config)
+        return {"masked_lm_logits": logits_BPV}
+
+    return Stage(
+        "masked_lm",
+        [*head.variables, table_VW],
+        lambda: head.tensors(table_VW),
+        run,
+        ("sequence",),
+        ("masked_lm_logits",),
+        {"table": table_VW},
+    )
+
+
+class MaskedLMModel(BertModel):
+    """BERT that predicts masked tokens and nothing else: logits [B, P, V].
+
+    A batch has `masked_lm_positions` int32 [B, P], too; without, see `varlen.predicted_first`. Without
+    padding the logits are [Q, V] where the batch has `masked_lm_weights`, see `varlen.run`.
+    Its pooler takes no part, is not trained, and is kept in the checkpoint as it was.
+    """
+
+    GIVES = ("masked_lm_logits",)
+
+    def __init__(self, config: BertConfig, *options: Any, **named_options: Any):
+        """Makes a model; the options are those of `BertEncoder`."""
+        super().__init__("bert_masked_lm_model", config, *options, **named_options)
+        self.encoder.pooler.trainable = False
+        self.masked_lm = MaskedLanguageModelHead(config)
+
+    def stages(self) -> list[Stage]:
+        """Returns the encoder's stages without the pooler, then `masked_lm`."""
+        masked = masked_lm_stage(self.encoder, self.masked_lm, self._config)
+        return [*self.encoder.stages(of_masked_lm)[:-1], masked]
+
+    def seeds(self, dropout_seed: tf.Tensor | None) -> list:
+        return [*self.encoder.seeds(dropout_seed)[:-1], None]
+
+
 class BertPretrainer(BertModel):
     """BERT with both pre-training heads: 336,226,108 parameters in 398 variables for BERT-large.
 
-    A batch has `masked_lm_positions` int32 [B, P], too; without, see `varlen.predicted_first`. Gives
-    masked-LM logits [B, P, V] and next-sentence logits [B, 2]; the latter [B, S, 2] where `cls_positions`
-    tells where S sequences a row begin. Without padding the former are [Q, V] where the batch has
-    `masked_lm_weights`, see `varlen.run`.
+    It takes what `MaskedLMModel` takes. Gives its logits and next-sentence logits [B, 2]; the latter
+    [B, S, 2] where `cls_positions` tells where S sequences a row begin.
     """
 
     GIVES = ("masked_lm_logits", "next_sentence_logits")
@@ -512,34 +560,15 @@ class BertPretrainer(BertModel):
             self.next_sentence = LinearHead("seq_relationship", config, outputs=2)
 
     def stages(self) -> list[Stage]:
-        """Returns the encoder's stages, then `masked_lm`, which shares the embeddings' table, and
-        `next_sentence`."""
+        """Returns the encoder's stages, then `masked_lm` and `next_sentence`."""
         return [
             *self.encoder.stages(of_pretraining),
-            self._masked_lm_stage(),
+            masked_lm_stage(self.encoder, self.masked_lm, self._config),
             self._next_sentence_stage(),
         ]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
         return [*self.encoder.seeds(dropout_seed), None, None]
-
-    def _masked_lm_stage(self) -> Stage:
-        head, table_VW = self.masked_lm, self.encoder.word_embeddings
-
-        def run(weights, carried, features, seed):
-            positions_BP = self.encoder.predicted(features)
-            logits_BPV = masked_lm(weights, carried["sequence"], positions_BP, self._config)
-            return {"masked_lm_logits": logits_BPV}
-
-        return Stage(
-            "masked_lm",
-            [*head.variables, table_VW],
-            lambda: head.tensors(table_VW),
-            run,
-            ("sequence",),
-            ("masked_lm_logits",),
-            {"table": table_VW},
-        )
 
     def _next_sentence_stage(self) -> Stage:
         def run(weights, carried, features, seed):
@@ -549,6 +578,10 @@ class BertPretrainer(BertModel):
         return Stage(
             "next_sentence", head.variables, head.tensors, run, ("pooled",), ("next_sentence_logits",)
         )
+
+
+# By --objective.
+PRETRAINERS: dict[str, Callable[..., BertModel]] = {"mlm_nsp": BertPretrainer, "mlm": MaskedLMModel}
 
 
 # -----------------------------------------------------------------------------------------------------------

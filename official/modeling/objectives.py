@@ -87,8 +87,7 @@ def _is_own(features: dict[str, tf.Tensor]) -> tf.Tensor:
 Terms = dict  # {metric: (weighted sum, weight)}, float32 scalars
 Batch = dict  # {feature: tensor}
 
-PRETRAINING_LOSSES = ("mlm_loss", "nsp_loss")
-PRETRAINING_METRICS = (*PRETRAINING_LOSSES, "mlm_accuracy", "nsp_accuracy")
+PRETRAINING_LOSSES = {"mlm_nsp": ("mlm_loss", "nsp_loss"), "mlm": ("mlm_loss",)}  # by --objective
 # Added to the weight of a micro batch with --loss_normalization=local: sum(w * CE) / (sum(w) + 1e-5), and a
 # plain mean. Source: the MLPerf v0.7 reference.
 PRETRAINING_LOCAL_EPSILON = {"mlm_loss": 1e-5, "nsp_loss": 0.0}
@@ -121,33 +120,36 @@ def masked_weights(batch: Batch, basis: str) -> tf.Tensor:
 
 
 def pretraining_terms(
-    outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, basis: str, kernels: str = "plain"
+    outputs: tf.Tensor | tuple[tf.Tensor, tf.Tensor], batch: Batch, basis: str, kernels: str = "plain"
 ) -> Terms:
-    """Returns the terms of pre-training, see `PRETRAINING_METRICS`.
+    """Returns the terms of pre-training: `mlm_loss` and `mlm_accuracy`, and of a model that gives
+    next-sentence logits `nsp_loss` and `nsp_accuracy`.
 
     Args:
       outputs: masked-LM logits [B, P, V], or [Q, V] of those that `varlen.find_predicted` finds, and
-        next-sentence logits [B, 2] or [B, S, 2], float32.
+        next-sentence logits [B, 2] or [B, S, 2], where the model gives them, float32.
       batch: with `masked_lm_ids`, `masked_lm_weights`, `next_sentence_labels` and `example_weights`.
       basis: as in `masked_weights`.
       kernels: as in `cross_entropy`.
     """
-    logits, relation_logits = outputs
-    weights, labels = pretraining_weights(batch, basis), batch["next_sentence_labels"]
+    logits, *relations = outputs if isinstance(outputs, tuple) else (outputs,)
+    weights = pretraining_weights(batch, basis)
     predicted = (batch["masked_lm_ids"], masked_weights(batch, basis), batch["masked_lm_weights"])
     if logits.shape.rank == 2:
         numbers_Q = varlen.find_predicted(batch["masked_lm_weights"])
         predicted = tuple(varlen.pick_predicted(values, numbers_Q) for values in predicted)
     ids, loss_weights, token_weights = predicted
-    if relation_logits.shape.rank < 3:
-        labels = labels[:, 0]
-    relation = relation_logits, labels, batch["example_weights"]
-    return {
+    terms = {
         "mlm_loss": (cross_entropy(logits, ids, loss_weights, kernels=kernels), weights["mlm_loss"]),
-        "nsp_loss": (cross_entropy(*relation), weights["nsp_loss"]),
         "mlm_accuracy": (correct(logits, ids, token_weights), tf.reduce_sum(batch["masked_lm_weights"])),
-        "nsp_accuracy": (correct(*relation), weights["nsp_loss"]),
     }
+    for relation_logits in relations:
+        labels = batch["next_sentence_labels"]
+        labels = labels if relation_logits.shape.rank == 3 else labels[:, 0]
+        relation = relation_logits, labels, batch["example_weights"]
+        terms["nsp_loss"] = (cross_entropy(*relation), weights["nsp_loss"])
+        terms["nsp_accuracy"] = (correct(*relation), weights["nsp_loss"])
+    return terms
 
 
 def span_terms(outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, whole_rows: bool = False) -> Terms:

@@ -252,11 +252,9 @@ def _evaluations(points: Points, digits: int) -> list[Curve]:
 def _loss(metrics: list[dict]) -> Chart:
     train, evaluation = (curve(metrics, split, "loss") for split in ("train", "eval"))
     split = "train" if any("mlm_loss" in line for line in metrics if line["split"] == "train") else "eval"
-    parts = [
-        _curves(points, name, color, 2)[-1]
-        for part, (name, color) in _PARTS.items()
-        if (points := curve(metrics, split, part))
-    ]
+    known = [(curve(metrics, split, part), *look) for part, look in _PARTS.items()]
+    parts = [_curves(points, name, color, 2)[-1] for points, name, color in known if points]
+    parts = parts if len(parts) > 1 else []  # one part is the whole
     curves = [*parts, *_curves(train, "train", _TRAIN, 2), *_evaluations(evaluation, 2)]
     bad = [step for step, value in train + evaluation if value is None][:_MAX_MARKS]
     marks = [("not finite" if number == 0 else "", step, palette.ALARM) for number, step in enumerate(bad)]

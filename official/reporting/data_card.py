@@ -85,10 +85,13 @@ def _head(manifest: dict, records: dict, examples: int | None) -> tuple[str, str
         documents = sum(manifest.get(f"{side}_documents", 0) for side in ("train", "eval"))
         line = "One sentence a line, a blank line between documents."
         return f"{documents:,} documents of prepared text", line
-    line = f"Format {records['record_format']}; {records['max_predictions_per_seq']:,} predictions at most"
+    flags = manifest.get("flags", {})
+    objective = flags.get("objective")
+    form = f"Objective {objective}, format" if objective else "Format"
+    line = f"{form} {records['record_format']}; {records['max_predictions_per_seq']:,} predictions at most"
     if "documents" in manifest:
-        copies = manifest.get("flags", {}).get("dupe_factor", 1)
-        times = "once" if copies == 1 else f"{copies:,} times, with other cuts and masks each time"
+        copies, changed = flags.get("dupe_factor", 1), "masks" if objective == "mlm" else "cuts and masks"
+        times = "once" if copies == 1 else f"{copies:,} times, with other {changed} each time"
         line = f"Made of {manifest['documents']:,} documents, each {times}. {line}"
     return f"{examples:,} examples of {records['max_seq_length']:,} tokens at most", f"{line} in an example."
 

@@ -50,8 +50,8 @@ def masked_sequence(row: dict[str, np.ndarray], word: Callable[[int], str]) -> d
     Args:
       row: input_ids and input_mask [L], masked_lm_positions, masked_lm_ids and masked_lm_weights [P],
         next_sentence_labels [1], and of the
-        model: top_ids and top_probabilities [P, K], best first, and random_probability [], that the second
-          segment is a random one.
+        model: top_ids and top_probabilities [P, K], best first, and of one with a next-sentence head
+          random_probability [], that the second segment is a random one.
       word: of `word_of`.
     """
     is_masked = row["masked_lm_weights"] > 0
@@ -106,6 +106,8 @@ def _masked_facts(
     hidden = int(is_masked.sum()) - len(facts)
     if hidden > 0:
         facts.append([_MORE, f"{hidden} more masked"])
+    if "random_probability" not in row:
+        return facts
     is_random, probability = bool(row["next_sentence_labels"][0]), float(row["random_probability"])
     names = ("follows the first", "random")
     sure = max(probability, 1 - probability)

@@ -1,10 +1,11 @@
-"""Masked-LM and next-sentence pre-training."""
+"""Pre-training: masked words, and the next-sentence task."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import os
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +24,7 @@ from official.data.word_pieces.vocabulary import Vocabulary, load_for_text, load
 from official.io import files as io_files
 from official.io import model_folder, record_paths, vocabulary_files
 from official.modeling import objectives
-from official.modeling.models import BertPretrainer
+from official.modeling.models import PRETRAINERS
 from official.tasks import examples as examples_lib
 from official.tasks import known
 
@@ -52,8 +53,6 @@ class _Split:
 class PretrainingTask:
     """See `official.training.task.Task` and `ExampleTask` for what each member means."""
 
-    losses = objectives.PRETRAINING_LOSSES
-    metrics = eval_metrics = objectives.PRETRAINING_METRICS
     output_names: tuple[str, ...] = ()
     target_metric = "mlm_accuracy"
     is_scored = False
@@ -63,11 +62,21 @@ class PretrainingTask:
 
     def __init__(self, config: Config):
         self._config = config
-        self._schema = schema_lib.pretraining_schema(
-            config.max_seq_length, config.max_predictions_per_seq, config_lib.words_of_records(config)
-        )
+        self.losses = objectives.PRETRAINING_LOSSES[config.objective]
+        accuracies = (name.replace("loss", "accuracy") for name in self.losses)
+        self.metrics = self.eval_metrics = (*self.losses, *accuracies)
+        self._schema = self._read_as(schema_lib.pretraining_schema)
         self._train = self._eval = self._split([], "")  # as synthetic data are
         self.companions: dict[str, bytes] = {}
+
+    def _read_as(self, schema_of: Callable, *sizes: int) -> dict[str, schema_lib.Feature]:
+        """Returns the features of rows: `sizes` are slots for predicted tokens and, of packed rows,
+        sequences. A model with one segment type takes no second segment."""
+        config = self._config
+        sizes = sizes or (config.max_predictions_per_seq,)
+        schema = schema_of(config.max_seq_length, *sizes, config_lib.words_of_records(config))
+        types = 2 if config.model.takes_pairs else 1
+        return {**schema, "segment_ids": dataclasses.replace(schema["segment_ids"], limit=types)}
 
     def find_data(self) -> list[str]:
         self._config = generated.with_files(self._config)
@@ -135,8 +144,22 @@ class PretrainingTask:
         if self._config.use_synthetic_data:
             return self._split([], flag)
         files = record_files.find_files(self._config[flag], flag)
+        self._check_objective(files, flag)
         record_files.check_first_record(files, self._schema, flag)
         return self._split(files, flag)
+
+    def _check_objective(self, files: list[str], flag: str) -> None:
+        """Refuses texts without pairs for the next-sentence task: all of them would have one label. The
+        manifest beside records says what they are; of those without one nothing is known."""
+        if self._config.objective != "mlm_nsp":
+            return
+        first_of = {os.path.dirname(path): path for path in reversed(files)}
+        for path in first_of.values():
+            if record_formats.objective_of(path) == "mlm":
+                raise ConfigError(
+                    f"objective=mlm_nsp learns from pairs of segments, --{flag} holds texts without pairs:"
+                    f" {path}. Give --objective=mlm, or records of bert data create --objective=mlm_nsp."
+                )
 
     def _split(self, files: list[str], flag: str) -> _Split:
         config = self._config
@@ -160,19 +183,17 @@ class PretrainingTask:
                 f"max_sequences_per_pack={config.max_sequences_per_pack}, but rows of --{flag} hold up to"
                 f" {depth} sequences. Drop --max_sequences_per_pack, or give --pack_on_the_fly to pack anew."
             )
-        vocab_size = config_lib.words_of_records(config)
-        return _Split(files, schema_lib.packed_schema(config.max_seq_length, slots, depth, vocab_size), None)
+        return _Split(files, self._read_as(schema_lib.packed_schema, slots, depth), None)
 
     def _static_split(self, files: list[str], flag: str) -> _Split:
         """Returns files whose rows are read as they stand, predicted tokens first."""
-        config, found = self._config, record_files.detect_format(files)
+        found = record_files.detect_format(files)
         if files and found not in record_formats.AS_STATIC:
             raise ConfigError(
                 f"static_mask reads records whose predicted tokens stand first, --{flag} holds {found} ones:"
                 f" {files[0]}. Write them with --remask, or drop --static_mask."
             )
-        sizes = (config.max_seq_length, config.max_predictions_per_seq, config_lib.words_of_records(config))
-        return _Split(files, schema_lib.static_schema(*sizes), None)
+        return _Split(files, self._read_as(schema_lib.static_schema), None)
 
     def _check_not_told_of_packs(self, files: list[str], flag: str) -> None:
         for name in ("max_sequences_per_pack", "average_sequences_per_pack"):
@@ -201,8 +222,8 @@ class PretrainingTask:
             return told or config_lib.synthetic_sequences_per_pack(self._config)
         return record_batches.sequences_per_row(split.files, split.schema, split.packer)
 
-    def build_model(self) -> BertPretrainer:
-        return BertPretrainer(self._config.model, **encoder_options(self._config))
+    def build_model(self) -> tf.keras.Model:
+        return PRETRAINERS[self._config.objective](self._config.model, **encoder_options(self._config))
 
     def train_dataset(
         self, global_batch: int, replica_batch: int, order: pipeline.TrainingOrder
@@ -257,7 +278,8 @@ class PretrainingTask:
         return inspection.find_fault(split.files)  # packing needs more of a record than reading it does
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
-        return objectives.pretraining_weights(batch, self._config.loss_averaging_basis)
+        weights = objectives.pretraining_weights(batch, self._config.loss_averaging_basis)
+        return {name: weights[name] for name in self.losses}
 
     def terms(self, outputs, batch) -> objectives.Terms:
         basis = self._config.loss_averaging_basis
@@ -276,15 +298,14 @@ class PretrainingTask:
     def example_outputs(self, model, batch) -> dict[str, tf.Tensor]:
         # Logits of all slots: without padding those are left out that have no weight.
         features = {name: value for name, value in batch.items() if name != "masked_lm_weights"}
-        logits_BPV, logits_B2 = model(features)
+        outputs = model(features)
+        logits_BPV, *relations = outputs if isinstance(outputs, tuple) else (outputs,)
         top = tf.math.top_k(tf.nn.softmax(tf.cast(logits_BPV, tf.float32)), _GUESSES)
         shown = {name: batch[name] for name in self._schema if name != "segment_ids"}
-        return {
-            **shown,
-            "top_ids": top.indices,
-            "top_probabilities": top.values,
-            "random_probability": tf.nn.softmax(tf.cast(logits_B2, tf.float32))[:, 1],
-        }
+        shown |= {"top_ids": top.indices, "top_probabilities": top.values}
+        for logits_B2 in relations:
+            shown["random_probability"] = tf.nn.softmax(tf.cast(logits_B2, tf.float32))[:, 1]
+        return shown
 
     def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
         word = examples_lib.word_of(self._vocabulary())

@@ -374,6 +374,24 @@ def test_a_family_is_fine_tuned_and_written_as_one(name, tmp_path):
     )
 
 
+@pytest.mark.parametrize("name", ["distilbert", "roberta", "electra"])
+def test_a_family_is_pre_trained_with_masked_words_and_written_as_one(name, tmp_path):
+    base = write_folder(tmp_path / "base", name, Weights(name, {}).theirs, "Model")
+    settings = dict(objective="mlm", use_synthetic_data=True, do_eval=True, num_eval_samples=8)
+    settings |= dict(init_checkpoint=base, bert_config_file=f"{base}/config.json")
+    settings |= dict(vocab_file=f"{base}/vocab.txt", model_dir=str(tmp_path / "run"))
+    settings |= dict(max_seq_length=16, max_predictions_per_seq=3, train_batch_size=8, eval_batch_size=8)
+    result = run(build_config([("test", dict(settings, num_steps_per_epoch=4, num_train_epochs=1))]))
+    assert result.status == "finished" and 0 <= result.eval_accuracy <= 1
+    convert(str(tmp_path / "run"), "huggingface", str(tmp_path / "published"))
+    config = json.loads((tmp_path / "published" / "config.json").read_text())
+    assert config["architectures"] == [f"{FAMILIES[name].title}ForMaskedLM"]
+    one, other = (
+        inference.load(str(tmp_path / each)).fill_mask("a [MASK] .")[0] for each in ("run", "published")
+    )
+    assert [word.word for word in one] == [word.word for word in other]
+
+
 def test_what_a_family_cannot_do_is_refused_by_name(tmp_path):
     folder, _ = classifier("distilbert", tmp_path)
     config, roberta, electra = (FAMILIES[name].config for name in ("distilbert", "roberta", "electra"))

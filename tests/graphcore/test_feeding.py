@@ -55,7 +55,7 @@ def test_each_micro_batch_says_what_it_weighs_in_its_step(config):
     seeds = parts["dropout_seed"].numpy()[:3].tolist()
     assert seeds == [[config.seed, 4, 0, 0], [config.seed, 4, 1, 0], [config.seed, 4, 0, 1]]
     weights = objectives.pretraining_weights(rows, "pertoken")
-    factors = [8.0 / float(weights[name]) for name in objectives.PRETRAINING_LOSSES]
+    factors = [8.0 / float(weights[name]) for name in objectives.PRETRAINING_LOSSES["mlm_nsp"]]
     np.testing.assert_allclose(parts["loss_factors"], [factors] * REPLICAS * TURNS, rtol=1e-6)
     _, parts, _, _ = step_of(dataclasses.replace(config, loss_normalization="local", scale_loss=True))
     for number in range(REPLICAS * TURNS):

@@ -40,6 +40,9 @@ def test_the_lines_of_a_step(make_config):
         "Iteration: 5 Epoch: 0.25/2 | Loss (MLM NSP): 10.386 0.432 Accuracy (MLM NSP): 0.012 0.500"
         " Learning Rate: 0.0001 Duration: 0.5000 s Throughput: 4035.0 sequences/s"
     )
+    alone = {name: value for name, value in VALUES.items() if not name.startswith("nsp")}
+    line = log_style.iteration_line(config, 5, alone, 0.5)
+    assert "| Loss (MLM): 10.386 Accuracy (MLM): 0.012 Learning" in line
 
 
 @pytest.fixture

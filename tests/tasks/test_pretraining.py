@@ -1,8 +1,12 @@
 """--static_mask and --fit_vocabulary: records whose masked tokens stand in front, and words of records that
-the model has no row for."""
+the model has no row for; --objective: the model, the losses, and the records that go with it."""
+
+import dataclasses
+import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from official.data.records import encoding
 from official.data.records import schema as schema_lib
@@ -10,6 +14,8 @@ from official.io.errors import ConfigError
 from official.tasks.pretraining import PretrainingTask
 from tests.conftest import write_records
 from tests.data.records.test_records import LENGTH, MOST, make_examples
+from tests.modeling.models import randomised
+from tests.refusals import assert_refused
 
 SIZES = dict(max_seq_length=LENGTH, max_predictions_per_seq=MOST)
 
@@ -87,3 +93,73 @@ def test_what_does_not_fit_is_refused(make_config, settings):
             eval_batch(make_config(**given))
     with pytest.raises(ConfigError, match=r"takes word 100 for \[UNK\].* Give --vocab_file"):
         make_config(**settings(words=50) | {"model": {"vocab_size": 50}}, fit_vocabulary=True)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Objectives
+
+
+def test_masked_words_alone_are_that_part_of_both_tasks(make_config):
+    """Loss, accuracy and gradients; the pooler and the next-sentence head have none."""
+    both, alone = (PretrainingTask(make_config(objective=name)) for name in ("mlm_nsp", "mlm"))
+    batch = next(iter(both.synthetic_dataset(4)))
+    models = randomised(both.build_model()), alone.build_model()
+    weights = {variable.name: variable for variable in models[0].variables}
+    for variable in models[1].variables:
+        variable.assign(weights[variable.name])
+    found = []
+    for task, model in zip((both, alone), models):
+        with tf.GradientTape() as tape:
+            terms = task.terms(model(batch), batch)
+        names = [variable.name for variable in model.trainable_variables]
+        gradients = tape.gradient(terms["mlm_loss"][0], model.trainable_variables)
+        found.append((terms, dict(zip(names, gradients))))
+        assert set(task.weights(batch)) == {*task.losses} and set(terms) == {*task.metrics}
+    (terms, expected), (own_terms, gradients) = found
+    assert alone.metrics == ("mlm_loss", "mlm_accuracy")
+    for name in alone.metrics:
+        np.testing.assert_allclose(own_terms[name], terms[name], rtol=1e-6)
+    others = {name for name in expected if "pooler" in name or "seq_relationship" in name}
+    assert gradients.keys() == expected.keys() - others and len(others) == 4
+    for name, gradient in gradients.items():
+        one, other = (tf.convert_to_tensor(each).numpy() for each in (gradient, expected[name]))
+        scale = 1.0 if "key/bias" in name else np.abs(other).max()
+        np.testing.assert_allclose(one, other, atol=1e-5 * scale, rtol=0, err_msg=name)
+
+
+def test_records_and_objectives_that_go_together(make_config, tmp_path):
+    """Pairs serve both. Texts without pairs have no next-sentence task, as the manifest beside them says."""
+    made, paths = make_examples(16), {}
+    texts = dataclasses.replace(made, first_lengths=made.lengths, is_random=np.zeros(16, bool))
+    for name, examples, objective in (
+        ("pairs", made, "mlm_nsp"),
+        ("texts", texts, "mlm"),
+        ("unknown", texts, None),
+    ):
+        (tmp_path / name).mkdir()
+        paths[name] = write_records(tmp_path / name / "a.tfrecord", encoding.encode(examples, "plain"))
+        if objective:
+            (tmp_path / name / "manifest.json").write_text(json.dumps({"flags": {"objective": objective}}))
+
+    def find(names, objective, types=2):
+        files = ",".join(paths[name] for name in names.split())
+        model = {"type_vocab_size": types}
+        config = make_config(**SIZES, model=model, input_files=files, objective=objective)
+        return PretrainingTask(config).find_data()
+
+    for names, objective, types in (
+        ("pairs", "mlm_nsp", 2),
+        ("unknown", "mlm_nsp", 2),
+        ("pairs texts", "mlm", 2),
+        ("texts", "mlm", 1),
+    ):
+        assert len(find(names, objective, types)) == len(names.split())
+    assert_refused(
+        find,
+        (
+            ("texts", "mlm_nsp", f"texts without pairs: {paths['texts']}. Give --objective=mlm"),
+            ("pairs texts", "mlm_nsp", "texts without pairs"),
+            ("texts", "mlm_nsp", 1, "has pairs of texts, and the model type_vocab_size=1"),
+            ("pairs", "mlm", 1, "feature segment_ids has values from 0 to 1, expected 0 to 0"),
+        ),
+    )

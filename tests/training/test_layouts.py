@@ -70,6 +70,8 @@ def terms_and_gradients(config, model=None) -> tuple:
         dict(UNPAD, loss_averaging_basis="persequence", recompute="attention"),
         dict(UNPAD, **STATIC),
         dict(STATIC, kernels="plain"),
+        dict(PACKED, objective="mlm"),
+        dict(UNPAD, objective="mlm"),
         slow(dict(UNPAD, recompute="block")),
         slow(dict(UNPAD, model=dict(block_type="groupbert", groupbert_conv_group_size=8))),
     ],

@@ -37,6 +37,7 @@ KINDS = {
     "unpadded": dict(unpad=True),
     "packed": dict(pack_on_the_fly=True),
     "packed files": {},
+    "masked words": dict(objective="mlm"),
     "pipeline": dict(distribution_strategy="pipeline", pipeline_stages="2", num_virtual_devices=2),
     "sgd": dict(optimizer_type="sgd", lr_schedule="cosine"),
     "momentum": dict(optimizer_type="momentum", lr_schedule="up_down", warmup_steps=2),
@@ -50,6 +51,7 @@ KINDS = {
     "native lamb": NATIVE,
     "native adamw": dict(NATIVE, optimizer_type="adamw"),
 }
+_SAID = ("metrics.jsonl", "result.json", "mllog.txt", "report.html")
 SLOW = ("packed files", "sgd", "momentum", "native lamb", "native adamw")
 
 
@@ -65,6 +67,12 @@ def test_a_resumed_run_is_bit_identical(
     state, lines = state_of(tmp_path / "whole", 20), read_metrics(str(tmp_path / "whole"))
     lines = [line for line in lines if line["split"] == "train"]
     assert ("adam_m_scale" in state) == (kind == "mpadamw")
+    said = "".join(pathlib.Path(tmp_path, "whole", name).read_text() for name in _SAID)
+    assert ("nsp_" in said and "second segment" in said) == (kind != "masked words")
+    if kind == "masked words":  # its pooler is kept, and no step changes it
+        first_state = state_of(tmp_path / "whole", 10)
+        assert not any("seq_relationship" in name for name in state)
+        assert (state["bert/pooler/dense/kernel"] == first_state["bert/pooler/dense/kernel"]).all()
     if kind == "mpadamw":
         assert state["adam_m_scale"] == 64 and [line["loss_scale"] for line in lines] == [64, 64, 256, 256]
         assert [line["learning_rate"] for line in lines] == pytest.approx([1e-3, 1e-3, 1e-2, 1e-2])

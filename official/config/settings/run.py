@@ -25,6 +25,8 @@ class Job:
 
     Attributes:
       task: What is trained.
+      objective: pretrain: what is learned. mlm_nsp: masked words, and whether the second of two segments
+        follows the first, as BERT. mlm: masked words alone, as RoBERTa.
       do_train: Train. With --do_train=false --do_eval the run only evaluates.
       do_eval: Evaluate during training, and always at the last step.
       do_predict: Fine-tuning: write predictions with the best weights: answers to --predict_file, labels of
@@ -43,6 +45,14 @@ class Job:
     """
 
     task: str = setting("pretrain", choices=("pretrain", *FINE_TUNING), training=IDENTITY)
+    objective: str = setting(
+        "mlm_nsp",
+        choices=("mlm_nsp", "mlm"),
+        tasks=PRETRAIN,
+        backends=TENSORFLOWS,
+        evaluation=True,
+        training=IDENTITY,
+    )
     do_train: bool = setting(True)
     do_eval: bool = setting(False)
     do_predict: bool = setting(False, tasks=FINE_TUNING)

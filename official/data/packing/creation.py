@@ -145,11 +145,11 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
     shard_files.remove_all_but(job.output_dir, set(written))
     made = list(each_done("shard", shards))
     packs, told = sum(shard["packs"] for shard in made), record_formats.flags_of(paths[0])
-    words = {name: told[name] for name in ("vocab_file", "do_lower_case") if name in told}
+    kept = {name: told[name] for name in ("vocab_file", "do_lower_case", "objective") if name in told}
     # Efficiency and speedup are those of the files, with rows that were split for want of slots for predicted
     # tokens; the plan has none.
     return {
-        "flags": words | engines.flags_of(job) | {"num_shards": shards},
+        "flags": kept | engines.flags_of(job) | {"num_shards": shards},
         "packs": packs,
         "sequences": sum(shard["sequences"] for shard in made),
         "split_packs": sum(shard["split"] for shard in made),

@@ -29,6 +29,7 @@ from official.data.text import read_counts, samples, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import engines, files, jobs, record_paths
 from official.io.engines import Round
+from official.io.errors import ConfigError
 
 _VERSION = 7  # of what the same flags make of the same text
 _TASKS = 64  # of the first round, at least, where the text is large
@@ -51,6 +52,7 @@ def create_pretraining_data(job: Job) -> dict:
     samples.check(job.side, job.eval_share)
     words = load_for_text(job.vocab_file, job.do_lower_case)
     encoding.check_vocabulary(words, job.record_format)
+    _check_pairs(words, job)
     job = dataclasses.replace(job, do_lower_case=words.do_lower_case, vocabulary_sha256=words.sha256)
     sources = find_sources(job)
     paths = [path for source in sources for path in source.paths]
@@ -128,6 +130,18 @@ def create_pretraining_data(job: Job) -> dict:
         manifest["inputs"] = read_counts.listed(sums.by_file)
         record_paths.put_vocabulary(job.output_dir, job.vocab_file)
         return jobs.write_manifest(job.output_dir, identity, manifest)
+
+
+def _check_pairs(words: Vocabulary, job: Job) -> None:
+    """Raises ConfigError for pairs of segments whose rows are not [CLS] A [SEP] B [SEP] by the tokenizer."""
+    tokenizer = words.tokenizer
+    if not job.rules.has_pairs or tokenizer is None or (tokenizer.has_segments and tokenizer.separators == 1):
+        return
+    rows = "puts 2 separators between them" if tokenizer.has_segments else "gives both the segment 0"
+    raise ConfigError(
+        "--objective=mlm_nsp writes pairs of segments as BERT reads them, and the tokenizer of"
+        f" --vocab_file={job.vocab_file} {rows}. Give --objective=mlm, which writes texts without pairs."
+    )
 
 
 def _manifest(job: Job, layout: Layout, words: Vocabulary, text: dict[str, int], shards: list[dict]) -> dict:

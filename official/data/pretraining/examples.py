@@ -1,4 +1,4 @@
-"""Documents -> pairs of segments -> examples with masked tokens. No files here."""
+"""Documents -> pairs of segments, or texts -> examples with masked tokens. No files here."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import bisect
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from typing import cast
 
 import numpy as np
 from numpy.random import Generator
@@ -86,10 +87,11 @@ def concatenate(parts: Iterable[TokenizedDocuments]) -> TokenizedDocuments:
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """[CLS] A [SEP] B [SEP] and padding, with masks drawn. Slots beyond a row's predictions hold 0."""
+    """[CLS] A [SEP] B [SEP] and padding, or [CLS] A [SEP] and padding, with masks drawn. Slots beyond a row's
+    predictions hold 0."""
 
     input_ids: np.ndarray  # [N, L] uint16 or int32: with the masks in place; the id of [PAD] beyond `lengths`
-    lengths: np.ndarray  # [N] int: tokens, the three special ones among them
+    lengths: np.ndarray  # [N] int: tokens, the special ones among them
     first_lengths: np.ndarray  # [N] int: tokens of [CLS] A [SEP], whose segment id is 0
     positions: np.ndarray  # [N, P] int: of the predicted tokens, ascending; 0 beyond `predictions`
     labels: np.ndarray  # [N, P] int: the tokens at these positions before masking; 0 beyond `predictions`
@@ -121,17 +123,7 @@ class Examples:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Pairs
-#
-# Source: the rules of Google's `create_pretraining_data.py`. They go from sentence to sentence; here all
-# documents that are cut, each as often as it is wanted, go forward together, one pair per step, so that a
-# step is a few operations on arrays. The longest documents, where few are left, go one after the other.
-
-
-# Columns of a plan: the first token and the number of tokens of both segments, and whether the second is a
-# random one.
-A_START, A_LENGTH, B_START, B_LENGTH, IS_RANDOM = range(5)
-_FEW_LANES = 16  # a step of so many takes as long as that many pairs one by one
+# Rules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,12 +134,15 @@ class ExampleRules:
     max_predictions_per_seq: int = 20
     dupe_factor: int = 10
     masked_lm_prob: float = 0.15
-    short_seq_prob: float = 0.1
+    short_seq_prob: float = cast(float, None)  # unset: 0.1 of pairs, 0 of texts
     do_whole_word_mask: bool = False
     remask: bool = False
+    objective: str = "mlm_nsp"  # of pairs; "mlm": of texts
 
     def __post_init__(self):
-        """Raises ConfigError for a value out of range."""
+        """Fills in `short_seq_prob`. Raises ConfigError for a value out of range."""
+        if self.short_seq_prob is None:
+            object.__setattr__(self, "short_seq_prob", 0.1 if self.has_pairs else 0.0)
         ranges = {
             "max_seq_length": (8, 2**15),
             "max_predictions_per_seq": (1, self.max_seq_length),
@@ -185,23 +180,34 @@ class ExampleRules:
         return int(tokens[fits].max(initial=0))
 
     @property
-    def max_pair_length(self) -> int:
-        return self.max_tokens - 3  # [CLS] A [SEP] B [SEP]
+    def has_pairs(self) -> bool:
+        return self.objective == "mlm_nsp"
+
+    @property
+    def special_tokens(self) -> int:
+        """Special tokens of a row: [CLS] A [SEP] B [SEP], or [CLS] A [SEP]."""
+        return 3 if self.has_pairs else 2
+
+    @property
+    def max_text_length(self) -> int:
+        """The most tokens of a row without the special ones."""
+        return self.max_tokens - self.special_tokens
 
 
-def plan_pairs(
+# Columns of a plan: the first token and the number of tokens of both segments, and whether the second is a
+# random one. Of texts the second has no tokens.
+A_START, A_LENGTH, B_START, B_LENGTH, IS_RANDOM = range(5)
+
+
+def plan_examples(
     documents: TokenizedDocuments, chosen: np.ndarray, ranks: np.ndarray, rules: ExampleRules, rng: Generator
 ) -> np.ndarray:
-    """Cuts documents into pairs of segments, half of them with a second segment from another document.
-
-    Sentences are collected up to a target length; the first 1..n-1 of them are segment A. Segment B is the
-    rest, or sentences from a random place of another document, in which case the rest is used again for the
-    next pair.
+    """Cuts documents into pairs or into texts, as the rules say; see `plan_pairs` and `plan_texts`.
 
     Args:
-      documents: those that random second segments come from, two at least.
-      chosen: int [K], the documents to cut; one that is there twice is cut twice, in different ways.
-      ranks: int [K]; pairs of a lower rank come first, those of one rank in random order.
+      documents: those that random second segments come from; two at least, of texts one.
+      chosen: int [K], the documents to cut; one that is there twice is cut twice.
+      ranks: int [K]; examples of a lower rank come first, those of one rank in random order.
       rng: all draws come from it.
 
     Returns:
@@ -209,10 +215,82 @@ def plan_pairs(
     """
     if not len(chosen):
         return np.empty((0, 5), np.int32)
+    plan = plan_pairs if rules.has_pairs else plan_texts
+    return plan(documents, chosen, ranks, rules, rng)
+
+
+def _targets(count: int, rules: ExampleRules, rng: Generator) -> np.ndarray:
+    """Returns the tokens of text that the rows of each of `count` documents are to have: as many as fit, of
+    some documents a random number of 2 or more."""
+    is_short = rng.random(count) < rules.short_seq_prob
+    short = 2 + _draw(rng, np.full(count, rules.max_text_length - 1))
+    return np.where(is_short, short, rules.max_text_length)
+
+
+def _in_order(plan: np.ndarray, ranks: np.ndarray, rng: Generator) -> np.ndarray:
+    """Returns the examples of a plan in the order of their ranks, those of one rank in random order."""
+    order = rng.permutation(len(plan))
+    return plan[order[np.argsort(ranks[order], kind="stable")]]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Texts
+#
+# Source: DOC-SENTENCES of RoBERTa (Liu et al., 2019, section 4.2). All documents go forward together, one row
+# per step.
+
+
+def plan_texts(
+    documents: TokenizedDocuments, chosen: np.ndarray, ranks: np.ndarray, rules: ExampleRules, rng: Generator
+) -> np.ndarray:
+    """Cuts documents into texts of whole sentences that follow each other; arguments as of `plan_examples`.
+
+    Sentences are collected until the target length is reached or the next one would not fit. A sentence that
+    is longer than a row begins a row of its own and goes on in the next one, behind which sentences are
+    collected again. So each token of a document is in one text of it.
+    """
+    starts, token_starts, most = documents.sentence_starts, documents.token_starts(), rules.max_text_length
+    lane, target = np.arange(len(chosen)), _targets(len(chosen), rules, rng)
+    # Of the lanes that have tokens left: the next one, and the end of the document's.
+    begin, last = token_starts[chosen], token_starts[chosen + 1]
+    steps = []
+    while len(lane):
+        reached = starts[np.searchsorted(starts, np.minimum(begin + target, last))]  # end of a sentence
+        fitting = starts[np.searchsorted(starts, begin + most, side="right") - 1]  # the last one that fits
+        whole = np.where(reached - begin <= most, reached, fitting)
+        end = np.where(whole > begin, whole, begin + most)
+        steps.append((lane, begin, end - begin))
+        left = end < last
+        lane, begin, last, target = (each[left] for each in (lane, end, last, target))
+    lane, start, length = map(np.concatenate, zip(*steps))
+    plan = np.zeros((len(lane), 5), np.int32)
+    plan[:, A_START], plan[:, A_LENGTH] = start, length
+    return _in_order(plan, ranks[lane], rng)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Pairs
+#
+# Source: the rules of Google's `create_pretraining_data.py`. They go from sentence to sentence; here all
+# documents that are cut, each as often as it is wanted, go forward together, one pair per step, so that a
+# step is a few operations on arrays. The longest documents, where few are left, go one after the other.
+
+
+_FEW_LANES = 16  # a step of so many takes as long as that many pairs one by one
+
+
+def plan_pairs(
+    documents: TokenizedDocuments, chosen: np.ndarray, ranks: np.ndarray, rules: ExampleRules, rng: Generator
+) -> np.ndarray:
+    """Cuts documents into pairs of segments, half of them with a second segment from another document;
+    arguments as of `plan_examples`. A document that is there twice is cut in different ways.
+
+    Sentences are collected up to a target length; the first 1..n-1 of them are segment A. Segment B is the
+    rest, or sentences from a random place of another document, in which case the rest is used again for the
+    next pair.
+    """
     starts = documents.sentence_starts
-    is_short = rng.random(len(chosen)) < rules.short_seq_prob
-    short = 2 + _draw(rng, np.full(len(chosen), rules.max_pair_length - 1))
-    targets = np.where(is_short, short, rules.max_pair_length)  # tokens of a pair, of each lane
+    targets = _targets(len(chosen), rules, rng)  # tokens of a pair, of each lane
     # Of the lanes that have sentences left: number, next sentence, end of the document's, target.
     lane, target = np.arange(len(chosen)), targets
     sentence, last = (documents.document_starts[number] for number in (chosen, chosen + 1))
@@ -244,13 +322,12 @@ def plan_pairs(
     first = first + _draw(rng, behind - first)
     random = starts[first], starts[_reach(starts, first, behind, wanted)]
     b_start, b_end = np.where(is_random, random, (a_end, starts[end]))
-    a_length, b_length = kept_lengths(a_end - a_start, b_end - b_start, rules.max_pair_length)
+    a_length, b_length = kept_lengths(a_end - a_start, b_end - b_start, rules.max_text_length)
     # What is cut is cut token by token at the front or the back.
     a_start = a_start + rng.binomial(a_end - a_start - a_length, 0.5)
     b_start = b_start + rng.binomial(b_end - b_start - b_length, 0.5)
     plan = np.stack([a_start, a_length, b_start, b_length, is_random], axis=1).astype(np.int32)
-    order = rng.permutation(len(plan))
-    return plan[order[np.argsort(ranks[lane[order]], kind="stable")]]
+    return _in_order(plan, ranks[lane], rng)
 
 
 def _cut_one(starts: list[int], draws: Iterator[float], lane: int, sentence: int, last: int, target: int):
@@ -300,18 +377,26 @@ def build_examples(
     """Writes out and masks the examples of a plan.
 
     Args:
-      plan: int32 [N, 5], columns `pairs.A_START` .. `pairs.IS_RANDOM`.
+      plan: int32 [N, 5], columns A_START .. IS_RANDOM.
       rng: all draws come from it.
     """
-    input_ids_NL = _assemble(plan, documents.tokens, words, rules.max_seq_length)
+    input_ids_NL = _assemble(plan, documents.tokens, words, rules)
     a_length_N, text_N = plan[:, A_LENGTH], plan[:, A_LENGTH] + plan[:, B_LENGTH]
-    wanted_N = np.minimum(rules.predictions(text_N + 3), text_N)
+    lengths_N = text_N + rules.special_tokens
+    wanted_N = np.minimum(rules.predictions(lengths_N), text_N)
     if rules.do_whole_word_mask:
-        # Whether the n-th token of the text goes on with the word of the one before it, in the same segment.
+        # Whether the n-th token of the text goes on with the word of the one before it, in the same sentence.
         text_column = np.arange(text_N.max())
         column = np.minimum(_column(text_column, a_length_N[:, None]), rules.max_seq_length - 1)
         continues_NT = words.continuations()[np.take_along_axis(input_ids_NL, column, axis=1)]
         continues_NT &= (text_column != a_length_N[:, None]) & (text_column > 0)
+        begins = np.zeros(len(documents.tokens) + 1, bool)
+        begins[documents.sentence_starts] = True
+        second_N1 = (plan[:, B_START] - a_length_N)[:, None]
+        token_NT = text_column + np.where(
+            text_column < a_length_N[:, None], plan[:, A_START, None], second_N1
+        )
+        continues_NT &= ~begins[np.minimum(token_NT, len(documents.tokens))]
         chosen_NT = _choose_words(continues_NT, text_N, wanted_N, rng)
     else:
         chosen_NT = _choose_tokens(text_N, wanted_N, rng)
@@ -329,7 +414,7 @@ def build_examples(
     input_ids_NL.ravel()[place] = np.where(fate < 0.8, words.special_ids.mask, other)
     return Examples(
         input_ids=input_ids_NL,
-        lengths=text_N + 3,
+        lengths=lengths_N,
         first_lengths=a_length_N + 2,
         positions=positions_NP,
         labels=labels_NP,
@@ -338,11 +423,14 @@ def build_examples(
     )
 
 
-def _assemble(plan: np.ndarray, tokens: np.ndarray, vocabulary: Vocabulary, length: int) -> np.ndarray:
-    """Lays out [CLS] A [SEP] B [SEP] and padding. Returns ids [N, L] of the type of `tokens`."""
+def _assemble(
+    plan: np.ndarray, tokens: np.ndarray, vocabulary: Vocabulary, rules: ExampleRules
+) -> np.ndarray:
+    """Lays out [CLS] A [SEP] B [SEP], or [CLS] A [SEP], and padding. Returns ids [N, L] of the type of
+    `tokens`."""
     first_sep_N = 1 + plan[:, A_LENGTH]
-    second_sep_N = 1 + first_sep_N + plan[:, B_LENGTH]
-    column_L = np.arange(length, dtype=np.int32)
+    second_sep_N = first_sep_N + rules.special_tokens - 2 + plan[:, B_LENGTH]  # of texts the first
+    column_L = np.arange(rules.max_seq_length, dtype=np.int32)
     shift_N1 = (plan[:, B_START] - first_sep_N - 1)[:, None]
     shift_NL = np.where(column_L <= first_sep_N[:, None], plan[:, A_START, None] - 1, shift_N1)
     # A separator and the padding take what lies beside the segment.

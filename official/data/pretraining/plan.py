@@ -277,13 +277,15 @@ def plan_layout(job: Job, text: collections.Counter, copies: Sequence[float]) ->
       ConfigError: where there is too little text, or more files are asked for than it fills.
     """
     num_documents = text["kept_documents"]
-    if num_documents < 2:
+    fewest_documents = 2 if job.rules.has_pairs else 1
+    if num_documents < fewest_documents:
         lines = text["skipped_lines"]
         skipped = f" ({counted(lines, 'line')} without a text skipped)" if lines else ""
         side = f" on --side={job.side} of --eval_share={job.eval_share}" if job.side else ""
         held = f"--input_files hold {counted(num_documents, 'document')} with text{side}{skipped}"
-        why = "expected at least 2: a random next segment comes from another document"
-        raise ConfigError(f"{held}, {why}. Documents are separated by blank lines.")
+        why = ": a random next segment comes from another document" if job.rules.has_pairs else ""
+        told = f"{held}, expected at least {fewest_documents}{why}"
+        raise ConfigError(f"{told}. Documents are separated by blank lines.")
     fewest = -(-text["tokens"] // POOL_TOKENS)
     most_shards = int(num_documents * min(copies))
     num_shards = job.num_shards or min(max(8, fewest), most_shards, 8192)

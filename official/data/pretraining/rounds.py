@@ -387,7 +387,7 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, shard: int, share: f
             sample, own_dropped = _pool(grouping, keys, job.drop_duplicates, words.special_ids.unk)
             if (0, 0) in zip(stretch.passes, stretch.parts):  # of one shard alone
                 dropped.update(own_dropped)
-            if len(sample.keys) == 1:
+            if job.rules.has_pairs and len(sample.keys) == 1:
                 why = "expected at least 2: a random next segment comes from another document"
                 left = "With --drop_duplicates too little of the text is left."
                 raise ConfigError(f"--input_files: pool {stretch.pool} holds 1 document, {why}. {left}")
@@ -401,7 +401,7 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, shard: int, share: f
             ranks = np.concatenate([piece_D[own] + n * plan.pieces_per_part for n, own in enumerate(passes)])
             chosen = np.concatenate(passes)
             np.add.at(source_tokens, sample.sources[chosen], tokens_D[chosen])
-            rows = examples_lib.plan_pairs(sample.documents, chosen, ranks, job.rules, rngs[0])
+            rows = examples_lib.plan_examples(sample.documents, chosen, ranks, job.rules, rngs[0])
             ends = np.linspace(0, len(rows), -(-len(rows) // _MAX_EXAMPLES) + 1).astype(int)
             for first, end in zip(ends, ends[1:]):
                 own_rows = rows[first:end]

@@ -120,7 +120,7 @@ class ShownExample(NamedTuple):
     """An example as words.
 
     Attributes:
-      title: place, numbers, and where the second segment is from.
+      title: place, numbers, and where the second segment, if there is one, is from.
       words: (word piece that stands there, the one to be predicted there or None) of each token.
     """
 
@@ -149,8 +149,10 @@ def example_of(place: str, values: dict[str, np.ndarray], vocabulary: Vocabulary
     for position, label in zip(values["masked_lm_positions"][:count], values["masked_lm_ids"]):
         labels[position] = vocabulary.words[label]
     words = [vocabulary.words[token] for token in values["input_ids"][:length]]
-    relation = "a random one" if values["next_sentence_labels"][0] else "the next one"
-    title = f"{place}: {length} tokens, {count} predicted, the second segment is {relation}"
+    title = f"{place}: {length} tokens, {count} predicted"
+    if values["segment_ids"].any():
+        relation = "a random one" if values["next_sentence_labels"][0] else "the next one"
+        title += f", the second segment is {relation}"
     return ShownExample(title, list(zip(words, labels)))
 
 
@@ -177,6 +179,7 @@ class Summary:
     predictions: int = 0
     masked: int = 0  # of the predictions: [MASK] stands in their place
     kept: int = 0  # the token itself does
+    pairs: int = 0  # examples with a second segment
     random_next: int = 0
     # [L + 1]: how many records have that many tokens
     lengths: np.ndarray = dataclasses.field(init=False)
@@ -251,6 +254,7 @@ class Summary:
         # Of the tokens, of what stands in the places of predicted ones, of the second segment's length.
         weights = np.random.default_rng(7).integers(1, 2**63, 2 * length + 1, dtype=np.uint64)
         segments = values["segment_ids"].sum(axis=1).astype(np.uint64)
+        self.pairs += int(np.count_nonzero(segments))
         text = original.astype(np.uint64) @ weights[:length] + segments * weights[-1]
         chosen = np.zeros(original.shape, np.uint64)
         chosen[row, column] = shown + 1

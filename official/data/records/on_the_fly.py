@@ -56,7 +56,9 @@ class Packer:
     @property
     def schema(self) -> dict[str, Feature]:
         """The features of a packed row."""
-        return packed_schema(self.length, self.slots, self.depth, self.example_schema["input_ids"].limit)
+        words = self.example_schema["input_ids"].limit
+        packed = packed_schema(self.length, self.slots, self.depth, words)
+        return {**packed, "segment_ids": self.example_schema["segment_ids"]}
 
     def buffer(self, num_streams: int) -> int:
         """Returns the sequences of a buffer of each of some streams."""

@@ -70,6 +70,13 @@ def lower_case_of(path: str) -> bool | None:
     return told if isinstance(told, bool) else None
 
 
+def objective_of(path: str) -> str | None:
+    """Returns the objective that a file of records was made for, mlm_nsp or mlm; None where that is not
+    known."""
+    told = flags_of(path).get("objective")
+    return told if isinstance(told, str) else None
+
+
 def detect_format(record: bytes) -> str | None:
     """Returns the format of a record, or None where it has none of them. Only what tells the formats apart is
     looked at."""

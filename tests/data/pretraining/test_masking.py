@@ -23,7 +23,7 @@ def words():
 
 @pytest.fixture
 def make(words):
-    """Returns a function: rules -> (examples, their tokens before masking)."""
+    """Returns a function: rules -> (examples, their tokens before masking, which of them begin sentences)."""
 
     def build(dtype=np.uint16, **changes):
         lengths = make_documents()
@@ -32,7 +32,7 @@ def make(words):
         sizes = {"max_seq_length": 64, "max_predictions_per_seq": 8, "dupe_factor": 5}
         rules = examples_lib.ExampleRules(**{**sizes, **changes})
         chosen = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
-        plan = examples_lib.plan_pairs(documents, chosen, 0 * chosen, rules, np.random.default_rng(1))
+        plan = examples_lib.plan_examples(documents, chosen, 0 * chosen, rules, np.random.default_rng(1))
         examples = examples_lib.build_examples(plan, documents, words, rules, np.random.default_rng(1))
         original = examples.input_ids.copy()
         row, slot = np.nonzero(examples.features()["masked_lm_weights"])
@@ -41,29 +41,36 @@ def make(words):
             assert np.array_equal(ids[1 : 1 + a_length], tokens[a_start : a_start + a_length])
             second = ids[2 + a_length : 2 + a_length + b_length]
             assert np.array_equal(second, tokens[b_start : b_start + b_length])
-        return examples, original
+        starts = np.zeros((len(plan), 64), bool)  # of sentences
+        for row, (a_start, a_length, b_start, b_length, _) in zip(starts, plan):
+            for column, start, length in ((1, a_start, a_length), (2 + a_length, b_start, b_length)):
+                own = documents.sentence_starts - start
+                row[column + own[(own >= 0) & (own < length)]] = True
+        return examples, original, starts
 
     return build
 
 
+@pytest.mark.parametrize("objective, separators", [("mlm_nsp", 2), ("mlm", 1)])
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32])
-def test_the_layout_of_an_example(make, words, dtype):
-    examples, original = make(dtype)
+def test_the_layout_of_an_example(make, words, dtype, objective, separators):
+    examples, original, _ = make(dtype, objective=objective)
     pad, cls, sep = map(words.id_of, ("[PAD]", "[CLS]", "[SEP]"))
     features = examples.features()
     rows = zip(original, features["input_mask"], features["segment_ids"], examples.lengths)
     for ids, mask, segments, length in rows:
-        separators = np.flatnonzero(ids == sep)
-        assert ids[0] == cls and len(separators) == 2 and separators[1] == length - 1
+        places = np.flatnonzero(ids == sep)
+        assert ids[0] == cls and len(places) == separators and places[-1] == length - 1
         assert mask[:length].all() and not mask[length:].any() and (ids[length:] == pad).all()
-        assert segments[: separators[0] + 1].sum() == 0 and segments.sum() == length - separators[0] - 1
-    assert examples.input_ids.dtype == dtype
+        assert segments[: places[0] + 1].sum() == 0 and segments.sum() == length - places[0] - 1
+    assert examples.input_ids.dtype == dtype and examples.is_random.any() == (objective == "mlm_nsp")
     lengths = {name: feature.length for name, feature in schema.pretraining_schema(64, 8).items()}
     assert {name: values.shape[1] for name, values in features.items()} == lengths
 
 
-def test_masks_follow_the_rules(make, words):
-    examples, original = make()
+@pytest.mark.parametrize("objective", ["mlm_nsp", "mlm"])
+def test_masks_follow_the_rules(make, words, objective):
+    examples, original, _ = make(objective=objective)
     used = examples.features()["masked_lm_weights"] > 0
     wanted = [min(8, max(1, round(int(length) * 0.15))) for length in examples.lengths]
     assert np.array_equal(used.sum(axis=1), wanted)
@@ -83,7 +90,7 @@ def test_masks_follow_the_rules(make, words):
 
 
 def test_masks_are_distributed_as_those_of_the_sequential_rules(make, words):
-    examples, original = make(dupe_factor=20)
+    examples, original, _ = make(dupe_factor=20)
     rng, special = random.Random(0), {words.id_of(word) for word in vocabulary.SPECIAL_TOKENS}
     counts = np.zeros((2, 64))
     for row, length in zip(original, examples.lengths):
@@ -110,9 +117,11 @@ def test_rows_of_few_tokens_and_many_masks(words):
         assert examples.predictions.tolist() == predictions
 
 
-def test_whole_words_are_masked_or_not(make, words):
-    examples, original = make(do_whole_word_mask=True)
-    continuation = words.continuations()[original]
+@pytest.mark.parametrize("objective", ["mlm_nsp", "mlm"])
+def test_whole_words_are_masked_or_not(make, words, objective):
+    """A word ends with its sentence: of BPE, the first piece of the next one has no space before it."""
+    examples, original, starts = make(do_whole_word_mask=True, objective=objective)
+    continuation = words.continuations()[original] & ~starts
     chosen = np.zeros(original.shape, bool)
     row, slot = np.nonzero(examples.features()["masked_lm_weights"])
     chosen[row, examples.positions[row, slot]] = True

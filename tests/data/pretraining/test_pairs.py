@@ -1,5 +1,5 @@
-"""Documents -> pairs of segments: the vectorised rules against the sequential ones, and the documents on
-disk.
+"""Documents -> pairs of segments, and texts: the vectorised rules against the sequential ones, and the
+documents on disk.
 """
 
 import dataclasses
@@ -101,6 +101,36 @@ def test_every_token_is_used_and_unused_segments_are_put_back():
         assert position <= a_start <= position + 24 + 12 * is_random or a_start // 1000 != position // 1000
         # Nothing but what truncation cuts off is lost.
         position = a_start + a_length if is_random else b_start + b_length
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Texts
+
+
+LENGTHS = st.lists(
+    st.lists(st.integers(1, 40), min_size=1, max_size=9), min_size=1, max_size=6
+)  # of sentences
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, st.integers(8, 40), st.sampled_from([0.0, 1.0]))
+def test_texts_are_those_of_the_sequential_rules(lengths, max_seq_length, short_seq_prob):
+    """Hence within their document, each of whose tokens is in as many of them as there are copies of it."""
+    lengths, owners = np.concatenate(lengths), np.repeat(np.arange(len(lengths)), list(map(len, lengths)))
+    documents = examples.from_sentences(np.arange(lengths.sum(), dtype=np.int32), lengths, owners)
+    rules = examples.ExampleRules(max_seq_length, 1, objective="mlm", short_seq_prob=short_seq_prob)
+    most, copies = max_seq_length - 2, 1 if short_seq_prob else 2
+    chosen = np.tile(np.arange(documents.num_documents), copies)
+    plan = examples.plan_examples(documents, chosen, chosen, rules, np.random.default_rng(1))
+    assert not plan[:, examples.B_START :].any()
+    found = [list(range(start, start + length)) for start, length, *_ in plan[np.argsort(plan[:, 0])]]
+    for document in as_lists(documents):
+        own = [text for text in found if document[0][0] <= text[0] <= document[-1][-1]]
+        targets = range(2, most + 1) if short_seq_prob else [most]
+        expected = [reference_pretraining.make_texts(document, most, target) for target in targets]
+        assert own in [[text for text in texts for _ in range(copies)] for texts in expected]
+    origin = np.searchsorted(documents.token_starts(), plan[:, 0], side="right")
+    assert (np.diff(origin) >= 0).all()  # the order of the ranks
 
 
 # ------------------------------------------------------------------------------------------------------------
