@@ -74,8 +74,8 @@ def read(path: str, source: str, content: bytes) -> TokenizerFile:
     config = _read_where_there(folder, TOKENIZER_CONFIG)
     config_path = os.path.join(folder, TOKENIZER_CONFIG)
     model_folder.check_keys(config, _LIBRARY_KEYS, config_path)
-    kind = _class_of(folder, config)
     tokenizer = _content(path, source, content)
+    kind = _class_of(folder, config, _is_wordpiece(tokenizer))
     special, added = _tokens_of(folder, config, tokenizer, kind)
     if kind is not None:
         tokenizer = _CLASSES[kind](tokenizer, special, config, source)
@@ -101,7 +101,7 @@ def has_own_rules(path: str, tokenizer: dict | None) -> bool:
     config = _read_where_there(folder, TOKENIZER_CONFIG)
     if not _is_known(folder, config):
         return False  # refused by those who read BERT's
-    kind = _class_of(folder, config)
+    kind = _class_of(folder, config, True)
     if kind is None and tokenizer:
         try:
             model_folder.tokenizer_lower_case(tokenizer, path)
@@ -118,7 +118,7 @@ def has_own_rules(path: str, tokenizer: dict | None) -> bool:
 
 def _is_known(folder: str, config: Mapping[str, Any]) -> bool:
     try:
-        _class_of(folder, config)
+        _class_of(folder, config, True)
     except ConfigError:
         return False
     return True
@@ -141,15 +141,23 @@ def _content(path: str, source: str, content: bytes) -> dict:
     return {"model": {"type": "WordPiece", "vocab": {word.strip(): n for n, word in enumerate(words)}}}
 
 
-def _class_of(folder: str, config: Mapping[str, Any]) -> str | None:
+def _is_wordpiece(tokenizer: dict) -> bool:
+    model = tokenizer.get("model")
+    return isinstance(model, dict) and model.get("type") in (None, "WordPiece")
+
+
+def _class_of(folder: str, config: Mapping[str, Any], is_wordpiece: bool) -> str | None:
     """Returns the class that builds the tokenizer, a key of _CLASSES; None where a tokenizer.json says
-    everything. Raises ConfigError for a class that is not known."""
+    everything. Where nothing names one, a vocabulary of word pieces is BERT's, with any model. Raises
+    ConfigError for a class that is not known."""
     path = os.path.join(folder, CONFIG)
     model = read_json(path, any_number=True) if files.is_file(path) else {}
     told, of_model = config.get("tokenizer_class") or model.get("tokenizer_class"), model.get("model_type")
     if of_model == "modernbert":  # transformers takes no class's word for it
         return None
-    name = str(told).removesuffix("Fast") if told else _CLASS_OF_MODEL.get(str(of_model), "TokenizersBackend")
+    usual = _CLASS_OF_MODEL.get(str(of_model), "TokenizersBackend")
+    usual = "BertTokenizer" if is_wordpiece and usual in _CLASSES else usual
+    name = str(told).removesuffix("Fast") if told else usual
     if name in ("PreTrainedTokenizer", "TokenizersBackend"):
         return None
     if name not in _CLASSES:
