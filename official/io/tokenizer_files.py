@@ -74,12 +74,13 @@ def read(path: str, source: str, content: bytes) -> TokenizerFile:
     config = _read_where_there(folder, TOKENIZER_CONFIG)
     config_path = os.path.join(folder, TOKENIZER_CONFIG)
     model_folder.check_keys(config, _LIBRARY_KEYS, config_path)
+    _class_of(folder, config, False)
     tokenizer = _content(path, source, content)
     kind = _class_of(folder, config, _is_wordpiece(tokenizer))
     special, added = _tokens_of(folder, config, tokenizer, kind)
     if kind is not None:
         tokenizer = _CLASSES[kind](tokenizer, special, config, source)
-    elif "version" not in tokenizer:
+    elif tokenizer.keys() == {"model"}:
         raise ConfigError(
             f"{source}: nothing says which class builds a tokenizer of it. Put {TOKENIZER_CONFIG} with"
             f" tokenizer_class ({', '.join(_CLASSES)}) beside it, or give a {TOKENIZER}."
@@ -99,7 +100,7 @@ def has_own_rules(path: str, tokenizer: dict | None) -> bool:
     """
     folder = os.path.dirname(path) or "."
     config = _read_where_there(folder, TOKENIZER_CONFIG)
-    if not _is_known(folder, config):
+    if not _is_known(folder, config) or tokenizer and not _is_well_formed(tokenizer):
         return False  # refused by those who read BERT's
     kind = _class_of(folder, config, True)
     if kind is None and tokenizer:
@@ -136,9 +137,25 @@ def _content(path: str, source: str, content: bytes) -> dict:
         content = content if name.endswith(".json") else files.read_bytes(beside, beside)
         tokenizer = parse_json(content, source, any_number=True)
         model_folder.check_keys(tokenizer, TOKENIZER, source)
+        if not _is_well_formed(tokenizer):
+            told = "it has no words with their ids, or no added_tokens with theirs"
+            raise ConfigError(f"{source}: {told}. Save the tokenizer again.")
         return tokenizer
     words = content.decode("utf-8-sig").splitlines()
     return {"model": {"type": "WordPiece", "vocab": {word.strip(): n for n, word in enumerate(words)}}}
+
+
+def _is_well_formed(tokenizer: dict) -> bool:
+    """Tells whether a tokenizer.json has words and added tokens that a class could be given."""
+    model, added = tokenizer.get("model"), tokenizer.get("added_tokens") or []
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    is_pairs = isinstance(vocab, list) and all(isinstance(each, list) and len(each) == 2 for each in vocab)
+    are_tokens = isinstance(added, list) and all(isinstance(each, dict) for each in added)
+    return (
+        (is_pairs or isinstance(vocab, dict))
+        and are_tokens
+        and all({"id", "content"} <= {*each} for each in added)
+    )
 
 
 def _is_wordpiece(tokenizer: dict) -> bool:
@@ -327,6 +344,14 @@ def _camembert(tokenizer: dict, special: Special, config: dict, source: str) -> 
     return _unigram(first, 1, tokenizer, config, source)
 
 
+_WORDPIECE = {
+    "type": "WordPiece",
+    "unk_token": "[UNK]",
+    "continuing_subword_prefix": "##",
+    "max_input_chars_per_word": 100,
+}
+
+
 def _wordpiece(tokenizer: dict, special: Special, config: dict, source: str) -> dict:
     """Returns the WordPiece of BERT, with its normalizer as tokenizer_config.json says."""
     _check_parts(tokenizer, source, {"WordPiece"}, {"BertNormalizer"}, {"BertPreTokenizer"})
@@ -349,13 +374,7 @@ def _wordpiece(tokenizer: dict, special: Special, config: dict, source: str) -> 
             "pair": [*template, _text("B", 1), _piece(special.sep, 1)],
             "special_tokens": tokens,
         },
-        "model": {
-            "type": "WordPiece",
-            "unk_token": special.unk,
-            "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100,
-            "vocab": ids,
-        },
+        "model": {**_WORDPIECE, "unk_token": special.unk, "vocab": ids},
     }
 
 
@@ -500,13 +519,17 @@ def _finished(
     import tokenizers  # late: few commands read such a folder
 
     whole = {"version": "1.0", "normalizer": None, "pre_tokenizer": None, "decoder": None, **tokenizer}
-    whole |= {"truncation": None, "padding": None, "added_tokens": tokenizer.get("added_tokens") or []}
+    there = [{"id": token["id"], **_token(token)} for token in tokenizer.get("added_tokens") or ()]
+    whole |= {"truncation": None, "padding": None, "added_tokens": there}
+    if _is_wordpiece(whole):
+        whole["model"] = {**_WORDPIECE, **whole["model"]}
     try:
         made = tokenizers.Tokenizer.from_str(json.dumps(whole))
+        made.encode("a", "a")
     except Exception as error:  # the library raises plain ones
         raise ConfigError(f"{source}: {str(error)[:120]}. Save the tokenizer again.") from None
-    there = {token["content"]: _token(token) for token in whole["added_tokens"]}
-    new = [token for text, token in added.items() if there.get(text) != token]
+    same = {token["content"]: _token(token) for token in there}
+    new = [token for text, token in added.items() if same.get(text) != token]
     made.add_tokens([tokenizers.AddedToken(token.pop("content"), **token) for token in map(dict, new)])
     ids = made.get_vocab(with_added_tokens=True)
     missing = [word for word in special if word not in ids]

@@ -45,13 +45,26 @@ def make(folder: pathlib.Path, files: dict) -> str:
             tokenizer = content_of(files.get(name.replace("vocab.txt", "tokenizer.json"))) or {"words": 64}
             path.write_text("".join(f"{word}\n" for word in WORDS[: tokenizer["words"]]))
         elif content is not None:
-            if os.path.basename(name) == "tokenizer.json" and content["model"].get("type") == "WordPiece":
-                words = WORDS[: content.pop("words")]
-                content["model"]["vocab"] = {word: number for number, word in enumerate(words)}
+            if os.path.basename(name) == "tokenizer.json":
+                fill(content, WORDS[: content.pop("words", 0)])
             path.write_text(json.dumps(content))
         elif not name.endswith(".json"):
             path.write_bytes(b"")
     return str(folder)
+
+
+def fill(tokenizer: dict, words: list[str]) -> None:
+    """Puts words into a tokenizer.json: those given, or made-up ones around those that are added."""
+    kind, model = tokenizer["model"].get("type"), tokenizer["model"]
+    if not words:
+        added = {token["id"]: token["content"] for token in tokenizer.get("added_tokens") or ()}
+        words = [added.get(number, chr(0x4E00 + number)) for number in range(max(added, default=0) + 2)]
+    if kind == "Unigram":
+        model["vocab"] = [[word, -1.0] for word in words]
+        return
+    model["vocab"] = {word: number for number, word in enumerate(words)}
+    if kind == "BPE":
+        model.setdefault("merges", [])
 
 
 def read_all(folder: str) -> None:
@@ -63,9 +76,10 @@ def read_all(folder: str) -> None:
     model_folder.check_files(folder)
     hf_folder.labels_of(folder)
     vocabulary = vocabulary_files.find(folder)
-    lower_case = vocabulary_files.read(vocabulary).do_lower_case if vocabulary else True
-    model_folder.tokenizer_settings(folder)
-    model_folder.pooling_of(folder, lower_case is not False)
+    file = vocabulary_files.read(vocabulary) if vocabulary else None
+    if file is None or file.tokenizer is None:
+        model_folder.tokenizer_settings(folder)
+    model_folder.pooling_of(folder, file is None or file.do_lower_case is not False)
     model_folder.adapter_of(folder)
 
 
