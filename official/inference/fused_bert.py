@@ -361,12 +361,13 @@ def read_encoder(weights: Weights, bert: BertConfig) -> Encoder:
                 weights.norm(f"{block}/output"),
             )
         )
-    names = (f"bert/embeddings/{name}_embeddings" for name in ("word", "token_type", "position"))
-    words, types, positions = (weights.read(name) if weights.has(name) else None for name in names)
-    positions = positions[bert.position_offset :]
+    parts = ("word", "position", "token_type")
+    words, positions, segments = (f"bert/embeddings/{part}_embeddings" for part in parts)
+    types = weights.read(segments) if weights.has(segments) else None
+    places = weights.read(positions)[bert.position_offset :]
     if types is not None and not bert.reads_segments:
-        types, positions = None, positions + types[0]
-    tables = [None if table is None else tensor(table) for table in (words, types, positions)]
+        types, places = None, places + types[0]
+    tables = [tensor(weights.read(words)), None if types is None else tensor(types), tensor(places)]
     projection = weights.affine("bert/embeddings_project") if bert.embedding_size else None
     return Encoder(tables, weights.norm("bert/embeddings", "float32"), projection, blocks)
 
