@@ -24,6 +24,7 @@ ALLOWED = {
     "planning": GROUND | {"modeling", "optimization", "distribution"},
     "training": GROUND | TOOLS | {"planning"},
     "inference": GROUND | {"tasks", "modeling", "data", "checkpoint"},
+    "models": GROUND | {"inference", "tasks", "modeling", "data", "checkpoint"},  # models.py, the Keras door
     "serving": GROUND | {"inference"},
     "launching": GROUND,
     "graphcore": GROUND | TOOLS | {"tasks", "planning", "training", "inference", "serving", "launching"},

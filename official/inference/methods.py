@@ -19,6 +19,7 @@ from official.data.tables import predictions
 from official.data.tables import tags as tags_lib
 from official.data.tables.labels import CHOICE, NUMBER, ONE, Labels
 from official.data.tables.texts import wrong_text
+from official.data.word_pieces.vocabulary import Vocabulary
 from official.data.word_pieces.wordpiece import Tokenizer
 from official.inference.backends import Settings, begin, build
 from official.inference.rows import Outputs, Rows, join, run
@@ -270,6 +271,18 @@ def text_rows(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str
     return rows
 
 
+def rows_of(
+    columns: Sequence[list[str]], tokenizer: Tokenizer, vocabulary: Vocabulary, length: int
+) -> tuple[Rows, int]:
+    """Returns a column of texts, or two of pairs, as rows of tokens end to end, and how many rows were cut
+    to a length."""
+    made, whole_lengths = encode(columns, tokenizer, vocabulary, length)
+    firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
+    segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
+    rows = Rows(made.ids.astype(np.int32), segments_T, made.lengths)
+    return rows, int((made.lengths < whole_lengths).sum())
+
+
 class Classifier(Method):
     """Labels rows as the predictions of --task=classify and glue do.
 
@@ -316,12 +329,9 @@ class Classifier(Method):
 
     def rows_of(self, texts: Sequence[Sequence[str]]) -> Rows:
         """Returns rows of as many texts each, end to end."""
-        columns = list(map(list, zip(*texts)))
-        made, whole_lengths = encode(columns, self._tokenizer, self._vocabulary, self._length)
-        self.cut.report(int((made.lengths < whole_lengths).sum()), self._length)
-        firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
-        segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
-        return Rows(made.ids.astype(np.int32), segments_T, made.lengths)
+        rows, cut = rows_of(list(map(list, zip(*texts))), self._tokenizer, self._vocabulary, self._length)
+        self.cut.report(cut, self._length)
+        return rows
 
     def _label_of(self, values_C: np.ndarray) -> Label:
         best = 0 if self.kind == NUMBER else int(values_C.argmax())
