@@ -56,6 +56,14 @@ TASKS: dict[str, tuple[str, str | None]] = {
     "fill_mask": ("fill_mask", None),
     "embed": ("embed", None),
 }
+# {task: the name of its output among what the stages give; or {output: that name}}
+_OUTPUTS: dict[str | None, Any] = {
+    None: {"last_hidden_state": "sequence", "pooler_output": "pooled"},
+    "answer": {name: name for name in SpanModel.GIVES},
+    "classify": "logits",
+    "tag": "tag_logits",
+    "fill_mask": "masked_lm_logits",
+}
 # transformers' names of a model's inputs, and this project's.
 _INPUTS = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
 _INPUTS |= {name: name for name in ("input_ids", "input_mask", "segment_ids", "position_ids")}
@@ -122,10 +130,10 @@ class Tokenizer:
     """
 
     def __init__(self, spec: Spec):
-        self._bert, positions = spec.bert, spec.bert.max_position_embeddings
+        self._bert, self._positions = spec.bert, spec.bert.max_position_embeddings
         with _folder_of(spec.files) as folder:
             self.vocabulary = load_for_text(folder, size=spec.bert.vocab_size)
-        self.max_length = min(self.vocabulary.max_length or positions, positions)
+        self.max_length = min(self.vocabulary.max_length or self._positions, self._positions)
         self.names = ("input_ids", "attention_mask", *["token_type_ids"][: spec.bert.family_row.has_segments])
         self._pieces = WordPieces(self.vocabulary)
         if spec.task == "fill_mask":
@@ -155,9 +163,9 @@ class Tokenizer:
           ConfigError: for what are no texts, or another number of pairs; for a length that the model does not
             take; for pairs where it cannot tell them apart.
         """
-        length, positions = max_length or self.max_length, self._bert.max_position_embeddings
-        if not SHORTEST <= length <= positions:
-            told = f"the model has {positions} positions. Allowed: {SHORTEST} to {positions}."
+        length = max_length or self.max_length
+        if not SHORTEST <= length <= self._positions:
+            told = f"the model has {self._positions} positions. Allowed: {SHORTEST} to {self._positions}."
             raise ConfigError(f"max_length={length} is out of range: {told}")
         if padding not in (True, "longest", "max_length"):
             raise ConfigError(
@@ -230,10 +238,11 @@ class PretrainedModel(tf.keras.Model):
         self.spec, self.tokenizer = spec, Tokenizer(spec)
         with computing_in(self.dtype_policy.name):
             self.network = _network(spec)
-        if spec.task in ("embed", "fill_mask") or spec.task is None and spec.absent:
+        self._lacks_pooler = not {*canonical.POOLER}.isdisjoint(spec.absent)
+        if spec.task in ("embed", "fill_mask") or self._lacks_pooler:
             self.encoder.pooler.trainable = False
-        if spec.task == "fill_mask":
-            self.network.next_sentence.trainable = False
+        if (unused := getattr(self.network, "next_sentence", None)) is not None:
+            unused.trainable = False
         self.built = True
         shape = [None] * (3 if spec.kind == CHOICE else 2)
         self._set_save_spec({name: tf.TensorSpec(shape, tf.int32) for name in self.tokenizer.names})
@@ -263,18 +272,19 @@ class PretrainedModel(tf.keras.Model):
                     "jit_compile=True: the operations of training are compiled already. Drop it."
                 )
             seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
-        if spec.task in (None, "embed"):
-            carried = stages.run(self.network, features, seed)
-            if spec.task == "embed":
-                return _pooled(carried["sequence"], features["input_mask"], spec.pooling)
-            outputs = {"last_hidden_state": carried["sequence"], "pooler_output": carried["pooled"]}
-            return {name: outputs[name] for name in list(outputs)[: 1 if spec.absent else 2]}
+        if spec.kind == CHOICE:
+            return self.network(features, seed)
         if spec.task == "fill_mask":
             features["masked_lm_positions"] = tf.shape(features["input_ids"])[1]  # the first so many: all
-        outputs = self.network(features, seed)
-        if spec.task == "answer":
-            return dict(zip(SpanModel.GIVES, outputs))
-        return outputs[0] if spec.task == "fill_mask" else outputs
+        carried = stages.run(self.network, features, seed)
+        if spec.task == "embed":
+            return _pooled(carried["sequence"], features["input_mask"], spec.pooling)
+        names = _OUTPUTS[spec.task]
+        if isinstance(names, str):
+            return carried[names]
+        return {
+            name: carried[own] for name, own in names.items() if not (own == "pooled" and self._lacks_pooler)
+        }
 
     def get_config(self) -> dict[str, Any]:
         frozen = [n for n, layer in enumerate(self.network._flatten_layers()) if not layer.trainable]

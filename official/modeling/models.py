@@ -3,6 +3,7 @@ pre-training, for spans, for tagged words, and for classes and scores."""
 
 from __future__ import annotations
 
+import dataclasses
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -475,6 +476,10 @@ class BertModel(tf.keras.Model):
 
     def call(self, features, dropout_seed=None):
         return self.outputs_of(self.encoder.run(self, features, dropout_seed))
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the sizes, for whoever asks Keras what a model holds."""
+        return {"config": dataclasses.asdict(self._config)}
 
     def outputs_of(self, carried: Tensors) -> Any:
         """Returns the outputs of `call`, picked from the tensors that the stages gave."""
