@@ -27,7 +27,7 @@ from official.checkpoint import canonical, convert, registry
 from official.checkpoint.tensors import of_array
 from official.config import BertConfig
 from official.data.tables.labels import CHOICE, NUMBER, ONE, SEVERAL
-from official.data.word_pieces.vocabulary import load_for_text
+from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.data.word_pieces.wordpiece import Tokenizer as WordPieces
 from official.inference import methods
 from official.inference.rows import padded
@@ -109,6 +109,10 @@ def _folder_of(files: Mapping[str, str]) -> Iterator[str]:
 class _WordPiecesAndMasks(WordPieces):
     """Word pieces of texts in which [MASK] is the word to predict."""
 
+    def __init__(self, vocabulary: Vocabulary):
+        super().__init__(vocabulary)
+        self._mask = vocabulary.id_of(methods.MASK)
+
     def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         parts = [sentence.split(methods.MASK) for sentence in sentences]
         sizes_S = np.array([len(own) for own in parts])
@@ -116,7 +120,7 @@ class _WordPiecesAndMasks(WordPieces):
         ends_S = np.cumsum(sizes_S)
         is_inner_P = np.ones(len(counts_P), bool)
         is_inner_P[ends_S - 1] = False
-        ids = np.insert(ids, np.cumsum(counts_P)[is_inner_P], self.mask)
+        ids = np.insert(ids, np.cumsum(counts_P)[is_inner_P], self._mask)
         return ids, np.add.reduceat(counts_P, ends_S - sizes_S) + sizes_S - 1
 
 
@@ -135,10 +139,8 @@ class Tokenizer:
             self.vocabulary = load_for_text(folder, size=spec.bert.vocab_size)
         self.max_length = min(self.vocabulary.max_length or self._positions, self._positions)
         self.names = ("input_ids", "attention_mask", *["token_type_ids"][: spec.bert.family_row.has_segments])
-        self._pieces = WordPieces(self.vocabulary)
-        if spec.task == "fill_mask":
-            self._pieces = _WordPiecesAndMasks(self.vocabulary)
-            self._pieces.mask = self.vocabulary.id_of(methods.MASK)
+        kind = _WordPiecesAndMasks if spec.task == "fill_mask" else WordPieces
+        self._pieces = kind(self.vocabulary)
         self._cut = Truncation("tokenizer", "max_length")
 
     def __call__(
@@ -163,7 +165,7 @@ class Tokenizer:
           ConfigError: for what are no texts, or another number of pairs; for a length that the model does not
             take; for pairs where it cannot tell them apart.
         """
-        length = max_length or self.max_length
+        length = self.max_length if max_length is None else max_length
         if not SHORTEST <= length <= self._positions:
             told = f"the model has {self._positions} positions. Allowed: {SHORTEST} to {self._positions}."
             raise ConfigError(f"max_length={length} is out of range: {told}")
