@@ -1,12 +1,14 @@
 """The Keras door: any model as a `tf.keras.Model` with its tokenizer, for training code of one's own.
 
-from official.models import from_pretrained
+    from official.models import from_pretrained
 
-model = from_pretrained("bert-base-uncased", task="classify", labels=["bad", "good"])
-loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-model.compile(tf.keras.optimizers.Adam(2e-5), loss, metrics=["accuracy"])
-model.fit(model.tokenizer(texts), classes, batch_size=16, epochs=3)
-model.save_pretrained("published")  # for bert predict, bert serve, transformers
+    model = from_pretrained("bert-base-uncased", task="classify", labels=["bad", "good"])
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf.keras.optimizers.Adam(2e-5), loss, metrics=["accuracy"])
+    model.fit(model.tokenizer(texts), classes, batch_size=16, epochs=3)
+    model.save_pretrained("published")  # for bert predict, bert serve, transformers
+
+docs/keras.md has the tasks, and what is saved how.
 """
 
 import contextlib
@@ -23,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official.checkpoint import canonical, convert, registry
+from official.checkpoint import canonical, convert, registry, sidecar_files
 from official.checkpoint.tensors import of_array
 from official.config import BertConfig
 from official.data.tables.labels import CHOICE, NUMBER, ONE, SEVERAL
@@ -67,6 +69,8 @@ _OUTPUTS: dict[str | None, Any] = {
 # transformers' names of a model's inputs, and this project's.
 _INPUTS = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
 _INPUTS |= {name: name for name in ("input_ids", "input_mask", "segment_ids", "position_ids")}
+# What a configuration says and no answer depends on.
+_OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 _HEADS = {*canonical.POOLER, *canonical.PRETRAINING_HEADS, *canonical.SQUAD_HEAD, *canonical.CLASSIFIER_HEAD}
 
 
@@ -407,8 +411,10 @@ def from_pretrained(
         name for name in (*canonical.POOLER, *canonical.NEXT_SENTENCE_HEAD) if name not in source.tensors
     ]
     absent = () if head == "classify" else tuple(missing)
+    said = sidecar_files.sizes_beside(source.location)
+    bert = dataclasses.replace(source.bert, **{name: said[name] for name in _OF_TRAINING if name in said})
     texts = {name: content.decode() for name, content in files.items()}
-    model = PretrainedModel(Spec(source.bert, texts, head, kind, names, pooling, absent))
+    model = PretrainedModel(Spec(bert, texts, head, kind, names, pooling, absent))
     _fill(model, source, order)
     return model
 
@@ -437,11 +443,8 @@ def _classes(
             return own.kind, own.labels, list(range(count))
         same = [(name,) for name in names]
         is_named = not model_folder.are_numbered_labels(own.labels)
-        return (
-            own.kind,
-            names,
-            model_folder.order_of_labels(own.labels, same) if is_named else list(range(count)),
-        )
+        order = model_folder.order_of_labels(own.labels, same) if is_named else list(range(count))
+        return own.kind, names, order
     return kind or (NUMBER if count == 1 else ONE), names, None
 
 
