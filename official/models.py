@@ -273,10 +273,6 @@ class PretrainedModel(tf.keras.Model):
     def _compute(self, inputs: Any, training: bool | None) -> Any:
         features, spec, seed = _features(inputs), self.spec, None
         if training:
-            if self.jit_compile:
-                raise ConfigError(
-                    "jit_compile=True: the operations of training are compiled already. Drop it."
-                )
             seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
         if spec.kind == CHOICE:
             return self.network(features, seed)
@@ -291,6 +287,12 @@ class PretrainedModel(tf.keras.Model):
         return {
             name: carried[own] for name, own in names.items() if not (own == "pooled" and self._lacks_pooler)
         }
+
+    def make_train_function(self, force: bool = False) -> Any:
+        """Returns the function of a step of `fit`. Raises ConfigError where XLA would compile it."""
+        if self.jit_compile:
+            raise ConfigError("jit_compile=True: the operations of training are compiled already. Drop it.")
+        return super().make_train_function(force)
 
     def get_config(self) -> dict[str, Any]:
         frozen = [n for n, layer in enumerate(self.network._flatten_layers()) if not layer.trainable]
