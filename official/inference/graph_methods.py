@@ -17,6 +17,7 @@ from official.config import BertConfig
 from official.data.squad.answers import AnswerRules
 from official.data.squad.features import WindowRules
 from official.data.tables import labels as labels_lib
+from official.data.word_pieces.tokenizer import MASK
 from official.inference import methods, signatures
 from official.inference.graph_tokenizer import Decoded, Pieces, Splitter, repeated
 from official.inference.rows import TOKENS
@@ -281,7 +282,7 @@ def masked(texts_N: tf.Tensor, split: Splitter, special: Special) -> Features:
     Returns:
       As `padded`, and `masked_lm_positions` int32 [N, P]: those of the masks, then 0; at least one column.
     """
-    between = tf.strings.split(texts_N, methods.MASK)
+    between = tf.strings.split(texts_N, MASK)
     pieces = split(between.flat_values)
     ends = tf.fill([tf.size(pieces.lengths_N), 1], special.mask)
     with_ends = tf.concat([ragged(pieces), ends], 1)

@@ -19,7 +19,8 @@ from official.data.tables import predictions
 from official.data.tables import tags as tags_lib
 from official.data.tables.labels import CHOICE, NUMBER, ONE, Labels
 from official.data.tables.texts import wrong_text
-from official.data.word_pieces.tokenizer import tokenizer_of
+from official.data.word_pieces.tokenizer import MASK, Tokenizer, tokenize_masked, tokenizer_of
+from official.data.word_pieces.vocabulary import Vocabulary
 from official.inference.backends import Settings, begin, build
 from official.inference.rows import Outputs, Rows, join, run
 from official.inference.signatures import TOP_WORDS
@@ -270,6 +271,18 @@ def text_rows(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str
     return rows
 
 
+def rows_of(
+    columns: Sequence[list[str]], tokenizer: Tokenizer, vocabulary: Vocabulary, length: int
+) -> tuple[Rows, int]:
+    """Returns a column of texts, or two of pairs, as rows of tokens end to end, and how many rows were cut
+    to a length."""
+    made, whole_lengths = encode(columns, tokenizer, vocabulary, length)
+    firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
+    segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
+    rows = Rows(made.ids.astype(np.int32), segments_T, made.lengths)
+    return rows, int((made.lengths < whole_lengths).sum())
+
+
 class Classifier(Method):
     """Labels rows as the predictions of --task=classify and glue do.
 
@@ -316,12 +329,9 @@ class Classifier(Method):
 
     def rows_of(self, texts: Sequence[Sequence[str]]) -> Rows:
         """Returns rows of as many texts each, end to end."""
-        columns = list(map(list, zip(*texts)))
-        made, whole_lengths = encode(columns, self._tokenizer, self._vocabulary, self._length)
-        self.cut.report(int((made.lengths < whole_lengths).sum()), self._length)
-        firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
-        segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
-        return Rows(made.ids.astype(np.int32), segments_T, made.lengths)
+        rows, cut = rows_of(list(map(list, zip(*texts))), self._tokenizer, self._vocabulary, self._length)
+        self.cut.report(cut, self._length)
+        return rows
 
     def _label_of(self, values_C: np.ndarray) -> Label:
         best = 0 if self.kind == NUMBER else int(values_C.argmax())
@@ -398,8 +408,6 @@ class Tagger(Method):
 # -----------------------------------------------------------------------------------------------------------
 # Words that stand as [MASK]
 
-MASK = "[MASK]"  # also where the vocabulary's is another
-
 
 class Word(NamedTuple):
     """A word piece and its probability."""
@@ -440,14 +448,8 @@ class Filler(Method):
         """Returns the ids [L] of a text with [CLS] and [SEP]; words that the model has no row for are unknown
         ones."""
         special = self._vocabulary.special_ids
-        if self._vocabulary.tokenizer is None:
-            pieces, counts = self._tokenizer.tokenize(text.split(MASK))
-            first, *others = np.split(pieces, np.cumsum(counts)[:-1])
-        else:  # which finds its special tokens in the text
-            whole = text.replace(MASK, self._vocabulary.special.mask)
-            (first, _), others = self._tokenizer.tokenize([whole]), []
-        between = [part for each in others for part in ([special.mask], each)]
-        ids_L = np.concatenate([[special.cls], first, *between, [special.sep]]).astype(np.int32)
+        pieces, _ = tokenize_masked(self._tokenizer, self._vocabulary, [text])
+        ids_L = np.concatenate([[special.cls], pieces, [special.sep]]).astype(np.int32)
         if len(ids_L) > (most := self._bert.positions):
             told = f"{len(ids_L):,} word pieces with [CLS] and [SEP], the model takes {most:,} at most."
             raise ConfigError(f"{told} Shorten the text.")

@@ -55,6 +55,7 @@ class Source:
       problem_type: of a classifier, a value of `model_folder.PROBLEM_TYPE_OF`; None where nothing says it.
       thresholds: of several labels: the probability from which on a text has each; none: one half.
       max_seq_length: tokens of a sequence, as it was given; None: see `length`.
+      vocab_file: the file of the vocabulary.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Source:
     problem_type: str | None = None
     thresholds: tuple[float, ...] = ()
     max_seq_length: int | None = None
+    vocab_file: str = ""
 
     def setting(self, name: str, default: Any) -> Any:
         """Returns a setting of the run, or what is usual where there is no run."""
@@ -246,7 +248,9 @@ def find(
         beside = str(sidecar_files.config_beside(checkpoint.location))
         run = config_lib.build_config([(beside, settings), ("command line", changed)])
     head = options.labels, options.problem_type, options.thresholds
-    return Source(name, checkpoint.location, tensors, bert, vocabulary, run, *head, max_seq_length)
+    return Source(
+        name, checkpoint.location, tensors, bert, vocabulary, run, *head, max_seq_length, vocab_file
+    )
 
 
 def random_source(bert: BertConfig, head: str, classes: int = 2, seed: int = 0) -> Source:

@@ -419,6 +419,22 @@ def pooling_of(location: str, lower_case: bool) -> Pooling:
     return Pooling(mode, "Normalize" in kinds, _sentence_length(transformer_folder(folder), lower_case))
 
 
+def sentence_files(pooling: Pooling) -> dict[str, str]:
+    """Returns {name: content} of the files that ask for a pooling."""
+    modules = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for n, (path, kind) in enumerate(
+            (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))
+        )
+    ][: 3 if pooling.normalized else 2]
+    contents: dict[str, Any] = {
+        MODULES: modules,
+        f"1_Pooling/{CONFIG}": {key: mode == pooling.mode for key, mode in POOLING_MODES.items()},
+        SENTENCE_SETTINGS[0]: {"max_seq_length": pooling.max_length},
+    }
+    return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
+
+
 def _pooling_mode(values: dict, path: str) -> str:
     asked = [mode for key, mode in POOLING_MODES.items() if values.get(key) is True]
     told = values.get("pooling_mode", asked)

@@ -22,9 +22,10 @@ from official.modeling import stages
 
 @contextlib.contextmanager
 def computing_in(dtype: str) -> Iterator[None]:
-    """Makes the models of a block compute in a type, one of `official.config.values.POLICIES`."""
+    """Makes the models of a block compute in a type, one of `official.config.values.POLICIES`, or by a policy
+    of Keras."""
     before = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy(POLICIES[dtype])
+    tf.keras.mixed_precision.set_global_policy(POLICIES.get(dtype, dtype))
     try:
         yield
     finally:

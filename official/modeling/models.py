@@ -3,6 +3,7 @@ pre-training, for spans, for tagged words, and for classes and scores."""
 
 from __future__ import annotations
 
+import dataclasses
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -175,6 +176,7 @@ class BertEncoder(tf.keras.layers.Layer):
         recompute: str = "none",
         unpad: bool = False,
         narrow: bool = False,
+        portable: bool = False,
     ):
         """Makes the encoder.
 
@@ -193,6 +195,7 @@ class BertEncoder(tf.keras.layers.Layer):
             jit_compile, and not for rows of several sequences.
           narrow: the last block computes only the vectors that a model's heads read, see `stages`. Other
             numbers are dropped in it.
+          portable: without dropout it takes plain operations, which an export can hold, whatever `kernels`.
         """
         super().__init__(name="bert")
         self._config = config
@@ -209,14 +212,16 @@ class BertEncoder(tf.keras.layers.Layer):
         # Graphcore's name has no scope.
         self.final_norm = layers.LayerNorm(config.hidden_size) if blocks.is_prenorm(kind) else None
         self._kind = kind
-        self._ops = operations.choose(kernels, attends_again=recompute == "attention")
-        run_block = _block_function(kind, config, self._ops)
+        ops = operations.choose(kernels, attends_again=recompute == "attention")
+        run_block = _block_function(kind, config, ops)
         if recompute == "block":
             # Plain operations are those of which the same bits are asked; the others take less memory so.
             run_block = _recomputed(run_block, shared, as_kept=shared and kernels == "plain")
         elif shared:
             run_block = layers.shared_function(run_block)
+        self._ops = operations.choose("plain") if portable else ops
         self._run_block = run_block
+        self._run_without_dropout = _block_function(kind, config, self._ops) if portable else run_block
 
     @property
     def word_embeddings(self) -> tf.Variable:
@@ -297,7 +302,8 @@ class BertEncoder(tf.keras.layers.Layer):
             slots = blocks.find_slots(self._kind, features, self._config)
             reads_BR = None if find_reads is None else find_reads(features).positions_BR
             context = attention.Context(carried["seen"], ids_BL, slots, reads_BR)
-            return {"sequence": self._run_block(carried["sequence"], seed, weights, context)}
+            run_block = self._run_without_dropout if seed is None else self._run_block
+            return {"sequence": run_block(carried["sequence"], seed, weights, context)}
 
         return Stage(block.name, block.variables, block.tensors, run, ("sequence", "seen"), ("sequence",))
 
@@ -487,6 +493,10 @@ class BertModel(tf.keras.Model):
 
     def call(self, features, dropout_seed=None):
         return self.outputs_of(self.encoder.run(self, features, dropout_seed))
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the sizes, for whoever asks Keras what a model holds."""
+        return {"config": dataclasses.asdict(self._config)}
 
     def outputs_of(self, carried: Tensors) -> Any:
         """Returns the outputs of `call`, picked from the tensors that the stages gave."""

@@ -28,7 +28,7 @@ from official.inference.signatures import TENSORS, main_method, output_names
 from official.inference.source import Source
 from official.io import model_folder, tokenizer_files, vocabulary_files, writing
 from official.io.errors import ConfigError
-from official.io.model_folder import POOLING_MODES, Pooling
+from official.io.model_folder import Pooling
 
 if TYPE_CHECKING:
     from official.serving.export import Request
@@ -110,15 +110,7 @@ def _pooling_files(source: Source) -> dict[str, str]:
     pooling = pooling_of_source(source)
     if pooling == Pooling(max_length=source.length()):
         return {}
-    modules = [
-        {"idx": n, "name": str(n), "path": f"{n}_{kind}", "type": f"sentence_transformers.models.{kind}"}
-        for n, kind in enumerate(["Transformer", "Pooling", *["Normalize"][: pooling.normalized]])
-    ]
-    return {
-        "modules.json": _json(modules),
-        "1_Pooling/config.json": _json({key: mode == pooling.mode for key, mode in POOLING_MODES.items()}),
-        "sentence_bert_config.json": _json({"max_seq_length": pooling.max_length}),
-    }
+    return model_folder.sentence_files(pooling)
 
 
 def _json(values: Any) -> str:

@@ -82,3 +82,26 @@ class LibraryTokenizer:
         ids = [np.array(each.ids, self._dtype) for each in encoded]
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         return (np.concatenate(ids) if ids else np.zeros(0, self._dtype)), lengths
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Words to predict
+
+
+MASK = "[MASK]"  # in texts, also where the vocabulary's is another
+
+
+def tokenize_masked(
+    tokenizer: Tokenizer, vocabulary: Vocabulary, texts: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokenises as `Tokenizer.tokenize` does, texts in which MASK is a word to predict."""
+    if vocabulary.tokenizer is not None:  # which finds its special tokens in a text
+        return tokenizer.tokenize([text.replace(MASK, vocabulary.special.mask) for text in texts])
+    parts = [text.split(MASK) for text in texts]
+    sizes_S = np.array([len(own) for own in parts], np.int64)
+    ids, counts_P = tokenizer.tokenize([part for own in parts for part in own])
+    ends_S = np.cumsum(sizes_S)
+    is_inner_P = np.ones(len(counts_P), bool)
+    is_inner_P[ends_S - 1] = False
+    ids = np.insert(ids, np.cumsum(counts_P)[is_inner_P], vocabulary.special_ids.mask)
+    return ids, np.add.reduceat(counts_P, ends_S - sizes_S) + sizes_S - 1

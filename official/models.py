@@ -1,0 +1,461 @@
+"""The Keras door: any model as a `tf.keras.Model` with its tokenizer, for training code of one's own.
+
+    from official.models import from_pretrained
+
+    model = from_pretrained("bert-base-uncased", task="classify", labels=["bad", "good"])
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf.keras.optimizers.Adam(2e-5), loss, metrics=["accuracy"])
+    model.fit(model.tokenizer(texts), classes, batch_size=16, epochs=3)
+    model.save_pretrained("published")  # for bert predict, bert serve, transformers
+
+docs/keras.md has the tasks, and what is saved how.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from official.checkpoint import canonical, convert, registry, sidecar_files
+from official.checkpoint.tensors import of_array
+from official.config import BertConfig
+from official.data.tables.labels import CHOICE, NUMBER, ONE, SEVERAL
+from official.data.word_pieces.tokenizer import tokenize_masked, tokenizer_of
+from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
+from official.inference import methods
+from official.inference.rows import padded
+from official.inference.source import SHORTEST, Source, Truncation, find, name_of
+from official.io import model_folder, vocabulary_files, writing
+from official.io.errors import ConfigError, suggest
+from official.io.model_folder import Pooling
+from official.modeling import stages
+from official.modeling.layers import computing_in
+from official.modeling.models import (
+    BertEncoder,
+    ChoiceModel,
+    MaskedLMModel,
+    SequenceModel,
+    SpanModel,
+    TagModel,
+)
+from official.tasks.fine_tuning import FULL_DEVIATION
+
+# {task: (method of a loaded model, which says the head; kind of labels)}. `classify` takes the folder's kind.
+TASKS: dict[str, tuple[str, str | None]] = {
+    "classify": ("classify", None),
+    **{kind: ("classify", kind) for kind in (SEVERAL, NUMBER, CHOICE)},
+    "tag": ("tag", "tag"),
+    **dict.fromkeys(("squad", "answer"), ("answer", None)),
+    "fill_mask": ("fill_mask", None),
+    "embed": ("embed", None),
+}
+# {task: the name of its output among what the stages give; or {output: that name}}
+_OUTPUTS: dict[str | None, Any] = {
+    None: {"last_hidden_state": "sequence", "pooler_output": "pooled"},
+    "answer": {name: name for name in SpanModel.GIVES},
+    "classify": "logits",
+    "tag": "tag_logits",
+    "fill_mask": "masked_lm_logits",
+}
+# transformers' names of a model's inputs, and this project's.
+_INPUTS = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
+_INPUTS |= {name: name for name in ("input_ids", "input_mask", "segment_ids", "position_ids")}
+# What a configuration says and no answer depends on.
+_OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+_HEADS = {*canonical.POOLER, *canonical.PRETRAINING_HEADS, *canonical.SQUAD_HEAD, *canonical.CLASSIFIER_HEAD}
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """A model without its weights, as `load_model` makes it again.
+
+    Attributes:
+      bert: its sizes.
+      files: {name: content} of its vocabulary, as it lies beside weights.
+      task: the method of a loaded model that it has the head of; None: hidden states.
+      kind: of labels, a key of `model_folder.PROBLEM_TYPE_OF`; None for heads without.
+      labels: names of the outputs, LABEL_0, LABEL_1, ... where nobody named them.
+      pooling: of `embed`.
+      absent: names of weights that neither the folder had nor the task trains. They are not written.
+    """
+
+    bert: BertConfig
+    files: Mapping[str, str]
+    task: str | None = None
+    kind: str | None = None
+    labels: tuple[str, ...] = ()
+    pooling: Pooling = Pooling()  # noqa: RUF009  # immutable
+    absent: tuple[str, ...] = ()
+
+
+@contextlib.contextmanager
+def _folder_of(files: Mapping[str, str]) -> Iterator[str]:
+    """Yields a folder with files, {name: content}, as long as its block runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            pathlib.Path(folder, name).write_text(content, encoding="utf-8")
+        yield folder
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Tokenizer
+
+
+class _WithMasks:
+    """The tokenizer of a vocabulary, for texts in which [MASK] is a word to predict."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        self._vocabulary, self._tokenizer = vocabulary, tokenizer_of(vocabulary)
+
+    def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        return tokenize_masked(self._tokenizer, self._vocabulary, sentences)
+
+
+class Tokenizer:
+    """Texts to the inputs of a model.
+
+    Attributes:
+      vocabulary: its words, by their ids.
+      max_length: tokens that texts are cut to, where a call says no other number.
+      names: of the inputs that it makes.
+    """
+
+    def __init__(self, spec: Spec):
+        self._bert, self._positions = spec.bert, spec.bert.positions
+        with _folder_of(spec.files) as folder:
+            self.vocabulary = load_for_text(folder, size=spec.bert.vocab_size)
+        self.max_length = min(self.vocabulary.max_length or self._positions, self._positions)
+        self.names = ("input_ids", "attention_mask", *["token_type_ids"][: spec.bert.family_row.has_segments])
+        kind: Any = _WithMasks if spec.task == "fill_mask" else tokenizer_of
+        self._pieces = kind(self.vocabulary)
+        self._cut = Truncation("tokenizer", "max_length")
+
+    def __call__(
+        self,
+        texts: Any,
+        pairs: Any = None,
+        max_length: int | None = None,
+        padding: str | bool = "longest",
+        truncation: bool = True,
+    ) -> dict[str, Any]:
+        """Returns {input_ids, attention_mask and, in families with segments, token_type_ids: int32 [B, L]}.
+
+        Args:
+          texts: B texts, or one. Also a tensor of them in a graph, as of
+            `dataset.batch(B).map(lambda text, label: (model.tokenizer(text), label))`.
+          pairs: as many second texts; or, of a choice, those to choose from, [B, G]: the result is [B, G, L].
+          max_length: tokens, at most. None: as the model's files say.
+          padding: `longest` or true: up to the longest text; `max_length`: up to that.
+          truncation: cuts what is longer, of a pair the longer text. Else it is an error.
+
+        Raises:
+          ConfigError: for what are no texts, or another number of pairs; for a length that the model does not
+            take; for pairs where it cannot tell them apart.
+        """
+        length = self.max_length if max_length is None else max_length
+        if not SHORTEST <= length <= self._positions:
+            told = f"the model has {self._positions} positions. Allowed: {SHORTEST} to {self._positions}."
+            raise ConfigError(f"max_length={length} is out of range: {told}")
+        if padding not in (True, "longest", "max_length"):
+            raise ConfigError(
+                f"padding={padding!r}, expected 'longest' or 'max_length': rows have one length."
+            )
+        if pairs is not None and not self._bert.takes_pairs:
+            raise ConfigError("pairs of texts need two segment types, the model has type_vocab_size=1.")
+        columns = [texts] if pairs is None else [texts, pairs]
+        options = {"max_length": max_length, "padding": padding, "truncation": truncation}
+        if tf.is_tensor(texts) and not tf.executing_eagerly():
+            return self._in_graph(columns, options)
+        first, *second = map(_strings, columns)
+        shape = (second or [first])[0].shape
+        if not len(first) or shape[0] != len(first) or first.ndim > 1:
+            raise ConfigError(f"{len(first)} texts and pairs of shape {shape}, expected as many, 1 or more.")
+        first = np.repeat(first, math.prod(shape[1:]))
+        flat = [column.ravel().tolist() for column in (first, *second)]
+        rows, cut = methods.rows_of(flat, self._pieces, self.vocabulary, length)
+        if cut and not truncation:
+            raise ConfigError(
+                f"{cut} texts are longer than max_length={length} tokens, and truncation=False."
+            )
+        self._cut.report(cut, length)
+        batch = padded(rows, length if padding == "max_length" else 1)
+        return {name: batch[_INPUTS[name]].reshape(*shape, -1) for name in self.names}
+
+    def _in_graph(self, columns: list[tf.Tensor], options: dict[str, Any]) -> dict[str, tf.Tensor]:
+        arrays = tf.numpy_function(
+            lambda *values: [*self(*values, **options).values()], columns, [tf.int32] * len(self.names)
+        )
+        for array in arrays:
+            array.set_shape([*(columns[-1].shape.as_list() or [1]), None])
+        return dict(zip(self.names, arrays))
+
+
+def _strings(texts: Any) -> np.ndarray:
+    """Returns texts as an array of str, [B] or [B, G]. Raises ConfigError where one is something else."""
+    array = np.atleast_1d(np.asarray(texts, object))
+    flat = [text.decode() if isinstance(text, bytes) else text for text in array.ravel()]
+    if wrong := [text for text in flat if not isinstance(text, str)]:
+        raise ConfigError(
+            f"{str(wrong[0])[:60]!r} among the texts is a {type(wrong[0]).__name__}, expected str."
+        )
+    return np.array(flat, object).reshape(array.shape)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Model
+
+
+@tf.keras.utils.register_keras_serializable("official")
+class PretrainedModel(tf.keras.Model):
+    """A model of tf.keras, of what `from_pretrained` reads.
+
+    It takes {input_ids, attention_mask, token_type_ids, position_ids: int32 [B, L]}, of a choice [B, G, L],
+    also under this project's names `input_mask` and `segment_ids`, or the ids alone: without a mask all are
+    tokens, without segments all are of the first. It gives logits, float32: [B, C] of `classify`, [B, G] of a
+    choice, [B, L, C] of `tag`, [B, L, V] of `fill_mask`, {start_logits, end_logits: [B, L]} of `answer`; the
+    vectors [B, D] of `embed`; without a task {last_hidden_state [B, L, D], pooler_output [B, D]}, the latter
+    where the folder has a pooler. Dropout follows the seed of `tf.keras.utils.set_random_seed`.
+
+    Attributes:
+      spec: all but the weights.
+      tokenizer: makes its inputs of texts.
+      network: the model of `official.modeling`, with Google's names of variables.
+    """
+
+    def __init__(self, spec: Spec, dtype: Any = None):
+        super().__init__(name="bert", dtype=dtype)
+        self.spec, self.tokenizer = spec, Tokenizer(spec)
+        with computing_in(self.dtype_policy.name):
+            self.network = _network(spec)
+        self._lacks_pooler = not {*canonical.POOLER}.isdisjoint(spec.absent)
+        if spec.task in ("embed", "fill_mask") or self._lacks_pooler:
+            self.encoder.pooler.trainable = False
+        self.built = True
+        shape = [None] * (3 if spec.kind == CHOICE else 2)
+        self._set_save_spec({name: tf.TensorSpec(shape, tf.int32) for name in self.tokenizer.names})
+
+    @property
+    def encoder(self) -> BertEncoder:
+        """Embeddings, `blocks` and `pooler`: layers, whose `trainable` may be switched off."""
+        return getattr(self.network, "encoder", self.network)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the outputs of a classifier, or tagger."""
+        return self.spec.labels
+
+    def build(self, input_shape: Any = None) -> None:
+        """Does nothing: all variables are made with the model."""
+
+    def call(self, inputs, training=None):
+        return self._compute(inputs, training)
+
+    @tf.autograph.experimental.do_not_convert  # nothing needs it, and it takes seconds
+    def _compute(self, inputs: Any, training: bool | None) -> Any:
+        features, spec, seed = _features(inputs), self.spec, None
+        if training:
+            seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
+        if spec.kind == CHOICE:
+            return self.network(features, seed)
+        if spec.task == "fill_mask":
+            features["masked_lm_positions"] = tf.shape(features["input_ids"])[1]  # the first so many: all
+        carried = stages.run(self.network, features, seed)
+        if spec.task == "embed":
+            return _pooled(carried["sequence"], features["input_mask"], spec.pooling)
+        names = _OUTPUTS[spec.task]
+        if isinstance(names, str):
+            return carried[names]
+        return {
+            name: carried[own] for name, own in names.items() if not (own == "pooled" and self._lacks_pooler)
+        }
+
+    def make_train_function(self, force: bool = False) -> Any:
+        """Returns the function of a step of `fit`. Raises ConfigError where XLA would compile it."""
+        if self.jit_compile:
+            raise ConfigError("jit_compile=True: the operations of training are compiled already. Drop it.")
+        return super().make_train_function(force)
+
+    def get_config(self) -> dict[str, Any]:
+        frozen = [n for n, layer in enumerate(self.network._flatten_layers()) if not layer.trainable]
+        return {"spec": dataclasses.asdict(self.spec), "dtype": self.dtype_policy.name, "frozen": frozen}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "PretrainedModel":
+        values = dict(config["spec"])
+        values |= {name: tuple(values[name]) for name in ("labels", "absent")}
+        values |= {"bert": BertConfig(**values["bert"]), "pooling": Pooling(*values["pooling"])}
+        model = cls(Spec(**values), config["dtype"])
+        layers = list(model.network._flatten_layers())
+        for number in config["frozen"]:
+            layers[number].trainable = False
+        return model
+
+    def save_pretrained(self, folder: str | os.PathLike) -> None:
+        """Writes a Hugging Face folder: weights, sizes, vocabulary, labels. An older one there is replaced
+        when the new one is whole.
+
+        Raises:
+          ConfigError: for a model that Hugging Face has no names for, and where nothing can be written.
+        """
+        spec = self.spec
+        weights = {name_of(each): each for each in self.network.variables}
+        tensors = {
+            name: of_array(each.numpy(), name) for name, each in weights.items() if name not in spec.absent
+        }
+        files = {**spec.files, "bert_config.json": json.dumps(dataclasses.asdict(spec.bert))}
+        if spec.kind is not None:
+            named = None if model_folder.are_numbered_labels(spec.labels) else spec.labels
+            kind = model_folder.PROBLEM_TYPE_OF[spec.kind]
+            files[model_folder.LABELS] = model_folder.labels_json(named, kind)
+        with _folder_of(files) as beside:
+            location = os.path.join(beside, "model")
+            checkpoint = registry.Checkpoint(registry.get_format("native"), location, tensors)
+            convert.convert(checkpoint, "huggingface", os.fspath(folder), overwrite=True)
+        if spec.task == "embed":
+            for name, content in model_folder.sentence_files(spec.pooling).items():
+                os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
+                writing.replace_file(os.path.join(folder, name), content)
+
+
+def _network(spec: Spec) -> Any:
+    """Returns the model of `official.modeling` that has the head, with the kernels of a training run."""
+    options: dict[str, Any] = {"kernels": "auto", "shared": True, "portable": True}
+    if spec.task == "classify":
+        options |= {"narrow": True, "head_scale": FULL_DEVIATION}
+        if spec.kind == CHOICE:
+            return ChoiceModel(spec.bert, **options)
+        return SequenceModel(spec.bert, len(spec.labels), **options)
+    if spec.task == "tag":
+        return TagModel(spec.bert, len(spec.labels), head_scale=FULL_DEVIATION, **options)
+    kinds = {"answer": SpanModel, "fill_mask": MaskedLMModel}
+    return kinds.get(str(spec.task), BertEncoder)(spec.bert, **options)
+
+
+def _features(inputs: Any) -> dict[str, tf.Tensor]:
+    """Returns the features of a batch. Raises ConfigError for inputs that a model does not take."""
+    given = {"input_ids": inputs} if tf.is_tensor(inputs) else inputs
+    if not isinstance(given, Mapping) or "input_ids" not in given or given.keys() - _INPUTS.keys():
+        what = ", ".join(given) if isinstance(given, Mapping) else type(inputs).__name__
+        raise ConfigError(f"the inputs are {what[:120]}, expected a dict of some of {', '.join(_INPUTS)}.")
+    features = {_INPUTS[name]: tf.cast(values, tf.int32) for name, values in given.items()}
+    ids = features["input_ids"]
+    return {"input_mask": tf.ones_like(ids), "segment_ids": tf.zeros_like(ids), **features}
+
+
+def _pooled(sequence_BLD: tf.Tensor, mask_BL: tf.Tensor, pooling: Pooling) -> tf.Tensor:
+    """Returns the vectors of texts, float32 [B, D], see `methods.Embedder`."""
+    sequence_BLD, is_token_BL1 = (tf.cast(each, tf.float32) for each in (sequence_BLD, mask_BL[..., None]))
+    vectors_BD = sequence_BLD[:, 0]
+    if pooling.mode != "cls":
+        vectors_BD = tf.reduce_sum(sequence_BLD * is_token_BL1, 1) / tf.reduce_sum(is_token_BL1, 1)
+    if pooling.normalized:
+        vectors_BD /= tf.maximum(tf.norm(vectors_BD, axis=1, keepdims=True), methods.MIN_NORM)
+    return vectors_BD
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Reading
+
+
+def from_pretrained(
+    path: str | os.PathLike, task: str | None = None, labels: int | Sequence[str] | None = None
+) -> PretrainedModel:
+    """Reads a model.
+
+    Args:
+      path: a run's folder, or a checkpoint of any format, as of `official.inference.load`.
+      task: one of TASKS, which are the tasks of bert train, its kinds of labels, and the methods of a loaded
+        model; None: hidden states.
+      labels: of `classify`, `several`, `number` and `tag`: how many outputs, or their names. None: those of
+        the folder. A head with as many, or the same names, is kept; else one starts fresh, and a warning
+        says so.
+
+    Raises:
+      ConfigError: where there is no such task or no checkpoint, or labels are missing, or given to a task
+        that has none.
+    """
+    if task not in (None, *TASKS):
+        allowed = f"{suggest(str(task), TASKS)}. Allowed: None, {', '.join(TASKS)}."
+        raise ConfigError(f"task={str(task)[:60]!r}{allowed}")
+    source = find(os.fspath(path))
+    head, kind = TASKS[task] if task else (None, None)
+    names: tuple[str, ...] = ()
+    order: list[int] | None = None
+    if head in ("classify", "tag") and kind != CHOICE:
+        kind, names, order = _classes(source, str(head), kind, labels)
+    elif labels is not None:
+        raise ConfigError(f"labels={str(labels)[:60]}: task={task} has none. Drop them.")
+    elif kind == CHOICE and "classify" in source.abilities():
+        order = [0] if methods.classes_of(source).kind == CHOICE else None
+    pooling = methods.pooling_of_source(source) if head == "embed" else Pooling()
+    length = pooling.max_length or source.length()
+    files = vocabulary_files.companions(source.vocab_file, source.vocabulary.do_lower_case, length)
+    missing = [
+        name for name in (*canonical.POOLER, *canonical.NEXT_SENTENCE_HEAD) if name not in source.tensors
+    ]
+    absent = () if head == "classify" else tuple(missing)
+    said = sidecar_files.sizes_beside(source.location)
+    bert = dataclasses.replace(source.bert, **{name: said[name] for name in _OF_TRAINING if name in said})
+    texts = {name: content.decode() for name, content in files.items()}
+    model = PretrainedModel(Spec(bert, texts, head, kind, names, pooling, absent))
+    _fill(model, source, order)
+    return model
+
+
+def _classes(
+    source: Source, head: str, kind: str | None, labels: int | Sequence[str] | None
+) -> tuple[str, tuple[str, ...], list[int] | None]:
+    """Returns the kind of labels, their names, and the outputs of the source's head that they are, in their
+    order; None in place of the latter for a head that starts fresh."""
+    own = methods.classes_of(source) if head in source.abilities() else None
+    if own is not None and kind not in (None, own.kind):
+        own = None
+    if labels is None and kind == NUMBER and own is None:
+        labels = 1
+    if labels is None:
+        if own is None:
+            raise ConfigError(f"{source.name} has no head of that kind. Give labels=N, or their names.")
+        return own.kind, own.labels, list(range(len(own.labels)))
+    count = labels if isinstance(labels, int) else len(labels)
+    numbered = tuple(f"LABEL_{number}" for number in range(count))
+    names = numbered if isinstance(labels, int) else tuple(labels)
+    if isinstance(labels, str) or count < 1 or len(set(names)) < count:
+        raise ConfigError(f"labels={labels!r}, expected a number from 1 on, or a list of different names.")
+    if own is not None and len(own.labels) == count:
+        if isinstance(labels, int):
+            return own.kind, own.labels, list(range(count))
+        same = [(name,) for name in names]
+        is_named = not model_folder.are_numbered_labels(own.labels)
+        order = model_folder.order_of_labels(own.labels, same) if is_named else list(range(count))
+        return own.kind, names, order
+    return kind or (NUMBER if count == 1 else ONE), names, None
+
+
+def _fill(model: PretrainedModel, source: Source, order: list[int] | None) -> None:
+    """Assigns the weights that a source has. Warns of those of heads that start fresh.
+
+    Args:
+      order: the outputs of the source's classifier; None: it is not taken.
+    """
+    fresh = []
+    for variable in model.network.variables:
+        name = name_of(variable)
+        is_classifier = name in canonical.CLASSIFIER_HEAD
+        if name in source.tensors and not (is_classifier and order is None):
+            values = source.values(name)
+            variable.assign(values[order] if is_classifier else values)
+        elif name not in _HEADS:
+            raise ConfigError(f"{source.name} has no {name}.")
+        elif variable.trainable:
+            fresh.append(name)
+    if fresh:
+        logging.warning("%s: started fresh, to be trained: %s", source.name, ", ".join(fresh))
