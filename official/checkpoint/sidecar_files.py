@@ -254,8 +254,8 @@ def plan(
     """
     if target_format.brings_sidecar_files:
         if options.vocab_file:
-            own = vocabulary_files.contents_of(vocabulary_files.read(options.vocab_file))
-            name, content = next(iter(own.items()))
+            kept = vocabulary_files.contents_of(vocabulary_files.read(options.vocab_file))
+            name, content = next(iter(kept.items()))
             _check_free({os.path.join(target, name): content}, overwrite)
         return {}
     folder = os.path.dirname(target) or "."

@@ -401,7 +401,7 @@ def _of_family(model: BertConfig, said: set[str], source: str) -> BertConfig:
     """Returns a model with the sizes that its family gives it, where the file has not `said` them. Raises
     ConfigError for sizes that models of the family do not have."""
     family = model.family_row
-    changed: dict[str, int] = {}
+    changed: dict[str, Any] = {}
     if not family.has_segments:
         changed["type_vocab_size"] = 0
     elif not model.type_vocab_size:

@@ -363,7 +363,7 @@ def read_encoder(weights: Weights, bert: BertConfig) -> Encoder:
         )
     parts = ("word", "position", "token_type")
     words, positions, segments = (f"bert/embeddings/{part}_embeddings" for part in parts)
-    types = weights.read(segments) if weights.has(segments) else None
+    types: Any = weights.read(segments) if weights.has(segments) else None
     places = weights.read(positions)[bert.position_offset :]
     if types is not None and not bert.reads_segments:
         types, places = None, places + types[0]

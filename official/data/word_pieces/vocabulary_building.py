@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import tokenizers
 
@@ -102,11 +103,11 @@ def build_tokenizer(
     first = next(texts, None)
     if first is None:
         raise ConfigError("--input_files hold no text to build a vocabulary from.")
-    shared = {"vocab_size": vocab_size, "special_tokens": special, "show_progress": show_progress}
+    shared: Any = {"vocab_size": vocab_size, "special_tokens": special, "show_progress": show_progress}
     if kind == "bpe":
         made = tokenizers.Tokenizer(tokenizers.models.BPE())
         made.pre_tokenizer = split.ByteLevel(add_prefix_space=False)
-        trainer = tokenizers.trainers.BpeTrainer(initial_alphabet=split.ByteLevel.alphabet(), **shared)
+        trainer: Any = tokenizers.trainers.BpeTrainer(initial_alphabet=split.ByteLevel.alphabet(), **shared)
     else:
         made = tokenizers.Tokenizer(tokenizers.models.Unigram())
         made.normalizer = tokenizers.normalizers.NFKC()
@@ -116,7 +117,8 @@ def build_tokenizer(
     made.add_special_tokens([tokenizers.AddedToken(_ROBERTA.mask, lstrip=True, special=True)])
     decoders = {"bpe": tokenizers.decoders.ByteLevel, "unigram": tokenizers.decoders.Metaspace}
     made.decoder = decoders[kind]()
-    cls, sep = ((token, made.token_to_id(token)) for token in (_ROBERTA.cls, _ROBERTA.sep))
+    ids = made.get_vocab()
+    cls, sep = ((token, ids[token]) for token in (_ROBERTA.cls, _ROBERTA.sep))
     made.post_processor = tokenizers.processors.RobertaProcessing(
         sep, cls, trim_offsets=True, add_prefix_space=False
     )
