@@ -64,12 +64,19 @@ def make(question: dict) -> dict:
             cotangent *= mask.reshape(mask.shape + (1,) * (logits.ndim - 2))
         (logits * torch.tensor(cotangent)).sum().backward()
         own = {**features, "cotangent": cotangent, "logits": logits, "hidden": output.hidden_states[-1]}
-        own |= {
-            f"gradient/{name}": each.grad for name, each in model.named_parameters() if each.grad is not None
-        }
+        own |= {f"gradient/{name}": each.grad for name, each in _weights(model) if each.grad is not None}
         found |= {f"{kind}/{name}": np.asarray(_plain(values)) for name, values in own.items()}
     np.savez(f"{question['folder']}/expected.npz", **found)
     return {"versions": {"torch": torch.__version__, "transformers": transformers.__version__}}
+
+
+def _weights(model) -> list:
+    """Returns (name, weight) of all, the table of words under its own name where it is tied to another."""
+    names = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        if weight not in names or "embeddings" in name:
+            names[weight] = name
+    return [(name, weight) for weight, name in names.items()]
 
 
 def _logits(output):

@@ -20,7 +20,7 @@ from official.checkpoint.containers import onnx_file
 from official.config import BertConfig
 from official.inference import backends
 from official.inference.backends import Settings
-from official.inference.rows import Network, Rows, Run, feeds_of, padded_groups, padded_network
+from official.inference.rows import STEP, Network, Rows, Run, feeds_of, padded_groups, padded_network
 from official.inference.signatures import output_names
 from official.inference.source import UNUSED_STAGES, Source, make_network, name_of
 from official.io import json_files, writing
@@ -88,6 +88,10 @@ def trace(bert: BertConfig, head: str, classes: int) -> Traced:
             inputs["masked"] = tf.compat.v1.placeholder(tf.int32, [None], "masked")
         carried: dict[str, tf.Tensor] = {}
         features = inputs
+        if bert.positions % STEP:  # rows may be filled up beyond the table
+            ids_BL = inputs["input_ids"]
+            places_L = tf.minimum(tf.range(tf.shape(ids_BL)[1]), bert.positions - 1)
+            features = {**inputs, "position_ids": places_L * tf.ones_like(ids_BL)}
         for stage in (each for each in model.stages() if each.name not in UNUSED_STAGES.get(head, ())):
             if stage.name == "masked_lm":  # all rows as one: no row is filled up to the most masks of another
                 carried["sequence"] = tf.reshape(carried["sequence"], [1, -1, bert.hidden_size])

@@ -125,7 +125,7 @@ def batches_of(lengths_N: np.ndarray, tokens: int = TOKENS) -> Iterator[np.ndarr
 # Padded batches
 
 Run = Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]  # of `feeds_of` -> outputs, padding included
-_STEP = 16  # widths of `feeds_of` are multiples of it
+STEP = 16  # widths of `feeds_of` are multiples of it
 
 
 def padded(rows: Rows, multiple: int = 1) -> dict[str, np.ndarray]:
@@ -151,7 +151,7 @@ def padded(rows: Rows, multiple: int = 1) -> dict[str, np.ndarray]:
 def feeds_of(rows: Rows) -> dict[str, np.ndarray]:
     """Returns the inputs of an ONNX file: `padded` to a multiple of 16, and for masked tokens `masked`, int32
     [M] in [0, B x L)."""
-    feeds = padded(rows._replace(masked_M=None), _STEP)
+    feeds = padded(rows._replace(masked_M=None), STEP)
     if rows.masked_M is not None:
         sequences_M, places_M = rows.masked_places()
         masked_M = sequences_M * feeds["input_ids"].shape[1] + places_M
@@ -186,7 +186,7 @@ def padded_groups(lengths_N: np.ndarray) -> list[np.ndarray]:
     """Returns the sequences of each padded batch, longest first. Short ones join a batch of few tokens: there
     a call costs more than its padding."""
     groups: list[list[int]] = []
-    width, widths_N = 0, -(-lengths_N // _STEP) * _STEP
+    width, widths_N = 0, -(-lengths_N // STEP) * STEP
     for sequence in np.argsort(-lengths_N, kind="stable"):
         own = int(widths_N[sequence])
         if not groups or (own < width and len(groups[-1]) * width >= 512):
