@@ -23,6 +23,7 @@ from official.io.json_files import expect, read_json
 
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
+VOCAB_JSON = "vocab.json"
 SPECIAL_TOKENS_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
 MODULES, SENTENCE_TRANSFORMERS = "modules.json", "config_sentence_transformers.json"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

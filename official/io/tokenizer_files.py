@@ -24,12 +24,12 @@ from official.io.model_folder import (
     SPECIAL_TOKENS_MAP,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    VOCAB_JSON,
     Special,
     contents,
 )
 
-VOCAB_JSON, MERGES = "vocab.json", "merges.txt"
-SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
+MERGES = "merges.txt"
 _LIBRARY_KEYS = f"{TOKENIZER_CONFIG}/library"
 
 
@@ -55,6 +55,17 @@ class TokenizerFile:
     separators: int
     has_segments: bool
     max_length: int | None
+
+    def sidecar_config(self, max_length: int | None) -> str:
+        """Returns the tokenizer_config.json of a folder that keeps the tokenizer as `content`."""
+        values = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **({"model_max_length": max_length} if max_length else {}),
+            "clean_up_tokenization_spaces": False,
+            "model_input_names": ["input_ids", *["token_type_ids"] * self.has_segments, "attention_mask"],
+            **{f"{name}_token": word for name, word in self.special._asdict().items()},
+        }
+        return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
 
 def read(path: str, source: str, content: bytes) -> TokenizerFile:
@@ -563,15 +574,3 @@ def _template_of(made: Any, special: Special, source: str) -> tuple[int, bool]:
         f"{source}: its post_processor joins two texts as {shown!r}, expected {special.cls} A {special.sep} B"
         f" {special.sep}, with one or two {special.sep} between them."
     )
-
-
-def sidecar_config(file: TokenizerFile, max_length: int | None) -> str:
-    """Returns the tokenizer_config.json of a folder that keeps the tokenizer as `content`."""
-    values = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        **({"model_max_length": max_length} if max_length else {}),
-        "clean_up_tokenization_spaces": False,
-        "model_input_names": ["input_ids", *["token_type_ids"] * file.has_segments, "attention_mask"],
-        **{f"{name}_token": word for name, word in file.special._asdict().items()},
-    }
-    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"

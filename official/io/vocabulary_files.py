@@ -16,18 +16,29 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from absl import logging
 
-from official.io import files, json_files, model_folder, tokenizer_files
+from official.io import files, json_files, model_folder
 from official.io.errors import ConfigError, counted
 from official.io.json_files import parse_json
-from official.io.model_folder import SPECIAL_TOKENS, TOKENIZER, TOKENIZER_CONFIG
-from official.io.tokenizer_files import TokenizerFile
+from official.io.model_folder import SPECIAL_TOKENS, TOKENIZER, TOKENIZER_CONFIG, VOCAB_JSON
+
+if TYPE_CHECKING:
+    from official.io.tokenizer_files import TokenizerFile
 
 VOCABULARY = "vocab.txt"
 KEPT = (VOCABULARY, TOKENIZER, TOKENIZER_CONFIG)  # with weights and records
-NAMES = (VOCABULARY, TOKENIZER, tokenizer_files.VOCAB_JSON, *tokenizer_files.SENTENCEPIECE)
+NAMES = (
+    VOCABULARY,
+    TOKENIZER,
+    VOCAB_JSON,
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "spm.model",
+    "tokenizer.model",
+)
 # Of the words with letters, how many have capitals in a cased vocabulary: 20 % and more in Google's, none in
 # its uncased ones.
 _CASED_SHARE = 0.02
@@ -83,6 +94,8 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
         raise ConfigError(f"{source}: {missing}.")
     content = files.read_bytes(found, source)
     if _is_of_library(found, content, source):
+        from official.io import tokenizer_files  # late: few vocabularies need it
+
         made = tokenizer_files.read(found, source, content)
         return VocabularyFile(found, made.words, made.content.encode(), None, made.max_length, made)
     if found.endswith(".json"):
@@ -106,7 +119,7 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
 def _is_of_library(path: str, content: bytes, source: str) -> bool:
     """Tells whether the library `tokenizers` splits the text of a vocabulary, by other rules than BERT's."""
     name, beside = os.path.basename(path), os.path.join(os.path.dirname(path), TOKENIZER)
-    if name.endswith(".model") or name == tokenizer_files.VOCAB_JSON:
+    if name.endswith(".model") or name == VOCAB_JSON:
         return True
     tokenizer = None
     if name.endswith(".json"):
@@ -116,6 +129,8 @@ def _is_of_library(path: str, content: bytes, source: str) -> bool:
     model = (tokenizer or {}).get("model")
     if isinstance(model, dict) and model.get("type") not in (None, "WordPiece"):
         return name.endswith(".json")
+    from official.io import tokenizer_files
+
     return tokenizer_files.has_own_rules(path, tokenizer)
 
 
@@ -251,7 +266,7 @@ def contents_of(file: VocabularyFile, max_length: int | None = None) -> dict[str
     has to be there; None: as the vocabulary's says."""
     if file.tokenizer is None:
         return {VOCABULARY: file.content}
-    config = tokenizer_files.sidecar_config(file.tokenizer, max_length or file.max_length)
+    config = file.tokenizer.sidecar_config(max_length or file.max_length)
     return {TOKENIZER: file.content, TOKENIZER_CONFIG: config.encode()}
 
 

@@ -26,7 +26,7 @@ from official.inference.methods import pooling_of_source
 from official.inference.rows import padded_network
 from official.inference.signatures import TENSORS, main_method, output_names
 from official.inference.source import Source
-from official.io import model_folder, tokenizer_files, vocabulary_files, writing
+from official.io import model_folder, vocabulary_files, writing
 from official.io.errors import ConfigError
 from official.io.model_folder import Pooling
 
@@ -90,7 +90,7 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
 def _tokenizer_files(source: Source) -> dict[str, bytes | str]:
     tokenizer, length = source.vocabulary.tokenizer, source.length()
     if tokenizer is not None:
-        config = tokenizer_files.sidecar_config(tokenizer, length)
+        config = tokenizer.sidecar_config(length)
         return {vocabulary_files.TOKENIZER: tokenizer.content, vocabulary_files.TOKENIZER_CONFIG: config}
     config = vocabulary_files.tokenizer_config(source.vocabulary.do_lower_case, length)
     return {

@@ -67,8 +67,8 @@ class LibraryTokenizer:
         return self._tokenizer.decode([number], skip_special_tokens=False).strip()
 
     def spans(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Returns what `tokenize` does, and the first character of each piece in its text and the one behind
-        its last, int64."""
+        """Tokenises as `tokenize` does, and returns the first character of each piece in its text and the one
+        behind its last, int64, too."""
         encoded = self._encoded(texts)
         offsets = [offset for each in encoded for offset in each.offsets]
         begins, ends = np.array(offsets, np.int64).reshape(-1, 2).T

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from official.io import model_folder, vocabulary_files
-from official.io.tokenizer_files import TokenizerFile
+
+if TYPE_CHECKING:
+    from official.io.tokenizer_files import TokenizerFile
 
 SPECIAL_TOKENS = vocabulary_files.SPECIAL_TOKENS
 CONTINUATION = "##"
