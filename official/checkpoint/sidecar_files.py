@@ -15,7 +15,7 @@ from official.checkpoint.formats import Format, Options
 from official.checkpoint.registry import Checkpoint, open_checkpoint
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, checked_sizes
-from official.config.model import WITHOUT_SHAPE, activation_of
+from official.config.model import FAMILIES, WITHOUT_SHAPE, activation_of
 from official.io import files as io_files
 from official.io import json_files, model_folder, vocabulary_files
 from official.io.errors import ConfigError, shortened
@@ -112,8 +112,9 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
     }
     found = {name: getattr(options, name) or value for name, value in usual.items()}
     found["model_card"] = model_card.of_run(checkpoint.location)
-    family = said.get("family", BertConfig.family)
-    return dataclasses.replace(options, family=family, **found, **labels_beside(checkpoint.location))
+    family = FAMILIES[said.get("family", BertConfig.family)]
+    found |= {"family": family.name, "of_family": {key: said[key] for key in family.without_shape if key in said}}
+    return dataclasses.replace(options, **found, **labels_beside(checkpoint.location))
 
 
 def _vocabulary_beside(location: str) -> str | None:
@@ -173,6 +174,8 @@ def notes_of_result(options: Options, written: list[str], target: Format) -> lis
 def sizes_of(tensors: Tensors) -> dict:
     """Returns the keys of bert_config.json that canonical tensors give: sizes, GroupBERT's blocks, and biases
     and the masked-LM head's transform where the model is without."""
+    if canonical.is_modernbert(tensors):
+        return _sizes_of_modernbert(tensors)
     shapes = {key: tensors[name].shape[axis:] for key, (name, axis) in _OF_TENSORS.items() if name in tensors}
     sizes: dict[str, int | str] = {key: shape[0] for key, shape in shapes.items()}
     sizes["num_hidden_layers"] = canonical.layers_of(tensors)
@@ -189,6 +192,17 @@ def sizes_of(tensors: Tensors) -> dict:
         absent["use_cls_layer"] = "|".join(canonical.TRANSFORM)
     found = [key for key, pattern in absent.items() if any(re.fullmatch(pattern, name) for name in tensors)]
     return sizes | {key: False for key in absent if key not in found}
+
+
+def _sizes_of_modernbert(tensors: Tensors) -> dict:
+    words, hidden = tensors["bert/embeddings/word_embeddings"].shape
+    return {
+        "vocab_size": words,
+        "hidden_size": hidden,
+        "intermediate_size": tensors["bert/encoder/layer_0/output/dense/kernel"].shape[0],
+        "num_hidden_layers": canonical.layers_of(tensors),
+        "block_type": "modernbert",
+    }
 
 
 def check_source(location: str, tensors: Tensors) -> None:
@@ -252,7 +266,7 @@ def plan(
         if not same or _contradictions(sizes_beside(path), own):
             files[path] = None
     if options.vocab_file:
-        positions = own["max_position_embeddings"]
+        positions = (options.of_family | own)["max_position_embeddings"]
         of_vocabulary = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
         files |= {os.path.join(folder, name): content for name, content in of_vocabulary.items()}
     if "output_weights" in tensors and (options.labels or options.problem_type):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from official.io import model_folder
@@ -24,18 +25,48 @@ class Family(NamedTuple):
       has_segments: whether tokens have a vector for their segment. Where they have none, the texts of a pair
         are told apart by the [SEP] between them, and there is no next-sentence task.
       pooler_act: activation of the layer between [CLS] and a classifier.
-      keys: {key of BERT's config.json: the family's}.
+      keys: {key of BERT's config.json: the family's, or several that must have one value}.
       ignored: keys of its config.json that change nothing that is computed here.
       renamed: [(part of BERT's names of weights, the family's)], put in one after the other.
+      block_type: of its blocks, see `block_types`.
+      has_positions: whether tokens have a vector for their position. Else the attention tells it.
+      has_biases: whether dense layers of the encoder and LayerNorms have biases.
+      has_prediction_head: whether a dense layer, activation and LayerNorm stand before every output layer;
+        else a pooler does before a classifier's, and those three before the words'.
+      prefix: of its encoder's names of weights; empty: its name.
+      answers: its name of the output layer for answers.
+      settings: keys of BertConfig that only its encoders have; no tensor's shape tells them.
+      defaults: {key of its config.json: what counts where the file does not say it}, where not BERT's.
+      read: makes of the other keys of its config.json, and the name of the file, those of BertConfig.
     """
 
     name: str
     title: str
     has_segments: bool = True
     pooler_act: str = "tanh"
-    keys: Mapping[str, str] = {}
+    keys: Mapping[str, str | tuple[str, ...]] = {}
     ignored: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
+    block_type: str = "bert"
+    has_positions: bool = True
+    has_biases: bool = True
+    has_prediction_head: bool = False
+    prefix: str = ""
+    answers: str = "qa_outputs"
+    settings: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = {}
+    read: Callable[[dict[str, Any], str], dict[str, Any]] = lambda values, source: values
+
+    @property
+    def scope(self) -> str:
+        """How its encoder's names of weights begin."""
+        return f"{self.prefix or self.name}."
+
+    @property
+    def without_shape(self) -> tuple[str, ...]:
+        """Keys of BertConfig that its models need and no tensor's shape tells, beside WITHOUT_SHAPE."""
+        pooled = ("classifier_pooling",) if self.has_prediction_head else ()
+        return (*self.settings, *(() if self.has_positions else ("max_position_embeddings",)), *pooled)
 
     def their_name(self, name: str) -> str | None:
         """Returns the family's name of a weight of BERT's, both as Hugging Face writes them; None where the
@@ -46,6 +77,40 @@ class Family(NamedTuple):
             name = name.replace(part, theirs)
         return name
 
+
+def _modernbert_values(values: dict[str, Any], source: str) -> dict[str, Any]:
+    """Returns a config.json of ModernBERT's in which single numbers say which layers see all tokens, and the
+    angles of both kinds. Raises ConfigError for other orders of layers and other angles."""
+    plain = dict(values)
+    kinds = plain.pop("layer_types", None)
+    for key in ("num_hidden_layers", _EVERY):
+        checked_size(key, plain.get(key, 1), source)
+    if kinds is not None:
+        numbers = range(plain["num_hidden_layers"])
+        steps = [plain[_EVERY]] if _EVERY in plain else [3, *(number + 1 for number in numbers)]
+        orders = ([("sliding" if number % step else "full") + "_attention" for number in numbers] for step in steps)
+        step = next((step for step, order in zip(steps, orders) if order == kinds), None)
+        if step is None:
+            told = f"{str(kinds)[:90]} is not supported, only full_attention in the first of"
+            raise ConfigError(f"{source}: layer_types={told} every {_EVERY} layers, sliding_attention elsewhere.")
+        plain[_EVERY] = step
+    angles = plain.pop("rope_parameters", None) or {}
+    if not isinstance(angles, dict) or not all(isinstance(own, (dict, type(None))) for own in angles.values()):
+        told = "expected full_attention and sliding_attention, each with a rope_theta"
+        raise ConfigError(f"{source}: rope_parameters={str(angles)[:90]}, {told}.")
+    for kind, key in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
+        own = {name: value for name, value in (angles.get(kind) or {}).items() if value is not None}
+        theta = own.pop("rope_theta", None)
+        if {**own, "rope_type": own.get("rope_type", "default")} != {"rope_type": "default"}:
+            told = f"{str(own)[:90]} is not supported, only rope_type='default' (scaled angles)"
+            raise ConfigError(f"{source}: rope_parameters: {kind}={told}.")
+        if theta is not None and plain.setdefault(key, theta) != theta:
+            told = f"{kind} has rope_theta={theta!r}, and {key}={plain[key]!r} is the same"
+            raise ConfigError(f"{source}: rope_parameters: {told}. Remove one of them.")
+    return plain
+
+
+_EVERY = "global_attn_every_n_layers"
 
 # Source of keys and names: transformers, models/*/configuration_*.py and modeling_*.py.
 FAMILIES = {
@@ -85,6 +150,64 @@ FAMILIES = {
                 ("cls.predictions.", "vocab_projector."),
             ),
         ),
+        Family(
+            "modernbert",
+            "ModernBert",
+            has_segments=False,
+            keys={
+                "hidden_act": ("hidden_activation", "classifier_activation"),
+                "hidden_dropout_prob": ("embedding_dropout", "mlp_dropout"),
+                "attention_probs_dropout_prob": "attention_dropout",
+                "layer_norm_eps": "norm_eps",
+            },
+            # Padding is masked whatever its id. Of first values only those of new heads are drawn, as for other
+            # families. The rest concerns kernels and sizes of outputs of transformers alone.
+            ignored=(
+                "deterministic_flash_attn",
+                "initializer_cutoff_factor",
+                "pad_token_id",
+                "reference_compile",
+                "repad_logits_with_grad",
+                "sparse_pred_ignore_index",
+                "sparse_prediction",
+            ),
+            renamed=(
+                ("bert.embeddings.word_embeddings.", "model.embeddings.tok_embeddings."),
+                ("bert.embeddings.LayerNorm.", "model.embeddings.norm."),
+                ("bert.encoder.layer.", "model.layers."),
+                (".attention.prenorm.LayerNorm.", ".attn_norm."),
+                (".attention.self.qkv.", ".attn.Wqkv."),
+                (".attention.output.dense.", ".attn.Wo."),
+                (".feed_forward.prenorm.LayerNorm.", ".mlp_norm."),
+                (".intermediate.dense.", ".mlp.Wi."),
+                (".output.dense.", ".mlp.Wo."),
+                ("cls.predictions.transform.dense.", "head.dense."),
+                ("cls.predictions.transform.LayerNorm.", "head.norm."),
+                ("LayerNorm.weight", "model.final_norm.weight"),
+                ("cls.predictions.bias", "decoder.bias"),
+                ("cls.predictions.decoder.", "decoder."),
+            ),
+            block_type="modernbert",
+            has_positions=False,
+            has_biases=False,
+            has_prediction_head=True,
+            prefix="model",
+            answers="classifier",
+            settings=(_EVERY, "local_attention", "global_rope_theta", "local_rope_theta"),
+            defaults={
+                "vocab_size": 50368,
+                "intermediate_size": 1152,
+                "num_hidden_layers": 22,
+                "hidden_activation": "gelu",
+                "classifier_activation": "gelu",
+                "max_position_embeddings": 8192,
+                "norm_eps": 1e-5,
+                "attention_dropout": 0.0,
+                "embedding_dropout": 0.0,
+                "mlp_dropout": 0.0,
+            },
+            read=_modernbert_values,
+        ),
     )
 }
 
@@ -108,21 +231,29 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     if family.name == "bert":
         return dict(values)
     plain = {key: value for key, value in values.items() if key not in family.ignored}
-    for ours, theirs in family.keys.items():
-        if theirs in plain:
+    plain = family.read({**family.defaults, **plain}, source)
+    for ours, names in family.keys.items():
+        for theirs in [names] if isinstance(names, str) else names:
+            if theirs not in plain:
+                continue
             value = plain.pop(theirs)
             if plain.setdefault(ours, value) != value:
                 told = f"{theirs}={value!r} and {ours}={plain[ours]!r} are the same size"
                 raise ConfigError(f"{source}: {told}. Remove one of them.")
     if not family.has_segments:
         plain["type_vocab_size"] = 0
+    if family.block_type != BertConfig.block_type:
+        plain["block_type"] = family.block_type
     return plain | {"family": family.name, "model_type": "bert"}
 
 
 def with_their_keys(values: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """Returns values of a config.json of BERT's as the family's files have them."""
     absent = () if family.has_segments else ("type_vocab_size", "position_embedding_type", "layer_norm_eps")
-    known = {family.keys.get(key, key): value for key, value in values.items() if key not in absent}
+    known = {}
+    for key, value in values.items():
+        names = family.keys.get(key, () if key in absent else key)
+        known |= dict.fromkeys([names] if isinstance(names, str) else names, value)
     return known | {"model_type": family.name}
 
 
@@ -156,6 +287,12 @@ class BertConfig:
     groupbert_ffn_output_groups: int = 4
     groupbert_conv_kernel_size: int = 7
     groupbert_conv_group_size: int = 16
+    # ModernBERT's keys.
+    global_attn_every_n_layers: int = 3  # of which the first sees all tokens
+    local_attention: int = 128  # tokens that the other layers see: half of them on either side
+    global_rope_theta: float = 160_000.0
+    local_rope_theta: float = 10_000.0
+    classifier_pooling: str = "cls"  # or mean: the vector that a classifier reads
 
     @property
     def family_row(self) -> Family:
@@ -184,6 +321,8 @@ LARGEST = {
     "groupbert_ffn_output_groups": 2**16,
     "groupbert_conv_kernel_size": 2**10,
     "groupbert_conv_group_size": 2**16,
+    "global_attn_every_n_layers": 1000,
+    "local_attention": 2**20,
 }
 _MOST_PARAMETERS = 10**11
 
@@ -228,7 +367,8 @@ def contradictions(model: BertConfig, values: dict) -> list[str]:
       model: of the run.
       values: of the JSON that lies with the checkpoint; what it does not say is not compared.
     """
-    said = {key: values[key] for key in WITHOUT_SHAPE if values.get(key) is not None}
+    compared = (*WITHOUT_SHAPE, *FAMILIES[model.family].settings)
+    said = {key: values[key] for key in compared if values.get(key) is not None}
     if activation_of(values) is not None:
         said["hidden_act"] = activation_of(values)
     own = dataclasses.asdict(model)
@@ -263,6 +403,7 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
         )
     _check_names(model, source)
     _check_groups(model, source)
+    _check_family(model, source)
     if model.family_row.has_segments:
         if not model.type_vocab_size:
             raise ConfigError(f"{source}: type_vocab_size=0, expected a positive integer.")
@@ -279,7 +420,12 @@ def block_types() -> list[str]:
 def _check_names(model: BertConfig, source: str) -> None:
     """Raises ConfigError where the activation or the kind of block is not known."""
     *gelus, relu = ACTIVATIONS
-    named = (("hidden_act", [*gelus, "gelu", relu]), ("block_type", block_types()), ("family", [*FAMILIES]))
+    named = (
+        ("hidden_act", [*gelus, "gelu", relu]),
+        ("block_type", block_types()),
+        ("family", [*FAMILIES]),
+        ("classifier_pooling", ["cls", "mean"]),
+    )
     for key, allowed in named:
         if getattr(model, key) not in allowed:
             raise ConfigError(
@@ -306,6 +452,17 @@ def _check_groups(model: BertConfig, source: str) -> None:
             f"{source}: groupbert_conv_kernel_size={model.groupbert_conv_kernel_size}, expected an odd number"
             " of tokens: a token and as many neighbours on either side."
         )
+
+
+def _check_family(model: BertConfig, source: str) -> None:
+    """Raises ConfigError where the blocks are those of another family, or have no place for its heads."""
+    own = {family.block_type for family in FAMILIES.values()} - {BertConfig.block_type}
+    if model.block_type != model.family_row.block_type and (own & {model.block_type, model.family_row.block_type}):
+        told = f"block_type={model.block_type!r}, its blocks are {model.family_row.block_type!r}"
+        raise ConfigError(f"{source}: family={model.family!r} with {told}.")
+    if not model.family_row.has_positions and model.hidden_size // model.num_attention_heads % 2:
+        told = f"hidden_size={model.hidden_size} / num_attention_heads={model.num_attention_heads} is odd"
+        raise ConfigError(f"{source}: {told}: positions turn pairs of numbers.")
 
 
 def checked_sizes(values: dict, source: str) -> dict:
@@ -355,10 +512,13 @@ def checked_size(key: str, value: Any, source: str) -> Any:
         least = 0 if key == "type_vocab_size" else 1  # 0: of families without segments
         valid = isinstance(value, int) and not isinstance(value, bool) and value >= least
     else:
-        valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+        above = key.endswith("_theta")
+        valid = isinstance(value, (int, float)) and not isinstance(value, bool)
+        valid = valid and (1 < value < math.inf if above else 0 <= value < 1)
         valid = valid and (value > 0 or key != "layer_norm_eps")
     if not valid:
         numbers = "a number in (0, 1)" if key == "layer_norm_eps" else "a number in [0, 1)"
+        numbers = "a number above 1" if key.endswith("_theta") else numbers
         allowed = {bool: "true or false", str: "a string", int: "a positive integer"}.get(kind, numbers)
         raise ConfigError(f"{source}: {key}={value!r}, expected {allowed}.")
     if kind is int and value > LARGEST[key]:

@@ -21,7 +21,7 @@ from official.inference import methods, signatures
 from official.inference.graph_tokenizer import Decoded, Pieces, Splitter, repeated
 from official.inference.rows import TOKENS
 from official.inference.source import UNUSED_STAGES, Source, make_network, name_of
-from official.modeling import attention, layers, stages
+from official.modeling import blocks, layers, stages
 from official.modeling.stages import Stage
 
 # -----------------------------------------------------------------------------------------------------------
@@ -163,9 +163,10 @@ def _embedded(bert: BertConfig, weights: Weights, features: Features) -> stages.
     there = ((name, rows) for name, rows in zip(TABLES, numbers) if name in weights.variables_by_name)
     first, *others = (weights.rows(name, rows) for name, rows in there)
     names = (f"bert/embeddings/LayerNorm/{part}" for part in ("gamma", "beta"))
-    norm = (tf.convert_to_tensor(weights.variables_by_name[name]) for name in names)
+    found = (weights.variables_by_name.get(name) for name in names)
+    norm = (None if each is None else tf.convert_to_tensor(each) for each in found)
     x_BLD = layers.layer_norm(sum(others, first), layers.Norm(*norm), bert.layer_norm_eps)
-    seen = attention.seen(features, bert.num_attention_heads, by_sequence=False)
+    seen = blocks.find_seen(blocks.find(bert.block_type), features, bert)
     return {"sequence": tf.cast(x_BLD, weights.compute_dtype), "seen": seen}
 
 

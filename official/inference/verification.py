@@ -11,7 +11,7 @@ from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, ConfigError
-from official.config.model import ACTIVATIONS, WITHOUT_SHAPE
+from official.config.model import ACTIVATIONS, FAMILIES, WITHOUT_SHAPE
 from official.modeling.models import BertPretrainer
 
 _BATCH, _LENGTH, _PREDICTIONS = 2, 32, 4
@@ -107,6 +107,9 @@ def model_config(weights: list[Tensors], options: Options) -> BertConfig:
         raise ConfigError(f"--verify builds BERT with {told}")
     epsilon = options.layer_norm_eps or BertConfig.layer_norm_eps
     sizes |= {"num_attention_heads": heads, "hidden_act": options.hidden_act, "layer_norm_eps": epsilon}
+    sizes |= {"family": options.family, **options.of_family}
+    if not FAMILIES[options.family].has_segments:
+        sizes["type_vocab_size"] = 0
     return BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
@@ -122,8 +125,8 @@ def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[s
             variable.assign(tensors[name].read()[: variable.shape[0]].astype(np.float32))
     batch = _random_batch(config)
     sequence, pooled = model.encoder(*(batch[name] for name in ("input_ids", "input_mask", "segment_ids")))
-    logits, relation = model(batch)
-    tensors_of = {"sequence": sequence, "pooled": pooled, "masked_lm": logits, "next_sentence": relation}
+    made = tf.nest.flatten(model(batch))  # some families have no next-sentence task
+    tensors_of = {"sequence": sequence, "pooled": pooled, **dict(zip(("masked_lm", "next_sentence"), made))}
     outputs = {name: values.numpy() for name, values in tensors_of.items()}
     heads = {"squad": (canonical.SQUAD_HEAD, "sequence"), "classifier": (canonical.CLASSIFIER_HEAD, "pooled")}
     for name, (parts, takes) in heads.items():

@@ -315,10 +315,10 @@ class Affine(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """Weights of LayerNorm over D: gamma and beta [D], float32."""
+    """Weights of LayerNorm over D: gamma and beta [D], float32; None for no beta."""
 
     gamma: tf.Tensor
-    beta: tf.Tensor
+    beta: tf.Tensor | None
 
 
 class Dense(tf.keras.layers.Layer):
@@ -352,16 +352,19 @@ class Dense(tf.keras.layers.Layer):
 
 
 class LayerNorm(tf.keras.layers.Layer):
-    """The variables of LayerNorm: `gamma` and `beta` [size]. See `layer_norm`."""
+    """The variables of LayerNorm: `gamma` and, unless it has no bias, `beta` [size]. See `layer_norm`."""
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, has_bias: bool = True):
         super().__init__(name="LayerNorm", dtype="float32")
+        self.beta = None
         with tf.name_scope("LayerNorm"):
             self.gamma = self.add_weight(name="gamma", shape=(size,), initializer="ones")
-            self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros")
+            if has_bias:
+                self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros")
 
     def tensors(self) -> Norm:
-        return Norm(tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta))
+        beta = None if self.beta is None else tf.convert_to_tensor(self.beta)
+        return Norm(tf.convert_to_tensor(self.gamma), beta)
 
 
 def read(variable: tf.Variable, dtype: str, is_shared: bool = False) -> tf.Tensor:
@@ -381,6 +384,11 @@ def bias_of(weights: Affine) -> tf.Tensor:
     return tf.zeros_like(weights.kernel[0]) if weights.bias is None else weights.bias
 
 
+def with_beta(norm: Norm) -> Norm:
+    """Returns the weights of a LayerNorm with zeros where there is no beta."""
+    return norm if norm.beta is not None else Norm(norm.gamma, tf.zeros_like(norm.gamma))
+
+
 def side_by_side(parts: Sequence[Affine]) -> Affine:
     """Returns dense products of the same vectors as one; all of them have a bias, or none."""
     kernels, biases = zip(*parts)
@@ -394,7 +402,8 @@ def layer_norm(x: tf.Tensor, norm: Norm, epsilon: float) -> tf.Tensor:
     variance. Source: Ba et al. 2016, "Layer Normalization".
     """
     mean, variance = tf.nn.moments(x, axes=[-1], keepdims=True)
-    return (x - mean) * tf.math.rsqrt(variance + epsilon) * norm.gamma + norm.beta
+    y = (x - mean) * tf.math.rsqrt(variance + epsilon) * norm.gamma
+    return y if norm.beta is None else y + norm.beta
 
 
 def matmul_2d(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:

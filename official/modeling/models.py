@@ -20,12 +20,12 @@ from official.modeling.varlen import predicted_first
 
 
 class Weights(NamedTuple):
-    """The tables [rows, D], of families without segments none for types, and the LayerNorm over their sum,
-    float32."""
+    """The tables [rows, D], of families without segments or positions none for these, and the LayerNorm over
+    their sum, float32."""
 
     words: tf.Tensor
     types: tf.Tensor | None
-    positions: tf.Tensor
+    positions: tf.Tensor | None
     norm: layers.Norm
 
 
@@ -37,7 +37,7 @@ class Embeddings(tf.keras.layers.Layer):
         tables = {
             "word_embeddings": config.vocab_size,
             "token_type_embeddings": config.type_vocab_size,
-            "position_embeddings": config.max_position_embeddings,
+            "position_embeddings": config.max_position_embeddings if config.family_row.has_positions else 0,
         }
         with tf.name_scope("embeddings"):
             for name, rows in tables.items():
@@ -51,7 +51,7 @@ class Embeddings(tf.keras.layers.Layer):
                     )
                 )
                 setattr(self, name, table)
-            self.layer_norm = layers.LayerNorm(config.hidden_size)
+            self.layer_norm = layers.LayerNorm(config.hidden_size, config.family_row.has_biases)
 
     def tensors(self) -> Weights:
         tables = (self.word_embeddings, self.token_type_embeddings, self.position_embeddings)
@@ -81,11 +81,13 @@ def embed(
         # Two rows: a product with a one-hot matrix beats a gather whose gradient sums into two places.
         is_type_BLT = tf.one_hot(features["segment_ids"], config.type_vocab_size)
         words_BLD += layers.exact_matmul_2d(is_type_BLT, weights.types)
-    if "position_ids" in features:
-        positions = layers.gather_rows(weights.positions, features["position_ids"])  # [B, L, D]
+    if weights.positions is None:
+        x_BLD = words_BLD
+    elif "position_ids" in features:
+        x_BLD = words_BLD + layers.gather_rows(weights.positions, features["position_ids"])  # [B, L, D]
     else:
-        positions = weights.positions[: sizes(input_ids_BL)[1]]  # [L, D]
-    x_BLD = layers.layer_norm(words_BLD + positions, weights.norm, config.layer_norm_eps)
+        x_BLD = words_BLD + weights.positions[: sizes(input_ids_BL)[1]]  # [L, D]
+    x_BLD = layers.layer_norm(x_BLD, weights.norm, config.layer_norm_eps)
     return dropout(x_BLD, config.hidden_dropout_prob, seed)
 
 
@@ -188,11 +190,14 @@ class BertEncoder(tf.keras.layers.Layer):
             self.embeddings = Embeddings(config)
             with tf.name_scope("encoder"):
                 self.blocks = [kind.Block(config, index) for index in range(config.num_hidden_layers)]
-            self.pooler = layers.Dense(
-                "pooler/dense", config.hidden_size, config.hidden_size, config.initializer_range
-            )
-        # Graphcore's name has no scope.
-        self.final_norm = layers.LayerNorm(config.hidden_size) if blocks.is_prenorm(kind) else None
+            self.pooler = None
+            if not config.family_row.has_prediction_head:
+                self.pooler = layers.Dense(
+                    "pooler/dense", config.hidden_size, config.hidden_size, config.initializer_range
+                )
+        self.final_norm = None
+        if blocks.is_prenorm(kind):  # Graphcore's name has no scope.
+            self.final_norm = layers.LayerNorm(config.hidden_size, config.family_row.has_biases)
         self._kind = kind
         self._ops = operations.choose(kernels, attends_again=recompute == "attention")
         run_block = _block_function(kind, config, self._ops)
@@ -202,6 +207,11 @@ class BertEncoder(tf.keras.layers.Layer):
         elif shared:
             run_block = layers.shared_function(run_block)
         self._run_block = run_block
+
+    def freeze_pooler(self) -> None:
+        """Keeps the pooler, where there is one, as it is: for models that do not use it."""
+        if self.pooler is not None:
+            self.pooler.trainable = False
 
     @property
     def word_embeddings(self) -> tf.Variable:
@@ -272,14 +282,15 @@ class BertEncoder(tf.keras.layers.Layer):
         return Stage("embeddings", layer.variables, layer.tensors, run, (), ("sequence", "seen"))
 
     def _seen(self, features):
-        return attention.seen(features, self._config.num_attention_heads, self.by_sequence)
+        return blocks.find_seen(self._kind, features, self._config, self.by_sequence)
 
     def _block_stage(self, block: Any, find_reads: FindReads | None = None) -> Stage:
         def run(weights, carried, features, seed):
             ids_BL = features.get("sequence_ids", features["input_mask"])
             slots = blocks.find_slots(self._kind, features, self._config)
             reads_BR = None if find_reads is None else find_reads(features).positions_BR
-            context = attention.Context(carried["seen"], ids_BL, slots, reads_BR)
+            seen = blocks.seen_by(block, carried["seen"])
+            context = attention.Context(seen, ids_BL, slots, reads_BR)
             return {"sequence": self._run_block(carried["sequence"], seed, weights, context)}
 
         return Stage(block.name, block.variables, block.tensors, run, ("sequence", "seen"), ("sequence",))
@@ -292,11 +303,33 @@ class BertEncoder(tf.keras.layers.Layer):
         return Stage("final_norm", norm.variables, norm.tensors, run, ("sequence",), ("sequence",))
 
     def _pooler_stage(self, find_reads: FindReads | None) -> Stage:
+        takes_mean = self._config.classifier_pooling == "mean"
+
         def run(weights, carried, features, seed):
+            if takes_mean:
+                return {"pooled": _means(carried["sequence"], features)}
             first = _of_cls(carried["sequence"], features, find_reads)
+            if weights is None:
+                return {"pooled": first}
             return {"pooled": pool(weights, first, self._config.family_row.pooler_act)}
 
-        return Stage("pooler", self.pooler.variables, self.pooler.tensors, run, ("sequence",), ("pooled",))
+        layer = self.pooler
+        if layer is None:
+            return Stage("pooler", (), lambda: None, run, ("sequence",), ("pooled",))
+        return Stage("pooler", layer.variables, layer.tensors, run, ("sequence",), ("pooled",))
+
+
+def _means(sequence_BLD: tf.Tensor, features: Tensors) -> tf.Tensor:
+    """Returns the mean of the vectors of each sequence's tokens, float32 [B, D], or [B, S, D] where the batch
+    says where its S sequences a row begin."""
+    ids_BL, places_BS = features.get("sequence_ids", features["input_mask"]), features.get("cls_positions")
+    wanted_BS = tf.ones([sizes(ids_BL)[0], 1], ids_BL.dtype)
+    if places_BS is not None and "sequence_ids" in features:
+        wanted_BS = tf.gather(ids_BL, places_BS, batch_dims=1)
+    is_own_BSL = tf.cast(tf.equal(wanted_BS[:, :, None], ids_BL[:, None, :]), tf.float32)
+    counts_BS1 = tf.maximum(tf.reduce_sum(is_own_BSL, axis=2, keepdims=True), 1.0)
+    means_BSD = tf.matmul(is_own_BSL, tf.cast(sequence_BLD, tf.float32)) / counts_BS1
+    return means_BSD[:, 0] if places_BS is None else means_BSD
 
 
 def _of_cls(sequence_BLD: tf.Tensor, features: Tensors, find_reads: FindReads | None) -> tf.Tensor:
@@ -334,27 +367,58 @@ def _recomputed(run_block: Callable, shared: bool, as_kept: bool) -> Callable:
 # Heads. Logits are float32
 
 
+class TransformWeights(NamedTuple):
+    """The weights of a dense layer [D, D], in the compute dtype, and of the LayerNorm, float32, behind its
+    activation."""
+
+    dense: layers.Affine
+    norm: layers.Norm
+
+
+class Transform(tf.keras.layers.Layer):
+    """The variables of `transform`: a family's prediction head, which stands before all output layers."""
+
+    def __init__(self, config: BertConfig, scope: str = "cls/predictions/transform/"):
+        """Makes the variables; `scope` is that of their names, which ends in / where it is no part of the
+        caller's."""
+        super().__init__(name="transform")
+        bias: layers.Bias = "zeros" if config.family_row.has_biases else "none"
+        with tf.name_scope(scope):
+            hidden = config.hidden_size
+            self.dense = layers.Dense("dense", hidden, hidden, config.initializer_range, bias)
+            self.layer_norm = layers.LayerNorm(hidden, config.family_row.has_biases)
+
+    def tensors(self) -> TransformWeights:
+        return TransformWeights(self.dense.tensors(), self.layer_norm.tensors())
+
+
+def transform(weights: TransformWeights, x: tf.Tensor, config: BertConfig) -> tf.Tensor:
+    """Returns LayerNorm(activation(dense(x))), float32 [..., D], of x in the compute dtype."""
+    x = tf.cast(ACTIVATIONS[config.hidden_act].function(layers.dense(x, weights.dense)), tf.float32)
+    return layers.layer_norm(x, weights.norm, config.layer_norm_eps)
+
+
 class MaskedLMWeights(NamedTuple):
     """The weights of the masked-LM head: a dense layer with LayerNorm, then the word embedding table.
 
     Attributes:
-      dense: [D, D], in the compute dtype; None for a head without the layer and its LayerNorm.
-      norm: float32.
+      transform: None for a head without the layer and its LayerNorm.
       table: the word embeddings [V, D], in the compute dtype.
       output_bias: float32 [V]; None for a head without.
     """
 
-    dense: layers.Affine | None
-    norm: layers.Norm | None
+    transform: TransformWeights | None
     table: tf.Tensor
     output_bias: tf.Tensor | None
 
 
 class LinearWeights(NamedTuple):
-    """The weights of `linear`: output_weights [C, D] and output_bias [C], float32."""
+    """The weights of `linear`: output_weights [C, D] and output_bias [C], float32, and the prediction head of
+    families that have one."""
 
     output_weights: tf.Tensor
     output_bias: tf.Tensor
+    transform: TransformWeights | None = None
 
 
 class MaskedLanguageModelHead(tf.keras.layers.Layer):
@@ -363,12 +427,7 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
     def __init__(self, config: BertConfig):
         super().__init__(name="predictions")
         with tf.name_scope("cls/predictions"):
-            self.dense = self.layer_norm = None
-            if config.use_cls_layer:
-                with tf.name_scope("transform"):
-                    hidden = config.hidden_size
-                    self.dense = layers.Dense("dense", hidden, hidden, config.initializer_range)
-                    self.layer_norm = layers.LayerNorm(hidden)
+            self.transform = Transform(config, "transform") if config.use_cls_layer else None
             self.output_bias = None
             if config.use_prediction_bias:  # not cast with the kernels: it is added to float32 logits
                 self.output_bias = self.add_weight(
@@ -380,8 +439,7 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
 
     def tensors(self, word_embeddings_VD: tf.Variable) -> MaskedLMWeights:
         return MaskedLMWeights(
-            None if self.dense is None else self.dense.tensors(),
-            None if self.layer_norm is None else self.layer_norm.tensors(),
+            None if self.transform is None else self.transform.tensors(),
             layers.read(word_embeddings_VD, self.compute_dtype, is_shared=True),
             None if self.output_bias is None else tf.convert_to_tensor(self.output_bias),
         )
@@ -398,11 +456,12 @@ class LinearHead(tf.keras.layers.Layer):
             initializer=normal_initializer(scale * config.initializer_range),
         )
         self.output_bias = self.add_weight(name="output_bias", shape=(outputs,), initializer="zeros")
+        self.transform = Transform(config) if config.family_row.has_prediction_head else None
 
     def tensors(self) -> LinearWeights:
-        return LinearWeights(
-            tf.convert_to_tensor(self.output_weights), tf.convert_to_tensor(self.output_bias)
-        )
+        transform = None if self.transform is None else self.transform.tensors()
+        parts = tf.convert_to_tensor(self.output_weights), tf.convert_to_tensor(self.output_bias)
+        return LinearWeights(*parts, transform)
 
 
 def pool(weights: layers.Affine, first: tf.Tensor, activation: str) -> tf.Tensor:
@@ -429,10 +488,8 @@ def masked_lm(
         x_BPD = sequence_BLD[:, :positions_BP]
     else:
         x_BPD = layers.gather_positions(sequence_BLD, positions_BP)
-    if weights.dense is not None and weights.norm is not None:
-        x_BPD = layers.dense(x_BPD, weights.dense)
-        x_BPD = tf.cast(ACTIVATIONS[config.hidden_act].function(x_BPD), tf.float32)
-        x_BPD = layers.layer_norm(x_BPD, weights.norm, config.layer_norm_eps)
+    if weights.transform is not None:
+        x_BPD = transform(weights.transform, x_BPD, config)
     batch, predictions, hidden = sizes(x_BPD)
     x_ND = tf.cast(tf.reshape(x_BPD, [-1, hidden]), sequence_BLD.dtype)
     # The product is in the compute dtype; bias, log-softmax and loss are float32.
@@ -440,6 +497,15 @@ def masked_lm(
     if weights.output_bias is not None:
         logits_NV += weights.output_bias
     return tf.reshape(logits_NV, [batch, predictions, weights.table.shape[0]])
+
+
+def before_linear(
+    weights: LinearWeights, x: tf.Tensor, config: BertConfig, seed: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Returns what `linear` reads of x [..., D], after dropout: of families with a prediction head its
+    outputs."""
+    x = x if weights.transform is None else transform(weights.transform, x, config)
+    return dropout(x, config.hidden_dropout_prob, seed)
 
 
 def linear(weights: LinearWeights, x: tf.Tensor) -> tf.Tensor:
@@ -473,7 +539,7 @@ class BertModel(tf.keras.Model):
 
     def outputs_of(self, carried: Tensors) -> Any:
         """Returns the outputs of `call`, picked from the tensors that the stages gave."""
-        found = tuple(carried[name] for name in self.GIVES)
+        found = tuple(carried[name] for name in self.GIVES if name in carried)
         return found if len(found) > 1 else found[0]
 
 
@@ -496,21 +562,22 @@ class BertPretrainer(BertModel):
         """Makes a model; the options are those of `BertEncoder`."""
         super().__init__("bert_pretrainer", config, *options, **named_options)
         self.masked_lm = MaskedLanguageModelHead(config)
-        # Class 0: the second segment follows the first; class 1: it is a random one.
-        with tf.name_scope("cls/seq_relationship"):
-            self.next_sentence = LinearHead("seq_relationship", config, outputs=2)
+        self.next_sentence = None
+        if not config.family_row.has_prediction_head:  # which has one task
+            # Class 0: the second segment follows the first; class 1: it is a random one.
+            with tf.name_scope("cls/seq_relationship"):
+                self.next_sentence = LinearHead("seq_relationship", config, outputs=2)
 
     def stages(self) -> list[Stage]:
         """Returns the encoder's stages, then `masked_lm`, which shares the embeddings' table, and
-        `next_sentence`."""
-        return [
-            *self.encoder.stages(of_pretraining),
-            self._masked_lm_stage(),
-            self._next_sentence_stage(),
-        ]
+        `next_sentence`; without the latter, no pooler either."""
+        encoder = self.encoder.stages(of_pretraining)
+        if self.next_sentence is None:
+            return [*encoder[:-1], self._masked_lm_stage()]
+        return [*encoder, self._masked_lm_stage(), self._next_sentence_stage(self.next_sentence)]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
-        return [*self.encoder.seeds(dropout_seed), None, None]
+        return [*self.encoder.seeds(dropout_seed), *([] if self.next_sentence is None else [None, None])]
 
     def _masked_lm_stage(self) -> Stage:
         head, table_VD = self.masked_lm, self.encoder.word_embeddings
@@ -530,11 +597,10 @@ class BertPretrainer(BertModel):
             {"table": table_VD},
         )
 
-    def _next_sentence_stage(self) -> Stage:
+    def _next_sentence_stage(self, head: LinearHead) -> Stage:
         def run(weights, carried, features, seed):
             return {"next_sentence_logits": linear(weights, carried["pooled"])}
 
-        head = self.next_sentence
         return Stage(
             "next_sentence", head.variables, head.tensors, run, ("pooled",), ("next_sentence_logits",)
         )
@@ -557,7 +623,7 @@ class SpanModel(BertModel):
     def __init__(self, config: BertConfig, *options: Any, **named_options: Any):
         """Makes a model; the options are those of `BertEncoder`."""
         super().__init__("bert_span_model", config, *options, **named_options)
-        self.encoder.pooler.trainable = False
+        self.encoder.freeze_pooler()
         with tf.name_scope("cls/squad"):
             self.head = LinearHead("squad", config, outputs=2)
 
@@ -565,7 +631,7 @@ class SpanModel(BertModel):
         """Returns the encoder's stages without the pooler, then `span`."""
 
         def run(weights, carried, features, seed):
-            logits_BL2 = linear(weights, carried["sequence"])
+            logits_BL2 = linear(weights, before_linear(weights, carried["sequence"], self._config))
             return {"start_logits": logits_BL2[..., 0], "end_logits": logits_BL2[..., 1]}
 
         span = Stage("span", self.head.variables, self.head.tensors, run, ("sequence",), self.GIVES)
@@ -596,12 +662,13 @@ class SequenceModel(BertModel):
         """Returns the encoder's stages, then `classifier`."""
 
         def run(weights, carried, features, seed):
-            pooled = dropout(carried["pooled"], self._config.hidden_dropout_prob, seed)
+            pooled = before_linear(weights, carried["pooled"], self._config, seed)
             return {"logits": linear(weights, pooled)}
 
         head = self.head
         classifier = Stage("classifier", head.variables, head.tensors, run, ("pooled",), self.GIVES)
-        return [*self.encoder.stages(of_sequences), classifier]
+        reads_all = self._config.classifier_pooling == "mean"
+        return [*self.encoder.stages(None if reads_all else of_sequences), classifier]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
         encoder_seed, head_seed = split_seed(dropout_seed, 2)
@@ -640,14 +707,14 @@ class TagModel(BertModel):
     ):
         """Makes a model of `outputs` classes; the options are those of `SequenceModel`."""
         super().__init__("bert_tag_model", config, *options, **named_options)
-        self.encoder.pooler.trainable = False
+        self.encoder.freeze_pooler()
         self.head = LinearHead("classifier", config, outputs, head_scale)
 
     def stages(self) -> list[Stage]:
         """Returns the encoder's stages without the pooler, then `tags`."""
 
         def run(weights, carried, features, seed):
-            sequence_BLD = dropout(carried["sequence"], self._config.hidden_dropout_prob, seed)
+            sequence_BLD = before_linear(weights, carried["sequence"], self._config, seed)
             return {"tag_logits": linear(weights, sequence_BLD)}
 
         tags = Stage("tags", self.head.variables, self.head.tensors, run, ("sequence",), self.GIVES)

@@ -111,8 +111,20 @@ def read(location: str) -> Tensors:
         tensors = read_file(location)
     else:
         tensors = read_file(whole) if os.path.exists(whole) else _read_parts(location)
+    tensors = _with_answers(tensors, location)
     adapter = model_folder.adapter_of(location)
     return _merged(tensors, adapter) if adapter else tensors
+
+
+def _with_answers(tensors: Tensors, location: str) -> Tensors:
+    """Returns weights whose output layer for answers has BERT's name: in some families only config.json tells
+    it from a classifier."""
+    values, _ = _read_config(location)
+    family = FAMILIES.get(values.get("family", "bert"), FAMILIES["bert"])
+    if family.answers == FAMILIES["bert"].answers or _plain_names(values)[:1] != ["BertForQuestionAnswering"]:
+        return tensors
+    scope = f"{family.answers}."
+    return {re.sub(f"^{re.escape(scope)}", "qa_outputs.", name): tensor for name, tensor in tensors.items()}
 
 
 _MATRIX_A, _MATRIX_B = ".lora_A.weight", ".lora_B.weight"
@@ -162,7 +174,8 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
 def _name_in(tensors: Tensors, name: str) -> str:
     """Returns the name that a weight has in the model's file, with or without the prefix of models with
     heads."""
-    others = (other for family in FAMILIES for other in (name.removeprefix(f"{family}."), f"{family}.{name}"))
+    scopes = [family.scope for family in FAMILIES.values()]
+    others = (other for scope in scopes for other in (name.removeprefix(scope), scope + name))
     return name if name in tensors else next((other for other in others if other in tensors), name)
 
 
@@ -318,14 +331,18 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
 
     Args:
       tensors: {Hugging Face's name of BERT's: tensor}, of a whole encoder at least.
-      options: num_attention_heads, hidden_act, family, vocab_file, do_lower_case, labels, problem_type.
+      options: num_attention_heads, hidden_act, family, of_family, vocab_file, do_lower_case, labels,
+        problem_type.
 
     Raises:
       ConfigError: where the number of heads is not known, or it or the vocabulary does not fit the tensors.
     """
     shapes = {name.removeprefix("bert."): tensor.shape for name, tensor in tensors.items()}
     words, hidden = shapes[_TABLE]
-    positions = shapes["embeddings.position_embeddings.weight"][0]
+    ours, family = options.hidden_act or BertConfig.hidden_act, FAMILIES[options.family]
+    usual = dataclasses.asdict(BertConfig()) | with_plain_keys({"model_type": family.name}, CONFIG)
+    positions = options.of_family.get("max_position_embeddings", usual["max_position_embeddings"])
+    positions = (*shapes.get("embeddings.position_embeddings.weight", ()), positions)[0]
     heads = options.heads_of(hidden)
     if heads is None:
         raise ConfigError(
@@ -341,7 +358,6 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
         own = options.labels, options.problem_type
         labels = model_folder.labels_to_hugging_face(*own, shapes["classifier.weight"][0])
         architecture = _OTHER_CLASSIFIERS.get(str(options.problem_type), architecture)
-    ours, family = options.hidden_act or BertConfig.hidden_act, FAMILIES[options.family]
     layers = {name.split(".")[2] for name in shapes if name.startswith("encoder.layer.")}
     config = {
         "architectures": [architecture.replace("Bert", family.title, 1)],
@@ -349,17 +365,19 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
         "hidden_size": hidden,
         "num_hidden_layers": len(layers),
         "num_attention_heads": heads,
-        "intermediate_size": shapes["encoder.layer.0.intermediate.dense.bias"][0],
+        "intermediate_size": shapes["encoder.layer.0.output.dense.weight"][0],
         "max_position_embeddings": positions,
         "type_vocab_size": shapes.get(_SEGMENTS, (0,))[0],
         "hidden_act": {"gelu_tanh": "gelu_new", "gelu_erf": "gelu"}.get(ours, ours),
         "layer_norm_eps": options.layer_norm_eps or BertConfig.layer_norm_eps,
         "initializer_range": 0.02,
-        "hidden_dropout_prob": 0.1,
-        "attention_probs_dropout_prob": 0.1,
+        "hidden_dropout_prob": usual["hidden_dropout_prob"],
+        "attention_probs_dropout_prob": usual["attention_probs_dropout_prob"],
         "pad_token_id": 0,
         "position_embedding_type": "absolute",
         "tie_word_embeddings": True,
+        **{key: usual[key] for key in family.without_shape if key in usual},
+        **options.of_family,
         "torch_dtype": next(one.dtype.name for name, one in tensors.items() if name.endswith(_TABLE)),
         **labels,
     }

@@ -57,6 +57,7 @@ class Options:
       layer_norm_eps: epsilon of LayerNorm, in the same way; None: as a config file says, else
         the usual one of the source's format.
       family: of the model, one of `config.model.FAMILIES`.
+      of_family: {key of BertConfig: value} of its `Family.without_shape`, as a config file says them.
       vocab_file: vocabulary that is put beside the result: vocab.txt, tokenizer.json, or a folder with one of
         them.
       do_lower_case: whether its text is lower-cased; None: as the vocabulary's files say, else as its words
@@ -77,6 +78,7 @@ class Options:
     hidden_act: str | None = None
     layer_norm_eps: float | None = None
     family: str = BertConfig.family
+    of_family: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     vocab_file: str | None = None
     do_lower_case: bool | None = None
     labels: tuple[str, ...] | None = None

@@ -54,7 +54,8 @@ def _their_name(name: str) -> str:
 def _table_of(family: Family) -> mapping.Table:
     """Returns {canonical name: the family's name, or None}."""
     names: dict[str, str | None] = {}
-    for name in canonical.WEIGHTS:
+    heads = (*canonical.PREDICTION_HEAD, canonical.OUTPUT_BIAS, *canonical.SQUAD_HEAD, *canonical.CLASSIFIER_HEAD)
+    for name in (*canonical.MODERNBERT, *heads) if family.has_prediction_head else canonical.WEIGHTS:
         plain = _their_name(name)
         theirs = family.their_name(plain)
         names[name] = None if theirs is None else type(plain)(theirs)
@@ -80,8 +81,8 @@ def _tied_of(family: Family) -> dict[str, tuple[str, str]]:
 def _family_of(tensors: Tensors) -> Family:
     """Returns the family that names of weights are of: BERT where none has names of its own."""
     for family in FAMILIES.values():
-        first = str(family.their_name("bert.encoder.layer.0.attention.self.query.weight"))
-        if family.renamed and {first, first.removeprefix(f"{family.name}.")} & tensors.keys():
+        first = str(family.their_name("bert.encoder.layer.0.attention.output.dense.weight"))
+        if family.renamed and {first, first.removeprefix(family.scope)} & tensors.keys():
             return family
     return FAMILIES["bert"]
 
@@ -107,7 +108,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
                 " embeddings, which no other format can hold. Save a model with tie_word_embeddings=true."
             )
     dropped = {
-        rf"{family.name}\.embeddings\.position_ids": "0, 1, 2, ...: no weight",
+        rf"{re.escape(family.scope)}embeddings\.position_ids": "0, 1, 2, ...: no weight",
         **{re.escape(name): reason for name, (_, reason) in tied.items()},
     }
     mapped = mapping.to_canonical(TABLES[family.name], spelling.tensors, dropped)
@@ -119,7 +120,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to Hugging Face's names of their family: with its prefix where there is a head, as
     BertForPreTraining saves them, or as `hf_prefix` says."""
-    prefix, table = f"{options.family}.", TABLES[options.family]
+    prefix, table = FAMILIES[options.family].scope, TABLES[options.family]
     mapped = mapping.from_canonical(table, tensors, "optimizer slot: the format has weights only")
     counters = mapped.dropped.keys() & set(canonical.COUNTERS)
     mapped.dropped |= dict.fromkeys(counters, "a counter of this project's trainer")
@@ -135,8 +136,8 @@ def _common_name(name: str, tensors: Tensors, family: Family) -> str:
     name = re.sub(r"\.LayerNorm\.beta$", ".LayerNorm.bias", name)
     if name == "cls.predictions.decoder.bias" and "cls.predictions.bias" not in tensors:
         return "cls.predictions.bias"  # of the two tied ones, the one that was saved
-    below = ("embeddings.", "encoder.", "pooler.", "transformer.")
-    return f"{family.name}.{name}" if name.startswith(below) else name
+    below = ("embeddings.", "encoder.", "pooler.", "transformer.", "layers.", "final_norm.")
+    return family.scope + name if name.startswith(below) else name
 
 
 def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -> None:
@@ -152,11 +153,12 @@ def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -
     Raises:
       ConfigError: where the number of heads or the vocabulary does not fit the tensors.
     """
-    family = options.family
-    plain = {theirs: TABLE[name] for name, theirs in TABLES[family].items() if theirs}
-    common = {_common_name(name, tensors, FAMILIES[family]): tensor for name, tensor in tensors.items()}
+    family = FAMILIES[options.family]
+    plain = {theirs: _their_name(name) for name, theirs in TABLES[family.name].items() if theirs}
+    common = {_common_name(name, tensors, family): tensor for name, tensor in tensors.items()}
     of_bert = mapping.from_canonical(plain, common, "").tensors
-    hf_folder.write(tensors, folder, progress, hf_folder.files_beside(of_bert, options))
+    own = {re.sub(r"^qa_outputs\.", f"{family.answers}.", name): tensor for name, tensor in tensors.items()}
+    hf_folder.write(own, folder, progress, hf_folder.files_beside(of_bert, options))
 
 
 FORMAT = Format(

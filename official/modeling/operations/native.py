@@ -13,9 +13,12 @@ import tensorflow as tf
 
 from official.modeling.layers import Norm, after, least_kept
 from official.modeling.operations import fused
+from official.modeling.operations.fused import add_and_norm as add_and_norm
 from official.modeling.operations.fused import gate as gate
+from official.modeling.operations.fused import gated_activation as gated_activation
 from official.modeling.operations.fused import norm as norm
 from official.modeling.operations.fused import residual as residual
+from official.modeling.operations.fused import rotate as rotate
 from official.native import operations as loaded
 
 _TYPES = (tf.float32, tf.bfloat16)

@@ -49,6 +49,43 @@ def norm(x: tf.Tensor, norm: Norm, epsilon: float, swish: bool) -> tf.Tensor:
     return tf.cast(y * tf.sigmoid(y) if swish else y, x.dtype)
 
 
+def add_and_norm(
+    x: tf.Tensor, residual: tf.Tensor, norm: Norm, epsilon: float, rate: float, seed: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns residual + dropout(x), and LayerNorm of it, in their type; arguments as in `residual_norm`."""
+    total = residual + dropout(x, rate, seed)
+    return total, tf.cast(layer_norm(tf.cast(total, tf.float32), norm, epsilon), x.dtype)
+
+
+def gated_activation(x: tf.Tensor, activation: str) -> tf.Tensor:
+    """Returns activation(first half) times the second half of x [..., 2 x F], in its type; `activation` is a
+    name of `layers.ACTIVATIONS`."""
+    values, gates = tf.split(x, 2, axis=-1)
+    return ACTIVATIONS[activation].function(values) * gates
+
+
+def rotate(products_BLE: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor, heads: int) -> tf.Tensor:
+    """Returns products of query, key and value side by side, where pairs of numbers of queries and keys, those
+    K / 2 apart, are turned by angles.
+
+    Args:
+      products_BLE: E = 3 x H x K.
+      cos, sin: of the angles, float32 [B or 1, L, K / 2].
+      heads: H.
+    """
+    _, length, columns = sizes(products_BLE)
+    half = columns // (6 * heads)
+    x = tf.cast(tf.reshape(products_BLE, [-1, length, 3, heads, 2, half]), tf.float32)
+    first, second = tf.unstack(x, num=2, axis=4)
+    # Values are not turned.
+    cos, sin = (
+        tf.stack([each, each, tf.fill(tf.shape(each), rest)], axis=2)[:, :, :, None]
+        for each, rest in ((cos, 1.0), (sin, 0.0))
+    )
+    turned = tf.stack([first * cos - second * sin, second * cos + first * sin], axis=4)
+    return tf.cast(tf.reshape(turned, [-1, length, columns]), products_BLE.dtype)
+
+
 def gate(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """Returns the gated linear unit of x [..., 2 x D] and bias [2 x D]: the first half of their sum times the
     sigmoid of the second, in the type of x. Source: Dauphin et al. 2016, "Language Modeling with Gated
