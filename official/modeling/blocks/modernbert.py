@@ -173,7 +173,9 @@ def attend(
     heads, rate = config.num_attention_heads, config.attention_probs_dropout_prob
     reach = config.local_attention // 2 if isinstance(view, Window) else None
     if hasattr(ops, "rotary_attention"):
-        return ops.rotary_attention(products_BLE, *view.angles, ids_BL, heads, reach, rate, seed)
+        outputs = ops.rotary_attention(products_BLE, *view.angles, ids_BL, heads, reach, rate, seed)
+        if outputs is not None:
+            return outputs
     products_BLE = ops.rotate(products_BLE, *view.angles, heads)
     if reach is not None:
         return in_window(products_BLE, ids_BL, heads, reach, rate, seed, ops)

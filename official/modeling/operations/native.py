@@ -13,10 +13,7 @@ import tensorflow as tf
 
 from official.modeling.layers import Norm, after, least_kept
 from official.modeling.operations import fused
-from official.modeling.operations.fused import add_and_norm as add_and_norm
 from official.modeling.operations.fused import gate as gate
-from official.modeling.operations.fused import gated_activation as gated_activation
-from official.modeling.operations.fused import norm as norm
 from official.modeling.operations.fused import residual as residual
 from official.modeling.operations.fused import rotate as rotate
 from official.native import operations as loaded
@@ -79,6 +76,105 @@ def residual_norm(
         return y, gradient
 
     return normalize(x, bias, residual, gamma, beta)
+
+
+def norm(x: tf.Tensor, norm: Norm, epsilon: float, swish: bool) -> tf.Tensor:
+    """See `plain.norm`."""
+    if not _are_known(x) or norm.beta is not None or swish:
+        return fused.norm(x, norm, epsilon, swish)
+    operations = loaded()
+
+    @tf.custom_gradient
+    def normalize(x, gamma):
+        nothing = tf.zeros([0], x.dtype)
+        _, y, moments = operations.bert_pre_norm(x=x, residual=nothing, gamma=gamma, epsilon=epsilon)
+
+        def gradient(upstream):
+            inputs = dict(x=x, gamma=gamma, moments=moments, upstream=upstream)
+            return tuple(operations.bert_pre_norm_gradient(**inputs, added=nothing))
+
+        return y, gradient
+
+    return normalize(x, norm.gamma)
+
+
+def add_and_norm(
+    x: tf.Tensor, residual: tf.Tensor, norm: Norm, epsilon: float, rate: float, seed: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """See `plain.add_and_norm`."""
+    drops = seed is not None and rate > 0
+    if not _are_known(x) or x.dtype != residual.dtype or norm.beta is not None or drops:
+        return fused.add_and_norm(x, residual, norm, epsilon, rate, seed)
+    operations = loaded()
+
+    @tf.custom_gradient
+    def normalize(x, residual, gamma):
+        total, y, moments = operations.bert_pre_norm(x=x, residual=residual, gamma=gamma, epsilon=epsilon)
+
+        def gradient(total_upstream, upstream):
+            inputs = dict(x=total, gamma=gamma, moments=moments, upstream=upstream)
+            x_gradient, gamma_gradient = operations.bert_pre_norm_gradient(**inputs, added=total_upstream)
+            return x_gradient, x_gradient, gamma_gradient
+
+        return (total, y), gradient
+
+    return normalize(x, residual, norm.gamma)
+
+
+def gated_activation(x: tf.Tensor, activation: str) -> tf.Tensor:
+    """See `plain.gated_activation`."""
+    if not _are_known(x) or activation not in _ACTIVATIONS:
+        return fused.gated_activation(x, activation)
+    operations = loaded()
+
+    @tf.custom_gradient
+    def activate(x):
+        def gradient(upstream):
+            return operations.bert_gated_activation_gradient(x=x, upstream=upstream, activation=activation)
+
+        return operations.bert_gated_activation(x=x, activation=activation), gradient
+
+    return activate(x)
+
+
+def rotary_attention(
+    products_BLE: tf.Tensor,
+    cos: tf.Tensor,
+    sin: tf.Tensor,
+    ids_BL: tf.Tensor,
+    heads: int,
+    reach: int | None,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tf.Tensor | None:
+    """Returns the heads' outputs of self-attention with rotary positions side by side, [B, L, D], without any
+    tensor of scores; zeros for padding. None for types that it does not know.
+
+    Args:
+      products_BLE: of query, key and value, E = 3 x H x K.
+      cos, sin: of the angles, float32 [B or 1, L, K / 2], see `plain.rotate`.
+      ids_BL: int32: a token sees those of its number; 0 for padding.
+      heads: H.
+      reach: a token sees those at most so many places away; None: all of its number.
+      rate, seed: as in `layers.dropout`, of weights. Other ones than in `attend` are dropped.
+    """
+    if not _are_known(products_BLE):
+        return None
+    operations = loaded()
+    settings = dict(heads=heads, reach=-1 if reach is None else reach, **_dropout(rate, seed))
+
+    @tf.custom_gradient
+    def attend(products):
+        inputs = dict(products=products, cos=cos, sin=sin, ids=ids_BL, **settings)
+        outputs, log_sums = operations.bert_rotary_attention(**inputs)
+
+        def gradient(upstream):
+            kept = dict(outputs=outputs, log_sums=log_sums, upstream=upstream)
+            return operations.bert_rotary_attention_gradient(**inputs, **kept)
+
+        return outputs, gradient
+
+    return attend(products_BLE)
 
 
 def split_heads(products_BLE: tf.Tensor, bias: tf.Tensor | None, parts: int, heads: int) -> list[tf.Tensor]:
