@@ -94,8 +94,8 @@ FINAL_NORM = ("LayerNorm/gamma", "LayerNorm/beta")
 GROUPBERT = (*EMBEDDINGS, *GROUPBERT_LAYER, *FINAL_NORM, *POOLER)  # its encoder
 
 # ModernBERT. Google has no names for it; these are of this project. Kernels [in, out]: qkv's are those of
-# query, key and value side by side, intermediate's those of values and gates. The first layer's attention has no
-# LayerNorm.
+# query, key and value side by side, intermediate's those of values and gates. The first layer's attention has
+# no LayerNorm.
 MODERNBERT_FIRST_NORM = "bert/encoder/layer_0/attention/prenorm/LayerNorm/gamma"
 MODERNBERT = (  # its encoder
     "bert/embeddings/word_embeddings",
@@ -224,7 +224,9 @@ def _shapes_of_modernbert(shapes: dict[str, tuple[int, ...]], layers: int) -> di
     found = {name: (hidden,) for name in MODERNBERT if "{layer}" not in name} | {table: (words, hidden)}
     for pattern in MODERNBERT:
         for layer in range(layers) if "{layer}" in pattern else ():
-            found[pattern.replace("{layer}", str(layer))] = of_layer.get(pattern.split("{layer}/")[1], (hidden,))
+            found[pattern.replace("{layer}", str(layer))] = of_layer.get(
+                pattern.split("{layer}/")[1], (hidden,)
+            )
     del found[MODERNBERT_FIRST_NORM]
     if shapes.keys() & {*PREDICTION_HEAD, OUTPUT_BIAS}:
         found |= dict(zip(PREDICTION_HEAD, ((hidden, hidden), (hidden,))))

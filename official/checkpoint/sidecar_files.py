@@ -113,7 +113,10 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
     found = {name: getattr(options, name) or value for name, value in usual.items()}
     found["model_card"] = model_card.of_run(checkpoint.location)
     family = FAMILIES[said.get("family", BertConfig.family)]
-    found |= {"family": family.name, "of_family": {key: said[key] for key in family.without_shape if key in said}}
+    found |= {
+        "family": family.name,
+        "of_family": {key: said[key] for key in family.without_shape if key in said},
+    }
     return dataclasses.replace(options, **found, **labels_beside(checkpoint.location))
 
 

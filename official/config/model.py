@@ -88,14 +88,20 @@ def _modernbert_values(values: dict[str, Any], source: str) -> dict[str, Any]:
     if kinds is not None:
         numbers = range(plain["num_hidden_layers"])
         steps = [plain[_EVERY]] if _EVERY in plain else [3, *(number + 1 for number in numbers)]
-        orders = ([("sliding" if number % step else "full") + "_attention" for number in numbers] for step in steps)
+        orders = (
+            [("sliding" if number % step else "full") + "_attention" for number in numbers] for step in steps
+        )
         step = next((step for step, order in zip(steps, orders) if order == kinds), None)
         if step is None:
             told = f"{str(kinds)[:90]} is not supported, only full_attention in the first of"
-            raise ConfigError(f"{source}: layer_types={told} every {_EVERY} layers, sliding_attention elsewhere.")
+            raise ConfigError(
+                f"{source}: layer_types={told} every {_EVERY} layers, sliding_attention elsewhere."
+            )
         plain[_EVERY] = step
     angles = plain.pop("rope_parameters", None) or {}
-    if not isinstance(angles, dict) or not all(isinstance(own, (dict, type(None))) for own in angles.values()):
+    if not isinstance(angles, dict) or not all(
+        isinstance(own, (dict, type(None))) for own in angles.values()
+    ):
         told = "expected full_attention and sliding_attention, each with a rope_theta"
         raise ConfigError(f"{source}: rope_parameters={str(angles)[:90]}, {told}.")
     for kind, key in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
@@ -160,8 +166,8 @@ FAMILIES = {
                 "attention_probs_dropout_prob": "attention_dropout",
                 "layer_norm_eps": "norm_eps",
             },
-            # Padding is masked whatever its id. Of first values only those of new heads are drawn, as for other
-            # families. The rest concerns kernels and sizes of outputs of transformers alone.
+            # Padding is masked whatever its id. Of first values only those of new heads are drawn, as for
+            # other families. The rest concerns kernels and sizes of outputs of transformers alone.
             ignored=(
                 "deterministic_flash_attn",
                 "initializer_cutoff_factor",
@@ -302,6 +308,15 @@ class BertConfig:
     def takes_pairs(self) -> bool:
         """Whether two texts in a row can be told apart: by their segments, or in a family that has none."""
         return self.type_vocab_size != 1
+
+    def sees_whole(self, layer: int) -> bool:
+        """Tells whether tokens of a layer see their whole sequence; in others, a window."""
+        return self.block_type != "modernbert" or layer % self.global_attn_every_n_layers == 0
+
+    def tokens_seen(self, layer: int, length: int) -> int:
+        """Returns how many tokens of a row a token is multiplied with in a layer's attention: a window is a
+        part of a band of blocks, see `official.modeling.blocks.modernbert`."""
+        return length if self.sees_whole(layer) else min(4 * (self.local_attention // 2), length)
 
     @property
     def is_groupbert(self) -> bool:
@@ -457,7 +472,9 @@ def _check_groups(model: BertConfig, source: str) -> None:
 def _check_family(model: BertConfig, source: str) -> None:
     """Raises ConfigError where the blocks are those of another family, or have no place for its heads."""
     own = {family.block_type for family in FAMILIES.values()} - {BertConfig.block_type}
-    if model.block_type != model.family_row.block_type and (own & {model.block_type, model.family_row.block_type}):
+    if model.block_type != model.family_row.block_type and (
+        own & {model.block_type, model.family_row.block_type}
+    ):
         told = f"block_type={model.block_type!r}, its blocks are {model.family_row.block_type!r}"
         raise ConfigError(f"{source}: family={model.family!r} with {told}.")
     if not model.family_row.has_positions and model.hidden_size // model.num_attention_heads % 2:

@@ -157,7 +157,9 @@ class Source:
         return values
 
 
-def make_network(bert: BertConfig, head: str, classes: int, dtype: str = "fp32") -> Any:
+def make_network(
+    bert: BertConfig, head: str, classes: int, dtype: str = "fp32", kernels: str = "plain"
+) -> Any:
     """Makes the model of modeling that has a head.
 
     Args:
@@ -165,13 +167,14 @@ def make_network(bert: BertConfig, head: str, classes: int, dtype: str = "fp32")
       head: one of HEADS.
       classes: of `classify`.
       dtype: of products: fp32, bf16 or int8.
+      kernels: as of `BertEncoder`.
     """
     policy = tf.keras.mixed_precision.global_policy()
     tf.keras.mixed_precision.set_global_policy(_POLICIES[dtype])
     try:
         if head in ("classify", "tag"):
-            return (SequenceModel if head == "classify" else TagModel)(bert, classes)
-        return {"answer": SpanModel, "embed": BertEncoder, "fill_mask": BertPretrainer}[head](bert)
+            return (SequenceModel if head == "classify" else TagModel)(bert, classes, kernels)
+        return {"answer": SpanModel, "embed": BertEncoder, "fill_mask": BertPretrainer}[head](bert, kernels)
     finally:
         tf.keras.mixed_precision.set_global_policy(policy)
 

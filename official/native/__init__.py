@@ -1,8 +1,9 @@
 """Operations in C++ for CPUs, and the choice of the kernels that a run takes (--kernels).
 
-blocks.cc, attention.cc and update.cc are plain loops compiled for all instructions of the CPU: what an encoder
-block does between its matrix products, its attention as a whole, and the optimizer's update. The files *_operations.cc are what TensorFlow calls,
-compiled quickly. All are one library, compiled when it is first used on a machine, loaded once in a process.
+blocks.cc, attention.cc and update.cc are plain loops compiled for all instructions of the CPU: what an
+encoder block does between its matrix products, attention with rotary positions as a whole, and the
+optimizer's update. The files *_operations.cc are what TensorFlow calls, compiled quickly. All are one
+library, compiled when it is first used on a machine, loaded once in a process.
 """
 
 from __future__ import annotations

@@ -54,7 +54,12 @@ def _their_name(name: str) -> str:
 def _table_of(family: Family) -> mapping.Table:
     """Returns {canonical name: the family's name, or None}."""
     names: dict[str, str | None] = {}
-    heads = (*canonical.PREDICTION_HEAD, canonical.OUTPUT_BIAS, *canonical.SQUAD_HEAD, *canonical.CLASSIFIER_HEAD)
+    heads = (
+        *canonical.PREDICTION_HEAD,
+        canonical.OUTPUT_BIAS,
+        *canonical.SQUAD_HEAD,
+        *canonical.CLASSIFIER_HEAD,
+    )
     for name in (*canonical.MODERNBERT, *heads) if family.has_prediction_head else canonical.WEIGHTS:
         plain = _their_name(name)
         theirs = family.their_name(plain)

@@ -15,8 +15,8 @@ and, where the kind wants them,
   slots(features, config) -> its slots, or None
       keeps the sequences of a row apart where the order of tokens counts; it is put into the context
   seen(features, config, by_sequence)
-      what its blocks see of a batch, in place of `attention.seen`; a block's `sees` then makes of that what is
-      put into its context
+      what its blocks see of a batch, in place of `attention.seen`; a block's `sees` then makes of that what
+      is put into its context
 Nothing else names the kinds: a new file is a new kind.
 """
 

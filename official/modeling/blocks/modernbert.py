@@ -103,7 +103,7 @@ class Block(tf.keras.layers.Layer):
 
     def __init__(self, config: BertConfig, index: int):
         super().__init__(name=f"layer_{index}")
-        self._sees_whole = index % config.global_attn_every_n_layers == 0
+        self.sees_whole = config.sees_whole(index)
         stddev, hidden, inner = config.initializer_range, config.hidden_size, config.intermediate_size
         dense = functools.partial(layers.Dense, bias="none", stddev=stddev)
         # Smaller before the residuals, which add up. Source: as above, section 2.
@@ -128,7 +128,7 @@ class Block(tf.keras.layers.Layer):
 
     def sees(self, seen: Seen) -> Whole | Window:
         """Returns what this block sees of a batch."""
-        return seen.whole if self._sees_whole else seen.window
+        return seen.whole if self.sees_whole else seen.window
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -159,7 +159,9 @@ def run(
     attended_BLD, x_BLD = (layers.picked(each, context.reads_BR) for each in (attended_BLD, x_BLD))
     attended_BLD = layers.matmul_2d(attended_BLD, weights.attention_output.kernel)
     x_BLD, normal_BLD = ops.add_and_norm(attended_BLD, x_BLD, weights.norm, epsilon, rate, attended_seed)
-    inner_BLF = ops.gated_activation(layers.matmul_2d(normal_BLD, weights.intermediate.kernel), config.hidden_act)
+    inner_BLF = ops.gated_activation(
+        layers.matmul_2d(normal_BLD, weights.intermediate.kernel), config.hidden_act
+    )
     inner_BLF = dropout(inner_BLF, config.hidden_dropout_prob, inner_seed)
     return x_BLD + layers.matmul_2d(inner_BLF, weights.output.kernel)
 
@@ -202,11 +204,11 @@ def in_window(
     seed: tf.Tensor | None,
     ops: Operations,
 ) -> tf.Tensor:
-    """Returns the heads' outputs side by side, [B, L, D], where a token sees those of its sequence that are at
-    most `reach` places away.
+    """Returns the heads' outputs side by side, [B, L, D], where a token sees those of its sequence that are
+    at most `reach` places away.
 
-    A row is cut into blocks of twice the reach, which see half of the block on either side, too: they are rows
-    of their own for `attend`.
+    A row is cut into blocks of twice the reach, which see half of the block on either side, too: they are
+    rows of their own for `attend`.
     """
     batch, length, columns = sizes(products_BLE)
     width = max(2 * reach, 1)

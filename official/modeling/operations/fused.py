@@ -201,7 +201,9 @@ def _gated(x, activation):
 def _gated_gradient(x, upstream, activation):
     values, gates = tf.split(tf.cast(x, tf.float32), 2, axis=-1)
     upstream, activated = tf.cast(upstream, tf.float32), ACTIVATIONS[activation].function(values)
-    both = tf.concat([upstream * gates * ACTIVATIONS[activation].slope(values), upstream * activated], axis=-1)
+    both = tf.concat(
+        [upstream * gates * ACTIVATIONS[activation].slope(values), upstream * activated], axis=-1
+    )
     return tf.cast(both, x.dtype)
 
 

@@ -65,8 +65,8 @@ def gated_activation(x: tf.Tensor, activation: str) -> tf.Tensor:
 
 
 def rotate(products_BLE: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor, heads: int) -> tf.Tensor:
-    """Returns products of query, key and value side by side, where pairs of numbers of queries and keys, those
-    K / 2 apart, are turned by angles.
+    """Returns products of query, key and value side by side, where pairs of numbers of queries and keys,
+    those K / 2 apart, are turned by angles.
 
     Args:
       products_BLE: E = 3 x H x K.
