@@ -6,7 +6,7 @@ from tests.numpy_bert import gelu_erf, softmax
 
 
 class NumpyModernBert:
-    """`weights` is {variable name: array}; every `every`-th layer sees all tokens, others `window` of them."""
+    """`weights` is {variable name: array}; every n-th layer sees all tokens, others a window."""
 
     def __init__(
         self, weights: dict, layers: int, heads: int, every: int, window: int, epsilon: float = 1e-5
@@ -17,7 +17,7 @@ class NumpyModernBert:
 
     def layer_norm(self, x, name):
         centred = x - x.mean(-1, keepdims=True)
-        deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + self.epsilon)
+        deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
         return centred / deviation * self.weights[f"{name}LayerNorm/gamma"]
 
     def encode(self, ids):

@@ -96,7 +96,8 @@ def initialize(
         by_token = (
             variables.keys() >= {*canonical.SQUAD_HEAD} or problem_type == model_folder.PROBLEM_TYPE_OF["tag"]
         )
-        unneeded = canonical.POOLER if by_token and not found.keys() & {*canonical.POOLER} else ()
+        has_pooler = found.keys() & {*canonical.POOLER}
+        unneeded = [name for name in canonical.POOLER if by_token and name in variables and not has_pooler]
         expected = {
             name: tuple(variable.shape) for name, variable in variables.items() if name not in unneeded
         }

@@ -167,11 +167,13 @@ FAMILIES = {
                 "layer_norm_eps": "norm_eps",
             },
             # Padding is masked whatever its id. Of first values only those of new heads are drawn, as for
-            # other families. The rest concerns kernels and sizes of outputs of transformers alone.
+            # other families. Positions turn queries and keys, whatever `position_embedding_type` says. The
+            # rest concerns kernels and sizes of outputs of transformers alone.
             ignored=(
                 "deterministic_flash_attn",
                 "initializer_cutoff_factor",
                 "pad_token_id",
+                "position_embedding_type",
                 "reference_compile",
                 "repad_logits_with_grad",
                 "sparse_pred_ignore_index",

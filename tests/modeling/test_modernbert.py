@@ -1,4 +1,4 @@
-"""ModernBERT: against its NumPy oracle in all kernels, rows of all kinds, memory of long rows, its folders."""
+"""ModernBERT: against its NumPy oracle in all kernels, rows of all kinds, long rows, its folders."""
 
 import json
 
