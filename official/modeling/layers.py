@@ -271,6 +271,24 @@ def multiplies_bf16_slowly(cpu: Processor) -> bool:
     return "Intel" in cpu.name and {"avx512_bf16", "avx512_fp16"} <= has and "amx_bf16" not in has
 
 
+def matmul_transposed(x_NO: tf.Tensor, kernel_IO: tf.Tensor) -> tf.Tensor:
+    """Returns x @ kernel^T, of one type and in it, as the gradient of `matmul` on CPUs does."""
+    if x_NO.dtype == tf.bfloat16 and widens():
+        wide = tf.matmul(tf.cast(x_NO, tf.float32), tf.cast(kernel_IO, tf.float32), transpose_b=True)
+        return tf.cast(wide, x_NO.dtype)
+    if x_NO.dtype == tf.float32 and is_wide(kernel_IO):
+        return tf.matmul(x_NO, tf.transpose(kernel_IO))
+    return tf.matmul(x_NO, kernel_IO, transpose_b=True)
+
+
+def matmul_of_rows(x_NI: tf.Tensor, y_NO: tf.Tensor) -> tf.Tensor:
+    """Returns x^T @ y, of one type and in it, as the gradient of `matmul` on CPUs does."""
+    if x_NI.dtype == tf.bfloat16 and widens():
+        wide = tf.matmul(tf.cast(x_NI, tf.float32), tf.cast(y_NO, tf.float32), transpose_a=True)
+        return tf.cast(wide, x_NI.dtype)
+    return tf.matmul(x_NI, y_NO, transpose_a=True)
+
+
 @tf.custom_gradient
 def _transposed_first(x_NI, kernel_IO):
     """Returns the product; see `is_wide`."""

@@ -94,14 +94,17 @@ void gate(const T* x, int64_t rows, int columns, T* y) {
 }
 
 template <typename Shape, typename T>
-void gate_gradient(const T* x, const T* upstream, int64_t rows, int columns, T* x_gradient) {
-  for (int64_t row = 0; row < rows; ++row, x += 2 * columns, upstream += columns, x_gradient += 2 * columns) {
+void gate_gradient(const T* x, const T* upstream, int64_t rows, int columns, T* x_gradient, T* y) {
+  for (int64_t row = 0; row < rows; ++row) {
 #pragma omp simd
     for (int i = 0; i < columns; ++i) {
       const float value = to_float(x[i]), gate = to_float(x[columns + i]), given = to_float(upstream[i]);
+      const float activated = Shape::value(value);
+      store(activated * gate, y + i);
       store(given * gate * Shape::slope(value), x_gradient + i);
-      store(given * Shape::value(value), x_gradient + columns + i);
+      store(given * activated, x_gradient + columns + i);
     }
+    x += 2 * columns, x_gradient += 2 * columns, upstream += columns, y += columns;
   }
 }
 
@@ -280,8 +283,8 @@ void PreNorm<T>::forward(int64_t begin, int64_t end, T* total, T* y, Moments* mo
 
 template <typename T>
 void PreNorm<T>::backward(
-    int64_t begin, int64_t end, const T* upstream, const T* added, const Moments* moments, T* x_gradient, float* sums,
-    float* space) const {
+    int64_t begin, int64_t end, const T* upstream, const T* added, const Moments* moments, T* x_gradient, T* y,
+    float* sums, float* space) const {
   float *normals = space, *slopes = space + columns;
   for (int64_t row = begin; row < end; ++row) {
     const int64_t at = row * columns;
@@ -298,6 +301,10 @@ void PreNorm<T>::backward(
       slopes[i] = slope;
     }
     const float sum_share = sum / columns, along_share = along / columns;
+    if (y != nullptr) {
+#pragma omp simd
+      for (int i = 0; i < columns; ++i) store(normals[i] * gamma[i], y + at + i);
+    }
     if (added == nullptr) {
 #pragma omp simd
       for (int i = 0; i < columns; ++i)
@@ -321,11 +328,11 @@ void gated_activation(Activation kind, const T* x, int64_t rows, int columns, T*
 
 template <typename T>
 void gated_activation_gradient(
-    Activation kind, const T* x, const T* upstream, int64_t rows, int columns, T* x_gradient) {
+    Activation kind, const T* x, const T* upstream, int64_t rows, int columns, T* x_gradient, T* y) {
   const auto all = kind == Activation::kGeluTanh  ? gate_gradient<GeluTanh, T>
                    : kind == Activation::kGeluErf ? gate_gradient<GeluErf, T>
                                                   : gate_gradient<Relu, T>;
-  all(x, upstream, rows, columns, x_gradient);
+  all(x, upstream, rows, columns, x_gradient, y);
 }
 
 template <typename T>
@@ -423,7 +430,7 @@ void join(const T* const* from, const Heads& heads, T* to, float* sums) {
   template struct ResidualNorm<T>;                                                                                  \
   template struct PreNorm<T>;                                                                                       \
   template void gated_activation(Activation, const T*, int64_t, int, T*);                                           \
-  template void gated_activation_gradient(Activation, const T*, const T*, int64_t, int, T*);                        \
+  template void gated_activation_gradient(Activation, const T*, const T*, int64_t, int, T*, T*);                    \
   template void bias_activation(Activation, const T*, const float*, int64_t, int, T*);                              \
   template void bias_activation_gradient(Activation, const T*, const float*, const T*, int64_t, int, T*, float*);   \
   template Shares softmax(const T*, const float*, float, int, const Dropout&, uint32_t, T*, float*);                \

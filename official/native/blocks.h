@@ -59,10 +59,11 @@ struct PreNorm {
   // `space`: of a row.
   void forward(int64_t begin, int64_t end, T* total, T* y, Moments* moments, float* space) const;
 
-  // Writes the rows of the gradient of x, which has no residual here, plus `added`, where it is not null, and adds to
-  // `sums` what the rows give to that of gamma. `space`: of two rows.
+  // Writes the rows of the gradient of x, which has no residual here, plus `added`, where it is not null, and again
+  // those of the result, where `y` is not null; adds to `sums` what the rows give to the gradient of gamma. `space`: of
+  // two rows.
   void backward(
-      int64_t begin, int64_t end, const T* upstream, const T* added, const Moments* moments, T* x_gradient,
+      int64_t begin, int64_t end, const T* upstream, const T* added, const Moments* moments, T* x_gradient, T* y,
       float* sums, float* space) const;
 };
 
@@ -70,10 +71,10 @@ struct PreNorm {
 template <typename T>
 void gated_activation(Activation kind, const T* x, int64_t rows, int columns, T* y);
 
-// Writes the gradient of x.
+// Writes the gradient of x, and again y.
 template <typename T>
 void gated_activation_gradient(
-    Activation kind, const T* x, const T* upstream, int64_t rows, int columns, T* x_gradient);
+    Activation kind, const T* x, const T* upstream, int64_t rows, int columns, T* x_gradient, T* y);
 
 // y = activation(x + bias) of `rows` rows.
 template <typename T>

@@ -569,7 +569,9 @@ class PreNormForward : public OpKernel {
 template <typename T>
 class PreNormGradient : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit PreNormGradient(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("again", &again_));
+  }
 
   void Compute(OpKernelContext* context) override {
     const Tensor &x = context->input(0), &gamma = context->input(1), &moments = context->input(2),
@@ -584,16 +586,21 @@ class PreNormGradient : public OpKernel {
     Tensor *x_gradient = nullptr, *gamma_gradient = nullptr;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({3, 4}, 0, x.shape(), &x_gradient));
     OP_REQUIRES_OK(context, context->allocate_output(1, gamma.shape(), &gamma_gradient));
+    Tensor* y = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(2, again_ ? x.shape() : TensorShape({0}), &y));
     const PreNorm<T> in{data_of<T>(x), nullptr, data_of<float>(gamma), static_cast<int>(rows.columns), 0.0f};
     Sums sums(rows, rows.columns);
     for_rows(context, rows.count, sums.rows_of_job(), [&](int64_t job, int64_t begin, int64_t end) {
       std::vector<float> space(2 * rows.columns);
       in.backward(
           begin, end, data_of<T>(upstream), adds ? data_of<T>(added) : nullptr, data_of<Moments>(moments),
-          data_of<T>(*x_gradient), sums.of(job), space.data());
+          data_of<T>(*x_gradient), again_ ? data_of<T>(*y) : nullptr, sums.of(job), space.data());
     });
     sums.add_up(0, gamma_gradient);
   }
+
+ private:
+  bool again_;
 };
 
 template <typename T>
@@ -633,13 +640,14 @@ class GatedActivationGradient : public OpKernel {
     check(context, upstream.NumElements() * 2 == x.NumElements(), "the upstream gradient is not half of x");
     if (!context->status().ok()) return;
     const int64_t columns = rows.columns / 2;
-    Tensor* gradient = nullptr;
+    Tensor *gradient = nullptr, *y = nullptr;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &gradient));
+    OP_REQUIRES_OK(context, context->allocate_output(1, upstream.shape(), &y));
     for_rows(context, rows.count, rows.of_job(), [&](int64_t, int64_t begin, int64_t end) {
       const int64_t at = begin * rows.columns;
       gated_activation_gradient(
           kind_, data_of<T>(x) + at, data_of<T>(upstream) + begin * columns, end - begin, columns,
-          data_of<T>(*gradient) + at);
+          data_of<T>(*gradient) + at, data_of<T>(*y) + begin * columns);
     });
   }
 
@@ -827,8 +835,10 @@ REGISTER_OP("BertPreNorm")
                  return set_pairs(shapes, 2));
 
 REGISTER_OP("BertPreNormGradient")
-    .Doc("The gradients of BertPreNorm's sum x, plus `added` where that is not empty, and of gamma.")
+    .Doc("The gradients of BertPreNorm's sum x, plus `added` where that is not empty, and of gamma; with `again` also"
+         " its result, else none.")
     .Attr("T: {float, bfloat16}")
+    .Attr("again: bool")
     .Input("x: T")
     .Input("gamma: float")
     .Input("moments: float")
@@ -836,7 +846,11 @@ REGISTER_OP("BertPreNormGradient")
     .Input("added: T")
     .Output("x_gradient: T")
     .Output("gamma_gradient: float")
-    .BERT_SHAPES(shapes->set_output(1, shapes->input(1)); return tensorflow::shape_inference::UnchangedShape(shapes));
+    .Output("y: T")
+    .BERT_SHAPES(bool again = false; const auto status = shapes->GetAttr("again", &again);
+                 shapes->set_output(1, shapes->input(1));
+                 shapes->set_output(2, again ? shapes->input(0) : shapes->Vector(0));
+                 return status.ok() ? tensorflow::shape_inference::UnchangedShape(shapes) : status);
 
 REGISTER_OP("BertGatedActivation")
     .Doc("activation(first half) * second half of the last axis.")
@@ -852,7 +866,8 @@ REGISTER_OP("BertGatedActivationGradient")
     .Input("x: T")
     .Input("upstream: T")
     .Output("x_gradient: T")
-    .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
+    .Output("y: T")
+    .BERT_SHAPES(shapes->set_output(1, shapes->input(1)); return tensorflow::shape_inference::UnchangedShape(shapes));
 
 REGISTER_OP("BertRotaryAttention")
     .Doc("Self-attention of products [B, L, 3 x heads x K], queries and keys turned by angles [B or 1, L, K / 2], of"

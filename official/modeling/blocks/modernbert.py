@@ -22,7 +22,7 @@ import tensorflow as tf
 from official.config import BertConfig
 from official.modeling import attention, layers
 from official.modeling.attention import MASKED_SCORE, Context
-from official.modeling.layers import dropout, sizes, split_seed
+from official.modeling.layers import sizes, split_seed
 from official.modeling.operations import Operations
 from official.modeling.varlen import SequenceLayout
 
@@ -151,19 +151,17 @@ def run(
     """
     attention_seed, attended_seed, inner_seed = split_seed(seed, 3)
     epsilon, rate = config.layer_norm_eps, config.attention_probs_dropout_prob
-    normal_BLD = x_BLD
-    if weights.attention_norm is not None:
-        normal_BLD = ops.norm(x_BLD, weights.attention_norm, epsilon, swish=False)
-    products_BLE = layers.matmul_2d(normal_BLD, weights.qkv.kernel)
+    if weights.attention_norm is None:
+        products_BLE = layers.matmul_2d(x_BLD, weights.qkv.kernel)
+    else:
+        products_BLE = ops.norm_product(x_BLD, weights.attention_norm, epsilon, weights.qkv.kernel)
     attended_BLD = attend(products_BLE, context, config, attention_seed, ops)
     attended_BLD, x_BLD = (layers.picked(each, context.reads_BR) for each in (attended_BLD, x_BLD))
     attended_BLD = layers.matmul_2d(attended_BLD, weights.attention_output.kernel)
-    x_BLD, normal_BLD = ops.add_and_norm(attended_BLD, x_BLD, weights.norm, epsilon, rate, attended_seed)
-    inner_BLF = ops.gated_activation(
-        layers.matmul_2d(normal_BLD, weights.intermediate.kernel), config.hidden_act
-    )
-    inner_BLF = dropout(inner_BLF, config.hidden_dropout_prob, inner_seed)
-    return x_BLD + layers.matmul_2d(inner_BLF, weights.output.kernel)
+    residuals = x_BLD, weights.norm, epsilon, weights.intermediate.kernel, rate, attended_seed
+    x_BLD, inner_BLE = ops.add_and_norm_product(attended_BLD, *residuals)
+    inner = config.hidden_act, weights.output.kernel, config.hidden_dropout_prob, inner_seed
+    return x_BLD + ops.gated_product(inner_BLE, *inner)
 
 
 def attend(

@@ -10,7 +10,15 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from official.modeling.layers import ACTIVATIONS, Norm, after, dropout, rounds_products, with_beta
+from official.modeling.layers import (
+    ACTIVATIONS,
+    Norm,
+    after,
+    dropout,
+    matmul_2d,
+    rounds_products,
+    with_beta,
+)
 from official.modeling.operations import plain
 from official.modeling.operations.plain import join_heads as join_heads
 from official.modeling.operations.plain import split_heads as split_heads
@@ -180,6 +188,32 @@ def _add_and_norm_gradient(total_upstream, upstream, normal, scale, gamma, rate,
     own = _normal_gradient(upstream * gamma, normal, scale)
     gradient = tf.cast(tf.cast(total_upstream, tf.float32) + own, total_upstream.dtype)
     return dropout(gradient, rate, seed), gradient, upstream * normal
+
+
+def norm_product(x: tf.Tensor, weights: Norm, epsilon: float, kernel: tf.Tensor) -> tf.Tensor:
+    """See `plain.norm_product`."""
+    return matmul_2d(norm(x, weights, epsilon, swish=False), kernel)
+
+
+def add_and_norm_product(
+    x: tf.Tensor,
+    residual: tf.Tensor,
+    weights: Norm,
+    epsilon: float,
+    kernel: tf.Tensor,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """See `plain.add_and_norm_product`."""
+    total, y = add_and_norm(x, residual, weights, epsilon, rate, seed)
+    return total, matmul_2d(y, kernel)
+
+
+def gated_product(
+    x: tf.Tensor, activation: str, kernel: tf.Tensor, rate: float, seed: tf.Tensor | None
+) -> tf.Tensor:
+    """See `plain.gated_product`."""
+    return matmul_2d(dropout(gated_activation(x, activation), rate, seed), kernel)
 
 
 def gated_activation(x: tf.Tensor, activation: str) -> tf.Tensor:

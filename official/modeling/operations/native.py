@@ -11,7 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from official.modeling.layers import Norm, after, least_kept
+from official.modeling import layers
+from official.modeling.layers import Norm, after, least_kept, matmul_2d
 from official.modeling.operations import fused
 from official.modeling.operations.fused import gate as gate
 from official.modeling.operations.fused import residual as residual
@@ -91,50 +92,98 @@ def norm(x: tf.Tensor, norm: Norm, epsilon: float, swish: bool) -> tf.Tensor:
 
         def gradient(upstream):
             inputs = dict(x=x, gamma=gamma, moments=moments, upstream=upstream)
-            return tuple(operations.bert_pre_norm_gradient(**inputs, added=nothing))
+            return tuple(operations.bert_pre_norm_gradient(**inputs, added=nothing, again=False)[:2])
 
         return y, gradient
 
     return normalize(x, norm.gamma)
 
 
-def add_and_norm(
-    x: tf.Tensor, residual: tf.Tensor, norm: Norm, epsilon: float, rate: float, seed: tf.Tensor | None
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """See `plain.add_and_norm`."""
-    drops = seed is not None and rate > 0
-    if not _are_known(x) or x.dtype != residual.dtype or norm.beta is not None or drops:
-        return fused.add_and_norm(x, residual, norm, epsilon, rate, seed)
+# Of products of what memory-bound operations give, the backward pass computes this again, on the way of their
+# own gradients: nothing of it is kept.
+
+
+def norm_product(x: tf.Tensor, norm: Norm, epsilon: float, kernel: tf.Tensor) -> tf.Tensor:
+    """See `plain.norm_product`."""
+    if not _are_known(x, kernel) or norm.beta is not None:
+        return fused.norm_product(x, norm, epsilon, kernel)
     operations = loaded()
 
     @tf.custom_gradient
-    def normalize(x, residual, gamma):
+    def multiply(x, gamma, kernel):
+        nothing = tf.zeros([0], x.dtype)
+        _, y, moments = operations.bert_pre_norm(x=x, residual=nothing, gamma=gamma, epsilon=epsilon)
+
+        def gradient(upstream):
+            inputs = dict(x=x, gamma=gamma, moments=moments, upstream=_times_transposed(upstream, kernel))
+            found = operations.bert_pre_norm_gradient(**inputs, added=nothing, again=True)
+            return found.x_gradient, found.gamma_gradient, _kernel_gradient(found.y, upstream)
+
+        return matmul_2d(y, kernel), gradient
+
+    return multiply(x, norm.gamma, kernel)
+
+
+def add_and_norm_product(
+    x: tf.Tensor,
+    residual: tf.Tensor,
+    norm: Norm,
+    epsilon: float,
+    kernel: tf.Tensor,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """See `plain.add_and_norm_product`."""
+    drops = seed is not None and rate > 0
+    if not _are_known(x, kernel) or x.dtype != residual.dtype or norm.beta is not None or drops:
+        return fused.add_and_norm_product(x, residual, norm, epsilon, kernel, rate, seed)
+    operations = loaded()
+
+    @tf.custom_gradient
+    def multiply(x, residual, gamma, kernel):
         total, y, moments = operations.bert_pre_norm(x=x, residual=residual, gamma=gamma, epsilon=epsilon)
 
-        def gradient(total_upstream, upstream):
-            inputs = dict(x=total, gamma=gamma, moments=moments, upstream=upstream)
-            x_gradient, gamma_gradient = operations.bert_pre_norm_gradient(**inputs, added=total_upstream)
-            return x_gradient, x_gradient, gamma_gradient
+        def gradient(added, upstream):
+            inputs = dict(x=total, gamma=gamma, moments=moments, upstream=_times_transposed(upstream, kernel))
+            found = operations.bert_pre_norm_gradient(**inputs, added=added, again=True)
+            sums = found.gamma_gradient, _kernel_gradient(found.y, upstream)
+            return found.x_gradient, found.x_gradient, *sums
 
-        return (total, y), gradient
+        return (total, matmul_2d(y, kernel)), gradient
 
-    return normalize(x, residual, norm.gamma)
+    return multiply(x, residual, norm.gamma, kernel)
 
 
-def gated_activation(x: tf.Tensor, activation: str) -> tf.Tensor:
-    """See `plain.gated_activation`."""
-    if not _are_known(x) or activation not in _ACTIVATIONS:
-        return fused.gated_activation(x, activation)
+def gated_product(
+    x: tf.Tensor, activation: str, kernel: tf.Tensor, rate: float, seed: tf.Tensor | None
+) -> tf.Tensor:
+    """See `plain.gated_product`."""
+    drops = seed is not None and rate > 0
+    if not _are_known(x, kernel) or activation not in _ACTIVATIONS or drops:
+        return fused.gated_product(x, activation, kernel, rate, seed)
     operations = loaded()
 
     @tf.custom_gradient
-    def activate(x):
+    def multiply(x, kernel):
         def gradient(upstream):
-            return operations.bert_gated_activation_gradient(x=x, upstream=upstream, activation=activation)
+            inputs = dict(x=x, upstream=_times_transposed(upstream, kernel), activation=activation)
+            found = operations.bert_gated_activation_gradient(**inputs)
+            return found.x_gradient, _kernel_gradient(found.y, upstream)
 
-        return operations.bert_gated_activation(x=x, activation=activation), gradient
+        return matmul_2d(operations.bert_gated_activation(x=x, activation=activation), kernel), gradient
 
-    return activate(x)
+    return multiply(x, kernel)
+
+
+def _times_transposed(upstream: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """Returns the gradient of x of a product x @ kernel, upstream @ kernel^T."""
+    flat = layers.matmul_transposed(tf.reshape(upstream, [-1, kernel.shape[1]]), kernel)
+    return tf.reshape(flat, [*layers.sizes(upstream)[:-1], kernel.shape[0]])
+
+
+def _kernel_gradient(x: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
+    """Returns the gradient of the kernel of a product x @ kernel, x^T @ upstream."""
+    return layers.matmul_of_rows(*(tf.reshape(each, [-1, each.shape[-1]]) for each in (x, upstream)))
 
 
 def rotary_attention(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from official.modeling.layers import ACTIVATIONS, Norm, dropout, layer_norm, recomputed, sizes
+from official.modeling.layers import ACTIVATIONS, Norm, dropout, layer_norm, matmul_2d, recomputed, sizes
 
 
 def bias_activation(x: tf.Tensor, bias: tf.Tensor, activation: str) -> tf.Tensor:
@@ -55,6 +55,32 @@ def add_and_norm(
     """Returns residual + dropout(x), and LayerNorm of it, in their type; arguments as in `residual_norm`."""
     total = residual + dropout(x, rate, seed)
     return total, tf.cast(layer_norm(tf.cast(total, tf.float32), norm, epsilon), x.dtype)
+
+
+def norm_product(x: tf.Tensor, weights: Norm, epsilon: float, kernel: tf.Tensor) -> tf.Tensor:
+    """Returns LayerNorm(x) @ kernel, in the type of both."""
+    return matmul_2d(norm(x, weights, epsilon, swish=False), kernel)
+
+
+def add_and_norm_product(
+    x: tf.Tensor,
+    residual: tf.Tensor,
+    weights: Norm,
+    epsilon: float,
+    kernel: tf.Tensor,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns residual + dropout(x), and LayerNorm of it @ kernel; arguments as in `residual_norm`."""
+    total, y = add_and_norm(x, residual, weights, epsilon, rate, seed)
+    return total, matmul_2d(y, kernel)
+
+
+def gated_product(
+    x: tf.Tensor, activation: str, kernel: tf.Tensor, rate: float, seed: tf.Tensor | None
+) -> tf.Tensor:
+    """Returns dropout(gated_activation(x)) @ kernel."""
+    return matmul_2d(dropout(gated_activation(x, activation), rate, seed), kernel)
 
 
 def gated_activation(x: tf.Tensor, activation: str) -> tf.Tensor:
