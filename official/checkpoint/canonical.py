@@ -221,12 +221,12 @@ def _shapes_of_modernbert(shapes: dict[str, tuple[int, ...]], layers: int) -> di
         "intermediate/dense/kernel": (hidden, 2 * inner),
         "output/dense/kernel": (inner, hidden),
     }
-    found = {name: (hidden,) for name in MODERNBERT if "{layer}" not in name} | {table: (words, hidden)}
+    found: dict[str, tuple[int, ...]] = {name: (hidden,) for name in MODERNBERT if "{layer}" not in name}
+    found[table] = (words, hidden)
     for pattern in MODERNBERT:
         for layer in range(layers) if "{layer}" in pattern else ():
-            found[pattern.replace("{layer}", str(layer))] = of_layer.get(
-                pattern.split("{layer}/")[1], (hidden,)
-            )
+            part = pattern.split("{layer}/")[1]
+            found[pattern.replace("{layer}", str(layer))] = of_layer.get(part, (hidden,))
     del found[MODERNBERT_FIRST_NORM]
     if shapes.keys() & {*PREDICTION_HEAD, OUTPUT_BIAS}:
         found |= dict(zip(PREDICTION_HEAD, ((hidden, hidden), (hidden,))))

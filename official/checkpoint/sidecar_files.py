@@ -269,7 +269,7 @@ def plan(
         if not same or _contradictions(sizes_beside(path), own):
             files[path] = None
     if options.vocab_file:
-        positions = (options.of_family | own)["max_position_embeddings"]
+        positions = {**options.of_family, **own}["max_position_embeddings"]
         of_vocabulary = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
         files |= {os.path.join(folder, name): content for name, content in of_vocabulary.items()}
     if "output_weights" in tensors and (options.labels or options.problem_type):

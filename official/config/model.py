@@ -258,7 +258,7 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
 def with_their_keys(values: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """Returns values of a config.json of BERT's as the family's files have them."""
     absent = () if family.has_segments else ("type_vocab_size", "position_embedding_type", "layer_norm_eps")
-    known = {}
+    known: dict[str, Any] = {}
     for key, value in values.items():
         names = family.keys.get(key, () if key in absent else key)
         known |= dict.fromkeys([names] if isinstance(names, str) else names, value)

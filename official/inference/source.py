@@ -312,7 +312,8 @@ def _vocabulary_file(found: str | None, settings: dict, location: str) -> str:
 def _sizes(tensors: Tensors, options: Options, location: str) -> BertConfig:
     """Returns the model: its sizes from the tensors, what no shape tells from what lies beside them."""
     known = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(BertConfig)}
-    known = {name: value for name, value in known.items() if value is not None} | options.of_family
+    known = {name: value for name, value in known.items() if value is not None}
+    known |= dict(options.of_family)
     if "num_attention_heads" not in known:
         raise ConfigError(
             f"{location}: nothing says how many attention heads the model has, and the weights do not tell."

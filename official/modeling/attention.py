@@ -20,14 +20,14 @@ class Context(NamedTuple):
     """Properties of a batch that blocks read beside its vectors.
 
     Attributes:
-      seen: which tokens see each other, see `attention.seen`.
+      seen: which tokens see each other, see `attention.seen`, or what the kind's `seen` and `sees` say.
       sequence_ids_BL: int32, the number of the sequence in its row that a token belongs to, from 1; 0 for
         padding.
       slots: what the kind's `slots` returns; None where it needs none, and for rows of one sequence.
       reads_BR: int32, in [0, L): which of the block's vectors anything reads; None for all.
     """
 
-    seen: tf.Tensor | SequenceLayout
+    seen: Any  # tf.Tensor | SequenceLayout, where the kind has no function of that name
     sequence_ids_BL: tf.Tensor
     slots: Any = None
     reads_BR: tf.Tensor | None = None

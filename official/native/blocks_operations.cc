@@ -587,7 +587,7 @@ class PreNormGradient : public OpKernel {
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({3, 4}, 0, x.shape(), &x_gradient));
     OP_REQUIRES_OK(context, context->allocate_output(1, gamma.shape(), &gamma_gradient));
     Tensor* y = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(2, again_ ? x.shape() : TensorShape({0}), &y));
+    OP_REQUIRES_OK(context, context->allocate_output(2, again_ ? x.shape() : TensorShape(std::initializer_list<int64_t>{0}), &y));
     const PreNorm<T> in{data_of<T>(x), nullptr, data_of<float>(gamma), static_cast<int>(rows.columns), 0.0f};
     Sums sums(rows, rows.columns);
     for_rows(context, rows.count, sums.rows_of_job(), [&](int64_t job, int64_t begin, int64_t end) {

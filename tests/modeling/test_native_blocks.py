@@ -217,7 +217,8 @@ def test_rotary_attention_is_that_of_plain_operations_in_all_types():
     problems = []
     cases = ((130, 2, 20, None), (97, 1, 64, 30), (5, 3, 6, 1), (1, 1, 2, None))
     for length, heads, size, reach in cases:
-        ids = tf.constant([np.minimum(np.arange(length) // 40 + 1, 3), np.arange(length) < 60], tf.int32)
+        rows = np.minimum(np.arange(length) // 40 + 1, 3), np.arange(length) < 60
+        ids = tf.constant(np.stack(rows), tf.int32)
         angles = draw(1, length, size // 2)
         places = np.arange(length)
         near = np.abs(places[:, None] - places) <= (length if reach is None else reach)

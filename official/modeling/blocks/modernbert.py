@@ -122,9 +122,14 @@ class Block(tf.keras.layers.Layer):
             self.output_dense = dense_out("output/dense", inner, hidden)
 
     def tensors(self) -> Weights:
-        parts = self.qkv, self.attention_output, self.norm, self.intermediate, self.output_dense
-        first = None if self.attention_norm is None else self.attention_norm.tensors()
-        return Weights(first, *(part.tensors() for part in parts))
+        return Weights(
+            None if self.attention_norm is None else self.attention_norm.tensors(),
+            self.qkv.tensors(),
+            self.attention_output.tensors(),
+            self.norm.tensors(),
+            self.intermediate.tensors(),
+            self.output_dense.tensors(),
+        )
 
     def sees(self, seen: Seen) -> Whole | Window:
         """Returns what this block sees of a batch."""
@@ -169,7 +174,8 @@ def attend(
 ) -> tf.Tensor:
     """Returns the heads' outputs side by side, [B, L, D], for the products of query, key and value. A token
     sees those with its number in `sequence_ids_BL`; padding, number 0, gets anything finite."""
-    view, ids_BL = context.seen, context.sequence_ids_BL
+    view = context.seen  # Whole or Window
+    ids_BL = context.sequence_ids_BL
     heads, rate = config.num_attention_heads, config.attention_probs_dropout_prob
     reach = config.local_attention // 2 if isinstance(view, Window) else None
     if hasattr(ops, "rotary_attention"):
