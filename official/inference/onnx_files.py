@@ -109,6 +109,7 @@ def _with_weights_as_inputs(
     the variables that are read."""
     changed, shapes = tf.compat.v1.GraphDef(), {}
     changed.versions.CopyFrom(graph_def.versions)
+    changed.library.CopyFrom(graph_def.library)  # what loops call
     with silence():
         needed = tf.compat.v1.graph_util.extract_sub_graph(graph_def, list(outputs))
     for node in needed.node:
