@@ -502,8 +502,8 @@ def masked_lm(
 def before_linear(
     weights: LinearWeights, x: tf.Tensor, config: BertConfig, seed: tf.Tensor | None = None
 ) -> tf.Tensor:
-    """Returns what `linear` reads of x [..., D], after dropout: of families with a prediction head its
-    outputs."""
+    """Returns the input of `linear` for x [..., D], after dropout: in families with a prediction head, the
+    outputs of that."""
     x = x if weights.transform is None else transform(weights.transform, x, config)
     return dropout(x, config.hidden_dropout_prob, seed)
 

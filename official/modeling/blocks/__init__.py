@@ -50,7 +50,7 @@ def is_narrow(kind: ModuleType) -> bool:
 def find_seen(
     kind: ModuleType, features: dict[str, tf.Tensor], config: BertConfig, by_sequence: bool = False
 ) -> Any:
-    """Returns what all blocks of a kind see of a batch."""
+    """Returns the view of a batch that all blocks of a kind have."""
     function = getattr(kind, "seen", None)
     if function is None:
         return attention.seen(features, config.num_attention_heads, by_sequence)
@@ -58,7 +58,7 @@ def find_seen(
 
 
 def seen_by(block: Any, seen: Any) -> Any:
-    """Returns what a block sees of a batch, of what all of its kind see."""
+    """Returns the view of a batch that a block has, of that of all of its kind."""
     return block.sees(seen) if hasattr(block, "sees") else seen
 
 

@@ -31,7 +31,7 @@ IS_NARROW = True
 
 
 # -----------------------------------------------------------------------------------------------------------
-# What a block sees of a batch
+# Views of a batch
 
 
 class Angles(NamedTuple):
@@ -43,28 +43,28 @@ class Angles(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """What a block sees that sees whole sequences; `layout` tells their places where they are computed
-    apart, else it is empty."""
+    """View of a block that sees whole sequences; `layout` tells their places where they are computed apart,
+    else it is empty."""
 
     angles: Angles
     layout: SequenceLayout | tuple[()]
 
 
 class Window(NamedTuple):
-    """What a block sees that sees a window."""
+    """View of a block that sees a window."""
 
     angles: Angles
 
 
 class Seen(NamedTuple):
-    """What both kinds of blocks see of a batch."""
+    """Views of both kinds of blocks."""
 
     whole: Whole
     window: Window
 
 
 def seen(features: dict[str, tf.Tensor], config: BertConfig, by_sequence: bool) -> Seen:
-    """Returns what blocks see of a batch; arguments as of `attention.seen`. With `position_ids` int32 [B, L]
+    """Returns the views of a batch; arguments as of `attention.seen`. With `position_ids` int32 [B, L]
     these are the positions of its tokens; else their places in the row are."""
     places = tf.range(sizes(features["input_ids"])[1])[None]
     positions = features.get("position_ids", places)
@@ -132,7 +132,7 @@ class Block(tf.keras.layers.Layer):
         )
 
     def sees(self, seen: Seen) -> Whole | Window:
-        """Returns what this block sees of a batch."""
+        """Returns the view that this block has."""
         return seen.whole if self.sees_whole else seen.window
 
 
@@ -244,7 +244,7 @@ def _with_sides(parts: tf.Tensor, batch: int | tf.Tensor, reach: int) -> tf.Tens
 
 
 def _scores(is_seen: tf.Tensor) -> tf.Tensor:
-    """Returns what is added to scores, float32 [B, 1, L, M], of bool [B, L, M]."""
+    """Returns the mask to add to scores, float32 [B, 1, L, M], of bool [B, L, M]."""
     return (1.0 - tf.cast(is_seen, tf.float32))[:, None] * MASKED_SCORE
 
 
@@ -297,7 +297,7 @@ def in_chunks(
     ids_NBC = cut(ids_BL, 1)
 
     def repeat(body, first, like):
-        """Returns what is carried through all chunks, and the outputs of each, [chunks, B, H, C, K]."""
+        """Returns the outputs of all chunks, joined, and all that they carry on."""
         known = [each if isinstance(each, int) else None for each in (batch, heads, width, size)]
         array = tf.TensorArray(like.dtype, count, element_shape=known)
 
