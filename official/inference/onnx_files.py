@@ -79,7 +79,11 @@ def silence() -> Iterator[None]:
 
 
 def trace(bert: BertConfig, head: str, classes: int) -> Traced:
-    """Makes the graph of a model; arguments as of `make_network`. No weight gets a value."""
+    """Makes the graph of a model; arguments as of `make_network`. No weight gets a value. Raises ConfigError
+    for blocks that cannot be translated."""
+    if bert.block_type == "modernbert":
+        told = "ModernBERT's attention over long rows is a loop, which tf2onnx does not translate"
+        raise ConfigError(f"{told}. Take --backend=tensorflow, or an export for TensorFlow.")
     with tf.Graph().as_default() as graph:
         model = make_network(bert, head, classes)
         names = ("input_ids", "input_mask", *(("segment_ids",) if bert.type_vocab_size else ()))
@@ -109,7 +113,6 @@ def _with_weights_as_inputs(
     the variables that are read."""
     changed, shapes = tf.compat.v1.GraphDef(), {}
     changed.versions.CopyFrom(graph_def.versions)
-    changed.library.CopyFrom(graph_def.library)  # what loops call
     with silence():
         needed = tf.compat.v1.graph_util.extract_sub_graph(graph_def, list(outputs))
     for node in needed.node:
