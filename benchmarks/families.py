@@ -79,6 +79,17 @@ FAMILIES = {
     "electra": Family(
         {"model_type": "electra", **_SIZES, "embedding_size": 16}, (*_CLASSES, "ForPreTraining")
     ),
+    "modernbert": Family(
+        {
+            "model_type": "modernbert",
+            **_SIZES,
+            "local_attention": 8,
+            "global_attn_every_n_layers": 2,
+            "pad_token_id": 0,
+            "cls_token_id": 2,
+            "sep_token_id": 3,
+        },
+    ),
     "electra_whole_tables": Family(
         {"model_type": "electra", **_SIZES, "embedding_size": 24, "hidden_act": "relu"},
         (*_CLASSES, "ForPreTraining"),
