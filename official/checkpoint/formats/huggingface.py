@@ -133,7 +133,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
         rf"{re.escape(family.scope)}embeddings\.position_ids": "0, 1, 2, ...: no weight",
         **{re.escape(name): reason for name, (_, reason) in tied.items()},
     }
-    for elsewhere, here in ((usual[name], table[name]) for name in canonical.POOLER):
+    for elsewhere, here in ((usual.get(name), table.get(name)) for name in canonical.POOLER):
         if elsewhere and elsewhere != here:  # older files of classified texts have both
             dropped[re.escape(elsewhere)] = f"unused: {here} takes its place in this class"
     mapped = mapping.to_canonical(table, spelling.tensors, dropped)
@@ -190,8 +190,14 @@ def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -
     plain = {theirs: _PLAIN[name] for name, theirs in table.items() if theirs}
     common = {_common_name(name, tensors, family): tensor for name, tensor in tensors.items()}
     of_bert = mapping.from_canonical(plain, common, "").tensors
-    own = {re.sub(r"^qa_outputs\.", f"{family.answers}.", name): tensor for name, tensor in tensors.items()}
-    hf_folder.write(own, folder, progress, hf_folder.files_beside(of_bert, options))
+    files = hf_folder.files_beside(of_bert, options)
+    hf_folder.write(as_saved(tensors, family), folder, progress, files)
+
+
+def as_saved(tensors: Tensors, family: Family) -> Tensors:
+    """Returns tensors as the family's files name them: in some the output layer for answers is called a
+    classifier, see `hf_folder.read`."""
+    return {re.sub(r"^qa_outputs\.", f"{family.answers}.", name): tensor for name, tensor in tensors.items()}
 
 
 FORMAT = Format(
