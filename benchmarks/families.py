@@ -79,6 +79,24 @@ FAMILIES = {
     "electra": Family(
         {"model_type": "electra", **_SIZES, "embedding_size": 16}, (*_CLASSES, "ForPreTraining")
     ),
+    "modernbert": Family(
+        {
+            "model_type": "modernbert",
+            **_SIZES,
+            "local_attention": 8,
+            "global_attn_every_n_layers": 2,
+            "pad_token_id": 0,
+        }
+    ),
+    "modernbert_means": Family(
+        {
+            "model_type": "modernbert",
+            **_SIZES,
+            "local_attention": 8,
+            "classifier_pooling": "mean",
+            "pad_token_id": 0,
+        }
+    ),
     "electra_whole_tables": Family(
         {"model_type": "electra", **_SIZES, "embedding_size": 24, "hidden_act": "relu"},
         (*_CLASSES, "ForPreTraining"),
@@ -135,7 +153,7 @@ class Case:
         is_lm = canonical.OUTPUT_BIAS in self.source.tensors
         kind = {
             "": models.BertEncoder,
-            "ForMaskedLM": models.BertPretrainer,
+            "ForMaskedLM": models.MaskedLMModel,
             "ForPreTraining": models.BertPretrainer if is_lm else models.BertEncoder,
             "ForTokenClassification": models.TagModel,
             "ForQuestionAnswering": models.SpanModel,
@@ -181,7 +199,8 @@ class Case:
         options = Options(**sidecar_files.of_family(beside), problem_type=self.source.problem_type)
         ours = {name: tensors.of_array(values, name) for name, values in gradients.items()}
         theirs = huggingface.FORMAT.from_canonical(ours, options).tensors
-        named = {name: tensor.read() for name, tensor in theirs.items()}
+        saved = huggingface.as_saved(theirs, self.source.bert.family_row)
+        named = {name: tensor.read() for name, tensor in saved.items()}
         return carried["sequence"].numpy(), logits.numpy(), named
 
     def _logits(self, carried: dict) -> Any:

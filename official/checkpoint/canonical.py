@@ -101,6 +101,26 @@ GROUPBERT_LAYER = _in_layer(
 FINAL_NORM = ("LayerNorm/gamma", "LayerNorm/beta")
 GROUPBERT = (*EMBEDDINGS, *GROUPBERT_LAYER, *FINAL_NORM, *POOLER)  # its encoder
 
+# ModernBERT. Google has no names for it; these are of this project. Kernels [in, out]: qkv's are those of
+# query, key and value side by side, intermediate's those of values and gates. The first layer's attention has
+# no LayerNorm.
+MODERNBERT_FIRST_NORM = "bert/encoder/layer_0/attention/prenorm/LayerNorm/gamma"
+MODERNBERT = (  # its encoder
+    "bert/embeddings/word_embeddings",
+    "bert/embeddings/LayerNorm/gamma",
+    *_in_layer(
+        "attention/prenorm/LayerNorm/gamma",
+        "attention/self/qkv/kernel",
+        "attention/output/dense/kernel",
+        "feed_forward/prenorm/LayerNorm/gamma",
+        "intermediate/dense/kernel",
+        "output/dense/kernel",
+    ),
+    FINAL_NORM[0],
+)
+PREDICTION_HEAD = (TRANSFORM[0], TRANSFORM[2])  # before all its output layers
+MODERNBERT_HEADS = (*PREDICTION_HEAD, OUTPUT_BIAS, *SQUAD_HEAD, *CLASSIFIER_HEAD)
+
 
 class Sizes(NamedTuple):
     """Sizes of a BERT: words of the vocabulary, hidden size, size between the feed-forward layers, positions,
@@ -145,7 +165,7 @@ def shape_of(name: str, sizes: Sizes) -> tuple[int, ...]:
 
 
 def rank_of(name: str) -> int:
-    """Returns the number of dimensions of a weight of WEIGHTS, ELECTRA or GROUPBERT."""
+    """Returns the number of dimensions of a weight of WEIGHTS, ELECTRA, GROUPBERT or MODERNBERT."""
     if name.endswith("/dwconv/weight"):
         return 3
     return 2 if name.endswith(("kernel", "embeddings", "output_weights")) else 1
@@ -189,7 +209,7 @@ def encoder_problems(shapes: dict[str, tuple[int, ...]], has_segments: bool = Tr
     layers = layers_of(shapes)
     expected = _expected_shapes(shapes, layers)
     if not has_segments:
-        del expected[SEGMENTS]
+        expected.pop(SEGMENTS, None)
     gone = [name for name in EMBEDDINGS if name in expected and name not in shapes]
     bent = [name for name in expected if len(shapes.get(name, expected[name])) != rank_of(name)]
     problems = {"Missing": gone} if gone else {}
@@ -201,9 +221,46 @@ def encoder_problems(shapes: dict[str, tuple[int, ...]], has_segments: bool = Tr
     return problems | compare_names(compared, {name: shapes[name] for name in compared if name in shapes})
 
 
+def is_modernbert(names: Iterable[str]) -> bool:
+    """Tells whether canonical names are those of a ModernBERT."""
+    return any("/attention/self/qkv/" in name for name in names)
+
+
+def _shapes_of_modernbert(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[str, tuple[int, ...]]:
+    """Does what `_expected_shapes` does."""
+
+    def size(name: str, axis: int) -> int:
+        return (*shapes.get(name, ()), 0, 0)[axis]
+
+    table = "bert/embeddings/word_embeddings"
+    words, hidden = size(table, 0), size(table, 1)
+    inner = size("bert/encoder/layer_0/output/dense/kernel", 0)
+    of_layer = {
+        "attention/self/qkv/kernel": (hidden, 3 * hidden),
+        "attention/output/dense/kernel": (hidden, hidden),
+        "intermediate/dense/kernel": (hidden, 2 * inner),
+        "output/dense/kernel": (inner, hidden),
+    }
+    found: dict[str, tuple[int, ...]] = {name: (hidden,) for name in MODERNBERT if "{layer}" not in name}
+    found[table] = (words, hidden)
+    for pattern in MODERNBERT:
+        for layer in range(layers) if "{layer}" in pattern else ():
+            part = pattern.split("{layer}/")[1]
+            found[pattern.replace("{layer}", str(layer))] = of_layer.get(part, (hidden,))
+    del found[MODERNBERT_FIRST_NORM]
+    if shapes.keys() & {*PREDICTION_HEAD, OUTPUT_BIAS}:
+        found |= dict(zip(PREDICTION_HEAD, ((hidden, hidden), (hidden,))))
+    for head, outputs in ((SQUAD_HEAD, 2), (CLASSIFIER_HEAD, size(CLASSIFIER_HEAD[0], 0))):
+        if shapes.keys() & {*head}:
+            found |= dict(zip(head, ((outputs, hidden), (outputs,))))
+    return found | ({OUTPUT_BIAS: (words,)} if OUTPUT_BIAS in shapes else {})
+
+
 def _expected_shapes(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[str, tuple[int, ...]]:
     """Returns {name: shape} of the tensors that must be there; where a shape cannot be known, it is the one
     that the checkpoint has."""
+    if is_modernbert(shapes):
+        return _shapes_of_modernbert(shapes, layers)
     groupbert = any("/convolution/" in name for name in shapes)
     has_pooler = any(name in shapes for name in POOLER)  # Hugging Face's masked-LM models have none
     names = [

@@ -17,6 +17,7 @@ from official.checkpoint.containers import hf_folder
 from official.checkpoint.formats import NOTHING_GIVEN, Format, Options
 from official.checkpoint.tensors import Tensor, Tensors
 from official.config import BertConfig
+from official.config.model import FAMILIES
 from official.io import vocabulary_files, writing
 from official.io.errors import ConfigError, shortened
 
@@ -174,7 +175,7 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
         told = f"is a model of family={options.family}, which {target.title} has no names for"
         raise ConfigError(f"{checkpoint.location} {told}. Allowed: {holders}.")
     sidecar_files.check_source(checkpoint.location, read)
-    if not target.may_lack_biases:
+    if not target.may_lack_biases and FAMILIES[options.family].has_biases:
         mapping.add_zero_biases(read)
     dropped, kept = dict(read.dropped), read.tensors
     if not options.with_optimizer:

@@ -97,7 +97,8 @@ def initialize(
         # Only some heads read the pooler, see `modeling.models`.
         pooled = {*canonical.NEXT_SENTENCE_HEAD, *CLASSIFIER} & variables.keys()
         by_token = not pooled or problem_type == model_folder.PROBLEM_TYPE_OF["tag"]
-        unneeded = canonical.POOLER if by_token and not found.keys() & {*canonical.POOLER} else ()
+        has_pooler = found.keys() & {*canonical.POOLER}
+        unneeded = [name for name in canonical.POOLER if by_token and name in variables and not has_pooler]
         expected = {
             name: tuple(variable.shape) for name, variable in variables.items() if name not in unneeded
         }

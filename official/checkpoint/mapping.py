@@ -152,7 +152,8 @@ def add_zero_biases(mapped: Mapped) -> None:
 def add_zero_output_bias(mapped: Mapped) -> None:
     """Adds a bias of zeros, one for each word, to a masked-LM head that is a transform alone."""
     words = mapped.tensors.get("bert/embeddings/word_embeddings")
-    if TRANSFORM[0] in mapped.tensors and OUTPUT_BIAS not in mapped.tensors and words is not None:
+    has_transform = mapped.tensors.keys() >= {*TRANSFORM}  # ModernBERT's, without biases, is before all heads
+    if has_transform and OUTPUT_BIAS not in mapped.tensors and words is not None:
         _add_zeros(mapped, OUTPUT_BIAS, words.shape[:1], words)
 
 

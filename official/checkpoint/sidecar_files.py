@@ -16,7 +16,7 @@ from official.checkpoint.mapping import Mapped
 from official.checkpoint.registry import Checkpoint, open_checkpoint
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, checked_sizes
-from official.config.model import FAMILIES, WITHOUT_SHAPE, activation_of
+from official.config.model import FAMILIES, WITHOUT_SHAPE, activation_of, settings_of
 from official.io import files as io_files
 from official.io import json_files, model_folder, vocabulary_files
 from official.io.errors import ConfigError, shortened
@@ -118,10 +118,9 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
 
 
 def of_family(said: Mapping[str, Any]) -> dict:
-    """Returns the options `family` and `position_offset` that a configuration, as of `sizes_beside`, says."""
-    family = said.get("family", BertConfig.family)
-    usual = FAMILIES[family].position_offset
-    return {"family": family, "position_offset": said.get("position_offset", usual)}
+    """Returns the options `family` and `of_family` that a configuration, as of `sizes_beside`, says."""
+    family = FAMILIES[said.get("family", BertConfig.family)]
+    return {"family": family.name, "of_family": settings_of(family, said)}
 
 
 def with_family_of(options: Options, read: Mapped) -> Options:
@@ -188,6 +187,8 @@ def notes_of_result(options: Options, written: list[str], target: Format) -> lis
 def sizes_of(tensors: Tensors) -> dict:
     """Returns the keys of bert_config.json that canonical tensors give: sizes, GroupBERT's blocks, and biases
     and the masked-LM head's transform where the model is without."""
+    if canonical.is_modernbert(tensors):
+        return _sizes_of_modernbert(tensors)
     shapes = {key: tensors[name].shape[axis:] for key, (name, axis) in _OF_TENSORS.items() if name in tensors}
     sizes: dict[str, int | str] = {key: shape[0] for key, shape in shapes.items()}
     sizes["num_hidden_layers"] = canonical.layers_of(tensors)
@@ -206,6 +207,17 @@ def sizes_of(tensors: Tensors) -> dict:
         absent["use_cls_layer"] = "|".join(canonical.TRANSFORM)
     found = [key for key, pattern in absent.items() if any(re.fullmatch(pattern, name) for name in tensors)]
     return sizes | {key: False for key in absent if key not in found}
+
+
+def _sizes_of_modernbert(tensors: Tensors) -> dict:
+    words, hidden = tensors["bert/embeddings/word_embeddings"].shape
+    return {
+        "vocab_size": words,
+        "hidden_size": hidden,
+        "intermediate_size": tensors["bert/encoder/layer_0/output/dense/kernel"].shape[0],
+        "num_hidden_layers": canonical.layers_of(tensors),
+        "block_type": "modernbert",
+    }
 
 
 def check_source(location: str, read: Mapped) -> None:
@@ -254,8 +266,8 @@ def plan(
     """
     if target_format.brings_sidecar_files:
         if options.vocab_file:
-            kept = vocabulary_files.contents_of(vocabulary_files.read(options.vocab_file))
-            name, content = next(iter(kept.items()))
+            contents = vocabulary_files.contents_of(vocabulary_files.read(options.vocab_file))
+            name, content = next(iter(contents.items()))
             _check_free({os.path.join(target, name): content}, overwrite)
         return {}
     folder = os.path.dirname(target) or "."
@@ -264,6 +276,7 @@ def plan(
     if sizes or options.num_attention_heads:
         known = {key: value for key, value in sizes.items() if key not in WITHOUT_SHAPE} | own
         known |= {"hidden_act": "gelu", **unusual(options), **unusual(options, target_format)}
+        known |= options.of_family
         if options.num_attention_heads:
             known["num_attention_heads"] = options.num_attention_heads
         files[path] = (json.dumps(known, indent=2, sort_keys=True) + "\n").encode()
@@ -273,7 +286,7 @@ def plan(
         if not same or _contradictions(sizes_beside(path), own):
             files[path] = None
     if options.vocab_file:
-        positions = own["max_position_embeddings"] - options.position_offset
+        positions = options.positions_of(own.get("max_position_embeddings"))
         of_vocabulary = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
         files |= {os.path.join(folder, name): content for name, content in of_vocabulary.items()}
     if "output_weights" in tensors and (options.labels or options.problem_type):
@@ -287,8 +300,7 @@ def unusual(options: Options, target: Format | None = None) -> dict:
     """Returns the settings of a model that are other than those of Google's code, or of others' code for a
     format, as {key of BertConfig: value}."""
     epsilon = target.usual_epsilon if target else BertConfig.layer_norm_eps
-    usual = {key: getattr(BertConfig, key) for key in ("hidden_act", "family", "position_offset")}
-    usual["layer_norm_eps"] = epsilon
+    usual = {"hidden_act": BertConfig.hidden_act, "layer_norm_eps": epsilon, "family": BertConfig.family}
     return {key: getattr(options, key) for key in usual if getattr(options, key) not in (None, usual[key])}
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from official.io import model_folder
@@ -26,38 +27,54 @@ class Family(NamedTuple):
     Attributes:
       name: `model_type` of config.json.
       title: how names of transformers' classes begin.
-      base: the encoder's names begin with it in models with heads.
+      scope: how the encoder's names of weights begin in models with heads.
       segments: how many rows the table of segments usually has. With one, which all tokens take, or none, the
         texts of a pair are told apart by the [SEP] between them.
-      position_offset: row of the position table that the first token takes, where a file does not say it.
       pooler_act: activation of the layer between [CLS] and a classifier.
       masked_lm_act: of the transform of the masked-LM head; None: `hidden_act`.
-      keys: {key of BERT's config.json: the family's}.
+      keys: {key of BERT's config.json: the family's, or several that must have one value}.
       defaults: {key of BERT's: value} of what its config.json may leave out, where it is not BERT's.
       ignored: keys of its config.json that change nothing that is computed here.
       absent: parts of BERT's names of weights that it does not have.
       renamed: [(part of BERT's names of weights, the family's)], put in one after the other.
       heads: {end of the name of a class: {part of BERT's names: the one in its files, None where it has no
         such weights}}, of classes whose names are other than those of the rest.
+      answers: its name of the output layer for answers. Where a classifier has the same, config.json tells.
+      block_type: of its blocks, see `block_types`.
+      has_biases: whether dense layers of the encoder and LayerNorms have biases.
+      has_prediction_head: whether a dense layer, activation and LayerNorm stand before every output layer;
+        else a pooler does before a classifier's, and those three before the words'.
+      without_shape: keys of BertConfig that its models need and no shape tells, beside WITHOUT_SHAPE.
+      read: makes of its config.json under BERT's keys, and the name of the file, those of BertConfig.
     """
 
     name: str
     title: str
-    base: str
+    scope: str
     segments: int = 2
-    position_offset: int = 0
     pooler_act: str = "tanh"
     masked_lm_act: str | None = None
-    keys: Mapping[str, str] = {}
+    keys: Mapping[str, str | tuple[str, ...]] = {}
     defaults: Mapping[str, Any] = {}
     ignored: tuple[str, ...] = ()
     absent: tuple[str, ...] = (_PROJECTION, _DISCRIMINATOR)
     renamed: tuple[tuple[str, str], ...] = ()
     heads: Mapping[str, Mapping[str, str | None]] = {}
+    answers: str = "qa_outputs"
+    block_type: str = "bert"
+    has_biases: bool = True
+    has_prediction_head: bool = False
+    without_shape: tuple[str, ...] = ()
+    read: Callable[[dict[str, Any], str], dict[str, Any]] = lambda values, source: values
 
     @property
     def has_segments(self) -> bool:
         return self.segments > 0
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether tokens have a vector for their position. Else the attention tells it."""
+        return "max_position_embeddings" not in self.without_shape
 
     @property
     def has_next_sentence(self) -> bool:
@@ -87,14 +104,25 @@ _CLASSIFIER = {_POOLER: "classifier.dense.", "classifier.": "classifier.out_proj
 _NO_POOLER = {_POOLER: None}
 
 
+def _with_position_offset(values: dict[str, Any], source: str) -> dict[str, Any]:
+    """Returns a config.json of a family that counts positions from the row behind that of padding. Raises
+    ConfigError for what is no id."""
+    plain = dict(values)
+    padding = plain.pop("pad_token_id", None)
+    padding = 1 if padding is None else padding
+    if not isinstance(padding, int) or isinstance(padding, bool) or padding < 0:
+        told = "an integer from 0 on: positions are counted from it"
+        raise ConfigError(f"{source}: pad_token_id={str(padding)[:40]!r}, expected {told}.")
+    return {**plain, "position_offset": padding + 1}
+
+
 def _roberta(name: str, title: str) -> Family:
     """Returns one of the families that differ in their vocabularies alone."""
     return Family(
         name,
         title,
-        "roberta",
+        "roberta.",
         segments=1,
-        position_offset=2,  # behind the row of padding, id 1
         masked_lm_act="gelu_erf",
         absent=(_PROJECTION, _DISCRIMINATOR, _NEXT_SENTENCE),
         renamed=(
@@ -108,18 +136,62 @@ def _roberta(name: str, title: str) -> Family:
             "ForTokenClassification": _NO_POOLER,
             "ForQuestionAnswering": _NO_POOLER,
         },
+        without_shape=("position_offset",),
+        read=_with_position_offset,
     )
 
+
+def _modernbert_values(values: dict[str, Any], source: str) -> dict[str, Any]:
+    """Returns a config.json of ModernBERT's in which single numbers say which layers see all tokens, and the
+    angles of both kinds. Raises ConfigError for other orders of layers and other angles."""
+    plain = dict(values)
+    kinds = plain.pop("layer_types", None)
+    for key in ("num_hidden_layers", _EVERY):
+        checked_size(key, plain.get(key, 1), source)
+    if kinds is not None:
+        numbers = range(plain["num_hidden_layers"])
+        steps = [plain[_EVERY]] if _EVERY in plain else [3, *(number + 1 for number in numbers)]
+        orders = (
+            [("sliding" if number % step else "full") + "_attention" for number in numbers] for step in steps
+        )
+        step = next((step for step, order in zip(steps, orders) if order == kinds), None)
+        if step is None:
+            told = f"{str(kinds)[:90]} is not supported, only full_attention in the first of"
+            raise ConfigError(
+                f"{source}: layer_types={told} every {_EVERY} layers, sliding_attention elsewhere."
+            )
+        plain[_EVERY] = step
+    angles = plain.pop("rope_parameters", None) or {}
+    if not isinstance(angles, dict) or not all(
+        isinstance(own, (dict, type(None))) for own in angles.values()
+    ):
+        told = "expected full_attention and sliding_attention, each with a rope_theta"
+        raise ConfigError(f"{source}: rope_parameters={str(angles)[:90]}, {told}.")
+    for kind, key in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
+        own = {name: value for name, value in (angles.get(kind) or {}).items() if value is not None}
+        theta = own.pop("rope_theta", None)
+        if {**own, "rope_type": own.get("rope_type", "default")} != {"rope_type": "default"}:
+            told = f"{str(own)[:90]} is not supported, only rope_type='default' (scaled angles)"
+            raise ConfigError(f"{source}: rope_parameters: {kind}={told}.")
+        if theta is not None and plain.setdefault(key, theta) != theta:
+            told = f"{kind} has rope_theta={theta!r}, and {key}={plain[key]!r} is the same"
+            raise ConfigError(f"{source}: rope_parameters: {told}. Remove one of them.")
+    return plain
+
+
+_EVERY = "global_attn_every_n_layers"
+# A run may set these otherwise than the model that it begins with.
+_OF_A_RUN = ("max_position_embeddings", "classifier_pooling")
 
 # Source of keys and names: transformers, models/*/configuration_*.py and modeling_*.py.
 FAMILIES = {
     family.name: family
     for family in (
-        Family("bert", "Bert", "bert"),
+        Family("bert", "Bert", "bert."),
         Family(
             "distilbert",
             "DistilBert",
-            "distilbert",
+            "distilbert.",
             segments=0,
             pooler_act="relu",
             keys={
@@ -158,7 +230,7 @@ FAMILIES = {
         Family(
             "electra",
             "Electra",
-            "electra",
+            "electra.",
             pooler_act="gelu_erf",
             masked_lm_act="gelu_erf",
             defaults={
@@ -178,6 +250,70 @@ FAMILIES = {
                 "ForSequenceClassification": _CLASSIFIER,
                 "ForMultipleChoice": {_POOLER: "sequence_summary.summary."},
             },
+        ),
+        Family(
+            "modernbert",
+            "ModernBert",
+            "model.",
+            segments=0,
+            keys={
+                "hidden_act": ("hidden_activation", "classifier_activation"),
+                "hidden_dropout_prob": ("embedding_dropout", "mlp_dropout"),
+                "attention_probs_dropout_prob": "attention_dropout",
+                "layer_norm_eps": "norm_eps",
+            },
+            defaults={
+                "vocab_size": 50368,
+                "intermediate_size": 1152,
+                "num_hidden_layers": 22,
+                "hidden_act": "gelu",
+                "max_position_embeddings": 8192,
+                "layer_norm_eps": 1e-5,
+                "attention_probs_dropout_prob": 0.0,
+                "hidden_dropout_prob": 0.0,
+            },
+            # Padding is masked whatever its id. Of first values only those of new heads are drawn, as for
+            # other families. Positions turn queries and keys, whatever `position_embedding_type` says. The
+            # rest concerns kernels and sizes of outputs of transformers alone.
+            ignored=(
+                "deterministic_flash_attn",
+                "initializer_cutoff_factor",
+                "pad_token_id",
+                "position_embedding_type",
+                "reference_compile",
+                "repad_logits_with_grad",
+                "sparse_pred_ignore_index",
+                "sparse_prediction",
+            ),
+            absent=(_PROJECTION, _DISCRIMINATOR, _NEXT_SENTENCE),
+            renamed=(
+                ("bert.embeddings.word_embeddings.", "model.embeddings.tok_embeddings."),
+                ("bert.embeddings.LayerNorm.", "model.embeddings.norm."),
+                ("bert.encoder.layer.", "model.layers."),
+                (".attention.prenorm.LayerNorm.", ".attn_norm."),
+                (".attention.self.qkv.", ".attn.Wqkv."),
+                (".attention.output.dense.", ".attn.Wo."),
+                (".feed_forward.prenorm.LayerNorm.", ".mlp_norm."),
+                (".intermediate.dense.", ".mlp.Wi."),
+                (".output.dense.", ".mlp.Wo."),
+                ("cls.predictions.transform.dense.", "head.dense."),
+                ("cls.predictions.transform.LayerNorm.", "head.norm."),
+                ("LayerNorm.weight", "model.final_norm.weight"),
+                ("cls.predictions.bias", "decoder.bias"),
+                ("cls.predictions.decoder.", "decoder."),
+            ),
+            answers="classifier",
+            block_type="modernbert",
+            has_biases=False,
+            has_prediction_head=True,
+            without_shape=(
+                _EVERY,
+                "local_attention",
+                "global_rope_theta",
+                "local_rope_theta",
+                *_OF_A_RUN,
+            ),
+            read=_modernbert_values,
         ),
     )
 }
@@ -202,34 +338,41 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     if family.name == "bert":
         return dict(values)
     plain = {key: value for key, value in values.items() if key not in family.ignored}
-    if family.position_offset:
-        plain["position_offset"] = _row_behind_padding(plain.pop("pad_token_id", None), family, source)
-    for ours, theirs in family.keys.items():
-        if theirs in plain:
+    for ours, names in family.keys.items():
+        several = () if isinstance(names, str) else names
+        # Of several names of one size, those that a file leaves out have the usual value, too.
+        plain |= {theirs: family.defaults[ours] for theirs in several if theirs not in plain}
+        for theirs in [names] if isinstance(names, str) else names:
+            if theirs not in plain:
+                continue
             value = plain.pop(theirs)
             if plain.setdefault(ours, value) != value:
                 told = f"{theirs}={value!r} and {ours}={plain[ours]!r} are the same size"
                 raise ConfigError(f"{source}: {told}. Remove one of them.")
     if not family.has_segments:
         plain["type_vocab_size"] = 0
-    return {**family.defaults, **plain, "family": family.name, "model_type": "bert"}
+    if family.block_type != BertConfig.block_type:
+        plain["block_type"] = family.block_type
+    plain = family.read({**family.defaults, **plain}, source)
+    return plain | {"family": family.name, "model_type": "bert"}
 
 
-def _row_behind_padding(pad_token_id: Any, family: Family, source: str) -> int:
-    """Returns the row of the position table that the first token takes, in a family that counts positions
-    from the id of padding. Raises ConfigError for what is no id."""
-    if pad_token_id is None:
-        return family.position_offset
-    if not isinstance(pad_token_id, int) or isinstance(pad_token_id, bool) or pad_token_id < 0:
-        told = "an integer from 0 on: positions are counted from it"
-        raise ConfigError(f"{source}: pad_token_id={str(pad_token_id)[:40]!r}, expected {told}.")
-    return pad_token_id + 1
+def settings_of(family: Family, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of a family's `without_shape`: as a configuration under BERT's keys says them, else
+    the usual ones."""
+    usual = dataclasses.asdict(BertConfig()) | with_plain_keys({"model_type": family.name}, "")
+    return {key: said.get(key, usual[key]) for key in family.without_shape}
 
 
 def with_their_keys(values: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """Returns values of a config.json of BERT's as the family's files have them."""
     absent = () if family.has_segments else ("type_vocab_size", "position_embedding_type", "layer_norm_eps")
-    known = {family.keys.get(key, key): value for key, value in values.items() if key not in absent}
+    known: dict[str, Any] = {}
+    for key, value in values.items():
+        names = family.keys.get(key, () if key in absent else key)
+        known |= dict.fromkeys([names] if isinstance(names, str) else names, value)
+    if "position_offset" in known:
+        known["pad_token_id"] = max(known.pop("position_offset") - 1, 0)
     return known | {"model_type": family.name}
 
 
@@ -265,6 +408,12 @@ class BertConfig:
     groupbert_ffn_output_groups: int = 4
     groupbert_conv_kernel_size: int = 7
     groupbert_conv_group_size: int = 16
+    # ModernBERT's keys.
+    global_attn_every_n_layers: int = 3  # of which the first sees all tokens
+    local_attention: int = 128  # tokens that the other layers see: half of them on either side
+    global_rope_theta: float = 160_000.0
+    local_rope_theta: float = 10_000.0
+    classifier_pooling: str = "cls"  # or mean: the vector that a classifier reads
 
     @property
     def family_row(self) -> Family:
@@ -295,6 +444,15 @@ class BertConfig:
         them."""
         return self.type_vocab_size >= self.family_row.segments
 
+    def sees_whole(self, layer: int) -> bool:
+        """Tells whether tokens of a layer see their whole sequence; in others, a window."""
+        return self.block_type != "modernbert" or layer % self.global_attn_every_n_layers == 0
+
+    def tokens_seen(self, layer: int, length: int) -> int:
+        """Returns how many tokens of a row a token is multiplied with in a layer's attention: a window is a
+        part of a band of blocks, see `official.modeling.blocks.modernbert`."""
+        return length if self.sees_whole(layer) else min(4 * (self.local_attention // 2), length)
+
     @property
     def is_groupbert(self) -> bool:
         """Whether blocks are GroupBERT's: with a convolution in groups, and a LayerNorm before each part."""
@@ -315,6 +473,8 @@ LARGEST = {
     "groupbert_ffn_output_groups": 2**16,
     "groupbert_conv_kernel_size": 2**10,
     "groupbert_conv_group_size": 2**16,
+    "global_attn_every_n_layers": 1000,
+    "local_attention": 2**20,
 }
 _MOST_PARAMETERS = 10**11
 
@@ -330,7 +490,7 @@ _ACTIVATION_ALIASES = {alias: name for name, aliases in ACTIVATIONS.items() for 
 _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
 KINDS: dict[str, type] = typing.get_type_hints(BertConfig)
 # What a model computes depends on these, and no tensor's shape tells them.
-WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps", "family", "position_offset")
+WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps", "family")
 
 
 def activation_of(values: dict) -> Any:
@@ -359,7 +519,8 @@ def contradictions(model: BertConfig, values: dict) -> list[str]:
       model: of the run.
       values: of the JSON that lies with the checkpoint; what it does not say is not compared.
     """
-    said = {key: values[key] for key in WITHOUT_SHAPE if values.get(key) is not None}
+    compared = {*WITHOUT_SHAPE, *model.family_row.without_shape} - {*_OF_A_RUN}
+    said = {key: values[key] for key in _BERT_FIELDS if key in compared and values.get(key) is not None}
     if activation_of(values) is not None:
         said["hidden_act"] = activation_of(values)
     own = dataclasses.asdict(model)
@@ -394,6 +555,7 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
         )
     _check_names(model, source)
     _check_groups(model, source)
+    _check_family(model, source)
     return _of_family(model, {*sizes}, source)
 
 
@@ -401,16 +563,16 @@ def _of_family(model: BertConfig, said: set[str], source: str) -> BertConfig:
     """Returns a model with the sizes that its family gives it, where the file has not `said` them. Raises
     ConfigError for sizes that models of the family do not have."""
     family = model.family_row
-    changed: dict[str, Any] = {}
+    changed = {key: value for key, value in settings_of(family, {}).items() if key not in said}
     if not family.has_segments:
         changed["type_vocab_size"] = 0
     elif not model.type_vocab_size:
         raise ConfigError(f"{source}: type_vocab_size=0, expected a positive integer.")
-    if "position_offset" not in said:
-        changed["position_offset"] = family.position_offset
-    elif model.position_offset and not family.position_offset:
-        told = f"{family.title} takes row 0 of the position table for the first token"
-        raise ConfigError(f"{source}: position_offset={model.position_offset}, and {told}.")
+    others = {key for other in FAMILIES.values() for key in other.without_shape} - {*family.without_shape}
+    for key in sorted(others - {"max_position_embeddings"}):
+        if getattr(model, key) != getattr(BertConfig, key):
+            told = f"which models of family={family.name} do not have"
+            raise ConfigError(f"{source}: {key}={getattr(model, key)}, {told}.")
     if model.embedding_size in (0, model.hidden_size):
         changed["embedding_size"] = 0
     elif not family.has_embedding_size or not model.use_cls_layer:
@@ -433,7 +595,12 @@ def block_types() -> list[str]:
 def _check_names(model: BertConfig, source: str) -> None:
     """Raises ConfigError where the activation or the kind of block is not known."""
     *gelus, relu = ACTIVATIONS
-    for key, allowed in (("hidden_act", [*gelus, "gelu", relu]), ("block_type", block_types())):
+    named = (
+        ("hidden_act", [*gelus, "gelu", relu]),
+        ("block_type", block_types()),
+        ("classifier_pooling", ["cls", "mean"]),
+    )
+    for key, allowed in named:
         if getattr(model, key) not in allowed:
             raise ConfigError(
                 f"{source}: {key}={getattr(model, key)!r} is unknown. Allowed: {', '.join(allowed)}."
@@ -459,6 +626,19 @@ def _check_groups(model: BertConfig, source: str) -> None:
             f"{source}: groupbert_conv_kernel_size={model.groupbert_conv_kernel_size}, expected an odd number"
             " of tokens: a token and as many neighbours on either side."
         )
+
+
+def _check_family(model: BertConfig, source: str) -> None:
+    """Raises ConfigError where the blocks are those of another family, or have no place for its heads."""
+    own = {family.block_type for family in FAMILIES.values()} - {BertConfig.block_type}
+    if model.block_type != model.family_row.block_type and (
+        own & {model.block_type, model.family_row.block_type}
+    ):
+        told = f"block_type={model.block_type!r}, its blocks are {model.family_row.block_type!r}"
+        raise ConfigError(f"{source}: family={model.family!r} with {told}.")
+    if not model.family_row.has_positions and model.hidden_size // model.num_attention_heads % 2:
+        told = f"hidden_size={model.hidden_size} / num_attention_heads={model.num_attention_heads} is odd"
+        raise ConfigError(f"{source}: {told}: positions turn pairs of numbers.")
 
 
 def checked_sizes(values: dict, source: str) -> dict:
@@ -508,10 +688,13 @@ def checked_size(key: str, value: Any, source: str) -> Any:
         least = 0 if key in ("type_vocab_size", "embedding_size", "position_offset") else 1
         valid = isinstance(value, int) and not isinstance(value, bool) and value >= least
     else:
-        valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+        above = key.endswith("_theta")
+        valid = isinstance(value, (int, float)) and not isinstance(value, bool)
+        valid = valid and (1 < value < math.inf if above else 0 <= value < 1)
         valid = valid and (value > 0 or key != "layer_norm_eps")
     if not valid:
         numbers = "a number in (0, 1)" if key == "layer_norm_eps" else "a number in [0, 1)"
+        numbers = "a number above 1" if key.endswith("_theta") else numbers
         allowed = {bool: "true or false", str: "a string", int: "a positive integer"}.get(kind, numbers)
         raise ConfigError(f"{source}: {key}={value!r}, expected {allowed}.")
     if key == "family" and value not in FAMILIES:

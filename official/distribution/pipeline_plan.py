@@ -166,8 +166,14 @@ def stage_costs(config: Config, model_stages: Sequence[str]) -> dict[str, Cost]:
     hidden, token = model.hidden_size, products_of_token(config.model)
     table = model.vocab_size * hidden  # which two stages share
     transform = hidden**2 if model.use_cls_layer else 0
-    # (products of a row, weights); of a layer those of a token, and of scores and their sums of values.
-    layer = (length * (token + 2 * length * hidden), token)
+
+    def layer(name: str) -> tuple[int, int]:
+        """Returns the products of a token, and of scores and their sums of values."""
+        return length * (
+            token + 2 * model.tokens_seen(int(name.removeprefix("layer_")), length) * hidden
+        ), token
+
+    # (products of a row, weights)
     heads = {
         "embeddings": (0, table),
         "pooler": (hidden**2, hidden**2),
@@ -177,7 +183,9 @@ def stage_costs(config: Config, model_stages: Sequence[str]) -> dict[str, Cost]:
         "tags": (2 * length * hidden, 0),
         "classifier": (2 * hidden, 0),  # of two classes: nothing beside any other
     }
-    found = {name: layer if name.startswith("layer_") else heads.get(name, (0, 0)) for name in model_stages}
+    found = {
+        name: layer(name) if name.startswith("layer_") else heads.get(name, (0, 0)) for name in model_stages
+    }
     return {name: Cost(2 * rows * products, weights) for name, (products, weights) in found.items()}
 
 
@@ -195,6 +203,8 @@ def products_of_token(model: BertConfig) -> int:
     second product is in groups and mixed.
     """
     hidden, inner = model.hidden_size, model.intermediate_size
+    if model.block_type == "modernbert":  # values and gates
+        return 4 * hidden**2 + 3 * hidden * inner
     if model.block_type != "groupbert":
         return 4 * hidden**2 + 2 * hidden * inner
     groups = model.groupbert_ffn_output_groups

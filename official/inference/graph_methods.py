@@ -23,7 +23,7 @@ from official.inference.graph_tokenizer import Decoded, Pieces, Splitter, repeat
 from official.inference.rows import TOKENS
 from official.inference.source import UNUSED_STAGES, Source, make_network, name_of
 from official.io import model_folder
-from official.modeling import attention, layers, stages
+from official.modeling import blocks, layers, stages
 from official.modeling.stages import Stage
 
 # -----------------------------------------------------------------------------------------------------------
@@ -169,12 +169,13 @@ def _embedded(
     there = ((name, rows) for name, rows in zip(TABLES, numbers) if name in weights.variables_by_name)
     words, *others = (weights.rows(name, rows) for name, rows in there)
     names = (f"bert/embeddings/LayerNorm/{part}" for part in ("gamma", "beta"))
-    norm = (tf.convert_to_tensor(weights.variables_by_name[name]) for name in names)
+    found = (weights.variables_by_name.get(name) for name in names)
+    norm = (None if each is None else tf.convert_to_tensor(each) for each in found)
     x_BLD = layers.layer_norm(sum(others, words), layers.Norm(*norm), bert.layer_norm_eps)
     x_BLD = tf.cast(x_BLD, weights.compute_dtype)
     if projection is not None:
         x_BLD = layers.dense(x_BLD, projection)
-    seen = attention.seen(features, bert.num_attention_heads, by_sequence=False)
+    seen = blocks.find_seen(blocks.find(bert.block_type), features, bert)
     return {"sequence": x_BLD, "seen": seen}
 
 

@@ -79,7 +79,11 @@ def silence() -> Iterator[None]:
 
 
 def trace(bert: BertConfig, head: str, classes: int) -> Traced:
-    """Makes the graph of a model; arguments as of `make_network`. No weight gets a value."""
+    """Makes the graph of a model; arguments as of `make_network`. No weight gets a value. Raises ConfigError
+    for blocks that cannot be translated."""
+    if bert.block_type == "modernbert":
+        told = "ModernBERT's attention over long rows is a loop, which tf2onnx does not translate"
+        raise ConfigError(f"{told}. Take --backend=tensorflow, or an export for TensorFlow.")
     with tf.Graph().as_default() as graph:
         model = make_network(bert, head, classes)
         names = ("input_ids", "input_mask", *(("segment_ids",) if bert.reads_segments else ()))

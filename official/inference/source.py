@@ -114,13 +114,21 @@ class Source:
     def abilities(self) -> list[str]:
         """Returns the methods of a model that have the head that they need."""
         other = "classify" if self.problem_type == TAGS else "tag"
-        found = {name for name, (_, head, _) in HEADS.items() if all(part in self.tensors for part in head)}
+        found = {name for name in HEADS if all(part in self.tensors for part in self._head_of(name))}
         return [name for name in HEADS if name in found - {other}]
+
+    def _head_of(self, method: str) -> tuple[str, ...]:
+        """Returns the names of the weights of a method's head."""
+        _, head, _ = HEADS[method]
+        if not head or not self.bert.family_row.has_prediction_head:
+            return head
+        others = (*canonical.POOLER, *canonical.TRANSFORM)
+        return (*(name for name in head if name not in others), *canonical.PREDICTION_HEAD)
 
     def check_can(self, method: str) -> None:
         """Raises ConfigError where the head of a method is not there."""
-        what, head, origin = HEADS[method]
-        if missing := [name for name in head if name not in self.tensors]:
+        what, _, origin = HEADS[method]
+        if missing := [name for name in self._head_of(method) if name not in self.tensors]:
             told = f"so it cannot {method}; it can {', '.join(self.abilities())}. Give one that was {origin}."
             told = told.replace("fill_mask", "fill masks")
             raise ConfigError(f"{self.name} has no {what} ({missing[0]} is missing), {told}")
@@ -153,7 +161,9 @@ class Source:
         return values
 
 
-def make_network(bert: BertConfig, head: str, classes: int, dtype: str = "fp32") -> Any:
+def make_network(
+    bert: BertConfig, head: str, classes: int, dtype: str = "fp32", kernels: str = "plain"
+) -> Any:
     """Makes the model of modeling that has a head.
 
     Args:
@@ -161,13 +171,14 @@ def make_network(bert: BertConfig, head: str, classes: int, dtype: str = "fp32")
       head: one of HEADS.
       classes: of `classify`.
       dtype: of products: fp32, bf16 or int8.
+      kernels: as of `BertEncoder`.
     """
     policy = tf.keras.mixed_precision.global_policy()
     tf.keras.mixed_precision.set_global_policy(_POLICIES[dtype])
     try:
         if head in ("classify", "tag"):
-            return (SequenceModel if head == "classify" else TagModel)(bert, classes)
-        return {"answer": SpanModel, "embed": BertEncoder, "fill_mask": MaskedLMModel}[head](bert)
+            return (SequenceModel if head == "classify" else TagModel)(bert, classes, kernels)
+        return {"answer": SpanModel, "embed": BertEncoder, "fill_mask": MaskedLMModel}[head](bert, kernels)
     finally:
         tf.keras.mixed_precision.set_global_policy(policy)
 
@@ -309,6 +320,7 @@ def _sizes(tensors: Tensors, options: Options, location: str) -> BertConfig:
     """Returns the model: its sizes from the tensors, what no shape tells from what lies beside them."""
     known = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(BertConfig)}
     known = {name: value for name, value in known.items() if value is not None}
+    known |= dict(options.of_family)
     if "num_attention_heads" not in known:
         raise ConfigError(
             f"{location}: nothing says how many attention heads the model has, and the weights do not tell."

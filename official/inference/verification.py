@@ -12,7 +12,7 @@ from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, ConfigError
 from official.config.model import ACTIVATIONS, WITHOUT_SHAPE
-from official.modeling.models import BertPretrainer
+from official.modeling.models import PRETRAINERS
 
 _BATCH, _LENGTH, _PREDICTIONS = 2, 32, 4
 _TOLERANCES = {4: 1e-5, 2: 5e-2}  # by the bytes of the narrower float type; of outputs around 1
@@ -48,7 +48,8 @@ def verify(source: dict, target: dict, options: Options) -> dict:
     shared = set(weights[0]) & set(weights[1])
     outputs = [outputs_of(config, tensors, shared) for config, tensors in zip(configs, weights)]
     differences = {name: _difference(outputs[0][name], outputs[1][name]) for name in outputs[0]}
-    settings = {key: [getattr(config, key) for config in configs] for key in WITHOUT_SHAPE}
+    told = (*WITHOUT_SHAPE, *configs[0].family_row.without_shape)
+    settings = {key: [getattr(config, key) for config in configs] for key in told}
     floats = [tensor for end in weights for tensor in end.values() if tensors_lib.is_float(tensor)]
     tolerance = _TOLERANCES[min(tensor.dtype.itemsize for tensor in floats)]
     same = all(difference is not None and difference <= tolerance for difference in differences.values())
@@ -109,7 +110,7 @@ def model_config(weights: list[Tensors], options: Options) -> BertConfig:
         raise ConfigError(f"--verify builds BERT with {told}")
     epsilon = options.layer_norm_eps or BertConfig.layer_norm_eps
     sizes |= {"num_attention_heads": heads, "hidden_act": options.hidden_act, "layer_norm_eps": epsilon}
-    sizes |= {"family": options.family, "position_offset": options.position_offset}
+    sizes |= {"family": options.family, **options.of_family}
     sizes.setdefault("type_vocab_size", 0)
     return BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
@@ -119,15 +120,15 @@ def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[s
     pre-training that only one end has keeps the values of the seed; heads of fine-tuning count where both
     ends have them."""
     tf.keras.utils.set_random_seed(1)
-    model = BertPretrainer(config)
+    model = PRETRAINERS["mlm_nsp" if config.family_row.has_next_sentence else "mlm"](config)
     for variable in model.trainable_variables:
         name = variable.name.split(":")[0]
         if name in shared:
             variable.assign(tensors[name].read()[: variable.shape[0]].astype(np.float32))
     batch = _random_batch(config)
     sequence, pooled = model.encoder(*(batch[name] for name in ("input_ids", "input_mask", "segment_ids")))
-    logits, relation = model(batch)
-    tensors_of = {"sequence": sequence, "pooled": pooled, "masked_lm": logits, "next_sentence": relation}
+    made = tf.nest.flatten(model(batch))
+    tensors_of = {"sequence": sequence, "pooled": pooled, **dict(zip(("masked_lm", "next_sentence"), made))}
     outputs = {name: values.numpy() for name, values in tensors_of.items()}
     heads = {"squad": (canonical.SQUAD_HEAD, "sequence"), "classifier": (canonical.CLASSIFIER_HEAD, "pooled")}
     for name, (parts, takes) in heads.items():

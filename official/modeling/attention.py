@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -20,14 +20,14 @@ class Context(NamedTuple):
     """Properties of a batch that blocks read beside its vectors.
 
     Attributes:
-      seen: which tokens see each other, see `attention.seen`.
+      seen: which tokens see each other, see `attention.seen`, or what the kind's `seen` and `sees` say.
       sequence_ids_BL: int32, the number of the sequence in its row that a token belongs to, from 1; 0 for
         padding.
       slots: what the kind's `slots` returns; None where it needs none, and for rows of one sequence.
       reads_BR: int32, in [0, L): which of the block's vectors anything reads; None for all.
     """
 
-    seen: tf.Tensor | SequenceLayout
+    seen: Any  # tf.Tensor | SequenceLayout, where the kind has no function of that name
     sequence_ids_BL: tf.Tensor
     slots: Any = None
     reads_BR: tf.Tensor | None = None
@@ -46,12 +46,19 @@ def seen(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> tf.Te
     Returns:
       Their places, or `scores`.
     """
+    layout = layout_of(features, heads, by_sequence)
+    return scores(features) if layout is None else layout
+
+
+def layout_of(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> SequenceLayout | None:
+    """Returns the places of a batch's sequences where they are computed apart, else None; arguments as of
+    `seen`."""
     if "sequence_layout" in features:
         return features["sequence_layout"]
     ids_BL = features.get("sequence_ids")
     if by_sequence and ids_BL is not None and (ids_BL.shape[1] or 0) >= varlen.MIN_ROW_LENGTH:
         return varlen.layout_of_rows(ids_BL, heads)
-    return scores(features)
+    return None
 
 
 def scores(features: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -106,7 +113,11 @@ def self_attention(
     heads, rate, reads_BR = config.num_attention_heads, config.attention_probs_dropout_prob, context.reads_BR
     if isinstance(context.seen, SequenceLayout):
         products_BLE = layers.dense(x_BLD, layers.side_by_side(qkv))
-        outputs_BLD = _by_sequence(products_BLE, context.seen, heads, rate, seed, ops)
+
+        def attend(query, key, value, is_token_NW, seed):
+            return ops.attend(query, key, value, padding_scores(is_token_NW), rate, seed)
+
+        outputs_BLD = by_sequence(products_BLE, context.seen, heads, attend, seed)
         return layers.picked(outputs_BLD, reads_BR)
     if reads_BR is None:
         query, key, value = _by_head(x_BLD, qkv, heads, ops)
@@ -132,9 +143,23 @@ def _scores_at(scores_B1LM: tf.Tensor, positions_BR: tf.Tensor | None) -> tf.Ten
     return tf.gather(scores_B1LM[:, 0], positions_BR, batch_dims=1)[:, None]
 
 
-def _by_sequence(products_BLE, places: SequenceLayout, heads, rate, seed, ops) -> tf.Tensor:
+def by_sequence(
+    products_BLE: tf.Tensor,
+    places: SequenceLayout,
+    heads: int,
+    attend: Callable[..., tf.Tensor],
+    seed: tf.Tensor | None,
+) -> tf.Tensor:
     """Returns the heads' outputs side by side for all tokens, [B, L, D], from the products of query, key and
-    value side by side, [B, L, 3 x D], where every sequence is a row of its own."""
+    value side by side, [B, L, 3 x D], where every sequence is a row of its own.
+
+    Args:
+      products_BLE: as above.
+      places: of the sequences.
+      heads: number of heads.
+      attend: (query, key, value [N, H, W, K], bool [N, W]: what are tokens, seed) -> outputs [N, H, W, K].
+      seed: of the dropout of attention weights.
+    """
     _, length, columns = sizes(products_BLE)
     size = columns // (3 * heads)
     parts = varlen.split_sequences(tf.reshape(products_BLE, [-1, size]), places.products)
@@ -142,7 +167,7 @@ def _by_sequence(products_BLE, places: SequenceLayout, heads, rate, seed, ops) -
     for part, is_token_NW, part_seed in zip(parts, places.is_token_NW, split_seed(seed, len(parts))):
         width = sizes(is_token_NW)[1]
         query, key, value = tf.unstack(tf.reshape(part, [3, -1, heads, width, size]), num=3)
-        output_NHWK = ops.attend(query, key, value, padding_scores(is_token_NW), rate, part_seed)
+        output_NHWK = attend(query, key, value, is_token_NW, part_seed)
         outputs.append(tf.reshape(output_NHWK, [-1, size]))
     together = varlen.join_sequences(outputs, places.heads)
     return tf.reshape(together, [-1, length, columns // 3])

@@ -272,6 +272,24 @@ def multiplies_bf16_slowly(cpu: Processor) -> bool:
     return "Intel" in cpu.name and {"avx512_bf16", "avx512_fp16"} <= has and "amx_bf16" not in has
 
 
+def matmul_transposed(x_NO: tf.Tensor, kernel_IO: tf.Tensor) -> tf.Tensor:
+    """Returns x @ kernel^T, of one type and in it, as the gradient of `matmul` on CPUs does."""
+    if x_NO.dtype == tf.bfloat16 and widens():
+        wide = tf.matmul(tf.cast(x_NO, tf.float32), tf.cast(kernel_IO, tf.float32), transpose_b=True)
+        return tf.cast(wide, x_NO.dtype)
+    if x_NO.dtype == tf.float32 and is_wide(kernel_IO):
+        return tf.matmul(x_NO, tf.transpose(kernel_IO))
+    return tf.matmul(x_NO, kernel_IO, transpose_b=True)
+
+
+def matmul_of_rows(x_NI: tf.Tensor, y_NO: tf.Tensor) -> tf.Tensor:
+    """Returns x^T @ y, of one type and in it, as the gradient of `matmul` on CPUs does."""
+    if x_NI.dtype == tf.bfloat16 and widens():
+        wide = tf.matmul(tf.cast(x_NI, tf.float32), tf.cast(y_NO, tf.float32), transpose_a=True)
+        return tf.cast(wide, x_NI.dtype)
+    return tf.matmul(x_NI, y_NO, transpose_a=True)
+
+
 @tf.custom_gradient
 def _transposed_first(x_NI, kernel_IO):
     """Returns the product; see `is_wide`."""
@@ -316,10 +334,10 @@ class Affine(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """Weights of LayerNorm over D: gamma and beta [D], float32."""
+    """Weights of LayerNorm over D: gamma and beta [D], float32; None for no beta."""
 
     gamma: tf.Tensor
-    beta: tf.Tensor
+    beta: tf.Tensor | None
 
 
 class Dense(tf.keras.layers.Layer):
@@ -353,16 +371,19 @@ class Dense(tf.keras.layers.Layer):
 
 
 class LayerNorm(tf.keras.layers.Layer):
-    """The variables of LayerNorm: `gamma` and `beta` [size]. See `layer_norm`."""
+    """The variables of LayerNorm: `gamma` and, unless it has no bias, `beta` [size]. See `layer_norm`."""
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, has_bias: bool = True):
         super().__init__(name="LayerNorm", dtype="float32")
+        self.beta = None
         with tf.name_scope("LayerNorm"):
             self.gamma = self.add_weight(name="gamma", shape=(size,), initializer="ones")
-            self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros")
+            if has_bias:
+                self.beta = self.add_weight(name="beta", shape=(size,), initializer="zeros")
 
     def tensors(self) -> Norm:
-        return Norm(tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta))
+        beta = None if self.beta is None else tf.convert_to_tensor(self.beta)
+        return Norm(tf.convert_to_tensor(self.gamma), beta)
 
 
 def read(variable: tf.Variable, dtype: str, is_shared: bool = False) -> tf.Tensor:
@@ -382,6 +403,11 @@ def bias_of(weights: Affine) -> tf.Tensor:
     return tf.zeros_like(weights.kernel[0]) if weights.bias is None else weights.bias
 
 
+def with_beta(norm: Norm) -> Norm:
+    """Returns the weights of a LayerNorm with zeros where there is no beta."""
+    return norm if norm.beta is not None else Norm(norm.gamma, tf.zeros_like(norm.gamma))
+
+
 def side_by_side(parts: Sequence[Affine]) -> Affine:
     """Returns dense products of the same vectors as one; all of them have a bias, or none."""
     kernels, biases = zip(*parts)
@@ -395,7 +421,8 @@ def layer_norm(x: tf.Tensor, norm: Norm, epsilon: float) -> tf.Tensor:
     variance. Source: Ba et al. 2016, "Layer Normalization".
     """
     mean, variance = tf.nn.moments(x, axes=[-1], keepdims=True)
-    return (x - mean) * tf.math.rsqrt(variance + epsilon) * norm.gamma + norm.beta
+    y = (x - mean) * tf.math.rsqrt(variance + epsilon) * norm.gamma
+    return y if norm.beta is None else y + norm.beta
 
 
 def matmul_2d(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:

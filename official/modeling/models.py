@@ -21,12 +21,12 @@ from official.modeling.varlen import predicted_first
 
 
 class Weights(NamedTuple):
-    """The tables [rows, W], of families without segments none for types, and the LayerNorm over their sum,
-    float32; and the layer from W to D, in the compute dtype, None where they are equal."""
+    """The tables [rows, W], of families without segments or positions none for these, and the LayerNorm over
+    their sum, float32; and the layer from W to D, in the compute dtype, None where they are equal."""
 
     words: tf.Tensor
     types: tf.Tensor | None
-    positions: tf.Tensor
+    positions: tf.Tensor | None
     norm: layers.Norm
     projection: layers.Affine | None
 
@@ -39,7 +39,7 @@ class Embeddings(tf.keras.layers.Layer):
         tables = {
             "word_embeddings": config.vocab_size,
             "token_type_embeddings": config.type_vocab_size,
-            "position_embeddings": config.max_position_embeddings,
+            "position_embeddings": config.max_position_embeddings if config.family_row.has_positions else 0,
         }
         with tf.name_scope("embeddings"):
             for name, rows in tables.items():
@@ -53,7 +53,7 @@ class Embeddings(tf.keras.layers.Layer):
                     )
                 )
                 setattr(self, name, table)
-            self.layer_norm = layers.LayerNorm(config.table_width)
+            self.layer_norm = layers.LayerNorm(config.table_width, config.family_row.has_biases)
         self.projection = None
         if config.embedding_size:
             sizes_WD = config.embedding_size, config.hidden_size
@@ -89,13 +89,14 @@ def embed(
         # Two rows: a product with a one-hot matrix beats a gather whose gradient sums into two places.
         is_type_BLT = tf.one_hot(features["segment_ids"], config.type_vocab_size)
         words_BLW += layers.exact_matmul_2d(is_type_BLT, weights.types)
-    offset = config.position_offset
-    table = weights.positions[offset:] if offset else weights.positions
-    if "position_ids" in features:
-        positions = layers.gather_rows(table, features["position_ids"])  # [B, L, W]
-    else:
-        positions = table[: sizes(input_ids_BL)[1]]  # [L, W]
-    x_BLW = layers.layer_norm(words_BLW + positions, weights.norm, config.layer_norm_eps)
+    x_BLW, offset = words_BLW, config.position_offset
+    if weights.positions is not None:
+        table = weights.positions[offset:] if offset else weights.positions
+        if "position_ids" in features:
+            x_BLW = words_BLW + layers.gather_rows(table, features["position_ids"])  # [B, L, W]
+        else:
+            x_BLW = words_BLW + table[: sizes(input_ids_BL)[1]]  # [L, W]
+    x_BLW = layers.layer_norm(x_BLW, weights.norm, config.layer_norm_eps)
     return dropout(x_BLW, config.hidden_dropout_prob, seed)
 
 
@@ -206,11 +207,14 @@ class BertEncoder(tf.keras.layers.Layer):
             self.embeddings = Embeddings(config)
             with tf.name_scope("encoder"):
                 self.blocks = [kind.Block(config, index) for index in range(config.num_hidden_layers)]
-            self.pooler = layers.Dense(
-                "pooler/dense", config.hidden_size, config.hidden_size, config.initializer_range
-            )
-        # Graphcore's name has no scope.
-        self.final_norm = layers.LayerNorm(config.hidden_size) if blocks.is_prenorm(kind) else None
+            self.pooler = None
+            if not config.family_row.has_prediction_head:
+                self.pooler = layers.Dense(
+                    "pooler/dense", config.hidden_size, config.hidden_size, config.initializer_range
+                )
+        self.final_norm = None
+        if blocks.is_prenorm(kind):  # Graphcore's name has no scope.
+            self.final_norm = layers.LayerNorm(config.hidden_size, config.family_row.has_biases)
         self._kind = kind
         ops = operations.choose(kernels, attends_again=recompute == "attention")
         run_block = _block_function(kind, config, ops)
@@ -222,6 +226,11 @@ class BertEncoder(tf.keras.layers.Layer):
         self._ops = operations.choose("plain") if portable else ops
         self._run_block = run_block
         self._run_without_dropout = _block_function(kind, config, self._ops) if portable else run_block
+
+    def freeze_pooler(self) -> None:
+        """Keeps the pooler, where there is one, as it is: for models that do not use it."""
+        if self.pooler is not None:
+            self.pooler.trainable = False
 
     @property
     def word_embeddings(self) -> tf.Variable:
@@ -294,14 +303,14 @@ class BertEncoder(tf.keras.layers.Layer):
         return Stage("embeddings", layer.variables, layer.tensors, run, (), ("sequence", "seen"))
 
     def _seen(self, features):
-        return attention.seen(features, self._config.num_attention_heads, self.by_sequence)
+        return blocks.find_seen(self._kind, features, self._config, self.by_sequence)
 
     def _block_stage(self, block: Any, find_reads: FindReads | None = None) -> Stage:
         def run(weights, carried, features, seed):
             ids_BL = features.get("sequence_ids", features["input_mask"])
             slots = blocks.find_slots(self._kind, features, self._config)
             reads_BR = None if find_reads is None else find_reads(features).positions_BR
-            context = attention.Context(carried["seen"], ids_BL, slots, reads_BR)
+            context = attention.Context(blocks.seen_by(block, carried["seen"]), ids_BL, slots, reads_BR)
             run_block = self._run_without_dropout if seed is None else self._run_block
             return {"sequence": run_block(carried["sequence"], seed, weights, context)}
 
@@ -315,11 +324,33 @@ class BertEncoder(tf.keras.layers.Layer):
         return Stage("final_norm", norm.variables, norm.tensors, run, ("sequence",), ("sequence",))
 
     def _pooler_stage(self, find_reads: FindReads | None) -> Stage:
+        takes_mean = self._config.classifier_pooling == "mean"
+
         def run(weights, carried, features, seed):
+            if takes_mean:
+                return {"pooled": _means(carried["sequence"], features)}
             first = _of_cls(carried["sequence"], features, find_reads)
+            if weights is None:
+                return {"pooled": first}
             return {"pooled": pool(weights, first, self._config.family_row.pooler_act)}
 
-        return Stage("pooler", self.pooler.variables, self.pooler.tensors, run, ("sequence",), ("pooled",))
+        layer = self.pooler
+        if layer is None:
+            return Stage("pooler", (), lambda: None, run, ("sequence",), ("pooled",))
+        return Stage("pooler", layer.variables, layer.tensors, run, ("sequence",), ("pooled",))
+
+
+def _means(sequence_BLD: tf.Tensor, features: Tensors) -> tf.Tensor:
+    """Returns the mean of the vectors of each sequence's tokens, float32 [B, D], or [B, S, D] where the batch
+    says where its S sequences a row begin."""
+    ids_BL, places_BS = features.get("sequence_ids", features["input_mask"]), features.get("cls_positions")
+    wanted_BS = tf.ones([sizes(ids_BL)[0], 1], ids_BL.dtype)
+    if places_BS is not None and "sequence_ids" in features:
+        wanted_BS = tf.gather(ids_BL, places_BS, batch_dims=1)
+    is_own_BSL = tf.cast(tf.equal(wanted_BS[:, :, None], ids_BL[:, None, :]), tf.float32)
+    counts_BS1 = tf.maximum(tf.reduce_sum(is_own_BSL, axis=2, keepdims=True), 1.0)
+    means_BSD = tf.matmul(is_own_BSL, tf.cast(sequence_BLD, tf.float32)) / counts_BS1
+    return means_BSD[:, 0] if places_BS is None else means_BSD
 
 
 def _of_cls(sequence_BLD: tf.Tensor, features: Tensors, find_reads: FindReads | None) -> tf.Tensor:
@@ -357,27 +388,59 @@ def _recomputed(run_block: Callable, shared: bool, as_kept: bool) -> Callable:
 # Heads. Logits are float32
 
 
+class TransformWeights(NamedTuple):
+    """The weights of a dense layer [D, W], in the compute dtype, and of the LayerNorm, float32, behind its
+    activation."""
+
+    dense: layers.Affine
+    norm: layers.Norm
+
+
+class Transform(tf.keras.layers.Layer):
+    """The variables of `transform`, which stands before the words' output layer; in families with a
+    prediction head, before all of them."""
+
+    def __init__(self, config: BertConfig, scope: str = "cls/predictions/transform/"):
+        """Makes the variables; `scope` is that of their names, which ends in / where it is no part of the
+        caller's."""
+        super().__init__(name="transform")
+        bias: layers.Bias = "zeros" if config.family_row.has_biases else "none"
+        with tf.name_scope(scope):
+            sizes_DW = config.hidden_size, config.table_width
+            self.dense = layers.Dense("dense", *sizes_DW, config.initializer_range, bias)
+            self.layer_norm = layers.LayerNorm(config.table_width, config.family_row.has_biases)
+
+    def tensors(self) -> TransformWeights:
+        return TransformWeights(self.dense.tensors(), self.layer_norm.tensors())
+
+
+def transform(weights: TransformWeights, x: tf.Tensor, config: BertConfig) -> tf.Tensor:
+    """Returns LayerNorm(activation(dense(x))), float32 [..., W], of x [..., D] in the compute dtype."""
+    x = tf.cast(ACTIVATIONS[config.masked_lm_act].function(layers.dense(x, weights.dense)), tf.float32)
+    return layers.layer_norm(x, weights.norm, config.layer_norm_eps)
+
+
 class MaskedLMWeights(NamedTuple):
     """The weights of the masked-LM head: a dense layer with LayerNorm, then the word embedding table.
 
     Attributes:
-      dense: [D, W], in the compute dtype; None for a head without the layer and its LayerNorm.
-      norm: float32.
+      transform: None for a head without the layer and its LayerNorm.
       table: the word embeddings [V, W], in the compute dtype.
       output_bias: float32 [V]; None for a head without.
     """
 
-    dense: layers.Affine | None
-    norm: layers.Norm | None
+    transform: TransformWeights | None
     table: tf.Tensor
     output_bias: tf.Tensor | None
 
 
 class LinearWeights(NamedTuple):
-    """The weights of `linear`: output_weights [C, D] and output_bias [C], float32."""
+    """The weights of `linear`: output_weights [C, D] and output_bias [C], float32, and the prediction head of
+    families that have one."""
 
     output_weights: tf.Tensor
     output_bias: tf.Tensor
+    transform: TransformWeights | None = None
 
 
 class MaskedLanguageModelHead(tf.keras.layers.Layer):
@@ -386,12 +449,7 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
     def __init__(self, config: BertConfig):
         super().__init__(name="predictions")
         with tf.name_scope("cls/predictions"):
-            self.dense = self.layer_norm = None
-            if config.use_cls_layer:
-                with tf.name_scope("transform"):
-                    sizes_DW = config.hidden_size, config.table_width
-                    self.dense = layers.Dense("dense", *sizes_DW, config.initializer_range)
-                    self.layer_norm = layers.LayerNorm(config.table_width)
+            self.transform = Transform(config, "transform") if config.use_cls_layer else None
             self.output_bias = None
             if config.use_prediction_bias:  # not cast with the kernels: it is added to float32 logits
                 self.output_bias = self.add_weight(
@@ -403,8 +461,7 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
 
     def tensors(self, word_embeddings_VW: tf.Variable) -> MaskedLMWeights:
         return MaskedLMWeights(
-            None if self.dense is None else self.dense.tensors(),
-            None if self.layer_norm is None else self.layer_norm.tensors(),
+            None if self.transform is None else self.transform.tensors(),
             layers.read(word_embeddings_VW, self.compute_dtype, is_shared=True),
             None if self.output_bias is None else tf.convert_to_tensor(self.output_bias),
         )
@@ -421,11 +478,12 @@ class LinearHead(tf.keras.layers.Layer):
             initializer=normal_initializer(scale * config.initializer_range),
         )
         self.output_bias = self.add_weight(name="output_bias", shape=(outputs,), initializer="zeros")
+        self.transform = Transform(config) if config.family_row.has_prediction_head else None
 
     def tensors(self) -> LinearWeights:
-        return LinearWeights(
-            tf.convert_to_tensor(self.output_weights), tf.convert_to_tensor(self.output_bias)
-        )
+        transform = None if self.transform is None else self.transform.tensors()
+        parts = tf.convert_to_tensor(self.output_weights), tf.convert_to_tensor(self.output_bias)
+        return LinearWeights(*parts, transform)
 
 
 def pool(weights: layers.Affine, first: tf.Tensor, activation: str) -> tf.Tensor:
@@ -452,10 +510,8 @@ def masked_lm(
         x_BPD = sequence_BLD[:, :positions_BP]
     else:
         x_BPD = layers.gather_positions(sequence_BLD, positions_BP)
-    if weights.dense is not None and weights.norm is not None:
-        x_BPD = layers.dense(x_BPD, weights.dense)
-        x_BPD = tf.cast(ACTIVATIONS[config.masked_lm_act].function(x_BPD), tf.float32)
-        x_BPD = layers.layer_norm(x_BPD, weights.norm, config.layer_norm_eps)
+    if weights.transform is not None:
+        x_BPD = transform(weights.transform, x_BPD, config)
     batch, predictions, hidden = sizes(x_BPD)
     x_ND = tf.cast(tf.reshape(x_BPD, [-1, hidden]), sequence_BLD.dtype)
     # The product is in the compute dtype; bias, log-softmax and loss are float32.
@@ -463,6 +519,15 @@ def masked_lm(
     if weights.output_bias is not None:
         logits_NV += weights.output_bias
     return tf.reshape(logits_NV, [batch, predictions, weights.table.shape[0]])
+
+
+def before_linear(
+    weights: LinearWeights, x: tf.Tensor, config: BertConfig, seed: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Returns the input of `linear` for x [..., D], after dropout: in families with a prediction head, the
+    outputs of that."""
+    x = x if weights.transform is None else transform(weights.transform, x, config)
+    return dropout(x, config.hidden_dropout_prob, seed)
 
 
 def linear(weights: LinearWeights, x: tf.Tensor) -> tf.Tensor:
@@ -540,7 +605,7 @@ class MaskedLMModel(BertModel):
     def __init__(self, config: BertConfig, *options: Any, **named_options: Any):
         """Makes a model; the options are those of `BertEncoder`."""
         super().__init__("bert_masked_lm_model", config, *options, **named_options)
-        self.encoder.pooler.trainable = False
+        self.encoder.freeze_pooler()
         self.masked_lm = MaskedLanguageModelHead(config)
 
     def stages(self) -> list[Stage]:
@@ -611,7 +676,7 @@ class SpanModel(BertModel):
     def __init__(self, config: BertConfig, *options: Any, **named_options: Any):
         """Makes a model; the options are those of `BertEncoder`."""
         super().__init__("bert_span_model", config, *options, **named_options)
-        self.encoder.pooler.trainable = False
+        self.encoder.freeze_pooler()
         with tf.name_scope("cls/squad"):
             self.head = LinearHead("squad", config, outputs=2)
 
@@ -619,7 +684,7 @@ class SpanModel(BertModel):
         """Returns the encoder's stages without the pooler, then `span`."""
 
         def run(weights, carried, features, seed):
-            logits_BL2 = linear(weights, carried["sequence"])
+            logits_BL2 = linear(weights, before_linear(weights, carried["sequence"], self._config))
             return {"start_logits": logits_BL2[..., 0], "end_logits": logits_BL2[..., 1]}
 
         span = Stage("span", self.head.variables, self.head.tensors, run, ("sequence",), self.GIVES)
@@ -650,12 +715,13 @@ class SequenceModel(BertModel):
         """Returns the encoder's stages, then `classifier`."""
 
         def run(weights, carried, features, seed):
-            pooled = dropout(carried["pooled"], self._config.hidden_dropout_prob, seed)
+            pooled = before_linear(weights, carried["pooled"], self._config, seed)
             return {"logits": linear(weights, pooled)}
 
         head = self.head
         classifier = Stage("classifier", head.variables, head.tensors, run, ("pooled",), self.GIVES)
-        return [*self.encoder.stages(of_sequences), classifier]
+        reads_all = self._config.classifier_pooling == "mean"
+        return [*self.encoder.stages(None if reads_all else of_sequences), classifier]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
         encoder_seed, head_seed = split_seed(dropout_seed, 2)
@@ -694,14 +760,14 @@ class TagModel(BertModel):
     ):
         """Makes a model of `outputs` classes; the options are those of `SequenceModel`."""
         super().__init__("bert_tag_model", config, *options, **named_options)
-        self.encoder.pooler.trainable = False
+        self.encoder.freeze_pooler()
         self.head = LinearHead("classifier", config, outputs, head_scale)
 
     def stages(self) -> list[Stage]:
         """Returns the encoder's stages without the pooler, then `tags`."""
 
         def run(weights, carried, features, seed):
-            sequence_BLD = dropout(carried["sequence"], self._config.hidden_dropout_prob, seed)
+            sequence_BLD = before_linear(weights, carried["sequence"], self._config, seed)
             return {"tag_logits": linear(weights, sequence_BLD)}
 
         tags = Stage("tags", self.head.variables, self.head.tensors, run, ("sequence",), self.GIVES)

@@ -1,8 +1,9 @@
 """Operations in C++ for CPUs, and the choice of the kernels that a run takes (--kernels).
 
-blocks.cc and update.cc are plain loops compiled for all instructions of the CPU: what an encoder block does
-between its matrix products, and the optimizer's update. The files *_operations.cc are what TensorFlow calls,
-compiled quickly. All are one library, compiled when it is first used on a machine, loaded once in a process.
+blocks.cc, attention.cc and update.cc are plain loops compiled for all instructions of the CPU: what an
+encoder block does between its matrix products, attention with rotary positions as a whole, and the
+optimizer's update. The files *_operations.cc are what TensorFlow calls, compiled quickly. All are one
+library, compiled when it is first used on a machine, loaded once in a process.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ def library_path() -> str:
     recipe = native_library.Recipe(
         "kernels",
         {
+            path("attention.cc"): (*_FLAGS, *_BLOCK_FLAGS),
             path("blocks.cc"): (*_FLAGS, *_BLOCK_FLAGS),
             path("blocks_operations.cc"): operation_flags,
             path("update.cc"): _FLAGS,

@@ -3,6 +3,7 @@
 #endif
 
 #include "blocks.h"
+#include "functions.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,24 +11,6 @@
 
 namespace bert {
 namespace {
-
-// exp(x) of x up to 88, to two units in the last place; 0 where it is less than the normal numbers.
-// Source: S. Moshier, Cephes, expf.
-inline float exponential(float x) {
-  // The last bits of the sum are those of the nearest whole number.
-  const float shifted = x * 1.44269504f + 12582912.0f;
-  const float whole = shifted - 12582912.0f;
-  const float rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  float sum = 1.9875691500e-4f;
-  sum = sum * rest + 1.3981999507e-3f;
-  sum = sum * rest + 8.3334519073e-3f;
-  sum = sum * rest + 4.1665795894e-2f;
-  sum = sum * rest + 1.6666665459e-1f;
-  sum = sum * rest + 5.0000001201e-1f;
-  sum = sum * (rest * rest) + rest + 1.0f;
-  const float power = bits_to_float((float_to_bits(shifted) << 23) + 0x3f800000);
-  return x < -87.3f ? 0.0f : sum * power;
-}
 
 // The error function, to two units in the last place. Source: Eigen's generic_fast_erf_float.
 inline float error_function(float x) {
@@ -102,11 +85,27 @@ void activate_gradient(
   }
 }
 
-// The 32-bit hash "lowbias32", as in official/modeling/dropout.py.
-inline uint32_t mixed(uint32_t word) {
-  word = (word ^ word >> 16) * 0x21f0aaadu;
-  word = (word ^ word >> 15) * 0x735a2d97u;
-  return word ^ word >> 15;
+template <typename Shape, typename T>
+void gate(const T* x, int64_t rows, int columns, T* y) {
+  for (int64_t row = 0; row < rows; ++row, x += 2 * columns, y += columns) {
+#pragma omp simd
+    for (int i = 0; i < columns; ++i) store(Shape::value(to_float(x[i])) * to_float(x[columns + i]), y + i);
+  }
+}
+
+template <typename Shape, typename T>
+void gate_gradient(const T* x, const T* upstream, int64_t rows, int columns, T* x_gradient, T* y) {
+  for (int64_t row = 0; row < rows; ++row) {
+#pragma omp simd
+    for (int i = 0; i < columns; ++i) {
+      const float value = to_float(x[i]), gate = to_float(x[columns + i]), given = to_float(upstream[i]);
+      const float activated = Shape::value(value);
+      store(activated * gate, y + i);
+      store(given * gate * Shape::slope(value), x_gradient + i);
+      store(given * activated, x_gradient + columns + i);
+    }
+    x += 2 * columns, x_gradient += 2 * columns, upstream += columns, y += columns;
+  }
 }
 
 // Dropout's hashes of a row; without dropout there are none.
@@ -252,6 +251,91 @@ void ResidualNorm<T>::backward(
 }
 
 template <typename T>
+void PreNorm<T>::forward(int64_t begin, int64_t end, T* total, T* y, Moments* moments, float* space) const {
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t at = row * columns;
+    float sum = 0, squares = 0;
+    if (residual == nullptr) {
+#pragma omp simd reduction(+ : sum)
+      for (int i = 0; i < columns; ++i) {
+        space[i] = to_float(x[at + i]);
+        sum += space[i];
+      }
+    } else {
+#pragma omp simd reduction(+ : sum)
+      for (int i = 0; i < columns; ++i) {
+        T rounded;
+        store(to_float(x[at + i]) + to_float(residual[at + i]), &rounded);
+        total[at + i] = rounded;
+        space[i] = to_float(rounded);
+        sum += space[i];
+      }
+    }
+    const float mean = sum / columns;
+#pragma omp simd reduction(+ : squares)
+    for (int i = 0; i < columns; ++i) squares += (space[i] - mean) * (space[i] - mean);
+    const float scale = 1.0f / std::sqrt(squares / columns + epsilon);
+#pragma omp simd
+    for (int i = 0; i < columns; ++i) store((space[i] - mean) * scale * gamma[i], y + at + i);
+    moments[row] = {mean, scale};
+  }
+}
+
+template <typename T>
+void PreNorm<T>::backward(
+    int64_t begin, int64_t end, const T* upstream, const T* added, const Moments* moments, T* x_gradient, T* y,
+    float* sums, float* space) const {
+  float *normals = space, *slopes = space + columns;
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t at = row * columns;
+    const float mean = moments[row].mean, scale = moments[row].scale;
+    float sum = 0, along = 0;
+#pragma omp simd reduction(+ : sum, along)
+    for (int i = 0; i < columns; ++i) {
+      const float normal = (to_float(x[at + i]) - mean) * scale, given = to_float(upstream[at + i]);
+      const float slope = given * gamma[i];
+      sums[i] += given * normal;
+      sum += slope;
+      along += slope * normal;
+      normals[i] = normal;
+      slopes[i] = slope;
+    }
+    const float sum_share = sum / columns, along_share = along / columns;
+    if (y != nullptr) {
+#pragma omp simd
+      for (int i = 0; i < columns; ++i) store(normals[i] * gamma[i], y + at + i);
+    }
+    if (added == nullptr) {
+#pragma omp simd
+      for (int i = 0; i < columns; ++i)
+        store(scale * (slopes[i] - sum_share - normals[i] * along_share), x_gradient + at + i);
+    } else {
+#pragma omp simd
+      for (int i = 0; i < columns; ++i)
+        store(
+            scale * (slopes[i] - sum_share - normals[i] * along_share) + to_float(added[at + i]), x_gradient + at + i);
+    }
+  }
+}
+
+template <typename T>
+void gated_activation(Activation kind, const T* x, int64_t rows, int columns, T* y) {
+  const auto all = kind == Activation::kGeluTanh  ? gate<GeluTanh, T>
+                   : kind == Activation::kGeluErf ? gate<GeluErf, T>
+                                                  : gate<Relu, T>;
+  all(x, rows, columns, y);
+}
+
+template <typename T>
+void gated_activation_gradient(
+    Activation kind, const T* x, const T* upstream, int64_t rows, int columns, T* x_gradient, T* y) {
+  const auto all = kind == Activation::kGeluTanh  ? gate_gradient<GeluTanh, T>
+                   : kind == Activation::kGeluErf ? gate_gradient<GeluErf, T>
+                                                  : gate_gradient<Relu, T>;
+  all(x, upstream, rows, columns, x_gradient, y);
+}
+
+template <typename T>
 void bias_activation(Activation kind, const T* x, const float* bias, int64_t rows, int columns, T* y) {
   const auto all = kind == Activation::kGeluTanh  ? activate<GeluTanh, T>
                    : kind == Activation::kGeluErf ? activate<GeluErf, T>
@@ -344,6 +428,9 @@ void join(const T* const* from, const Heads& heads, T* to, float* sums) {
 
 #define BERT_INSTANTIATE(T)                                                                                         \
   template struct ResidualNorm<T>;                                                                                  \
+  template struct PreNorm<T>;                                                                                       \
+  template void gated_activation(Activation, const T*, int64_t, int, T*);                                           \
+  template void gated_activation_gradient(Activation, const T*, const T*, int64_t, int, T*, T*);                    \
   template void bias_activation(Activation, const T*, const float*, int64_t, int, T*);                              \
   template void bias_activation_gradient(Activation, const T*, const float*, const T*, int64_t, int, T*, float*);   \
   template Shares softmax(const T*, const float*, float, int, const Dropout&, uint32_t, T*, float*);                \

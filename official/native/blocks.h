@@ -47,6 +47,35 @@ struct ResidualNorm {
       float* sums, float* space) const;
 };
 
+// LayerNorm of rows of `columns` numbers, without a bias: of x, or of x + residual.
+template <typename T>
+struct PreNorm {
+  const T *x, *residual;  // the latter null for none
+  const float* gamma;
+  int columns;
+  float epsilon;
+
+  // Writes the rows begin ... end - 1 of the sum, where there is a residual, of the result, and their moments.
+  // `space`: of a row.
+  void forward(int64_t begin, int64_t end, T* total, T* y, Moments* moments, float* space) const;
+
+  // Writes the rows of the gradient of x, which has no residual here, plus `added`, where it is not null, and again
+  // those of the result, where `y` is not null; adds to `sums` what the rows give to the gradient of gamma. `space`: of
+  // two rows.
+  void backward(
+      int64_t begin, int64_t end, const T* upstream, const T* added, const Moments* moments, T* x_gradient, T* y,
+      float* sums, float* space) const;
+};
+
+// y [rows, columns] = activation(first half) * second half of x [rows, 2 x columns].
+template <typename T>
+void gated_activation(Activation kind, const T* x, int64_t rows, int columns, T* y);
+
+// Writes the gradient of x, and again y.
+template <typename T>
+void gated_activation_gradient(
+    Activation kind, const T* x, const T* upstream, int64_t rows, int columns, T* x_gradient, T* y);
+
 // y = activation(x + bias) of `rows` rows.
 template <typename T>
 void bias_activation(Activation kind, const T* x, const float* bias, int64_t rows, int columns, T* y);

@@ -9,8 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "jobs.h"
+#include "attention.h"
 #include "blocks.h"
+#include "jobs.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -532,6 +533,228 @@ class JoinHeads : public OpKernel {
   int parts_;
 };
 
+template <typename T>
+class PreNormForward : public OpKernel {
+ public:
+  explicit PreNormForward(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("epsilon", &epsilon_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &x = context->input(0), &residual = context->input(1), &gamma = context->input(2);
+    const bool adds = residual.NumElements() > 0;
+    const Rows rows(x.shape());
+    check_columns(context, gamma, rows.columns);
+    check(context, !adds || residual.shape() == x.shape(), "the residual has another shape than x");
+    if (!context->status().ok()) return;
+    TensorShape of_moments = x.shape();
+    of_moments.set_dim(x.dims() - 1, 2);
+    Tensor *total = nullptr, *y = nullptr, *moments = nullptr;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0, 1}, 0, residual.shape(), &total));
+    OP_REQUIRES_OK(context, context->allocate_output(1, x.shape(), &y));
+    OP_REQUIRES_OK(context, context->allocate_output(2, of_moments, &moments));
+    const PreNorm<T> in{
+        data_of<T>(x), adds ? data_of<T>(residual) : nullptr, data_of<float>(gamma), static_cast<int>(rows.columns),
+        epsilon_};
+    for_rows(context, rows.count, rows.of_job(), [&](int64_t, int64_t begin, int64_t end) {
+      std::vector<float> space(rows.columns);
+      in.forward(begin, end, data_of<T>(*total), data_of<T>(*y), data_of<Moments>(*moments), space.data());
+    });
+  }
+
+ private:
+  float epsilon_;
+};
+
+template <typename T>
+class PreNormGradient : public OpKernel {
+ public:
+  explicit PreNormGradient(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("again", &again_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &x = context->input(0), &gamma = context->input(1), &moments = context->input(2),
+                 &upstream = context->input(3), &added = context->input(4);
+    const bool adds = added.NumElements() > 0;
+    const Rows rows(x.shape());
+    check_columns(context, gamma, rows.columns);
+    check(context, upstream.shape() == x.shape(), "the upstream gradient has another shape than x");
+    check(context, !adds || added.shape() == x.shape(), "what is added has another shape than x");
+    check(context, moments.NumElements() == 2 * rows.count, "a row has two moments");
+    if (!context->status().ok()) return;
+    Tensor *x_gradient = nullptr, *gamma_gradient = nullptr;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({3, 4}, 0, x.shape(), &x_gradient));
+    OP_REQUIRES_OK(context, context->allocate_output(1, gamma.shape(), &gamma_gradient));
+    Tensor* y = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(2, again_ ? x.shape() : TensorShape(std::initializer_list<int64_t>{0}), &y));
+    const PreNorm<T> in{data_of<T>(x), nullptr, data_of<float>(gamma), static_cast<int>(rows.columns), 0.0f};
+    Sums sums(rows, rows.columns);
+    for_rows(context, rows.count, sums.rows_of_job(), [&](int64_t job, int64_t begin, int64_t end) {
+      std::vector<float> space(2 * rows.columns);
+      in.backward(
+          begin, end, data_of<T>(upstream), adds ? data_of<T>(added) : nullptr, data_of<Moments>(moments),
+          data_of<T>(*x_gradient), again_ ? data_of<T>(*y) : nullptr, sums.of(job), space.data());
+    });
+    sums.add_up(0, gamma_gradient);
+  }
+
+ private:
+  bool again_;
+};
+
+template <typename T>
+class GatedActivation : public OpKernel {
+ public:
+  explicit GatedActivation(OpKernelConstruction* context) : OpKernel(context), kind_(activation_of(context)) {}
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& x = context->input(0);
+    const Rows rows(x.shape());
+    check(context, rows.columns % 2 == 0, "x has no two halves");
+    if (!context->status().ok()) return;
+    const int64_t columns = rows.columns / 2;
+    TensorShape shape = x.shape();
+    shape.set_dim(shape.dims() - 1, columns);
+    Tensor* y = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &y));
+    for_rows(context, rows.count, rows.of_job(), [&](int64_t, int64_t begin, int64_t end) {
+      gated_activation(
+          kind_, data_of<T>(x) + begin * rows.columns, end - begin, columns, data_of<T>(*y) + begin * columns);
+    });
+  }
+
+ private:
+  Activation kind_;
+};
+
+template <typename T>
+class GatedActivationGradient : public OpKernel {
+ public:
+  explicit GatedActivationGradient(OpKernelConstruction* context)
+      : OpKernel(context), kind_(activation_of(context)) {}
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &x = context->input(0), &upstream = context->input(1);
+    const Rows rows(x.shape());
+    check(context, upstream.NumElements() * 2 == x.NumElements(), "the upstream gradient is not half of x");
+    if (!context->status().ok()) return;
+    const int64_t columns = rows.columns / 2;
+    Tensor *gradient = nullptr, *y = nullptr;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, x.shape(), &gradient));
+    OP_REQUIRES_OK(context, context->allocate_output(1, upstream.shape(), &y));
+    for_rows(context, rows.count, rows.of_job(), [&](int64_t, int64_t begin, int64_t end) {
+      const int64_t at = begin * rows.columns;
+      gated_activation_gradient(
+          kind_, data_of<T>(x) + at, data_of<T>(upstream) + begin * columns, end - begin, columns,
+          data_of<T>(*gradient) + at, data_of<T>(*y) + begin * columns);
+    });
+  }
+
+ private:
+  Activation kind_;
+};
+
+// The arguments products [B, L, 3 x H x K], cos and sin [B or 1, L, K / 2], ids [B, L] and seed, as inputs from 0 on.
+template <typename T>
+struct AttentionArguments {
+  int64_t batch = 0, length = 0, columns = 0, angles = 0;
+  int heads, size = 0;
+  RotaryAttention<T> numbers{};
+
+  AttentionArguments(OpKernelContext* context, const DropoutArguments& arguments, int heads, int64_t reach)
+      : heads(heads) {
+    const TensorShape &shape = context->input(0).shape(), &of_cos = context->input(1).shape(),
+                      &of_ids = context->input(3).shape();
+    check(context, shape.dims() == 3 && of_cos.dims() == 3 && of_ids.dims() == 2, "wrong number of axes");
+    if (!context->status().ok()) return;
+    batch = shape.dim_size(0), length = shape.dim_size(1), columns = shape.dim_size(2);
+    size = static_cast<int>(columns / (3 * heads));
+    check(context, size > 0 && size % 2 == 0 && size * 3 * heads == columns, "heads do not divide products");
+    const bool fits = (of_cos.dim_size(0) == 1 || of_cos.dim_size(0) == batch) && of_cos.dim_size(1) == length &&
+                      of_cos.dim_size(2) * 2 == size && context->input(2).shape() == of_cos;
+    check(context, fits, "the angles are not those of the products");
+    check(context, of_ids.dim_size(0) == batch && of_ids.dim_size(1) == length, "a token has one number");
+    angles = of_cos.dim_size(0) == 1 ? 0 : length * size / 2;
+    numbers = {data_of<T>(context->input(0)),     data_of<float>(context->input(1)), data_of<float>(context->input(2)),
+               data_of<int32_t>(context->input(3)), length, heads, size, reach, 0, arguments.with_seed(context, 4)};
+  }
+
+  // Returns the arguments of a row.
+  RotaryAttention<T> row(int64_t number) const {
+    RotaryAttention<T> own = numbers;
+    own.products += number * length * columns;
+    own.cos += number * angles;
+    own.sin += number * angles;
+    own.ids += number * length;
+    own.first_row = static_cast<uint32_t>(number * heads * length);
+    return own;
+  }
+
+  int64_t outputs() const { return length * columns / 3; }
+};
+
+template <typename T>
+class RotaryAttentionForward : public OpKernel {
+ public:
+  explicit RotaryAttentionForward(OpKernelConstruction* context) : OpKernel(context), dropout_(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("heads", &heads_));
+    OP_REQUIRES_OK(context, context->GetAttr("reach", &reach_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const AttentionArguments<T> in(context, dropout_, heads_, reach_);
+    if (!context->status().ok()) return;
+    Tensor *outputs = nullptr, *log_sums = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {in.batch, in.length, in.columns / 3}, &outputs));
+    OP_REQUIRES_OK(context, context->allocate_output(1, {in.batch, heads_, in.length}, &log_sums));
+    do_in_order(context, in.batch * heads_, [&](int64_t job) {
+      const int64_t row = job / heads_;
+      in.row(row).forward(
+          static_cast<int>(job % heads_), data_of<T>(*outputs) + row * in.outputs(),
+          data_of<float>(*log_sums) + row * heads_ * in.length);
+    });
+  }
+
+ private:
+  DropoutArguments dropout_;
+  int heads_;
+  int64_t reach_;
+};
+
+template <typename T>
+class RotaryAttentionGradient : public OpKernel {
+ public:
+  explicit RotaryAttentionGradient(OpKernelConstruction* context) : OpKernel(context), dropout_(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("heads", &heads_));
+    OP_REQUIRES_OK(context, context->GetAttr("reach", &reach_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const AttentionArguments<T> in(context, dropout_, heads_, reach_);
+    const Tensor &outputs = context->input(5), &log_sums = context->input(6), &upstream = context->input(7);
+    if (!context->status().ok()) return;
+    check(context, outputs.NumElements() == in.batch * in.outputs(), "outputs are not those of the products");
+    check(context, upstream.shape() == outputs.shape(), "the upstream gradient has another shape than outputs");
+    check(context, log_sums.NumElements() == in.batch * heads_ * in.length, "a row of scores has one sum");
+    if (!context->status().ok()) return;
+    Tensor* gradient = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &gradient));
+    do_in_order(context, in.batch * heads_, [&](int64_t job) {
+      const int64_t row = job / heads_, at = row * in.outputs();
+      in.row(row).backward(
+          static_cast<int>(job % heads_), data_of<T>(outputs) + at,
+          data_of<float>(log_sums) + row * heads_ * in.length, data_of<T>(upstream) + at,
+          data_of<T>(*gradient) + row * in.length * in.columns);
+    });
+  }
+
+ private:
+  DropoutArguments dropout_;
+  int heads_;
+  int64_t reach_;
+};
+
 #define BERT_SHAPES(...) SetShapeFn([](InferenceContext* shapes) { __VA_ARGS__; })
 
 // Returns the shape `first` with a last axis of two.
@@ -573,6 +796,113 @@ auto set_products(InferenceContext* shapes) {
   shapes->set_output(1, shapes->input(parts));
   return status;
 }
+
+// Returns the shape of an input with a last axis of its size divided.
+auto set_part(InferenceContext* shapes, int64_t divisor) {
+  ShapeHandle shape;
+  tensorflow::shape_inference::DimensionHandle part;
+  auto status = shapes->WithRankAtLeast(shapes->input(0), 1, &shape);
+  if (status.ok()) status = shapes->Divide(shapes->Dim(shape, -1), divisor, true, &part);
+  if (status.ok()) status = shapes->ReplaceDim(shape, -1, part, &shape);
+  if (status.ok()) shapes->set_output(0, shape);
+  return status;
+}
+
+// Sets the shapes of the results of BertRotaryAttention.
+auto set_attention(InferenceContext* shapes) {
+  int heads = 0;
+  ShapeHandle products;
+  auto status = shapes->GetAttr("heads", &heads);
+  if (status.ok()) status = shapes->WithRank(shapes->input(0), 3, &products);
+  if (status.ok()) status = set_part(shapes, 3);
+  if (status.ok())
+    shapes->set_output(
+        1, shapes->MakeShape({shapes->Dim(products, 0), shapes->MakeDim(heads), shapes->Dim(products, 1)}));
+  return status;
+}
+
+REGISTER_OP("BertPreNorm")
+    .Doc("x + residual, and LayerNorm of it without a bias; of x alone where the residual is empty, as is the sum.")
+    .Attr("T: {float, bfloat16}")
+    .Attr("epsilon: float")
+    .Input("x: T")
+    .Input("residual: T")
+    .Input("gamma: float")
+    .Output("total: T")
+    .Output("y: T")
+    .Output("moments: float")
+    .BERT_SHAPES(shapes->set_output(0, shapes->input(1)); shapes->set_output(1, shapes->input(0));
+                 return set_pairs(shapes, 2));
+
+REGISTER_OP("BertPreNormGradient")
+    .Doc("The gradients of BertPreNorm's sum x, plus `added` where that is not empty, and of gamma; with `again` also"
+         " its result, else none.")
+    .Attr("T: {float, bfloat16}")
+    .Attr("again: bool")
+    .Input("x: T")
+    .Input("gamma: float")
+    .Input("moments: float")
+    .Input("upstream: T")
+    .Input("added: T")
+    .Output("x_gradient: T")
+    .Output("gamma_gradient: float")
+    .Output("y: T")
+    .BERT_SHAPES(bool again = false; const auto status = shapes->GetAttr("again", &again);
+                 shapes->set_output(1, shapes->input(1));
+                 shapes->set_output(2, again ? shapes->input(0) : shapes->Vector(0));
+                 return status.ok() ? tensorflow::shape_inference::UnchangedShape(shapes) : status);
+
+REGISTER_OP("BertGatedActivation")
+    .Doc("activation(first half) * second half of the last axis.")
+    .Attr("T: {float, bfloat16}")
+    .Attr("activation: {'gelu_tanh', 'gelu_erf', 'relu'}")
+    .Input("x: T")
+    .Output("y: T")
+    .BERT_SHAPES(return set_part(shapes, 2));
+
+REGISTER_OP("BertGatedActivationGradient")
+    .Attr("T: {float, bfloat16}")
+    .Attr("activation: {'gelu_tanh', 'gelu_erf', 'relu'}")
+    .Input("x: T")
+    .Input("upstream: T")
+    .Output("x_gradient: T")
+    .Output("y: T")
+    .BERT_SHAPES(shapes->set_output(1, shapes->input(1)); return tensorflow::shape_inference::UnchangedShape(shapes));
+
+REGISTER_OP("BertRotaryAttention")
+    .Doc("Self-attention of products [B, L, 3 x heads x K], queries and keys turned by angles [B or 1, L, K / 2], of"
+         " tokens of one number, int32 [B, L], at most `reach` places apart; reach -1: of all of them. Also"
+         " log(sum(exp(scores))).")
+    .Attr("T: {float, bfloat16}")
+    .Attr("heads: int >= 1")
+    .Attr("reach: int >= -1")
+    .Attr("dropped: int")
+    .Attr("factor: float")
+    .Input("products: T")
+    .Input("cos: float")
+    .Input("sin: float")
+    .Input("ids: int32")
+    .Input("seed: int32")
+    .Output("outputs: T")
+    .Output("log_sums: float")
+    .BERT_SHAPES(return set_attention(shapes));
+
+REGISTER_OP("BertRotaryAttentionGradient")
+    .Attr("T: {float, bfloat16}")
+    .Attr("heads: int >= 1")
+    .Attr("reach: int >= -1")
+    .Attr("dropped: int")
+    .Attr("factor: float")
+    .Input("products: T")
+    .Input("cos: float")
+    .Input("sin: float")
+    .Input("ids: int32")
+    .Input("seed: int32")
+    .Input("outputs: T")
+    .Input("log_sums: float")
+    .Input("upstream: T")
+    .Output("products_gradient: T")
+    .SetShapeFn(tensorflow::shape_inference::UnchangedShape);
 
 REGISTER_OP("BertBiasActivation")
     .Attr("T: {float, bfloat16}")
@@ -705,6 +1035,12 @@ REGISTER_OP("BertJoinHeads")
 
 BERT_REGISTER("BertBiasActivation", BiasActivation);
 BERT_REGISTER("BertBiasActivationGradient", BiasActivationGradient);
+BERT_REGISTER("BertPreNorm", PreNormForward);
+BERT_REGISTER("BertPreNormGradient", PreNormGradient);
+BERT_REGISTER("BertGatedActivation", GatedActivation);
+BERT_REGISTER("BertGatedActivationGradient", GatedActivationGradient);
+BERT_REGISTER("BertRotaryAttention", RotaryAttentionForward);
+BERT_REGISTER("BertRotaryAttentionGradient", RotaryAttentionGradient);
 BERT_REGISTER("BertResidualNorm", ResidualNormForward);
 BERT_REGISTER("BertResidualNormGradient", ResidualNormGradient);
 BERT_REGISTER("BertSplitHeads", SplitHeads);

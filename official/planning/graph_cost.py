@@ -290,7 +290,8 @@ CARRIED = ("sequence", "seen", "pooled")  # what later stages take; all else is 
 def stage_costs(task: PlannedTask, rows: int, trains: bool = True) -> dict[str, StageCost]:
     """Returns the cost of each stage of a task's model.
 
-    Blocks are alike: one of them is read. The mixed-precision policy must be that of the run.
+    Blocks that see as much are alike: one of them is read. The mixed-precision policy must be that of the
+    run.
 
     Args:
       task: the task.
@@ -304,15 +305,18 @@ def stage_costs(task: PlannedTask, rows: int, trains: bool = True) -> dict[str, 
         seeds = model.seeds(tf.compat.v1.placeholder(tf.int32, [2]) if trains else None)
         carried: dict[str, tf.Tensor] = {}
         costs: dict[str, StageCost] = {}
-        block = ""
+        sees_whole = {block.name: getattr(block, "sees_whole", True) for block in model.encoder.blocks}
+        alike: dict[bool, str] = {}  # {whether blocks see whole sequences: the first of them}
         for stage, seed in zip(model.stages(), seeds):
-            if block and stage.name.startswith("layer_"):
-                costs[stage.name] = dataclasses.replace(costs[block], variables=_variables(stage))
+            if sees_whole.get(stage.name) in alike:
+                first = costs[alike[sees_whole[stage.name]]]
+                costs[stage.name] = dataclasses.replace(first, variables=_variables(stage))
                 continue
             last = stage.gives[0] not in CARRIED
             costs[stage.name], given = _stage_cost(stage, carried, features, seed, last)
             carried.update({name: _stand_in(tensor) for name, tensor in given.items()})
-            block = stage.name if stage.name.startswith("layer_") else block
+            if stage.name in sees_whole:
+                alike[sees_whole[stage.name]] = stage.name
     return costs
 
 

@@ -241,8 +241,11 @@ def on_devices(model: Any, strategy: tf.distribute.Strategy) -> Callable:
 
     def call(features: Batch, dropout_seed: tf.Tensor | None = None) -> Any:
         carried: Tensors = {}
+        device = None
         for stage, seed in zip(model.stages(), model.seeds(dropout_seed)):
-            with tf.device(device_of(stage.variables[0])):
+            # A stage without weights is where that before it is.
+            device = device_of(stage.variables[0]) if stage.variables else device
+            with tf.device(device):
                 stages_lib.run_one(stage, carried, features, seed)
         return model.outputs_of(carried)
 

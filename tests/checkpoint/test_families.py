@@ -395,7 +395,7 @@ def test_a_family_is_pre_trained_with_masked_words_and_written_as_one(name, tmp_
 def test_what_a_family_cannot_do_is_refused_by_name(tmp_path):
     folder, _ = classifier("distilbert", tmp_path)
     config, roberta, electra = (FAMILIES[name].config for name in ("distilbert", "roberta", "electra"))
-    allowed = "'bert', 'distilbert', 'roberta', 'xlm-roberta', 'camembert', 'electra'"
+    allowed = "'bert', 'distilbert', 'roberta', 'xlm-roberta', 'camembert', 'electra', 'modernbert'"
     problems = []
     for found, expected in (
         (
@@ -424,7 +424,7 @@ def test_what_a_family_cannot_do_is_refused_by_name(tmp_path):
         ),
         (
             lambda: bert_config_from_dict({"vocab_size": 9, "position_offset": 2}, "config.json"),
-            "config.json: position_offset=2, and Bert takes row 0",
+            "config.json: position_offset=2, which models of family=bert do not have",
         ),
         (
             lambda: bert_config_from_dict({"vocab_size": 9, "embedding_size": 8}, "config.json"),

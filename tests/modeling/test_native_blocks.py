@@ -210,3 +210,53 @@ def test_labels_that_do_not_exist_are_refused():
     for label in (-1, 5):
         with pytest.raises(tf.errors.InvalidArgumentError, match="a label is negative or not less"):
             native.cross_entropy(tf.zeros([1, 5]), tf.constant([label]))
+
+
+def test_rotary_attention_is_that_of_plain_operations_in_all_types():
+    """Rows of several sequences and padding, longer and shorter than a block; heads of several widths."""
+    problems = []
+    cases = ((130, 2, 20, None), (97, 1, 64, 30), (5, 3, 6, 1), (1, 1, 2, None))
+    for length, heads, size, reach in cases:
+        rows = np.minimum(np.arange(length) // 40 + 1, 3), np.arange(length) < 60
+        ids = tf.constant(np.stack(rows), tf.int32)
+        angles = draw(1, length, size // 2)
+        places = np.arange(length)
+        near = np.abs(places[:, None] - places) <= (length if reach is None else reach)
+
+        def exact(products, ids=ids, angles=angles, near=near, heads=heads):
+            turned = plain.rotate(products, tf.cos(angles), tf.sin(angles), heads)
+            is_seen = tf.equal(ids[:, :, None], ids[:, None]) & near
+            scores = (1.0 - tf.cast(is_seen, tf.float32))[:, None] * -10000.0
+            outputs = plain.attend(*plain.split_heads(turned, None, 3, heads), scores, 0.0, None)
+            return plain.join_heads(outputs) * tf.cast(ids > 0, products.dtype)[..., None]
+
+        def attend(products, ids=ids, angles=angles, heads=heads, reach=reach):
+            return native.rotary_attention(
+                products, tf.cos(angles), tf.sin(angles), ids, heads, reach, 0.0, None
+            )
+
+        for dtype in TYPES.values():
+            products = draw(2, length, 3 * heads * size, dtype=dtype)
+            expected = with_gradients(exact, tf.cast(products, tf.float32))
+            found = with_gradients(attend, products)
+            errors = [np.abs(x - y).max() / np.abs(y).max() for x, y in zip(found, expected)]
+            limit = 1e-5 if dtype == tf.float32 else 3e-2
+            problems += [f"{length}, {dtype.name}: {errors}"] if max(errors) > limit else []
+    assert not problems
+
+
+def test_rotary_attention_drops_the_same_weights_forward_and_backward():
+    products, values = draw(1, 100, 3 * 32), draw(1, 100, 32, seed=1)
+    angles, ids = tf.ones([1, 100, 8]), tf.ones([1, 100], tf.int32)
+
+    def attend(products):
+        return native.rotary_attention(products, angles, 0 * angles, ids, 2, None, 0.4, tf.constant(SEED))
+
+    outputs, gradient = with_gradients(attend, products)
+    # It is linear in the values: a difference of any length is the derivative.
+    moved = tf.concat([products[..., :64], products[..., 64:] + values], axis=-1)
+    difference = np.sum((attend(moved).numpy() - outputs) * draw(*outputs.shape, seed=9))
+    np.testing.assert_allclose(np.sum(gradient[..., 64:] * values), difference, rtol=1e-4)
+    whole = native.rotary_attention(products, angles, 0 * angles, ids, 2, None, 0.0, None)
+    assert np.abs(outputs - whole).max() > 0.01
+    np.testing.assert_allclose(outputs.mean(), whole.numpy().mean(), atol=0.02)

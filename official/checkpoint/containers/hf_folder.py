@@ -112,8 +112,20 @@ def read(location: str) -> Tensors:
         tensors = read_file(location)
     else:
         tensors = read_file(whole) if os.path.exists(whole) else _read_parts(location)
+    tensors = _with_answers(tensors, location)
     adapter = model_folder.adapter_of(location)
     return _merged(tensors, adapter) if adapter else tensors
+
+
+def _with_answers(tensors: Tensors, location: str) -> Tensors:
+    """Returns weights whose output layer for answers has BERT's name: in some families only config.json tells
+    it from a classifier."""
+    values, _ = _read_config(location)
+    family = FAMILIES.get(values.get("family", "bert"), FAMILIES["bert"])
+    if family.answers == FAMILIES["bert"].answers or _plain_names(values)[:1] != ["BertForQuestionAnswering"]:
+        return tensors
+    scope = f"{family.answers}."
+    return {re.sub(f"^{re.escape(scope)}", "qa_outputs.", name): tensor for name, tensor in tensors.items()}
 
 
 _MATRIX_A, _MATRIX_B = ".lora_A.weight", ".lora_B.weight"
@@ -163,8 +175,8 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
 def _name_in(tensors: Tensors, name: str) -> str:
     """Returns the name that a weight has in the model's file, with or without the prefix of models with
     heads."""
-    prefixes = dict.fromkeys(f"{family.base}." for family in FAMILIES.values())
-    others = (other for prefix in prefixes for other in (name.removeprefix(prefix), f"{prefix}{name}"))
+    scopes = dict.fromkeys(family.scope for family in FAMILIES.values())
+    others = (other for scope in scopes for other in (name.removeprefix(scope), scope + name))
     return name if name in tensors else next((other for other in others if other in tensors), name)
 
 
@@ -306,6 +318,7 @@ _ARCHITECTURES = {
     "cls.predictions.bias": "BertForMaskedLM",
 }
 _TABLE, _SEGMENTS = "embeddings.word_embeddings.weight", "embeddings.token_type_embeddings.weight"
+_POSITIONS = "embeddings.position_embeddings.weight"
 _NEXT_SENTENCE_ONLY = "BertForNextSentencePrediction"
 # Classes whose classifier is one of words, or of texts to choose from.
 _OTHER_CLASSIFIERS = {
@@ -332,7 +345,7 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
 
     Args:
       tensors: {Hugging Face's name of BERT's: tensor}, of a whole encoder at least.
-      options: num_attention_heads, hidden_act, family, position_offset, vocab_file, do_lower_case, labels,
+      options: num_attention_heads, hidden_act, family, of_family, vocab_file, do_lower_case, labels,
         problem_type.
 
     Raises:
@@ -341,7 +354,9 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
     shapes = {name.removeprefix("bert."): tensor.shape for name, tensor in tensors.items()}
     words, width = shapes[_TABLE]
     hidden = shapes["encoder.layer.0.attention.output.dense.weight"][0]
-    positions = shapes["embeddings.position_embeddings.weight"][0]
+    ours, family = options.hidden_act or BertConfig.hidden_act, FAMILIES[options.family]
+    usual = dataclasses.asdict(BertConfig()) | dict(family.defaults)
+    rows = shapes.get(_POSITIONS, (None,))[0]
     heads = options.heads_of(hidden)
     if heads is None:
         raise ConfigError(
@@ -353,7 +368,6 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
     if "classifier.weight" in shapes:
         own = options.labels, options.problem_type
         labels = model_folder.labels_to_hugging_face(*own, shapes["classifier.weight"][0])
-    ours, family = options.hidden_act or BertConfig.hidden_act, FAMILIES[options.family]
     layers = {name.split(".")[2] for name in shapes if name.startswith("encoder.layer.")}
     config = {
         "architectures": [architecture_of(shapes, options.problem_type).replace("Bert", family.title, 1)],
@@ -362,17 +376,18 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
         **({"embedding_size": width} if family.has_embedding_size else {}),
         "num_hidden_layers": len(layers),
         "num_attention_heads": heads,
-        "intermediate_size": shapes["encoder.layer.0.intermediate.dense.bias"][0],
-        "max_position_embeddings": positions,
+        "intermediate_size": shapes["encoder.layer.0.output.dense.weight"][0],
+        "max_position_embeddings": rows,
         "type_vocab_size": shapes.get(_SEGMENTS, (0,))[0],
         "hidden_act": {"gelu_tanh": "gelu_new", "gelu_erf": "gelu"}.get(ours, ours),
         "layer_norm_eps": options.layer_norm_eps or BertConfig.layer_norm_eps,
         "initializer_range": 0.02,
-        "hidden_dropout_prob": 0.1,
-        "attention_probs_dropout_prob": 0.1,
-        "pad_token_id": max(options.position_offset - 1, 0),
+        "hidden_dropout_prob": usual["hidden_dropout_prob"],
+        "attention_probs_dropout_prob": usual["attention_probs_dropout_prob"],
+        "pad_token_id": 0,
         "position_embedding_type": "absolute",
         "tie_word_embeddings": True,
+        **options.of_family,
         "torch_dtype": next(one.dtype.name for name, one in tensors.items() if name.endswith(_TABLE)),
         **labels,
     }
@@ -392,8 +407,8 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
             f"--vocab_file={options.vocab_file} has {count} words, the word embeddings have {words} rows."
             f" Give the vocabulary of this model, or --vocab_size={count}."
         )
-    taken = positions - options.position_offset
-    return written | vocabulary_files.companions(options.vocab_file, options.do_lower_case, taken)
+    positions = options.positions_of(rows)
+    return written | vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
 
 
 def _read_config(location: str) -> tuple[dict, str]:

@@ -57,7 +57,8 @@ class Options:
       layer_norm_eps: epsilon of LayerNorm, in the same way; None: as a config file says, else
         the usual one of the source's format.
       family: of the model, one of `config.model.FAMILIES`.
-      position_offset: row of the position table that the first token takes.
+      of_family: {key of BertConfig: value} of its `Family.without_shape`, as a config file says them, else
+        the usual ones.
       vocab_file: vocabulary that is put beside the result: vocab.txt, tokenizer.json, or a folder with one of
         them.
       do_lower_case: whether its text is lower-cased; None: as the vocabulary's files say, else as its words
@@ -78,7 +79,7 @@ class Options:
     hidden_act: str | None = None
     layer_norm_eps: float | None = None
     family: str = BertConfig.family
-    position_offset: int = BertConfig.position_offset
+    of_family: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     vocab_file: str | None = None
     do_lower_case: bool | None = None
     labels: tuple[str, ...] | None = None
@@ -100,6 +101,12 @@ class Options:
     def get(self, option: Option) -> Any:
         """Returns the value of an option of a format: as given, else its default."""
         return self.of_formats.get(option.name, option.default)
+
+    def positions_of(self, rows: int | None) -> int:
+        """Returns how many tokens a sequence may have; `rows` are those of the position table, None in
+        families without one."""
+        rows = self.of_family["max_position_embeddings"] if rows is None else rows
+        return rows - self.of_family.get("position_offset", 0)
 
     def heads_of(self, hidden_size: int) -> int | None:
         """Returns the number of attention heads that is given; None where none is. Raises ConfigError for one

@@ -56,7 +56,7 @@ FORMAT = Format(
 # -----------------------------------------------------------------------------------------------------------
 # This project's
 
-_NATIVE = {**_OWN, **{name: name for name in canonical.GROUPBERT}}
+_NATIVE = {**_OWN, **{name: name for name in (*canonical.GROUPBERT, *canonical.MODERNBERT)}}
 NATIVE_TABLE = {**mapping.with_slots(_NATIVE, _SLOTS), **{name: name for name in canonical.COUNTERS}}
 _SCALE = "adam_m_scale"  # what mpadamw's first moments, float16, are multiplied by
 
@@ -89,7 +89,7 @@ NATIVE = Format(
     from_canonical=native_from_canonical,
     aliases=("keras",),
     name_in_reports="keras",
-    signature="samples|.*/lamb_[mv]",
+    signature="samples|.*/lamb_[mv]|.*/attention/self/qkv/kernel",
     precedence=2,
     may_lack_biases=True,
     has_families=True,

@@ -213,7 +213,8 @@ FORMAT = Format(
     to_canonical=to_canonical,
     from_canonical=from_canonical,
     signature=r".*(/attention/projection/|/qkv_bias|/qkv_weight|embeddings/s\d+/|_step_counter$|/prenorm/|^glue_loss/).*",
-    foreign="samples",  # of this project's trainer, whose GroupBERT has the same names
+    # Of this project's trainer, whose GroupBERT has the same names, and of its ModernBERT.
+    foreign="samples|.*/attention/self/qkv/kernel",
     precedence=3,
     options=OPTIONS,
     as_source={"precision": 32},

@@ -51,14 +51,19 @@ def _their_name(name: str) -> str:
     return f"{layer}.{names.get(part, f'{part}.weight')}"
 
 
+_WEIGHTS = {  # by the kind of blocks
+    "bert": (*canonical.WEIGHTS, *canonical.ELECTRA),
+    "modernbert": (*canonical.MODERNBERT, *canonical.MODERNBERT_HEADS),
+}
 # {canonical name: the one that it would have in a file of BERT's}
-_PLAIN = {name: _their_name(name) for name in (*canonical.WEIGHTS, *canonical.ELECTRA)}
+_PLAIN = {name: _their_name(name) for names in _WEIGHTS.values() for name in names}
 
 
 def _table_of(family: Family, head: str = "") -> mapping.Table:
     """Returns {canonical name: the name in files of a family's class, or None}."""
     names: dict[str, str | None] = {}
-    for name, plain in _PLAIN.items():
+    for name in _WEIGHTS[family.block_type]:
+        plain = _PLAIN[name]
         theirs = family.their_name(plain, head)
         names[name] = None if theirs is None else type(plain)(theirs)
     slots = mapping.with_slots(names, dict.fromkeys(canonical.SLOTS))
@@ -87,8 +92,8 @@ def _family_of(tensors: Tensors, told: str) -> Family:
     """Returns the family that names of weights are of: of several with the same names, the one that is
     `told`, else the first."""
     for family in (FAMILIES[told], *FAMILIES.values()):
-        first = str(family.their_name("bert.encoder.layer.0.attention.self.query.weight"))
-        if {first, first.removeprefix(f"{family.base}.")} & tensors.keys():
+        first = str(family.their_name("bert.encoder.layer.0.attention.output.dense.weight"))
+        if {first, first.removeprefix(family.scope)} & tensors.keys():
             return family
     return FAMILIES["bert"]
 
@@ -125,10 +130,10 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
                 " embeddings, which no other format can hold. Save a model with tie_word_embeddings=true."
             )
     dropped = {
-        rf"{family.base}\.embeddings\.position_ids": "0, 1, 2, ...: no weight",
+        rf"{re.escape(family.scope)}embeddings\.position_ids": "0, 1, 2, ...: no weight",
         **{re.escape(name): reason for name, (_, reason) in tied.items()},
     }
-    for elsewhere, here in ((usual[name], table[name]) for name in canonical.POOLER):
+    for elsewhere, here in ((usual.get(name), table.get(name)) for name in canonical.POOLER):
         if elsewhere and elsewhere != here:  # older files of classified texts have both
             dropped[re.escape(elsewhere)] = f"unused: {here} takes its place in this class"
     mapped = mapping.to_canonical(table, spelling.tensors, dropped)
@@ -143,7 +148,7 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     family = FAMILIES[options.family]
     names = {_PLAIN[name] for name in tensors if name in _PLAIN}
     architecture = hf_folder.architecture_of(names, options.problem_type).removeprefix("Bert")
-    tables, prefix = TABLES[family.name], f"{family.base}."
+    tables, prefix = TABLES[family.name], family.scope
     table = tables.get(architecture, tables[""])
     mapped = mapping.from_canonical(table, tensors, "optimizer slot: the format has weights only")
     counters = mapped.dropped.keys() & set(canonical.COUNTERS)
@@ -163,8 +168,8 @@ def _common_name(name: str, tensors: Tensors, family: Family) -> str:
     bias = family.their_name("cls.predictions.bias")
     if name == family.their_name("cls.predictions.decoder.bias") and bias and bias not in tensors:
         return bias  # of the two tied ones, the one that was saved
-    below = ("embeddings.", "embeddings_project.", "encoder.", "pooler.", "transformer.")
-    return f"{family.base}.{name}" if name.startswith(below) else name
+    below = ("embeddings.", "embeddings_project.", "encoder.", "pooler.", "transformer.", "layers.")
+    return family.scope + name if name.startswith((*below, "final_norm.")) else name
 
 
 def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -> None:
@@ -185,7 +190,14 @@ def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -
     plain = {theirs: _PLAIN[name] for name, theirs in table.items() if theirs}
     common = {_common_name(name, tensors, family): tensor for name, tensor in tensors.items()}
     of_bert = mapping.from_canonical(plain, common, "").tensors
-    hf_folder.write(tensors, folder, progress, hf_folder.files_beside(of_bert, options))
+    files = hf_folder.files_beside(of_bert, options)
+    hf_folder.write(as_saved(tensors, family), folder, progress, files)
+
+
+def as_saved(tensors: Tensors, family: Family) -> Tensors:
+    """Returns tensors as the family's files name them: in some the output layer for answers is called a
+    classifier, see `hf_folder.read`."""
+    return {re.sub(r"^qa_outputs\.", f"{family.answers}.", name): tensor for name, tensor in tensors.items()}
 
 
 FORMAT = Format(

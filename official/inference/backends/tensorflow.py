@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from official import native
 from official.config import BertConfig, ConfigError
 from official.inference import fused_bert
 from official.inference.backends import Settings
@@ -144,7 +145,10 @@ def _compiled(function: Callable, bert: BertConfig) -> Callable:
 
 def _staged(source: Source, head: str, settings: Settings) -> Network:
     """Returns a network of the model's own stages."""
-    model = make_network(source.bert, head, source.classes, settings.dtype)
+    # The only blocks whose attention over long rows is faster so, and that have no operations of oneDNN's.
+    is_native = source.bert.block_type == "modernbert" and native.unavailable() is None
+    kernels = "native" if is_native else "plain"
+    model = make_network(source.bert, head, source.classes, settings.dtype, kernels)
     source.fill(model)
 
     @tf.function(autograph=False, reduce_retracing=True)

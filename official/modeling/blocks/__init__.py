@@ -14,6 +14,9 @@ and, where the kind wants them,
       than they need; of other kinds the encoder picks them
   slots(features, config) -> its slots, or None
       keeps the sequences of a row apart where the order of tokens counts; it is put into the context
+  seen(features, config, by_sequence)
+      what its blocks see of a batch, in place of `attention.seen`; a block's `sees` then makes of that what
+      is put into its context
 Nothing else names the kinds: a new file is a new kind.
 """
 
@@ -26,6 +29,7 @@ from typing import Any
 import tensorflow as tf
 
 from official.config import BertConfig
+from official.modeling import attention
 
 
 def find(block_type: str) -> ModuleType:
@@ -41,6 +45,21 @@ def is_prenorm(kind: ModuleType) -> bool:
 def is_narrow(kind: ModuleType) -> bool:
     """Tells whether a kind computes only the vectors that are read."""
     return getattr(kind, "IS_NARROW", False)
+
+
+def find_seen(
+    kind: ModuleType, features: dict[str, tf.Tensor], config: BertConfig, by_sequence: bool = False
+) -> Any:
+    """Returns the view of a batch that all blocks of a kind have."""
+    function = getattr(kind, "seen", None)
+    if function is None:
+        return attention.seen(features, config.num_attention_heads, by_sequence)
+    return function(features, config, by_sequence)
+
+
+def seen_by(block: Any, seen: Any) -> Any:
+    """Returns the view of a batch that a block has, of that of all of its kind."""
+    return block.sees(seen) if hasattr(block, "sees") else seen
 
 
 def find_slots(kind: ModuleType, features: dict[str, tf.Tensor], config: BertConfig) -> Any:

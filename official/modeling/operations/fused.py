@@ -10,7 +10,16 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from official.modeling.layers import ACTIVATIONS, Norm, after, dropout, rounds_products
+from official.modeling.layers import (
+    ACTIVATIONS,
+    Norm,
+    after,
+    dropout,
+    matmul_2d,
+    rounds_products,
+    with_beta,
+)
+from official.modeling.operations import plain
 from official.modeling.operations.plain import join_heads as join_heads
 from official.modeling.operations.plain import split_heads as split_heads
 
@@ -120,7 +129,7 @@ def norm(x: tf.Tensor, norm: Norm, epsilon: float, swish: bool) -> tf.Tensor:
 
         return y, gradient
 
-    return normalize(x, *map(tf.convert_to_tensor, norm))
+    return normalize(x, *map(tf.convert_to_tensor, with_beta(norm)))
 
 
 @_compiled
@@ -141,6 +150,110 @@ def _norm_only_gradient(upstream, normal, scale, norm, swish, dtype):
         upstream = upstream * share * (1 + y * (1 - share))
     gradient = _normal_gradient(upstream * norm.gamma, normal, scale)
     return tf.cast(gradient, dtype), upstream, upstream * normal
+
+
+def add_and_norm(
+    x: tf.Tensor, residual: tf.Tensor, norm: Norm, epsilon: float, rate: float, seed: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """See `plain.add_and_norm`."""
+
+    @tf.custom_gradient
+    def normalize(x, residual, gamma, beta):
+        total, y, normal, scale = _add_and_normalize(x, residual, Norm(gamma, beta), epsilon, rate, seed)
+
+        def gradient(total_upstream, upstream):
+            x_gradient, residual_gradient, gamma_terms = _add_and_norm_gradient(
+                total_upstream, upstream, normal, scale, gamma, rate, seed
+            )
+            sums = _column_sums(gamma_terms, gamma.dtype), _column_sums(upstream, beta.dtype)
+            return x_gradient, residual_gradient, *sums
+
+        return (total, y), gradient
+
+    return normalize(x, residual, *map(tf.convert_to_tensor, with_beta(norm)))
+
+
+@_compiled
+def _add_and_normalize(x, residual, norm, epsilon, rate, seed):
+    """Returns (the sum, LayerNorm, the sum made normal, 1 / its standard deviation [..., 1])."""
+    total = residual + dropout(x, rate, seed)
+    normal, scale = _made_normal(tf.cast(total, tf.float32), epsilon)
+    return total, tf.cast(normal * norm.gamma + norm.beta, x.dtype), normal, scale
+
+
+@_compiled
+def _add_and_norm_gradient(total_upstream, upstream, normal, scale, gamma, rate, seed):
+    """Returns (gradient of x, gradient of the residual, what sums to that of gamma)."""
+    upstream = tf.cast(upstream, tf.float32)
+    own = _normal_gradient(upstream * gamma, normal, scale)
+    gradient = tf.cast(tf.cast(total_upstream, tf.float32) + own, total_upstream.dtype)
+    return dropout(gradient, rate, seed), gradient, upstream * normal
+
+
+def norm_product(x: tf.Tensor, weights: Norm, epsilon: float, kernel: tf.Tensor) -> tf.Tensor:
+    """See `plain.norm_product`."""
+    return matmul_2d(norm(x, weights, epsilon, swish=False), kernel)
+
+
+def add_and_norm_product(
+    x: tf.Tensor,
+    residual: tf.Tensor,
+    weights: Norm,
+    epsilon: float,
+    kernel: tf.Tensor,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """See `plain.add_and_norm_product`."""
+    total, y = add_and_norm(x, residual, weights, epsilon, rate, seed)
+    return total, matmul_2d(y, kernel)
+
+
+def gated_product(
+    x: tf.Tensor, activation: str, kernel: tf.Tensor, rate: float, seed: tf.Tensor | None
+) -> tf.Tensor:
+    """See `plain.gated_product`."""
+    return matmul_2d(dropout(gated_activation(x, activation), rate, seed), kernel)
+
+
+def gated_activation(x: tf.Tensor, activation: str) -> tf.Tensor:
+    """See `plain.gated_activation`."""
+
+    @tf.custom_gradient
+    def activate(x):
+        return _gated(x, activation), lambda upstream: _gated_gradient(x, upstream, activation)
+
+    return activate(x)
+
+
+@_compiled
+def _gated(x, activation):
+    return plain.gated_activation(x, activation)
+
+
+@_compiled
+def _gated_gradient(x, upstream, activation):
+    values, gates = tf.split(tf.cast(x, tf.float32), 2, axis=-1)
+    upstream, activated = tf.cast(upstream, tf.float32), ACTIVATIONS[activation].function(values)
+    both = tf.concat(
+        [upstream * gates * ACTIVATIONS[activation].slope(values), upstream * activated], axis=-1
+    )
+    return tf.cast(both, x.dtype)
+
+
+def rotate(products_BLE: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor, heads: int) -> tf.Tensor:
+    """See `plain.rotate`."""
+
+    @tf.custom_gradient
+    def turn(products):
+        return _rotate(products, cos, sin, heads), lambda upstream: _rotate(upstream, cos, -sin, heads)
+
+    return turn(products_BLE)
+
+
+@_compiled
+def _rotate(products, cos, sin, heads):
+    return plain.rotate(products, cos, sin, heads)
 
 
 def gate(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:

@@ -11,11 +11,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from official.modeling.layers import Norm, after, least_kept
+from official.modeling import layers
+from official.modeling.layers import Norm, after, least_kept, matmul_2d
 from official.modeling.operations import fused
 from official.modeling.operations.fused import gate as gate
-from official.modeling.operations.fused import norm as norm
 from official.modeling.operations.fused import residual as residual
+from official.modeling.operations.fused import rotate as rotate
 from official.native import operations as loaded
 
 _TYPES = (tf.float32, tf.bfloat16)
@@ -76,6 +77,153 @@ def residual_norm(
         return y, gradient
 
     return normalize(x, bias, residual, gamma, beta)
+
+
+def norm(x: tf.Tensor, norm: Norm, epsilon: float, swish: bool) -> tf.Tensor:
+    """See `plain.norm`."""
+    if not _are_known(x) or norm.beta is not None or swish:
+        return fused.norm(x, norm, epsilon, swish)
+    operations = loaded()
+
+    @tf.custom_gradient
+    def normalize(x, gamma):
+        nothing = tf.zeros([0], x.dtype)
+        _, y, moments = operations.bert_pre_norm(x=x, residual=nothing, gamma=gamma, epsilon=epsilon)
+
+        def gradient(upstream):
+            inputs = dict(x=x, gamma=gamma, moments=moments, upstream=upstream)
+            return tuple(operations.bert_pre_norm_gradient(**inputs, added=nothing, again=False)[:2])
+
+        return y, gradient
+
+    return normalize(x, norm.gamma)
+
+
+# Of products of what memory-bound operations give, the backward pass computes this again, on the way of their
+# own gradients: nothing of it is kept.
+
+
+def norm_product(x: tf.Tensor, norm: Norm, epsilon: float, kernel: tf.Tensor) -> tf.Tensor:
+    """See `plain.norm_product`."""
+    if not _are_known(x, kernel) or norm.beta is not None:
+        return fused.norm_product(x, norm, epsilon, kernel)
+    operations = loaded()
+
+    @tf.custom_gradient
+    def multiply(x, gamma, kernel):
+        nothing = tf.zeros([0], x.dtype)
+        _, y, moments = operations.bert_pre_norm(x=x, residual=nothing, gamma=gamma, epsilon=epsilon)
+
+        def gradient(upstream):
+            inputs = dict(x=x, gamma=gamma, moments=moments, upstream=_times_transposed(upstream, kernel))
+            found = operations.bert_pre_norm_gradient(**inputs, added=nothing, again=True)
+            return found.x_gradient, found.gamma_gradient, _kernel_gradient(found.y, upstream)
+
+        return matmul_2d(y, kernel), gradient
+
+    return multiply(x, norm.gamma, kernel)
+
+
+def add_and_norm_product(
+    x: tf.Tensor,
+    residual: tf.Tensor,
+    norm: Norm,
+    epsilon: float,
+    kernel: tf.Tensor,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """See `plain.add_and_norm_product`."""
+    drops = seed is not None and rate > 0
+    if not _are_known(x, kernel) or x.dtype != residual.dtype or norm.beta is not None or drops:
+        return fused.add_and_norm_product(x, residual, norm, epsilon, kernel, rate, seed)
+    operations = loaded()
+
+    @tf.custom_gradient
+    def multiply(x, residual, gamma, kernel):
+        total, y, moments = operations.bert_pre_norm(x=x, residual=residual, gamma=gamma, epsilon=epsilon)
+
+        def gradient(added, upstream):
+            inputs = dict(x=total, gamma=gamma, moments=moments, upstream=_times_transposed(upstream, kernel))
+            found = operations.bert_pre_norm_gradient(**inputs, added=added, again=True)
+            sums = found.gamma_gradient, _kernel_gradient(found.y, upstream)
+            return found.x_gradient, found.x_gradient, *sums
+
+        return (total, matmul_2d(y, kernel)), gradient
+
+    return multiply(x, residual, norm.gamma, kernel)
+
+
+def gated_product(
+    x: tf.Tensor, activation: str, kernel: tf.Tensor, rate: float, seed: tf.Tensor | None
+) -> tf.Tensor:
+    """See `plain.gated_product`."""
+    drops = seed is not None and rate > 0
+    if not _are_known(x, kernel) or activation not in _ACTIVATIONS or drops:
+        return fused.gated_product(x, activation, kernel, rate, seed)
+    operations = loaded()
+
+    @tf.custom_gradient
+    def multiply(x, kernel):
+        def gradient(upstream):
+            inputs = dict(x=x, upstream=_times_transposed(upstream, kernel), activation=activation)
+            found = operations.bert_gated_activation_gradient(**inputs)
+            return found.x_gradient, _kernel_gradient(found.y, upstream)
+
+        return matmul_2d(operations.bert_gated_activation(x=x, activation=activation), kernel), gradient
+
+    return multiply(x, kernel)
+
+
+def _times_transposed(upstream: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """Returns the gradient of x of a product x @ kernel, upstream @ kernel^T."""
+    flat = layers.matmul_transposed(tf.reshape(upstream, [-1, kernel.shape[1]]), kernel)
+    return tf.reshape(flat, [*layers.sizes(upstream)[:-1], kernel.shape[0]])
+
+
+def _kernel_gradient(x: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
+    """Returns the gradient of the kernel of a product x @ kernel, x^T @ upstream."""
+    return layers.matmul_of_rows(*(tf.reshape(each, [-1, each.shape[-1]]) for each in (x, upstream)))
+
+
+def rotary_attention(
+    products_BLE: tf.Tensor,
+    cos: tf.Tensor,
+    sin: tf.Tensor,
+    ids_BL: tf.Tensor,
+    heads: int,
+    reach: int | None,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tf.Tensor | None:
+    """Returns the heads' outputs of self-attention with rotary positions side by side, [B, L, D], without any
+    tensor of scores; zeros for padding. None for types that it does not know.
+
+    Args:
+      products_BLE: of query, key and value, E = 3 x H x K.
+      cos, sin: of the angles, float32 [B or 1, L, K / 2], see `plain.rotate`.
+      ids_BL: int32: a token sees those of its number; 0 for padding.
+      heads: H.
+      reach: a token sees those at most so many places away; None: all of its number.
+      rate, seed: as in `layers.dropout`, of weights. Other ones than in `attend` are dropped.
+    """
+    if not _are_known(products_BLE):
+        return None
+    operations = loaded()
+    settings = dict(heads=heads, reach=-1 if reach is None else reach, **_dropout(rate, seed))
+
+    @tf.custom_gradient
+    def attend(products):
+        inputs = dict(products=products, cos=cos, sin=sin, ids=ids_BL, **settings)
+        outputs, log_sums = operations.bert_rotary_attention(**inputs)
+
+        def gradient(upstream):
+            kept = dict(outputs=outputs, log_sums=log_sums, upstream=upstream)
+            return operations.bert_rotary_attention_gradient(**inputs, **kept)
+
+        return outputs, gradient
+
+    return attend(products_BLE)
 
 
 def split_heads(products_BLE: tf.Tensor, bias: tf.Tensor | None, parts: int, heads: int) -> list[tf.Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from official.modeling.layers import ACTIVATIONS, Norm, dropout, layer_norm, recomputed, sizes
+from official.modeling.layers import ACTIVATIONS, Norm, dropout, layer_norm, matmul_2d, recomputed, sizes
 
 
 def bias_activation(x: tf.Tensor, bias: tf.Tensor, activation: str) -> tf.Tensor:
@@ -47,6 +47,69 @@ def norm(x: tf.Tensor, norm: Norm, epsilon: float, swish: bool) -> tf.Tensor:
     """
     y = layer_norm(tf.cast(x, tf.float32), norm, epsilon)
     return tf.cast(y * tf.sigmoid(y) if swish else y, x.dtype)
+
+
+def add_and_norm(
+    x: tf.Tensor, residual: tf.Tensor, norm: Norm, epsilon: float, rate: float, seed: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns residual + dropout(x), and LayerNorm of it, in their type; arguments as in `residual_norm`."""
+    total = residual + dropout(x, rate, seed)
+    return total, tf.cast(layer_norm(tf.cast(total, tf.float32), norm, epsilon), x.dtype)
+
+
+def norm_product(x: tf.Tensor, weights: Norm, epsilon: float, kernel: tf.Tensor) -> tf.Tensor:
+    """Returns LayerNorm(x) @ kernel, in the type of both."""
+    return matmul_2d(norm(x, weights, epsilon, swish=False), kernel)
+
+
+def add_and_norm_product(
+    x: tf.Tensor,
+    residual: tf.Tensor,
+    weights: Norm,
+    epsilon: float,
+    kernel: tf.Tensor,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns residual + dropout(x), and LayerNorm of it @ kernel; arguments as in `residual_norm`."""
+    total, y = add_and_norm(x, residual, weights, epsilon, rate, seed)
+    return total, matmul_2d(y, kernel)
+
+
+def gated_product(
+    x: tf.Tensor, activation: str, kernel: tf.Tensor, rate: float, seed: tf.Tensor | None
+) -> tf.Tensor:
+    """Returns dropout(gated_activation(x)) @ kernel."""
+    return matmul_2d(dropout(gated_activation(x, activation), rate, seed), kernel)
+
+
+def gated_activation(x: tf.Tensor, activation: str) -> tf.Tensor:
+    """Returns activation(first half) times the second half of x [..., 2 x F], in its type; `activation` is a
+    name of `layers.ACTIVATIONS`."""
+    values, gates = tf.split(x, 2, axis=-1)
+    return ACTIVATIONS[activation].function(values) * gates
+
+
+def rotate(products_BLE: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor, heads: int) -> tf.Tensor:
+    """Returns products of query, key and value side by side, where pairs of numbers of queries and keys,
+    those K / 2 apart, are turned by angles.
+
+    Args:
+      products_BLE: E = 3 x H x K.
+      cos, sin: of the angles, float32 [B or 1, L, K / 2].
+      heads: H.
+    """
+    _, length, columns = sizes(products_BLE)
+    half = columns // (6 * heads)
+    x = tf.cast(tf.reshape(products_BLE, [-1, length, 3, heads, 2, half]), tf.float32)
+    first, second = tf.unstack(x, num=2, axis=4)
+    # Values are not turned.
+    cos, sin = (
+        tf.stack([each, each, tf.fill(tf.shape(each), rest)], axis=2)[:, :, :, None]
+        for each, rest in ((cos, 1.0), (sin, 0.0))
+    )
+    turned = tf.stack([first * cos - second * sin, second * cos + first * sin], axis=4)
+    return tf.cast(tf.reshape(turned, [-1, length, columns]), products_BLE.dtype)
 
 
 def gate(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
