@@ -238,7 +238,7 @@ class PretrainedModel(tf.keras.Model):
             self.network = _network(spec)
         self._lacks_pooler = not {*canonical.POOLER}.isdisjoint(spec.absent)
         if spec.task in ("embed", "fill_mask") or self._lacks_pooler:
-            self.encoder.pooler.trainable = False
+            self.encoder.freeze_pooler()
         self.built = True
         shape = [None] * (3 if spec.kind == CHOICE else 2)
         self._set_save_spec({name: tf.TensorSpec(shape, tf.int32) for name in self.tokenizer.names})
