@@ -235,7 +235,7 @@ def test_what_another_model_computes_is_refused_on_reading(tmp_path):
             {"architectures": ["BertForLinkPrediction"]},
             "architectures=BertForLinkPrediction is not supported",
         ),
-        ({"model_type": "roberta"}, "model_type='roberta' is not supported, only 'bert'"),
+        ({"model_type": "albert"}, "model_type='albert' is not supported, only 'bert'"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(config | values))
         for location in (folder, os.path.join(folder, "model.safetensors")):
