@@ -64,8 +64,11 @@ def make(question: dict) -> dict:
             cotangent *= mask.reshape(mask.shape + (1,) * (logits.ndim - 2))
         (logits * torch.tensor(cotangent)).sum().backward()
         own = {**features, "cotangent": cotangent, "logits": logits, "hidden": output.hidden_states[-1]}
+        original = model.all_tied_weights_keys  # {name of a copy: of the weight}
         own |= {
-            f"gradient/{name}": each.grad for name, each in model.named_parameters() if each.grad is not None
+            f"gradient/{original.get(name, name)}": each.grad
+            for name, each in model.named_parameters()
+            if each.grad is not None
         }
         found |= {f"{kind}/{name}": np.asarray(_plain(values)) for name, values in own.items()}
     np.savez(f"{question['folder']}/expected.npz", **found)
