@@ -27,7 +27,7 @@ def test_the_stages_have_every_weight_that_is_trained(make, heads):
     assert [stage.name for stage in found] == ["embeddings", "layer_0", "layer_1", *heads]
     assert len(model.seeds(tf.constant([1, 2]))) == len(found)
     values = [value for stage in found for value in tf.nest.flatten(stage.weights())]
-    assert all(isinstance(value, tf.Tensor) for value in values)
+    assert all(isinstance(value, tf.Tensor) for value in values if value is not None)  # parts of others
     names = [variable.name for stage in found for variable in stage.variables]
     assert set(names) == {variable.name for variable in model.trainable_variables}
     tied = heads.count("masked_lm")  # the word embeddings are in two stages
