@@ -208,6 +208,7 @@ def test_all_heads_are_trained_whole(tmp_path):
         assert_same(*(gradients_of(model, training) for training in (True, False)), rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_replicas_train_together(folders, policy, tmp_path):
     tf.keras.mixed_precision.set_global_policy(policy)

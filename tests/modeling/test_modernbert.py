@@ -242,7 +242,7 @@ def test_answers_and_words_have_heads_of_their_own(tmp_path):
     oracle = oracle_of(weights)
     logits = oracle.predict(oracle.encode(ids)[2]) @ weights["bert/embeddings/word_embeddings"].T
     best = words()[int(np.argmax(logits + weights["cls/predictions/output_bias"]))]
-    assert found[0].token == best
+    assert found[0].word == best
 
 
 def test_newer_configurations_say_the_same():
