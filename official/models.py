@@ -256,6 +256,19 @@ class PretrainedModel(tf.keras.Model):
     def build(self, input_shape: Any = None) -> None:
         """Does nothing: all variables are made with the model."""
 
+    def compile_from_config(self, config):
+        """Compiles the model as it was saved. Where a process has imported the package keras, too, that has
+        taken the names of optimizers, and gives one that is none of tf.keras."""
+        settings = {name: tf.keras.saving.deserialize_keras_object(each) for name, each in config.items()}
+        optimizer, own = settings.get("optimizer"), tf.keras.optimizers
+        if hasattr(optimizer, "get_config") and not isinstance(
+            optimizer, (own.Optimizer, own.legacy.Optimizer)
+        ):
+            settings["optimizer"] = getattr(own, type(optimizer).__name__).from_config(optimizer.get_config())
+        self.compile(**settings)
+        if isinstance(self.optimizer, own.Optimizer):
+            self.optimizer.build(self.trainable_variables)
+
     def call(self, inputs, training=None):
         return self._compute(inputs, training)
 

@@ -183,6 +183,8 @@ def test_fit_learns_with_dropout_and_follows_its_seed(folders, tmp_path):
     before = weights_of(model)
     fit(model)
     model.save(str(tmp_path / "model.keras"))
+    import keras  # noqa: F401  # which takes the names of tf.keras's optimizers
+
     again = tf.keras.models.load_model(str(tmp_path / "model.keras"))
     for each in (model, again):
         fit(each)
