@@ -391,6 +391,9 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
         "torch_dtype": next(one.dtype.name for name, one in tensors.items() if name.endswith(_TABLE)),
         **labels,
     }
+    vocabulary = None if options.vocab_file is None else vocabulary_files.read(options.vocab_file)
+    if vocabulary is not None and vocabulary.tokenizer is not None and "pad_token_id" in family.ignored:
+        config["pad_token_id"] = vocabulary.words.index(vocabulary.tokenizer.special.pad)
     written = {
         CONFIG: (json.dumps(with_their_keys(config, family), indent=2, sort_keys=True) + "\n").encode()
     }
@@ -399,9 +402,9 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
     if labels and (options.labels or options.problem_type):
         own_labels = model_folder.labels_json(options.labels, options.problem_type, options.thresholds)
         written[model_folder.LABELS] = own_labels.encode()
-    if options.vocab_file is None:
+    if options.vocab_file is None or vocabulary is None:
         return written
-    count = len(vocabulary_files.read(options.vocab_file).words)
+    count = len(vocabulary.words)
     if count > words:
         raise ConfigError(
             f"--vocab_file={options.vocab_file} has {count} words, the word embeddings have {words} rows."
