@@ -261,9 +261,7 @@ class PretrainedModel(tf.keras.Model):
         taken the names of optimizers, and gives one that is none of tf.keras."""
         settings = {name: tf.keras.saving.deserialize_keras_object(each) for name, each in config.items()}
         optimizer, own = settings.get("optimizer"), tf.keras.optimizers
-        if hasattr(optimizer, "get_config") and not isinstance(
-            optimizer, (own.Optimizer, own.legacy.Optimizer)
-        ):
+        if optimizer is not None and not isinstance(optimizer, (str, own.Optimizer, own.legacy.Optimizer)):
             settings["optimizer"] = getattr(own, type(optimizer).__name__).from_config(optimizer.get_config())
         self.compile(**settings)
         if isinstance(self.optimizer, own.Optimizer):
