@@ -10,6 +10,7 @@ import tempfile
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import config as tf_config  # has no public way to switch determinism off
 
 from official import config as config_lib
 from official.data.records import schema as schema_lib
@@ -42,10 +43,11 @@ TINY = dict(
 
 
 @pytest.fixture(autouse=True)
-def _float32_policy():
-    """Undoes the precision that a test has set."""
+def _plain_tensorflow():
+    """Undoes the precision and the determinism that a test has set."""
     yield
     tf.keras.mixed_precision.set_global_policy("float32")
+    tf_config.disable_op_determinism()
 
 
 @pytest.fixture(autouse=True)

@@ -431,18 +431,18 @@ class BertConfig:
     @property
     def masked_lm_act(self) -> str:
         """Activation of the transform of the masked-LM head."""
-        return self.family_row.masked_lm_act or self.hidden_act
+        return FAMILIES[self.family].masked_lm_act or self.hidden_act
 
     @property
     def reads_segments(self) -> bool:
         """Whether a token's vector depends on its segment: there is a table, and not one row for all."""
-        return self.family_row.segments > 1 or self.type_vocab_size > 1
+        return FAMILIES[self.family].segments > 1 or self.type_vocab_size > 1
 
     @property
     def takes_pairs(self) -> bool:
         """Whether two texts in a row can be told apart: by their segments, or in a family that does not need
         them."""
-        return self.type_vocab_size >= self.family_row.segments
+        return self.type_vocab_size >= FAMILIES[self.family].segments
 
     def sees_whole(self, layer: int) -> bool:
         """Tells whether tokens of a layer see their whole sequence; in others, a window."""

@@ -33,12 +33,12 @@ class Context(NamedTuple):
     reads_BR: tf.Tensor | None = None
 
 
-def seen(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> tf.Tensor | SequenceLayout:
+def seen(features: dict[str, tf.Tensor], config: BertConfig, by_sequence: bool) -> tf.Tensor | SequenceLayout:
     """Returns the mask of a batch, as `self_attention` reads it: which tokens see each other.
 
     Args:
       features: of a batch, as for `scores`. With `sequence_layout`, that are the result.
-      heads: number of heads.
+      config: of the model.
       by_sequence: leaves out the scores of tokens in different sequences of a row, where the batch has
         `sequence_ids` of rows of `varlen.MIN_ROW_LENGTH` tokens or more. The number of sequences of a
         length is then a size that no compiled step can have.
@@ -46,7 +46,7 @@ def seen(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> tf.Te
     Returns:
       Their places, or `scores`.
     """
-    layout = layout_of(features, heads, by_sequence)
+    layout = layout_of(features, config.num_attention_heads, by_sequence)
     return scores(features) if layout is None else layout
 
 
@@ -156,7 +156,7 @@ def by_sequence(
     Args:
       products_BLE: as above.
       places: of the sequences.
-      heads: number of heads.
+      config: of the model.
       attend: (query, key, value [N, H, W, K], bool [N, W]: what are tokens, seed) -> outputs [N, H, W, K].
       seed: of the dropout of attention weights.
     """

@@ -303,7 +303,7 @@ class BertEncoder(tf.keras.layers.Layer):
         return Stage("embeddings", layer.variables, layer.tensors, run, (), ("sequence", "seen"))
 
     def _seen(self, features):
-        return blocks.find_seen(self._kind, features, self._config, self.by_sequence)
+        return blocks.seen_function(self._kind)(features, self._config, self.by_sequence)
 
     def _block_stage(self, block: Any, find_reads: FindReads | None = None) -> Stage:
         def run(weights, carried, features, seed):

@@ -139,12 +139,14 @@ def test_widths():
 def test_by_sequence_where_it_was_measured_and_can_be(make_config):
     def kind(length, by_sequence=True, name="sequence_ids"):
         given = {name: tf.ones([2, length], tf.int32), "input_mask": tf.ones([2, length], tf.int32)}
-        return type(attention.seen(given, 2, by_sequence))
+        return type(attention.seen(given, BertConfig(**TINY), by_sequence))
 
     assert kind(ROW) is SequenceLayout
     assert not {kind(ROW - 1), kind(ROW, by_sequence=False), kind(ROW, name="other")} & {SequenceLayout}
     signature = {"sequence_ids": tf.TensorSpec([None, None], tf.int32)}
-    unknown = tf.function(lambda ids: attention.seen(ids, 2, True)).get_concrete_function(signature)
+    unknown = tf.function(lambda ids: attention.seen(ids, BertConfig(**TINY), True)).get_concrete_function(
+        signature
+    )
     assert unknown.structured_outputs.shape.rank == 4
     assert encoder_options(make_config())["by_sequence"]
     assert not encoder_options(make_config(enable_xla=True))["by_sequence"]

@@ -10,7 +10,6 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.framework import config as tf_config
 
 from official.data.pipeline import TrainingOrder
 from official.distribution.batch_plan import BatchPlan, Layout
@@ -247,7 +246,6 @@ def test_records_that_are_others_are_refused_or_said(make_config, record_files, 
     assert "The data are not those that this run began with; train: part-00000" in caplog.text
     swap(*files[:2])  # whatever comes later: it was trained on others for a while
     assert run(make_config(**shared, stop_steps=20)).data_changed
-    tf_config.disable_op_determinism()
 
 
 def test_files_of_fine_tuning_are_compared_too(squad, glue, tmp_path):
@@ -263,7 +261,6 @@ def test_files_of_fine_tuning_are_compared_too(squad, glue, tmp_path):
     path.write_text("\n".join([header, *rows[::-1]]) + "\n")
     with pytest.raises(ConfigError, match=r"begun with other data; dev: dev.tsv \("):
         run(glue("rte", **shared, stop_steps=10, deterministic=True))
-    tf_config.disable_op_determinism()
 
 
 def test_the_middle_and_the_ends_of_a_large_file_are_looked_at(tmp_path):

@@ -48,7 +48,9 @@ def test_every_setting_says_its_part_in_the_training():
     )
     parts = {name: field.part_in_training(config) for name, field in config_lib.FIELDS.items()}
     assert set(parts.values()) == {None, IDENTITY, RECIPE, LENGTH}
-    identity = "task init_checkpoint fit_vocabulary train_file version_2_with_negative data_dir glue_task"
+    identity = (
+        "task objective init_checkpoint fit_vocabulary train_file version_2_with_negative data_dir glue_task"
+    )
     identity += " num_runs use_synthetic_data generated_data synthetic_input freeze_layers"
     identity += " text_columns label_column label_kind eval_share"
     length = "num_steps_per_epoch num_train_epochs stop_steps stop_threshold early_stopping_patience"

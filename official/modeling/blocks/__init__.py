@@ -23,6 +23,7 @@ Nothing else names the kinds: a new file is a new kind.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -47,14 +48,9 @@ def is_narrow(kind: ModuleType) -> bool:
     return getattr(kind, "IS_NARROW", False)
 
 
-def find_seen(
-    kind: ModuleType, features: dict[str, tf.Tensor], config: BertConfig, by_sequence: bool = False
-) -> Any:
-    """Returns the view of a batch that all blocks of a kind have."""
-    function = getattr(kind, "seen", None)
-    if function is None:
-        return attention.seen(features, config.num_attention_heads, by_sequence)
-    return function(features, config, by_sequence)
+def seen_function(kind: ModuleType) -> Callable:
+    """Returns (features, config, by_sequence) -> the view of a batch that all blocks of a kind have."""
+    return getattr(kind, "seen", attention.seen)
 
 
 def seen_by(block: Any, seen: Any) -> Any:
