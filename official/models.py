@@ -256,7 +256,7 @@ class PretrainedModel(tf.keras.Model):
     def build(self, input_shape: Any = None) -> None:
         """Does nothing: all variables are made with the model."""
 
-    def compile_from_config(self, config):
+    def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compiles the model as it was saved. Where a process has imported the package keras, too, that has
         taken the names of optimizers, and gives one that is none of tf.keras."""
         settings = {name: tf.keras.saving.deserialize_keras_object(each) for name, each in config.items()}
