@@ -91,10 +91,7 @@ def make(specification: dict) -> dict:
             tokenizer.save_pretrained(path)
         tokenizer = transformers.AutoTokenizer.from_pretrained(path)
         found = tokenizer(lines, add_special_tokens=False, return_offsets_mapping=True)
-        ids = (
-            tokenizer.convert_tokens_to_ids(getattr(tokenizer, f"{each}_token"))
-            for each in specification["special"]
-        )
+        special = (getattr(tokenizer, f"{each}_token_id") for each in specification["special"])
         expected = {
             "ids": found["input_ids"],
             "offsets": found["offset_mapping"],
