@@ -107,13 +107,16 @@ def has_own_rules(path: str, tokenizer: dict | None) -> bool:
       tokenizer: content of the tokenizer.json there; None where there is none.
 
     Raises:
-      ConfigError: where a file cannot be read, or names a class that is not known.
+      ConfigError: where tokenizer_config.json cannot be read.
     """
     folder = os.path.dirname(path) or "."
     config = _read_where_there(folder, TOKENIZER_CONFIG)
-    if not _is_known(folder, config) or tokenizer and not _is_well_formed(tokenizer):
+    try:
+        kind = _class_of(folder, config, True)
+    except ConfigError:
         return False  # refused by those who read BERT's
-    kind = _class_of(folder, config, True)
+    if tokenizer and not _is_well_formed(tokenizer):
+        return False  # likewise
     if kind is None and tokenizer:
         try:
             model_folder.tokenizer_lower_case(tokenizer, path)
@@ -126,14 +129,6 @@ def has_own_rules(path: str, tokenizer: dict | None) -> bool:
         or config.get("strip_accents") not in (None, lower)
         or config.get("tokenize_chinese_chars") is False
     )
-
-
-def _is_known(folder: str, config: Mapping[str, Any]) -> bool:
-    try:
-        _class_of(folder, config, True)
-    except ConfigError:
-        return False
-    return True
 
 
 def _content(path: str, source: str, content: bytes) -> dict:

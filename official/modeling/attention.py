@@ -156,7 +156,7 @@ def by_sequence(
     Args:
       products_BLE: as above.
       places: of the sequences.
-      config: of the model.
+      heads: number of heads.
       attend: (query, key, value [N, H, W, K], bool [N, W]: what are tokens, seed) -> outputs [N, H, W, K].
       seed: of the dropout of attention weights.
     """

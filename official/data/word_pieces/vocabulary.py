@@ -71,10 +71,8 @@ class Vocabulary:
 
     def continuations(self) -> np.ndarray:
         """Returns bool [V]: whether the piece goes on with the word of the piece before it."""
-        if self.tokenizer is None:
-            return np.array([word.startswith(CONTINUATION) for word in self.words])
-        starts = sum(word.startswith(WORD_STARTS) for word in self.words)
-        if not starts:  # of added tokens, WordPiece is left
+        marks_starts = self.tokenizer is not None and any(word.startswith(WORD_STARTS) for word in self.words)
+        if not marks_starts:  # WordPiece, also where the library runs it
             return np.array([word.startswith(CONTINUATION) for word in self.words])
         special = {*self.special}
         return np.array([not word.startswith(WORD_STARTS) and word not in special for word in self.words])
