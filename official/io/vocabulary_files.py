@@ -93,13 +93,14 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
         missing = of_folder if files.is_folder(path) else "No such file or directory"
         raise ConfigError(f"{source}: {missing}.")
     content = files.read_bytes(found, source)
-    if _is_of_library(found, content, source):
+    beside = os.path.join(os.path.dirname(found), TOKENIZER)
+    tokenizer = _tokenizer_json(found, content, source, beside)
+    if _is_of_library(found, tokenizer):
         from official.io import tokenizer_files  # late: few vocabularies need it
 
         made = tokenizer_files.read(found, source, content)
         return VocabularyFile(found, made.words, made.content.encode(), None, made.max_length, made)
-    if found.endswith(".json"):
-        tokenizer = parse_json(content, source, any_number=True)
+    if tokenizer is not None and found.endswith(".json"):
         words = model_folder.tokenizer_words(tokenizer, source)
         model_folder.check_keys(tokenizer, TOKENIZER, found)
         content = "".join(f"{word}\n" for word in words).encode()
@@ -108,24 +109,28 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
         if content.startswith(codecs.BOM_UTF8):  # what is kept of it is for other readers, too
             content = content[len(codecs.BOM_UTF8) :]
         words = words_of(content, source)
-        beside = os.path.join(os.path.dirname(found), TOKENIZER)
-        tokenizer = model_folder.read(beside) if files.is_file(beside) else None
         if tokenizer is not None:
+            model_folder.check_keys(tokenizer, TOKENIZER, beside)
             _check_same(words, found, model_folder.tokenizer_words(tokenizer, beside), beside)
         settings = model_folder.tokenizer_settings(found, tokenizer=tokenizer)
     return VocabularyFile(found, words, content, *settings)
 
 
-def _is_of_library(path: str, content: bytes, source: str) -> bool:
+def _tokenizer_json(path: str, content: bytes, source: str, beside: str) -> dict | None:
+    """Returns the tokenizer.json that a vocabulary is, or that lies `beside` a vocab.txt; None for none."""
+    name = os.path.basename(path)
+    if name == VOCAB_JSON or name.endswith(".model"):
+        return None
+    if name.endswith(".json"):
+        return parse_json(content, source, any_number=True)
+    return json_files.read_json(beside, any_number=True) if files.is_file(beside) else None
+
+
+def _is_of_library(path: str, tokenizer: dict | None) -> bool:
     """Tells whether the library `tokenizers` splits the text of a vocabulary, by other rules than BERT's."""
-    name, beside = os.path.basename(path), os.path.join(os.path.dirname(path), TOKENIZER)
+    name = os.path.basename(path)
     if name.endswith(".model") or name == VOCAB_JSON:
         return True
-    tokenizer = None
-    if name.endswith(".json"):
-        tokenizer = parse_json(content, source, any_number=True)
-    elif files.is_file(beside):
-        tokenizer = json_files.read_json(beside, any_number=True)
     model = (tokenizer or {}).get("model")
     if isinstance(model, dict) and model.get("type") not in (None, "WordPiece"):
         return name.endswith(".json")
