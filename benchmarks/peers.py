@@ -6,8 +6,9 @@ and keras-hub.
 
 Every system runs in a process of its own, in a virtual environment of its own that --make_environments makes,
 and does the same work: masked-LM over the masked positions and next sentence, dropout 0.1, clipping at a
-global norm of 1, AdamW at one constant learning rate, the same batch of full-length sequences in every step.
-The losses of all steps stand side by side: they begin near the logarithm of the words, and fall alike.
+global norm of 1, AdamW or LAMB at one constant learning rate, the same batch of full-length sequences in
+every step. The losses of all steps stand side by side: they begin near the logarithm of the words, and fall
+alike. With --num_gpus=1 the memory of the device is measured too, beside what the plan says.
 
 All take turns, several rounds; medians, with half the distance between the quartiles beside them. The peers'
 code is in programs/training_step.py.
@@ -18,7 +19,7 @@ import contextlib
 import functools
 import os
 import tempfile
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import harness
 from harness import HUGGINGFACE, Environment
@@ -37,9 +38,11 @@ class Peer(NamedTuple):
 
 
 PEERS = {
-    "ours": Peer("this project", "ours", "fused"),
+    "ours": Peer("this project", "ours", "auto"),
     "ours_plain": Peer("this project, plain", "ours", "plain"),
+    "ours_xla": Peer("this project, --enable_xla", "ours", "auto+xla"),
     "huggingface": Peer("Hugging Face + PyTorch", "huggingface", "sdpa", HUGGINGFACE),
+    "huggingface_compiled": Peer("the same, torch.compile", "huggingface", "sdpa+compiled", HUGGINGFACE),
     "huggingface_eager": Peer("the same, eager attention", "huggingface", "eager", HUGGINGFACE),
     "tf_models": Peer(
         "tf-models-official",
@@ -62,13 +65,17 @@ class Main(harness.ModelFlag, harness.ShapesFlag, harness.EnvironmentFlags, harn
     """Flags of the command.
 
     Attributes:
-      dtypes: Comma-separated: fp32, bf16.
+      num_gpus: 1 for a GPU.
+      optimizer_type: Of all systems; tf-models-official and keras-hub have AdamW alone.
+      dtypes: Comma-separated: fp32, bf16, fp16; fp16 is for GPUs.
       peers: Comma-separated systems; the error for another name lists them.
       rounds: How many times every case is timed.
       steps: Steps of one timing.
     """
 
     RANGES = dict.fromkeys(("rounds", "steps"), command_line.COUNT)
+    num_gpus: int = 0
+    optimizer_type: Literal["adamw", "lamb"] = "adamw"
     dtypes: str = "fp32,bf16"
     peers: str = DEFAULT
     rounds: int = 5
@@ -86,15 +93,23 @@ def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int
         "batch": batch,
         "predictions": step_benchmark.predictions_of(length),
         "threads": os.cpu_count(),
+        "num_gpus": flags.num_gpus,
+        "optimizer_type": flags.optimizer_type,
         **TRAINING,
     }
     started: dict[str, float] = {}
     losses: dict[str, list[float]] = {}
+    peaks: dict[str, int | None] = {}
     advice = ": ask for fewer --peers at a time, or smaller --shapes"
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        workers = {}
-        for name in flags.peers:  # one after the other: two that compile at once would share the cores
+        workers: dict[str, harness.Program] = {}
+
+        def await_start(name: str) -> None:
+            first = workers[name].answer()
+            started[name], losses[name] = first["start_secs"], first["losses"]
+
+        for name in flags.peers:
             peer = PEERS[name]
             worker = harness.program(
                 f"--peers: {name}",
@@ -106,12 +121,16 @@ def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int
             )
             workers[name] = stack.enter_context(worker)
             worker.ask({**specification, "step": peer.step, "variant": peer.variant})
-            first = worker.answer()
-            started[name], losses[name] = first["start_secs"], first["losses"]
+            if not flags.num_gpus:  # two that compile at once would share the cores
+                await_start(name)
+        for name in workers if flags.num_gpus else ():
+            await_start(name)
 
         def run(name: str) -> None:
             workers[name].ask({"steps": flags.steps})
-            losses[name] += workers[name].answer()["losses"]
+            answer = workers[name].answer()
+            losses[name] += answer["losses"]
+            peaks[name] = answer["peak_bytes"]
 
         case = f"{dtype}, {length} x {batch}"
         works = {name: functools.partial(run, name) for name in workers}
@@ -127,6 +146,7 @@ def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int
             "step_secs": timing.median / flags.steps,
             "spread": timing.spread,
             "start_secs": started[name],
+            "peak_bytes": peaks[name],
             "secs": timing.secs,
             "losses": losses[name],
         }
@@ -153,6 +173,7 @@ def report(flags: argparse.Namespace, rows: list[dict]) -> None:
             **row,
             "name": f"{row['case']}  {PEERS[row['peer']].title}",
             "ends": f"{row['losses'][0]:.2f} > {row['losses'][-1]:.2f}",
+            "peak": f"{row['peak_bytes'] / 1e9:.2f} GB" if row["peak_bytes"] else "",
         }
         for row in rows
     ]
@@ -162,6 +183,7 @@ def report(flags: argparse.Namespace, rows: list[dict]) -> None:
         ("seq/s", "sequences_per_sec", ".3f"),
         ("+-", "spread", ".1%"),
         ("start s", "start_secs", ".1f"),
+        ("peak", "peak", ""),
         ("losses", "ends", ""),
     ]
     print("\n".join([outputs.table(columns, shown), *compare(rows)]))
@@ -170,6 +192,7 @@ def report(flags: argparse.Namespace, rows: list[dict]) -> None:
         "model": name,
         "rounds": flags.rounds,
         "steps": flags.steps,
+        "optimizer_type": flags.optimizer_type,
         **TRAINING,
         "requirements": {peer: (PEERS[peer].environment or ("", ()))[1] for peer in flags.peers},
         "comparison": compare(rows),
@@ -191,7 +214,7 @@ def report(flags: argparse.Namespace, rows: list[dict]) -> None:
 def main() -> None:
     flags = Main.parse()
     flags.shapes = harness.read_shapes(flags.shapes)
-    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
+    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16", "fp16"))
     flags.peers = command_line.read_list(flags.peers, "peers", tuple(PEERS))
     model = harness.read_model(flags.bert_config_file)
     harness.prepare([(name, PEERS[name].environment) for name in flags.peers], flags)

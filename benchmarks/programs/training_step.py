@@ -1,12 +1,13 @@
 """Training steps of the measured systems, each built from a specification, and run when it is asked.
 
 One JSON object a line, over standard input and output. First the specification comes in, and {"start_secs",
-"losses"} goes out once the first step is done; then {"steps": N} comes in and {"losses"} goes out, until the
-input ends. A step runs in an environment of its system's own: only this project's imports this project.
+"losses"} goes out once the first step is done; then {"steps": N} comes in and {"losses", "peak_bytes"} goes
+out, until the input ends: no step but the last waits for the device. A step runs in an environment of its
+system's own: only this project's imports this project.
 
 The specification: step (a key of STEPS), variant (the system's own), model (keys of a bert_config.json),
-dtype (fp32 or bf16), length, batch, predictions (masked tokens of a sequence), threads, learning_rate,
-weight_decay, epsilon, clip_norm and seed.
+dtype (fp32, bf16 or fp16), length, batch, predictions (masked tokens of a sequence), threads, num_gpus (0 or
+1), optimizer_type (adamw or lamb), learning_rate, weight_decay, epsilon, clip_norm and seed.
 """
 
 import json
@@ -21,11 +22,11 @@ def main() -> None:
     answers = take_output()
     specification = json.loads(sys.stdin.readline())
     started = time.perf_counter()
-    step = STEPS[specification["step"]](specification)
-    first = float(step())
-    say(answers, start_secs=time.perf_counter() - started, losses=[first])
+    run, peak_bytes = STEPS[specification["step"]](specification)
+    first = run(1)
+    say(answers, start_secs=time.perf_counter() - started, losses=first)
     for line in sys.stdin:
-        say(answers, losses=[float(step()) for _ in range(json.loads(line)["steps"])])
+        say(answers, losses=run(json.loads(line)["steps"]), peak_bytes=peak_bytes())
 
 
 def take_output():
@@ -39,6 +40,15 @@ def say(answers, **values) -> None:
     """Writes an answer: a line of JSON."""
     answers.write(json.dumps(values) + "\n")
     answers.flush()
+
+
+# (number of steps -> losses, () -> most bytes of the device in use at once, None where it is the CPU)
+Step = tuple[Callable[[int], list[float]], Callable[[], "int | None"]]
+
+
+def one_by_one(step: Callable) -> Step:
+    """Returns the steps of a function that makes one and returns its loss."""
+    return lambda count: [float(loss) for loss in [step() for _ in range(count)]], lambda: None
 
 
 def examples(specification: dict) -> dict:
@@ -71,53 +81,99 @@ def examples(specification: dict) -> dict:
 # the masked positions only
 
 
-def huggingface_step(specification: dict) -> Callable[[], float]:
+def huggingface_step(specification: dict) -> Step:
     import torch
     import transformers
 
     torch.set_num_threads(specification["threads"])
     torch.manual_seed(specification["seed"])
-    config = transformers.BertConfig(**specification["model"], attn_implementation=specification["variant"])
-    model = transformers.BertForPreTraining(config).train()
+    torch.set_float32_matmul_precision("high")  # TensorFloat-32 where there is one, as TensorFlow does
+    device, dtype = "cuda" if specification["num_gpus"] else "cpu", specification["dtype"]
+    attention, *compiled = specification["variant"].split("+")
+    config = transformers.BertConfig(**specification["model"], attn_implementation=attention)
+    model = transformers.BertForPreTraining(config).train().to(device)
     decayed: dict = {True: [], False: []}
     for name, parameter in model.named_parameters():
         decayed[not ("LayerNorm" in name or name.endswith("bias"))].append(parameter)
-    groups = [
-        {"params": decayed[True], "weight_decay": specification["weight_decay"]},
-        {"params": decayed[False], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(
-        groups, lr=specification["learning_rate"], eps=specification["epsilon"], fused=True
-    )
-    batch = {name: torch.from_numpy(value).long() for name, value in examples(specification).items()}
-    rows = torch.arange(specification["batch"])[:, None]
+    optimizer = torch_optimizer(specification, decayed)
+    half = torch.float16 if dtype == "fp16" else torch.bfloat16
+    scaler = torch.amp.GradScaler(device, enabled=dtype == "fp16")
+    batch = {
+        name: torch.from_numpy(value).long().to(device) for name, value in examples(specification).items()
+    }
+    rows = torch.arange(specification["batch"], device=device)[:, None]
+
+    def loss_of(ids, mask, segments, positions, labels, next_sentence):
+        encoded = model.bert(input_ids=ids, attention_mask=mask, token_type_ids=segments)
+        words, relation = model.cls(encoded.last_hidden_state[rows, positions], encoded.pooler_output)
+        loss = torch.nn.functional.cross_entropy(words.float().flatten(0, 1), labels.flatten())
+        return loss + torch.nn.functional.cross_entropy(relation.float(), next_sentence)
+
+    if compiled:
+        loss_of = torch.compile(loss_of)
 
     def step():
-        with torch.autocast("cpu", torch.bfloat16, enabled=specification["dtype"] == "bf16"):
-            encoded = model.bert(
-                input_ids=batch["input_ids"],
-                attention_mask=batch["input_mask"],
-                token_type_ids=batch["segment_ids"],
-            )
-            words, relation = model.cls(
-                encoded.last_hidden_state[rows, batch["positions"]], encoded.pooler_output
-            )
-        loss = torch.nn.functional.cross_entropy(words.float().flatten(0, 1), batch["labels"].flatten())
-        loss = loss + torch.nn.functional.cross_entropy(relation.float(), batch["next_sentence"])
-        loss.backward()
+        with torch.autocast(device, half, enabled=dtype != "fp32"):
+            loss = loss_of(*batch.values())
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), specification["clip_norm"])
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad()
-        return loss.item()
+        return loss.detach()
 
-    return step
+    run, _ = one_by_one(step)
+    return run, lambda: torch.cuda.max_memory_allocated() if device == "cuda" else None
+
+
+def torch_optimizer(specification: dict, decayed: dict):
+    """Returns AdamW, PyTorch's fused one, or LAMB, which PyTorch lacks: with its functions over lists of
+    tensors. `decayed` are the weights {True: those that decay, False: the others}."""
+    import torch
+
+    rate, decay, epsilon = (specification[name] for name in ("learning_rate", "weight_decay", "epsilon"))
+    groups = [
+        {"params": decayed[True], "weight_decay": decay},
+        {"params": decayed[False], "weight_decay": 0.0},
+    ]
+    if specification["optimizer_type"] == "adamw":
+        return torch.optim.AdamW(groups, lr=rate, eps=epsilon, fused=True)
+
+    class Lamb(torch.optim.Optimizer):
+        """LAMB (You et al. 2019) with bias correction; weights without decay are not adapted."""
+
+        count = 0
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            self.count += 1
+            corrections = 1 - 0.9**self.count, 1 - 0.999**self.count
+            for group in self.param_groups:
+                weights = group["params"]
+                gradients = [weight.grad for weight in weights]
+                if self.count == 1:
+                    group["m"], group["v"] = ([torch.zeros_like(weight) for weight in weights] for _ in "mv")
+                torch._foreach_lerp_(group["m"], gradients, 0.1)
+                torch._foreach_mul_(group["v"], 0.999)
+                torch._foreach_addcmul_(group["v"], gradients, gradients, 0.001)
+                roots = torch._foreach_sqrt(torch._foreach_div(group["v"], corrections[1]))
+                torch._foreach_add_(roots, epsilon)
+                updates = torch._foreach_div(torch._foreach_div(group["m"], corrections[0]), roots)
+                if group["weight_decay"]:
+                    torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+                    ratios = torch._foreach_div(torch._foreach_norm(weights), torch._foreach_norm(updates))
+                    torch._foreach_mul_(updates, ratios)
+                torch._foreach_add_(weights, updates, alpha=-group["lr"])
+
+    return Lamb(groups, {"lr": rate})
 
 
 # ------------------------------------------------------------------------------------------------------------
 # keras-hub on TensorFlow: BertBackbone, MaskedLMHead and a next-sentence head, AdamW, train_on_batch
 
 
-def keras_hub_step(specification: dict) -> Callable[[], float]:
+def keras_hub_step(specification: dict) -> Step:
     os.environ["KERAS_BACKEND"] = "tensorflow"
     import keras
 
@@ -147,7 +203,7 @@ def keras_hub_step(specification: dict) -> Callable[[], float]:
         value = model.train_on_batch(inputs, labels)
         return value[0] if isinstance(value, (list, tuple)) else value
 
-    return step
+    return one_by_one(step)
 
 
 def keras_hub_model(sizes: dict, predictions: int):
@@ -184,7 +240,7 @@ def keras_hub_model(sizes: dict, predictions: int):
 # The TensorFlow Model Garden: BertPretrainerV2 with a next-sentence head; its AdamWeightDecay clips
 
 
-def tf_models_step(specification: dict) -> Callable[[], float]:
+def tf_models_step(specification: dict) -> Step:
     import tensorflow as tf
 
     if specification["dtype"] == "bf16":
@@ -214,7 +270,7 @@ def tf_models_step(specification: dict) -> Callable[[], float]:
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
         return loss
 
-    return lambda: update().numpy()
+    return one_by_one(lambda: update().numpy())
 
 
 def tf_models_model(sizes: dict):
@@ -265,17 +321,21 @@ def tf_models_optimizer(specification: dict):
 # This project's own step, as train.py runs it, the loop in the graph
 
 
-def ours_step(specification: dict) -> Callable[[], float]:
+def ours_step(specification: dict) -> Step:
     import official
 
     official.choose_kernels(specification["dtype"])
+    from official.reporting.environment import peak_memory_bytes
     from official.tasks import TASKS
     from official.training import step_benchmark
 
+    kernels, *compiled = specification["variant"].split("+")
     settings = {
-        "optimizer_type": "adamw",
-        "num_gpus": 0,
-        "kernels": "auto" if specification["variant"] == "fused" else "plain",
+        "optimizer_type": specification["optimizer_type"],
+        "num_gpus": specification["num_gpus"],
+        "kernels": kernels,
+        "enable_xla": bool(compiled),
+        "loss_scale": "dynamic" if specification["dtype"] == "fp16" else None,
         "lr_schedule": json.dumps({"0": specification["learning_rate"]}),
         "warmup_steps": None,
         "weight_decay_rate": specification["weight_decay"],
@@ -290,7 +350,8 @@ def ours_step(specification: dict) -> Callable[[], float]:
         specification["dtype"],
         settings,
     )
-    return step_benchmark.make_step(config, TASKS["pretrain"], 1, records(specification))
+    run = step_benchmark.make_step(config, TASKS["pretrain"], 1, records(specification))
+    return lambda count: [run(count)], lambda: peak_memory_bytes() if specification["num_gpus"] else None
 
 
 def records(specification: dict) -> dict:
@@ -310,7 +371,7 @@ def records(specification: dict) -> dict:
     }
 
 
-STEPS: dict[str, Callable[[dict], Callable[[], float]]] = {
+STEPS: dict[str, Callable[[dict], Step]] = {
     "ours": ours_step,
     "huggingface": huggingface_step,
     "tf_models": tf_models_step,

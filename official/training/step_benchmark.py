@@ -59,9 +59,9 @@ def make_step(
     steps: int,
     batch: dict[str, np.ndarray] | None = None,
     reads_data: bool = False,
-) -> Callable[[], float]:
-    """Builds model, optimizer and training loop, and returns a function that runs `steps` steps, their
-    updates included, and returns their mean loss.
+) -> Callable[..., float]:
+    """Builds model, optimizer and training loop, and returns a function that runs `steps` steps, or as many
+    as it is given, their updates included, and returns their mean loss.
 
     Args:
       config: of the step.
@@ -86,10 +86,10 @@ def make_step(
     else:
         held = tf.data.Dataset.from_tensors(batch).cache().repeat()
         iterator = iter(strategy_lib.distribute(lambda _: pipeline.fixed(held), strategy))
-    arguments = iterator, tf.constant(steps), step_lib.no_totals(task, plan)
+    nothing = step_lib.no_totals(task, plan)
 
-    def run() -> float:
-        sums = train_loop(*arguments)["sums"]
+    def run(steps: int = steps) -> float:
+        sums = train_loop(iterator, tf.constant(steps), nothing)["sums"]
         return replica_step.mean_metrics(task.losses, task.metrics, sums)["loss"]
 
     return run
