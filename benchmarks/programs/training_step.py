@@ -334,7 +334,7 @@ def ours_step(specification: dict) -> Step:
         "optimizer_type": specification["optimizer_type"],
         "num_gpus": specification["num_gpus"],
         "kernels": kernels,
-        "enable_xla": bool(compiled),
+        "enable_xla": bool(compiled) or None,
         "loss_scale": "dynamic" if specification["dtype"] == "fp16" else None,
         "lr_schedule": json.dumps({"0": specification["learning_rate"]}),
         "warmup_steps": None,

@@ -334,18 +334,14 @@ def make_strategy(config: Config) -> tf.distribute.Strategy:
     return strategy
 
 
-def _on_gpus(strategy: tf.distribute.Strategy) -> bool:
-    return any("gpu" in device.lower() for device in strategy.extended.worker_devices)
-
-
 _NO_TF32 = "NVIDIA_TF32_OVERRIDE"  # NVIDIA's variable: 0 forbids to round
 
 
 def _set_matmul_precision(strategy: tf.distribute.Strategy) -> None:
     """Sets whether float32 products are rounded; false where the devices cannot, so that the model may ask
     whether they are."""
-    gpus = _gpus_with_tf32() if _on_gpus(strategy) else []
-    can_round = bool(gpus) if _on_gpus(strategy) else not native.on_cpus(strategy)
+    gpus = _gpus_with_tf32() if native.on_gpus(strategy) else []
+    can_round = bool(gpus) if native.on_gpus(strategy) else not native.on_cpus(strategy)
     rounds = can_round and os.environ.get(_NO_TF32) != "0"
     tf.config.experimental.enable_tensor_float_32_execution(rounds)
     if gpus:
@@ -397,9 +393,14 @@ def noticing_lost_peers(strategy: tf.distribute.Strategy) -> contextlib.Abstract
 note_passed = heartbeat.note_passed
 
 
-def with_length_buckets(config: Config, strategy: tf.distribute.Strategy) -> Config:
-    """Returns the configuration with --length_buckets=auto decided: on CPUs a shape costs a second to compile
-    at most. Packed rows have one length, and --unpad leaves no padding that sorted batches would save."""
+def with_choices_of_devices(config: Config, strategy: tf.distribute.Strategy) -> Config:
+    """Returns the configuration with what the devices decide: --enable_xla where it is unset, and
+    --length_buckets=auto. On CPUs a shape costs a second to compile at most, on GPUs a minute and more. Packed
+    rows have one length, and --unpad leaves no padding that sorted batches would save."""
+    one_size = not config.unpad and config.length_buckets != "always" and config.kernels != "plain"
+    on_one_device = not BACKENDS[config.distribution_strategy].spread_replicas
+    if config.enable_xla is None and native.on_gpus(strategy) and one_size and on_one_device:
+        config = replaced(config, enable_xla=True)
     if config.length_buckets != "auto":
         return config
     any_length = native.on_cpus(strategy) and not (config.enable_xla or config.pack or config.unpad)

@@ -74,13 +74,22 @@ def on_cpus(strategy: Any = None) -> bool:
 
     Without any, TensorFlow's usual device decides.
     """
+    return all("cpu" in device for device in _devices(strategy))
+
+
+def on_gpus(strategy: Any = None) -> bool:
+    """Tells whether a strategy computes on GPUs; as `on_cpus`."""
+    return all("gpu" in device for device in _devices(strategy))
+
+
+def _devices(strategy: Any) -> list[str]:
     import tensorflow as tf  # late: the ground floor loads in milliseconds
 
     if strategy is None:
         if not tf.distribute.has_strategy():
-            return not tf.config.list_logical_devices("GPU")
+            return ["gpu" if tf.config.list_logical_devices("GPU") else "cpu"]
         strategy = tf.distribute.get_strategy()
-    return all("cpu" in device.lower() for device in strategy.extended.worker_devices)
+    return [device.lower() for device in strategy.extended.worker_devices]
 
 
 @functools.lru_cache

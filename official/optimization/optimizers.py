@@ -356,6 +356,10 @@ def build_optimizer(config: Config, schedule: Callable, operations: Any = None) 
         return build_plain(config, schedule)
     if kernels == "native" and kind in _NATIVE:
         return _NATIVE[kind](operations or native.operations(), learning_rate=schedule, **hyper)
+    if native.on_gpus() and not BACKENDS[config.distribution_strategy].spread_replicas:
+        optimizer = build_plain(config, schedule)
+        optimizer.compiles = True
+        return optimizer
     return _COMPILED[kind](learning_rate=schedule, **hyper)
 
 

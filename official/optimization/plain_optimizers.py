@@ -36,7 +36,11 @@ class Slots:
     Attributes:
       iterations: int64 variable, counts the updates.
       SLOTS: {slot: its type, None for that of the variable}.
+      compiles: whether XLA compiles an update, and a norm, as one program each. On a GPU the operations of
+        hundreds of variables take as long to start as the gradients take to compute.
     """
+
+    compiles = False
 
     SLOTS: ClassVar[dict[str, tf.DType | None]] = {"m": None, "v": None}
 
@@ -54,6 +58,7 @@ class Slots:
         self._moments: dict[str, dict[str, tf.Variable]] = {}
         self.share_of: Callable[[str], float] = lambda name: 1.0  # of the rate, by the name of a variable
         self._share = 1.0
+        self._finite: tf.Tensor | None = None
 
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
         """Creates the slots of variables, no two of one name, in the strategy's scope."""
@@ -69,16 +74,21 @@ class Slots:
                     for slot, dtype in self.SLOTS.items()
                 }
 
-    def update(self, gradients, variables, factor) -> None:
+    def update(self, gradients, variables, factor, finite: tf.Tensor | None = None) -> None:
         """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a
         replica, all with the same gradients. Variables of another share of the learning rate follow on their
-        own."""
+        own. Of one that `compiles`, `finite` says whether variables and slots change; the step counts."""
         pairs = list(zip(gradients, variables))
         for share in sorted({self.share_of(variable.name) for variable in variables}):
-            self._share = share
             own = [pair for pair in pairs if self.share_of(pair[1].name) == share]
             own_gradients, own_variables = map(list, zip(*own))
-            self._update(own_gradients, own_variables, factor)
+
+            def update(gradients, factor, finite, share=share, own_variables=own_variables):
+                self._share, self._finite = share, finite
+                self._update(gradients, own_variables, factor)
+
+            run = tf.function(update, jit_compile=True, autograph=False) if self.compiles else update
+            run(own_gradients, factor, finite)
         self.iterations.assign_add(1)
 
     def _update(self, gradients, variables, factor) -> None:
@@ -99,7 +109,15 @@ class Slots:
 
     def global_norm(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns the norm, float32, of all numbers of tensors that are on one device."""
+        if self.compiles:
+            return tf.function(tf.linalg.global_norm, jit_compile=True, autograph=False)(tensors)
         return tf.linalg.global_norm(tensors)
+
+    def _write(self, variable: tf.Variable, value: tf.Tensor) -> None:
+        """Writes a replica's own copy of a variable, unless the gradient is known not to be finite."""
+        if self._finite is not None:
+            value = tf.where(self._finite, value, tf.convert_to_tensor(variable))
+        write(variable, value)
 
 
 class Moments(Slots):
@@ -147,7 +165,7 @@ class Moments(Slots):
         place = gradients_lib.beside(variables)
         for variable in apart:
             with place(variable):
-                write(variable, tf.convert_to_tensor(variable) * kept)
+                self._write(variable, tf.convert_to_tensor(variable) * kept)
 
 
 def write(variable: tf.Variable, value: tf.Tensor) -> None:
@@ -178,9 +196,9 @@ class PlainOptimizer(Moments):
                 weight, stored_m = tf.convert_to_tensor(variable), self._stored(new_m)
                 moments = self._loaded(stored_m), new_v
                 change = self._change(weight, moments, corrections, rate, self.decays(variable))
-                write(variable, weight - change)
-                write(m, stored_m)
-                write(v, new_v)
+                self._write(variable, weight - change)
+                self._write(m, stored_m)
+                self._write(v, new_v)
 
     def _stored(self, m):
         """Returns a first moment, float32, as it is kept."""
@@ -252,7 +270,7 @@ class PlainSgd(Slots):
                 self._update_one(variable, gradient * factor, rate)
 
     def _update_one(self, variable, gradient, rate) -> None:
-        write(variable, tf.convert_to_tensor(variable) - rate * gradient)
+        self._write(variable, tf.convert_to_tensor(variable) - rate * gradient)
 
 
 class Sgd(PlainSgd):
@@ -280,8 +298,8 @@ class PlainMomentum(PlainSgd):
     def _update_one(self, variable, gradient, rate) -> None:
         m = self.get_slot(variable, "m")
         new_m = self._momentum * tf.convert_to_tensor(m) + gradient
-        write(variable, tf.convert_to_tensor(variable) - rate * new_m)
-        write(m, new_m)
+        self._write(variable, tf.convert_to_tensor(variable) - rate * new_m)
+        self._write(m, new_m)
 
 
 class Momentum(PlainMomentum):
@@ -374,9 +392,11 @@ class Optimizer(Protocol):
     Attributes:
       iterations: int64 variable, counts the updates and drives the schedule.
       share_of: name of a variable -> its share of the learning rate; 1 of all, where nobody sets it.
+      compiles: whether XLA compiles an update as one program.
     """
 
     iterations: tf.Variable
+    compiles: bool
     share_of: Callable[[str], float]
 
     def create_slots(self, variables) -> None:
@@ -392,9 +412,10 @@ class Optimizer(Protocol):
     def global_norm(self, tensors) -> tf.Tensor:
         """Returns the norm, float32, of all numbers of tensors that are on one device."""
 
-    def update(self, gradients, variables, factor) -> None:
+    def update(self, gradients, variables, factor, finite=None) -> None:
         """Updates variables with gradients times `factor`, float32, which are the same on every replica; in
-        the context of a replica."""
+        the context of a replica. `finite`, of an optimizer that `compiles`: false leaves all but the step
+        counter as it is."""
 
 
 _PLAIN: dict[str, Callable[..., Optimizer]] = {

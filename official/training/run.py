@@ -178,7 +178,7 @@ def make_ready(config: Config, make_task: MakeTask) -> Ready:
       ConfigError: where devices or data are missing, or a batch cannot be divided among replicas.
     """
     strategy = strategy_lib.make_strategy(config)
-    config = strategy_lib.with_length_buckets(config, strategy)
+    config = strategy_lib.with_choices_of_devices(config, strategy)
     is_chief, replicas = strategy_lib.is_chief(strategy), strategy.num_replicas_in_sync
     if not is_chief:
         logging.set_verbosity(logging.WARNING)

@@ -197,8 +197,8 @@ def _scaled_step(gradients_of: Callable, state: TrainState, strategy: tf.distrib
 
     loss_scale = cast(Any, state.loss_scale)
 
-    def apply(gradients, factor):
-        state.optimizer.update(gradients, state.model.trainable_variables, factor)
+    def apply(gradients, factor, finite=None):
+        state.optimizer.update(gradients, state.model.trainable_variables, factor, finite)
 
     def step(batch):
         gradients, factor, sums, norm = strategy.run(gradients_of, args=(batch,))
@@ -211,7 +211,10 @@ def _scaled_step(gradients_of: Callable, state: TrainState, strategy: tf.distrib
         def skip():  # a skipped step is a step; source: TensorFlow's LossScaleOptimizer
             state.optimizer.iterations.assign_add(1)
 
-        tf.cond(finite, update, skip)  # outside of the replicas, which all see the same reduced gradient
+        if state.optimizer.compiles:  # the host would wait for the device to know which of both runs
+            strategy.run(apply, args=(gradients, factor, finite))
+        else:
+            tf.cond(finite, update, skip)  # outside of the replicas, which all see the same reduced gradient
         loss_scale.update(finite, state.optimizer.iterations)
         return _first(strategy, sums), norm, tf.logical_not(finite)
 

@@ -73,7 +73,9 @@ def make_step(
     Raises:
       ConfigError: where a device or data are missing, or a batch cannot be divided among the replicas.
     """
-    strategy, task = strategy_lib.make_strategy(config), make_task(config)
+    strategy = strategy_lib.make_strategy(config)
+    config = strategy_lib.with_choices_of_devices(config, strategy)
+    task = make_task(config)
     if reads_data:
         task.find_data()
     plan = make_batch_plan(config, strategy.num_replicas_in_sync).with_rows_of(task.sequences_per_row)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from official.data.glue import tasks as glue_tasks
 from official.data.pipeline import TrainingOrder
-from official.distribution.strategy import with_length_buckets
+from official.distribution.strategy import with_choices_of_devices
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
 from official.training import evaluate
@@ -286,5 +286,6 @@ def test_batches_are_of_all_lengths_unless_others_are_asked_for(files):
     for settings, expected in (({}, "never"), (dict(length_buckets="always"), "always")):
         config = files("squad", unpad=True, **settings)
         assert (
-            with_length_buckets(config, tf.distribute.OneDeviceStrategy("/cpu:0")).length_buckets == expected
+            with_choices_of_devices(config, tf.distribute.OneDeviceStrategy("/cpu:0")).length_buckets
+            == expected
         )

@@ -95,7 +95,8 @@ class Devices:
       unpad: Compute nothing for padding: the tokens of a batch stand end to end, in training, evaluation and
         prediction. Losses are those of padded rows, to rounding; dropout's masks are others. Packed rows have
         little padding, and steps that are compiled as a whole have one size: both are refused.
-      enable_xla: Compile the forward and backward pass with XLA.
+      enable_xla: Compile the forward and backward pass with XLA. Unset: on GPUs, where that halves the time
+        of a step, unless --unpad or --length_buckets=always make steps of several sizes.
       device_warmup: Compile the training and the evaluation step on synthetic data before the clock starts;
         leaves all state bit-equal.
     """
@@ -130,7 +131,7 @@ class Devices:
         False,
         excludes=dict.fromkeys(("pack", "pack_on_the_fly"), "which fills rows, and leaves no padding"),
     )
-    enable_xla: bool = setting(False, backends=WHOLE)
+    enable_xla: bool | None = setting(None, backends=WHOLE)
     device_warmup: bool = setting(False)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from official import native
 from official.modeling.layers import (
     ACTIVATIONS,
     Norm,
@@ -325,24 +326,33 @@ def attend(
     seed: tf.Tensor | None,
     again: bool = False,
 ) -> tf.Tensor:
-    """See `plain.attend`; the product with the values is not made again."""
-    scale = query_BHLK.shape[-1] ** -0.5
+    """See `plain.attend`; the product with the values is not made again.
 
-    def weights_of(query, key):
-        scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)
-        return tf.nn.softmax(scores * scale + scores_B1LM)
+    On GPUs the products of query and key are kept in place of the weights, where they are half as large: the
+    softmax is bound by memory.
+    """
+    scale = query_BHLK.shape[-1] ** -0.5
+    keeps_products = not again and query_BHLK.dtype.size < 4 and native.on_gpus()
+
+    def weights_of(products):
+        return tf.nn.softmax(tf.cast(products, tf.float32) * scale + scores_B1LM)
 
     @tf.custom_gradient
     def weigh(query, key, value):
-        kept_weights = weights_of(query, key)
+        products = tf.matmul(query, key, transpose_b=True)
+        kept_weights = weights_of(products)
         output = tf.matmul(_dropped(_drop, kept_weights, rate, seed, query.dtype), value)
 
         def gradient(upstream):
-            weights = weights_of(after(upstream, [query])[0], key) if again else kept_weights
+            weights = kept_weights
+            if again:
+                weights = weights_of(tf.matmul(after(upstream, [query])[0], key, transpose_b=True))
+            elif keeps_products:
+                weights = weights_of(after(upstream, [products])[0])
             # Rows of sum(weights x their gradient) are those of sum(output x its gradient).
             # Source: Dao et al. 2022, "FlashAttention".
-            products = tf.cast(upstream, tf.float32) * tf.cast(output, tf.float32)
-            along = tf.reduce_sum(products, axis=-1, keepdims=True)
+            along = tf.cast(upstream, tf.float32) * tf.cast(output, tf.float32)
+            along = tf.reduce_sum(along, axis=-1, keepdims=True)
             kept_gradient = tf.matmul(upstream, value, transpose_b=True)
             kept, score_gradient = _attention_gradient(weights, kept_gradient, along, scale, rate, seed)
             return (
