@@ -7,6 +7,7 @@ clipping; the optimizer's `update` applies what comes out.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -150,10 +151,16 @@ def make_replica_gradients(
     if config.enable_xla:
         accumulate = tf.function(accumulate, autograph=False, jit_compile=True)
 
+    def draw_seeds(counted: LaidOut) -> tf.Tensor:
+        draw = functools.partial(dropout_seeds, config, state, num_micro_batches, counted)
+        if config.enable_xla:  # elsewhere than in programs int32 is computed by the host, which would wait
+            draw = tf.function(draw, autograph=False, jit_compile=True)
+        return draw()
+
     def replica_gradients(batch: Batch) -> tuple:
         counted = laid_out or LaidOut(_num_replicas(), num_micro_batches)
         scale = objective_scale(config, state, counted)
-        seeds = dropout_seeds(config, state, num_micro_batches, counted)
+        seeds = draw_seeds(counted)
         shared = Shared(loss_factors(config, objective, batch, counted), seeds, scale)
         tensors, sums = accumulate(batch, shared)
         gradients = unscale(config, tensors, scale, counted.num_micro_batches)

@@ -106,7 +106,7 @@ def no_totals(task: Task, plan: BatchPlan) -> Totals:
     totals = {
         "sums": tf.zeros([2 * len(task.metrics)]),
         "norm": tf.constant(0.0),
-        "skipped": tf.constant(0),
+        "skipped": tf.constant(0, tf.int64),  # int32 lives in the host's memory, which would wait for the GPU
         "bad_step": tf.constant(-1, tf.int64),
     }
     return totals | ({"counts": tf.zeros([MOST_STREAMS + 1], tf.int64)} if plan.is_packed else {})
@@ -227,7 +227,7 @@ def _added(totals: Totals, sums, norm, skipped, step) -> Totals:
     return {
         "sums": totals["sums"] + sums,
         "norm": totals["norm"] + tf.where(skipped, 0.0, norm),
-        "skipped": totals["skipped"] + tf.cast(skipped, tf.int32),
+        "skipped": totals["skipped"] + tf.cast(skipped, tf.int64),
         "bad_step": tf.where(finite | (totals["bad_step"] >= 0), totals["bad_step"], step),
     }
 

@@ -20,7 +20,7 @@ from official.modeling.layers import (
     rounds_products,
     with_beta,
 )
-from official.modeling.operations import plain
+from official.modeling.operations import flash, plain
 from official.modeling.operations.plain import join_heads as join_heads
 from official.modeling.operations.plain import split_heads as split_heads
 
@@ -328,27 +328,24 @@ def attend(
 ) -> tf.Tensor:
     """See `plain.attend`; the product with the values is not made again.
 
-    On GPUs the products of query and key are kept in place of the weights, where they are half as large: the
-    softmax is bound by memory.
+    On GPUs the weights are kept in the type of the query: the softmax is bound by memory.
     """
+    if (seed is None or rate == 0) and flash.takes(query_BHLK, scores_B1LM):
+        return flash.attend(query_BHLK, key_BHMK, value_BHMK, scores_B1LM)
     scale = query_BHLK.shape[-1] ** -0.5
-    keeps_products = not again and query_BHLK.dtype.size < 4 and native.on_gpus()
+    kept_dtype = query_BHLK.dtype if native.on_gpus() else tf.float32
 
-    def weights_of(products):
-        return tf.nn.softmax(tf.cast(products, tf.float32) * scale + scores_B1LM)
+    def weights_of(query, key):
+        scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)
+        return tf.cast(tf.nn.softmax(scores * scale + scores_B1LM), kept_dtype)
 
     @tf.custom_gradient
     def weigh(query, key, value):
-        products = tf.matmul(query, key, transpose_b=True)
-        kept_weights = weights_of(products)
+        kept_weights = weights_of(query, key)
         output = tf.matmul(_dropped(_drop, kept_weights, rate, seed, query.dtype), value)
 
         def gradient(upstream):
-            weights = kept_weights
-            if again:
-                weights = weights_of(tf.matmul(after(upstream, [query])[0], key, transpose_b=True))
-            elif keeps_products:
-                weights = weights_of(after(upstream, [products])[0])
+            weights = weights_of(after(upstream, [query])[0], key) if again else kept_weights
             # Rows of sum(weights x their gradient) are those of sum(output x its gradient).
             # Source: Dao et al. 2022, "FlashAttention".
             along = tf.cast(upstream, tf.float32) * tf.cast(output, tf.float32)
@@ -375,7 +372,7 @@ def _drop(weights, rate, seed, dtype):
 def _attention_gradient(weights, kept_gradient, along, scale, rate, seed):
     """Returns (weights after dropout, gradient of the products query key^T), in the type of
     `kept_gradient`."""
-    dtype = kept_gradient.dtype
+    dtype, weights = kept_gradient.dtype, tf.cast(weights, tf.float32)
     weights_gradient = dropout(tf.cast(kept_gradient, tf.float32), rate, seed)
     score_gradient = (weights_gradient - along) * weights * scale
     return tf.cast(dropout(weights, rate, seed), dtype), tf.cast(score_gradient, dtype)
