@@ -5,7 +5,7 @@ import re
 import sys
 import time
 
-from official.io import quiet
+from official.io import gpus, quiet
 
 STARTED = time.time()  # when this process began, as near as code of its own can tell
 
@@ -20,7 +20,8 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # tf.keras is Keras 2, also w
 # Vendor matrix products on CPUs. Those of TensorFlow 2.6, which Python 3.8 has, end the process with a
 # floating-point exception in small models.
 os.environ.setdefault(_ONEDNN, "1" if sys.version_info >= (3, 9) else "0")
-quiet.prepare_import("tensorflow")  # from 2.16 on it is noisy whatever the level
+gpus.prepare()  # nothing without the nvidia packages
+quiet.prepare_import("tensorflow", before=gpus.preload)  # from 2.16 on it is noisy whatever the level
 
 
 def choose_kernels(dtype: str, cpu_info: str = "/proc/cpuinfo") -> None:
