@@ -91,17 +91,16 @@ class _Task:
 class Machine:
     """Facts of this machine that several checks read, each found out once."""
 
-    def __init__(self, data_dir: str | None = None):
-        """Begins to try TensorFlow, which takes longest."""
-        self.data_dir = data_dir
-        self._trial = _Task(lambda: gpus.try_tensorflow(LIMIT_SECS - 1))
+    def __init__(self, driver: gpus.Driver | None, data_dir: str | None = None):
+        self.driver, self.data_dir = driver, data_dir
 
     @functools.cached_property
-    def driver(self) -> gpus.Driver | None:
-        return gpus.find_driver(LIMIT_SECS / 4)
+    def trying(self) -> _Task:
+        """The trial of TensorFlow, which takes longest: to be begun before the checks that wait for it."""
+        return _Task(lambda: gpus.try_tensorflow(LIMIT_SECS - 1))
 
     @property
-    def gpus(self) -> tuple[gpus.Gpu, ...]:
+    def devices(self) -> tuple[gpus.Gpu, ...]:
         return self.driver.gpus if self.driver else ()
 
     @functools.cached_property
@@ -111,7 +110,7 @@ class Machine:
     @functools.cached_property
     def libraries(self) -> dict[str, gpus.Library]:
         """The libraries that TensorFlow opens, the driver's and NCCL, and cuDNN in the folder of PyTorch."""
-        if not self.gpus:
+        if not self.devices:
             return {}
         theirs = [path for folder in _torch_folders() for path in glob.glob(f"{folder}/libcudnn.so.*")]
         names = [gpus.DRIVER_LIBRARY, *gpus.wanted_libraries(self.build), gpus.NCCL, *sorted(theirs)]
@@ -119,7 +118,7 @@ class Machine:
 
     @property
     def trial(self) -> gpus.Trial:
-        return self._trial.result(LIMIT_SECS)
+        return self.trying.result(LIMIT_SECS)
 
 
 def _torch_folders() -> list[str]:
@@ -177,7 +176,7 @@ def _driver(machine: Machine) -> Outcome:
 
 
 def _cuda_libraries(machine: Machine) -> Outcome:
-    if not machine.gpus:
+    if not machine.devices:
         return _ok("none needed: no GPU")
     build, version = machine.build, _tensorflow_version()
     if build and not build.get("is_cuda_build"):
@@ -190,8 +189,8 @@ def _cuda_libraries(machine: Machine) -> Outcome:
     known = {gpus.DRIVER_LIBRARY: "", **packages}
     missing = [name for name in known if machine.libraries[name].fault]
     if missing:
-        name, more = missing[0], f", nor do {', '.join(missing[1:])}" if missing[1:] else ""
-        fault = str(machine.libraries[name].fault).replace(f"{name}: ", "")
+        name, more = missing[0], f"; nor do {', '.join(missing[1:])}" if missing[1:] else ""
+        fault = str(machine.libraries[name].fault).replace(f"{name}: ", "").partition(": No such file")[0]
         advice = f"pip install 'tensorflow[and-cuda]=={version}' brings it ({known[name]})."
         if name == gpus.DRIVER_LIBRARY:
             advice = (
@@ -199,7 +198,7 @@ def _cuda_libraries(machine: Machine) -> Outcome:
             )
         return "broken", f"{name} does not load: {fault}{more}", wanted, advice
     found = ", ".join(f"{name} {_version_of(name, machine)}" for name in (*packages, gpus.NCCL))
-    if machine.libraries[gpus.NCCL].fault and len(machine.gpus) > 1:
+    if machine.libraries[gpus.NCCL].fault and len(machine.devices) > 1:
         advice = (
             "pip install nvidia-nccl-cu12, or --all_reduce_alg=hierarchical_copy, unless the build has it."
         )
@@ -223,9 +222,9 @@ def _version_of(name: str, machine: Machine) -> str:
 
 
 def _devices(machine: Machine) -> Outcome:
-    if not machine.gpus:
+    if not machine.devices:
         return _ok("the CPU")
-    there = _describe(machine.gpus)
+    there = _describe(machine.devices)
     if gpus.hidden():
         hides = f"{gpus.VISIBLE}={os.environ[gpus.VISIBLE]!r} hides them"
         return "warning", f"{there}; {hides}", "", f"Unset {gpus.VISIBLE} to train on them."
@@ -236,8 +235,8 @@ def _devices(machine: Machine) -> Outcome:
         advice = (
             "The lines of the driver and of the CUDA libraries say why; else TF_CPP_MIN_LOG_LEVEL=0 does."
         )
-        return "broken", f"{there}; TensorFlow sees none of them", f"{len(machine.gpus)}", advice
-    told = "" if len(seen) == len(machine.gpus) else f"; TensorFlow sees {len(seen)}"
+        return "broken", f"{there}; TensorFlow sees none of them", f"{len(machine.devices)}", advice
+    told = "" if len(seen) == len(machine.devices) else f"; TensorFlow sees {len(seen)}"
     return _ok(there + told)
 
 
@@ -290,7 +289,7 @@ def _tensorflow(machine: Machine) -> Outcome:
 
 def _capabilities(machine: Machine) -> list[tuple[str, tuple[int, int]]]:
     """Returns (name, compute capability) of the GPUs that TensorFlow sees; without any, of the driver's."""
-    seen = machine.trial.steps.get("gpus") or [[gpu.name, gpu.capability] for gpu in machine.gpus]
+    seen = machine.trial.steps.get("gpus") or [[gpu.name, gpu.capability] for gpu in machine.devices]
     return [(name, (capability[0], capability[1])) for name, capability in seen if capability]
 
 
@@ -319,8 +318,8 @@ def judge_capability(capability: tuple[int, int], build: list[str]) -> tuple[str
 
 def _cudnn(machine: Machine) -> Outcome:
     name = next((name for name in gpus.wanted_libraries(machine.build) if "cudnn" in name), None)
-    if not machine.gpus or name is None or machine.libraries[name].fault:
-        return _ok("none needed: no GPU" if not machine.gpus else "none is loaded")
+    if not machine.devices or name is None or machine.libraries[name].fault:
+        return _ok("none needed: no GPU" if not machine.devices else "none is loaded")
     library, least = machine.libraries[name], _cudnn_of_build(machine.build)
     wanted = f"{least} or newer, below {_numbers(least)[0] + 1}"
     found = f"{_version_of(name, machine)}"
@@ -454,7 +453,7 @@ def _tools() -> str:
 
 
 def _all_reduce(machine: Machine) -> Outcome:
-    if len(machine.gpus) < 2:
+    if len(machine.devices) < 2:
         return _ok("none needed: fewer than two GPUs")
     return _ok("timed at the start of every run on several GPUs")
 
@@ -498,7 +497,7 @@ def _shared_memory(machine: Machine) -> Outcome:
         return _ok(f"none ({error.strerror})")
     free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     told = f"{free / 2**30:.2f} of {size / 2**30:.2f} GiB free in {_SHARED_MEMORY}"
-    if len(machine.gpus) > 1 and free < _LEAST_SHARED:
+    if len(machine.devices) > 1 and free < _LEAST_SHARED:
         return (
             "warning",
             told,
@@ -518,13 +517,13 @@ def _open_files(machine: Machine) -> Outcome:
 
 
 def _compiler(machine: Machine) -> Outcome:
-    wanted = "" if machine.gpus else "a C++ compiler, for the native kernels of CPUs"
+    wanted = "" if machine.devices else "a C++ compiler, for the native kernels of CPUs"
     try:
         path = native_library.find_compiler()
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False)
         return _ok(f"{path}: {next(iter(done.stdout.splitlines()), '')}", wanted)
     except (native_library.NotBuilt, OSError, subprocess.SubprocessError) as error:
-        if machine.gpus:
+        if machine.devices:
             return _ok(f"none, and GPUs need none ({first_line(error)})")
         return (
             "warning",
@@ -558,7 +557,7 @@ def _environment(machine: Machine) -> Outcome:
     found = ", ".join(f"{name}={value}" for name, value in values.items()) or "nothing of note"
     on = (
         values
-        if machine.gpus
+        if machine.devices
         else {name: values[name] for name in ("TF_USE_LEGACY_KERAS",) if name in values}
     )
     spoilt = [
@@ -593,41 +592,45 @@ def _package_name(machine: Machine) -> Outcome:
 
 
 class _Row(NamedTuple):
-    """A check: its name, what it does, and whether the start of a run on GPUs does it."""
+    """A check: its name, what it does, and how the start of a run on GPUs does it: `anew`, as long as nothing
+    it depends on changes (`kept`), or not (`never`)."""
 
     name: str
     function: Callable[[Machine], Outcome]
-    at_start: bool = True
+    at_start: str = "kept"
 
 
-LIBRARIES, TENSORFLOW, XLA, DRIVER = "CUDA libraries", "TensorFlow", "XLA", "driver"
+DRIVER, LIBRARIES, DEVICES, TENSORFLOW, XLA = "driver", "CUDA libraries", "devices", "TensorFlow", "XLA"
 CHECKS = (
-    _Row("machine", _machine),
+    _Row("machine", _machine, "anew"),
     _Row(DRIVER, _driver),
     _Row(LIBRARIES, _cuda_libraries),
-    _Row("devices", _devices),
+    _Row(DEVICES, _devices),
     _Row(TENSORFLOW, _tensorflow),
     _Row("cuDNN", _cudnn),
     _Row(XLA, _xla),
-    _Row("all-reduce", _all_reduce, at_start=False),
-    _Row("data folder", _data_folder, at_start=False),
-    _Row("shared memory", _shared_memory),
-    _Row("open files", _open_files),
-    _Row("compiler", _compiler),
-    _Row("environment", _environment),
+    _Row("all-reduce", _all_reduce, "never"),
+    _Row("data folder", _data_folder, "never"),
+    _Row("shared memory", _shared_memory, "anew"),
+    _Row("open files", _open_files, "anew"),
+    _Row("compiler", _compiler, "never"),
+    _Row("environment", _environment, "anew"),
     _Row("package official", _package_name),
 )
 
 
-def run_checks(data_dir: str | None = None, at_start: bool = False) -> list[Check]:
-    """Runs the checks one after the other, each for 20 s at most and all for 60.
+def run_checks(data_dir: str | None = None) -> list[Check]:
+    """Runs all checks one after the other, each for 20 s at most and all for 60.
 
     Args:
       data_dir: folder, or glob, of data whose read speed is measured; None: none is.
-      at_start: leaves out those that take long.
     """
-    machine, ends = Machine(data_dir), time.monotonic() + PAGE_SECS
-    rows = [row for row in CHECKS if row.at_start or not at_start]
+    return _run_all(CHECKS, Machine(gpus.find_driver(LIMIT_SECS / 2), data_dir))
+
+
+def _run_all(rows: Iterable[_Row], machine: Machine) -> list[Check]:
+    ends = time.monotonic() + PAGE_SECS
+    _ = machine.trying  # begins it
     return [_run(row, machine, ends) for row in rows]
 
 
@@ -666,9 +669,91 @@ def asks_for_gpus(config: Config) -> bool:
     return not on_cpus and config.distribution_strategy not in ("tpu", "ipu")
 
 
-@functools.lru_cache
-def _started() -> _Task:
-    return _Task(_cached_checks)
+class _Start:
+    """The checks at the start of a run, in a thread.
+
+    Attributes:
+      earlier: the kept ones of an earlier start with the same driver, libraries and settings; None before
+        they are known, or without any.
+    """
+
+    def __init__(self):
+        self.earlier: list[Check] | None = None
+        self._path = ""
+        self._task = _Task(self._run)
+
+    def _run(self) -> list[Check]:
+        driver = gpus.find_driver(LIMIT_SECS / 4)
+        if driver is None or not driver.gpus:
+            return []
+        self._path = _cache_path(driver)
+        self.earlier = kept = _read(self._path)
+        machine = Machine(driver)
+        if kept is None or not _passed(kept):
+            kept = _run_all([row for row in CHECKS if row.at_start == "kept"], machine)
+            self._keep(kept)
+        ends, names = time.monotonic() + PAGE_SECS, [row.name for row in CHECKS]
+        kept += [_run(row, machine, ends) for row in CHECKS if row.at_start == "anew"]
+        return sorted(kept, key=lambda check: names.index(check.name))
+
+    def result(self) -> list[Check]:
+        """Returns the checks, or one that says that they are not done.
+
+        It waits 5 s at most, and 20 s where an earlier start did not pass them: its run has ended in XLA,
+        perhaps, before they were done.
+        """
+        with contextlib.suppress(TimeoutError):
+            return self._task.result(START_SECS)
+        with contextlib.suppress(TimeoutError):
+            return self._task.result(LIMIT_SECS - START_SECS if self.earlier else 0)
+        told = "not done yet: they go on, for the next start"
+        unfinished = [Check("checks", "warning", told, "", "bert doctor waits for them.")]
+        self._keep(unfinished)
+        return unfinished
+
+    def _keep(self, checks: list[Check]) -> None:
+        if self._path:
+            with contextlib.suppress(OSError):
+                writing.replace_file(self._path, json.dumps([check._asdict() for check in checks]))
+
+
+_UNFINISHED = re.compile(r"not done yet|no (answer|end) within")
+
+
+def _passed(checks: list[Check]) -> bool:
+    """Tells whether checks need not be made again: all were done, and nothing is broken."""
+    return all(check.status != "broken" and not _UNFINISHED.search(check.found) for check in checks)
+
+
+def _read(path: str) -> list[Check] | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [Check(**each) for each in json.load(file)]
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _cache_path(driver: gpus.Driver) -> str:
+    """Returns the file of the checks that a start keeps; its name tells all that they depend on. Empty where
+    there is no place for it."""
+    names = ("nvidia-", "tensorflow", "torch", "tf-", _OWN)
+    packages = sorted(
+        f"{each.metadata['Name']} {each.version}"
+        for each in importlib.metadata.distributions()
+        if (each.metadata["Name"] or "").startswith(names)
+    )
+    wanted = gpus.wanted_libraries(gpus.tensorflow_build())
+    libraries = [os.path.realpath(gpus.find_library(name)) for name in wanted]
+    settings = {name: os.environ.get(name) for name in (*_VARIABLES, "PATH")}
+    known = [driver, packages, libraries, settings, platform.release(), _digest_of_sources()]
+    key = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+    try:
+        return os.path.join(writing.private("checks"), f"{key}.json")
+    except OSError:
+        return ""
+
+
+_started = functools.lru_cache(_Start)  # once in a process
 
 
 def begin(config: Config) -> None:
@@ -679,46 +764,14 @@ def begin(config: Config) -> None:
 
 
 def of_run(config: Config) -> list[Check] | None:
-    """Returns the checks of a run, for which it waits 5 s at most; None where it asks for no GPU, or the
-    machine has none. Those that are not done go on, and are known when the next run starts."""
+    """Returns the checks of a run, and logs those that are not ok; None where it asks for no GPU, or the
+    machine has none."""
     if not asks_for_gpus(config) or not gpus.may_be_there() or gpus.hidden():
         return None
-    try:
-        checks = _started().result(START_SECS)
-    except TimeoutError:
-        told = f"not done {START_SECS} s after TensorFlow was loaded: they go on, for the next start"
-        checks = [Check("checks", "warning", told, "", "bert doctor waits for them.")]
+    checks = _started().result()
     for check in checks:
         if check.status != "ok":
             logging.warning("%s: %s. %s", check.name, check.found, check.advice)
-    return checks
-
-
-def _cached_checks() -> list[Check]:
-    """Returns the checks of a start: those of the cache, where the same driver, libraries and settings passed
-    them, else new ones."""
-    driver = gpus.find_driver(LIMIT_SECS / 4)
-    if driver is None or not driver.gpus:
-        return []
-    packages = sorted(
-        f"{each.metadata['Name']} {each.version}"
-        for each in importlib.metadata.distributions()
-        if (each.metadata["Name"] or "").startswith(("nvidia-", "tensorflow", "torch", "tf-", "bert-tf2"))
-    )
-    libraries = [
-        os.path.realpath(gpus.find_library(name)) for name in gpus.wanted_libraries(gpus.tensorflow_build())
-    ]
-    settings = {name: os.environ.get(name) for name in (*_VARIABLES, "PATH")}
-    known = [driver, packages, libraries, settings, platform.release(), _digest_of_sources()]
-    key = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        path = os.path.join(writing.private("checks"), f"{key}.json")
-        with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
-            return [Check(**each) for each in json.load(file)]
-    checks = run_checks(at_start=True)
-    if all(check.status != "broken" and "within" not in check.found for check in checks):
-        with contextlib.suppress(OSError):
-            writing.replace_file(path, json.dumps([check._asdict() for check in checks]))
     return checks
 
 
@@ -765,12 +818,13 @@ def check_unseen(config: Config) -> None:
     elif gpus.hidden() and not config.num_gpus:
         logging.info("Not used: %s (%s=%r).", there, gpus.VISIBLE, os.environ[gpus.VISIBLE])
     elif not gpus.hidden():
-        machine = Machine()
-        rows = [row for row in CHECKS if row.name in (DRIVER, LIBRARIES, TENSORFLOW)]
-        found = (_run(row, machine, time.monotonic() + PAGE_SECS) for row in rows)
-        cause = next((check for check in found if check.status != "ok"), None)
-        why = f"{cause.found}. {cause.advice}" if cause else "See bert doctor."
+        machine, ends = Machine(driver), time.monotonic() + PAGE_SECS
+        rows = [row for row in CHECKS if row.name in (DRIVER, LIBRARIES, DEVICES)]
+        found = (_run(row, machine, ends) for row in rows)
+        cause = next((check for check in found if check.status == "broken"), None)
+        why = f"{cause.found.partition('; nor')[0]}. {cause.advice}" if cause else "See bert doctor."
         asked = "" if config.num_gpus is None else f"num_gpus={config.num_gpus}: "
+        number = counted(len(driver.gpus), "GPU")
         raise ConfigError(
-            f"{asked}TensorFlow sees no GPU, the machine has {there}: {why} Or --num_gpus=0 for the CPU."
+            f"{asked}TensorFlow sees none of this machine's {number}: {why} Or --num_gpus=0 for the CPU."
         )

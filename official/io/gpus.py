@@ -261,16 +261,18 @@ def run_trial(arguments: list[str], timeout_secs: float) -> Trial:
 
     # Its noise is what names the cause.
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    alive, held = os.pipe()
     process = subprocess.Popen(
         [*TRY, *arguments],
         env=environment,
-        stdin=subprocess.DEVNULL,
+        stdin=alive,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        start_new_session=True,
+        start_new_session=True,  # Ctrl-C of a terminal is for this process
     )
+    os.close(alive)
     timed_out = False
     try:
         output, said = process.communicate(timeout=timeout_secs)
@@ -278,7 +280,8 @@ def run_trial(arguments: list[str], timeout_secs: float) -> Trial:
         timed_out = True
         os.killpg(process.pid, signal.SIGKILL)
         output, said = process.communicate()
-    steps = {}
+    os.close(held)
+    steps: dict[str, Any] = {}
     for line in output.splitlines():
         if line.startswith("{") and line.endswith("}"):
             steps.update(json.loads(line))
@@ -398,7 +401,19 @@ def _try_tensorflow() -> None:
         _tell(secs=time.monotonic() - since)
 
 
+def _end_with_parent() -> None:
+    """Ends this process when the one that has started it, and holds the pipe, is no more."""
+    import threading
+
+    def wait() -> None:
+        os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 if __name__ == "__main__":
+    _end_with_parent()
     if sys.argv[1] == "libraries":
         _load(sys.argv[2:])
     else:
