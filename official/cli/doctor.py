@@ -4,8 +4,6 @@ import json
 
 from official.cli import command_line
 
-_CODES = {"ok": 0, "warning": 1, "broken": 2}
-
 
 class Doctor(command_line.Flags):
     """Checks this machine: driver, CUDA libraries, devices, TensorFlow's build, XLA, limits, packages.
@@ -35,7 +33,7 @@ def run_doctor() -> int:
         print(json.dumps({"checks": [check._asdict() for check in checks]}, indent=2))
     else:
         print(_page(checks))
-    return max(_CODES[check.status] for check in checks)
+    return max(machine_checks.STATUSES.index(check.status) for check in checks)
 
 
 def _page(checks: list) -> str:

@@ -38,6 +38,9 @@ PAGE_SECS = 60  # of all
 START_SECS = 5  # that the start of a run waits for them
 
 
+STATUSES = ("ok", "warning", "broken")  # and the exit codes of `bert doctor`
+
+
 class Check(NamedTuple):
     """The outcome of a check.
 
@@ -232,10 +235,11 @@ def _devices(machine: Machine) -> Outcome:
     if seen is None:
         return _stopped_before(machine.trial, f"{there}; TensorFlow did not come to list them")
     if not seen:
-        advice = (
-            "The lines of the driver and of the CUDA libraries say why; else TF_CPP_MIN_LOG_LEVEL=0 does."
-        )
-        return "broken", f"{there}; TensorFlow sees none of them", f"{len(machine.devices)}", advice
+        # The driver's own refusal, such as CUDA_ERROR_SYSTEM_NOT_READY without NVIDIA's fabric manager.
+        refusal = next((line for line in machine.trial.said.splitlines() if "CUDA_ERROR" in line), "")
+        told = f": {_message(refusal)}" if refusal else ""
+        advice = "The lines of the driver and of the CUDA libraries say why, else TF_CPP_MIN_LOG_LEVEL=0."
+        return "broken", f"{there}; TensorFlow sees none of them{told}", "all of them", advice
     told = "" if len(seen) == len(machine.devices) else f"; TensorFlow sees {len(seen)}"
     return _ok(there + told)
 
@@ -273,18 +277,21 @@ def _tensorflow(machine: Machine) -> Outcome:
     if "build" not in trial.steps:
         status, told, _, advice = _stopped_before(trial, "it cannot be imported")
         return status, f"{found}; {told}", "", advice
-    worst = _ok(found)
+    return _ok(found)
+
+
+def _capability(machine: Machine) -> Outcome:
+    known = [str(each) for each in machine.build.get("cuda_compute_capabilities", ())]
+    outcomes = []
     for name, capability in _capabilities(machine):
-        status, why, advice = judge_capability(capability, capabilities)
-        if status != "ok" and worst[0] != "broken":
-            number = ".".join(map(str, capability))
-            worst = (
-                status,
-                f"{found}; {name} has capability {number}, {why}",
-                f"{number} in the build",
-                advice,
-            )
-    return worst
+        status, why, advice = judge_capability(capability, known)
+        supported, cuda = machine.libraries[gpus.DRIVER_LIBRARY].version, str(machine.build["cuda_version"])
+        if status == "warning" and supported and _numbers(supported) < _numbers(cuda):
+            status, why = "broken", f"{why}, whose PTX of CUDA {cuda} is newer than the driver's {supported}"
+            advice = "Update the driver."
+        found = f"{name}: {'.'.join(map(str, capability))}{', ' * bool(why)}{why}"
+        outcomes.append((status, found, f"of {' '.join(known)}", advice))
+    return max(outcomes, key=lambda each: STATUSES.index(each[0]), default=_ok("none needed: no GPU"))
 
 
 def _capabilities(machine: Machine) -> list[tuple[str, tuple[int, int]]]:
@@ -600,13 +607,15 @@ class _Row(NamedTuple):
     at_start: str = "kept"
 
 
-DRIVER, LIBRARIES, DEVICES, TENSORFLOW, XLA = "driver", "CUDA libraries", "devices", "TensorFlow", "XLA"
+DRIVER, LIBRARIES, DEVICES = "driver", "CUDA libraries", "devices"
+CAPABILITY, XLA = "capability", "XLA"
 CHECKS = (
     _Row("machine", _machine, "anew"),
     _Row(DRIVER, _driver),
     _Row(LIBRARIES, _cuda_libraries),
     _Row(DEVICES, _devices),
-    _Row(TENSORFLOW, _tensorflow),
+    _Row("TensorFlow", _tensorflow),
+    _Row(CAPABILITY, _capability),
     _Row("cuDNN", _cudnn),
     _Row(XLA, _xla),
     _Row("all-reduce", _all_reduce, "never"),
@@ -764,15 +773,10 @@ def begin(config: Config) -> None:
 
 
 def of_run(config: Config) -> list[Check] | None:
-    """Returns the checks of a run, and logs those that are not ok; None where it asks for no GPU, or the
-    machine has none."""
+    """Returns the checks of a run; None where it asks for no GPU, or the machine has none."""
     if not asks_for_gpus(config) or not gpus.may_be_there() or gpus.hidden():
         return None
-    checks = _started().result()
-    for check in checks:
-        if check.status != "ok":
-            logging.warning("%s: %s. %s", check.name, check.found, check.advice)
-    return checks
+    return _started().result()
 
 
 def _digest_of_sources() -> str:
@@ -790,8 +794,9 @@ def with_working_kernels(config: Config, checks: list[Check] | None) -> Config:
       ConfigError: where the run asks for XLA by name, or TensorFlow has no kernels for the GPUs.
     """
     of = {check.name: check for check in checks or ()}
-    if TENSORFLOW in of and of[TENSORFLOW].status == "broken":
-        raise ConfigError(f"TensorFlow {of[TENSORFLOW].found}. {of[TENSORFLOW].advice}")
+    if CAPABILITY in of and of[CAPABILITY].status == "broken":
+        wanted = of[CAPABILITY].wanted
+        raise ConfigError(f"Compute capability of {of[CAPABILITY].found} ({wanted}). {of[CAPABILITY].advice}")
     if XLA not in of or of[XLA].status != "broken" or kernels_of(config) == "plain" and not config.enable_xla:
         return config
     several = BACKENDS[config.distribution_strategy].several_processes  # others may not fall back

@@ -212,6 +212,9 @@ def _log_start(ready: Ready) -> None:
     logging.info("Task %s on %s (%s), %s; %s", config.task, names, kind, precision, ready.plan.describe())
     if ready.plan.layout:
         logging.info("The same micro batches as of %s", ready.plan.layout.describe())
+    for check in ready.checks or ():
+        if check["status"] != "ok":
+            logging.warning("%s: %s. %s", check["name"], check["found"], check["advice"])
     steps = config_lib.schedule_steps(config)
     if config.do_train and config.task != "pretrain":
         told = "%d epochs of %d steps, learning rate %g after %d steps of warm-up, %d tokens at most"
