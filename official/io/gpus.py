@@ -319,7 +319,7 @@ def load_libraries(names: list[str], timeout_secs: float = 20) -> dict[str, Libr
 def try_tensorflow(timeout_secs: float) -> Trial:
     """Lets TensorFlow list its GPUs and compile operations with XLA, in a process of its own.
 
-    Steps: `build` (as get_build_info), `version`, `gpus` ([name, capability] of each), `device` (that it
+    Steps: `build` (as get_build_info), `gpus` ([name, capability] of each), `device` (that it
     compiles for), `secs` (that compiling takes).
     """
     return run_trial(["tensorflow"], timeout_secs)
@@ -377,7 +377,7 @@ def _try_tensorflow() -> None:
     preload()
     import tensorflow as tf
 
-    _tell(build=dict(tf.sysconfig.get_build_info()), version=tf.version.VERSION)
+    _tell(build=dict(tf.sysconfig.get_build_info()))
     gpus = tf.config.list_physical_devices("GPU")
     details = map(tf.config.experimental.get_device_details, gpus)
     _tell(gpus=[[each.get("device_name", "a GPU"), each.get("compute_capability")] for each in details])

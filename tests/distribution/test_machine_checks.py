@@ -59,7 +59,7 @@ else:
     sys.stderr.flush()
     {end}
 """
-IMPORTED = {"build": {}, "version": "2.21.0"}
+IMPORTED = {"build": {}}
 SEEN = {"gpus": [["NVIDIA H100 80GB HBM3", [9, 0]]]}
 TRIED = [IMPORTED, SEEN, {"device": "GPU:0"}]
 COMPILED = [*TRIED, {"secs": 1.25}]
