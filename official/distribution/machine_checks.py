@@ -656,7 +656,7 @@ def _run(row: _Row, machine: Machine, ends: float) -> Check:
 
 
 def _anonymous(text: str) -> str:
-    """Returns a text without the names of users: the home folder is ~, others' are /home/USER."""
+    """Returns a text without the names of users: the home folder is ~, and USER stands for names."""
     home = os.path.expanduser("~")
     if len(home) > 1:
         text = re.sub(rf"{re.escape(home)}(?=[/:\s,;)'\"]|$)", "~", text)
