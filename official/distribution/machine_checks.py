@@ -36,6 +36,7 @@ from official.io.errors import counted, first_line, printable
 LIMIT_SECS = 20  # of a check
 PAGE_SECS = 60  # of all
 START_SECS = 5  # that the start of a run waits for them
+_UNFINISHED = re.compile(r"not done yet|no (answer|end) within")  # of what took too long
 
 
 STATUSES = ("ok", "warning", "broken")  # and the exit codes of `bert doctor`
@@ -195,6 +196,8 @@ def _cuda_libraries(machine: Machine) -> Outcome:
         name, more = missing[0], f"; nor do {', '.join(missing[1:])}" if missing[1:] else ""
         fault = str(machine.libraries[name].fault).replace(f"{name}: ", "").partition(": No such file")[0]
         advice = f"pip install 'tensorflow[and-cuda]=={version}' brings it ({known[name]})."
+        if _UNFINISHED.search(fault):
+            return "warning", f"{name}: {fault}", wanted, "Look again when the disk is warm."
         if name == gpus.DRIVER_LIBRARY:
             advice = (
                 "It is the driver's: install it; in a container, NVIDIA_DRIVER_CAPABILITIES needs compute."
@@ -462,7 +465,7 @@ def _tools() -> str:
 def _all_reduce(machine: Machine) -> Outcome:
     if len(machine.devices) < 2:
         return _ok("none needed: fewer than two GPUs")
-    return _ok("timed at the start of every run on several GPUs")
+    return _ok(f"not measured, of {len(machine.devices)} GPUs")
 
 
 _LEAST_READ = 20e6  # bytes/s: eight GPUs read about 10 MB/s of records
@@ -675,7 +678,7 @@ def _anonymous(text: str) -> str:
 def asks_for_gpus(config: Config) -> bool:
     """Tells whether a run takes GPUs where there are any."""
     on_cpus = config.num_gpus == 0 or config.num_virtual_devices
-    return not on_cpus and config.distribution_strategy not in ("tpu", "ipu")
+    return not on_cpus and BACKENDS[config.distribution_strategy].takes_gpus
 
 
 class _Start:
@@ -724,9 +727,6 @@ class _Start:
         if self._path:
             with contextlib.suppress(OSError):
                 writing.replace_file(self._path, json.dumps([check._asdict() for check in checks]))
-
-
-_UNFINISHED = re.compile(r"not done yet|no (answer|end) within")
 
 
 def _passed(checks: list[Check]) -> bool:
