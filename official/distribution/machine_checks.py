@@ -82,7 +82,7 @@ class _Task:
             self._outcome.append((None, error))
 
     def result(self, timeout_secs: float) -> Any:
-        """Returns what the function does, or raises what it raises, or TimeoutError."""
+        """Returns the function's result, or raises its error, or TimeoutError."""
         self._thread.join(max(timeout_secs, 0))
         if not self._outcome:
             raise TimeoutError

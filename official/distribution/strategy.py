@@ -21,7 +21,7 @@ from official.config import Config, ConfigError, replaced
 from official.config.backends import BACKENDS
 from official.config.cluster import read_cluster
 from official.config.values import POLICIES
-from official.distribution import heartbeat, machine_checks
+from official.distribution import heartbeat
 from official.distribution import pipeline_plan as plan_lib
 from official.distribution.batch_plan import check_divisible, make_batch_plan
 from official.distribution.pipeline_plan import PipelinePlan
@@ -53,6 +53,8 @@ def replica_devices(config: Config) -> list[str]:
 def _count_gpus(config: Config) -> int:
     """Returns the number of GPUs that TensorFlow sees. No run leaves those of the machine unused in silence:
     raises ConfigError where it asks for them and TensorFlow sees none."""
+    from official.distribution import machine_checks  # late: no step needs them
+
     found = len(tf.config.list_physical_devices("GPU"))
     if not found or not machine_checks.asks_for_gpus(config):
         machine_checks.check_unseen(config)

@@ -149,8 +149,8 @@ def version_key(version: str) -> tuple[int, ...]:
 
 
 def tensorflow_build() -> dict[str, Any]:
-    """Returns what `tf.sysconfig.get_build_info()` does, without importing TensorFlow; {} where it is not
-    installed, or does not say."""
+    """Returns `tf.sysconfig.get_build_info()` without importing TensorFlow; {} where it is not installed,
+    or does not say."""
     import importlib.machinery
     import runpy
 
