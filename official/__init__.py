@@ -20,7 +20,21 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # tf.keras is Keras 2, also w
 # Vendor matrix products on CPUs. Those of TensorFlow 2.6, which Python 3.8 has, end the process with a
 # floating-point exception in small models.
 os.environ.setdefault(_ONEDNN, "1" if sys.version_info >= (3, 9) else "0")
-quiet.prepare_import("tensorflow")  # from 2.16 on it is noisy whatever the level
+
+
+def _prepare_import() -> None:
+    """Lets the first import of TensorFlow be quiet, and find what the nvidia packages hold, where there are
+    any."""
+    before = lambda: None
+    if any(os.path.isdir(os.path.join(path, "nvidia")) for path in sys.path):
+        from official.io import gpus  # late: other machines need nothing of it
+
+        gpus.prepare()
+        before = gpus.preload
+    quiet.prepare_import("tensorflow", before)  # from 2.16 on it is noisy whatever the level
+
+
+_prepare_import()
 
 
 def choose_kernels(dtype: str, cpu_info: str = "/proc/cpuinfo") -> None:

@@ -68,6 +68,7 @@ _ROWS = tuple(
         ("benchmark run", "benchmark.run", "main", "the benchmarks of a YAML file"),
         ("benchmark step", "benchmark.step", "main", "the training step, beside bare products"),
         ("benchmark inference", "benchmark.inference", "main", "throughput and latency of inference"),
+        ("doctor", "doctor", "run_doctor", "check this machine: driver, CUDA, devices, XLA, limits"),
         ("completion", "completion", "main", "print completions for bash or zsh"),
     )
 )

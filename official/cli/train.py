@@ -79,6 +79,10 @@ def _run(arguments: list[str]) -> int:
     official.choose_kernels(config.dtype)
     if config.profile_memory:
         official.tell_allocations()
+    if not config.plan:
+        from official.distribution import machine_checks
+
+        machine_checks.begin(config)
     # Imported after the command line is known to be good: TensorFlow takes seconds to load.
     with quiet.uncollected():
         from official.reporting.progress import configure_logging

@@ -28,6 +28,7 @@ class BackendTraits:
       label: what people call one.
       all_reduce_algorithms: the values of --all_reduce_alg that it takes.
       refused_dtypes: {value of --dtype that it does not take: why, and what to use}.
+      takes_gpus: whether it computes on GPUs where the machine has any.
       several_processes: whether a run is several processes, one a worker.
       static_shapes: whether all batches must be of one shape.
       whole_step: whether a step is compiled as a whole.
@@ -43,6 +44,7 @@ class BackendTraits:
     label: str
     all_reduce_algorithms: tuple[str, ...] = ()
     refused_dtypes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    takes_gpus: bool = True
     several_processes: bool = False
     static_shapes: bool = False
     whole_step: bool = False
@@ -119,6 +121,7 @@ _ROWS = (
     BackendTraits(
         "tpu",
         "a TPU",
+        takes_gpus=False,
         refused_dtypes={"fp16": "TPUs multiply bfloat16 numbers. Use --dtype=bf16."},
         static_shapes=True,
         whole_step=True,
@@ -127,6 +130,7 @@ _ROWS = (
     BackendTraits(
         "ipu",
         "IPUs",
+        takes_gpus=False,
         refused_dtypes={"bf16": "IPUs multiply float16 and float32 numbers. Use --dtype=fp16 or fp32."},
         static_shapes=True,
         whole_step=True,

@@ -33,8 +33,8 @@ from official.io import quiet
 
 def replica_devices(config: Config) -> list[str]:
     """Returns the devices to compute on: GPUs, logical CPUs, or the CPU. Raises ConfigError where there are
-    fewer than asked for."""
-    found = len(tf.config.list_physical_devices("GPU"))
+    fewer than asked for, or TensorFlow sees none of those that the machine has."""
+    found = _count_gpus(config)
     wanted = found if config.num_gpus is None else config.num_gpus
     if config.dtype == "fp16" and (config.num_virtual_devices or not wanted):
         logging.warning("dtype=fp16 is very slow on CPUs. Use --dtype=bf16 or fp32.")
@@ -48,6 +48,17 @@ def replica_devices(config: Config) -> list[str]:
             f" --num_virtual_devices={wanted}."
         )
     return [f"/gpu:{index}" for index in range(wanted)] or ["/cpu:0"]
+
+
+def _count_gpus(config: Config) -> int:
+    """Returns the number of GPUs that TensorFlow sees. No run leaves those of the machine unused in silence:
+    raises ConfigError where it asks for them and TensorFlow sees none."""
+    from official.distribution import machine_checks  # late: no step needs them
+
+    found = len(tf.config.list_physical_devices("GPU"))
+    if not found or not machine_checks.asks_for_gpus(config):
+        machine_checks.check_unseen(config)
+    return found
 
 
 def short_name(device: str) -> str:
@@ -123,7 +134,9 @@ def _make_mirrored(config: Config) -> tf.distribute.Strategy:
 
 def _make_multi_worker(config: Config) -> tf.distribute.Strategy:
     """Joins the other processes; waits until all are there. On CPUs there is one replica a process."""
-    if config.num_gpus is not None:
+    if config.num_gpus is None:
+        _count_gpus(config)
+    else:
         on_gpus = "gpu" in replica_devices(config)[0]
         gpus = tf.config.list_physical_devices("GPU")[: config.num_gpus] if on_gpus else []
         tf.config.set_visible_devices(gpus, "GPU")

@@ -13,7 +13,7 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 # absl's log lines of level INFO, and what it says before it is set up.
 _NOISE = rb"(I\d{4} .*|WARNING: All log messages before absl::InitializeLog\(\) .*)\n"
@@ -113,8 +113,8 @@ def _pass_on(mark: bytes) -> None:
 class _Finder:
     """Finder of a package, which loads it without noise and then is not there any more."""
 
-    def __init__(self, package: str):
-        self._package = package
+    def __init__(self, package: str, before: Callable[[], object]):
+        self._package, self._before = package, before
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname != self._package:
@@ -134,14 +134,18 @@ class _Finder:
             sys.meta_path.insert(0, self)  # for whoever tries again
             errors.check_docstrings(f"{self._package} reads when it is imported")
         with without_noise(), uncollected():
+            self._before()
             load(module)
             gc.freeze()  # modules stay, whatever is looked for among the rest
 
 
-def prepare_import(package: str) -> None:
-    """Lets the first import of a package be quiet; nothing where it is imported already."""
-    if package not in sys.modules:
-        sys.meta_path.insert(0, _Finder(package))
+def prepare_import(package: str, before: Callable[[], object] = lambda: None) -> None:
+    """Lets the first import of a package be quiet, and calls `before` before it; at once where the package is
+    imported already."""
+    if package in sys.modules:
+        before()
+    else:
+        sys.meta_path.insert(0, _Finder(package, before))
 
 
 @contextlib.contextmanager

@@ -55,9 +55,11 @@ def normal_initializer(stddev: float) -> Callable:
         if tf.executing_eagerly():
             # In commands without a strategy, a first weight is the first that is compiled.
             quiet.silence_compiler()
-        seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
-        numbers = _truncated_normal(tf.TensorShape(shape).num_elements())(seed, tf.constant(stddev))
-        return tf.cast(tf.reshape(numbers, shape), dtype)
+        # On the CPU, whatever the devices: the same numbers, and XLA's compiler for GPUs may be broken.
+        with tf.device("/cpu:0"):
+            seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
+            numbers = _truncated_normal(tf.TensorShape(shape).num_elements())(seed, tf.constant(stddev))
+            return tf.cast(tf.reshape(numbers, shape), dtype)
 
     return draw
 

@@ -26,6 +26,7 @@ from official.reporting.summary import ParameterRow, format_total
 FILE_NAME = "report.html"
 _SHOWN_ELSEWHERE = (
     "config tables examples environment data learning_rates fresh_variables pipeline report evaluations"
+    " checks"
 ).split()
 
 

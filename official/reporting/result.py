@@ -80,6 +80,8 @@ class TrainResult:
       packing_efficiency: the share of their places that hold a token, 0 to 1.
       pipeline: where the model lies on several devices: `stages` (in Graphcore's notation), `devices` (of
         each stage, within a replica, from 0), `schedule` and `micro_batches` (of a step of one replica).
+      checks: of a run on GPUs, those of the machine when it started: [{name, status (ok, warning or broken),
+        found, wanted, advice}].
       learning_rates: {step: learning rate of the update made there}, enough to draw the whole schedule by
         straight lines.
     """
@@ -121,6 +123,7 @@ class TrainResult:
     sequences_per_row: float | None = None
     packing_efficiency: float | None = None
     pipeline: dict | None = None
+    checks: list[dict] | None = None
     learning_rates: dict[int, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):

@@ -24,6 +24,7 @@ from official.checkpoint import initialize, sidecar_files
 from official.checkpoint.manager import CheckpointManager
 from official.config import Config, ConfigError
 from official.config.setting import LENGTH, OWN_DATA
+from official.distribution import machine_checks
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan, Layout, is_kept, lay_out, make_batch_plan
 from official.distribution.pipeline_plan import allocation
@@ -123,6 +124,7 @@ def run(
                 page=report.FILE_NAME,
                 environment=surroundings,
                 pipeline=pipeline.plan.description() if pipeline and pipeline.plan else None,
+                checks=ready.checks,
                 **facts,
             )
         if ready.is_chief:
@@ -159,6 +161,7 @@ class Ready:
       task: the task, after `find_data`.
       data_files: all files, of training and evaluation.
       data_secs: seconds that finding the data took.
+      checks: those of the machine, see `official.distribution.machine_checks`; None without GPUs.
     """
 
     config: Config
@@ -169,6 +172,7 @@ class Ready:
     task: Task
     data_files: list[str]
     data_secs: float
+    checks: list[dict[str, str]] | None
 
 
 def make_ready(config: Config, make_task: MakeTask) -> Ready:
@@ -177,6 +181,8 @@ def make_ready(config: Config, make_task: MakeTask) -> Ready:
     Raises:
       ConfigError: where devices or data are missing, or a batch cannot be divided among replicas.
     """
+    checks = machine_checks.of_run(config)
+    config = machine_checks.with_working_kernels(config, checks)
     strategy = strategy_lib.make_strategy(config)
     config = strategy_lib.with_choices_of_devices(config, strategy)
     is_chief, replicas = strategy_lib.is_chief(strategy), strategy.num_replicas_in_sync
@@ -193,7 +199,8 @@ def make_ready(config: Config, make_task: MakeTask) -> Ready:
     data_secs = time.monotonic() - since
     config = config_lib.with_data(config, task.train_samples, task.sequences_per_row)
     plan = plan.with_rows_of(task.sequences_per_row)
-    return Ready(config, strategy, plan, layout, is_chief, task, data_files, data_secs)
+    told = [check._asdict() for check in checks] if checks else None
+    return Ready(config, strategy, plan, layout, is_chief, task, data_files, data_secs, told)
 
 
 def _log_start(ready: Ready) -> None:
@@ -205,6 +212,9 @@ def _log_start(ready: Ready) -> None:
     logging.info("Task %s on %s (%s), %s; %s", config.task, names, kind, precision, ready.plan.describe())
     if ready.plan.layout:
         logging.info("The same micro batches as of %s", ready.plan.layout.describe())
+    for check in ready.checks or ():
+        if check["status"] != "ok":
+            logging.warning("%s: %s. %s", check["name"], check["found"], check["advice"])
     steps = config_lib.schedule_steps(config)
     if config.do_train and config.task != "pretrain":
         told = "%d epochs of %d steps, learning rate %g after %d steps of warm-up, %d tokens at most"

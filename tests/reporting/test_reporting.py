@@ -234,7 +234,7 @@ FIELDS = """status reason step samples eval_accuracy eval_loss target target_met
 majority_prediction sequences_per_sec wall_secs startup_secs first_step_secs peak_memory_bytes checkpoint
 checkpoints_written checkpoint_wait_secs checkpoint_write_secs fresh_variables skipped_steps config
 environment data data_changed signal peer_lost tables examples predictions export report evaluations
-sequences_per_row packing_efficiency pipeline learning_rates f1"""
+sequences_per_row packing_efficiency pipeline checks learning_rates f1"""
 
 
 def test_result_file(tmp_path):

@@ -61,7 +61,7 @@ class Devices:
     Attributes:
       distribution_strategy: How replicas are made. Unset where this process is one of several that train:
         multi_worker_mirrored.
-      num_gpus: GPUs to use; 0 for the CPU. Unset: all GPUs there are, else the CPU.
+      num_gpus: GPUs to use; 0 for the CPU. Unset: all GPUs there are; the CPU on a machine without.
       num_virtual_devices: Logical CPUs, to rehearse a job of several devices: a replica each (mirrored), or
         the devices of the stages (pipeline).
       tpu: TPU name, grpc:// address or local, for --distribution_strategy=tpu.
@@ -88,7 +88,8 @@ class Devices:
       kernels: What computes between matrix products, and updates the weights with LAMB, AdamW or Adam: plain
         is TensorFlow's operations and gradients; fused has derived gradients and functions that XLA compiles;
         native is C++ for CPUs, compiled when it is first used on a machine. auto: native on CPUs where there
-        is a C++ compiler and --enable_xla is off, else fused. Equal to rounding.
+        is a C++ compiler and --enable_xla is off, else fused; plain on GPUs where XLA does not work. Equal
+        to rounding.
       recompute: What the backward pass computes again, so that less memory is kept for it: `attention` is the
         softmax and dropout of attention, `block` whole blocks, of which only the input is kept. The masks are
         the same.
