@@ -21,7 +21,7 @@ from official.config import Config, ConfigError, replaced
 from official.config.backends import BACKENDS
 from official.config.cluster import read_cluster
 from official.config.values import POLICIES
-from official.distribution import heartbeat
+from official.distribution import gpus, heartbeat
 from official.distribution import pipeline_plan as plan_lib
 from official.distribution.batch_plan import check_divisible, make_batch_plan
 from official.distribution.pipeline_plan import PipelinePlan
@@ -32,8 +32,8 @@ from official.io import quiet
 
 
 def replica_devices(config: Config) -> list[str]:
-    """Returns the devices to compute on: GPUs, logical CPUs, or the CPU. Raises ConfigError where there are
-    fewer than asked for."""
+    """Returns the devices to compute on: GPUs, logical CPUs, or the CPU, set up as --num_virtual_devices and
+    --gpu_memory say. Raises ConfigError where there are fewer than asked for, or less memory."""
     found = len(tf.config.list_physical_devices("GPU"))
     wanted = found if config.num_gpus is None else config.num_gpus
     if config.dtype == "fp16" and (config.num_virtual_devices or not wanted):
@@ -47,6 +47,7 @@ def replica_devices(config: Config) -> list[str]:
             f" Use --num_gpus={found}{' for the CPU' * (not found)}, or rehearse on CPUs with --num_gpus=0"
             f" --num_virtual_devices={wanted}."
         )
+    gpus.limit_memory(config.gpu_memory, wanted)
     return [f"/gpu:{index}" for index in range(wanted)] or ["/cpu:0"]
 
 
@@ -59,8 +60,8 @@ def planned_replicas(config: Config) -> int:
     """Returns the replicas that a run would have on a machine like this; GPUs asked for need not be here."""
     if config.num_virtual_devices:
         return config.num_virtual_devices
-    gpus = len(tf.config.list_physical_devices("GPU")) if config.num_gpus is None else config.num_gpus
-    return max(gpus, 1)
+    found = len(tf.config.list_physical_devices("GPU")) if config.num_gpus is None else config.num_gpus
+    return max(found, 1)
 
 
 def check_all_reduce(config: Config, on_gpus: bool) -> None:
@@ -123,11 +124,10 @@ def _make_mirrored(config: Config) -> tf.distribute.Strategy:
 
 def _make_multi_worker(config: Config) -> tf.distribute.Strategy:
     """Joins the other processes; waits until all are there. On CPUs there is one replica a process."""
+    on_gpus = "gpu" in replica_devices(config)[0]
     if config.num_gpus is not None:
-        on_gpus = "gpu" in replica_devices(config)[0]
-        gpus = tf.config.list_physical_devices("GPU")[: config.num_gpus] if on_gpus else []
-        tf.config.set_visible_devices(gpus, "GPU")
-    check_all_reduce(config, bool(tf.config.get_visible_devices("GPU")))
+        tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[: config.num_gpus], "GPU")
+    check_all_reduce(config, on_gpus)
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=_IMPLEMENTATIONS[config.all_reduce_alg]
     )
@@ -334,7 +334,8 @@ def make_strategy(config: Config) -> tf.distribute.Strategy:
     return strategy
 
 
-def _on_gpus(strategy: tf.distribute.Strategy) -> bool:
+def on_gpus(strategy: tf.distribute.Strategy) -> bool:
+    """Tells whether a run computes on GPUs."""
     return any("gpu" in device.lower() for device in strategy.extended.worker_devices)
 
 
@@ -344,13 +345,13 @@ _NO_TF32 = "NVIDIA_TF32_OVERRIDE"  # NVIDIA's variable: 0 forbids to round
 def _set_matmul_precision(strategy: tf.distribute.Strategy) -> None:
     """Sets whether float32 products are rounded; false where the devices cannot, so that the model may ask
     whether they are."""
-    gpus = _gpus_with_tf32() if _on_gpus(strategy) else []
-    can_round = bool(gpus) if _on_gpus(strategy) else not native.on_cpus(strategy)
+    names = _gpus_with_tf32() if on_gpus(strategy) else []
+    can_round = bool(names) if on_gpus(strategy) else not native.on_cpus(strategy)
     rounds = can_round and os.environ.get(_NO_TF32) != "0"
     tf.config.experimental.enable_tensor_float_32_execution(rounds)
-    if gpus:
+    if names:
         how = "rounded to TensorFloat-32" if rounds else "in full float32"
-        logging.info("float32 products on %s: %s (%s=0 forbids to round).", ", ".join(gpus), how, _NO_TF32)
+        logging.info("float32 products on %s: %s (%s=0 forbids to round).", ", ".join(names), how, _NO_TF32)
 
 
 def _gpus_with_tf32() -> list[str]:

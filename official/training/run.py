@@ -24,6 +24,7 @@ from official.checkpoint import initialize, sidecar_files
 from official.checkpoint.manager import CheckpointManager
 from official.config import Config, ConfigError
 from official.config.setting import LENGTH, OWN_DATA
+from official.distribution import allreduce_check
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan, Layout, is_kept, lay_out, make_batch_plan
 from official.distribution.pipeline_plan import allocation
@@ -77,6 +78,8 @@ def run(
         strategy_lib.noticing_lost_peers(ready.strategy),
     ):
         _log_start(ready)
+        if ready.strategy.num_replicas_in_sync > 1 and strategy_lib.on_gpus(ready.strategy):
+            surroundings["all_reduce"] = dataclasses.asdict(allreduce_check.check(ready.strategy, config))
         previous = PreviousRun(config.model_dir)
         if config.do_train:  # what is in the folder may have changed while the data were found
             previous.check(asked, config_lib.train_steps(config))
