@@ -101,7 +101,7 @@ def check(strategy: tf.distribute.Strategy, config: Config) -> AllReduce:
 
 
 def _advice(config: Config) -> str:
-    """Returns what to do in place of an all-reduce that does not work."""
+    """Returns the advice on an all-reduce that does not work."""
     algorithms = BACKENDS[config.distribution_strategy].all_reduce_algorithms
     others = [name for name in algorithms if name not in ("nccl", config.all_reduce_alg)]
     use = f"Use --all_reduce_alg={' or '.join(others)}. " if others else ""

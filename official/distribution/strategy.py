@@ -6,6 +6,7 @@ What a back end takes is its row in `official.config.backends`, which is read be
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import os
 import socket
@@ -20,12 +21,13 @@ from official import native
 from official.config import Config, ConfigError, replaced
 from official.config.backends import BACKENDS
 from official.config.cluster import read_cluster
-from official.config.values import POLICIES
-from official.distribution import gpus, heartbeat
+from official.config.values import POLICIES, gpu_memory_bytes
+from official.distribution import heartbeat
 from official.distribution import pipeline_plan as plan_lib
 from official.distribution.batch_plan import check_divisible, make_batch_plan
 from official.distribution.pipeline_plan import PipelinePlan
 from official.io import quiet
+from official.io.errors import first_line
 
 # -----------------------------------------------------------------------------------------------------------
 # Devices of this machine
@@ -47,7 +49,7 @@ def replica_devices(config: Config) -> list[str]:
             f" Use --num_gpus={found}{' for the CPU' * (not found)}, or rehearse on CPUs with --num_gpus=0"
             f" --num_virtual_devices={wanted}."
         )
-    gpus.limit_memory(config.gpu_memory, wanted)
+    _limit_gpu_memory(config.gpu_memory, wanted)
     return [f"/gpu:{index}" for index in range(wanted)] or ["/cpu:0"]
 
 
@@ -78,6 +80,72 @@ def check_all_reduce(config: Config, on_gpus: bool) -> None:
             "allreduce_dtype=bfloat16 is none of the types that TensorFlow adds up with NCCL. Use"
             f" --allreduce_dtype=float16, with a loss scale, or --all_reduce_alg={others}."
         )
+
+
+_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"  # read when TensorFlow sets up its GPUs; true by `official/__init__.py`
+
+
+def _limit_gpu_memory(gpu_memory: str, count: int) -> None:
+    """Sets how much memory of the GPUs TensorFlow takes. To be called before it sets them up.
+
+    Args:
+      gpu_memory: the value of --gpu_memory.
+      count: GPUs that the run uses, the first ones; with 0 nothing is set.
+
+    Raises:
+      ConfigError: for more than a GPU has, or where the process has set up its GPUs otherwise.
+    """
+    if not count:
+        return
+    grows = "false" if gpu_memory == "all" else "true"
+    if os.environ.get(_GROWTH, grows) != grows:
+        if grows == "true":  # else it is our own default that changes
+            logging.warning("--gpu_memory=%s stands over %s=%s.", gpu_memory, _GROWTH, os.environ[_GROWTH])
+        os.environ[_GROWTH] = grows
+    limit = gpu_memory_bytes(gpu_memory)
+    if limit is None:
+        return
+    for number, has in enumerate(_gpu_memory_bytes()[:count]):
+        if limit > has:
+            raise ConfigError(
+                f"gpu_memory={gpu_memory} but GPU {number} has {has / 1e9:.1f} GB. Use --gpu_memory=grow, or"
+                f" a number up to {has // 10**8 / 10:g}."
+            )
+    wanted = [tf.config.LogicalDeviceConfiguration(memory_limit=limit >> 20)]
+    for gpu in tf.config.list_physical_devices("GPU")[:count]:
+        if tf.config.get_logical_device_configuration(gpu) == wanted:
+            continue
+        try:
+            tf.config.set_logical_device_configuration(gpu, wanted)
+        except (RuntimeError, ValueError) as error:
+            raise ConfigError(
+                f"gpu_memory={gpu_memory}, but this process has set up its GPUs already"
+                f" ({first_line(error)}). Start a new process."
+            ) from None
+
+
+def _gpu_memory_bytes() -> list[int]:
+    """Returns the bytes of memory of each GPU, in TensorFlow's order, as the driver says it; [] where it says
+    nothing. TensorFlow itself would have to set them up first.
+
+    Source: cuInit, cuDeviceGetCount, cuDeviceGet and cuDeviceTotalMem of the CUDA driver API; they heed
+    CUDA_VISIBLE_DEVICES.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return []
+    count, device, total = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return []
+    found = []
+    for number in range(count.value):
+        if driver.cuDeviceGet(ctypes.byref(device), number):
+            return []
+        if driver.cuDeviceTotalMem_v2(ctypes.byref(total), device):
+            return []
+        found.append(total.value)
+    return found
 
 
 def _make_logical_cpus(count: int) -> None:

@@ -83,6 +83,15 @@ def on_cpus(strategy: Any = None) -> bool:
     return all("cpu" in device.lower() for device in strategy.extended.worker_devices)
 
 
+def uses_gpus(config: Any) -> bool:
+    """Tells whether a run of this process's devices computes on GPUs, before its strategy is made."""
+    import tensorflow as tf
+
+    if config.num_virtual_devices or config.num_gpus == 0:
+        return False
+    return bool(config.num_gpus or tf.config.list_physical_devices("GPU"))
+
+
 @functools.lru_cache
 def log_choice(choice: str) -> None:
     """Logs the kernels that run, once in a process."""

@@ -30,7 +30,7 @@ from official.distribution.batch_plan import BatchPlan, Layout, is_kept, lay_out
 from official.distribution.pipeline_plan import allocation
 from official.distribution.strategy import as_pipeline
 from official.optimization.optimizers import TrainState
-from official.reporting import environment, report, summary
+from official.reporting import compilations, environment, report, summary
 from official.reporting.callback import Built, Callback, Start
 from official.reporting.result import TrainResult, remove_result, result_dict, write_result
 from official.training import callbacks as callbacks_lib
@@ -78,6 +78,7 @@ def run(
         strategy_lib.noticing_lost_peers(ready.strategy),
     ):
         _log_start(ready)
+        compiled = compilations.compilations()
         if ready.strategy.num_replicas_in_sync > 1 and strategy_lib.on_gpus(ready.strategy):
             surroundings["all_reduce"] = dataclasses.asdict(allreduce_check.check(ready.strategy, config))
         previous = PreviousRun(config.model_dir)
@@ -124,6 +125,7 @@ def run(
                 counts,
                 command,
                 page=report.FILE_NAME,
+                compiled=compiled,
                 environment=surroundings,
                 pipeline=pipeline.plan.description() if pipeline and pipeline.plan else None,
                 **facts,
@@ -235,10 +237,10 @@ def _built(ready: Ready) -> Built:
 
 def _prepare(loop: Loop, data_files: list[str]) -> None:
     """Compiles the steps and empties caches before the run's clock starts, and tells the callbacks of the
-    start."""
+    start. On GPUs deterministic steps are tried then: for some operations there are no such kernels."""
     config, state, writes = loop.config, loop.state, not loop.manager.read_only
     loop.processes.check_same_step(state.step, config.model_dir)
-    if config_lib.compiles_first(config):
+    if config_lib.compiles_first(config) or config.deterministic and strategy_lib.on_gpus(loop.strategy):
         since = time.monotonic()
         loop.warm_up()
         if not config_lib.follows_graphcore_log(config):  # which has said so
