@@ -20,6 +20,8 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # tf.keras is Keras 2, also w
 # Vendor matrix products on CPUs. Those of TensorFlow 2.6, which Python 3.8 has, end the process with a
 # floating-point exception in small models.
 os.environ.setdefault(_ONEDNN, "1" if sys.version_info >= (3, 9) else "0")
+# GPUs are shared: memory is taken as it is needed. --gpu_memory of a run says otherwise.
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
 def _prepare_import() -> None:

@@ -22,6 +22,7 @@ from official.config.settings.devices import PIPELINED, SCHEDULES
 from official.config.table import FIELDS, Config
 from official.config.values import (
     device_bytes,
+    gpu_memory_bytes,
     read_by_step,
     read_devices,
     read_host_counts,
@@ -414,6 +415,16 @@ def check_backend(config: Config) -> None:
     backend.check(config)
 
 
+def _check_gpu_memory(config: Config) -> None:
+    """Refuses what is no amount of memory, and one that no GPU of the run would be held to."""
+    limit = gpu_memory_bytes(config.gpu_memory)
+    if limit and config.num_gpus == 0:
+        raise ConfigError(
+            f"gpu_memory={config.gpu_memory} limits the memory of GPUs, num_gpus=0 uses none. Drop"
+            " --gpu_memory, or --num_gpus."
+        )
+
+
 def check_all_reduce(config: Config) -> None:
     """Refuses an all-reduce that the back end does not have, or that excludes other settings."""
     backend = BACKENDS[config.distribution_strategy]
@@ -546,6 +557,7 @@ _CHECKS = (
     _check_loss_scale,
     _check_warmup,
     check_backend,
+    _check_gpu_memory,
     check_pipeline,
     check_all_reduce,
     _check_allreduce_dtype,

@@ -174,6 +174,23 @@ def device_bytes(text: str) -> int:
     return int(count)
 
 
+def gpu_memory_bytes(text: str) -> int | None:
+    """Returns the bytes that --gpu_memory takes of a GPU at most; None for grow and all. Raises ConfigError
+    for anything else than these and a number above 0, of GB."""
+    if text in ("grow", "all"):
+        return None
+    try:
+        count = float(text) * 1e9
+    except ValueError:
+        count = 0.0
+    if not 2**20 <= count < 2**63:  # TensorFlow counts in MiB; false for NaN, too
+        raise ConfigError(
+            f"gpu_memory={text[:100]!r} is not grow, all or a number of GB above 0, such as 16 or 7.5"
+            f"{suggest(text, ('grow', 'all'))}. Change --gpu_memory."
+        )
+    return int(count)
+
+
 # -----------------------------------------------------------------------------------------------------------
 # Stages of a pipeline
 

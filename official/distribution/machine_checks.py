@@ -21,6 +21,7 @@ import re
 import resource
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -462,10 +463,32 @@ def _tools() -> str:
 # All-reduce, data, limits, compilers, environment, packages
 
 
+_ALL_REDUCE = """import official, tensorflow as tf
+from official.distribution import allreduce_check
+print(f"{allreduce_check.measure(tf.distribute.MirroredStrategy()).gb_per_sec:.1f}")"""
+
+
 def _all_reduce(machine: Machine) -> Outcome:
     if len(machine.devices) < 2:
         return _ok("none needed: fewer than two GPUs")
-    return _ok(f"not measured, of {len(machine.devices)} GPUs")
+    wanted = f"a sum of {len(machine.devices)} GPUs"
+    advice = "Use --all_reduce_alg=hierarchical_copy; NCCL_DEBUG=INFO and NCCL_P2P_DISABLE=1 find the cause."
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _ALL_REDUCE],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=LIMIT_SECS - 2,
+        )
+    except subprocess.TimeoutExpired:
+        return "broken", f"no end within {LIMIT_SECS - 2:.0f} s", wanted, advice
+    lines = done.stdout.split()
+    if done.returncode or not lines:
+        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        return "broken", said[:100], wanted, advice
+    return _ok(f"{lines[-1]} GB/s among {len(machine.devices)} GPUs")
 
 
 _LEAST_READ = 20e6  # bytes/s: eight GPUs read about 10 MB/s of records

@@ -6,6 +6,7 @@ What a back end takes is its row in `official.config.backends`, which is read be
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import os
 import socket
@@ -20,20 +21,22 @@ from official import native
 from official.config import Config, ConfigError, replaced
 from official.config.backends import BACKENDS
 from official.config.cluster import read_cluster
-from official.config.values import POLICIES
+from official.config.values import POLICIES, gpu_memory_bytes
 from official.distribution import heartbeat
 from official.distribution import pipeline_plan as plan_lib
 from official.distribution.batch_plan import check_divisible, make_batch_plan
 from official.distribution.pipeline_plan import PipelinePlan
 from official.io import quiet
+from official.io.errors import first_line
 
 # -----------------------------------------------------------------------------------------------------------
 # Devices of this machine
 
 
 def replica_devices(config: Config) -> list[str]:
-    """Returns the devices to compute on: GPUs, logical CPUs, or the CPU. Raises ConfigError where there are
-    fewer than asked for, or TensorFlow sees none of those that the machine has."""
+    """Returns the devices to compute on: GPUs, logical CPUs, or the CPU, set up as --num_virtual_devices and
+    --gpu_memory say. Raises ConfigError where there are fewer than asked for, or less memory, or TensorFlow
+    sees none of those that the machine has."""
     found = _count_gpus(config)
     wanted = found if config.num_gpus is None else config.num_gpus
     if config.dtype == "fp16" and (config.num_virtual_devices or not wanted):
@@ -47,6 +50,7 @@ def replica_devices(config: Config) -> list[str]:
             f" Use --num_gpus={found}{' for the CPU' * (not found)}, or rehearse on CPUs with --num_gpus=0"
             f" --num_virtual_devices={wanted}."
         )
+    _limit_gpu_memory(config.gpu_memory, wanted)
     return [f"/gpu:{index}" for index in range(wanted)] or ["/cpu:0"]
 
 
@@ -70,8 +74,8 @@ def planned_replicas(config: Config) -> int:
     """Returns the replicas that a run would have on a machine like this; GPUs asked for need not be here."""
     if config.num_virtual_devices:
         return config.num_virtual_devices
-    gpus = len(tf.config.list_physical_devices("GPU")) if config.num_gpus is None else config.num_gpus
-    return max(gpus, 1)
+    found = len(tf.config.list_physical_devices("GPU")) if config.num_gpus is None else config.num_gpus
+    return max(found, 1)
 
 
 def check_all_reduce(config: Config, on_gpus: bool) -> None:
@@ -88,6 +92,72 @@ def check_all_reduce(config: Config, on_gpus: bool) -> None:
             "allreduce_dtype=bfloat16 is none of the types that TensorFlow adds up with NCCL. Use"
             f" --allreduce_dtype=float16, with a loss scale, or --all_reduce_alg={others}."
         )
+
+
+_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"  # read when TensorFlow sets up its GPUs; true by `official/__init__.py`
+
+
+def _limit_gpu_memory(gpu_memory: str, count: int) -> None:
+    """Sets how much memory of the GPUs TensorFlow takes. To be called before it sets them up.
+
+    Args:
+      gpu_memory: the value of --gpu_memory.
+      count: GPUs that the run uses, the first ones; with 0 nothing is set.
+
+    Raises:
+      ConfigError: for more than a GPU has, or where the process has set up its GPUs otherwise.
+    """
+    if not count:
+        return
+    grows = "false" if gpu_memory == "all" else "true"
+    if os.environ.get(_GROWTH, grows) != grows:
+        if grows == "true":  # else it is our own default that changes
+            logging.warning("--gpu_memory=%s stands over %s=%s.", gpu_memory, _GROWTH, os.environ[_GROWTH])
+        os.environ[_GROWTH] = grows
+    limit = gpu_memory_bytes(gpu_memory)
+    if limit is None:
+        return
+    for number, has in enumerate(_gpu_memory_bytes()[:count]):
+        if limit > has:
+            raise ConfigError(
+                f"gpu_memory={gpu_memory} but GPU {number} has {has / 1e9:.1f} GB. Use --gpu_memory=grow, or"
+                f" a number up to {has // 10**8 / 10:g}."
+            )
+    wanted = [tf.config.LogicalDeviceConfiguration(memory_limit=limit >> 20)]
+    for gpu in tf.config.list_physical_devices("GPU")[:count]:
+        if tf.config.get_logical_device_configuration(gpu) == wanted:
+            continue
+        try:
+            tf.config.set_logical_device_configuration(gpu, wanted)
+        except (RuntimeError, ValueError) as error:
+            raise ConfigError(
+                f"gpu_memory={gpu_memory}, but this process has set up its GPUs already"
+                f" ({first_line(error)}). Start a new process."
+            ) from None
+
+
+def _gpu_memory_bytes() -> list[int]:
+    """Returns the bytes of memory of each GPU, in TensorFlow's order, as the driver says it; [] where it says
+    nothing. TensorFlow itself would have to set them up first.
+
+    Source: cuInit, cuDeviceGetCount, cuDeviceGet and cuDeviceTotalMem of the CUDA driver API; they heed
+    CUDA_VISIBLE_DEVICES.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return []
+    count, device, total = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return []
+    found = []
+    for number in range(count.value):
+        if driver.cuDeviceGet(ctypes.byref(device), number):
+            return []
+        if driver.cuDeviceTotalMem_v2(ctypes.byref(total), device):
+            return []
+        found.append(total.value)
+    return found
 
 
 def _make_logical_cpus(count: int) -> None:
@@ -134,13 +204,10 @@ def _make_mirrored(config: Config) -> tf.distribute.Strategy:
 
 def _make_multi_worker(config: Config) -> tf.distribute.Strategy:
     """Joins the other processes; waits until all are there. On CPUs there is one replica a process."""
-    if config.num_gpus is None:
-        _count_gpus(config)
-    else:
-        on_gpus = "gpu" in replica_devices(config)[0]
-        gpus = tf.config.list_physical_devices("GPU")[: config.num_gpus] if on_gpus else []
-        tf.config.set_visible_devices(gpus, "GPU")
-    check_all_reduce(config, bool(tf.config.get_visible_devices("GPU")))
+    on_gpus = "gpu" in replica_devices(config)[0]
+    if config.num_gpus is not None:
+        tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[: config.num_gpus], "GPU")
+    check_all_reduce(config, on_gpus)
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=_IMPLEMENTATIONS[config.all_reduce_alg]
     )
@@ -353,13 +420,13 @@ _NO_TF32 = "NVIDIA_TF32_OVERRIDE"  # NVIDIA's variable: 0 forbids to round
 def _set_matmul_precision(strategy: tf.distribute.Strategy) -> None:
     """Sets whether float32 products are rounded; false where the devices cannot, so that the model may ask
     whether they are."""
-    gpus = _gpus_with_tf32() if native.on_gpus(strategy) else []
-    can_round = bool(gpus) if native.on_gpus(strategy) else not native.on_cpus(strategy)
+    names = _gpus_with_tf32() if native.on_gpus(strategy) else []
+    can_round = bool(names) if native.on_gpus(strategy) else not native.on_cpus(strategy)
     rounds = can_round and os.environ.get(_NO_TF32) != "0"
     tf.config.experimental.enable_tensor_float_32_execution(rounds)
-    if gpus:
+    if names:
         how = "rounded to TensorFloat-32" if rounds else "in full float32"
-        logging.info("float32 products on %s: %s (%s=0 forbids to round).", ", ".join(gpus), how, _NO_TF32)
+        logging.info("float32 products on %s: %s (%s=0 forbids to round).", ", ".join(names), how, _NO_TF32)
 
 
 def _gpus_with_tf32() -> list[str]:
@@ -408,8 +475,10 @@ note_passed = heartbeat.note_passed
 
 def with_choices_of_devices(config: Config, strategy: tf.distribute.Strategy) -> Config:
     """Returns the configuration with what the devices decide: --enable_xla where it is unset, and
-    --length_buckets=auto. On CPUs a shape costs a second to compile at most, on GPUs a minute and more. Packed
-    rows have one length, and --unpad leaves no padding that sorted batches would save."""
+    --length_buckets=auto.
+
+    On CPUs a shape costs a second to compile at most, on GPUs a minute and more. Packed rows have one length,
+    and --unpad leaves no padding that sorted batches would save."""
     one_size = not config.unpad and config.length_buckets != "always" and config.kernels != "plain"
     on_one_device = not BACKENDS[config.distribution_strategy].spread_replicas
     if config.enable_xla is None and native.on_gpus(strategy) and one_size and on_one_device:

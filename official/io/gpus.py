@@ -192,23 +192,31 @@ def find_library(name: str) -> str:
 
 
 def prepare() -> None:
-    """Tells XLA of libdevice and ptxas in the nvidia packages, where there are any and nobody has set other
-    paths. To be called before TensorFlow is imported.
+    """Tells XLA of libdevice and ptxas in the nvidia packages, where there are any, and to leave matrix products
+    to cuBLAS; what somebody has set stays. To be called before TensorFlow is imported.
 
-    TensorFlow 2.15 looks for both beside itself and 2.21 does not, nor do builds of others.
+    TensorFlow 2.15 looks for both beside itself and 2.21 does not, nor do builds of others. XLA's own products
+    double the time that a step of BERT-base takes to compile, and make it no faster (an H200, 2.21).
     """
+    if may_be_there():
+        _add_xla_flag("--xla_gpu_enable_triton_gemm", "false")
     for folder in nvidia_folders():
         toolkit = os.path.join(folder, "cuda_nvcc")
         if os.path.isdir(toolkit):
-            flags, flag = os.environ.get("XLA_FLAGS", ""), "--xla_gpu_cuda_data_dir"
-            # XLA_FLAGS may name a file of flags; paths with spaces have no spelling that all versions read.
-            if flag not in flags and flags.lstrip()[:1] in ("", "-") and " " not in toolkit:
-                os.environ["XLA_FLAGS"] = f"{flags} {flag}={toolkit}".strip()
+            _add_xla_flag("--xla_gpu_cuda_data_dir", toolkit)
             programs = os.path.join(toolkit, "bin")
             paths = os.environ.get("PATH", os.defpath).split(os.pathsep)
             if programs not in paths:  # last: a ptxas that is on the path already stays the first
                 os.environ["PATH"] = os.pathsep.join([*paths, programs])
             return
+
+
+def _add_xla_flag(flag: str, value: str) -> None:
+    """Adds a flag to XLA_FLAGS, unless it is there, or the variable names a file of flags. Paths with spaces
+    have no spelling that all versions read."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if flag not in flags and flags.lstrip()[:1] in ("", "-") and " " not in value:
+        os.environ["XLA_FLAGS"] = f"{flags} {flag}={value}".strip()
 
 
 def preload() -> None:

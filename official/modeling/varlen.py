@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from official import native
 from official.config import BertConfig
 from official.modeling import stages
 from official.modeling.layers import sizes
@@ -16,7 +17,15 @@ from official.modeling.stages import Staged, Tensors
 
 
 _SIZES = 64  # at most: more of them waste less, and are more to compile
-_SIZE_STEP = 8
+_STEP = 8  # sizes are multiples
+# A compilation takes longer on GPUs, and a step less time.
+_SIZES_ON_GPUS = 32
+_STEP_ON_GPUS = 32
+
+
+def _step() -> int:
+    """Returns the number of which sizes are multiples, on the devices of the strategy."""
+    return _STEP if native.on_cpus() else _STEP_ON_GPUS
 
 
 def predicted_first(features: dict[str, tf.Tensor]) -> int:
@@ -29,13 +38,15 @@ def predicted_first(features: dict[str, tf.Tensor]) -> int:
 
 
 def size_for(count: tf.Tensor, most: int | tf.Tensor) -> tf.Tensor:
-    """Returns the least of a few sizes that is a count or more; a 64th of the most is wasted, or 7.
+    """Returns the least of a few sizes that is a count or more; a 64th of the most is wasted, or 7; on GPUs a
+    32nd, or 31.
 
     Args:
       count: int32, 0 or more.
       most: that the count can be.
     """
-    step = -(-most // (_SIZES * _SIZE_STEP)) * _SIZE_STEP
+    multiple, sizes = _step(), _SIZES if native.on_cpus() else _SIZES_ON_GPUS
+    step = -(-most // (sizes * multiple)) * multiple
     return -(-tf.maximum(count, 1) // step) * step
 
 
@@ -64,7 +75,6 @@ def pick_predicted(values_BP: tf.Tensor, numbers_Q: tf.Tensor) -> tf.Tensor:
 
 MIN_ROW_LENGTH = 128  # tokens; of shorter rows nothing was measured
 _WIDTHS = 16  # at most: more of them waste less, and are more operations and more to compile
-_WIDTH_STEP = 8
 _GROUPS = 4  # of sequences end to end
 _LOG_2 = 0.6931471805599453
 
@@ -98,7 +108,8 @@ class SequenceLayout(NamedTuple):
 
 def widths(length: int) -> list[int]:
     """Returns the widths for rows of some tokens, ascending: all multiples of one number, and the row."""
-    step = -(-length // (_WIDTHS * _WIDTH_STEP)) * _WIDTH_STEP
+    multiple = _step()
+    step = -(-length // (_WIDTHS * multiple)) * multiple
     return [*range(step, length, step), length]
 
 
@@ -130,11 +141,11 @@ def layout_end_to_end(lengths_N: tf.Tensor, tokens: int | tf.Tensor, heads: int)
     lengths, firsts = (tf.gather(values, order_N) for values in (lengths_N, tf.cumsum(lengths_N) - lengths_N))
     count = sizes(lengths_N)[0]
     bounds = [group * count // _GROUPS for group in range(_GROUPS + 1)]
-    kinds = []
+    kinds, step = [], _step()
     for first, last in zip(bounds[:-1], bounds[1:]):
         length_N = lengths[first:last]
         longest = tf.reduce_max(tf.concat([length_N, [1]], axis=0))
-        width = -(-longest // _WIDTH_STEP) * _WIDTH_STEP
+        width = -(-longest // step) * step
         kinds.append((width, (firsts[first:last], length_N)))
     return _layout_of(tf.range(tokens), kinds, heads)
 

@@ -92,6 +92,15 @@ def _devices(strategy: Any) -> list[str]:
     return [device.lower() for device in strategy.extended.worker_devices]
 
 
+def uses_gpus(config: Any) -> bool:
+    """Tells whether a run of this process's devices computes on GPUs, before its strategy is made."""
+    import tensorflow as tf
+
+    if config.num_virtual_devices or config.num_gpus == 0:
+        return False
+    return bool(config.num_gpus or tf.config.list_physical_devices("GPU"))
+
+
 @functools.lru_cache
 def log_choice(choice: str) -> None:
     """Logs the kernels that run, once in a process."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from official import native
 from official.config import Config, kernels_of
 from official.config.backends import BACKENDS
 from official.config.values import DEVICE_BYTES
@@ -230,9 +231,7 @@ def updates_natively(config: Config) -> bool:
 
 def device_of(config: Config) -> str:
     """Returns GPU or CPU: what a run of this process's devices computes on."""
-    if config.num_virtual_devices or config.num_gpus == 0:
-        return "CPU"
-    return "GPU" if config.num_gpus or tf.config.list_physical_devices("GPU") else "CPU"
+    return "GPU" if native.uses_gpus(config) else "CPU"
 
 
 class StandIn:

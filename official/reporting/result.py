@@ -52,6 +52,9 @@ class TrainResult:
         is done, less one step. That is imports, model, checkpoint, data and compilation; without training,
         until the evaluation starts.
       first_step_secs: seconds from the start of this process to the end of its first step.
+      compilations: functions that XLA compiled in this process's part of the run, each shape of an argument
+        apart; None where TensorFlow does not tell.
+      compilation_secs: seconds that it took.
       peak_memory_bytes: most memory in use at once, of the first GPU where there is one, otherwise of this
         process.
       checkpoint: prefix of the newest checkpoint.
@@ -100,6 +103,8 @@ class TrainResult:
     wall_secs: float | None = None
     startup_secs: float | None = None
     first_step_secs: float | None = None
+    compilations: int | None = None
+    compilation_secs: float | None = None
     peak_memory_bytes: int | None = None
     checkpoint: str | None = None
     checkpoints_written: int = 0

@@ -18,6 +18,7 @@ from official.optimization import schedules
 from official.reporting import environment
 from official.reporting import result as result_lib
 from official.reporting.callback import End
+from official.reporting.compilations import Compilations, compilations
 from official.reporting.result import TrainResult
 from official.training.loop import STOPPED, Ended, RunLoop, reading
 from official.training.run_lock import PreviousRun
@@ -32,6 +33,7 @@ def make_result(
     command: list[str],
     weights: str,
     page: str | None = None,
+    compiled: Compilations | None = None,
     **facts: Any,
 ) -> TrainResult:
     """Returns the result of a run whose loop has ended: nothing is added later.
@@ -44,6 +46,7 @@ def make_result(
       command: the command line.
       weights: path of the checkpoint that the weights are from; empty for fresh ones.
       page: name of the page that is written about a training; None where none is.
+      compiled: compilations of this process before the run; None where they are not known.
       facts: fields of the result that the loop does not know.
     """
     config, task, outcome, end = loop.config, loop.task, loop.outcome, ended.end
@@ -56,6 +59,10 @@ def make_result(
         page = None
     elif page and _is_added(config, previous):
         page = None if end.status in STOPPED else f"evaluation_{len(evaluations) + 1}.html"
+    found = compilations() if compiled else None
+    made = found.since(compiled) if found and compiled else None
+    if made and made.functions:
+        logging.info("XLA compiled %d functions in %.1f s", *made)
     values: dict[str, Any] = dict(
         status=end.status,
         reason=end.reason,
@@ -73,6 +80,8 @@ def make_result(
         wall_secs=earlier.get("wall_secs") if is_known else time.time() - run_started,
         startup_secs=outcome.startup_secs(loop.process_started, run_started),
         first_step_secs=outcome.first_step_secs,
+        compilations=made.functions if made else None,
+        compilation_secs=made.secs if made else None,
         peak_memory_bytes=environment.peak_memory_bytes(),
         checkpoint=os.path.join(config.model_dir, f"ckpt-{steps[-1]}") if steps else None,
         checkpoints_written=loop.manager.times.saves,

@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 import json
 import math
+import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -201,7 +202,7 @@ class RunLoop:
         """
         first_step, run_started, found = self.state.step, time.time(), {}
         try:
-            with noticing_lost_peers():
+            with noticing_lost_peers(), naming_nondeterminism():
                 prepare()
                 run_started = time.time()
                 with self.interruption:
@@ -457,6 +458,25 @@ class RunLoop:
         """Returns the model's outputs, in the order of the sequences. `dataset` makes the set's global
         batches from their size; `secs` gets the seconds of each."""
         return self._evaluated(dataset, secs)[1]
+
+
+@contextlib.contextmanager
+def naming_nondeterminism() -> Iterator[None]:
+    """Turns TensorFlow's refusal of an operation that has no deterministic kernel, in its block, into a
+    ConfigError of one line."""
+    try:
+        yield
+    except (tf.errors.UnimplementedError, tf.errors.FailedPreconditionError) as error:
+        text = str(error)
+        said = re.search(r"^(?:{{function_node \S*}} )?(.*eterminis.*)$", text, re.MULTILINE)
+        if not said:
+            raise
+        node = re.search(r"{{node ([^}]*)}}", text)
+        where = f" ({node[1]})" if node else ""
+        raise ConfigError(
+            f"deterministic=True, but TensorFlow has no deterministic form of an operation: {said[1]}{where}."
+            " Drop --deterministic."
+        ) from error
 
 
 def reading(task: Task, work: Callable[[], T]) -> T:

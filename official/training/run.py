@@ -20,17 +20,18 @@ import tensorflow as tf
 from absl import logging
 
 from official import config as config_lib
+from official import native
 from official.checkpoint import initialize, sidecar_files
 from official.checkpoint.manager import CheckpointManager
 from official.config import Config, ConfigError
 from official.config.setting import LENGTH, OWN_DATA
-from official.distribution import machine_checks
+from official.distribution import allreduce_check, machine_checks
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan, Layout, is_kept, lay_out, make_batch_plan
 from official.distribution.pipeline_plan import allocation
 from official.distribution.strategy import as_pipeline
 from official.optimization.optimizers import TrainState
-from official.reporting import environment, report, summary
+from official.reporting import compilations, environment, report, summary
 from official.reporting.callback import Built, Callback, Start
 from official.reporting.result import TrainResult, remove_result, result_dict, write_result
 from official.training import callbacks as callbacks_lib
@@ -78,6 +79,9 @@ def run(
         strategy_lib.noticing_lost_peers(ready.strategy),
     ):
         _log_start(ready)
+        compiled = compilations.compilations()
+        if ready.strategy.num_replicas_in_sync > 1 and native.on_gpus(ready.strategy):
+            surroundings["all_reduce"] = dataclasses.asdict(allreduce_check.check(ready.strategy, config))
         previous = PreviousRun(config.model_dir)
         if config.do_train:  # what is in the folder may have changed while the data were found
             previous.check(asked, config_lib.train_steps(config))
@@ -122,6 +126,7 @@ def run(
                 counts,
                 command,
                 page=report.FILE_NAME,
+                compiled=compiled,
                 environment=surroundings,
                 pipeline=pipeline.plan.description() if pipeline and pipeline.plan else None,
                 checks=ready.checks,
@@ -242,10 +247,10 @@ def _built(ready: Ready) -> Built:
 
 def _prepare(loop: Loop, data_files: list[str]) -> None:
     """Compiles the steps and empties caches before the run's clock starts, and tells the callbacks of the
-    start."""
+    start. On GPUs deterministic steps are tried then: for some operations there are no such kernels."""
     config, state, writes = loop.config, loop.state, not loop.manager.read_only
     loop.processes.check_same_step(state.step, config.model_dir)
-    if config_lib.compiles_first(config):
+    if config_lib.compiles_first(config) or config.deterministic and native.on_gpus(loop.strategy):
         since = time.monotonic()
         loop.warm_up()
         if not config_lib.follows_graphcore_log(config):  # which has said so

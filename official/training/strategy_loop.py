@@ -23,7 +23,8 @@ class Loop(RunLoop):
 
     def __post_init__(self) -> None:
         config, state, strategy = self.config, self.state, self.strategy
-        self._wait = step_lib.HostWait() if config_lib.follows_graphcore_log(config) else None
+        waits = config_lib.follows_graphcore_log(config) and not config.deterministic  # no clock there
+        self._wait = step_lib.HostWait() if waits else None
         self.train_loop = step_lib.make_train_loop(config, self.task, state, strategy, self.plan, self._wait)
         self.eval_step = step_lib.make_eval_step(self.task, state, strategy)
         self.weights_are_finite = step_lib.make_finite_check(state)

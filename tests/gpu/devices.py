@@ -47,8 +47,6 @@ class Device:
 def find_device() -> Device:
     """Returns the device of the tests; skips the test where there is none."""
     gpus = tf.config.list_physical_devices("GPU")
-    for gpu in gpus:  # several processes may share it, and its peaks are of what is used
-        tf.config.experimental.set_memory_growth(gpu, True)
     if not (gpus or os.environ.get(REHEARSAL) == "1"):
         pytest.skip(f"TensorFlow finds no GPU; {REHEARSAL}=1 rehearses this on the CPU")
     return Device(bool(gpus))

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +23,7 @@ class Step:
 
     config: Config
     strategy: tf.distribute.Strategy
-    task: PretrainingTask
+    task: Any
     plan: BatchPlan
     state: TrainState
 
@@ -47,10 +48,14 @@ class Step:
         return replica_step.mean_metrics(self.task.losses, self.task.metrics, sums)
 
 
-def make_step(config: Config, weights: dict[str, np.ndarray] | None = None) -> Step:
+def make_step(
+    config: Config,
+    weights: dict[str, np.ndarray] | None = None,
+    make_task: Callable[[Config], Any] = PretrainingTask,
+) -> Step:
     """Returns a step, with those weights where they are given: two kinds of devices need not draw the same to
     the last bit."""
-    strategy, task = strategy_lib.make_strategy(config), PretrainingTask(config)
+    strategy, task = strategy_lib.make_strategy(config), make_task(config)
     plan = make_batch_plan(config, strategy.num_replicas_in_sync).with_rows_of(task.sequences_per_row)
     state = pipelined.make_state(config, task, strategy)
     for variable in state.model.trainable_variables if weights else ():

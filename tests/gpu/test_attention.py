@@ -20,7 +20,7 @@ def made(dtype: tf.DType, size: int = 64) -> tuple[list[tf.Tensor], tf.Tensor]:
 
 
 def passes(attend, tensors: list[tf.Tensor], scores: tf.Tensor) -> list[np.ndarray]:
-    """Returns the outputs at tokens, and the gradients of query, key and value of their sum times upstream."""
+    """Returns the outputs at tokens, and the gradients of query, key and value, given that of the outputs."""
     query, key, value, upstream = tensors
     is_token = tf.sequence_mask(LENGTHS, SIZES[2])[:, None, :, None]
 

@@ -130,6 +130,8 @@ OWN = {  # of a run, not of its results
     "startup_secs",
     "first_step_secs",
     "report",
+    "compilations",
+    "compilation_secs",
     "peak_memory_bytes",
     "checkpoint",
     "checkpoint_wait_secs",

@@ -1,5 +1,6 @@
 """Installing: the wheel with the newest versions that setup.py allows, and the pins of each stack."""
 
+import json
 import pathlib
 import re
 import shutil
@@ -77,3 +78,27 @@ def test_the_pins_of_a_stack_can_be_installed_together(stack):
     pins = ("--ignore-installed", "--no-build-isolation", "--constraint", f"constraints/{stack}.txt")
     done = call(*pip, *pins, f".[{extras}]", BERT_STACK=stack)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stack", ["tf215", "modern"])
+def test_the_pins_of_a_stack_for_gpus_can_be_installed_together(stack, tmp_path):
+    """By a new pip, which reads no more of a wheel than its metadata: these are gigabytes."""
+    if stack == "tf215" and sys.version_info >= (3, 12):
+        pytest.skip("--stack=tf215 needs Python 3.10 or 3.11")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    need_index(call(*pip, "download", "--no-deps", "--dest", str(tmp_path), "pip"))
+    (wheel,) = tmp_path.glob("pip-*.whl")
+    report = tmp_path / "report.json"
+    done = call(
+        *(sys.executable, str(wheel / "pip"), "install", "--dry-run", "--use-feature=fast-deps"),
+        *("--ignore-installed", "--no-cache-dir", "--no-build-isolation", "--report", str(report)),
+        *("--constraint", f"constraints/{stack}-gpu.txt", ".[gpu]"),
+        BERT_STACK=stack,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    found = {each["metadata"]["name"] for each in json.loads(report.read_text())["install"]}
+    pins = (ROOT / "constraints" / f"{stack}-gpu.txt").read_text()
+    assert {name for name in found if name.startswith("nvidia")} == set(
+        re.findall("^nvidia[^=]*", pins, re.M)
+    )

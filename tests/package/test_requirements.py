@@ -41,7 +41,7 @@ def settings(settings_of) -> dict:
 def pinned(stack: str) -> dict[str, str]:
     """Returns {package: version} of a stack's constraints, on this Python."""
     lines = (ROOT / "constraints" / f"{stack}.txt").read_text().splitlines()
-    found = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    found = [Requirement(line) for line in lines if line and not line.startswith(("#", "-c"))]
     own = [each for each in found if each.marker is None or each.marker.evaluate()]
     return {each.name: next(iter(each.specifier)).version for each in own}
 
@@ -93,6 +93,22 @@ def test_the_tested_versions_are_among_those_asked_for(settings_of, stack):
     for requirement in map(Requirement, all_requirements(settings)):
         version = versions[canonical(requirement.name)]
         assert requirement.specifier.contains(version), f"{requirement} and {version}"
+
+
+def test_the_libraries_of_gpus_are_those_that_tensorflow_asks_for():
+    """All of them and nothing else, over the other versions of the stack."""
+    asked = map(Requirement, importlib.metadata.requires("tensorflow"))
+    libraries = {each.name: each.specifier for each in asked if 'extra == "and-cuda"' in str(each.marker)}
+    stack = (
+        "modern" if importlib.metadata.version("tensorflow") == pinned("modern")["tensorflow"] else "tf215"
+    )
+    versions = pinned(f"{stack}-gpu")
+    assert versions.keys() == libraries.keys() and len(libraries) > 10
+    wrong = [name for name, allowed in libraries.items() if not allowed.contains(versions[name])]
+    assert not wrong
+    for each in STACKS:
+        assert f"\n-c {each}.txt\n" in (ROOT / "constraints" / f"{each}-gpu.txt").read_text()
+        assert not pinned(each).keys() & pinned(f"{each}-gpu").keys()
 
 
 def test_python_chooses_the_stack(settings_of):

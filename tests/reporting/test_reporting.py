@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from absl import logging
 
-from official.reporting import charts
+from official.reporting import charts, compilations
 from official.reporting import plots as plots_lib
 from official.reporting import progress as progress_lib
 from official.reporting import result as result_lib
@@ -230,11 +230,23 @@ def make_result(**changes):
     return result_lib.TrainResult(**{**values, **changes})
 
 
+def test_compilations_are_counted():
+    """One for each shape, of functions that XLA compiles alone."""
+    doubled = tf.function(lambda x: 2 * x, jit_compile=True, reduce_retracing=True)
+    tripled = tf.function(lambda x: 3 * x)
+    before = compilations.compilations()
+    for size in (1, 2, 3, 2, 1):
+        doubled(tf.zeros([size])), tripled(tf.zeros([size]))
+    made = compilations.compilations().since(before)
+    assert made.functions == 3 and 0 < made.secs < 60
+
+
 FIELDS = """status reason step samples eval_accuracy eval_loss target target_metric majority_accuracy
-majority_prediction sequences_per_sec wall_secs startup_secs first_step_secs peak_memory_bytes checkpoint
-checkpoints_written checkpoint_wait_secs checkpoint_write_secs fresh_variables skipped_steps config
-environment data data_changed signal peer_lost tables examples predictions export report evaluations
-sequences_per_row packing_efficiency pipeline checks learning_rates f1"""
+majority_prediction sequences_per_sec wall_secs startup_secs first_step_secs compilations
+compilation_secs peak_memory_bytes checkpoint checkpoints_written checkpoint_wait_secs
+checkpoint_write_secs fresh_variables skipped_steps config environment data data_changed signal
+peer_lost tables examples predictions export report evaluations sequences_per_row
+packing_efficiency pipeline checks learning_rates f1"""
 
 
 def test_result_file(tmp_path):

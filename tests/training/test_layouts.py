@@ -267,6 +267,25 @@ def test_sizes_are_few_and_hold_what_they_are_for():
     assert varlen.find_predicted(0 * weights).shape == (8,)
 
 
+def test_gpus_have_fewer_sizes(monkeypatch):
+    """Of batches of 32 rows, most of them short. Each size is compiled."""
+    generator = np.random.default_rng(1)
+    batches_NB = np.clip(generator.lognormal(4.5, 0.8, [200, 32]), 3, 512).astype(np.int32)
+    found = {}
+    for on_cpus in (True, False):
+        monkeypatch.setattr(varlen.native, "on_cpus", lambda strategy=None, answer=on_cpus: answer)
+        sizes, widths = [], set()
+        for lengths_B in batches_NB:
+            sizes.append(int(varlen.size_for(tf.constant(lengths_B.sum()), 32 * 512)))
+            laid = varlen.layout_end_to_end(tf.constant(lengths_B), sizes[-1], 2)
+            widths |= {each.shape[1] for each in laid.is_token_NW}
+        waste = sum(sizes) / batches_NB.sum() - 1
+        found[on_cpus] = len(set(sizes)), len(widths), waste
+    (sizes, widths, waste), (few_sizes, few_widths, more_waste) = found[True], found[False]
+    assert 2 * few_sizes <= sizes + 2 and few_widths <= 16 and 4 * few_widths <= widths + 4, found
+    assert waste < 0.05 and more_waste < 0.1, found
+
+
 @pytest.mark.parametrize(
     "settings", [dict(dtype="bf16"), slow(dict(dtype="fp16", loss_scale="128"))], ids=str
 )

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from official.checkpoint.manager import CheckpointManager
+from official.distribution import strategy as strategy_lib
 from official.io.errors import ConfigError
 from official.reporting import comparison
 from official.reporting.metrics import read_metrics
@@ -131,6 +132,27 @@ def test_an_interrupted_interval_goes_on_to_the_same_bits(
     if task == "squad":
         texts = [pathlib.Path(each.model_dir, "predictions.json").read_text() for each in (whole, parts)]
         assert texts[0] == texts[1]
+
+
+def test_a_deterministic_step_is_tried_first_on_gpus(make_config, record_files, tmp_path, monkeypatch):
+    """It changes no bit of the run; an operation without a deterministic form, such as a clock, is named."""
+    shared = dict(model=DROPOUT, input_files=record_files(), deterministic=True, num_steps_per_epoch=6)
+    plain, tried, refused = (make_config(**shared, model_dir=str(tmp_path / name)) for name in "abc")
+    run(plain)
+    monkeypatch.setattr(strategy_lib, "on_gpus", lambda strategy: True)
+    trials, original = [], Loop.warm_up
+    monkeypatch.setattr(Loop, "warm_up", lambda self: (trials.append(self.state.step), original(self)))
+    run(tried)
+    assert trials == [0]
+    assert_same_run(tried.model_dir, plain.model_dir, 6)
+    # TensorFlow has no deterministic clock on any device.
+    clock = tf.function(lambda: tf.timestamp(name="clock"))
+    monkeypatch.setattr(Loop, "_compile_training", lambda self: clock())
+    with pytest.raises(
+        ConfigError, match="no deterministic form .*: Timestamp cannot .*clock.*--deterministic"
+    ):
+        run(refused)
+    assert not read_metrics(refused.model_dir)
 
 
 @pytest.mark.parametrize("set_name", ["eval_dataset", "predict_dataset"])

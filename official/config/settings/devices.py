@@ -11,6 +11,7 @@ from official.config.setting import (
     PIPELINED,
     RECIPE,
     TPU,
+    TRACED,
     WHOLE,
     WORKERS,
     Section,
@@ -62,6 +63,9 @@ class Devices:
       distribution_strategy: How replicas are made. Unset where this process is one of several that train:
         multi_worker_mirrored.
       num_gpus: GPUs to use; 0 for the CPU. Unset: all GPUs there are; the CPU on a machine without.
+      gpu_memory: Memory that the run takes of each GPU: grow takes it as it is needed, all takes all of it at
+        the start, and a number is the GB (1e9 bytes, 7.5 is one) that it grows to at most. The driver's and
+        the libraries' own memory, some hundred MB, comes on top.
       num_virtual_devices: Logical CPUs, to rehearse a job of several devices: a replica each (mirrored), or
         the devices of the stages (pipeline).
       tpu: TPU name, grpc:// address or local, for --distribution_strategy=tpu.
@@ -104,6 +108,9 @@ class Devices:
 
     distribution_strategy: str = setting("mirrored", choices=tuple(BACKENDS))
     num_gpus: int | None = setting(None, minimum=0)
+    gpu_memory: str = setting(
+        "grow", backends=TRACED, excludes={"num_virtual_devices": "GPUs, or logical CPUs"}
+    )
     num_virtual_devices: int | None = setting(
         None, minimum=1, backends=("mirrored", "pipeline"), excludes={"num_gpus": "GPUs, or logical CPUs"}
     )

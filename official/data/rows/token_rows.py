@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
+from official import native
 from official.config import pack_depth, synthetic_sequences_per_pack
 from official.config.table import Config
 from official.data import pipeline
@@ -54,6 +55,7 @@ def drawn(lengths_N: tf.Tensor, ranks_RP: tf.Tensor, seeds: tf.Tensor | None = N
 
 _POOL_BATCHES = 50  # are sorted by length together: enough that lengths fit, few enough for a random order
 _LENGTH_STEP = 8  # lengths of bucketed batches are multiples: every length has kernels of its own
+_LENGTH_STEP_OF_GPUS = 32  # where such kernels take longer to compile, and a step less time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +68,7 @@ class BatchShape:
       max_seq_length: tokens of a row where `bucketed` is false, and at most otherwise.
       bucketed: whether a batch holds rows of about one length and is as long as its longest.
       depth: of a packed row, sequences that it holds at most; None: a row is a sequence.
+      length_step: where `bucketed`, what lengths are multiples of.
     """
 
     batch_size: int
@@ -73,6 +76,7 @@ class BatchShape:
     max_seq_length: int
     bucketed: bool
     depth: int | None = None
+    length_step: int = _LENGTH_STEP
 
     def num_batches(self, rows: int) -> int:
         """Returns the batches of an epoch; the last one may be filled up."""
@@ -82,7 +86,8 @@ class BatchShape:
 def shape_of(config: Config, batch_size: int, part_size: int) -> BatchShape:
     """Returns the batches of fine-tuning."""
     bucketed, depth = config.length_buckets == "always", pack_depth(config) if config.pack else None
-    return BatchShape(batch_size, part_size, config.max_seq_length, bucketed, depth)
+    step = _LENGTH_STEP_OF_GPUS if native.uses_gpus(config) else _LENGTH_STEP
+    return BatchShape(batch_size, part_size, config.max_seq_length, bucketed, depth, step)
 
 
 def sequences_per_row(lengths_N: np.ndarray | None, config: Config) -> float | None:
@@ -198,7 +203,8 @@ def _features(
         length = tf.constant(shape.max_seq_length)
         if shape.bucketed:
             longest = tf.reduce_max(tf.gather(example_lengths_N, tf.boolean_mask(rows_B, rows_B >= 0)))
-            length = tf.minimum(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, shape.max_seq_length)
+            step = shape.length_step
+            length = tf.minimum(-(-longest // step) * step, shape.max_seq_length)
         parts = tf.reshape(rows_B, [-1, shape.part_size, *rows_B.shape[1:]])[host::num_hosts]
         return tf.data.Dataset.from_tensor_slices((parts, tf.repeat(length, tf.shape(parts)[0])))
 

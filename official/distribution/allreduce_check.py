@@ -1,0 +1,111 @@
+"""A timed all-reduce before a run on several GPUs: whether they reach each other, and how fast.
+
+NCCL hangs, or ends with an error that names no cause, where GPUs or machines cannot talk to each other as it
+believes they can. A run would stand still in its first step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import tensorflow as tf
+from absl import logging
+
+from official.config import Config, ConfigError
+from official.config.backends import BACKENDS
+from official.distribution import heartbeat
+from official.io.errors import first_line
+
+LIMIT_SECS = 120  # NCCL takes tens of seconds to set up many machines
+_BYTES = 64 * 2**20  # of gradients: enough for the speed of the links, and not the time to start, to count
+_REPEATS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class AllReduce:
+    """Time of an all-reduce.
+
+    Attributes:
+      replicas: that take part.
+      bytes: that each replica adds to the sum.
+      secs: of the fastest repetition.
+      gb_per_sec: GB (1e9 bytes) that a replica sends each second, 2 (n - 1) / n of its bytes, as the links
+        have it whatever the number of replicas: what nccl-tests calls bus bandwidth.
+    """
+
+    replicas: int
+    bytes: int
+    secs: float
+    gb_per_sec: float
+
+
+def measure(strategy: tf.distribute.Strategy, dtype: str = "float32", size_bytes: int = _BYTES) -> AllReduce:
+    """Adds up a tensor over all replicas, by the operations of the strategy that a run's gradients take.
+
+    Args:
+      strategy: with two replicas or more.
+      dtype: of the tensor.
+      size_bytes: of the tensor, of each replica.
+
+    Raises:
+      ValueError: where the sum is wrong.
+      tf.errors.OpError: where the operations fail.
+    """
+    replicas, number = strategy.num_replicas_in_sync, tf.as_dtype(dtype)
+    shape = [size_bytes // number.size]
+
+    def of_replica():
+        ones = tf.ones(shape, number)
+        total = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, ones)
+        return tf.reduce_max(tf.abs(tf.cast(total, tf.float32) - replicas))
+
+    run = tf.function(lambda: strategy.run(of_replica), autograph=False)
+    secs = []
+    for _ in range(1 + _REPEATS):  # the first one sets up the links
+        since = time.monotonic()
+        wrong_by = max(float(error) for error in strategy.experimental_local_results(run()))
+        secs.append(time.monotonic() - since)
+        if not wrong_by < 0.1 * replicas:  # of many replicas bfloat16 rounds the sum
+            raise ValueError(f"the sum of {replicas} ones is wrong by {wrong_by:g}")
+    fastest = min(secs[1:])
+    return AllReduce(
+        replicas, size_bytes, fastest, 2 * (replicas - 1) / replicas * size_bytes / fastest / 1e9
+    )
+
+
+def check(strategy: tf.distribute.Strategy, config: Config) -> AllReduce:
+    """Measures the all-reduce of a run and logs its speed.
+
+    One that takes longer than `LIMIT_SECS` ends the process, whatever it does, with exit code 2; with 4 where
+    other processes take part, one of which may be the one that hangs.
+
+    Raises:
+      ConfigError: where it fails, or adds up wrong.
+      tf.errors.OpError: where it fails as it does when another process is lost.
+    """
+    several = BACKENDS[config.distribution_strategy].several_processes
+    what = f"the all-reduce of {strategy.num_replicas_in_sync} GPUs"
+    late = f"bert: {what} is not done after {LIMIT_SECS:g} s. {_advice(config)}"
+    try:
+        with heartbeat.ending(LIMIT_SECS, 4 if several else 2, late):
+            found = measure(strategy, config.allreduce_dtype)
+    except (tf.errors.OpError, ValueError) as error:
+        if several and isinstance(error, tf.errors.OpError) and "nccl" not in str(error).lower():
+            raise
+        raise ConfigError(f"{what} fails ({first_line(error, 60)}). {_advice(config)}") from None
+    logging.info(
+        "All-reduce of %d MiB: %.1f GB/s, %.1f ms", found.bytes >> 20, found.gb_per_sec, found.secs * 1e3
+    )
+    return found
+
+
+def _advice(config: Config) -> str:
+    """Returns the advice on an all-reduce that does not work."""
+    algorithms = BACKENDS[config.distribution_strategy].all_reduce_algorithms
+    others = [name for name in algorithms if name not in ("nccl", config.all_reduce_alg)]
+    use = f"Use --all_reduce_alg={' or '.join(others)}. " if others else ""
+    return (
+        f"{use}NCCL_DEBUG=INFO in the environment says more; with NCCL_P2P_DISABLE=1 or NCCL_IB_DISABLE=1 it"
+        " works where that link is the fault."
+    )
