@@ -17,6 +17,7 @@ code is in programs/training_step.py.
 import argparse
 import contextlib
 import functools
+import itertools
 import os
 import tempfile
 from typing import Literal, NamedTuple
@@ -82,75 +83,79 @@ class Main(harness.ModelFlag, harness.ShapesFlag, harness.EnvironmentFlags, harn
     steps: int = 2
 
 
-def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int, batch: int) -> list[dict]:
-    """Returns one row a system."""
+class Case(NamedTuple):
+    """Type, tokens of a sequence, and sequences of a step."""
+
+    dtype: str
+    length: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.dtype}, {self.length} x {self.batch}"
+
+
+def measure(flags: argparse.Namespace, model: dict, cases: list[Case]) -> list[dict]:
+    """Returns one row a system and case; all take turns."""
     from official.training import step_benchmark
 
-    specification = {
-        "model": model,
-        "dtype": dtype,
-        "length": length,
-        "batch": batch,
-        "predictions": step_benchmark.predictions_of(length),
-        "threads": os.cpu_count(),
-        "num_gpus": flags.num_gpus,
-        "optimizer_type": flags.optimizer_type,
-        **TRAINING,
-    }
-    started: dict[str, float] = {}
-    losses: dict[str, list[float]] = {}
-    peaks: dict[str, int | None] = {}
+    first_losses: dict[tuple[Case, str], list[float]] = {}
+    started: dict[tuple[Case, str], float] = {}
+    last: dict[tuple[Case, str], dict] = {}
     advice = ": ask for fewer --peers at a time, or smaller --shapes"
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        workers: dict[str, harness.Program] = {}
+        workers: dict[tuple[Case, str], harness.Program] = {}
 
-        def await_start(name: str) -> None:
-            first = workers[name].answer()
-            started[name], losses[name] = first["start_secs"], first["losses"]
+        def await_start(key: tuple[Case, str]) -> None:
+            answer = workers[key].answer()
+            started[key], first_losses[key] = answer["start_secs"], answer["losses"]
 
-        for name in flags.peers:
-            peer = PEERS[name]
+        for case, name in itertools.product(cases, flags.peers):
+            peer, key = PEERS[name], (case, name)
+            specification = {
+                "model": model,
+                **case._asdict(),
+                "predictions": step_benchmark.predictions_of(case.length),
+                "threads": os.cpu_count(),
+                "num_gpus": flags.num_gpus,
+                "optimizer_type": flags.optimizer_type,
+                **TRAINING,
+                "step": peer.step,
+                "variant": peer.variant,
+            }
+            log = os.path.join(folder, str(len(workers)))
             worker = harness.program(
-                f"--peers: {name}",
-                "training_step.py",
-                peer.environment,
-                flags,
-                os.path.join(folder, name),
-                advice,
+                f"--peers: {name}", "training_step.py", peer.environment, flags, log, advice
             )
-            workers[name] = stack.enter_context(worker)
-            worker.ask({**specification, "step": peer.step, "variant": peer.variant})
+            workers[key] = stack.enter_context(worker)
+            worker.ask(specification)
             if not flags.num_gpus:  # two that compile at once would share the cores
-                await_start(name)
-        for name in workers if flags.num_gpus else ():
-            await_start(name)
+                await_start(key)
+        for key in workers if flags.num_gpus else ():
+            await_start(key)
 
-        def run(name: str) -> None:
-            workers[name].ask({"steps": flags.steps})
-            answer = workers[name].answer()
-            losses[name] += answer["losses"]
-            peaks[name] = answer["peak_bytes"]
+        def run(key: tuple[Case, str]) -> None:
+            workers[key].ask({"steps": flags.steps})
+            last[key] = workers[key].answer()
 
-        case = f"{dtype}, {length} x {batch}"
-        works = {name: functools.partial(run, name) for name in workers}
-        timings = harness.in_turns(works, flags.rounds, warmup_rounds=1, title=case)
+        works = {key: functools.partial(run, key) for key in workers}
+        timings = harness.in_turns(works, flags.rounds, warmup_rounds=1, title=", ".join(map(str, cases)))
     return [
         {
-            "case": case,
-            "dtype": dtype,
-            "max_seq_length": length,
-            "train_batch_size": batch,
+            "case": str(case),
+            "dtype": case.dtype,
+            "max_seq_length": case.length,
+            "train_batch_size": case.batch,
             "peer": name,
-            "sequences_per_sec": timing.rate(batch * flags.steps),
+            "sequences_per_sec": timing.rate(case.batch * flags.steps),
             "step_secs": timing.median / flags.steps,
             "spread": timing.spread,
-            "start_secs": started[name],
-            "peak_bytes": peaks[name],
+            "start_secs": started[case, name],
+            "peak_bytes": last[case, name]["peak_bytes"],
             "secs": timing.secs,
-            "losses": losses[name],
+            "losses": [*first_losses[case, name], *last[case, name]["losses"]],
         }
-        for name, timing in timings.items()
+        for (case, name), timing in timings.items()
     ]
 
 
@@ -219,10 +224,10 @@ def main() -> None:
     model = harness.read_model(flags.bert_config_file)
     harness.prepare([(name, PEERS[name].environment) for name in flags.peers], flags)
     rows: list[dict] = []
-    try:
-        for dtype in flags.dtypes:
-            for length, batch in flags.shapes:
-                rows += measure_case(flags, model, dtype, length, batch)
+    cases = [Case(dtype, *shape) for dtype in flags.dtypes for shape in flags.shapes]
+    try:  # on a GPU all are there at once: it waits for the compilers of the CPU
+        for together in [cases] if flags.num_gpus else [[case] for case in cases]:
+            rows += measure(flags, model, together)
     finally:  # a system that does not fit into memory takes no measured case along
         if rows:
             report(flags, rows)

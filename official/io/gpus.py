@@ -192,11 +192,11 @@ def find_library(name: str) -> str:
 
 
 def prepare() -> None:
-    """Tells XLA of libdevice and ptxas in the nvidia packages, where there are any, and to leave matrix products
-    to cuBLAS; what somebody has set stays. To be called before TensorFlow is imported.
+    """Tells XLA of libdevice and ptxas in the nvidia packages, where there are any, and to leave matrix
+    products to cuBLAS; what somebody has set stays. To be called before TensorFlow is imported.
 
-    TensorFlow 2.15 looks for both beside itself and 2.21 does not, nor do builds of others. XLA's own products
-    double the time that a step of BERT-base takes to compile, and make it no faster (an H200, 2.21).
+    TensorFlow 2.15 looks for both beside itself and 2.21 does not, nor do builds of others. XLA's own
+    products double the time that a step of BERT-base takes to compile, and make it no faster.
     """
     if may_be_there():
         _add_xla_flag("--xla_gpu_enable_triton_gemm", "false")

@@ -488,12 +488,13 @@ def test_paths_of_the_nvidia_packages_are_those_of_xla(fake):
     def paths(**variables):
         return programs.run("-c", show, **variables).stdout.splitlines()
 
-    assert paths() == ["None", os.environ["PATH"]]
+    products = "--xla_gpu_enable_triton_gemm=false"
+    assert paths() == [products, os.environ["PATH"]]
     toolkit.mkdir()
-    flag = f"--xla_gpu_cuda_data_dir={toolkit}"
-    assert paths() == [flag, f"{os.environ['PATH']}:{toolkit}/bin"]
-    assert paths(XLA_FLAGS="--xla_dump_to=x")[0] == f"--xla_dump_to=x {flag}"
-    for own in ("--xla_gpu_cuda_data_dir=/usr/local/cuda", "flags.txt"):
+    flags = f"{products} --xla_gpu_cuda_data_dir={toolkit}"
+    assert paths() == [flags, f"{os.environ['PATH']}:{toolkit}/bin"]
+    assert paths(XLA_FLAGS="--xla_dump_to=x")[0] == f"--xla_dump_to=x {flags}"
+    for own in ("--xla_gpu_enable_triton_gemm=true --xla_gpu_cuda_data_dir=/usr/local/cuda", "flags.txt"):
         assert paths(XLA_FLAGS=own)[0] == own
 
 
