@@ -43,7 +43,7 @@ PEERS = {
     "ours_plain": Peer("this project, plain", "ours", "plain"),
     "ours_xla": Peer("this project, --enable_xla", "ours", "auto+xla"),
     "huggingface": Peer("Hugging Face + PyTorch", "huggingface", "sdpa", HUGGINGFACE),
-    "huggingface_compiled": Peer("the same, torch.compile", "huggingface", "sdpa+compiled", HUGGINGFACE),
+    "huggingface_compiled": Peer("Hugging Face + torch.compile", "huggingface", "sdpa+compiled", HUGGINGFACE),
     "huggingface_eager": Peer("the same, eager attention", "huggingface", "eager", HUGGINGFACE),
     "tf_models": Peer(
         "tf-models-official",

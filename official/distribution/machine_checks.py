@@ -223,8 +223,8 @@ def _version_of(name: str, machine: Machine) -> str:
     own = library.version or (ending if "." in ending else "")
     in_package = any(library.path.startswith(folder + os.sep) for folder in gpus.nvidia_folders())
     package = gpus.wanted_libraries(machine.build).get(name, "nvidia-nccl-cu12")
-    if in_package:
-        return f"{own or _installed(package) or ''} ({package})".strip()
+    if in_package and _installed(package):
+        return f"{own or _installed(package)} ({package})"
     return f"{own} ({os.path.dirname(library.path)})".strip()
 
 
@@ -347,7 +347,7 @@ def _cudnn(machine: Machine) -> Outcome:
     rival = next(
         (package for package in ("nvidia-cudnn-cu13", "nvidia-cudnn-cu11") if _installed(package)), None
     )
-    if rival:
+    if rival and _installed("nvidia-cudnn-cu12"):
         advice = (
             f"Both packages write the same files: pip uninstall {rival}, and install nvidia-cudnn-cu12 again."
         )

@@ -2,7 +2,8 @@
 
 TensorFlow has no operation for it, but its XLA calls cuDNN where a module in StableHLO says so, and an
 operation for such modules. Without dropout only: cuDNN numbers its random bits itself, so that a run that
-resumes would draw others. Run on an H200; `plain.attend` is the oracle.
+resumes would draw others. In steps that are compiled as a whole only, where it ran on an H200; on its own it
+lost a training in float16. `plain.attend` is the oracle.
 
 Source: Dao et al. 2022, "FlashAttention"; the custom calls of XLA's cuDNN fused attention.
 """
@@ -13,6 +14,7 @@ import functools
 import json
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util  # no public name
 
 from official import native
 
@@ -24,8 +26,10 @@ _TYPES = {tf.bfloat16: ("bf16", "BF16"), tf.float16: ("f16", "F16")}
 
 
 def takes(query_BHLK: tf.Tensor, scores_B1LM: tf.Tensor) -> bool:
-    """Tells whether `attend` computes attention on the devices of the strategy: on GPUs from Ampere on, of
-    float16 or bfloat16, with sizes that are known, and a mask of padding alone."""
+    """Tells whether `attend` computes attention in what is traced: a program of XLA, on GPUs from Ampere on,
+    of float16 or bfloat16, with sizes that are known, and a mask of padding alone."""
+    if not control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        return False
     heads_fit = query_BHLK.shape[-1] % 8 == 0 and query_BHLK.shape[-1] <= _MAX_HEAD_SIZE
     of_padding = scores_B1LM.shape[2] == 1
     if not (query_BHLK.dtype in _TYPES and heads_fit and of_padding and query_BHLK.shape.is_fully_defined()):
