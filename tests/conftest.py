@@ -32,8 +32,8 @@ with contextlib.suppress(OSError):  # else each process compiles its own
 os.environ["BERT_CACHE_DIR"] = CACHE
 atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 
-# The stack of Python that made each operation of a graph, for messages of TensorFlow: to note it is a ninth of
-# the time of a test that traces. One does for all.
+# TensorFlow notes the stack of Python that made each operation of a graph, for its messages: a ninth of the
+# time of a test that traces. One stack does for all.
 STACK = tf_stack.extract_stack()
 tf_stack.extract_stack = lambda stacklevel=1: STACK
 
