@@ -133,6 +133,16 @@ FAMILIES = {
 }
 
 
+# XLM-RoBERTa and CamemBERT are RoBERTa under other names.
+EACH = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("xlm-roberta", "camembert") else name
+        for name in FAMILIES
+    ],
+)
+
+
 class Oracle(NumpyBert):
     """The encoder of a family."""
 
@@ -230,7 +240,7 @@ def probabilities(family: Family, weights: Weights, ids: list[int], segments: li
     return np.exp(logits) / np.exp(logits).sum()
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@EACH
 def test_a_family_computes_what_its_folder_says(name, tmp_path):
     """One text, and a pair, whose segments count in ELECTRA alone; the folder comes back as it was."""
     family, (folder, weights) = FAMILIES[name], classifier(name, tmp_path)
@@ -326,7 +336,7 @@ def test_a_family_computes_the_same_in_an_onnx_file(backend, tmp_path, monkeypat
         np.testing.assert_allclose(one, two, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@EACH
 def test_a_family_fills_masks_with_its_own_words(name, tmp_path):
     """The output matrix is the table of words, of which files may hold a copy; another one is refused."""
     family = FAMILIES[name]

@@ -212,7 +212,11 @@ def test_another_steps_per_loop_gives_the_same_weights(workspace, uninterrupted,
     assert_same_state(state_of(tmp_path / "run", 60), state_of(uninterrupted, 60))
 
 
-@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+# SIGINT is that of the second signal, below.
+@pytest.mark.parametrize(
+    "number, code",
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
 def test_a_signal_saves_and_prints_how_to_go_on_and_a_second_run_on_the_folder_is_refused(
     workspace, tmp_path, number, code
 ):

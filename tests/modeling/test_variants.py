@@ -59,15 +59,14 @@ def slow(*cases: dict) -> list:
     return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
-COMBINED = [dict(kernels=kernels, policy=policy) for kernels in ("plain", "fused") for policy in POLICIES]
+COMBINED = [dict(kernels=kernels, policy=policy) for kernels, policy in zip(("plain", "fused"), POLICIES)]
 AGAIN = [dict(recompute=again, seed=SEED) for again in ("attention", "block")]
 GROUPBERT = dict(block_type="groupbert")
 CASES = [
     # Operations.
     dict(kernels="fused"),
     dict(kernels="native"),
-    dict(kernels="fused", seed=SEED),
-    dict(kernels="native", seed=SEED),
+    *slow(dict(kernels="fused", seed=SEED), dict(kernels="native", seed=SEED)),
     dict(kernels="fused", seed=SEED, shared=True, hidden_act="gelu_erf"),
     dict(kernels="native", seed=SEED, shared=True, hidden_act="gelu_erf"),
     dict(kernels="fused", seed=SEED, jit_compile=True),  # --enable_xla: the masks stay the same
@@ -102,8 +101,9 @@ CASES = [
     # What is computed again in the backward pass.
     *(dict(each, shared=True, tolerance=EXACT) for each in AGAIN),
     *(dict(each, kernels="fused", num_hidden_layers=1) for each in AGAIN),
-    *(dict(each, kernels="fused", jit_compile=True, num_hidden_layers=1) for each in AGAIN),
+    dict(AGAIN[1], kernels="fused", jit_compile=True, num_hidden_layers=1),
     *slow(
+        dict(AGAIN[0], kernels="fused", jit_compile=True, num_hidden_layers=1),
         *(dict(each, tolerance=EXACT, **more) for each in AGAIN for more in (GROUPBERT, dict(name="span"))),
         *(dict(each, kernels="fused", shared=True, batch="packed", by_sequence=True) for each in AGAIN),
         *(dict(each, kernels="fused", policy="mixed_bfloat16") for each in AGAIN),

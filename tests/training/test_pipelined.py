@@ -62,7 +62,7 @@ MIRRORED = dict(replicas(2), num_accumulation_steps=2)
     "settings,piped",
     [
         slow(dict(num_accumulation_steps=4), pipeline(2, 2)),
-        (dict(model=GROUPBERT, num_accumulation_steps=4), pipeline(4, 4, pipeline_schedule="gpipe")),
+        slow(dict(model=GROUPBERT, num_accumulation_steps=4), pipeline(4, 4, pipeline_schedule="gpipe")),
         (dict(PACKED, num_accumulation_steps=2), pipeline(4, 4, pipeline_schedule="gpipe")),
         (MIRRORED, pipeline(2, 4, all_reduce_alg=None)),
         (dict(FINE_TUNING, task="squad"), pipeline(2, 2)),
