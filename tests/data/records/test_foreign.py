@@ -107,7 +107,7 @@ def test_slots_of_predicted_tokens_are_78_as_published_and_79_are_refused():
     assert "expected 512 and 76" in str(problem)
 
 
-@pytest.mark.parametrize("kind", ["packed", "popart_static", "habana"])
+@pytest.mark.parametrize("kind", ["packed", "popart_static"])
 def test_training_goes_on_where_it_stopped(kind, tmp_path):
     files = [file_of(tmp_path, kind, name=f"strategy_{number}_part_0") for number in range(2)]
     name = record_files.detect_format(files)
