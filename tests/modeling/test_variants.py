@@ -59,7 +59,7 @@ def slow(*cases: dict) -> list:
     return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
-COMBINED = [dict(kernels=kernels, policy=policy) for kernels, policy in zip(("plain", "fused"), POLICIES)]
+COMBINED = [dict(kernels=kernels, policy=policy) for kernels in ("plain", "fused") for policy in POLICIES]
 AGAIN = [dict(recompute=again, seed=SEED) for again in ("attention", "block")]
 GROUPBERT = dict(block_type="groupbert")
 CASES = [
@@ -70,13 +70,16 @@ CASES = [
     dict(kernels="fused", seed=SEED, shared=True, hidden_act="gelu_erf"),
     dict(kernels="native", seed=SEED, shared=True, hidden_act="gelu_erf"),
     dict(kernels="fused", seed=SEED, jit_compile=True),  # --enable_xla: the masks stay the same
-    dict(GROUPBERT, kernels="fused", seed=SEED, shared=True),
-    dict(GROUPBERT, kernels="fused", seed=SEED, batch="packed", jit_compile=True, num_hidden_layers=1),
+    *slow(
+        dict(GROUPBERT, kernels="fused", seed=SEED, shared=True),
+        dict(GROUPBERT, kernels="fused", seed=SEED, batch="packed", jit_compile=True, num_hidden_layers=1),
+    ),
     # Types.
     *(dict(policy=policy) for policy in POLICIES),
     *(dict(kernels="fused", seed=SEED, shared=True, policy=policy) for policy in POLICIES),
     *(dict(kernels="native", seed=SEED, shared=True, policy=policy) for policy in POLICIES),
-    *(dict(GROUPBERT, batch="packed", **each) for each in COMBINED),
+    dict(GROUPBERT, batch="packed", **COMBINED[-1]),
+    *slow(*(dict(GROUPBERT, batch="packed", **each) for each in COMBINED[:-1])),
     dict(kernels="fused", batch="packed", by_sequence=True, policy="mixed_bfloat16"),
     # Sequence by sequence.
     dict(kernels="fused", seed=SEED, batch="packed", by_sequence=True),
@@ -84,7 +87,7 @@ CASES = [
     dict(narrow=True),
     dict(narrow=True, kernels="fused", name="sequence"),
     dict(narrow=True, kernels="fused", **GROUPBERT),
-    dict(narrow=True, name="sequence", **GROUPBERT),
+    *slow(dict(narrow=True, name="sequence", **GROUPBERT)),
     *(dict(narrow=True, kernels="fused", shared=True, batch="packed", name=name) for name in MODELS),
     *(
         dict(narrow=True, kernels="fused", batch="packed", by_sequence=True, name=name)
@@ -113,7 +116,7 @@ CASES = [
     dict(kernels="fused", seed=SEED, shared=True, batch="packed", sizes=any_size),
     dict(kernels="fused", seed=SEED, batch="packed", sizes=any_size, name="sequence"),
     dict(kernels="native", seed=SEED, sizes=any_size, name="span"),
-    dict(GROUPBERT, seed=SEED, batch="packed", sizes=any_size),
+    *slow(dict(GROUPBERT, seed=SEED, batch="packed", sizes=any_size)),
     dict(GROUPBERT, kernels="fused", seed=SEED, shared=True, batch="packed", sizes=any_size),
     dict(kernels="fused", seed=SEED, shared=True, batch="packed", by_sequence=True, sizes=any_rows),
 ]
