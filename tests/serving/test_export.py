@@ -112,7 +112,9 @@ def call(loaded, name: str) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "head", ["answer", *(pytest.param(head, marks=pytest.mark.slow) for head in ("classify", "fill_mask"))]
+    # Answers are those of tests/tasks/test_whole_runs.py, too.
+    "head",
+    ["classify", *(pytest.param(head, marks=pytest.mark.slow) for head in ("answer", "fill_mask"))],
 )
 def test_what_is_exported_says_what_the_model_says(head, tmp_path):
     found, folder = made_up(head, num_hidden_layers=1), str(tmp_path / "1")
