@@ -124,13 +124,13 @@ def outputs_of(task, model, batch) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     "name,settings",
     [
-        ("squad", dict(PACK, kernels="plain")),
+        slow("squad", dict(PACK, kernels="plain")),
         ("squad", PACK),
         ("rte", PACK),
         ("stsb", dict(PACK, kernels="plain")),
         ("squad", UNPAD),
         ("rte", dict(UNPAD, length_buckets="always")),
-        ("stsb", dict(UNPAD, kernels="plain")),
+        slow("stsb", dict(UNPAD, kernels="plain")),
     ],
 )
 def test_losses_gradients_and_outputs_are_those_of_a_sequence_a_row(files, name, settings):
