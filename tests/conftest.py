@@ -53,6 +53,11 @@ TINY = dict(
 )
 
 
+def pytest_collection_modifyitems(items):
+    """Puts the files in tests/ itself first: they take long, and one worker would wait for the other."""
+    items.sort(key=lambda item: item.path.parent != ROOT / "tests")
+
+
 @pytest.fixture(autouse=True)
 def _plain_tensorflow():
     """Undoes the precision and the determinism that a test has set."""

@@ -133,14 +133,8 @@ FAMILIES = {
 }
 
 
-# XLM-RoBERTa and CamemBERT are RoBERTa under other names.
-EACH = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name in ("xlm-roberta", "camembert") else name
-        for name in FAMILIES
-    ],
-)
+# XLM-RoBERTa is RoBERTa under another name, as CamemBERT is.
+EACH = pytest.mark.parametrize("name", [name for name in FAMILIES if name != "xlm-roberta"])
 
 
 class Oracle(NumpyBert):

@@ -231,17 +231,6 @@ def test_training_does_not_depend_on_padding_replicas_and_accumulation(files, tm
     assert first_losses(tmp_path / "two") == pytest.approx(expected, rel=1e-5)
 
 
-def test_packed_runs_in_other_ways(files, tmp_path):
-    common = dict(pack=True, learning_rate=1e-4, stop_steps=2, steps_per_loop=2, num_steps_per_epoch=2)
-    samples, ways = set(), {"usual": {}, "xla": dict(enable_xla=True), "bf16": dict(dtype="bf16")}
-    for folder, settings in ways.items():
-        result = run(files("squad", model_dir=folder, **common, **settings))
-        samples.add(result.samples)
-        expected = pytest.approx(first_losses(tmp_path / "usual"), rel=2e-2)
-        assert result.status == "finished" and first_losses(tmp_path / folder) == expected, folder
-    assert len(samples) == 1
-
-
 def test_synthetic_rows_have_the_form_of_those_that_are_read(files):
     for name, pack in (("squad", True), ("squad", False), ("rte", True), ("rte", False)):
         config = files(name, pack=pack)

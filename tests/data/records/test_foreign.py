@@ -250,12 +250,8 @@ def twice(row):
 
 
 ROWS = ("packed", "popart_packed, backwards")  # one check serves the rows of all formats
-IN_PLACE, STATIC, PLAIN, TYPED = (
-    ("habana", "popart_in_place"),
-    ("popart_static",),
-    ("popart_plain",),
-    ("packed", "habana"),
-)
+IN_PLACE, TYPED = ("habana", "popart_in_place"), ("packed", "habana")
+STATIC, PLAIN = ("popart_static",), ("popart_plain",)
 
 
 def change(**values):
