@@ -74,11 +74,10 @@ SEVERAL = {"0": "insult", "1": "threat", "2": "spam"}
 
 
 def test_each_label_of_several_has_a_probability_of_its_own(tmp_path):
-    names = SEVERAL
-    path = write(tmp_path / "m", problem_type="multi_label_classification", id2label=names)
+    path = write(tmp_path / "m", problem_type="multi_label_classification", id2label=SEVERAL)
     model = inference.load(path)
     (logits_C,) = model.outputs("classify", model._method("classify").rows_of([["the dog is bad"]]))["logits"]
-    expected = dict(zip(names.values(), (1 / (1 + np.exp(-logits_C.astype(np.float64)))).tolist()))
+    expected = dict(zip(SEVERAL.values(), (1 / (1 + np.exp(-logits_C.astype(np.float64)))).tolist()))
     found = model.classify("the dog is bad")
     assert found.scores == pytest.approx(expected, abs=1e-6)
     assert found == (max(expected, key=expected.__getitem__), max(found.scores.values()))
@@ -89,7 +88,7 @@ def test_each_label_of_several_has_a_probability_of_its_own(tmp_path):
     convert(path, "google", str(tmp_path / "google"), heads)
     convert(str(tmp_path / "google" / "m"), "huggingface", str(tmp_path / "again"))
     values = json.loads((tmp_path / "again" / "config.json").read_text())
-    assert values["problem_type"] == "multi_label_classification" and values["id2label"] == names
+    assert values["problem_type"] == "multi_label_classification" and values["id2label"] == SEVERAL
 
 
 @pytest.mark.slow

@@ -68,13 +68,11 @@ CASES = [
     dict(kernels="fused", seed=SEED, shared=True, hidden_act="gelu_erf"),
     dict(kernels="native", seed=SEED, shared=True, hidden_act="gelu_erf"),
     dict(kernels="fused", seed=SEED, batch="packed", jit_compile=True),  # --enable_xla: the same masks
-    *slow(dict(GROUPBERT, kernels="fused", batch="packed", jit_compile=True, num_hidden_layers=1)),
     # Types.
     *(dict(policy=policy) for policy in POLICIES),
     *(dict(kernels="fused", seed=SEED, shared=True, policy=policy) for policy in POLICIES),
     *(dict(kernels="native", seed=SEED, shared=True, policy=policy) for policy in POLICIES),
     dict(GROUPBERT, batch="packed", kernels="fused", policy="mixed_float16"),
-    *slow(dict(GROUPBERT, batch="packed", policy="mixed_bfloat16")),
     dict(kernels="fused", batch="packed", by_sequence=True, policy="mixed_bfloat16"),
     # Sequence by sequence.
     dict(kernels="fused", seed=SEED, batch="packed", by_sequence=True),

@@ -84,7 +84,6 @@ def run_config(make_config, record_files):
 @pytest.mark.parametrize(
     "model,rulesets",
     [(None, ["1.0.0", "5.0.0"]), pytest.param(LARGE_NAMES, RULESETS, marks=pytest.mark.slow)],
-    ids=["small", "large"],
 )
 def test_the_checker_misses_nothing_but_the_accuracy(run_config, monkeypatch, checker, model, rulesets):
     """Of a run that is interrupted, and of the same log once the run has gone on and stopped."""

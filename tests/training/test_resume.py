@@ -62,8 +62,9 @@ def test_a_resumed_run_is_bit_identical(
     """Dropout, accumulation and shuffling are on."""
     files = packed_files if kind == "packed files" else short_files
     shared = dict(deterministic, model=DROPOUT, input_files=files, num_accumulation_steps=2, do_eval=True)
-    shared |= dict(num_steps_per_epoch=10, steps_per_loop=5, steps_between_eval=5, num_eval_samples=20)
-    shared |= dict(checkpoint_every_steps=5)
+    shared |= dict(
+        num_steps_per_epoch=10, steps_between_eval=5, num_eval_samples=20, checkpoint_every_steps=5
+    )
     whole, first, second = assert_resumes(make_config, 5, 10, **{**shared, **KINDS[kind]})
     state, lines = state_of(tmp_path / "whole", 10), read_metrics(str(tmp_path / "whole"))
     lines = [line for line in lines if line["split"] == "train"]
