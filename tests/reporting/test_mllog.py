@@ -74,8 +74,7 @@ def checker(tmp_path_factory):
 def run_config(make_config, record_files):
     def make(model=None, **settings):
         defaults = dict(do_eval=True, num_eval_samples=12, eval_batch_size=8, steps_between_eval=10)
-        defaults |= dict(steps_per_loop=5, checkpoint_every_steps=5, num_steps_per_epoch=20)
-        defaults |= dict(num_accumulation_steps=2, input_files=record_files())
+        defaults |= dict(checkpoint_every_steps=5, num_accumulation_steps=2, input_files=record_files())
         return make_config(model=model or dict(num_hidden_layers=1), **{**defaults, **settings})
 
     return make

@@ -154,8 +154,8 @@ def test_synthetic_rows_have_the_form_of_those_that_are_read(make_config, given,
     """Else the warm-up would compile steps that the run does not make."""
     for settings in (given("on the fly"), given("files"), dict(given("files"), eval_files=short_files)):
         task = found_data(make_config(**settings, do_eval=True))
-        trained = task.train_dataset(8, 8, TrainingOrder(0))
-        assert task.synthetic_dataset(8).element_spec == trained.element_spec
+        order = TrainingOrder(0)
+        assert task.synthetic_dataset(8).element_spec == task.train_dataset(8, 8, order).element_spec
         evaluated = task.synthetic_dataset(8, for_evaluation=True)
         assert evaluated.element_spec == task.eval_dataset(8).element_spec
 
