@@ -19,10 +19,8 @@ run() {
 }
 ((${#tests[@]} == 0)) || { run "${tests[@]}"; exit; }
 # In parts, each with workers of its own: TensorFlow keeps all that it has compiled until its process ends.
-apart=(tests/training tests/tasks tests/planning tests/modeling tests/optimization tests/distribution)
+apart=(tests/training tests/tasks tests/planning)
 status=0
-run tests/training || status=$?
-run tests/tasks tests/planning || status=$?
-run tests/modeling tests/optimization tests/distribution || status=$?
+run "${apart[@]}" || status=$?
 run tests "${apart[@]/#/--ignore=}" || status=$?
 exit "$status"

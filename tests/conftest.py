@@ -1,6 +1,7 @@
 """Shared by all tests: eight logical CPUs (made once in a process), small models, records."""
 
 import atexit
+import contextlib
 import os
 import pathlib
 import shutil
@@ -11,10 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework import config as tf_config  # has no public way to switch determinism off
+from tensorflow.python.util import tf_stack
 
 from official import config as config_lib
 from official.data.records import schema as schema_lib
-from official.io import signals
+from official.io import signals, writing
 from tests.records import serialize_example
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -22,9 +24,18 @@ TEST_DATA = pathlib.Path(os.environ.get("BERT_TEST_DATA", ROOT.parent / "shared"
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, which may have started the tests, is none of theirs
 
-# What the user has measured and exported has no part in tests, nor have they in that.
-os.environ["BERT_CACHE_DIR"] = tempfile.mkdtemp(prefix="bert-cache-")
-atexit.register(shutil.rmtree, os.environ["BERT_CACHE_DIR"], ignore_errors=True)
+# What the user has measured and exported has no part in tests, nor have they in that. Compiled libraries are
+# the user's: their names say what they were made of, and to compile them takes each process 35 s.
+CACHE = tempfile.mkdtemp(prefix="bert-cache-")
+with contextlib.suppress(OSError):  # else each process compiles its own
+    os.symlink(writing.private("native"), os.path.join(CACHE, "native"))
+os.environ["BERT_CACHE_DIR"] = CACHE
+atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+
+# TensorFlow notes the stack of Python that made each operation of a graph, for its messages: a ninth of the
+# time of a test that traces. One stack does for all.
+STACK = tf_stack.extract_stack()
+tf_stack.extract_stack = lambda stacklevel=1: STACK
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8
@@ -40,6 +51,11 @@ TINY = dict(
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
 )
+
+
+def pytest_collection_modifyitems(items):
+    """Puts the files in tests/ itself first: they take long, and one worker would wait for the other."""
+    items.sort(key=lambda item: item.path.parent != ROOT / "tests")
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
+from multiprocessing import forkserver
 
 import pytest
 
@@ -90,6 +91,7 @@ def written(monkeypatch) -> list[pathlib.Path]:
 
 @each_job
 def test_the_number_of_processes_changes_no_byte_but_the_seed_does(run, tmp_path, name):
+    forkserver._forkserver._stop()  # else that of the first job, and each process loads what this one needs
     for workers in (1, 2):
         run(name, tmp_path / str(workers), num_workers=workers)
     assert contents(tmp_path / "1") == contents(tmp_path / "2")

@@ -70,28 +70,35 @@ def logits_of(model: inference.Model, length: int = 5) -> np.ndarray:
 # Labels
 
 
+SEVERAL = {"0": "insult", "1": "threat", "2": "spam"}
+
+
 def test_each_label_of_several_has_a_probability_of_its_own(tmp_path):
-    names = {"0": "insult", "1": "threat", "2": "spam"}
-    path = write(tmp_path / "m", problem_type="multi_label_classification", id2label=names)
+    path = write(tmp_path / "m", problem_type="multi_label_classification", id2label=SEVERAL)
     model = inference.load(path)
     (logits_C,) = model.outputs("classify", model._method("classify").rows_of([["the dog is bad"]]))["logits"]
-    expected = dict(zip(names.values(), (1 / (1 + np.exp(-logits_C.astype(np.float64)))).tolist()))
+    expected = dict(zip(SEVERAL.values(), (1 / (1 + np.exp(-logits_C.astype(np.float64)))).tolist()))
     found = model.classify("the dog is bad")
     assert found.scores == pytest.approx(expected, abs=1e-6)
     assert found == (max(expected, key=expected.__getitem__), max(found.scores.values()))
     shown = classify_command.shown_label(found, model.kind_of_labels)
     assert all(f"{name} {value:.2f}" in shown for name, value in expected.items())
 
-    shorter = source.find(path, max_seq_length=6)
-    export.export(shorter, str(tmp_path / "saved"))  # compares the scores of all outputs
-    back = inference.load(str(tmp_path / "saved"))
-    assert back.source.problem_type == "multi_label_classification" and back.source.length() == 6
-    assert back.classify("the dog is bad").scores == pytest.approx(expected, abs=1e-6)
     heads = Options(num_attention_heads=12)
     convert(path, "google", str(tmp_path / "google"), heads)
     convert(str(tmp_path / "google" / "m"), "huggingface", str(tmp_path / "again"))
     values = json.loads((tmp_path / "again" / "config.json").read_text())
-    assert values["problem_type"] == "multi_label_classification" and values["id2label"] == names
+    assert values["problem_type"] == "multi_label_classification" and values["id2label"] == SEVERAL
+
+
+@pytest.mark.slow
+def test_an_export_keeps_labels_and_length(tmp_path):
+    path = write(tmp_path / "m", problem_type="multi_label_classification", id2label=SEVERAL)
+    export.export(source.find(path, max_seq_length=6), str(tmp_path / "saved"))  # compares all outputs
+    back = inference.load(str(tmp_path / "saved"))
+    assert back.source.problem_type == "multi_label_classification" and back.source.length() == 6
+    expected = inference.load(path).classify("the dog is bad").scores
+    assert back.classify("the dog is bad").scores == pytest.approx(expected, abs=1e-6)
 
 
 def test_each_line_has_an_answer_and_a_line_that_has_none_is_named(tmp_path, monkeypatch, capsys):

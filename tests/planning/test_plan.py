@@ -559,11 +559,10 @@ def test_a_plan_takes_the_native_update_on_cpus(make_config, monkeypatch):
         assert graph_cost.updates_natively(make_config(kernels=kernels)) == (kernels == "native")
 
 
-@pytest.mark.parametrize("dtype,size", [("float32", 4), ("bfloat16", 2), ("float16", 2)])
-def test_the_all_reduce_of_a_plan_is_of_the_bytes_that_are_sent(make_config, dtype, size):
+def test_the_all_reduce_of_a_plan_is_of_the_bytes_that_are_sent(make_config):
     asked = dict(plan=True, plan_tflops=1e-6, plan_gbps=1e-3, plan_hosts="1,2", loss_scale="dynamic")
-    plan = plan_of(make_config(num_gpus=0, **replicas(2), allreduce_dtype=dtype, **asked))
-    sent = size * plan["parameters"]
+    plan = plan_of(make_config(num_gpus=0, **replicas(2), allreduce_dtype="bfloat16", **asked))
+    sent = 2 * plan["parameters"]
     assert plan["all_reduce_bytes"] == plan["scaling"]["gradient_bytes"] == sent
     assert plan["expected"]["all_reduce_secs"] == pytest.approx(sent / 1e6)
     assert json.loads(json.dumps(plan)) == plan

@@ -124,13 +124,13 @@ def outputs_of(task, model, batch) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     "name,settings",
     [
-        ("squad", dict(PACK, kernels="plain")),
+        slow("squad", dict(PACK, kernels="plain")),
         ("squad", PACK),
         ("rte", PACK),
         ("stsb", dict(PACK, kernels="plain")),
         ("squad", UNPAD),
         ("rte", dict(UNPAD, length_buckets="always")),
-        ("stsb", dict(UNPAD, kernels="plain")),
+        slow("stsb", dict(UNPAD, kernels="plain")),
     ],
 )
 def test_losses_gradients_and_outputs_are_those_of_a_sequence_a_row(files, name, settings):
@@ -229,17 +229,6 @@ def test_training_does_not_depend_on_padding_replicas_and_accumulation(files, tm
     expected = first_losses(tmp_path / "one")
     assert len(expected) == 3 and one.samples == two.samples
     assert first_losses(tmp_path / "two") == pytest.approx(expected, rel=1e-5)
-
-
-def test_packed_runs_in_other_ways(files, tmp_path):
-    common = dict(pack=True, learning_rate=1e-4, stop_steps=2, steps_per_loop=2, num_steps_per_epoch=2)
-    samples, ways = set(), {"usual": {}, "xla": dict(enable_xla=True), "bf16": dict(dtype="bf16")}
-    for folder, settings in ways.items():
-        result = run(files("squad", model_dir=folder, **common, **settings))
-        samples.add(result.samples)
-        expected = pytest.approx(first_losses(tmp_path / "usual"), rel=2e-2)
-        assert result.status == "finished" and first_losses(tmp_path / folder) == expected, folder
-    assert len(samples) == 1
 
 
 def test_synthetic_rows_have_the_form_of_those_that_are_read(files):

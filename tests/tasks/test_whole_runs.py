@@ -54,11 +54,6 @@ def test_squad_is_learned_from_a_pretrained_groupbert(squad, pretrained, tmp_pat
     assert isinstance(answer.text, str)
 
 
-def test_packed_synthetic_rows_train(make_config):
-    result = run(make_config(model=MODEL, pack_on_the_fly=True, max_sequences_per_pack=3, do_eval=False))
-    assert result.status == "finished" and result.step == 20
-
-
 # ------------------------------------------------------------------------------------------------------------
 # Exports
 

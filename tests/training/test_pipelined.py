@@ -61,8 +61,8 @@ MIRRORED = dict(replicas(2), num_accumulation_steps=2)
 @pytest.mark.parametrize(
     "settings,piped",
     [
-        (dict(num_accumulation_steps=4), pipeline(2, 2)),
-        (dict(model=GROUPBERT, num_accumulation_steps=4), pipeline(4, 4, pipeline_schedule="gpipe")),
+        slow(dict(num_accumulation_steps=4), pipeline(2, 2)),
+        slow(dict(model=GROUPBERT, num_accumulation_steps=4), pipeline(4, 4, pipeline_schedule="gpipe")),
         (dict(PACKED, num_accumulation_steps=2), pipeline(4, 4, pipeline_schedule="gpipe")),
         (MIRRORED, pipeline(2, 4, all_reduce_alg=None)),
         (dict(FINE_TUNING, task="squad"), pipeline(2, 2)),
@@ -129,9 +129,10 @@ def test_a_part_keeps_as_many_micro_batches_as_the_schedule_says(make_config, mo
 
     monkeypatch.setattr(pipelined.PipelineRound, "_forward", noting(forward))
     monkeypatch.setattr(pipelined.PipelineRound, "_backward", noting(backward))
+    shared = dict(model=dict(num_hidden_layers=1), num_accumulation_steps=4)
     for schedule, expected in (("1f1b", {0: 2, 1: 1}), ("gpipe", {0: 4, 1: 4})):
         most.clear()
-        steps_of(make_config(num_accumulation_steps=4, **pipeline(2, 2, pipeline_schedule=schedule)), 1)
+        steps_of(make_config(**shared, **pipeline(2, 2, pipeline_schedule=schedule)), 1)
         assert most == expected
 
 

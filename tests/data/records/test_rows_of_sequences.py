@@ -108,7 +108,7 @@ def test_rows_are_fuller_than_sequences_are_long_and_not_in_order_of_length(plai
     assert firsts != sorted(firsts, reverse=True)
 
 
-@pytest.mark.parametrize("streams,batch_size,done", [(1, 3, 7), (4, 4, 1), (4, 4, 18), (2, 6, 11)])
+@pytest.mark.parametrize("streams,batch_size,done", [(1, 3, 7), (4, 4, 18)])
 def test_going_on_gives_the_rows_that_come_next(plain_files, streams, batch_size, done):
     whole, counts = batches(plain_files, done + 4, batch_size, streams), np.zeros(MOST_STREAMS, int)
     for batch in whole[:done]:
