@@ -284,8 +284,8 @@ KINDS = {
         _questions,
         ("--task=squad", "--learning_rate=1e-4", "--train_batch_size=16", "--max_seq_length=384"),
         "f1",
-        240,
-        150,
+        1000,
+        500,
         ("exact_match",),
     ),
 }
