@@ -274,6 +274,13 @@ def _check_schedule(config: Config) -> None:
     for name in ("decay_steps", "decay_rate"):
         if config.lr_schedule == "natural_exponential" and config[name] is None:
             raise ConfigError(f"lr_schedule=natural_exponential needs --{name}.")
+    if config.lr_schedule.startswith("wsd") and config.num_steps_per_epoch:
+        left = schedule_steps(config) - config.start_warmup_step - int(config.warmup_steps or 0)
+        if (config.decay_steps or 1) > left:
+            raise ConfigError(
+                f"decay_steps={config.decay_steps or 1}, but {max(left, 0)} steps are left after the warm-up."
+                " Lower --decay_steps, or --warmup_steps."
+            )
     if config.warmup_power == 0:
         raise ConfigError("warmup_power=0 is no warm-up. Raise --warmup_power, or set --warmup_steps=0.")
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
 #
 # Each is (step, shape) -> rate, float32 scalars: `step` is that of the update, from the end of the warm-up
 # on. Source: Graphcore's TF1 BERT (cosine, natural exponential, custom) and TF2 BERT (up-down), whose floor
-# of 1e-7 is --end_learning_rate=1e-7 here.
+# of 1e-7 is --end_learning_rate=1e-7 here; Hu et al. 2024, "MiniCPM" (warm-up, stable, decay), and Haegele et
+# al. 2024, "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations" (its form 1 - sqrt).
 
 
 class Shape(NamedTuple):
@@ -31,7 +32,7 @@ class Shape(NamedTuple):
       floor: the rate does not fall below it.
       begin: step at which the warm-up ends.
       total: step at which the schedule ends, one after the last.
-      decay_steps: of the natural exponential, see --decay_steps.
+      decay_steps: of the natural exponential and of warm-up, stable, decay, see --decay_steps.
       decay_rate: of the natural exponential, see --decay_rate.
     """
 
@@ -60,10 +61,23 @@ def up_down(step: tf.Tensor, shape: Shape) -> tf.Tensor:
     return tf.where(step <= shape.begin, shape.peak, falling)
 
 
+def wsd_linear(step: tf.Tensor, shape: Shape) -> tf.Tensor:
+    """The peak, then a straight line to 0 in the last D = decay_steps: peak * (T - t) / D."""
+    return shape.peak * tf.minimum((shape.total - step) / shape.decay_steps, 1.0)
+
+
+def wsd_sqrt(step: tf.Tensor, shape: Shape) -> tf.Tensor:
+    """The peak, then peak * (1 - sqrt((t - T + D) / D)) in the last D = decay_steps."""
+    done = tf.maximum(step - shape.total + shape.decay_steps, 0.0) / shape.decay_steps
+    return shape.peak * (1.0 - tf.sqrt(tf.minimum(done, 1.0)))
+
+
 DECAYS: dict[str, Callable[[tf.Tensor, Shape], tf.Tensor]] = {
     "cosine": cosine,
     "natural_exponential": natural_exponential,
     "up_down": up_down,
+    "wsd_linear": wsd_linear,
+    "wsd_sqrt": wsd_sqrt,
 }
 
 
@@ -96,9 +110,13 @@ def decay_of(config: Config) -> Schedule:
     warmup_steps = whole_warmup_steps(config)
     begin = config.start_warmup_step + warmup_steps if warmup_steps else 0
     shape = Shape(config.learning_rate, config.end_learning_rate, begin, schedule_steps(config))
-    if config.decay_steps is not None and config.decay_rate is not None:
-        shape = shape._replace(decay_steps=config.decay_steps, decay_rate=config.decay_rate)
-    return decaying(config.lr_schedule, shape)
+    steps, rate = _decay_steps(config, shape.total - shape.begin), config.decay_rate or 0.0
+    return decaying(config.lr_schedule, shape._replace(decay_steps=steps, decay_rate=rate))
+
+
+def _decay_steps(config: Config, left: int) -> int:
+    """Returns --decay_steps; unset, a tenth of the steps that are left after the warm-up."""
+    return config.decay_steps or max(round(left / 10), 1)
 
 
 def whole_warmup_steps(config: Config) -> int:
@@ -228,7 +246,10 @@ def _corner_steps(config: Config, last: int) -> set[int]:
         steps.add(decay + 1)  # the line starts a step below the peak
     if config.warmup_power != 1:
         steps |= _between(config.start_warmup_step, decay)
-    is_line = {"up_down": True, "polynomial": config.poly_power == 1}
+    if config.lr_schedule.startswith("wsd"):
+        decay = last + 1 - _decay_steps(config, last + 1 - decay)
+        steps.add(decay)
+    is_line = {"up_down": True, "wsd_linear": True, "polynomial": config.poly_power == 1}
     if not is_line.get(config.lr_schedule, False):
         steps |= _between(decay, last)
     return steps

@@ -33,6 +33,16 @@ def numpy_up_down(step, warmup):
     return PEAK if step == warmup else max(PEAK * (TOTAL - step - 1) / (TOTAL - warmup), FLOOR)
 
 
+def numpy_wsd_linear(step, warmup, steps=30):
+    return PEAK if step < TOTAL - steps else max(PEAK * (TOTAL - step) / steps, FLOOR)
+
+
+def numpy_wsd_sqrt(step, warmup):
+    steps = round((TOTAL - warmup) / 10)
+    begin = TOTAL - steps
+    return PEAK if step < begin else max(PEAK * (1 - np.sqrt((step - begin) / steps)), FLOOR)
+
+
 def numpy_polynomial(step, warmup, power=2.0):
     return (PEAK - FLOOR) * (1 - (step - warmup) / (TOTAL - warmup)) ** power + FLOOR
 
@@ -41,6 +51,8 @@ DECAYS = {
     "cosine": (numpy_cosine, {}),
     "natural_exponential": (numpy_natural_exponential, dict(decay_rate=0.5, decay_steps=30)),
     "up_down": (numpy_up_down, {}),
+    "wsd_linear": (numpy_wsd_linear, dict(decay_steps=30)),
+    "wsd_sqrt": (numpy_wsd_sqrt, {}),
 }
 
 
@@ -83,7 +95,7 @@ def test_decay_after_the_warmup(make_config, name, power, warmup):
     decay, settings = DECAYS.get(name, (numpy_polynomial, dict(poly_power=2.0, decay_from="warmup_end")))
     config = config_of(make_config, lr_schedule=name, warmup_steps=warmup, warmup_power=power, **settings)
     schedule = schedules.from_config(config)
-    for step in (0, 1, 20, 38, 39, 40, 41, 69, 70, 71, 120, 198, 199):
+    for step in (0, 1, 20, 38, 39, 40, 41, 69, 70, 71, 120, 169, 170, 171, 183, 184, 185, 198, 199):
         expected = warmed_up(step, warmup, power) if step < warmup else decay(step, warmup)
         np.testing.assert_allclose(float(schedule(step)), expected, rtol=2e-5, atol=1e-9, err_msg=str(step))
 
@@ -143,7 +155,7 @@ def test_corners_draw_the_schedule(make_config, name):
     config = config_of(make_config, lr_schedule=name, warmup_steps=40, warmup_power=0.5, **DECAYS[name][1])
     corners, schedule = schedules.corners(config), schedules.from_config(config)
     assert {0, 39, 40, 199} <= set(corners) and len(corners) < 110
-    if name == "up_down":
+    if name in ("up_down", "wsd_linear"):
         between = np.interp(np.arange(40, TOTAL), list(corners), list(corners.values()))
         rates = [float(schedule(step)) for step in range(40, TOTAL)]
         np.testing.assert_allclose(between, rates, rtol=1e-5, atol=2 * FLOOR)

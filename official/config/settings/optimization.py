@@ -73,9 +73,10 @@ BATCH = Section("Batch and steps (a step is one optimizer update)", Batch, evalu
 
 _ADAM = ("adam", "adamw", "mpadamw")
 _WITH_MOMENTS = ("optimizer_type", ("lamb", *_ADAM))
-_SCHEDULES = ("polynomial", "cosine", "natural_exponential", "up_down")
+_SCHEDULES = ("polynomial", "cosine", "natural_exponential", "up_down", "wsd_linear", "wsd_sqrt")
 _WARMED_UP = ("lr_schedule", _SCHEDULES)
 _EXPONENTIAL = ("lr_schedule", ("natural_exponential",))
+_STEPWISE = ("lr_schedule", ("natural_exponential", "wsd_linear", "wsd_sqrt"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,11 +94,13 @@ class Optimization:
       learning_rate: Peak learning rate.
       end_learning_rate: Learning rate at the end of the decay.
       lr_schedule: Learning rate after the warm-up. up_down: a straight line that is at 0 one step after the
-        last. Or rates without a warm-up, each from its step on: {"0": 1e-4, "1000": 1e-5}.
+        last. wsd_linear, wsd_sqrt: warm-up, stable, decay: the peak, then down to 0 in the last
+        --decay_steps. Or rates without a warm-up, each from its step on: {"0": 1e-4, "1000": 1e-5}.
         docs/optimization.md has the formulas.
       poly_power: Power of the polynomial decay.
       warmup_power: Power of the warm-up: rate * (step / steps) ^ power.
-      decay_steps: With --lr_schedule=natural_exponential: steps from one decay to the next.
+      decay_steps: With --lr_schedule=natural_exponential: steps from one decay to the next. With wsd_linear
+        and wsd_sqrt: steps of the decay at the end; unset: a tenth of those after the warm-up.
       decay_rate: With --lr_schedule=natural_exponential: each decay multiplies the rate by e^-this.
       warmup_steps: Steps of linear warm-up; 0 for none. Unset: 10000 for pre-training, a tenth of the steps
         for fine-tuning.
@@ -134,7 +137,7 @@ class Optimization:
     lr_schedule: str = setting("polynomial", choices=_SCHEDULES, by_step=True)
     poly_power: float = setting(1.0, minimum=0, only_with=("lr_schedule", ("polynomial",)))
     warmup_power: float = setting(1.0, minimum=0, only_with=_WARMED_UP)
-    decay_steps: int | None = setting(None, minimum=1, only_with=_EXPONENTIAL)
+    decay_steps: int | None = setting(None, minimum=1, only_with=_STEPWISE)
     decay_rate: float | None = setting(None, minimum=0, only_with=_EXPONENTIAL)
     warmup_steps: float = setting(
         None,
