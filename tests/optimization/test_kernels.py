@@ -67,6 +67,28 @@ def test_it_agrees_with_numpy(make_config, kind, formula, dtype):
             np.testing.assert_array_equal(copy.numpy(), tf.cast(variable, dtype).numpy())
 
 
+@pytest.mark.parametrize("kind,formula", [("lamb", numpy_lamb), ("adamw", numpy_adam)])
+def test_an_update_as_one_program_agrees_with_numpy(make_config, monkeypatch, kind, formula):
+    """As GPUs take it: a gradient that is not finite changes nothing but the step counter."""
+    monkeypatch.setattr(native, "on_gpus", lambda strategy=None: True)
+    config = make_config(optimizer_type=kind, **{**HYPER, "kernels": "fused"})
+    optimizer, variables, _ = make(config)
+    update = tf.function(lambda gradients, finite: optimizer.update(gradients, variables, 0.25, finite))
+    generator, decays = np.random.default_rng(1), {name: True for name in SHAPES if "kernel" in name}
+    initial = {name: variable.numpy().copy() for name, variable in zip(SHAPES, variables)}
+    steps = [draw(generator, tf.float32) for _ in range(3)]
+    for gradients in steps:
+        update(gradients, tf.constant(True))
+    norm = tf.function(optimizer.global_norm)(steps[0])
+    np.testing.assert_allclose(norm, tf.linalg.global_norm(steps[0]), rtol=1e-6)
+    given = [[each.numpy() / 4 for each in gradients] for gradients in steps]
+    expected, _ = numpy_steps(formula, config, initial, given, decays)
+    update([each * np.inf for each in steps[0]], tf.constant(False))
+    assert optimizer.compiles and int(optimizer.iterations) == 4
+    for variable, value in zip(variables, expected):
+        np.testing.assert_allclose(variable.numpy(), value, rtol=2e-6, atol=2e-6, err_msg=variable.name)
+
+
 @pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16], ids=["bf16", "fp16"])
 def test_a_copy_is_the_cast_to_the_bit(make_config, dtype):
     """Also of what lies between two numbers, overflows, is below the normal numbers, or is none."""
