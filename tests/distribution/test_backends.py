@@ -80,7 +80,7 @@ def on_gpu(monkeypatch):
 
     def pretend(capability: tuple[int, int], name: str = "NVIDIA A100"):
         details = {"compute_capability": capability, "device_name": name}
-        monkeypatch.setattr(strategy_lib, "on_gpus", lambda strategy: True)
+        monkeypatch.setattr(native, "on_gpus", lambda strategy=None: True)
         monkeypatch.setattr(native, "on_cpus", lambda strategy=None: False)
         monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["GPU:0"])
         monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: details)
