@@ -223,8 +223,8 @@ def _version_of(name: str, machine: Machine) -> str:
     own = library.version or (ending if "." in ending else "")
     in_package = any(library.path.startswith(folder + os.sep) for folder in gpus.nvidia_folders())
     package = gpus.wanted_libraries(machine.build).get(name, "nvidia-nccl-cu12")
-    if in_package and _installed(package):
-        return f"{own or _installed(package)} ({package})"
+    if in_package:
+        return f"{own or _installed(package) or ''} ({package})".strip()
     return f"{own} ({os.path.dirname(library.path)})".strip()
 
 

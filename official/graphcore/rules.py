@@ -162,7 +162,7 @@ def check_ipu(config: Config) -> None:
             f"num_gpus={config.num_gpus} does not go with --distribution_strategy=ipu. Drop --num_gpus."
         )
     for name, (allowed, instead) in _ONLY.items():
-        if config[name] != allowed and not config.plan:
+        if config[name] is not None and config[name] != allowed and not config.plan:
             raise ConfigError(
                 f"{name}={_shown(config[name])} does not go with --distribution_strategy=ipu, which takes"
                 f" {_shown(allowed)}. {instead}"

@@ -62,14 +62,16 @@ def test_peers_are_compared_with_the_fastest():
 
 
 def test_a_case_that_fails_takes_no_measured_one_along(tmp_path, monkeypatch, capsys):
-    def measure(flags, model, dtype, length, batch):
+    def measure(flags, model, cases):
+        ((dtype, length, batch),) = cases
         if batch == 8:
             raise ConfigError("fake was killed")
         case = {"case": f"{length} x {batch}", "dtype": dtype, "max_seq_length": length}
         case |= {"train_batch_size": batch, "peer": "ours", "sequences_per_sec": 2.0, "step_secs": 1.0}
-        return [{**case, "spread": 0.1, "start_secs": 3.0, "secs": [1.0], "losses": [2.0]}]
+        case |= {"peak_bytes": None, "spread": 0.1, "start_secs": 3.0, "secs": [1.0], "losses": [2.0]}
+        return [case]
 
-    monkeypatch.setattr(peers, "measure_case", measure)
+    monkeypatch.setattr(peers, "measure", measure)
     flags = ["--peers=ours", "--dtypes=fp32", "--shapes=16x4,16x8", f"--output={tmp_path}/out"]
     monkeypatch.setattr("sys.argv", ["benchmarks/peers.py", *flags])
     with pytest.raises(ConfigError, match="fake was killed"):

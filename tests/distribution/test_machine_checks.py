@@ -268,7 +268,10 @@ def test_every_failure_of_a_gpu_leads_to_its_line(tmp_path, monkeypatch):
         ),
         "torch": (torch_folder, "cuDNN", "warning", "PyTorch's own is 9.1.0.*before torch"),
         "two cuDNNs": (
-            lambda fake: fake.package("nvidia-cudnn-cu13", "9.13.0"),
+            lambda fake: [
+                fake.package("nvidia-cudnn-cu13", "9.13.0"),
+                fake.package("nvidia-cudnn-cu12", "9.10.0"),
+            ],
             "cuDNN",
             "warning",
             "nvidia-cudnn-cu13 9.13.0 is installed, too.*uninstall",
