@@ -466,6 +466,7 @@ def test_the_hours_of_a_run_are_those_of_its_steps(make_config):
     assert plan["measured"] is None and "--measure runs three steps here" in plan_lib.describe(plan)
 
 
+@pytest.mark.slow
 def test_real_steps_of_every_task_are_run_without_data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = tmp_path / "model.json"
@@ -514,6 +515,7 @@ def test_the_program_measures_on_the_devices_of_the_run(tmp_path, capsys):
 # The update and the all-reduce of the run
 
 
+@pytest.mark.slow
 def test_copies_and_narrow_gradients_of_a_plan_are_those_of_the_run(make_config):
     sizes = {}
     for name, settings in (

@@ -28,6 +28,12 @@ PACKS = [[3, 0], [1], [5, 2, 4]]
 ORDER = [number for pack in PACKS for number in pack]
 PACKED = [kind for kind in FORMATS if FORMATS[kind].is_packed]
 BINARIES = [kind for kind in FORMATS if FORMATS[kind].encode is foreign_records.binary]
+QUICK = ("packed", "popart_in_place", "popart_plain")  # TFRecords and binaries, of rows and of one sequence
+
+
+def each(kinds):
+    """Returns the parameters of a test of some formats: all but QUICK are slow."""
+    return [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]
 
 
 EXAMPLES = short_examples(6, length=LENGTH, most=MOST, shortest=6, longest=8)  # three fit into a row
@@ -38,7 +44,7 @@ def file_of(folder, kind: str, examples=EXAMPLES, name: str = "strategy_1_part_0
     return foreign_records.write(folder / name, kind, records)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", each(FORMATS))
 def test_records_are_read_as_the_examples_that_went_in(kind, tmp_path):
     examples, features = EXAMPLES, features_of(words=50)
     path, name = file_of(tmp_path, kind), FORMATS[kind].name
@@ -62,7 +68,7 @@ def test_records_are_read_as_the_examples_that_went_in(kind, tmp_path):
         assert str(length) in str(error.value)
 
 
-@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("kind", each(PACKED))
 def test_whole_rows_say_of_each_sequence_what_its_example_says(kind, tmp_path):
     path = file_of(tmp_path, kind)
     sizes = record_files.row_sizes([path])
@@ -123,7 +129,7 @@ def test_training_goes_on_where_it_stopped(kind, tmp_path):
     assert batches(0, 9)[5:] == batches(10, 4)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", each(FORMATS))
 def test_bert_pack_takes_them(kind, tmp_path):
     os.mkdir(tmp_path / "in")
     path = file_of(tmp_path / "in", kind)
@@ -149,7 +155,7 @@ def test_bert_pack_takes_them(kind, tmp_path):
 # What is found out
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", each(FORMATS))
 def test_shapes_are_found_from_the_content(kind, tmp_path):
     for length, most in ((512, 76), (100, 7)):
         path = file_of_packs(tmp_path, kind, [foreign_records.DEPTH], length, most)
@@ -170,7 +176,7 @@ def file_of_packs(folder, kind: str, members: list[int], length: int = 60, most:
     return foreign_records.write(folder / "part", kind, foreign_records.encoded(examples, packs, kind, most))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PACKED if kind in BINARIES])
+@pytest.mark.parametrize("kind", each(kind for kind in PACKED if kind in BINARIES))
 def test_rows_of_few_sequences_in_front_do_not_matter(kind, tmp_path):
     """Each may be read in several shapes, also with room for fewer sequences and fewer predicted tokens."""
     sizes, wrong = (8 + foreign_records.DEPTH + FORMATS[kind].spare, foreign_records.DEPTH), []
@@ -207,7 +213,7 @@ def test_a_file_that_is_nothing_is_refused_with_what_is_allowed(tmp_path):
         inspection.summarize([str(path)], None)
 
 
-@pytest.mark.parametrize("kind", BINARIES)
+@pytest.mark.parametrize("kind", each(BINARIES))
 def test_a_binary_that_is_cut_off_is_refused_by_its_bytes(kind, tmp_path):
     good = file_of(tmp_path, kind)
     size = record_files.bytes_of([good], FORMATS[kind].name)
@@ -298,7 +304,7 @@ DAMAGES = (
 )
 
 
-@pytest.mark.parametrize("kind", [*ROWS, *IN_PLACE, *STATIC, *PLAIN])
+@pytest.mark.parametrize("kind", each([*ROWS, *IN_PLACE, *STATIC, *PLAIN]))
 def test_wrong_records_are_refused_by_file_and_number(kind, tmp_path):
     """And in a graph, so that they stop a run."""
     features, wrong, name = features_of(words=50), [], FORMATS[kind].name
@@ -342,7 +348,7 @@ def test_whole_rows_with_wrong_values_of_padding_and_empty_slots_are_refused():
         assert f"{name} has values" in str(problem)
 
 
-@pytest.mark.parametrize("kind", BINARIES)
+@pytest.mark.parametrize("kind", each(BINARIES))
 def test_a_wrong_first_record_is_found_too(kind, tmp_path):
     rows = foreign_records.rows_of(EXAMPLES, [[3, 0], [1]], kind, MOST)
     rows[0]["segment_ids"][-4:] = [7] * 4
