@@ -268,7 +268,7 @@ def test_sizes_are_few_and_hold_what_they_are_for():
 def test_gpus_have_fewer_sizes(monkeypatch):
     """Of batches of 32 rows, most of them short. Each size is compiled."""
     generator = np.random.default_rng(1)
-    batches_NB = np.clip(generator.lognormal(4.5, 0.8, [80, 32]), 3, 512).astype(np.int32)
+    batches_NB = np.clip(generator.lognormal(4.5, 0.8, [200, 32]), 3, 512).astype(np.int32)
     found = {}
     for on_cpus in (True, False):
         monkeypatch.setattr(varlen.native, "on_cpus", lambda strategy=None, answer=on_cpus: answer)
