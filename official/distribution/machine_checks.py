@@ -445,7 +445,7 @@ def _message(line: str) -> str:
 
 
 def _tools() -> str:
-    """Returns where ptxas and libdevice are, for people."""
+    """Returns the folders of ptxas and libdevice, for people."""
     told, ptxas = "", shutil.which("ptxas")
     if ptxas:
         version = ""

@@ -24,6 +24,7 @@ from official.optimization.plain_optimizers import (
     ScaledMoment,
     build_plain,
     hyper_parameters,
+    jitted,
     loaded,
     stored,
 )
@@ -38,7 +39,6 @@ from official.optimization.train_state import TrainState, build_state
 # stay outside, where they use all cores. The others, vectors, go through ResourceApplyAdam.
 
 
-jitted = tf.function(jit_compile=True, autograph=False)
 # Traced and optimised once for all layers that are alike.
 _shared = tf.function(autograph=False, experimental_attributes={"_noinline": True})
 _LAYER = re.compile(r".*/layer_\d+/")

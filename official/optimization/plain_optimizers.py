@@ -17,6 +17,9 @@ from official.config import initial_loss_scale
 from official.config.table import Config
 from official.optimization import gradients as gradients_lib
 
+jitted = tf.function(jit_compile=True, autograph=False)
+
+
 # -----------------------------------------------------------------------------------------------------------
 # Slots
 
@@ -41,7 +44,6 @@ class Slots:
     """
 
     compiles = False
-
     SLOTS: ClassVar[dict[str, tf.DType | None]] = {"m": None, "v": None}
 
     def __init__(self, learning_rate: Callable):
@@ -87,8 +89,7 @@ class Slots:
                 self._share, self._finite = share, finite
                 self._update(gradients, own_variables, factor)
 
-            run = tf.function(update, jit_compile=True, autograph=False) if self.compiles else update
-            run(own_gradients, factor, finite)
+            (jitted(update) if self.compiles else update)(own_gradients, factor, finite)
         self.iterations.assign_add(1)
 
     def _update(self, gradients, variables, factor) -> None:
@@ -109,9 +110,8 @@ class Slots:
 
     def global_norm(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns the norm, float32, of all numbers of tensors that are on one device."""
-        if self.compiles:
-            return tf.function(tf.linalg.global_norm, jit_compile=True, autograph=False)(tensors)
-        return tf.linalg.global_norm(tensors)
+        norm = tf.linalg.global_norm
+        return (jitted(norm) if self.compiles else norm)(tensors)
 
     def _write(self, variable: tf.Variable, value: tf.Tensor) -> None:
         """Writes a replica's own copy of a variable, unless the gradient is known not to be finite."""

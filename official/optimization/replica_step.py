@@ -147,20 +147,16 @@ def make_replica_gradients(
     def one_after_the_other(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
         return sum_micro_batches(config, objective, state.model, num_micro_batches, batch, shared)
 
-    accumulate = accumulate or one_after_the_other
-    if config.enable_xla:
-        accumulate = tf.function(accumulate, autograph=False, jit_compile=True)
-
-    def draw_seeds(counted: LaidOut) -> tf.Tensor:
-        draw = functools.partial(dropout_seeds, config, state, num_micro_batches, counted)
-        if config.enable_xla:  # elsewhere than in programs int32 is computed by the host, which would wait
-            draw = tf.function(draw, autograph=False, jit_compile=True)
-        return draw()
+    compiled = (
+        tf.function(autograph=False, jit_compile=True) if config.enable_xla else lambda function: function
+    )
+    accumulate = compiled(accumulate or one_after_the_other)
 
     def replica_gradients(batch: Batch) -> tuple:
         counted = laid_out or LaidOut(_num_replicas(), num_micro_batches)
         scale = objective_scale(config, state, counted)
-        seeds = draw_seeds(counted)
+        # Outside of programs the host computes int32, and would wait for a GPU.
+        seeds = compiled(functools.partial(dropout_seeds, config, state, num_micro_batches, counted))()
         shared = Shared(loss_factors(config, objective, batch, counted), seeds, scale)
         tensors, sums = accumulate(batch, shared)
         gradients = unscale(config, tensors, scale, counted.num_micro_batches)
