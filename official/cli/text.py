@@ -213,8 +213,8 @@ class Corpus(command_line.Flags):
 
     Attributes:
       output_dir: Folder for train.txt, eval.txt and corpus.json.
-      sources: topics (the language reference), stdlib (the standard library) and installed packages,
-        separated by commas.
+      sources: topics (the language reference), stdlib (the standard library), installed packages,
+        or folders (./NAME: docstrings and pages of documentation), separated by commas.
       eval_share: Share of the documents that are held out for evaluation.
       overwrite: Replace the files in --output_dir.
     """
@@ -226,7 +226,7 @@ class Corpus(command_line.Flags):
 
 
 def run_corpus() -> None:
-    from official.data.text import docstring_corpus
+    from official.data.text import documentation_corpus
 
     flags = Corpus.parse()
     share = flags.eval_share
@@ -235,7 +235,7 @@ def run_corpus() -> None:
     paths = [os.path.join(flags.output_dir, name) for name in ("train.txt", "eval.txt", "corpus.json")]
     for path in paths:
         check_output_file(path, "output_dir", flags.overwrite)
-    train, evaluation, counts = docstring_corpus.build_corpus(flags.sources.split(","), share)
+    train, evaluation, counts = documentation_corpus.build_corpus(flags.sources.split(","), share)
     if not train or not evaluation:
         raise ConfigError(
             f"--sources={flags.sources} --eval_share={share}: {len(train)} documents to train on and"

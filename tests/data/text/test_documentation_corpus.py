@@ -2,12 +2,12 @@
 
 import pathlib
 
-from official.data.text import docstring_corpus
+from official.data.text import documentation_corpus
 
 
 def test_prose_is_taken_from_a_docstring_without_code_and_mark_up():
     docstring = pathlib.Path(__file__).with_name("docstring.txt").read_text()
-    assert docstring_corpus.prose_sentences(docstring) == [
+    assert documentation_corpus.prose_sentences(docstring) == [
         "Adds x to the other operand of this operation.",
         "See package.Adder and the guide for the details of what it does.",
         "The number of times that the operand is added.",
@@ -32,7 +32,7 @@ def test_repetitions_and_text_of_the_training_set_are_dropped(tmp_path, monkeypa
         text = f'"""{" ".join(sentences)}"""\nraise SystemExit("imported")\n'
         (folder / f"{module}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    train, evaluation, counts = made = docstring_corpus.build_corpus(["made_for_the_test"], 0.2)
+    train, evaluation, counts = made = documentation_corpus.build_corpus(["made_for_the_test"], 0.2)
     names = ("repeated_documents", "unparsable_modules", "short_documents")
     assert [counts[name] for name in names] == [144, 1, 145]
     assert len(train) + len(evaluation) == 144 and 5 < len(evaluation) < 60
@@ -40,4 +40,4 @@ def test_repetitions_and_text_of_the_training_set_are_dropped(tmp_path, monkeypa
     assert len(sentences) == len(set(sentences))
     assert counts["shared_with_training"] == len(evaluation)
     assert {len(document) for document in train} == {4} and {len(document) for document in evaluation} == {3}
-    assert made == docstring_corpus.build_corpus(["made_for_the_test"], 0.2)
+    assert made == documentation_corpus.build_corpus(["made_for_the_test"], 0.2)

@@ -1,0 +1,115 @@
+"""Pre-training on masked words with Hugging Face's Trainer on a CPU, as the example run_mlm.py does it, for a
+given time.
+
+A specification comes in on standard input, one JSON object, and what was done goes out on standard output.
+
+The specification: train_file (text, a sentence a line, a blank line between documents), vocab_file, model
+(keys of a bert_config.json), output_dir, secs (of training), threads, seed, and the recipe: max_seq_length,
+train_batch_size, learning_rate, weight_decay_rate, mask_share, warmup_share and decay_share (of the time, at
+the begin and at the end).
+
+As run_mlm.py, it joins all texts end to end and cuts them into rows of max_seq_length. Where it counts steps
+this program counts seconds: the rate rises for warmup_share of them, and falls to zero in the last
+decay_share.
+
+What was done: steps, secs, loss (mean of the last steps), rows, checkpoint (folder), versions.
+"""
+
+import json
+import os
+import sys
+import time
+
+import training_step
+
+
+def read_rows(specification: dict, tokenizer) -> list[list[int]]:
+    """Returns rows of max_seq_length ids: the documents one after the other, [SEP] behind each."""
+    length = specification["max_seq_length"]
+    with open(specification["train_file"], encoding="utf-8") as file:
+        documents = [" ".join(part.split("\n")) for part in file.read().split("\n\n")]
+    ids: list[int] = []
+    for first in range(0, len(documents), 1000):
+        encoded = tokenizer(documents[first : first + 1000], return_attention_mask=False)["input_ids"]
+        for one in encoded:
+            ids += one
+    return [ids[begin : begin + length] for begin in range(0, len(ids) - length + 1, length)]
+
+
+def rate_factor(spent: float, warmup_share: float, decay_share: float) -> float:
+    """Returns the share of the peak rate once a share `spent` of the time is over."""
+    rising = spent / warmup_share if warmup_share else 1.0
+    falling = (1 - spent) / decay_share if decay_share else 1.0
+    return max(0.0, min(1.0, rising, falling))
+
+
+def train(specification: dict) -> dict:
+    """Trains by the specification; returns the answer, see the module's docstring."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(specification["threads"])
+    transformers.set_seed(specification["seed"])
+    tokenizer = transformers.BertTokenizerFast(specification["vocab_file"], do_lower_case=True)
+    model = transformers.BertForMaskedLM(transformers.BertConfig(**specification["model"]))
+    rows = read_rows(specification, tokenizer)
+    peak, shares = specification["learning_rate"], (specification["warmup_share"], specification["decay_share"])
+    limit, clock = specification["secs"], {}
+
+    class Budget(transformers.TrainerCallback):
+        """The rate of each step by the time that is over, and the end."""
+
+        def on_train_begin(self, args, state, control, **kwargs):
+            clock["began"] = time.perf_counter()
+
+        def on_step_begin(self, args, state, control, optimizer=None, **kwargs):
+            spent = (time.perf_counter() - clock["began"]) / limit
+            for group in optimizer.param_groups:
+                group["lr"] = peak * rate_factor(spent, *shares)
+
+        def on_step_end(self, args, state, control, **kwargs):
+            clock["secs"] = time.perf_counter() - clock["began"]
+            if clock["secs"] >= limit:
+                control.should_training_stop = control.should_log = True
+
+    arguments = transformers.TrainingArguments(
+        output_dir=specification["output_dir"],
+        use_cpu=True,
+        seed=specification["seed"],
+        num_train_epochs=1000,  # the time is over before
+        per_device_train_batch_size=specification["train_batch_size"],
+        learning_rate=peak,
+        lr_scheduler_type="constant",
+        weight_decay=specification["weight_decay_rate"],
+        logging_steps=100,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    trainer = transformers.Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=[{"input_ids": row} for row in rows],
+        data_collator=transformers.DataCollatorForLanguageModeling(
+            tokenizer, mlm_probability=specification["mask_share"]
+        ),
+        callbacks=[Budget()],
+    )
+    trainer.train()
+    checkpoint = os.path.join(specification["output_dir"], "model")
+    model.save_pretrained(checkpoint)
+    tokenizer.save_pretrained(checkpoint)
+    told = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return {
+        "steps": trainer.state.global_step,
+        "secs": clock["secs"],
+        "loss": told[-1],
+        "rows": len(rows),
+        "checkpoint": checkpoint,
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }
+
+
+if __name__ == "__main__":
+    answers = training_step.take_output()
+    training_step.say(answers, **train(json.loads(sys.stdin.readline())))

@@ -1,0 +1,369 @@
+"""The speedrun: how much a small BERT learns of English in 30 or 120 minutes of two CPU cores.
+
+  python benchmarks/speedrun.py --work_dir=runs/speedrun --glue_dir=glue --recipes=2018,latest --seeds=3 \\
+    --output=results/speedrun.json
+
+A recipe is a flagfile, benchmarks/speedrun/NAME.flags; a line of it, `# Records: ...`, has the flags of
+`bert data create`. Of the rest all is fixed: the corpus (documentation of packages in packages.txt, by its
+hash), the vocabulary, the held-out masked-word loss (15 % of the words, masked with one seed), and a
+fine-tuning on SST-2, MRPC and RTE. Making the data is not part of the time; the time of a run is that of its
+training, first step to last.
+
+Recipes take turns, seed by seed. Started again, the command goes on with the first run that is not done. The
+rows of --output stay, but for those of the same recipe and time. Peers are `run_mlm` (the defaults of
+transformers' example) and `run_mlm_latest` (the values of our latest recipe, as far as it has them).
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import hashlib
+import io
+import itertools
+import json
+import os
+import re
+import shutil
+import statistics
+import sys
+import tarfile
+import urllib.parse
+import urllib.request
+from typing import Any
+
+import harness
+
+from official.cli import command_line, outputs
+from official.config import ConfigError
+from official.io import json_files
+from official.io.writing import replace_file
+
+HUGGINGFACE = harness.Environment("huggingface", harness.HUGGINGFACE.requirements)
+RECIPES = os.path.join(harness.ROOT, "benchmarks", "speedrun")
+_PACKAGES = os.path.join(RECIPES, "packages.txt")
+_DONE, _MODEL, _LOG = "run.json", "model", "log.txt"
+_VOCAB_SIZE = 16384
+_PAGES = (".md", ".rst", ".txt")
+# sha256 of what the corpus and its vocabulary have to be.
+HASHES = {
+    "train.txt": "",
+    "eval.txt": "",
+    "vocab.txt": "",
+}
+# How the held-out text is cut and scored.
+_HELD_OUT = ("--objective=mlm", "--max_seq_length=128", "--random_seed=1", "--num_shards=1")
+# The fine-tunings: task -> flags, and the score that counts.
+_FINE_TUNINGS = {
+    "SST-2": ("accuracy", ("--max_seq_length=64", "--num_train_epochs=1")),
+    "MRPC": ("f1", ("--max_seq_length=128", "--num_train_epochs=5")),
+    "RTE": ("accuracy", ("--max_seq_length=128", "--num_train_epochs=5")),
+}
+_FINE_TUNING = ("--task=glue", "--do_train", "--do_eval", "--train_batch_size=32", "--learning_rate=2e-4")
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Corpus
+
+
+def fetch(requirement: str, folder: str) -> None:
+    """Extracts the pages of a package's source archive into a folder.
+
+    Args:
+      requirement: `FILE --hash=sha256:DIGEST`, the archive's name and its hash; its package is the name up to
+        the version.
+      folder: is made once all is there.
+
+    Raises:
+      ConfigError: where the index lacks the file, or has another one.
+    """
+    file, _, digest = requirement.partition(" --hash=sha256:")
+    name = re.sub(r"[-_.]+", "-", file.rpartition("-")[0]).lower()
+    target = os.path.join(folder, name)
+    if os.path.isdir(target):
+        return
+    index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/") + f"/{name}/"
+    with urllib.request.urlopen(index, timeout=60) as page:
+        links = re.findall(r'href="([^"#]*/' + re.escape(file) + r')[#"]', page.read().decode())
+    if not links:
+        raise ConfigError(f"{_PACKAGES}: {index} has no {file}.")
+    with urllib.request.urlopen(urllib.parse.urljoin(index, links[0]), timeout=300) as answer:
+        archive = answer.read()
+    found = hashlib.sha256(archive).hexdigest()
+    if found != digest:
+        raise ConfigError(f"{_PACKAGES}: {file} has the sha256 {found}, expected {digest}.")
+    shutil.rmtree(target + ".part", ignore_errors=True)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as members:
+        for member in members:
+            parts = member.name.lower().split("/")
+            if member.isfile() and parts[-1].endswith(_PAGES) and "locale" not in parts:
+                member.mode = 0o644
+                members.extract(member, target + ".part", filter="data")
+    os.rename(target + ".part", target)
+
+
+def make_data(folder: str) -> None:
+    """Makes the corpus, the vocabulary and the held-out records, where they are not there.
+
+    Raises:
+      ConfigError: where one is not what it has to be.
+    """
+    pages, corpus = os.path.join(folder, "pages"), os.path.join(folder, "corpus")
+    log = os.path.join(folder, _LOG)
+    vocabulary, held_out = os.path.join(folder, "vocab.txt"), os.path.join(folder, "held_out")
+    os.makedirs(pages, exist_ok=True)
+    with open(_PACKAGES, encoding="utf-8") as file:
+        packages = [line.strip() for line in file if line.strip() and not line.startswith("#")]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda package: fetch(package, pages), packages))
+    train = os.path.join(corpus, "train.txt")
+    _make(os.path.join(corpus, "corpus.json"), log, "data corpus", f"--sources={pages}", f"--output_dir={corpus}", "--eval_share=0.02")
+    _make(vocabulary, log, "vocab", f"--input_files={train}", f"--output_file={vocabulary}", f"--vocab_size={_VOCAB_SIZE}")
+    for path in (train, os.path.join(corpus, "eval.txt"), vocabulary):
+        with open(path, "rb") as content:
+            found = hashlib.sha256(content.read()).hexdigest()
+        expected = HASHES[os.path.basename(path)]
+        if found != expected:
+            raise ConfigError(f"{path} has the sha256 {found}, expected {expected}: this is another race.")
+    _make(os.path.join(held_out, "manifest.json"), log, "data create", f"--input_files={corpus}/eval.txt", f"--output_dir={held_out}", f"--vocab_file={vocabulary}", *_HELD_OUT)
+
+
+def _make(made: str, log: str, command: str, *flags: str) -> None:
+    """Runs a command of `bert` unless the file that it writes last is there."""
+    if not os.path.exists(made):
+        print(f"{command} ...", file=sys.stderr, flush=True)
+        harness.run_logged([*harness.in_new_process(*command.split()), *flags], log, command)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# One run
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run of a recipe: its minutes, its seed, and its folder."""
+
+    recipe: str
+    minutes: float
+    seed: int
+    folder: str
+
+    @property
+    def is_ours(self) -> bool:
+        return self.recipe not in _PEERS
+
+
+def read_recipe(name: str) -> tuple[str, list[str]]:
+    """Returns the path of a recipe's flagfile and the flags of its records. Raises ConfigError."""
+    path = os.path.join(RECIPES, f"{name}.flags")
+    if not os.path.exists(path):
+        known = sorted(file.removesuffix(".flags") for file in os.listdir(RECIPES) if file.endswith(".flags"))
+        raise ConfigError(f"--recipes: no {path}. Allowed: {', '.join([*known, *_PEERS])}.")
+    with open(path, encoding="utf-8") as file:
+        found = re.search(r"^# Records: (.*)$", file.read(), re.MULTILINE)
+    if not found:
+        raise ConfigError(f"{path} has no line `# Records: ...` with the flags of bert data create.")
+    return path, found[1].split()
+
+
+def measure(run: Run, flags: argparse.Namespace) -> dict:
+    """Returns what a run has reached, {steps, secs, loss, accuracy, glue}: of a finished one as it is saved."""
+    path = os.path.join(run.folder, _DONE)
+    if os.path.exists(path):
+        return json_files.read_json(path)
+    os.makedirs(run.folder, exist_ok=True)
+    found = _train_ours(run, flags) if run.is_ours else _train_theirs(run, flags)
+    checkpoint = found.pop("checkpoint")
+    found |= _held_out_loss(run, checkpoint, flags)
+    found["glue"] = {task: _fine_tune(run, task, checkpoint, flags) for task in _FINE_TUNINGS if flags.glue_dir}
+    replace_file(path, json.dumps(found, indent=1) + "\n")
+    return found
+
+
+def _train_ours(run: Run, flags: argparse.Namespace) -> dict:
+    flagfile, of_records = read_recipe(run.recipe)
+    text, vocabulary = (os.path.join(flags.work_dir, name) for name in ("corpus/train.txt", "vocab.txt"))
+    records = os.path.join(flags.work_dir, "records", hashlib.sha256(" ".join(of_records).encode()).hexdigest()[:8])
+    log = os.path.join(run.folder, _LOG)
+    _make(
+        os.path.join(records, "manifest.json"),
+        log,
+        "data create",
+        f"--input_files={text}",
+        f"--output_dir={records}",
+        f"--vocab_file={vocabulary}",
+        *of_records,
+    )
+    folder = os.path.join(run.folder, _MODEL)
+    result = _train(
+        run,
+        folder,
+        f"--flagfile={flagfile}",
+        f"--vocab_file={vocabulary}",
+        f"--input_files={records}",
+        f"--budget_hours={run.minutes / 60}",
+        "--do_train",
+    )
+    return {"steps": result["step"], "secs": result["training_secs"], "checkpoint": folder}
+
+
+def _train(run: Run, folder: str, *words: str) -> dict:
+    """Runs train.py, which goes on with what the folder has, and returns its result.json."""
+    from official.reporting.result import load_result
+
+    command = [sys.executable, os.path.join(harness.ROOT, "train.py"), *words]
+    command += [f"--model_dir={folder}", f"--seed={run.seed}", "--keep_checkpoints=1"]
+    harness.run_logged(command, os.path.join(run.folder, _LOG), f"{run.recipe}: train.py")
+    return load_result(folder)
+
+
+def _train_theirs(run: Run, flags: argparse.Namespace) -> dict:
+    """Trains a peer: of `run_mlm` with the defaults of transformers' example."""
+    model = json_files.read_json(os.path.join(RECIPES, "bert_mini.json"))
+    specification = {
+        **_PEERS[run.recipe],
+        "train_file": os.path.join(flags.work_dir, "corpus", "train.txt"),
+        "vocab_file": os.path.join(flags.work_dir, "vocab.txt"),
+        "model": {**model, **_PEERS[run.recipe]["model"]},
+        "output_dir": os.path.join(run.folder, _MODEL),
+        "secs": run.minutes * 60,
+        "threads": len(os.sched_getaffinity(0)),
+        "seed": run.seed,
+    }
+    with harness.program(run.recipe, "masked_words.py", HUGGINGFACE, flags, run.folder) as program:
+        program.ask(specification)
+        found = program.answer()
+    return {name: found[name] for name in ("steps", "secs", "checkpoint", "versions")}
+
+
+def _held_out_loss(run: Run, checkpoint: str, flags: argparse.Namespace) -> dict:
+    """Returns {loss, accuracy} of the masked words of the held-out text."""
+    folder = os.path.join(run.folder, "held_out")
+    shutil.rmtree(folder, ignore_errors=True)
+    result = _train(
+        run,
+        folder,
+        "--do_eval",
+        "--objective=mlm",
+        f"--init_checkpoint={checkpoint}",
+        f"--eval_files={flags.work_dir}/held_out",
+        "--max_seq_length=128",
+    )
+    shutil.rmtree(folder)
+    return {"loss": result["eval_loss"], "accuracy": result["eval_accuracy"]}
+
+
+def _fine_tune(run: Run, task: str, checkpoint: str, flags: argparse.Namespace) -> float:
+    """Returns the score of a task of GLUE after the fixed fine-tuning."""
+    metric, words = _FINE_TUNINGS[task]
+    folder = os.path.join(run.folder, task)
+    shutil.rmtree(folder, ignore_errors=True)
+    named = (f"--glue_task={task}", f"--data_dir={flags.glue_dir}", f"--init_checkpoint={checkpoint}")
+    result = _train(run, folder, *_FINE_TUNING, *words, *named)
+    shutil.rmtree(folder)
+    return result[metric]
+
+
+# ------------------------------------------------------------------------------------------------------------
+# All runs
+
+# The recipe of transformers' example run_mlm.py: the defaults of its Trainer. The rate falls from the first
+# step on, as it does there over all epochs.
+_DEFAULTS = {
+    "max_seq_length": 512,
+    "train_batch_size": 8,
+    "learning_rate": 5e-5,
+    "weight_decay_rate": 0.0,
+    "mask_share": 0.15,
+    "warmup_share": 0.0,
+    "decay_share": 1.0,
+    "model": {},
+}
+_PEERS: dict[str, dict[str, Any]] = {
+    "run_mlm": _DEFAULTS,
+    "run_mlm_latest": _DEFAULTS,
+}
+
+
+class Main(harness.EnvironmentFlags, command_line.Flags):
+    """Flags of the command.
+
+    Attributes:
+      work_dir: Folder of the data and the runs: what is done there is not done again.
+      glue_dir: Folder with GLUE's SST-2, MRPC and RTE; unset: nothing is fine-tuned.
+      recipes: Comma-separated names of flagfiles in benchmarks/speedrun, and peers (run_mlm,
+        run_mlm_latest).
+      minutes: Comma-separated times of training.
+      seeds: Runs of each recipe and time, from --seed on.
+      seed: The first seed.
+      output: Also keep the rows in this JSON file.
+    """
+
+    RANGES = {"seeds": command_line.COUNT}
+    work_dir: str
+    glue_dir: str | None = None
+    recipes: str = "2018,latest"
+    minutes: str = "30"
+    seeds: int = 3
+    seed: int = 1
+    output: str | None = None
+
+
+def row_of(recipe: str, minutes: float, found: list[dict]) -> dict[str, Any]:
+    """Returns the row of a recipe and a time: every value by seed, and the means."""
+    row: dict[str, Any] = {"recipe": recipe, "minutes": minutes, "repeats": len(found)}
+    for name in ("loss", "accuracy", "steps", "secs"):
+        row[name] = [each[name] for each in found]
+        row[f"mean_{name}"] = statistics.fmean(row[name])
+    row["step_ms"] = 1e3 * sum(row["secs"]) / sum(row["steps"])
+    for task in found[0]["glue"]:
+        row[task] = [each["glue"][task] for each in found]
+        row[f"mean_{task}"] = statistics.fmean(row[task])
+    return row
+
+
+def describe(rows: list[dict]) -> str:
+    """Returns a line a recipe and time."""
+    columns = [
+        ("recipe", "recipe", ""),
+        ("minutes", "minutes", "g"),
+        ("runs", "repeats", "d"),
+        ("steps", "mean_steps", ",.0f"),
+        ("ms a step", "step_ms", ".1f"),
+        ("held-out loss", "mean_loss", ".4f"),
+        ("accuracy", "mean_accuracy", ".4f"),
+        *((task, f"mean_{task}", ".4f") for task in _FINE_TUNINGS if f"mean_{task}" in rows[0]),
+    ]
+    return outputs.table(columns, rows)
+
+
+def main() -> None:
+    flags = Main.parse()
+    flags.work_dir = os.path.abspath(flags.work_dir)
+    recipes = flags.recipes.split(",")
+    minutes = [float(text) for text in flags.minutes.split(",")]
+    for recipe in recipes:
+        if recipe not in _PEERS:
+            read_recipe(recipe)
+    harness.prepare([(recipe, HUGGINGFACE) for recipe in recipes if recipe in _PEERS], flags)
+    make_data(flags.work_dir)
+    found: dict[tuple[str, float], list[dict]] = {}
+    seeds = range(flags.seed, flags.seed + flags.seeds)
+    for seed, limit, recipe in itertools.product(seeds, minutes, recipes):
+        run = Run(recipe, limit, seed, os.path.join(flags.work_dir, f"{recipe}-{limit:g}-min-seed-{seed}"))
+        found.setdefault((recipe, limit), []).append(measure(run, flags))
+        told = f"loss {found[recipe, limit][-1]['loss']:.4f} after {found[recipe, limit][-1]['steps']} steps"
+        print(f"{recipe}, {limit:g} minutes, seed {seed}: {told}", file=sys.stderr, flush=True)
+    rows = [row_of(recipe, limit, runs) for (recipe, limit), runs in found.items()]
+    print(describe(rows))
+    if flags.output:
+        kept = json_files.read_json(flags.output)["cases"] if os.path.exists(flags.output) else []
+        mine = {(row["recipe"], row["minutes"]) for row in rows}
+        kept = [row for row in kept if (row["recipe"], row["minutes"]) not in mine]
+        cases = [*kept, *(outputs.with_machine(row) for row in rows)]
+        outputs.write_json(flags.output, {"corpus": HASHES, "requirements": HUGGINGFACE.requirements, "cases": cases})
+
+
+if __name__ == "__main__":
+    harness.main(main)
