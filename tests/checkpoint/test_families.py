@@ -352,7 +352,9 @@ def test_a_family_fills_masks_with_its_own_words(name, tmp_path):
         inference.load(write_folder(tmp_path / "other", name, other, "ForMaskedLM"))
 
 
-@pytest.mark.parametrize("name", ["distilbert", "electra", pytest.param("roberta", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["distilbert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("electra", "roberta"))]
+)
 def test_a_family_is_fine_tuned_and_written_as_one(name, tmp_path):
     title = FAMILIES[name].title
     base = write_folder(tmp_path / "base", name, Weights(name, {}).theirs, "Model")
@@ -380,7 +382,9 @@ def test_a_family_is_fine_tuned_and_written_as_one(name, tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["roberta", "electra", pytest.param("distilbert", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["roberta", *(pytest.param(name, marks=pytest.mark.slow) for name in ("electra", "distilbert"))]
+)
 def test_a_family_is_pre_trained_with_masked_words_and_written_as_one(name, tmp_path):
     base = write_folder(tmp_path / "base", name, Weights(name, {}).theirs, "Model")
     settings = dict(objective="mlm", use_synthetic_data=True, do_eval=True, num_eval_samples=8)

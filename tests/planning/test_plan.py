@@ -497,6 +497,7 @@ def test_real_steps_of_every_task_are_run_without_data(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["model.json"]
 
 
+@pytest.mark.slow
 def test_the_program_measures_on_the_devices_of_the_run(tmp_path, capsys):
     model, file = tmp_path / "model.json", tmp_path / "plan.json"
     model.write_text(json.dumps(TINY))

@@ -262,6 +262,7 @@ def test_a_result_that_cannot_be_read_is_a_run_too(make_config):
         assert json.loads(pathlib.Path(f"{folder}.{number}", "result.json").read_text()) == noted
 
 
+@pytest.mark.slow
 def test_several_seeds_are_a_record_too(glue, tmp_path):
     splits = dict(train=16, dev=8)
 

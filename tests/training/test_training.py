@@ -85,7 +85,7 @@ PACKED, UNPAD = dict(pack_on_the_fly=True), dict(unpad=True)
     "count,accumulation,settings",
     [
         (1, 8, ADAMW),
-        (2, 4, {}),
+        slow(2, 4, {}),
         (2, 2, dict(PACKED, **ADAMW)),
         (2, 2, UNPAD),
         slow(1, 8, {}),
@@ -149,6 +149,7 @@ def reduced_sizes(config) -> collections.Counter:
     return collections.Counter(shape.num_elements() for shape in shapes if shape.rank == 1)
 
 
+@pytest.mark.slow
 def test_explicit_all_reduce_packs_gradients_and_does_not_change_the_weights(make_config):
     settings = replicas(2, None)
     packed = dict(**settings, explicit_allreduce=True, allreduce_bytes_per_pack=5000)
