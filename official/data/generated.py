@@ -222,8 +222,8 @@ def make_examples(vocabulary: Vocabulary, rules: examples.ExampleRules, seed: in
     kind = np.uint16 if vocabulary.size <= 1 << 16 else np.int32
     documents = examples.from_sentences(tokens.astype(kind), lengths, numbers)
     chosen = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
-    plan = examples.plan_examples(documents, chosen, np.zeros_like(chosen), rules, generator)[:RECORDS]
-    return examples.build_examples(plan, documents, vocabulary, rules, generator)
+    plan = examples.plan_examples(documents, chosen, np.zeros_like(chosen), vocabulary, rules, generator)
+    return examples.build_examples(plan.part(0, RECORDS), vocabulary, rules, generator)
 
 
 # -----------------------------------------------------------------------------------------------------------
