@@ -242,7 +242,8 @@ def with_files(config: Config) -> Config:
     vocabulary = make_vocabulary(config.model.vocab_size, config.vocab_file)
     logging.info("Generated data from seed %d in place of files", config.seed)
     if config.task == "pretrain":
-        sizes = (config.max_seq_length, config.max_predictions_per_seq)
+        most = config.max_predictions_per_seq if config.objective == "mlm_nsp" else 0  # texts have no masks
+        sizes = (config.max_seq_length, most)
         rules = ExampleRules(*sizes, dupe_factor=1, objective=config.objective)
         parts = (*sizes, vocabulary.size, config.seed, config.objective)
         folder = "ram://generated/" + "-".join(map(str, parts))

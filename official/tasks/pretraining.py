@@ -116,7 +116,7 @@ class PretrainingTask:
         if most != FIELDS["max_predictions_per_seq"].default and all(split.mask_share for split in splits):
             raise ConfigError(
                 f"max_predictions_per_seq={most} is of records that store masks, and these do not:"
-                f" {splits[0].files[0]}. Drop --max_predictions_per_seq; --mask_share says how many there are."
+                f" {splits[0].files[0]}. Drop --max_predictions_per_seq; --mask_share says how many."
             )
         if not (config.vocab_file or config.generated_data):
             raise ConfigError(

@@ -17,6 +17,7 @@ from official.tasks.pretraining import PretrainingTask
 from tests.conftest import write_records
 from tests.data.records.test_records import LENGTH, MOST, make_examples
 from tests.modeling.models import randomised
+from tests.records import without_masks
 from tests.refusals import assert_refused
 
 SIZES = dict(max_seq_length=LENGTH, max_predictions_per_seq=MOST)
@@ -174,21 +175,12 @@ def test_records_and_objectives_that_go_together(make_config, tmp_path):
 @pytest.fixture(name="bare")
 def fixture_bare(tmp_path):
     """Returns settings of a run on records without masks, with their vocabulary beside them."""
-    made = make_examples(COUNT, words=ROWS)
-    empty = np.zeros((COUNT, 0), np.int32)
-    bare = dataclasses.replace(
-        made,
-        first_lengths=made.lengths,
-        is_random=np.zeros(COUNT, bool),
-        positions=empty,
-        labels=empty,
-        predictions=np.zeros(COUNT, int),
-    )
+    made = without_masks(make_examples(COUNT, words=ROWS))
     folder = tmp_path / "bare"
     folder.mkdir()
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(5, ROWS))]
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
-    path = write_records(folder / "a.tfrecord", encoding.encode(bare, "compact"))
+    path = write_records(folder / "a.tfrecord", encoding.encode(made, "compact"))
     sizes = dict(max_seq_length=LENGTH, max_predictions_per_seq=20, model={"vocab_size": ROWS})
     return dict(sizes, input_files=path, objective="mlm")
 
