@@ -118,7 +118,7 @@ class Masks:
         return _mixed(tf.bitcast(hash_N, tf.uint64) + _drawn(_uint64(self.seed), tf.cast(epoch, tf.uint64)))
 
     def _shown(self, labels_NP: tf.Tensor, drawn_NP: tf.Tensor) -> tf.Tensor:
-        """Returns what stands in the places of predicted tokens, int32 [N, P]."""
+        """Returns the tokens that a model sees in the places of predicted ones, int32 [N, P]."""
         fate_NP = tf.bitwise.right_shift(drawn_NP, _uint64(32))
         word_NP = tf.bitwise.bitwise_and(drawn_NP, _uint64(2**32 - 1)) * _uint64(self.words)
         word_NP = tf.cast(tf.bitwise.right_shift(word_NP, _uint64(32)), tf.int32)

@@ -14,8 +14,6 @@ from official.data.squad import squad_files
 from official.io.errors import ConfigError
 from official.tasks.pretraining import PretrainingTask
 
-_UNSET_MASKS = dict(max_predictions_per_seq=20, max_seq_length=16)
-
 
 def text(seed: int = 1) -> Text:
     return Text(make_vocabulary(100, None), np.random.default_rng(seed))
@@ -34,7 +32,8 @@ def test_records_are_those_of_the_schema():
 
 
 def test_texts_are_full_rows_without_masks(make_config):
-    config = make_config(generated_data=True, use_synthetic_data=False, objective="mlm", **_UNSET_MASKS)
+    given = dict(objective="mlm", mask_share=0.3, max_predictions_per_seq=20)  # which is the default
+    config = make_config(generated_data=True, use_synthetic_data=False, **given)
     files = PretrainingTask(config).find_data()
     schema = schema_lib.pretraining_schema(16, 0, 50)
     records = [record for path in files for record in record_files.read_rows(path, "plain")]

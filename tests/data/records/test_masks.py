@@ -220,7 +220,7 @@ def read(files, batches, batch_size=4, num_streams=1, packer=None, masks=None, *
             rows = zip(batch["input_ids"], batch["masked_lm_positions"], batch["masked_lm_ids"], counts)
             parts = [(ids, places[:count], labels[:count]) for ids, places, labels, count in rows]
         for ids, places, labels in parts:
-            original = np.trim_zeros(np.array(ids), "b")
+            original = np.trim_zeros(np.array(ids, np.int32), "b")
             shown = original.tolist()
             original[np.array(places, int)] = labels
             found.append((original.tobytes(), tuple(shown), tuple(map(int, places))))
