@@ -191,7 +191,7 @@ def test_epochs_and_seeds_have_masks_of_their_own():
 # However a row is read
 
 
-@pytest.fixture(params=["plain", "compact", "packed"])
+@pytest.fixture(params=["compact", "packed"])
 def files(request, tmp_path, monkeypatch) -> list[str]:
     """Returns four files of rows without masks; windows have fewer rows than a file."""
     monkeypatch.setattr(streams, "_SHUFFLED_ROWS", 16)
