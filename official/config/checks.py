@@ -146,7 +146,8 @@ def _check_glue_task(config: Config) -> None:
 
 def check_lengths(config: Config) -> None:
     """Refuses sequences that the model, or the sequence itself, has no room for."""
-    if config.task == "pretrain" and config.max_predictions_per_seq > config.max_seq_length:
+    reads_most = config.task == "pretrain" and config.mask_share is None
+    if reads_most and config.max_predictions_per_seq > config.max_seq_length:
         raise ConfigError(
             f"max_predictions_per_seq={config.max_predictions_per_seq} is larger than "
             f"max_seq_length={config.max_seq_length}. "
