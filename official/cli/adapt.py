@@ -6,13 +6,14 @@ the continued pre-training is the run in MODEL_DIR itself. A stage that is done 
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import itertools
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, get_origin, get_type_hints
 
 from absl import logging
 
@@ -20,14 +21,15 @@ from official.cli import command_line, outputs, text, train
 from official.cli import flags as train_flags
 from official.cli.ask import CheckpointFlags
 from official.config import FIELDS, Config
+from official.config.setting import Field
 from official.io import files, jobs, model_folder, vocabulary_files
 from official.io.errors import ConfigError, counted, shortened
 
 _FOLDER = "adapt"  # of the stages, in the folder of the run
 # Settings of the runs that are this command's own.
-_OWN = (
+_SET_HERE = (
     "task objective do_train do_eval do_predict init_checkpoint eval_files num_eval_samples overwrite"
-    " max_predictions_per_seq plan compile_only"
+    " max_predictions_per_seq predict_file predict_epochs plan compile_only"
 ).split()
 _RATE, _WIDTH = 1e-4, 768  # the learning rate, and the hidden size of the model that it is for
 _MOST_SENTENCES = 1_000_000  # that words are counted in
@@ -67,6 +69,36 @@ class Adapt(command_line.TextFlags, CheckpointFlags):
     max_seq_length: int = 128
     seed: int = 12345
 
+    @classmethod
+    def names(cls) -> set[str]:
+        """Returns the names of this command's own flags."""
+        hints = get_type_hints(cls).items()
+        return {name for name, hint in hints if get_origin(hint) is not ClassVar}
+
+    @classmethod
+    def parser(cls) -> command_line.Parser:
+        parser = super().parser()
+        own = cls.names()
+        group = parser.add_argument_group("flags of the fine-tuning before and after")
+        for name, field in FIELDS.items():
+            if name not in own and name not in _SET_HERE:
+                kind: dict = {"type": field.type}
+                if field.type is bool:
+                    kind = {"action": argparse.BooleanOptionalAction}
+                is_shown = field in _of_fine_tuning()
+                help_text = field.help.replace("%", "%%") if is_shown else argparse.SUPPRESS
+                group.add_argument(f"--{name}", help=help_text, **kind)
+        return parser
+
+
+def _of_fine_tuning() -> list[Field]:
+    """Returns the settings that a fine-tuning on labels has, and pre-training has not."""
+    return [
+        field
+        for name, field in FIELDS.items()
+        if "classify" in field.tasks and "pretrain" not in field.tasks and name not in _SET_HERE
+    ]
+
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
@@ -74,8 +106,8 @@ class _Request:
 
     Attributes:
       own: flags of this command.
-      pretraining, fine_tuning: flags of `bert train` for the continued pre-training, and for the fine-tuning;
-        none of these: nothing is fine-tuned.
+      pretraining, fine_tuning: flags of `bert train` that were given for the continued pre-training, and for
+        the fine-tuning; none of these: nothing is fine-tuned.
     """
 
     own: Adapt
@@ -87,36 +119,25 @@ class _Request:
         return os.path.join(self.own.model_dir, _FOLDER, *names)
 
 
-def read_request(words: Sequence[str]) -> _Request:
-    """Reads a command line. Raises ConfigError."""
+def read_request() -> _Request:
+    """Reads the command line. Raises ConfigError."""
     parser = Adapt.parser()
-    own = {name.removeprefix("--") for name in parser.options()}
-    names = command_line.normalized(list(words))
-    truths = [name for name, field in FIELDS.items() if field.type is bool and name not in own]
-    names = command_line.joined(names, truths, {*command_line.LISTS, *Adapt.LISTS})
-    left, others = command_line.split(names, FIELDS.keys() - own)
-    flags = parser.parse(left)
-    pretraining: list[str] = []
-    fine_tuning: list[str] = []
-    for name, value in others:
-        if name in _OWN:
-            given = {"init_checkpoint": "Give --checkpoint", "overwrite": "Give another --model_dir"}
-            raise ConfigError(f"--{name} is set by this command. {given.get(name, 'Leave it out')}.")
-        tasks = FIELDS[name].tasks
-        is_of_labels = "classify" in tasks and "pretrain" not in tasks
-        told = ",".join(value) if isinstance(value, list) else value
-        (fine_tuning if is_of_labels else pretraining).append(
-            f"--{name}" + ("" if told is None else f"={told}")
-        )
-    if fine_tuning and not any(word.startswith("--train_file=") for word in fine_tuning):
-        raise ConfigError(f"{fine_tuning[0]} is for the rows of --train_file. Give it, or drop the flag.")
+    flags = parser.parse()
+    given: tuple[list[str], list[str]] = [], []
+    of_labels = [field.name for field in _of_fine_tuning()]
+    for name in sorted(parser.given & FIELDS.keys() - Adapt.names()):
+        value = vars(flags)[name]
+        text_value = str(value).lower() if isinstance(value, bool) else value
+        given[name in of_labels].append(f"--{name}={text_value}")
+    if given[True] and not vars(flags)["train_file"]:
+        raise ConfigError(f"{given[True][0]} is for the rows of --train_file. Give it, or drop the flag.")
     if not 0 < flags.eval_share < 1:
         raise ConfigError(f"--eval_share={flags.eval_share} is out of range. Allowed: above 0, below 1.")
-    return _Request(flags, pretraining, fine_tuning)
+    return _Request(flags, *given)
 
 
 def run_adapt() -> int:
-    request = read_request(sys.argv[1:])
+    request = read_request()
     flags = request.own
     paths = files.find_files(flags.input_files, "input_files")
     weights = _weights(flags)
@@ -230,7 +251,8 @@ def _check_same(request: _Request, paths: list[str]) -> None:
     check their own flags."""
     from official.data.text import text_files
 
-    job = {**vars(request.own), "input_files": text_files.identify(paths)}
+    job = {name: vars(request.own)[name] for name in sorted(Adapt.names() - {"model_dir"})}
+    job["input_files"] = text_files.identify(paths)
     earlier = _once(request, "job", lambda: job)
     if different := jobs.differences(earlier, job):
         raise ConfigError(
@@ -258,8 +280,8 @@ def _vocabulary(request: _Request, config: Config) -> Any:
     vocabulary = load_for_text(config.vocab_file, flags.do_lower_case, flags.checkpoint)
     if flags.add_words and vocabulary.tokenizer is not None:
         raise ConfigError(
-            f"--add_words={flags.add_words} adds to a vocabulary of word pieces, and {config.vocab_file} has BPE"
-            " or Unigram. Drop --add_words."
+            f"--add_words={flags.add_words} is for vocabularies of word pieces, and {config.vocab_file} is"
+            " none. Drop --add_words."
         )
     return vocabulary
 
