@@ -102,6 +102,8 @@ def run(config: Config, arguments: list[str]) -> int:
         from official.tasks import TASKS
 
         make_task = TASKS[config.task]
+        if config.teacher:
+            make_task = importlib.import_module("official.inference.teacher").make_task
         todo = importlib.import_module(  # the other one is not loaded
             "official.planning.plan" if config.plan else "official.training.run"
         )
