@@ -1,4 +1,4 @@
-"""`bert adapt`: the words that are added, the losses that are told, a kill in between, and what is refused."""
+"""`bert adapt`: words that are added, losses that are told, kills in between, and what is refused."""
 
 import json
 import shutil
@@ -56,7 +56,8 @@ def fixture_call(tmp_path_factory):
     convert.convert(str(folder / "native"), "huggingface", str(folder / "model"))
     (folder / "text.txt").write_text(documents(40, 1, [*TERMS, "a", "b"]))
     (folder / "other.txt").write_text(documents(10, 2, list(LETTERS)))
-    rows = [{"text": text, "kind": text[0]} for text in np.random.default_rng(3).choice(TERMS, 40).tolist()]
+    lines = documents(20, 3, [*TERMS, "a", "b"]).split("\n")
+    rows = [{"text": line, "kind": str("bead" in line)} for line in filter(None, lines)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def call(name: str, *arguments: str) -> str:
@@ -76,7 +77,7 @@ def fixture_call(tmp_path_factory):
 
 @pytest.fixture(name="adapted", scope="module")
 def fixture_adapted(call):
-    return call("whole", "--add_words=3", "--train_file=rows.jsonl", "--label_column=kind")
+    return call("whole", "--add_words=3")
 
 
 def features_of(record):
@@ -120,7 +121,7 @@ def test_losses_are_those_of_the_sets_and_of_the_same_words(adapted):
             rows = records.read_records(f"{adapted}/adapt/{name}/{side}/part-00000-of-00001.tfrecord")
             for row in map(features_of, rows):
                 inputs = {"input_ids": row["input_ids"][None], "attention_mask": row["input_mask"][None]}
-                logits = np.asarray(model(inputs)["logits"])[0].astype(np.float64)
+                logits = np.asarray(model(inputs))[0].astype(np.float64)
                 places = row["masked_lm_positions"][row["masked_lm_weights"] > 0]
                 labels = row["masked_lm_ids"][row["masked_lm_weights"] > 0]
                 logits = logits[places] - logits[places].max(-1, keepdims=True)
@@ -135,9 +136,24 @@ def test_losses_are_those_of_the_sets_and_of_the_same_words(adapted):
         found["masked_word_loss"]["after"]["own"]["per_word"]
         < found["masked_word_loss"]["before"]["own"]["per_word"]
     )
-    assert {"before", "after"} == found["scores"].keys() and "accuracy" in found["scores"]["after"]
 
 
+@pytest.mark.slow
+def test_a_labelled_file_is_learned_before_and_after_by_one_recipe(adapted, call):
+    labelled = call(
+        "labelled", "--add_words=3", "--train_file=rows.jsonl", "--label_column=kind", "--num_runs=2"
+    )
+    found = json.loads(open(f"{labelled}/result.json").read())["adaptation"]["scores"]
+    configs = []
+    for side in ("before", "after"):
+        assert found[side].keys() >= {"accuracy", "accuracy_std"}
+        configs.append(json.loads(open(f"{labelled}/adapt/scores_{side}/run-1/config.json").read()))
+    different = {name for name in configs[0] if configs[0][name] != configs[1][name]}
+    assert different == {"init_checkpoint", "vocab_file", "model_dir", "model"}
+    assert configs[0]["model"] | {"vocab_size": configs[1]["model"]["vocab_size"]} == configs[1]["model"]
+
+
+@pytest.mark.slow
 def test_a_command_that_was_cut_goes_on_to_the_same_weights(adapted, call, monkeypatch):
     stages = []
     run = train.run
