@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection
 from typing import Any
@@ -236,6 +237,19 @@ def words_of_records(config: Config) -> int:
     """Returns the number of words that records of pre-training may be made with: those of the model, with
     --fit_vocabulary some more."""
     return config.model.vocab_size + (VOCABULARY_ROUNDING - 1 if config.fit_vocabulary else 0)
+
+
+def slots_of(share: float, length: int) -> int:
+    """Returns the places for predicted tokens in a row of `length` tokens of which a share is predicted."""
+    return math.ceil(round(share * length, 6))
+
+
+def max_predictions(config: Config) -> int:
+    """Returns the places for predicted tokens in a row of training: --max_predictions_per_seq, or those of
+    --mask_share."""
+    if config.mask_share is None:
+        return config.max_predictions_per_seq
+    return slots_of(config.mask_share, config.max_seq_length)
 
 
 def pack_depth(config: Config) -> int:

@@ -222,8 +222,8 @@ def make_examples(vocabulary: Vocabulary, rules: examples.ExampleRules, seed: in
     kind = np.uint16 if vocabulary.size <= 1 << 16 else np.int32
     documents = examples.from_sentences(tokens.astype(kind), lengths, numbers)
     chosen = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
-    plan = examples.plan_examples(documents, chosen, np.zeros_like(chosen), rules, generator)[:RECORDS]
-    return examples.build_examples(plan, documents, vocabulary, rules, generator)
+    plan = examples.plan_examples(documents, chosen, np.zeros_like(chosen), vocabulary, rules, generator)
+    return examples.build_examples(plan.part(0, RECORDS), vocabulary, rules, generator)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -242,7 +242,8 @@ def with_files(config: Config) -> Config:
     vocabulary = make_vocabulary(config.model.vocab_size, config.vocab_file)
     logging.info("Generated data from seed %d in place of files", config.seed)
     if config.task == "pretrain":
-        sizes = (config.max_seq_length, config.max_predictions_per_seq)
+        most = config.max_predictions_per_seq if config.objective == "mlm_nsp" else 0  # texts have no masks
+        sizes = (config.max_seq_length, most)
         rules = ExampleRules(*sizes, dupe_factor=1, objective=config.objective)
         parts = (*sizes, vocabulary.size, config.seed, config.objective)
         folder = "ram://generated/" + "-".join(map(str, parts))

@@ -127,7 +127,7 @@ def run_settings(
         # Where rows hold several sequences: MLPerf counts its batch in sequences, and has no key for rows.
         *([("rows_per_step", rows)] if sequences_per_step != rows else []),
         ("max_sequence_length", config.max_seq_length),
-        ("max_predictions_per_seq", config.max_predictions_per_seq),
+        ("max_predictions_per_seq", config_lib.max_predictions(config)),
         ("opt_name", config.optimizer_type),
         ("opt_base_learning_rate", base),
         ("opt_end_learning_rate", end),

@@ -38,12 +38,15 @@ MPADAMW = dict(
     warmup_steps=None,
     lr_schedule='{"0": 1e-3, "6": 1e-2}',
 )
+DRAWN = dict(objective="mlm", mask_share=0.3, mask_span_length=2.0, max_predictions_per_seq=20)
 KINDS = {
     "padded": {},
     "unpadded": dict(unpad=True),
     "packed": dict(pack_on_the_fly=True),
     "packed files": {},
     "unpadded masked words": dict(unpad=True, objective="mlm"),
+    "drawn masked words": DRAWN,
+    "packed drawn masked words": dict(DRAWN, pack_on_the_fly=True),
     "pipeline": dict(distribution_strategy="pipeline", pipeline_stages="2", num_virtual_devices=2),
     "sgd": dict(optimizer_type="sgd", lr_schedule="cosine"),
     "momentum": dict(optimizer_type="momentum", lr_schedule="up_down", warmup_steps=2),
@@ -57,10 +60,10 @@ QUICK = ("packed mpadamw", "unpadded masked words", "pipeline")  # each of sever
 
 @pytest.mark.parametrize("kind", [kind if kind in QUICK else slow(kind) for kind in KINDS])
 def test_a_resumed_run_is_bit_identical(
-    make_config, short_files, packed_files, tmp_path, deterministic, kind
+    make_config, short_files, packed_files, bare_files, tmp_path, deterministic, kind
 ):
     """Dropout, accumulation and shuffling are on."""
-    files = packed_files if kind == "packed files" else short_files
+    files = packed_files if kind == "packed files" else bare_files if "drawn" in kind else short_files
     shared = dict(deterministic, model=DROPOUT, input_files=files, num_accumulation_steps=2, do_eval=True)
     shared |= dict(
         num_steps_per_epoch=10, steps_between_eval=5, num_eval_samples=20, checkpoint_every_steps=5

@@ -43,7 +43,13 @@ class Data:
       synthetic_input: Train on one random batch that stays on the devices: no input pipeline at all. Files
         that are given are not read.
       max_seq_length: Tokens of a sequence.
-      max_predictions_per_seq: Masked tokens of a sequence, at most.
+      max_predictions_per_seq: Masked tokens of a sequence, at most, of records that store masks.
+      mask_share: Share of the tokens that are predicted, of records without masks (bert data create
+        --objective=mlm): drawn anew for every epoch, 80 % [MASK], 10 % random words, 10 % unchanged. Unset:
+        0.3 of such records. Evaluation always draws 0.15, in the same way every time.
+      do_whole_word_mask: With --mask_share: predict all pieces of a word or none.
+      mask_span_length: With --mask_share: mean length of the spans that are predicted, in tokens, or in words
+        with --do_whole_word_mask.
       static_mask: Records written with --remask are trained on as they stand, predicted tokens first: the
         masked-LM head cuts them off and gathers nothing.
       num_eval_samples: Evaluate the first N records.
@@ -72,6 +78,19 @@ class Data:
     synthetic_input: bool = setting(False, training=IDENTITY)
     max_seq_length: int = setting(128, minimum=8)
     max_predictions_per_seq: int = setting(20, minimum=1, tasks=PRETRAIN)
+    mask_share: float | None = setting(
+        None,
+        minimum=0.01,
+        maximum=1,
+        tasks=PRETRAIN,
+        only_with=("objective", ("mlm",)),
+        excludes={"static_mask": "records with masks are read as they stand, or masks are drawn"},
+        evaluation=False,
+    )
+    do_whole_word_mask: bool = setting(False, tasks=PRETRAIN, needs=("mask_share",), evaluation=False)
+    mask_span_length: float = setting(
+        1.0, minimum=1, maximum=64, tasks=PRETRAIN, needs=("mask_share",), evaluation=False
+    )
     static_mask: bool = setting(
         False,
         tasks=PRETRAIN,
