@@ -55,7 +55,7 @@ class Adapt(command_line.TextFlags, CheckpointFlags):
         which takes more text than going on without them.
       general_files: Text of another kind, to see what the model forgets. Unset: that of bert data corpus.
       eval_share: Share of the documents, and of the rows of --train_file, that is held out.
-      max_seq_length: Tokens of a sequence of the pre-training.
+      max_seq_length: Tokens of a row of the pre-training, which documents fill end to end.
       seed: Seeds masks, data order and dropout; that of the first fine-tuning.
     """
 
@@ -398,10 +398,8 @@ def _loss(request: _Request, name: str, side: str, sets: dict, weights: list[str
 def _make_records(request: _Request, config: Config, vocabulary: Any) -> None:
     from official.data.pretraining import creation, examples, plan
 
-    flags, shape = request.own, _shape(request)
-    rules = examples.ExampleRules(
-        max_seq_length=shape.length, max_predictions_per_seq=shape.predictions, dupe_factor=1, objective="mlm"
-    )
+    flags = request.own
+    rules = examples.ExampleRules(max_seq_length=flags.max_seq_length, objective="mlm")
     job = plan.Job(
         flags.input_files,
         request.folder("records"),
