@@ -78,16 +78,16 @@ class Adapt(command_line.TextFlags, CheckpointFlags):
     @classmethod
     def parser(cls) -> command_line.Parser:
         parser = super().parser()
-        own = cls.names()
-        group = parser.add_argument_group("flags of the fine-tuning before and after")
+        own, of_labels = cls.names(), _of_fine_tuning()
+        fine_tuning = parser.add_argument_group("flags of the fine-tuning before and after")
+        pretraining = parser.add_argument_group("flags of the continued pre-training")
         for name, field in FIELDS.items():
             if name not in own and name not in _SET_HERE:
                 kind: dict = {"type": field.type}
                 if field.type is bool:
                     kind = {"action": argparse.BooleanOptionalAction}
-                is_shown = field in _of_fine_tuning()
-                help_text = field.help.replace("%", "%%") if is_shown else argparse.SUPPRESS
-                group.add_argument(f"--{name}", help=help_text, **kind)
+                group = fine_tuning if field in of_labels else pretraining
+                group.add_argument(f"--{name}", help=field.help.replace("%", "%%"), **kind)
         return parser
 
 
