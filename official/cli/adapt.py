@@ -236,7 +236,7 @@ def _result(folder: str) -> Any:
 
 
 def _once(request: _Request, name: str, make: Callable[[], dict]) -> dict:
-    """Returns what a stage has made, JSON values; makes it where that is not done."""
+    """Returns the JSON values that a stage has made; runs it where that is not done."""
     path = request.folder(f"{name}.json")
     done = jobs.read_done(path)
     if done is None:

@@ -38,7 +38,7 @@ def make_task(config: Config) -> Any:
 
 
 def ask(config: Config, rows: Sequence[list[str]], labels: Labels, class_names: Any) -> np.ndarray:
-    """Returns what the teacher of a configuration says of rows of texts.
+    """Computes the logits of the teacher of a configuration, or reads those that are kept.
 
     Args:
       config: of the run.
