@@ -339,7 +339,8 @@ _WORDS = "bert/embeddings/word_embeddings"
 def with_vocabulary(
     tensors: Tensors, source: str, options: Options
 ) -> tuple[Tensors, dict[str, int], Tensors]:
-    """Cuts or fills up the vocabulary: word embeddings, output bias and their slots together.
+    """Cuts or fills up the vocabulary: word embeddings, output bias and their slots together. New words get
+    the averages that the options name, others zeros.
 
     Returns:
       The tensors; {from, to, restored: words that an earlier conversion cut off, filled: words of zeros, cut:
@@ -374,7 +375,7 @@ def with_vocabulary(
                 tensor = tensors_lib.checked_cast(name, tensor, own)
         if tensor.shape[0] > want:
             cut[name] = tensors_lib.rows_from(tensor, want)
-        changed[name] = tensors_lib.with_rows(tensor, want)
+        changed[name] = tensors_lib.with_average_rows(tensors_lib.with_rows(tensor, want), options.averages)
     numbers = {
         "from": have,
         "to": want,

@@ -41,6 +41,7 @@ _ROWS = tuple(
     for name, module, function, text in (
         ("train", "train", "start", "pre-train, or fine-tune on your own data, SQuAD or GLUE"),
         ("plan", "train", "start_plan", "show what a run will be: batches, steps, FLOPs, memory"),
+        ("adapt", "adapt", "run_adapt", "go on with the pre-training on your own text"),
         ("launch", "launch", "main", "start the processes of a run, and again after a loss"),
         ("vocab", "text", "run_vocab", "learn a WordPiece vocabulary from text"),
         ("data create", "text", "run_create", "text to records of masked words and sentence pairs"),

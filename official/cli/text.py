@@ -290,16 +290,22 @@ class Vocab(command_line.TextFlags):
     overwrite: bool = False
 
 
-def read_sentences(patterns: str, most: int, counts: ReadCounts, text_field: str = "text") -> list[str]:
+def read_sentences(
+    patterns: str,
+    most: int,
+    counts: ReadCounts,
+    text_field: str = "text",
+    keeps: Callable[[list[str]], bool] = lambda document: True,
+) -> list[str]:
     """Returns the sentences of all files or, where there are more than `most`, every second, fourth, eighth
-    .. one."""
+    .. one; of documents that `keeps` takes."""
     import tqdm
 
     step, kept = 1, []
     paths = files.find_files(patterns, "input_files")
     size = sum(files.sizes(paths))
     with tqdm.tqdm(total=size, desc="Reading", unit="B", unit_scale=True, delay=0.5) as bar:
-        read = read_documents(paths, counts, text_field=text_field)
+        read = filter(keeps, read_documents(paths, counts, text_field=text_field))
         for number, sentence in enumerate(itertools.chain.from_iterable(read)):
             if number % step == 0:
                 kept.append(sentence)

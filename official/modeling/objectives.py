@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
 from official.modeling import operations, varlen
@@ -182,7 +184,45 @@ def label_weights(batch: Batch) -> tf.Tensor:
     return weights * batch["class_weights"] if "class_weights" in batch else weights
 
 
-def label_terms(logits: tf.Tensor, batch: Batch, kind: str, smoothing: float = 0.0) -> Terms:
+class Distillation(NamedTuple):
+    """Part of a teacher in the loss of labels: the temperature of its distributions, and its share of the
+    loss, 0 to 1."""
+
+    temperature: float
+    share: float
+
+
+def teacher_losses(logits: tf.Tensor, teacher_logits: tf.Tensor, kind: str, temperature: float) -> tf.Tensor:
+    """Returns the loss of each sequence against a teacher, float32 of the shape of `logits` without C.
+
+    It is the square of the temperature times the divergence KL(teacher, student) of the distributions that
+    logits / temperature give: over the classes or, of several labels, the mean over the labels' own. The
+    square keeps the gradient's size whatever the temperature is. Of numbers it is the squared difference.
+    Source: Hinton et al. 2015, arXiv 1503.02531, section 2.
+
+    Args:
+      logits, teacher_logits: float32 [..., C].
+      kind: as in `label_terms`.
+    """
+    if kind == "number":
+        return tf.math.squared_difference(logits[..., 0], teacher_logits[..., 0])
+    own, wanted = logits / temperature, teacher_logits / temperature
+    if kind == "several":
+        chances = tf.sigmoid(wanted)
+        crossed = tf.nn.sigmoid_cross_entropy_with_logits(chances, own)
+        divergences = crossed - tf.nn.sigmoid_cross_entropy_with_logits(chances, wanted)
+        return temperature**2 * tf.reduce_mean(divergences, axis=-1)
+    ratios = tf.nn.log_softmax(wanted) - tf.nn.log_softmax(own)
+    return temperature**2 * tf.reduce_sum(tf.nn.softmax(wanted) * ratios, axis=-1)
+
+
+def label_terms(
+    logits: tf.Tensor,
+    batch: Batch,
+    kind: str,
+    smoothing: float = 0.0,
+    distillation: Distillation | None = None,
+) -> Terms:
     """Returns the terms of labels: `label_loss`, and of one of many `label_accuracy`.
 
     Args:
@@ -192,22 +232,28 @@ def label_terms(logits: tf.Tensor, batch: Batch, kind: str, smoothing: float = 0
       kind: one, several or number: cross-entropy, binary cross-entropy averaged over the classes, or squared
         difference. choice is one of many.
       smoothing: share of a label that is spread over all classes.
+      distillation: part of a teacher in the loss, whose `teacher_logits` of the shape of `logits` the batch
+        has; None: it has none.
     """
     weights = label_weights(batch)
-    weight = tf.reduce_sum(weights)
+    terms: Terms = {}
     if kind == "number":
-        losses = tf.math.squared_difference(logits[..., 0], batch["labels"])
-        return {"label_loss": (tf.reduce_sum(losses * weights), weight)}
-    if kind == "several":
+        loss = tf.reduce_sum(tf.math.squared_difference(logits[..., 0], batch["labels"]) * weights)
+    elif kind == "several":
         wanted = batch["labels"] * (1.0 - smoothing) + 0.5 * smoothing
         losses = tf.nn.sigmoid_cross_entropy_with_logits(wanted, logits)
-        return {"label_loss": (tf.reduce_sum(tf.reduce_mean(losses, axis=-1) * weights), weight)}
-    loss = cross_entropy(logits, batch["labels"], weights)
-    if smoothing:
-        others = tf.reduce_sum(-tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1) * weights)
-        loss = (1.0 - smoothing) * loss + smoothing * others
-    hits = correct(logits, batch["labels"], batch["example_weights"])
-    return {"label_loss": (loss, weight), "label_accuracy": (hits, tf.reduce_sum(batch["example_weights"]))}
+        loss = tf.reduce_sum(tf.reduce_mean(losses, axis=-1) * weights)
+    else:
+        loss = cross_entropy(logits, batch["labels"], weights)
+        if smoothing:
+            others = tf.reduce_sum(-tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1) * weights)
+            loss = (1.0 - smoothing) * loss + smoothing * others
+        hits = correct(logits, batch["labels"], batch["example_weights"])
+        terms["label_accuracy"] = (hits, tf.reduce_sum(batch["example_weights"]))
+    if distillation is not None:
+        losses = teacher_losses(logits, batch["teacher_logits"], kind, distillation.temperature)
+        loss = (1.0 - distillation.share) * loss + distillation.share * tf.reduce_sum(losses * weights)
+    return {"label_loss": (loss, tf.reduce_sum(weights)), **terms}
 
 
 def tag_weights(batch: Batch) -> tf.Tensor:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,7 @@ class Classification(FineTuning):
     predicts_evaluation_set = False
     labels: Labels
     texts: int  # of a row
+    ask_teacher: Callable[[list[list[str]], Labels], np.ndarray] | None = None  # see `inference.teacher`
     class_names: list[tuple[str, ...]] | None
 
     def _prepare(self, labels: Labels) -> None:
@@ -74,7 +75,20 @@ class Classification(FineTuning):
         return {"label_loss": tf.reduce_sum(objectives.label_weights(batch))}
 
     def terms(self, outputs, batch) -> objectives.Terms:
-        return objectives.label_terms(outputs, batch, self.labels.kind, self._config.label_smoothing)
+        config, distillation = self._config, None
+        if config.teacher:
+            distillation = objectives.Distillation(config.distill_temperature, config.distill_share)
+        return objectives.label_terms(outputs, batch, self.labels.kind, config.label_smoothing, distillation)
+
+    def _with_teacher(self, rows: TokenRows, texts: list[list[str]]) -> TokenRows:
+        """Returns the rows of the training set with what the teacher says of their texts."""
+        if self.ask_teacher is None:
+            raise ValueError("a task with a teacher is made by inference.teacher.make_task")
+        logits_NC = self.ask_teacher(texts, self.labels)
+        if self.labels.kind in (ONE, CHOICE):
+            agreed = np.mean(logits_NC.argmax(axis=1) == rows.columns["labels"])
+            logging.info("The teacher gives %.1f %% of the training rows their label", 100 * agreed)
+        return dataclasses.replace(rows, columns={**rows.columns, "teacher_logits": logits_NC})
 
     def evaluate(self, model, batch) -> tuple[dict, dict[str, tf.Tensor]]:
         logits = model(batch)
@@ -89,7 +103,11 @@ class Classification(FineTuning):
     ) -> dict[str, np.ndarray]:
         empty = self._no_labels(count)
         highest = 2 if self.labels.kind == SEVERAL else max(self.labels.outputs, 1)
-        return {"labels": generator.integers(0, highest, empty.shape).astype(empty.dtype)}
+        found = {"labels": generator.integers(0, highest, empty.shape).astype(empty.dtype)}
+        if self._config.teacher:
+            outputs = self.rows_of_example if self.labels.kind == CHOICE else self.labels.outputs
+            found["teacher_logits"] = generator.normal(size=(count, outputs)).astype(np.float32)
+        return found
 
     # --------------------------------------------------------------------------------------------------------
     # Scores
@@ -208,6 +226,8 @@ class GlueTask(Classification):
             labels = self._no_labels(len(rows)) if rows.labels is None else rows.labels
             name = "eval" if split == "dev" else split
             self._rows[name] = dataclasses.replace(encoded, columns={"labels": labels})
+            if split == "train" and config.teacher:
+                self._rows[name] = self._with_teacher(self._rows[name], list(map(list, zip(*rows.texts))))
             self._digests[split] = {"tokens": int(encoded.lengths.sum()), "truncated": truncated}
             (logging.warning if rows.problems else logging.info)("%s", rows.describe())
             _tell_truncated(rows.path, truncated, len(rows), config.max_seq_length)
@@ -305,6 +325,11 @@ class ClassifyTask(Classification):
             self._read_table("test", "predict_file", None, labelled=False)
         for split, rows in self._read.items():
             self._rows[split] = self._token_rows(split, rows)
+        if config.teacher:
+            numbers = self._read["train"].numbers.tolist()
+            found = texts_lib.rows_again(self._tables["train"], self._text_columns, numbers)
+            texts = [found[number] for number in numbers]
+            self._rows["train"] = self._with_teacher(self._rows["train"], texts)
         self.class_names = [(name,) for name in self.labels.names] or None
         self.companions[model_folder.LABELS] = self._labels_json(self.labels)
         return [path for table in self._tables.values() for path in table.paths]

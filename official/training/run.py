@@ -294,7 +294,7 @@ def run_seeds(
     with run_lock.set_aside(config, command) as config:
         is_complete, scores, folders = _is_complete(config), {}, {}
         cache_dir = config.cache_dir  # of all runs
-        if config.task == "squad" and not cache_dir:
+        if not cache_dir and (config.task == "squad" or config.teacher):
             cache_dir = os.path.join(config.model_dir, "features")
         for number, seed in enumerate(range(config.seed, config.seed + config.num_runs), 1):
             logging.info("Run %d of %d, seed %d", number, config.num_runs, seed)

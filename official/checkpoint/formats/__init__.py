@@ -48,6 +48,8 @@ class Options:
 
     Attributes:
       vocab_size: words of the target; None: as many as the source has.
+      averages: {word: words of the source}: the number of a word of the target, and those whose embeddings'
+        and output biases' mean it gets.
       with_optimizer: carry optimizer slots where both formats have them.
       precision: 16 or 32, the float type of the target; None: as it is.
       num_attention_heads: splits the attention kernels where a format does; None: hidden size / 64, or as a
@@ -73,6 +75,7 @@ class Options:
     """
 
     vocab_size: int | None = None
+    averages: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     with_optimizer: bool = False
     precision: int | None = None
     num_attention_heads: int | None = None

@@ -16,6 +16,7 @@ from official.config.setting import (
     RECIPE,
     SQUAD,
     TENSORFLOWS,
+    TPU,
     Section,
     setting,
 )
@@ -161,6 +162,12 @@ class FineTuning:
       class_weights: balanced: a rare label counts as much as a frequent one, by rows / (labels x rows of the
         label).
       label_smoothing: Share of a label that is spread over all labels.
+      teacher: Folder of a model that was fine-tuned for this task. Half of the loss is then the difference to
+        what it says of the training rows; a small model learns more from that than from the labels alone. It
+        may be of another size, vocabulary and family; its labels must be the same.
+      distill_temperature: With --teacher: what its logits and the model's are divided by in the loss: the
+        higher, the more the labels count that it finds unlikely.
+      distill_share: With --teacher: its share of the loss; 1 where labels are not to be trusted.
       early_stopping_metric: Score of an evaluation by which the best weights are chosen. Unset: the task's
         main one.
       early_stopping_patience: Stop after so many evaluations in a row that are not better than the best.
@@ -180,7 +187,8 @@ class FineTuning:
         window. row: all of its row, padding, too, as in Google's run_squad.py and Hugging Face's run_qa.py.
       data_dir: glue: folder of the tasks' folders (CoLA, MRPC, ...), or of the one task.
       glue_task: glue: which task.
-      cache_dir: squad: where features are kept between runs. Unset: features/ in --model_dir.
+      cache_dir: Where features of squad, and what a --teacher says, are kept between runs. Unset: features/
+        in --model_dir.
       length_buckets: Batches of sequences of about one length, as long as their longest, instead of
         --max_seq_length. auto: on CPUs, where no shape is compiled for, unless --unpad leaves padding out.
       predict_epochs: With --do_predict: predict so many times, and tell throughput and latency of each in the
@@ -202,6 +210,24 @@ class FineTuning:
     )
     class_weights: str = setting("none", choices=("none", "balanced"), tasks=CLASSIFY, evaluation=False)
     label_smoothing: float = setting(0.0, minimum=0, maximum=0.9, tasks=(*GLUE, *OWN_DATA), evaluation=False)
+    teacher: str | None = setting(
+        None,
+        tasks=(*GLUE, *CLASSIFY),
+        backends=("one_device", "mirrored", *TPU),
+        needs=("do_train",),
+        excludes=dict.fromkeys(
+            ("use_synthetic_data", "generated_data", "synthetic_input"), "it is asked for texts"
+        ),
+        evaluation=False,
+        training=IDENTITY,
+        files=True,
+    )
+    distill_temperature: float = setting(
+        2.0, minimum=1, tasks=(*GLUE, *CLASSIFY), needs=("teacher",), evaluation=False
+    )
+    distill_share: float = setting(
+        0.5, minimum=0, maximum=1, tasks=(*GLUE, *CLASSIFY), needs=("teacher",), evaluation=False
+    )
     early_stopping_metric: str | None = setting(None, tasks=FINE_TUNING, needs=("do_eval",), evaluation=False)
     early_stopping_patience: int | None = setting(
         None, minimum=1, tasks=FINE_TUNING, needs=("do_eval",), evaluation=False, training=LENGTH
@@ -223,7 +249,7 @@ class FineTuning:
         tasks=GLUE,
         training=IDENTITY,
     )
-    cache_dir: str | None = setting(None, tasks=SQUAD, evaluation=False, training=None)
+    cache_dir: str | None = setting(None, tasks=(*SQUAD, *GLUE, *CLASSIFY), evaluation=False, training=None)
     length_buckets: str = setting(
         "auto", choices=("auto", "always", "never"), tasks=FINE_TUNING, evaluation=False
     )
