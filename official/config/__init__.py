@@ -14,15 +14,19 @@ from typing import Any
 
 from official.config.checks import check_schedule, validate
 from official.config.derived import (
+    BUDGET_PARTS,
     LOG_STYLES,
+    MAX_STEPS,
     UNKNOWN_WORD,
     checkpoint_every_steps,
     compiles_first,
+    decay_length,
     dynamic_loss_scale,
     encoder_options,
     follows_graphcore_log,
     initial_loss_scale,
     kernels_of,
+    knows_steps,
     pack_depth,
     schedule_steps,
     steps_per_call,
@@ -107,7 +111,7 @@ def with_data(config: Config, train_samples: int | None, sequences_per_row: floa
     complete = (
         with_steps(config, train_samples, sequences_per_row) if config.do_train else with_steps(config, 1)
     )
-    if not complete.num_steps_per_epoch:
+    if not knows_steps(complete):
         raise ConfigError(
             "num_steps_per_epoch is not set, and no training data says how many there are. Give"
             " --num_steps_per_epoch=N."

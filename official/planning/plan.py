@@ -84,15 +84,15 @@ def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = Non
       all-reduce. Activations are all else at that moment: what the backward pass or the update
       still needs, and the gradients of a micro batch beside the accumulated ones. `expected` is None without
       --plan_tflops, `measured` without --measure, `scaling` (see `scaling.scaling_of`) without
-      --plan_hosts. `train_steps` is None where only the training data, which are not read, say how many. A
-      run that trains not at all has no steps, gradients and slots; a batch of its evaluation or prediction
-      stands for a step.
+      --plan_hosts. `train_steps` is None where only the training data, which are not read, say how many, and
+      of a time budget, whose `learning_rates` are by hours. A run that trains not at all has no steps,
+      gradients and slots; a batch of its evaluation or prediction stands for a step.
 
     Raises:
       ConfigError: where batches cannot be divided, or the number of replicas does not follow from the
         settings.
     """
-    is_known = not config.do_train or bool(config.num_steps_per_epoch)
+    is_known = not config.do_train or bool(config.num_steps_per_epoch)  # not of a time budget
     config = config_lib.with_data(config, None if is_known else _MANY_SAMPLES)
     # The longest batches there can be.
     config = config_lib.replaced(config, length_buckets="never")
@@ -115,6 +115,7 @@ def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = Non
         "parameters": cost.parameters,
         "tensors": cost.tensors,
         **_batch_sizes(config, batches),
+        "budget_hours": config.budget_hours,
         **_steps(config, batches, is_known),
         "flops_per_step": cost.flops * batches.num_replicas,
         **_bytes(config, cost),
@@ -190,7 +191,7 @@ def _steps(config: Config, batches: BatchPlan, is_known: bool) -> dict:
             "train_steps": None if config.do_train else 0,
             "steps_per_loop": config.steps_per_loop,
             "warmup_steps": None,
-            "learning_rates": {},
+            "learning_rates": _rates_by_hours(config) if config.budget_hours else {},
             "eval_steps": [],
             "eval_samples_seen": {},
         }
@@ -247,6 +248,17 @@ def learning_rates(config: Config) -> dict[str, float]:
     corners = {0, config.start_warmup_step, warmup_end - 1, warmup_end, steps // 2, steps - 1}
     corners |= set(values.read_by_step(config.lr_schedule, "lr_schedule"))
     return {str(step): float(schedule(step)) for step in sorted(corners) if 0 <= step < steps}
+
+
+def _rates_by_hours(config: Config) -> dict[str, float]:
+    """Returns {hours: learning rate} of a time budget at the corners of the schedule, its middle and its
+    end."""
+    schedule, parts = schedules.from_config(config), config_lib.BUDGET_PARTS
+    corners = {0, int(config.warmup_steps), parts // 2, parts}
+    if config.lr_schedule.startswith("wsd"):
+        corners.add(parts - config_lib.decay_length(config))
+    hours = (config.budget_hours or 0) / parts
+    return {f"{part * hours:.6g}": float(schedule(part)) for part in sorted(corners)}
 
 
 def _num_hosts(config: Config) -> int:

@@ -261,7 +261,8 @@ def _prepare(loop: Loop, data_files: list[str]) -> None:
             remove_result(config.model_dir)  # it would be untrue from now on
         dropped = feeding.drop(data_files)
     tensors, before = tuple(state.model_variables()), (state.step, state.samples_done)
-    loop.notify(Callback.on_start, Start(*before, loop.last_step, tensors, loop.process_started, dropped > 0))
+    last_step = None if loop.last_step == config_lib.MAX_STEPS else loop.last_step
+    loop.notify(Callback.on_start, Start(*before, last_step, tensors, loop.process_started, dropped > 0))
     if config.do_train and not state.step and writes:
         resume.write_data_files(config.model_dir, loop.task.data_files())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from official.config.setting import LENGTH, RECIPE, REPLICATED, Section, setting
+from official.config.setting import LENGTH, PRETRAIN, RECIPE, REPLICATED, TENSORFLOWS, Section, setting
 
 # -----------------------------------------------------------------------------------------------------------
 # Batches and steps
@@ -16,6 +16,10 @@ def _of_micro_batches(config: Any) -> str | None:
     and divided by is of the whole step."""
     is_global = config.loss_normalization == "global" and config.clip_scope != "micro_batch"
     return None if is_global else RECIPE
+
+
+_BY_TIME = "the run ends when its hours are used"
+_OF_TIME = "with a time budget all parts of the schedule are shares"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +38,9 @@ class Batch:
         batch is left out. Unset: 1000 for pre-training, 0 for fine-tuning.
       num_train_epochs: Epochs of the schedule.
       stop_steps: Train only this many steps of the schedule; the decay horizon stays.
+      budget_hours: Train for so many hours in place of a number of steps, those of all processes of the run
+        together; compilation, evaluations and checkpoints count, too. The learning rate follows the share of
+        the hours that is used. result.json has the rates by step.
       steps_per_loop: Steps that a line of the metrics sums up. The devices are called for about five seconds
         at a time, whatever this says. Unset: 200, of a short run a twentieth of its steps.
       steps_between_eval: Evaluate every N steps; a multiple of --steps_per_loop. Unset: at the last step, for
@@ -55,6 +62,20 @@ class Batch:
     num_steps_per_epoch: int = setting(None, minimum=0, training=LENGTH)
     num_train_epochs: int = setting(3, minimum=1, training=LENGTH)
     stop_steps: int | None = setting(None, minimum=1, training=LENGTH)
+    budget_hours: float | None = setting(
+        None,
+        minimum=1e-4,
+        tasks=PRETRAIN,
+        backends=TENSORFLOWS,
+        training=RECIPE,
+        needs=("do_train",),
+        excludes={
+            **dict.fromkeys(("num_steps_per_epoch", "num_train_epochs", "stop_steps"), _BY_TIME),
+            **dict.fromkeys(("start_warmup_step", "decay_steps"), _OF_TIME),
+            "deterministic": "no two runs do as many steps in a time",
+            "log_style": "Graphcore's lines tell the last step",
+        },
+    )
     steps_per_loop: int | None = setting(None, minimum=1)
     steps_between_eval: int | None = setting(None, minimum=1, needs=("do_eval",))
     steps_before_eval_start: int = setting(0, minimum=0, needs=("do_eval",))
@@ -76,7 +97,8 @@ _WITH_MOMENTS = ("optimizer_type", ("lamb", *_ADAM))
 _SCHEDULES = ("polynomial", "cosine", "natural_exponential", "up_down", "wsd_linear", "wsd_sqrt")
 _WARMED_UP = ("lr_schedule", _SCHEDULES)
 _EXPONENTIAL = ("lr_schedule", ("natural_exponential",))
-_STEPWISE = ("lr_schedule", ("natural_exponential", "wsd_linear", "wsd_sqrt"))
+_WITH_PLATEAU = ("lr_schedule", ("wsd_linear", "wsd_sqrt"))
+_STEPWISE = ("lr_schedule", ("natural_exponential", *_WITH_PLATEAU[1]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,9 +123,11 @@ class Optimization:
       warmup_power: Power of the warm-up: rate * (step / steps) ^ power.
       decay_steps: With --lr_schedule=natural_exponential: steps from one decay to the next. With wsd_linear
         and wsd_sqrt: steps of the decay at the end; unset: a tenth of those after the warm-up.
+      decay_proportion: With --lr_schedule=wsd_linear and wsd_sqrt: the decay as a share of all steps, in
+        place of --decay_steps.
       decay_rate: With --lr_schedule=natural_exponential: each decay multiplies the rate by e^-this.
       warmup_steps: Steps of linear warm-up; 0 for none. Unset: 10000 for pre-training, a tenth of the steps
-        for fine-tuning.
+        for fine-tuning and of the time with --budget_hours.
       warmup_proportion: Linear warm-up as a share of all steps, in place of --warmup_steps.
       start_warmup_step: First step of the warm-up; the learning rate is 0 before it.
       decay_from: Where the polynomial decay is counted from. step_0: the rate drops at the end of the warm-up
@@ -138,6 +162,13 @@ class Optimization:
     poly_power: float = setting(1.0, minimum=0, only_with=("lr_schedule", ("polynomial",)))
     warmup_power: float = setting(1.0, minimum=0, only_with=_WARMED_UP)
     decay_steps: int | None = setting(None, minimum=1, only_with=_STEPWISE)
+    decay_proportion: float | None = setting(
+        None,
+        minimum=0,
+        maximum=1,
+        only_with=_WITH_PLATEAU,
+        excludes={"decay_steps": "both say how long the decay is"},
+    )
     decay_rate: float | None = setting(None, minimum=0, only_with=_EXPONENTIAL)
     warmup_steps: float = setting(
         None,
