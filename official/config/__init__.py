@@ -23,6 +23,7 @@ from official.config.derived import (
     decay_length,
     dynamic_loss_scale,
     encoder_options,
+    first_step,
     follows_graphcore_log,
     initial_loss_scale,
     kernels_of,

@@ -12,6 +12,7 @@ from official.config.derived import (
     VOCABULARY_ROUNDING,
     check_streams,
     decay_length,
+    first_step,
     initial_loss_scale,
     is_checkpoint,
     knows_steps,
@@ -284,8 +285,14 @@ def _check_schedule(config: Config) -> None:
     for name in ("decay_steps", "decay_rate"):
         if config.lr_schedule == "natural_exponential" and config[name] is None:
             raise ConfigError(f"lr_schedule=natural_exponential needs --{name}.")
+    warmed_up = config.start_warmup_step + int(config.warmup_steps or 0)
+    if config.decay_checkpoint and first_step(config) < warmed_up:
+        raise ConfigError(
+            f"decay_checkpoint={config.decay_checkpoint} lies in the warm-up, which ends at step {warmed_up}:"
+            " warmup_steps is to be that of the run. Give --warmup_steps, or a later checkpoint."
+        )
     if config.lr_schedule.startswith("wsd") and knows_steps(config):
-        left = schedule_steps(config) - config.start_warmup_step - int(config.warmup_steps or 0)
+        left = schedule_steps(config) - warmed_up
         if decay_length(config) > left:
             share = config.decay_proportion
             name = "decay_steps" if share is None else "decay_proportion"

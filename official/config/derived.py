@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -251,13 +252,28 @@ def synthetic_sequences_per_pack(config: Config) -> float:
 
 def knows_steps(config: Config) -> bool:
     """Tells whether the settings say how long the schedule is."""
-    return bool(config.num_steps_per_epoch or config.budget_hours)
+    return bool(config.num_steps_per_epoch or config.budget_hours or config.decay_checkpoint)
+
+
+def first_step(config: Config) -> int:
+    """Returns the step that a new run begins at: that of --decay_checkpoint, else 0. Raises ConfigError where
+    its name tells none."""
+    if not config.decay_checkpoint:
+        return 0
+    found = re.fullmatch(r"ckpt-(\d{1,10})", os.path.basename(config.decay_checkpoint))
+    if not found:
+        raise ConfigError(
+            f"decay_checkpoint={config.decay_checkpoint}, expected a checkpoint of a run: FOLDER/ckpt-STEP."
+        )
+    return int(found[1])
 
 
 def schedule_steps(config: Config) -> int:
     """Returns the steps over which the learning rate decays; of a time budget its parts."""
     if config.budget_hours:
         return BUDGET_PARTS
+    if config.decay_checkpoint:
+        return first_step(config) + (config.decay_steps or 0)
     return config.num_steps_per_epoch * config.num_train_epochs
 
 
@@ -288,7 +304,8 @@ def steps_per_loop(config: Config) -> int:
     """
     if config.steps_per_loop:
         return config.steps_per_loop
-    most = max(1, min(MAX_STEPS_PER_LOOP, train_steps(config) // _LINES_OF_A_RUN))
+    new = train_steps(config) - first_step(config)
+    most = max(1, min(MAX_STEPS_PER_LOOP, new // _LINES_OF_A_RUN))
     call, every = steps_per_call(config), config.steps_between_eval
     saves = config.checkpoint_every_steps or 0
     fitting = [steps for steps in range(call, most + 1, call) if saves % steps == 0] or [call]
@@ -307,7 +324,8 @@ def checkpoint_every_steps(config: Config) -> int:
     if config.checkpoint_every_steps:
         return config.checkpoint_every_steps
     loop, least = steps_per_loop(config), 1 if config.steps_per_loop else MAX_STEPS_PER_LOOP
-    every = _BUDGET_CHECKPOINT_STEPS if config.budget_hours else max(train_steps(config) / 10, least)
+    new = train_steps(config) - first_step(config)
+    every = _BUDGET_CHECKPOINT_STEPS if config.budget_hours else max(new / 10, least)
     return loop * max(1, round(every / loop))
 
 

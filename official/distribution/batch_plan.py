@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-from official.config import nearest_multiples, steps_per_loop, train_steps
+from official.config import first_step, nearest_multiples, steps_per_loop, train_steps
 from official.config.backends import BACKENDS
 from official.config.table import Config
 from official.io.errors import ConfigError
@@ -277,8 +277,8 @@ def next_evaluation(config: Config, step: int, last_step: int) -> int:
 
 def evaluation_steps(config: Config) -> list[int]:
     """Returns all steps after which the run would evaluate, if it does not stop at the threshold before."""
-    last, step, steps = train_steps(config), 0, []
-    every = steps_per_loop(config)
+    last, step, every = train_steps(config), first_step(config), steps_per_loop(config)
+    steps = [step] if step and eval_is_due(config, step, last) else []
     while step < last:
         step += loop_length(step, every, next_evaluation(config, step, last))
         if eval_is_due(config, step, last):

@@ -74,7 +74,9 @@ def _step_lines(plan: dict) -> Lines:
     if is_packed:
         how = "packed before" if records == plan["train_rows"] else "packed while they are read"
         read = f"about {plan['train_sequences']:,} sequences in {plan['train_rows']:,} rows, {how}"
-    updates = f"{plan['train_steps']:,} in loops of {plan['steps_per_loop']:,}; {read}"
+    first = plan["first_step"]
+    after = f" after the {first:,} of the checkpoint" if first else ""
+    updates = f"{plan['train_steps'] - first:,}{after} in loops of {plan['steps_per_loop']:,}; {read}"
     lines, files, steps = [("updates", updates)], plan.get("files"), plan["eval_steps"]
     if files and files["hosts"] > 1:
         streams = f"{files['files']:,} in {files['streams']:,} streams"

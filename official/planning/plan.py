@@ -92,7 +92,7 @@ def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = Non
       ConfigError: where batches cannot be divided, or the number of replicas does not follow from the
         settings.
     """
-    is_known = not config.do_train or bool(config.num_steps_per_epoch)  # not of a time budget
+    is_known = not config.do_train or config_lib.knows_steps(config) and not config.budget_hours
     config = config_lib.with_data(config, None if is_known else _MANY_SAMPLES)
     # The longest batches there can be.
     config = config_lib.replaced(config, length_buckets="never")
@@ -188,6 +188,7 @@ def _batch_sizes(config: Config, batches: BatchPlan) -> dict:
 def _steps(config: Config, batches: BatchPlan, is_known: bool) -> dict:
     if not (config.do_train and is_known):
         return {
+            "first_step": 0,
             "train_steps": None if config.do_train else 0,
             "steps_per_loop": config.steps_per_loop,
             "warmup_steps": None,
@@ -197,6 +198,7 @@ def _steps(config: Config, batches: BatchPlan, is_known: bool) -> dict:
         }
     evaluations = evaluation_steps(config)
     return {
+        "first_step": config_lib.first_step(config),
         "train_steps": config_lib.train_steps(config),
         "steps_per_loop": config_lib.steps_per_loop(config),
         "warmup_steps": config.warmup_steps,
@@ -227,7 +229,9 @@ def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
 
 
 def _records(config: Config, batches: BatchPlan, is_known: bool) -> dict:
-    steps = config_lib.train_steps(config) if config.do_train and is_known else 0
+    steps = 0
+    if config.do_train and is_known:
+        steps = config_lib.train_steps(config) - config_lib.first_step(config)
     rows, sequences = steps * batches.train_batch_size, steps * batches.sequences_per_step
     evaluates = config.do_eval and config.task == "pretrain"
     packs_here = config.pack_on_the_fly or config.pack  # a record is a sequence; else it is a row
@@ -244,10 +248,11 @@ def learning_rates(config: Config) -> dict[str, float]:
     """Returns {step: learning rate of the update made there} at the corners of the schedule, the middle and
     the end."""
     schedule, steps = schedules.from_config(config), config_lib.train_steps(config)
+    first = config_lib.first_step(config)
     warmup_end = math.ceil(config.start_warmup_step + config.warmup_steps) if config.warmup_steps else 0
-    corners = {0, config.start_warmup_step, warmup_end - 1, warmup_end, steps // 2, steps - 1}
+    corners = {first, config.start_warmup_step, warmup_end - 1, warmup_end, (first + steps) // 2, steps - 1}
     corners |= set(values.read_by_step(config.lr_schedule, "lr_schedule"))
-    return {str(step): float(schedule(step)) for step in sorted(corners) if 0 <= step < steps}
+    return {str(step): float(schedule(step)) for step in sorted(corners) if first <= step < steps}
 
 
 def _rates_by_hours(config: Config) -> dict[str, float]:
@@ -400,7 +405,8 @@ def _of_run(plan: dict, step_secs: float, compute_secs: float) -> dict:
     sequence_secs = compute_secs / plan["sequences_per_step"] / passes
     evaluations = len(plan["eval_steps"]) if trains else 1
     eval_secs = evaluations * plan["eval_records_read"] * sequence_secs
-    train_secs = None if plan["train_steps"] is None else plan["train_steps"] * step_secs
+    steps = plan["train_steps"]
+    train_secs = None if steps is None else (steps - plan["first_step"]) * step_secs
     return {
         "train_secs": train_secs,
         "eval_secs": eval_secs,

@@ -5,7 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from official.config.setting import LENGTH, PRETRAIN, RECIPE, REPLICATED, TENSORFLOWS, Section, setting
+from official.config.setting import (
+    IDENTITY,
+    LENGTH,
+    PRETRAIN,
+    RECIPE,
+    REPLICATED,
+    TENSORFLOWS,
+    Section,
+    setting,
+)
 
 # -----------------------------------------------------------------------------------------------------------
 # Batches and steps
@@ -19,6 +28,7 @@ def _of_micro_batches(config: Any) -> str | None:
 
 
 _BY_TIME = "the run ends when its hours are used"
+_BY_DECAY = "the run ends --decay_steps after the checkpoint"
 _OF_TIME = "with a time budget all parts of the schedule are shares"
 
 
@@ -125,6 +135,9 @@ class Optimization:
         and wsd_sqrt: steps of the decay at the end; unset: a tenth of those after the warm-up.
       decay_proportion: With --lr_schedule=wsd_linear and wsd_sqrt: the decay as a share of all steps, in
         place of --decay_steps.
+      decay_checkpoint: With --lr_schedule=wsd_linear and wsd_sqrt: begin with the decay, of --decay_steps,
+        from a checkpoint of another run's stable phase: .../ckpt-N. Weights, optimizer and data go on from
+        there; the other settings are those of that run.
       decay_rate: With --lr_schedule=natural_exponential: each decay multiplies the rate by e^-this.
       warmup_steps: Steps of linear warm-up; 0 for none. Unset: 10000 for pre-training, a tenth of the steps
         for fine-tuning and of the time with --budget_hours.
@@ -168,6 +181,20 @@ class Optimization:
         maximum=1,
         only_with=_WITH_PLATEAU,
         excludes={"decay_steps": "both say how long the decay is"},
+    )
+    decay_checkpoint: str | None = setting(
+        None,
+        tasks=PRETRAIN,
+        backends=TENSORFLOWS,
+        training=IDENTITY,
+        files=True,
+        only_with=_WITH_PLATEAU,
+        needs=("do_train", "decay_steps"),
+        excludes={
+            **dict.fromkeys(("num_steps_per_epoch", "num_train_epochs", "stop_steps"), _BY_DECAY),
+            "warmup_proportion": "give the --warmup_steps of the run that it goes on from",
+            "budget_hours": "a decay has a number of steps",
+        },
     )
     decay_rate: float | None = setting(None, minimum=0, only_with=_EXPONENTIAL)
     warmup_steps: float = setting(
