@@ -48,6 +48,7 @@ KINDS = {
     "sgd": dict(optimizer_type="sgd", lr_schedule="cosine"),
     "momentum": dict(optimizer_type="momentum", lr_schedule="up_down", warmup_steps=2),
     "packed mpadamw": dict(MPADAMW, pack_on_the_fly=True),
+    "stable_adamw": dict(optimizer_type="stable_adamw", dtype="bf16"),
     "native lamb": NATIVE,
     "native adamw": dict(NATIVE, optimizer_type="adamw"),
 }

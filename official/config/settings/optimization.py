@@ -102,7 +102,7 @@ BATCH = Section("Batch and steps (a step is one optimizer update)", Batch, evalu
 # Optimizer and schedule
 
 
-_ADAM = ("adam", "adamw", "mpadamw")
+_ADAM = ("adam", "adamw", "mpadamw", "stable_adamw")
 _WITH_MOMENTS = ("optimizer_type", ("lamb", *_ADAM))
 _SCHEDULES = ("polynomial", "cosine", "natural_exponential", "up_down", "wsd_linear", "wsd_sqrt")
 _WARMED_UP = ("lr_schedule", _SCHEDULES)
@@ -116,9 +116,9 @@ class Optimization:
     """Settings of the updates of the weights.
 
     Attributes:
-      optimizer_type: Optimizer. mpadamw: adamw with its first moment in float16. docs/optimization.md has the
-        formulas.
-      bias_correction: LAMB, Adam, AdamW and mpadamw correct their moments for having started at 0. false: as
+      optimizer_type: Optimizer. mpadamw: adamw with its first moment in float16. stable_adamw: adamw with
+        clipped updates, for high rates. docs/optimization.md has the formulas.
+      bias_correction: LAMB and all kinds of Adam correct their moments for having started at 0. false: as
         Google's BERT, and as LAMB_NO_BIAS of PopART.
       lamb_decays_gamma: LAMB decays the gamma of LayerNorm, too, and does not adapt it: as Graphcore's
         TensorFlow programs do for BERT.
@@ -165,7 +165,9 @@ class Optimization:
         dynamic for fp16, none otherwise.
     """
 
-    optimizer_type: str = setting("adamw", choices=("adamw", "lamb", "adam", "mpadamw", "sgd", "momentum"))
+    optimizer_type: str = setting(
+        "adamw", choices=("adamw", "lamb", "adam", "mpadamw", "stable_adamw", "sgd", "momentum")
+    )
     bias_correction: bool = setting(True, only_with=_WITH_MOMENTS)
     lamb_decays_gamma: bool = setting(False, only_with=("optimizer_type", ("lamb",)))
     momentum: float = setting(0.984375, minimum=0, maximum=1, only_with=("optimizer_type", ("momentum",)))
@@ -207,7 +209,7 @@ class Optimization:
     start_warmup_step: int = setting(0, minimum=0)
     decay_from: str = setting("step_0", choices=("step_0", "warmup_end"))
     weight_decay_rate: float = setting(
-        0.01, minimum=0, only_with=("optimizer_type", ("lamb", "adamw", "mpadamw"))
+        0.01, minimum=0, only_with=("optimizer_type", ("lamb", "adamw", "mpadamw", "stable_adamw"))
     )
     beta_1: float = setting(0.9, minimum=0, maximum=1, only_with=_WITH_MOMENTS)
     beta_2: float = setting(0.999, minimum=0, maximum=1, only_with=_WITH_MOMENTS)
