@@ -247,6 +247,29 @@ def check_steps(config: Config) -> None:
         )
 
 
+def _check_batch_warmup(config: Config) -> None:
+    """Refuses batches that do not grow to the whole one, and counts of steps that suppose one batch."""
+    if config.batch_warmup is None:
+        return
+    counts = [*read_by_step(config.batch_warmup, "batch_warmup").values()]
+    whole = all(count == int(count) > 0 for count in counts)
+    if not whole or counts != sorted(set(counts)) or len(counts) < 2:
+        raise ConfigError(
+            f"batch_warmup={config.batch_warmup[:100]}, expected rising numbers of micro batches by step,"
+            ' such as {"0": 1, "500": 2, "2000": 4}.'
+        )
+    if counts[-1] != config.num_accumulation_steps:
+        raise ConfigError(
+            f"batch_warmup={config.batch_warmup[:100]} ends with {counts[-1]:g} micro batches,"
+            f" num_accumulation_steps={config.num_accumulation_steps} is the whole batch. Change one of them."
+        )
+    if config.num_steps_per_epoch == 0:
+        raise ConfigError(
+            "batch_warmup has steps of several sizes, num_steps_per_epoch=0 counts steps of one. Give"
+            " --num_steps_per_epoch=N."
+        )
+
+
 # -----------------------------------------------------------------------------------------------------------
 # Optimization
 
@@ -583,6 +606,7 @@ _CHECKS = (
     check_packing,
     check_streams,
     check_steps,
+    _check_batch_warmup,
     _check_optimizer,
     _check_schedule,
     _check_gradients,

@@ -255,6 +255,20 @@ def knows_steps(config: Config) -> bool:
     return bool(config.num_steps_per_epoch or config.budget_hours or config.decay_checkpoint)
 
 
+def batch_stages(config: Config) -> dict[int, int]:
+    """Returns {step: micro batches of a replica's step from there on}, of --batch_warmup several."""
+    found = read_by_step(config.batch_warmup or "", "batch_warmup")
+    return {step: int(count) for step, count in found.items()} or {0: config.num_accumulation_steps}
+
+
+def whole_batches(config: Config) -> float:
+    """Returns the number of whole batches that the steps of the schedule amount to."""
+    stages, last = batch_stages(config), schedule_steps(config)
+    ends = [*stages, last][1:]
+    done = sum(count * max(min(end, last) - start, 0) for (start, count), end in zip(stages.items(), ends))
+    return done / config.num_accumulation_steps
+
+
 def first_step(config: Config) -> int:
     """Returns the step that a new run begins at: that of --decay_checkpoint, else 0. Raises ConfigError where
     its name tells none."""

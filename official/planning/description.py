@@ -52,6 +52,9 @@ def _batch_lines(plan: dict) -> Lines:
         ("of a replica", f"{replica:,} {unit} = {plan['num_accumulation_steps']:,} x {micro:,}"),
         ("global", f"{plan['global_batch_size']:,} {unit} = {plan['num_replicas']:,} replicas x {replica:,}"),
     ]
+    if plan["batch_warmup"]:
+        stages = [f"{rows:,} from step {int(step):,}" for step, rows in plan["batch_warmup"].items()]
+        lines.append(("growing", ", ".join(stages)))
     if average != 1:
         speedup = plan["packing_speedup"]
         saved = f"{speedup:.4g} over one sequence a row: {1 - 1 / speedup:.1%} of the rows are saved"

@@ -22,7 +22,9 @@ from official.distribution.batch_plan import (
     is_kept,
     lay_out,
     make_batch_plan,
+    plan_at,
     shares,
+    stages_between,
 )
 from official.io.files import is_remote
 from official.io.record_paths import find_files
@@ -178,11 +180,20 @@ def _batch_sizes(config: Config, batches: BatchPlan) -> dict:
         "micro_batch_size": micro,
         "replica_batch_size": replica,
         "global_batch_size": rows,
+        "batch_warmup": _stage_sizes(config, batches),
         "sequences_per_step": sequences,
         "sequences_per_row": average,
         # Rows of one sequence each that a packed row stands for: what a step costs does not change.
         "packing_speedup": average,
     }
+
+
+def _stage_sizes(config: Config, batches: BatchPlan) -> dict[str, int] | None:
+    """Returns {step: rows of a step from there on} of --batch_warmup; None without it."""
+    if not (config.batch_warmup and config.do_train):
+        return None
+    starts = config_lib.batch_stages(config)
+    return {str(step): plan_at(config, batches, step).train_batch_size for step in starts}
 
 
 def _steps(config: Config, batches: BatchPlan, is_known: bool) -> dict:
@@ -197,6 +208,11 @@ def _steps(config: Config, batches: BatchPlan, is_known: bool) -> dict:
             "eval_samples_seen": {},
         }
     evaluations = evaluation_steps(config)
+
+    def sequences(last: int) -> int:
+        stages = stages_between(config, batches, 0, last)
+        return sum(steps * stage.sequences_per_step for steps, stage in stages)
+
     return {
         "first_step": config_lib.first_step(config),
         "train_steps": config_lib.train_steps(config),
@@ -204,7 +220,7 @@ def _steps(config: Config, batches: BatchPlan, is_known: bool) -> dict:
         "warmup_steps": config.warmup_steps,
         "learning_rates": learning_rates(config),
         "eval_steps": evaluations,
-        "eval_samples_seen": {str(step): step * batches.sequences_per_step for step in evaluations},
+        "eval_samples_seen": {str(step): sequences(step) for step in evaluations},
     }
 
 
@@ -229,10 +245,12 @@ def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
 
 
 def _records(config: Config, batches: BatchPlan, is_known: bool) -> dict:
-    steps = 0
+    stages = []
     if config.do_train and is_known:
-        steps = config_lib.train_steps(config) - config_lib.first_step(config)
-    rows, sequences = steps * batches.train_batch_size, steps * batches.sequences_per_step
+        steps = config_lib.first_step(config), config_lib.train_steps(config)
+        stages = stages_between(config, batches, *steps)
+    rows = sum(steps * stage.train_batch_size for steps, stage in stages)
+    sequences = sum(steps * stage.sequences_per_step for steps, stage in stages)
     evaluates = config.do_eval and config.task == "pretrain"
     packs_here = config.pack_on_the_fly or config.pack  # a record is a sequence; else it is a row
     return {
@@ -405,8 +423,8 @@ def _of_run(plan: dict, step_secs: float, compute_secs: float) -> dict:
     sequence_secs = compute_secs / plan["sequences_per_step"] / passes
     evaluations = len(plan["eval_steps"]) if trains else 1
     eval_secs = evaluations * plan["eval_records_read"] * sequence_secs
-    steps = plan["train_steps"]
-    train_secs = None if steps is None else (steps - plan["first_step"]) * step_secs
+    steps = None if plan["train_steps"] is None else plan["train_rows"] / plan["global_batch_size"]
+    train_secs = None if steps is None else steps * step_secs
     return {
         "train_secs": train_secs,
         "eval_secs": eval_secs,

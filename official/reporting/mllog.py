@@ -116,6 +116,7 @@ def run_settings(
     by_step = values.read_by_step(config.lr_schedule, "lr_schedule")
     if by_step:  # such a run reads no other rates: these are the highest and the last
         base, end = max(by_step.values()), [*by_step.values()][-1]
+    train_samples = round(sequences_per_step * config_lib.whole_batches(config))
     of_steps = [
         ("opt_learning_rate_training_steps", steps),
         ("opt_learning_rate_warmup_steps", warmup),
@@ -143,7 +144,7 @@ def run_settings(
         ("gradient_accumulation_steps", num_accumulation_steps),
         ("opt_gradient_accumulation_steps", num_accumulation_steps),
         # Sequences of the whole schedule, as the v0.7 submission has it; the data files are not counted.
-        *([] if config.budget_hours else [("train_samples", sequences_per_step * steps)]),
+        *([] if config.budget_hours else [("train_samples", train_samples)]),
     ]
 
 

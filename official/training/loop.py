@@ -138,7 +138,8 @@ class RunLoop:
         saved = self.manager.companion(self.state.step)
         self.nothing = self.no_totals()
         self.window = metrics_window.window_from_saved(saved, self.state.step, self.nothing)
-        rows = self.state.step * self.plan.train_batch_size
+        stages = batch_plan.stages_between(self.config, self.plan, 0, self.state.step)
+        rows = sum(steps * plan.train_batch_size for steps, plan in stages)
         self.data_position = metrics_window.position_from_saved(saved, self.state.samples_done, rows)
         stops = values_lib.window(self.config, self.state.step, self.last_step) or ()
         self.steps_per_call = metrics_window.StepsPerCall(stops, config_lib.steps_per_call(self.config))
@@ -156,6 +157,11 @@ class RunLoop:
     def _find_peers(self) -> ProcessGroup:
         """Returns the processes of the run: this one alone."""
         return ProcessGroup(self.interruption)
+
+    def _enters_stage(self) -> bool:
+        """Takes the batches of the next step, where --batch_warmup makes them larger than those of the last
+        one, and tells whether it did."""
+        return False
 
     def no_totals(self) -> dict[str, tf.Tensor]:
         """Returns the initial totals of `train_loop`, see `step.no_totals`."""
@@ -300,7 +306,7 @@ class RunLoop:
             self._evaluate_if_due()
             if self.outcome.reached or self.outcome.stopped_early or self.state.step >= self.last_step:
                 return
-            if iterator is None:
+            if self._enters_stage() or iterator is None:
                 iterator = self.processes.interruptible(lambda: reading(self.task, self._train_iterator))
             self._train(iterator)
             if self.state.step % config_lib.checkpoint_every_steps(self.config) == 0:
@@ -342,9 +348,12 @@ class RunLoop:
         """
         self.processes.poll()
         step = self.state.step
-        planned = batch_plan.next_evaluation(self.config, step, self.last_step) - step
-        end = step + batch_plan.loop_length(step, config_lib.steps_per_loop(self.config), step + planned)
-        sequences = None if step + planned == config_lib.MAX_STEPS else planned * self.plan.sequences_per_step
+        evaluation = batch_plan.next_evaluation(self.config, step, self.last_step)
+        stop = batch_plan.next_stop(self.config, step, self.last_step)
+        end = step + batch_plan.loop_length(step, config_lib.steps_per_loop(self.config), stop)
+        stages = batch_plan.stages_between(self.config, self.plan, step, evaluation)
+        planned = sum(steps * plan.sequences_per_step for steps, plan in stages)
+        sequences = None if evaluation == config_lib.MAX_STEPS else planned
         self.notify(Callback.on_training, step, self.state.samples_done, sequences)
         while True:
             values = self._call_devices(iterator, end - self.state.step)

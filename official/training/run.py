@@ -202,6 +202,11 @@ def make_ready(config: Config, make_task: MakeTask) -> Ready:
         plan, layout = lay_out(config, workers, replicas, saved)
     else:
         plan = make_batch_plan(config, replicas)
+    if config.batch_warmup and plan.layout:
+        raise ConfigError(
+            f"batch_warmup goes on with as many replicas as the run began with, {plan.layout.describe()}, not"
+            f" {replicas}."
+        )
     task, since = make_task(config), time.monotonic()
     data_files = task.find_data()
     data_secs = time.monotonic() - since

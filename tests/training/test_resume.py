@@ -18,7 +18,15 @@ from official.tasks import TASKS
 from official.training import feeding, resume, run_lock
 from official.training import run as runner
 from tests.conftest import make_records, write_records
-from tests.run_folders import assert_resumes, assert_same_state, result_of, run, state_of, untimed_metrics
+from tests.run_folders import (
+    assert_resumes,
+    assert_same_run,
+    assert_same_state,
+    result_of,
+    run,
+    state_of,
+    untimed_metrics,
+)
 from tests.training.test_training import (
     DROPOUT,
     assert_close,
@@ -49,6 +57,7 @@ KINDS = {
     "momentum": dict(optimizer_type="momentum", lr_schedule="up_down", warmup_steps=2),
     "packed mpadamw": dict(MPADAMW, pack_on_the_fly=True),
     "stable_adamw": dict(optimizer_type="stable_adamw", dtype="bf16"),
+    "growing batch": dict(batch_warmup='{"0": 1, "3": 2}', pack_on_the_fly=True, **replicas(2)),
     "native lamb": NATIVE,
     "native adamw": dict(NATIVE, optimizer_type="adamw"),
 }
@@ -98,6 +107,28 @@ def test_a_run_that_goes_on_takes_the_loss_scale_that_is_asked_for(make_config):
         loop, previous = make_loop(config), run_lock.PreviousRun(config.model_dir)
         resume.restore(config, loop.manager, loop.state, previous, loop.task, list)
         assert loop.state.step == 4 and loop.state.loss_scale.scale.numpy() == expected
+
+
+def test_a_batch_that_grows_is_that_of_runs_with_each_batch(
+    make_config, short_files, tmp_path, deterministic
+):
+    """In the middle of a line of the metrics, after as many samples."""
+    shared = dict(deterministic, model=DROPOUT, input_files=short_files, num_steps_per_epoch=7, do_eval=True)
+    shared |= dict(num_eval_samples=8, steps_between_eval=2, steps_per_loop=2)
+    whole_batch, half = (dict(train_batch_size=size, num_accumulation_steps=size // 4) for size in (8, 4))
+    whole = run(
+        make_config(
+            **shared, **whole_batch, model_dir=str(tmp_path / "whole"), batch_warmup='{"0": 1, "3": 2}'
+        )
+    )
+    run(make_config(**shared, **half, stop_steps=3))
+    parts = run(make_config(**shared, **whole_batch))
+    assert whole.samples == parts.samples == 3 * 4 + 4 * 8
+    assert_same_run(tmp_path / "run", tmp_path / "whole", 7)
+    lines = [(line["split"], line["step"], line["samples"]) for line in read_metrics(str(tmp_path / "whole"))]
+    train = [("train", 2, 8), ("train", 3, 12), ("train", 4, 20), ("train", 6, 36), ("train", 7, 44)]
+    evaluations = [("eval", 2, 8), ("eval", 4, 20), ("eval", 6, 36), ("eval", 7, 44)]
+    assert sorted(lines) == sorted(train + evaluations)
 
 
 def test_a_decay_from_a_checkpoint_of_the_stable_phase_is_that_of_one_run(

@@ -12,6 +12,7 @@ from official.config.setting import (
     RECIPE,
     REPLICATED,
     TENSORFLOWS,
+    TPU,
     Section,
     setting,
 )
@@ -41,6 +42,9 @@ class Batch:
       eval_batch_size: Sequences of one evaluation batch over all replicas; on IPUs at the default the next
         number above that the pipeline takes.
       num_accumulation_steps: Micro batches whose gradients make one step.
+      batch_warmup: Smaller batches at first: micro batches of a step, each from its step on, of the same size
+        throughout: {"0": 1, "500": 2, "2000": 4}. The last number is --num_accumulation_steps, which with
+        --train_batch_size is of the whole batch.
       logical_workers: Lay a new run out for so many processes, --num_accumulation_steps of each, however many
         compute it: its results are then those of so many. Unset: as many as it begins with.
       num_steps_per_epoch: Steps of an epoch; times --num_train_epochs it is the horizon of the learning-rate
@@ -68,6 +72,18 @@ class Batch:
     train_batch_size: int = setting(32, minimum=1, training=RECIPE)
     eval_batch_size: int = setting(32, minimum=1, evaluation=lambda config: config.use_synthetic_data)
     num_accumulation_steps: int = setting(1, minimum=1, training=_of_micro_batches)
+    batch_warmup: str | None = setting(
+        None,
+        by_step=True,
+        tasks=PRETRAIN,
+        backends=(*REPLICATED, *TPU),
+        training=RECIPE,
+        excludes={
+            "eval_rule": "it counts steps of one batch",
+            "logical_workers": "its micro batches are those of one batch",
+            "synthetic_input": "one batch stays on the devices",
+        },
+    )
     logical_workers: int | None = setting(None, minimum=1, backends=REPLICATED, training=_of_micro_batches)
     num_steps_per_epoch: int = setting(None, minimum=0, training=LENGTH)
     num_train_epochs: int = setting(3, minimum=1, training=LENGTH)
