@@ -58,7 +58,7 @@ def test_a_budget_goes_on_after_an_interruption_and_its_rates_replay_it(
     second = run(config)
     assert second.status == "finished" and second.reason == f"0.025 hours used in {second.step} steps"
     # Within a call and the line of the metrics after it, all of the time is used, and not more.
-    assert SECS <= saved["budget_used_secs"] + second_clock.now <= SECS + 5
+    assert SECS <= saved["budget_used_secs"] + second_clock.now <= SECS + 10
     assert second.eval_loss is not None  # at the last step, which nobody knew before
 
     rates = {int(step): rate for step, rate in second.learning_rates.items()}
