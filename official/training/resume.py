@@ -178,7 +178,8 @@ def check_decay(config: Config) -> None:
     if step not in CheckpointManager(source.model_dir, {}, 1).steps() or not source.settings:
         raise ConfigError(f"decay_checkpoint={path} is no checkpoint in the folder of a run.")
     changes = source.changes(config)
-    free = {*_OF_DECAY, *(["lr_schedule"] if source.settings["lr_schedule"].startswith("wsd") else [])}
+    is_wsd = source.settings.get("lr_schedule", "").startswith("wsd")
+    free = {*_OF_DECAY, *(["lr_schedule"] if is_wsd else [])}
     differ = [each for each in changes[IDENTITY] + changes[RECIPE] if each.partition(" ")[0] not in free]
     if differ:
         raise ConfigError(
@@ -187,6 +188,11 @@ def check_decay(config: Config) -> None:
         )
     own = {name: source.settings.get(name, FIELDS[name].default) for name in (*_OF_DECAY, "lr_schedule")}
     theirs = config_lib.replaced(config, **own)
+    if not config_lib.knows_steps(theirs):
+        raise ConfigError(
+            f"decay_checkpoint={path} is of a run with num_steps_per_epoch=0, which does not tell where its"
+            " decay begins. Give one with a number of steps."
+        )
     end = config_lib.schedule_steps(theirs) - config_lib.decay_length(theirs)
     if step > end:
         raise ConfigError(

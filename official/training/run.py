@@ -195,11 +195,8 @@ def make_ready(config: Config, make_task: MakeTask) -> Ready:
         logging.set_verbosity(logging.WARNING)
     layout = None
     if is_kept(config):
-        saved, workers = (
-            resume.read_layout(resume.folder_of_state(config)),
-            strategy_lib.num_workers(strategy),
-        )
-        plan, layout = lay_out(config, workers, replicas, saved)
+        saved = resume.read_layout(resume.folder_of_state(config))
+        plan, layout = lay_out(config, strategy_lib.num_workers(strategy), replicas, saved)
     else:
         plan = make_batch_plan(config, replicas)
     if config.batch_warmup and plan.layout:
