@@ -1,6 +1,7 @@
 """Runs that a time budget ends: what counts, what a run that goes on has left, and their replay by step."""
 
 import json
+import os
 import signal
 import types
 
@@ -89,7 +90,9 @@ def test_a_budget_goes_on_after_an_interruption_and_its_rates_replay_it(
 
 
 def test_a_run_of_steps_has_no_time_that_it_has_used(make_config):
-    run(make_config(num_steps_per_epoch=10, stop_steps=5))
+    config = make_config(num_steps_per_epoch=10, stop_steps=5)
+    run(config)
+    os.remove(os.path.join(config.model_dir, "result.json"))  # as if it were killed: it is not over
     by_time = dict(budget_hours=1, num_steps_per_epoch=None, num_train_epochs=None, warmup_steps=None)
     with pytest.raises(ConfigError, match="ckpt-5 in --model_dir=.* does not tell the time that was used"):
         run(make_config(**by_time))
