@@ -20,7 +20,6 @@ from official.training import run as runner
 from tests.conftest import make_records, write_records
 from tests.run_folders import (
     assert_resumes,
-    assert_same_run,
     assert_same_state,
     result_of,
     run,
@@ -122,9 +121,13 @@ def test_a_batch_that_grows_is_that_of_runs_with_each_batch(
         )
     )
     run(make_config(**shared, **half, stop_steps=3))
+    (tmp_path / "run" / "result.json").unlink()  # as if it were killed: a run that is over keeps its batch
     parts = run(make_config(**shared, **whole_batch))
     assert whole.samples == parts.samples == 3 * 4 + 4 * 8
-    assert_same_run(tmp_path / "run", tmp_path / "whole", 7)
+    assert_same_state(state_of(tmp_path / "run", 7), state_of(tmp_path / "whole", 7))
+    in_parts = untimed_metrics(tmp_path / "run")
+    in_parts = [each for each in in_parts if (each["split"], each["step"]) != ("eval", 3)]
+    assert in_parts == untimed_metrics(tmp_path / "whole")
     lines = [(line["split"], line["step"], line["samples"]) for line in read_metrics(str(tmp_path / "whole"))]
     train = [("train", 2, 8), ("train", 3, 12), ("train", 4, 20), ("train", 6, 36), ("train", 7, 44)]
     evaluations = [("eval", 2, 8), ("eval", 4, 20), ("eval", 6, 36), ("eval", 7, 44)]
@@ -162,7 +165,7 @@ def test_a_decay_from_a_checkpoint_of_the_stable_phase_is_that_of_one_run(
         (dict(train_batch_size=16), "other settings: train_batch_size 8 -> 16"),
         (dict(beta_2=0.9), "other settings: beta_2 0.999 -> 0.9"),
         (dict(input_files=short_files.replace("*", "[12]")), "other settings: input_files"),
-        (dict(decay_checkpoint=f"{stable_dir}/ckpt-4"), "ckpt-4 is no checkpoint in the folder of a run"),
+        (dict(decay_checkpoint=f"{stable_dir}/ckpt-3"), "ckpt-3 is no checkpoint in the folder of a run"),
         (
             dict(decay_checkpoint=f"{tmp_path}/whole/ckpt-9"),
             "in the decay of its run, which begins at step 5",
