@@ -11,8 +11,11 @@ from official.config.derived import (
     UNKNOWN_WORD,
     VOCABULARY_ROUNDING,
     check_streams,
+    decay_length,
+    first_step,
     initial_loss_scale,
     is_checkpoint,
+    knows_steps,
     pack_depth,
     schedule_steps,
     train_steps,
@@ -211,6 +214,8 @@ def check_vocabulary(config: Config) -> None:
 
 def check_schedule(config: Config) -> None:
     """Raises ConfigError where --stop_steps is beyond the schedule, or --profile_steps beyond the run."""
+    if config.budget_hours:
+        return
     if train_steps(config) > schedule_steps(config):
         raise ConfigError(
             f"stop_steps={config.stop_steps} is beyond num_steps_per_epoch x num_train_epochs ="
@@ -226,7 +231,7 @@ def check_schedule(config: Config) -> None:
 
 def check_steps(config: Config) -> None:
     """Refuses steps that do not fit into loops, and evaluations that do not take place."""
-    if config.num_steps_per_epoch:
+    if knows_steps(config):
         check_schedule(config)
     for name in ("steps_between_eval", "checkpoint_every_steps"):
         value = config[name]
@@ -240,6 +245,29 @@ def check_steps(config: Config) -> None:
         raise ConfigError(
             "eval_rule=mlperf_1.0 evaluates held-out records. Give --eval_files, e.g. one made by"
             " scripts/make_eval_set.py."
+        )
+
+
+def _check_batch_warmup(config: Config) -> None:
+    """Refuses batches that do not grow to the whole one, and counts of steps that suppose one batch."""
+    if config.batch_warmup is None:
+        return
+    counts = [*read_by_step(config.batch_warmup, "batch_warmup").values()]
+    whole = all(count == int(count) > 0 for count in counts)
+    if not whole or counts != sorted(set(counts)) or len(counts) < 2:
+        raise ConfigError(
+            f"batch_warmup={config.batch_warmup[:100]}, expected rising numbers of micro batches by step,"
+            ' such as {"0": 1, "500": 2, "2000": 4}.'
+        )
+    if counts[-1] != config.num_accumulation_steps:
+        raise ConfigError(
+            f"batch_warmup={config.batch_warmup[:100]} ends with {counts[-1]:g} micro batches,"
+            f" num_accumulation_steps={config.num_accumulation_steps} is the whole batch. Change one of them."
+        )
+    if config.num_steps_per_epoch == 0:
+        raise ConfigError(
+            "batch_warmup has steps of several sizes, num_steps_per_epoch=0 counts steps of one. Give"
+            " --num_steps_per_epoch=N."
         )
 
 
@@ -265,7 +293,13 @@ def _check_optimizer(config: Config) -> None:
 
 
 def _check_schedule(config: Config) -> None:
-    if read_by_step(config.lr_schedule, "lr_schedule"):
+    by_step = read_by_step(config.lr_schedule, "lr_schedule")
+    if config.budget_hours and (by_step or config.lr_schedule == "natural_exponential"):
+        raise ConfigError(
+            f"lr_schedule={config.lr_schedule[:100]} counts steps, and budget_hours={config.budget_hours:g}"
+            " time. Change --lr_schedule, or drop --budget_hours."
+        )
+    if by_step:
         for name in ("warmup_steps", "start_warmup_step"):
             if config[name]:
                 raise ConfigError(
@@ -275,12 +309,21 @@ def _check_schedule(config: Config) -> None:
     for name in ("decay_steps", "decay_rate"):
         if config.lr_schedule == "natural_exponential" and config[name] is None:
             raise ConfigError(f"lr_schedule=natural_exponential needs --{name}.")
-    if config.lr_schedule.startswith("wsd") and config.num_steps_per_epoch:
-        left = schedule_steps(config) - config.start_warmup_step - int(config.warmup_steps or 0)
-        if (config.decay_steps or 1) > left:
+    warmed_up = config.start_warmup_step + int(config.warmup_steps or 0)
+    if config.decay_checkpoint and first_step(config) < warmed_up:
+        raise ConfigError(
+            f"decay_checkpoint={config.decay_checkpoint} lies in the warm-up, which ends at step {warmed_up}:"
+            " warmup_steps is to be that of the run. Give --warmup_steps, or a later checkpoint."
+        )
+    if config.lr_schedule.startswith("wsd") and knows_steps(config):
+        left = schedule_steps(config) - warmed_up
+        if decay_length(config) > left:
+            share = config.decay_proportion
+            name = "decay_steps" if share is None else "decay_proportion"
+            whole, unit = (1, "steps") if share is None else (schedule_steps(config), "of the schedule")
             raise ConfigError(
-                f"decay_steps={config.decay_steps or 1}, but {max(left, 0)} steps are left after the warm-up."
-                " Lower --decay_steps, or --warmup_steps."
+                f"{name}={config[name] or 1:g}, but {max(left, 0) / whole:g} {unit} are left after the"
+                f" warm-up. Lower --{name}, or the warm-up."
             )
     if config.warmup_power == 0:
         raise ConfigError("warmup_power=0 is no warm-up. Raise --warmup_power, or set --warmup_steps=0.")
@@ -324,11 +367,16 @@ def _check_warmup(config: Config) -> None:
     if (
         share is not None
         and config.warmup_steps is not None
-        and (not config.num_steps_per_epoch or config.warmup_steps != share * schedule_steps(config))
+        and (not knows_steps(config) or config.warmup_steps != share * schedule_steps(config))
     ):
         raise ConfigError(
             f"warmup_steps={config.warmup_steps:g} and warmup_proportion={config.warmup_proportion:g} both"
             " set the warm-up. Drop one."
+        )
+    if config.budget_hours and share is None and config.warmup_steps:
+        raise ConfigError(
+            f"warmup_steps={config.warmup_steps:g} counts steps, and budget_hours={config.budget_hours:g}"
+            " time. Give --warmup_proportion in its place."
         )
     if config.start_warmup_step and config.warmup_steps == 0:
         raise ConfigError(
@@ -559,6 +607,7 @@ _CHECKS = (
     check_packing,
     check_streams,
     check_steps,
+    _check_batch_warmup,
     _check_optimizer,
     _check_schedule,
     _check_gradients,

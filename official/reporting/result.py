@@ -87,7 +87,8 @@ class TrainResult:
       checks: of a run on GPUs, those of the machine when it started: [{name, status (ok, warning or broken),
         found, wanted, advice}].
       learning_rates: {step: learning rate of the update made there}, enough to draw the whole schedule by
-        straight lines.
+        straight lines. Of a run with a time budget the rate that holds from each step on, as --lr_schedule
+        takes it.
     """
 
     status: str

@@ -301,7 +301,10 @@ class PretrainingTask:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(replica_batch)
         split, files = self._train, self._train.files
-        streams = num_streams(len(files), global_batch, self._config.data_streams)
+        # Those of the smallest batch that there can be: the order of the data is that of all of them.
+        shared = self._config.train_batch_size // self._config.num_accumulation_steps
+        rows = shared if self._config.batch_warmup else global_batch
+        streams = num_streams(len(files), rows, self._config.data_streams)
         folder = self._config.model_dir
         counts_path = os.path.join(folder, _counts_name(order)) if folder else ""
         masks = self._masks(split, is_evaluation=False)

@@ -18,7 +18,14 @@ from official.tasks import TASKS
 from official.training import feeding, resume, run_lock
 from official.training import run as runner
 from tests.conftest import make_records, write_records
-from tests.run_folders import assert_resumes, result_of, run, state_of
+from tests.run_folders import (
+    assert_resumes,
+    assert_same_state,
+    result_of,
+    run,
+    state_of,
+    untimed_metrics,
+)
 from tests.training.test_training import (
     DROPOUT,
     assert_close,
@@ -51,6 +58,8 @@ KINDS = {
     "sgd": dict(optimizer_type="sgd", lr_schedule="cosine"),
     "momentum": dict(optimizer_type="momentum", lr_schedule="up_down", warmup_steps=2),
     "packed mpadamw": dict(MPADAMW, pack_on_the_fly=True),
+    "stable_adamw": dict(optimizer_type="stable_adamw", dtype="bf16"),
+    "growing batch": dict(batch_warmup='{"0": 1, "3": 2}', pack_on_the_fly=True, **replicas(2)),
     "native lamb": NATIVE,
     "native adamw": dict(NATIVE, optimizer_type="adamw"),
 }
@@ -100,6 +109,83 @@ def test_a_run_that_goes_on_takes_the_loss_scale_that_is_asked_for(make_config):
         loop, previous = make_loop(config), run_lock.PreviousRun(config.model_dir)
         resume.restore(config, loop.manager, loop.state, previous, loop.task, list)
         assert loop.state.step == 4 and loop.state.loss_scale.scale.numpy() == expected
+
+
+def test_a_batch_that_grows_is_that_of_runs_with_each_batch(
+    make_config, short_files, tmp_path, deterministic
+):
+    """In the middle of a line of the metrics, after as many samples."""
+    shared = dict(deterministic, model=DROPOUT, input_files=short_files, num_steps_per_epoch=7, do_eval=True)
+    shared |= dict(num_eval_samples=8, steps_between_eval=2, steps_per_loop=2)
+    whole_batch, half = (dict(train_batch_size=size, num_accumulation_steps=size // 4) for size in (8, 4))
+    whole = run(
+        make_config(
+            **shared, **whole_batch, model_dir=str(tmp_path / "whole"), batch_warmup='{"0": 1, "3": 2}'
+        )
+    )
+    run(make_config(**shared, **half, stop_steps=3))
+    (tmp_path / "run" / "result.json").unlink()  # as if it were killed: a run that is over keeps its batch
+    parts = run(make_config(**shared, **whole_batch))
+    assert whole.samples == parts.samples == 3 * 4 + 4 * 8
+    assert_same_state(state_of(tmp_path / "run", 7), state_of(tmp_path / "whole", 7))
+    in_parts = untimed_metrics(tmp_path / "run")
+    in_parts = [each for each in in_parts if (each["split"], each["step"]) != ("eval", 3)]
+    assert in_parts == untimed_metrics(tmp_path / "whole")
+    lines = [(line["split"], line["step"], line["samples"]) for line in read_metrics(str(tmp_path / "whole"))]
+    train = [("train", 2, 8), ("train", 3, 12), ("train", 4, 20), ("train", 6, 36), ("train", 7, 44)]
+    evaluations = [("eval", 2, 8), ("eval", 4, 20), ("eval", 6, 36), ("eval", 7, 44)]
+    assert sorted(lines) == sorted(train + evaluations)
+
+
+def test_a_decay_from_a_checkpoint_of_the_stable_phase_is_that_of_one_run(
+    make_config, short_files, tmp_path, deterministic
+):
+    """With packed rows, moments, dropout and accumulation."""
+    shared = dict(deterministic, model=DROPOUT, input_files=short_files, pack_on_the_fly=True, dtype="bf16")
+    shared |= dict(num_accumulation_steps=2, warmup_steps=2, steps_per_loop=2, optimizer_type="adamw")
+    whole = make_config(
+        **shared,
+        model_dir=str(tmp_path / "whole"),
+        lr_schedule="wsd_sqrt",
+        num_steps_per_epoch=9,
+        decay_steps=4,
+    )
+    run(whole)
+    shared |= dict(num_train_epochs=None, stop_threshold=None)
+    stable = dict(
+        lr_schedule="wsd_linear", num_steps_per_epoch=8, num_train_epochs=2, decay_steps=10, stop_steps=5
+    )
+    stable_dir = str(tmp_path / "stable")
+    run(make_config(**{**shared, **stable}, model_dir=stable_dir))
+    decay = dict(lr_schedule="wsd_sqrt", decay_checkpoint=f"{stable_dir}/ckpt-5", num_steps_per_epoch=None)
+    decay |= dict(decay_steps=4, model_dir=str(tmp_path / "decay"))
+
+    def begin(**other):
+        return run(make_config(**{**shared, **decay, **other}))
+
+    for other, message in (
+        (dict(learning_rate=0.5), "is of a run with other settings: learning_rate 0.01 -> 0.5. Give those"),
+        (dict(train_batch_size=16), "other settings: train_batch_size 8 -> 16"),
+        (dict(beta_2=0.9), "other settings: beta_2 0.999 -> 0.9"),
+        (dict(input_files=short_files.replace("*", "[12]")), "other settings: input_files"),
+        (dict(decay_checkpoint=f"{stable_dir}/ckpt-3"), "ckpt-3 is no checkpoint in the folder of a run"),
+        (
+            dict(decay_checkpoint=f"{tmp_path}/whole/ckpt-9"),
+            "in the decay of its run, which begins at step 5",
+        ),
+    ):
+        with pytest.raises(ConfigError) as error:
+            begin(**other)
+        assert message in str(error.value), (message, str(error.value))
+    assert not (tmp_path / "decay").exists()
+
+    result = begin()
+    assert (result.step, result.status) == (9, "finished")
+    ours, theirs = (state_of(tmp_path / name, 9) for name in ("decay", "whole"))
+    assert_same_state(ours, theirs)
+    lines, all_lines = (untimed_metrics(tmp_path / name) for name in ("decay", "whole"))
+    assert lines[1:] == [line for line in all_lines if line["step"] > 6]
+    assert begin().step == 9  # it is over: its own checkpoint counts
 
 
 # ------------------------------------------------------------------------------------------------------------
