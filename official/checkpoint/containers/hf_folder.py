@@ -38,7 +38,7 @@ from official.config.model import (
     with_their_keys,
 )
 from official.io import files as io_files
-from official.io import json_files, model_folder, vocabulary_files
+from official.io import json_files, model_folder, sentence_folder, vocabulary_files
 from official.io.errors import ConfigError, first_line, shortened
 from official.io.vocabulary_files import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 
@@ -73,7 +73,7 @@ def locate(path: str) -> str | None:
         names = sorted(os.listdir(path))
         if WEIGHTS in names or INDEX in names:
             return path
-        if model_folder.MODULES in names and (below := model_folder.transformer_folder(path)) != path:
+        if sentence_folder.MODULES in names and (below := sentence_folder.transformer_folder(path)) != path:
             return locate(below)
         if model_folder.ADAPTER_CONFIG in names:
             base = json_files.read_json(os.path.join(path, model_folder.ADAPTER_CONFIG), any_number=True)
