@@ -35,7 +35,7 @@ from official.inference import methods
 from official.inference.graph_methods import normalized, pooled
 from official.inference.rows import padded
 from official.inference.source import SHORTEST, Source, Truncation, find, name_of
-from official.io import model_folder, sentence_folder, vocabulary_files, writing
+from official.io import model_folder, sentence_folder, vocabulary_files
 from official.io.errors import ConfigError, suggest
 from official.io.sentence_folder import EmbeddingSettings
 from official.modeling import stages
@@ -99,11 +99,13 @@ class Spec:
 
 
 @contextlib.contextmanager
-def _folder_of(files: Mapping[str, str]) -> Iterator[str]:
+def _folder_of(files: Mapping[str, str | bytes]) -> Iterator[str]:
     """Yields a folder with files, {name: content}, as long as its block runs."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
-            pathlib.Path(folder, name).write_text(content, encoding="utf-8")
+            path = pathlib.Path(folder, name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
         yield folder
 
 
@@ -328,19 +330,20 @@ class PretrainedModel(tf.keras.Model):
         tensors = {
             name: of_array(each.numpy(), name) for name, each in weights.items() if name not in spec.absent
         }
-        files = {**spec.files, "bert_config.json": json.dumps(dataclasses.asdict(spec.bert))}
+        files: dict[str, str | bytes] = {
+            **spec.files,
+            "bert_config.json": json.dumps(dataclasses.asdict(spec.bert)),
+        }
         if spec.kind is not None:
             named = None if model_folder.are_numbered_labels(spec.labels) else spec.labels
             kind = model_folder.PROBLEM_TYPE_OF[spec.kind]
             files[model_folder.LABELS] = model_folder.labels_json(named, kind)
+        if spec.task == "embed":
+            files |= sentence_folder.contents(spec.embedding, spec.bert.hidden_size)
         with _folder_of(files) as beside:
             location = os.path.join(beside, "model")
             checkpoint = registry.Checkpoint(registry.get_format("native"), location, tensors)
             convert.convert(checkpoint, "huggingface", os.fspath(folder), overwrite=True)
-        if spec.task == "embed":
-            for name, content in sentence_folder.contents(spec.embedding, spec.bert.hidden_size).items():
-                os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
-                writing.replace_file(os.path.join(folder, name), content)
 
 
 def _network(spec: Spec) -> Any:

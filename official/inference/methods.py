@@ -482,7 +482,8 @@ def embedding_settings(source: Source) -> EmbeddingSettings:
     Raises:
       ConfigError: where the files beside it ask for what there is not here.
     """
-    settings = sentence_folder.read_settings(source.location, source.vocabulary.do_lower_case)
+    said = sentence_folder.read_settings(source.location, source.vocabulary.do_lower_case)
+    settings = said or EmbeddingSettings()
     length = min(settings.max_seq_length or source.length(), source.bert.positions)
     return dataclasses.replace(settings, max_seq_length=source.max_seq_length or length)
 

@@ -38,6 +38,7 @@ from official.io.model_folder import (
 )
 
 MODULES = "modules.json"
+FILES = (SENTENCE_TRANSFORMERS, SENTENCE_SETTINGS[0])  # beside it
 POOLINGS = ("mean", "cls", "max")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 # {name of an activation of a Dense module: its class in PyTorch}
@@ -176,8 +177,8 @@ def _kind_of(module: Any) -> str:
     return str(module.get("type")).rpartition(".")[2] if isinstance(module, dict) else str(module)
 
 
-def read_settings(location: str, lower_case: bool) -> EmbeddingSettings:
-    """Reads the settings of the folder that a checkpoint lies in; those of no such folder are the defaults.
+def read_settings(location: str, lower_case: bool = False) -> EmbeddingSettings | None:
+    """Reads the settings of the folder that a checkpoint lies in; None where it has none of an embedder.
 
     Args:
       location: folder, file or prefix.
@@ -188,10 +189,10 @@ def read_settings(location: str, lower_case: bool) -> EmbeddingSettings:
     """
     folder = modules_folder(location)
     if folder is None:
-        return EmbeddingSettings()
+        return None
     values, path = read_where_there(folder, SENTENCE_TRANSFORMERS), os.path.join(folder, MODULES)
     if values.get("model_type") == "CrossEncoder":  # which gives no vectors
-        return EmbeddingSettings()
+        return None
     modules = read(path, kind=list)
     for module in modules:
         if isinstance(module, dict):

@@ -79,7 +79,9 @@ def read_all(folder: str) -> None:
     file = vocabulary_files.read(vocabulary) if vocabulary else None
     if file is None or file.tokenizer is None:
         model_folder.tokenizer_settings(folder)
-    sentence_folder.read_settings(folder, file is None or file.do_lower_case is not False).prompt()
+    embedding = sentence_folder.read_settings(folder, file is None or file.do_lower_case is not False)
+    if embedding is not None:
+        embedding.prompt()
     model_folder.adapter_of(folder)
 
 
