@@ -88,8 +88,8 @@ class Search(ask.InferenceFlags, LengthFlag, PromptFlags):
       bert search --vectors=vectors.npy --query_file=questions.txt --output_file=found.csv --top_k=3
 
     Each line has a row of the file, counted from 0, its similarity to the query, and its text. All vectors
-    are compared, in blocks, so that neighbours are exact: 1 million take about a second. For many more, or
-    many queries a second, give vectors.npy to faiss, hnswlib or usearch.
+    are compared, in blocks, so that neighbours are exact. For many millions of them, or many queries a
+    second, give vectors.npy to faiss, hnswlib or usearch.
 
     Attributes:
       vectors: .npy or .parquet, with its .json beside it.
