@@ -88,8 +88,9 @@ def convert(
             _read_back_and_compare(container, content.result, made)
             _write_cut_words(content.cut_rows, made)
             for path, data in written.items():
-                beside = os.path.join(work, os.path.basename(path))
+                beside = os.path.join(work, os.path.relpath(path, folder))
                 with _writing_to(beside):
+                    os.makedirs(os.path.dirname(beside), exist_ok=True)
                     writing.replace_file(beside, data)
             verified = {}
             if verify is not None:

@@ -242,8 +242,8 @@ def unpublished(folder: str) -> Iterator[str]:
 
 
 def publish_all(work: str, folder: str, last: str, obsolete: Iterable[str] = ()) -> None:
-    """Moves all files of a work folder into `folder`, over files of the same names, and removes files that
-    they make obsolete.
+    """Moves all files of a work folder, those of folders in it too, into `folder`, over files of the same
+    names, and removes files that they make obsolete.
 
     It is done as a whole or not at all, also where a signal comes meanwhile. A process that is killed here
     leaves the old files in a folder beside them, which the next call of `unpublished` puts back.
@@ -261,7 +261,8 @@ def publish_all(work: str, folder: str, last: str, obsolete: Iterable[str] = ())
     store = store_of(folder)
     new = sorted(_files_in(work), key=lambda name: (name.endswith(last), name))
     replaced = os.path.join(folder, os.path.basename(work).replace(_WORK, _REPLACED))
-    old = {*new, *map(os.path.basename, obsolete)} & set(_files_in(folder))
+    names = {*new, *map(os.path.basename, obsolete)}
+    old = {name for name in names if store.is_file(os.path.join(folder, name))}
     first = sorted(old, key=lambda name: not name.endswith(last))
     moves = [(os.path.join(folder, name), os.path.join(replaced, name)) for name in first]
     moves += [(os.path.join(work, name), os.path.join(folder, name)) for name in new]
@@ -279,6 +280,7 @@ def _move_all(moves: list[tuple[str, str]]) -> None:
     done = []
     try:
         for before, after in moves:
+            store_of(after).make_folder(os.path.dirname(after))
             store_of(before).rename(before, after)
             done.append((before, after))
     except BaseException:
@@ -326,9 +328,14 @@ def _clean_up_after_killed_ones(folder: str) -> None:
 
 
 def _files_in(folder: str) -> list[str]:
-    """Returns the names of the files in a folder."""
-    store = store_of(folder)
-    return [name for name in store.names_in(folder) if store.is_file(os.path.join(folder, name))]
+    """Returns the names of the files in a folder, and in folders in it: NAME/FILE."""
+    store, found = store_of(folder), []
+    for name in store.names_in(folder):
+        if store.is_file(path := os.path.join(folder, name)):
+            found.append(name)
+        else:
+            found += [f"{name}/{below}" for below in _files_in(path)]
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from official.config.model import (
     with_their_keys,
 )
 from official.io import files as io_files
-from official.io import json_files, model_folder, vocabulary_files
+from official.io import json_files, model_folder, sentence_folder, vocabulary_files
 from official.io.errors import ConfigError, first_line, shortened
 from official.io.vocabulary_files import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 
@@ -49,6 +49,7 @@ IS_FOLDER = True
 # The files of a checkpoint; others in its folder, whatever they end in, are not its own.
 _CARD = "README.md"
 _OTHER_FILES = (INDEX, CONFIG, VOCABULARY, TOKENIZER, TOKENIZER_CONFIG, model_folder.LABELS, _CARD)
+_OTHER_FILES += (sentence_folder.MODULES, *sentence_folder.FILES)
 _FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escape, _OTHER_FILES)))
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 
@@ -73,7 +74,7 @@ def locate(path: str) -> str | None:
         names = sorted(os.listdir(path))
         if WEIGHTS in names or INDEX in names:
             return path
-        if model_folder.MODULES in names and (below := model_folder.transformer_folder(path)) != path:
+        if sentence_folder.MODULES in names and (below := sentence_folder.transformer_folder(path)) != path:
             return locate(below)
         if model_folder.ADAPTER_CONFIG in names:
             base = json_files.read_json(os.path.join(path, model_folder.ADAPTER_CONFIG), any_number=True)
@@ -297,7 +298,9 @@ def write(
             file.write(values.reshape(-1).view(np.uint8).data)
             progress(tensors[name].nbytes)
     for name, content in (others or {}).items():
-        pathlib.Path(folder, name).write_bytes(content)
+        path = pathlib.Path(folder, name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -346,7 +349,7 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
     Args:
       tensors: {Hugging Face's name of BERT's: tensor}, of a whole encoder at least.
       options: num_attention_heads, hidden_act, family, of_family, vocab_file, do_lower_case, labels,
-        problem_type.
+        problem_type, embedding.
 
     Raises:
       ConfigError: where the number of heads is not known, or it or the vocabulary does not fit the tensors.
@@ -402,6 +405,8 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
     if labels and (options.labels or options.problem_type):
         own_labels = model_folder.labels_json(options.labels, options.problem_type, options.thresholds)
         written[model_folder.LABELS] = own_labels.encode()
+    if options.embedding is not None:
+        written |= sentence_folder.contents(options.embedding, hidden)
     if options.vocab_file is None or vocabulary is None:
         return written
     count = len(vocabulary.words)

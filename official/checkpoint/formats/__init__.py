@@ -18,6 +18,7 @@ from official.checkpoint.containers import Progress
 from official.checkpoint.mapping import Mapped
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, ConfigError
+from official.io.sentence_folder import EmbeddingSettings
 
 # -----------------------------------------------------------------------------------------------------------
 # Options of a conversion
@@ -69,6 +70,7 @@ class Options:
       scale: of a number: the (mean, deviation) that the source's outputs are in units of. The result's are
         the numbers themselves.
       model_card: README.md of a folder for Hugging Face; None: of no run.
+      embedding: of the files of sentence-transformers beside the source; None: there are none.
       of_formats: {name of an Option: value}, what was given of those that formats bring.
     """
 
@@ -87,6 +89,7 @@ class Options:
     thresholds: tuple[float, ...] = ()
     scale: tuple[float, float] = (0.0, 1.0)
     model_card: str | None = None
+    embedding: EmbeddingSettings | None = None
     of_formats: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
