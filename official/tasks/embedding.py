@@ -123,10 +123,10 @@ class EmbedTask(FineTuning):
 
         prompts = (first, *[others] * (len(self._text_columns) - 1))
         self._encode = lambda columns: encode(columns, prompts)
-        share = 0.0 if config.eval_file or not config.do_eval else config.eval_share
+        holds_out = config.do_eval and not config.eval_file
         if config.do_train:
-            rows = self._read_table("train", "train_file", share)
-            if share:
+            rows = self._read_table("train", "train_file", config.eval_share if holds_out else 0.0)
+            if holds_out:
                 self._hold_out(rows)
             self._rows["train"] = self._examples(self._read["train"])
         if config.do_eval:
@@ -145,12 +145,12 @@ class EmbedTask(FineTuning):
     def _read_settings(self, vocabulary: Vocabulary) -> EmbeddingSettings:
         """Returns the settings of the run, or of the weights that it begins with, and what flags say
         instead."""
-        config, found = self._config, None
+        config = self._config
         folders = [config.init_checkpoint] if config.do_train else [config.model_dir, config.init_checkpoint]
-        for folder in filter(None, folders):
-            if found is None and sentence_folder.modules_folder(folder):
-                found = sentence_folder.read_settings(folder, bool(vocabulary.do_lower_case))
-        found = found or EmbeddingSettings()
+        read = (
+            sentence_folder.read_settings(folder, vocabulary.do_lower_case) for folder in folders if folder
+        )
+        found = next(filter(None, read), EmbeddingSettings())
         if found.dense:
             raise ConfigError(
                 f"--init_checkpoint={config.init_checkpoint}: its Dense modules are not trained. Remove them"
