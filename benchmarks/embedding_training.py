@@ -256,8 +256,10 @@ def runs_of(flags: argparse.Namespace) -> list[Run]:
         made[kind, model] = (*_COMMON, *start, *own), theirs, folder
     seeds = range(flags.seed, flags.seed + flags.seeds)
     return [
-        Run(*case, side, seed, own, theirs, encoder, os.path.join(folder, f"{side}-seed-{seed}"))
-        for seed, (case, (own, theirs, folder)), side in itertools.product(seeds, made.items(), flags.sides)
+        Run(kind, model, side, seed, own, theirs, encoder, os.path.join(folder, f"{side}-seed-{seed}"))
+        for seed, ((kind, model), (own, theirs, folder)), side in itertools.product(
+            seeds, made.items(), flags.sides
+        )
     ]
 
 
@@ -332,7 +334,7 @@ def main() -> None:
         print(f"{told}, {found[-1]['steps_per_sec']:.2f} steps/s", file=sys.stderr, flush=True)
     rows = rows_of(runs, found)
     print(describe(rows))
-    versions = next((each["versions"] for each in found if "versions" in each), {})
+    versions: dict[str, str] = next((each["versions"] for each in found if "versions" in each), {})
     record = {
         "epochs": _EPOCHS,
         "repeats": flags.seeds,

@@ -220,7 +220,7 @@ class EmbedTask(FineTuning):
 
     def _examples(self, rows: texts_lib.TextRows) -> TokenRows:
         ids_NG = rows.text_ids.reshape(-1, rows.group)
-        columns = {"labels": rows.labels} if self._is_scored else {"text_ids": ids_NG}
+        columns = {"labels": known(rows.labels)} if self._is_scored else {"text_ids": ids_NG}
         return TokenRows(rows.ids, rows.lengths, rows.first_lengths, columns, group=rows.group)
 
     def train_dataset(self, global_batch: int, replica_batch: int, order: TrainingOrder) -> tf.data.Dataset:

@@ -19,6 +19,7 @@ from official.inference import load
 from official.io import sentence_folder
 from official.modeling import objectives
 from official.optimization import replica_step
+from official.planning import plan as plan_lib
 from official.tasks import TASKS
 from official.training import pipelined
 from tests.conftest import TINY
@@ -356,6 +357,20 @@ def test_prompts_and_pooling_are_those_of_the_folder(table, tmp_path):
     assert sentence_folder.read_settings(str(folder)).pooling == task._settings.pooling
     asked = table(model_dir="folder", pooling="cls", query_prompt="red ", passage_prompt="one ")
     assert_refused(run, [(asked, "query_prompt")])
+
+
+def test_plans_and_generated_data(table):
+    """Of a batch in parts the vectors are computed twice: a third more than forward and backward pass."""
+    flops = [
+        plan_lib.make_plan(table(num_accumulation_steps=count, num_steps_per_epoch=8), TASKS["embed"])[
+            "flops_per_step"
+        ]
+        for count in (1, 2)
+    ]
+    assert flops[1] / flops[0] == pytest.approx(4 / 3, rel=0.02)
+    made = dict(generated_data=True, train_file=None, stop_steps=2, num_train_epochs=1)
+    for kind in ("triplets", "scores"):
+        assert run(table(kind, model_dir=f"{kind} made", **made)).status == "finished"
 
 
 def test_what_is_refused(table, tmp_path):
