@@ -1,4 +1,4 @@
-"""Vectors trained beside sentence-transformers: both sides have the same rows, and the same names of scores."""
+"""Vectors trained beside sentence-transformers: both sides have the same rows and names of scores."""
 
 import argparse
 import json
