@@ -323,7 +323,7 @@ class EmbedTask(FineTuning):
         """Returns rows whose passage is not the nearest."""
         held_out = known(self._held_out)
         queries_QD, passages_PD = self._vectors(outputs)
-        nearest_Q = vectors_lib.neighbours(queries_QD, passages_PD, 1)[:, 0]
+        nearest_Q = vectors_lib.neighbours(queries_QD, vectors_lib.in_blocks(passages_PD), 1)[0][:, 0]
         right = {tuple(pair) for pair in held_out.pairs.tolist()}
         wrong = [
             row

@@ -156,8 +156,9 @@ def test_rankings_equal_those_of_a_full_sort(monkeypatch):
     for values in (generator.normal(size=(60, 8)), generator.integers(-1, 2, (60, 3)).astype(float)):
         queries, passages = np.split(vectors_lib.unit(values), [20])
         order = np.argsort(-(queries @ passages.T), axis=1, kind="stable")
-        np.testing.assert_array_equal(vectors_lib.neighbours(queries, passages, 10), order[:, :10])
-        assert vectors_lib.neighbours(queries, passages[:3], 10).shape == (20, 3)
+        blocks = vectors_lib.in_blocks(passages)
+        np.testing.assert_array_equal(vectors_lib.neighbours(queries, blocks, 10)[0], order[:, :10])
+        assert vectors_lib.neighbours(queries, [passages[:3]], 10)[1].shape == (20, 3)
         right = np.stack([np.repeat(np.arange(20), 2), generator.integers(0, 40, 40)], axis=1)
         found = []
         for query in range(20):

@@ -5,6 +5,8 @@ Shapes: Q queries, P passages, D numbers of a vector, K neighbours.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 TOP = 10  # neighbours that rankings are scored by
@@ -18,22 +20,37 @@ def unit(vectors_ND: np.ndarray) -> np.ndarray:
     return (vectors_ND / np.maximum(lengths_N1, 1e-12)).astype(np.float32)
 
 
-def neighbours(queries_QD: np.ndarray, passages_PD: np.ndarray, count: int) -> np.ndarray:
-    """Returns int64 [Q, K]: the passages with the largest products with each query, the best first, of equal
-    ones the one that stands first. K is `count`, or P where there are fewer."""
-    count, found = min(count, len(passages_PD)), []
-    for first in range(0, len(queries_QD), _QUERIES):
-        block_BD = queries_QD[first : first + _QUERIES]
-        best_BK, places_BK = (np.zeros((len(block_BD), 0), kind) for kind in (np.float32, np.int64))
-        for start in range(0, len(passages_PD), _PASSAGES):
-            products_BP = block_BD @ passages_PD[start : start + _PASSAGES].T
-            joined = np.concatenate([best_BK, products_BP], axis=1)
-            chosen_BK = _largest(joined, count)
-            own = np.arange(start, start + products_BP.shape[1])
-            places = np.concatenate([places_BK, np.broadcast_to(own, products_BP.shape)], axis=1)
-            best_BK, places_BK = (np.take_along_axis(part, chosen_BK, 1) for part in (joined, places))
-        found.append(places_BK)
-    return np.concatenate(found) if found else np.zeros((0, count), np.int64)
+def neighbours(
+    queries_QD: np.ndarray, blocks: Iterable[np.ndarray], count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the passages with the largest products with each query, the best first, of equal ones the one
+    that stands first: their places, int64 [Q, K], and the products, float32 [Q, K].
+
+    Args:
+      queries_QD: float32.
+      blocks: of passages [P, D], one behind the other.
+      count: K; where there are fewer passages, as many.
+    """
+    places_QK, products_QK = (np.zeros((len(queries_QD), 0), kind) for kind in (np.int64, np.float32))
+    first = 0
+    for block_PD in blocks:
+        own_P, found = np.arange(first, first + len(block_PD)), []
+        for start in range(0, len(queries_QD), _QUERIES):
+            rows = slice(start, start + _QUERIES)
+            products_BP = queries_QD[rows] @ block_PD.T
+            products = np.concatenate([products_QK[rows], products_BP], axis=1)
+            places = np.concatenate([places_QK[rows], np.broadcast_to(own_P, products_BP.shape)], axis=1)
+            chosen = _largest(products, count)
+            found.append([np.take_along_axis(part, chosen, axis=1) for part in (places, products)])
+        if found:
+            places_QK, products_QK = (np.concatenate(parts) for parts in zip(*found))
+        first += len(block_PD)
+    return places_QK, products_QK
+
+
+def in_blocks(vectors_PD: np.ndarray) -> list[np.ndarray]:
+    """Returns vectors in blocks for `neighbours`."""
+    return [vectors_PD[first : first + _PASSAGES] for first in range(0, len(vectors_PD), _PASSAGES)]
 
 
 def _largest(values_NP: np.ndarray, count: int) -> np.ndarray:
@@ -60,7 +77,7 @@ def ranking_scores(queries_QD: np.ndarray, passages_PD: np.ndarray, right_R2: np
     passages = len(passages_PD)
     right = np.unique(right_R2[:, 0] * passages + right_R2[:, 1])
     counts_Q = np.bincount(right // passages, minlength=len(queries_QD))
-    found_QK = neighbours(queries_QD, passages_PD, TOP)
+    found_QK, _ = neighbours(queries_QD, in_blocks(passages_PD), TOP)
     hits_QK = np.isin(np.arange(len(queries_QD))[:, None] * passages + found_QK, right)
     ranks_K = np.arange(1, found_QK.shape[1] + 1)
     return {
