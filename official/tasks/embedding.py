@@ -158,8 +158,9 @@ class EmbedTask(FineTuning):
             )
         prompts = dict(found.prompts)
         for (name, names), given in zip(_PROMPTS.items(), (config.query_prompt, config.passage_prompt)):
-            text = found.prompt(given, next((each for each in names if each in prompts), None))
-            prompts |= {name: text} if text or name in prompts else {}
+            there = [each for each in names if each in prompts]
+            text = found.prompt(given, next(iter(there), None))
+            prompts |= dict.fromkeys([name, *there] if text or there else [], text)
             if text:
                 logging.info("Prompt of a %s: %r", name, text)
         return dataclasses.replace(
