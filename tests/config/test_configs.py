@@ -190,7 +190,7 @@ def test_a_truth_value_may_be_unset():
 NOT_OF_EVALUATIONS = set(
     "bert_config_file cache_dir data_streams dtype length_buckets num_runs predict_epochs span_places"
     " train_file class_weights early_stopping_metric early_stopping_patience freeze_layers label_smoothing"
-    " layer_decay".split()
+    " layer_decay score_loss temperature".split()
 )
 
 
