@@ -304,7 +304,11 @@ def sum_through_outputs(
             own = compiled(functools.partial(outputs_of, 0))(batch)
     else:
         own = compiled(all_outputs)(batch)
-    whole = gradients_lib.gather({_OUTPUTS: own, **{name: batch[name] for name in objective.compared}})
+    parts = {_OUTPUTS: own, **{name: batch[name] for name in objective.compared}}
+    whole = {
+        name: tf.ensure_shape(value, [None, *parts[name].shape[1:]])  # which collectives do not tell
+        for name, value in gradients_lib.gather(parts).items()
+    }
     upstream, sums = compiled(compare)(whole.pop(_OUTPUTS), whole)
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     upstream = gradients_lib.cut(upstream, _num_replicas())[replica]
