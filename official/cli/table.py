@@ -59,6 +59,8 @@ _ROWS = tuple(
         ("classify", "ask", "run_classify", "label typed sentences"),
         ("tag", "ask", "run_tag", "tag the words of typed text"),
         ("predict", "ask", "run_predict", "predict for every row of a file"),
+        ("embed", "vectors", "run_embed", "make a vector of every text of a file"),
+        ("search", "vectors", "run_search", "find the nearest texts to a query among such vectors"),
         ("fill-mask", "ask", "run_fill_mask", "predict the words that are [MASK] in typed text"),
         ("serve", "serve", "main", "serve a model over HTTP: REST, the v2 protocol, a page"),
         ("export", "checkpoints", "run_export", "write a model for other programs: SavedModel or ONNX"),

@@ -493,6 +493,20 @@ def normalized(vectors_ND: np.ndarray) -> np.ndarray:
     return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), MIN_NORM)
 
 
+class Embedded(NamedTuple):
+    """Vectors of texts.
+
+    Attributes:
+      vectors_ND: float32.
+      tokens_N: of each text, with [CLS] and [SEP].
+      is_cut_N: bool: whether a text was longer.
+    """
+
+    vectors_ND: np.ndarray
+    tokens_N: np.ndarray
+    is_cut_N: np.ndarray
+
+
 class Embedder(Method):
     """Makes vectors of texts.
 
@@ -510,14 +524,14 @@ class Embedder(Method):
 
     def __call__(
         self, texts: Sequence[str], settings: EmbeddingSettings | None = None, prompt: str | None = None
-    ) -> np.ndarray:
-        """Returns float32 [N, D] of texts with a prompt before each; None: the default one. With other
-        settings than the folder's, Dense modules are those of the folder all the same."""
+    ) -> Embedded:
+        """Returns the vectors of texts with a prompt before each; None: the default one. With other settings
+        than the folder's, Dense modules are those of the folder all the same."""
         settings = settings or self.embedding
         prompt = settings.prompt() if prompt is None else prompt
         rows, cut = self.rows_of(texts, settings, prompt)
         self.cut.report(int(cut.sum()), self.length_of(settings))
-        return self.vectors_of(rows, settings)
+        return Embedded(self.vectors_of(rows, settings), rows.lengths_N, cut)
 
     def length_of(self, settings: EmbeddingSettings) -> int:
         """Returns the tokens that texts are cut to."""
@@ -758,11 +772,15 @@ class Model:
         Returns:
           float32 [N, D]; [D] of one text.
         """
-        method = self._method("embed")
-        told = (settings or method.embedding).prompt(prompt, prompt_name)
+        told = (settings or self.embedder.embedding).prompt(prompt, prompt_name)
         if isinstance(texts, str):
-            return method([texts], settings, told)[0]
-        return method(list(texts), settings, told)
+            return self.embedder([texts], settings, told).vectors_ND[0]
+        return self.embedder(list(texts), settings, told).vectors_ND
+
+    @property
+    def embedder(self) -> Embedder:
+        """The method behind `embed`, with its settings, which also counts tokens and texts that are cut."""
+        return self._method("embed")
 
     def fill_mask(self, text: str, top_k: int = TOP_WORDS) -> list[list[Word]]:
         """Predicts the words of a text that stand as [MASK].
