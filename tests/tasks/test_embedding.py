@@ -298,7 +298,7 @@ def test_every_kind_of_table_is_learned(table, tmp_path):
         assert result.status == "finished" and result.target_metric == score
         assert result.scores[score] > result.baseline_score + 0.3, (kind, result.scores)
         written = json.loads((tmp_path / kind / "result.json").read_text())
-        assert written[score] == result.scores[score] and written["recall_at_1"] if kind == "pairs" else True
+        assert written[score] == result.scores[score] and ("recall_at_1" in written) == (kind != "scores")
         sizes = written["tables"]["Scores by size of the vectors"]
         assert [row[0] for row in sizes] == ["size", 32, 8] and sizes[1][1] == result.scores[score]
 
@@ -313,7 +313,7 @@ def test_every_kind_of_table_is_learned(table, tmp_path):
         second = model.embed([row["sentence2"] for row in rows])
         cosines = (vectors_lib.unit(first) * vectors_lib.unit(second)).sum(axis=1)
         found = stats.spearmanr(cosines, [row["score"] for row in rows]).statistic
-        assert found == pytest.approx(result.scores["spearman"], abs=1e-4), folder
+        assert found == pytest.approx(result.scores["spearman"], abs=3e-3), folder
 
 
 def test_a_run_resumes_to_the_same_bits(table):
@@ -354,7 +354,7 @@ def test_prompts_and_pooling_are_those_of_the_folder(table, tmp_path):
     task = TASKS["embed"](table(init_checkpoint=str(folder), model_dir="other", passage_prompt="ball "))
     task.find_data()
     words = [WORDS[number] for number in task._rows["train"].ids[:8] if number < len(WORDS)]
-    assert words[:2] == ["[CLS]", "two"] and "ball" in words and "one" not in words[5:7]
+    assert words[:2] == ["[CLS]", "two"] and words[5:8] == ["[SEP]", "[CLS]", "ball"]
     assert sentence_folder.read_settings(str(folder)).pooling == task._settings.pooling
     asked = table(model_dir="folder", pooling="cls", query_prompt="red ", passage_prompt="one ")
     assert_refused(run, [(asked, "query_prompt")])
