@@ -62,7 +62,8 @@ def test_both_sides_have_the_same_rows(runs):
     assert not sides["qnli", "train"] & sides["qnli", "eval"]
 
 
-def test_scores_have_the_same_names_and_agree_inside_the_spread(runs):
+def test_scores_have_the_same_names_and_agree_inside_the_spread(runs, monkeypatch):
+    monkeypatch.syspath_prepend(harness.PROGRAMS)
     program = runpy.run_path(f"{harness.PROGRAMS}/embedding_trainer.py")
     names = ("cosine_ndcg@10", "cosine_mrr@10", "cosine_recall@1", "cosine_recall@10")
     for kind, keys in (("mrpc", names), ("sts", ("spearman_cosine", "pearson_cosine"))):

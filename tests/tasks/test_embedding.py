@@ -239,9 +239,9 @@ def test_gradients_do_not_depend_on_micro_batches_replicas_and_padding(table):
         ("pairs", {}),
     ):
         own = dict(settings, do_eval=False, clip_scope="none", max_seq_length=16)
-        whole = gradients_of(table(kind, length_buckets="always", **own))
+        whole = gradients_of(table(kind, length_buckets="never", **own))
         assert np.abs(whole[0]["bert/embeddings/word_embeddings:0"]).max() > 1e-3
-        assert_same(gradients_of(table(kind, length_buckets="always", **own), 4), whole, (kind, "cached"))
+        assert_same(gradients_of(table(kind, length_buckets="never", **own), 4), whole, (kind, "cached"))
         assert_same(gradients_of(table(kind, **own), 2), whole, (kind, "unpad, cached"))
         two = {**own, **MIRRORED}
         assert_same(gradients_of(table(kind, **two)), whole, (kind, "replicas"))
@@ -318,7 +318,7 @@ def test_every_kind_of_table_is_learned(table, tmp_path):
 
 def test_a_run_resumes_to_the_same_bits(table):
     settings = dict(num_train_epochs=2, num_steps_per_epoch=8, num_accumulation_steps=2, deterministic=True)
-    assert_resumes(table, 6, 16, **settings)
+    assert_resumes(table, 8, 16, **settings)
 
 
 def test_queries_stay_on_one_side_and_a_corpus_is_searched(table, tmp_path):
