@@ -48,8 +48,8 @@ LAST = WEIGHTS
 IS_FOLDER = True
 # The files of a checkpoint; others in its folder, whatever they end in, are not its own.
 _CARD = "README.md"
-_OTHER_FILES = (INDEX, CONFIG, VOCABULARY, TOKENIZER, TOKENIZER_CONFIG, model_folder.LABELS, _CARD)
-_OTHER_FILES += (sentence_folder.MODULES, *sentence_folder.FILES)
+_OF_TEXT = (VOCABULARY, TOKENIZER, TOKENIZER_CONFIG, sentence_folder.MODULES, *sentence_folder.FILES)
+_OTHER_FILES = (INDEX, CONFIG, *_OF_TEXT, model_folder.LABELS, _CARD)
 _FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escape, _OTHER_FILES)))
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 

@@ -152,7 +152,7 @@ function showSimilarity({ other }, predictions) {
   const cosines = others.map((vector) => dot(first, vector) / Math.sqrt(dot(first, first) * dot(vector, vector)));
   const about = note(`1: the same direction, 0: nothing in common. Vectors of ${first.length} numbers.`);
   if (others.length === 1) {
-    const shown = decimal.format(cosines[0]);
+    const shown = shownCosine(cosines[0]);
     const scale = make("ul", { class: "rows lone" });
     scale.append(make("li", {}, make("span", {}, "Cosine similarity"), make("span", {}, shown), bar(cosines[0])));
     return { parts: [big(shown), scale, about] };
@@ -160,11 +160,16 @@ function showSimilarity({ other }, predictions) {
   const found = linesOf(other).map((line, place) => [line, cosines[place]]);
   found.sort((one, another) => another[1] - one[1]);
   const rows = found.map(([line, cosine]) =>
-    make("li", {}, make("span", { class: "word" }, line), make("span", {}, decimal.format(cosine)), bar(cosine)),
+    make("li", {}, make("span", { class: "word" }, line), make("span", {}, shownCosine(cosine)), bar(cosine)),
   );
   return {
     parts: [big(found[0][0]), make("h2", { class: "title" }, "Cosine similarity"), make("ol", { class: "rows" }, ...rows), about],
   };
+}
+
+/** Returns a cosine with two digits, of which zero has no sign. */
+function shownCosine(cosine) {
+  return decimal.format(Math.round(100 * cosine) / 100 + 0);
 }
 
 function dot(one, other) {
