@@ -105,7 +105,7 @@ def _some(rows: Iterable[Any], count: int) -> list[Any]:
     return rows[:count]
 
 
-def _write_lines(path: str, rows: Iterable[Any]) -> str:
+def write_lines(path: str, rows: Iterable[Any]) -> str:
     replace_file(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return path
 
@@ -116,7 +116,7 @@ def _write_csv(path: str, head: list[str], rows: Iterable[list[str]]) -> str:
     return path
 
 
-def _glue(
+def glue_rows(
     data_dir: str, task: str, columns: tuple[str, ...], counts: dict[str, int]
 ) -> dict[str, list[list[str]]]:
     """Returns {split: rows of the columns} of a task of GLUE."""
@@ -136,12 +136,12 @@ def _of_glue(
     write: Callable[[str, list[str], list[list[str]]], str],
 ) -> Callable:
     def make(data_dir: str, folder: str, train_rows: int, eval_rows: int) -> tuple[list[str], dict[str, str]]:
-        splits = _glue(data_dir, task, columns, {"train": train_rows, "dev": eval_rows})
+        splits = glue_rows(data_dir, task, columns, {"train": train_rows, "dev": eval_rows})
         flags, theirs = [], {}
         for rows, name in zip(splits.values(), ("train", "eval")):
             flags.append(f"--{name}_file={write(os.path.join(folder, name), head, rows)}")
             labelled = [{"texts": row[:-1], "label": row[-1]} for row in rows]
-            theirs[name] = _write_lines(os.path.join(folder, f"peer_{name}.jsonl"), labelled)
+            theirs[name] = write_lines(os.path.join(folder, f"peer_{name}.jsonl"), labelled)
         return flags, theirs
 
     return make
@@ -153,7 +153,7 @@ def _as_csv(path: str, head: list[str], rows: list[list[str]]) -> str:
 
 def _as_lines(path: str, head: list[str], rows: list[list[str]]) -> str:
     objects = [{**dict(zip(head, row)), head[-1]: float(row[-1])} for row in rows]
-    return _write_lines(f"{path}.jsonl", objects)
+    return write_lines(f"{path}.jsonl", objects)
 
 
 def _several(data_dir: str, folder: str, train_rows: int, eval_rows: int) -> tuple[list[str], dict[str, str]]:
@@ -169,7 +169,7 @@ def _several(data_dir: str, folder: str, train_rows: int, eval_rows: int) -> tup
             row = {"texts": [text], "label": [one.strip() for one in labels.split(",")]}
             parts[texts.share_of([text]) < 0.1].append(row)
     theirs = {
-        name: _write_lines(os.path.join(folder, f"peer_{name}.jsonl"), part)
+        name: write_lines(os.path.join(folder, f"peer_{name}.jsonl"), part)
         for name, part in zip(("train", "eval"), parts)
     }
     return [f"--train_file={path}"], theirs
@@ -189,7 +189,7 @@ def _tags(data_dir: str, folder: str, train_rows: int, eval_rows: int) -> tuple[
         replace_file(path, "\n".join(sentences))
         flags.append(f"--{name}_file={path}")
         rows = [{"words": words, "tags": own} for words, own in kept]
-        theirs[name] = _write_lines(os.path.join(folder, f"peer_{name}.jsonl"), rows)
+        theirs[name] = write_lines(os.path.join(folder, f"peer_{name}.jsonl"), rows)
     return flags, theirs
 
 
@@ -433,30 +433,39 @@ def rows_of(runs: list[Run], found: list[dict]) -> list[dict]:
     for name in dict.fromkeys(run.kind for run in runs):
         kind, row = KINDS[name], {"name": name, "title": KINDS[name].title, "metric": KINDS[name].metric}
         mine = [(run, each) for run, each in zip(runs, found) if run.kind == name]
-        row["train_flags"] = [_without_folder(flag) for flag in mine[0][0].train_flags]
+        row["train_flags"] = [without_folder(flag) for flag in mine[0][0].train_flags]
         row |= {key: mine[0][1][key] for key in ("train_rows", "eval_rows")}
         for run, each in mine:
             if any(each[key] != row[key] for key in ("train_rows", "eval_rows")):
                 raise ConfigError(f"{name}: {run.side} has read other rows: {each}.")
         for side in dict.fromkeys(run.side for run, _ in mine):
             own = [each["scores"] for run, each in mine if run.side == side]
-            values = [scores[kind.metric] for scores in own]
             row[side] = {
                 "seeds": [run.seed for run, _ in mine if run.side == side],
-                "scores": values,
-                "mean": statistics.fmean(values),
-                "spread": max(values) - min(values),
+                **spread_of([scores[kind.metric] for scores in own]),
                 **{other: [scores[other] for scores in own] for other in kind.others},
             }
         if set(_SIDES) <= row.keys():
-            ours, theirs = (row[side] for side in _SIDES)
-            row["difference"] = ours["mean"] - theirs["mean"]
-            row["inside_spread"] = abs(row["difference"]) <= max(ours["spread"], theirs["spread"])
+            row |= compared(*(row[side] for side in _SIDES))
         rows.append(row)
     return rows
 
 
-def _without_folder(flag: str) -> str:
+def spread_of(scores: list[float]) -> dict:
+    """Returns the scores of several seeds, their mean, and the distance of the best and the worst."""
+    return {"scores": scores, "mean": statistics.fmean(scores), "spread": max(scores) - min(scores)}
+
+
+def compared(ours: dict, theirs: dict) -> dict:
+    """Returns how far apart the means of two sides are, and whether that is less than the larger spread."""
+    difference = ours["mean"] - theirs["mean"]
+    return {
+        "difference": difference,
+        "inside_spread": abs(difference) <= max(ours["spread"], theirs["spread"]),
+    }
+
+
+def without_folder(flag: str) -> str:
     name, equals, value = flag.partition("=")
     return f"{name}={os.path.basename(value)}" if os.path.isabs(value) else name + equals + value
 

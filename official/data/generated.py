@@ -114,9 +114,10 @@ def write_glue(folder: str, task: GlueTask, text: Text) -> str:
 
 
 def write_own_data(path: str, config: Config, rows: int, text: Text) -> str:
-    """Writes JSON lines in the form that --task=classify or tag, and the columns of the run, ask for; returns
-    the path."""
-    columns = (config.text_columns or ("tokens" if config.task == "tag" else "text")).split(",")
+    """Writes JSON lines in the form that --task=classify, tag or embed, and the columns of the run, ask for;
+    returns the path."""
+    usual = {"tag": "tokens", "embed": "sentence1,sentence2" if config.label_column else "query,positive"}
+    columns = (config.text_columns or usual.get(config.task, "text")).split(",")
     label = config.label_column or ("tags" if config.task == "tag" else "label")
     labels = {
         "one": lambda: "ab"[text.below(2)],
@@ -131,7 +132,8 @@ def write_own_data(path: str, config: Config, rows: int, text: Text) -> str:
                 row: dict[str, Any] = {columns[0]: words, label: [("O", "B-X")[text.below(2)] for _ in words]}
             else:
                 row = {name: text.sentence(*_SENTENCE) for name in columns}
-                row[label] = labels[config.label_kind]()
+                kind = "number" if config.task == "embed" else config.label_kind
+                row[label] = labels[kind]()
             file.write(json.dumps(row) + "\n")
     return path
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from official.modeling import operations, varlen
+from official.modeling import layers, operations, varlen
 
 # -----------------------------------------------------------------------------------------------------------
 # Losses
@@ -273,3 +273,88 @@ def tag_terms(logits_BLC: tf.Tensor, batch: Batch, smoothing: float = 0.0) -> Te
     tags = {"labels": tf.maximum(batch["tags"], 0), "example_weights": weights_BL}
     terms = label_terms(logits_BLC, tags, "one", smoothing)
     return {name.replace("label", "tag"): term for name, term in terms.items()}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Vectors of texts
+#
+# Shapes: B rows of a step, of all replicas; G texts of a row; D numbers of a vector; P passages, B x (G - 1).
+# Vectors are compared by their cosines. With sizes, the losses of the first so many numbers of each vector
+# are added up (Matryoshka representations, Kusupati et al. 2022, arXiv 2205.13147).
+
+
+def ranking_terms(
+    vectors_BGD: tf.Tensor, batch: Batch, temperature: float, sizes: tuple[int, ...] = ()
+) -> Terms:
+    """Returns the terms of queries whose passage is to be found among those of all rows: `embedding_loss`,
+    the cross-entropy of the passage, and `embedding_accuracy`.
+
+    A passage does not count as wrong for a query where it has the text of the right one or of the query, or
+    where it is the right one of the same query in another row. Source: InfoNCE, van den Oord et al. 2018,
+    arXiv 1807.03748, with the negatives of a batch, Henderson et al. 2017, arXiv 1705.00652.
+
+    Args:
+      vectors_BGD: float32, of a query, its passage, and any number of passages that are wrong for it.
+      batch: with `example_weights` float32 [B], 0 for filling, and `text_ids` [B, G], equal for equal texts.
+      temperature: cosines are divided by it.
+      sizes: the loss is the sum over these.
+    """
+    weights_B, ids_BG = batch["example_weights"], batch["text_ids"]
+    count = layers.sizes(weights_B)[0]
+    ids_P = _passages_first(ids_BG)
+    queries_B1 = ids_BG[:, :1]
+    is_right_BB = tf.equal(queries_B1, queries_B1[:, 0])
+    is_right_BP = tf.pad(is_right_BB, [[0, 0], [0, tf.size(ids_P) - count]])
+    is_right_BP |= tf.equal(ids_BG[:, 1:2], ids_P) | tf.equal(queries_B1, ids_P)
+    is_filling_P = tf.tile(weights_B, [tf.size(ids_P) // count]) <= 0
+    own_B = tf.range(count)
+    left_out_BP = (is_right_BP | is_filling_P) & (own_B[:, None] != tf.range(tf.size(ids_P)))
+    losses, hits = [], tf.constant(0.0)
+    for size in sizes or (vectors_BGD.shape[-1],):
+        unit_BGD = unit(vectors_BGD[..., :size])
+        cosines_BP = layers.exact_matmul_2d(unit_BGD[:, 0], tf.transpose(_passages_first(unit_BGD)))
+        logits_BP = tf.where(left_out_BP, tf.float32.min, cosines_BP / temperature)
+        losses.append(cross_entropy(logits_BP, own_B, weights_B))
+        hits = correct(logits_BP, own_B, weights_B) if size == max(sizes, default=size) else hits
+    weight = tf.reduce_sum(weights_B)
+    return {"embedding_loss": (tf.add_n(losses), weight), "embedding_accuracy": (hits, weight)}
+
+
+def _passages_first(values_BGX: tf.Tensor) -> tf.Tensor:
+    """Returns [P, ...]: the right passages of all rows, then the first wrong ones, and so on."""
+    return tf.concat(tf.unstack(values_BGX, axis=1)[1:], axis=0)
+
+
+def similarity_terms(
+    vectors_BGD: tf.Tensor, batch: Batch, kind: str, temperature: float, sizes: tuple[int, ...] = ()
+) -> Terms:
+    """Returns the term of pairs of texts with scores, `embedding_loss`.
+
+    Args:
+      vectors_BGD: float32, G is 2.
+      batch: with `example_weights` float32 [B], 0 for filling, and `labels` float32 [B].
+      kind: cosine: squared difference of cosine and score. cosent: log(1 + sum of exp((cosine of a pair -
+        cosine of another) / temperature) over all two pairs of which the first has the smaller score), which
+        counts for each row of a step. Source: J. Su 2022, https://kexue.fm/archives/8847.
+      temperature, sizes: as of `ranking_terms`.
+    """
+    weights_B, scores_B = batch["example_weights"], batch["labels"]
+    weight, losses = tf.reduce_sum(weights_B), []
+    for size in sizes or (vectors_BGD.shape[-1],):
+        unit_BGD = unit(vectors_BGD[..., :size])
+        cosines_B = tf.reduce_sum(unit_BGD[:, 0] * unit_BGD[:, 1], axis=-1)
+        if kind == "cosine":
+            squares_B = tf.math.squared_difference(cosines_B, scores_B)
+            losses.append(tf.reduce_sum(squares_B * weights_B))
+            continue
+        # [i, j]: pair i is to be below pair j.
+        counts_BB = (scores_B[:, None] < scores_B) & (weights_B[:, None] > 0) & (weights_B > 0)
+        differences_BB = (cosines_B[:, None] - cosines_B) / temperature
+        exponents = tf.reshape(tf.where(counts_BB, differences_BB, tf.float32.min), [-1])
+        losses.append(tf.reduce_logsumexp(tf.concat([[0.0], exponents], axis=0)) * weight)
+    return {"embedding_loss": (tf.add_n(losses), weight)}
+
+
+def unit(vectors: tf.Tensor) -> tf.Tensor:
+    """Returns vectors divided by their lengths; zeros stay."""
+    return tf.math.l2_normalize(vectors, axis=-1, epsilon=1e-24)

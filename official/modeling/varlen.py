@@ -271,7 +271,7 @@ def _with_zeros(parts) -> tf.Tensor:
 
 
 _BY_TOKEN = ("sequence", "start_logits", "end_logits", "tag_logits")
-_BY_SEQUENCE = ("pooled", "logits", "next_sentence_logits")
+_BY_SEQUENCE = ("pooled", "logits", "next_sentence_logits", "vectors")
 _BY_PREDICTION = ("masked_lm_logits",)
 
 

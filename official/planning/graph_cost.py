@@ -92,7 +92,8 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan, native_update:
 
     def accumulate_to_send(batch: replica_step.Batch, shared: replica_step.Shared) -> tuple:
         """Adds up as a replica that is one of several: in the type in which gradients are sent, and back."""
-        gradients, sums = replica_step.sum_micro_batches(config, task, state.model, count, batch, shared)
+        accumulate = replica_step.one_after_the_other(config, task, state.model, count)
+        gradients, sums = accumulate(batch, shared)
         sent = [tf.cast(gradient, config.allreduce_dtype) for gradient in gradients]
         return gradients_lib.as_float32(sent), sums
 

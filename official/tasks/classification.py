@@ -33,7 +33,7 @@ from official.modeling import objectives
 from official.modeling.models import ChoiceModel, SequenceModel
 from official.tasks import examples as examples_lib
 from official.tasks import known
-from official.tasks.fine_tuning import FULL_DEVIATION, FineTuning
+from official.tasks.fine_tuning import FULL_DEVIATION, FineTuning, tell_truncated
 
 Outputs = dict  # {output: [rows, ...]}
 _LENGTHS = (64, 128, 256, 512)  # tokens, of the table of lengths
@@ -230,7 +230,7 @@ class GlueTask(Classification):
                 self._rows[name] = self._with_teacher(self._rows[name], list(map(list, zip(*rows.texts))))
             self._digests[split] = {"tokens": int(encoded.lengths.sum()), "truncated": truncated}
             (logging.warning if rows.problems else logging.info)("%s", rows.describe())
-            _tell_truncated(rows.path, truncated, len(rows), config.max_seq_length)
+            tell_truncated(rows.path, truncated, len(rows), config.max_seq_length)
         return [rows.path for rows in self._files.values()]
 
     def data_files(self) -> dict[str, list[str]]:
@@ -418,9 +418,7 @@ class ClassifyTask(Classification):
         if rows.bad:
             logging.warning("%s: %s", table.given, rows.describe_problems())
         longest = self._config.max_seq_length
-        _tell_truncated(
-            table.given, int((rows.lengths < rows.whole_lengths).sum()), len(rows.lengths), longest
-        )
+        tell_truncated(table.given, rows.truncated, len(rows.lengths), longest)
         fitting = [f"{share:.1%} fit into {length}" for length, share in self._length_shares(rows)]
         logging.info("Texts: %s tokens", ", ".join(fitting))
 
@@ -445,14 +443,7 @@ class ClassifyTask(Classification):
         return {split: table.paths for split, table in self._tables.items()}
 
     def _facts(self, split: str) -> dict[str, Any]:
-        rows = self._read[split]
-        return {
-            "rows": len(rows),
-            "tokens": int(rows.lengths.sum()),
-            "truncated": int((rows.lengths < rows.whole_lengths).sum()),
-            "left_out": rows.bad,
-            "problems": [f"row {number}: {reason}" for number, reason in rows.problems.items()],
-        }
+        return self._read[split].facts()
 
     # --------------------------------------------------------------------------------------------------------
     # Scores and predictions
@@ -517,9 +508,3 @@ class ClassifyTask(Classification):
                 columns = {**batch.columns, **predictions.with_free_names(table.columns, added)}
                 file.write(predictions.encode(".csv", columns, with_header=not batch.first))
         return [path]
-
-
-def _tell_truncated(path: str, truncated: int, rows: int, max_seq_length: int) -> None:
-    if truncated:
-        told = "%s: %d of %d rows are longer than --max_seq_length=%d and lose their ends"
-        logging.info(told, path, truncated, rows, max_seq_length)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official.config import Config, ConfigError, suggest
 from official.data import generated
@@ -36,6 +37,7 @@ class FineTuning:
     is_scored = True
     problem_type = model_folder.ONE_LABEL
     head_scale = 1.0  # of the first weights of a head, see `modeling.models.SequenceModel`
+    compared: tuple[str, ...] = ()
     losses: tuple[str, ...]
     target_metric: str
 
@@ -165,3 +167,10 @@ class FineTuning:
 
     def explain_read_error(self) -> str | None:
         return None  # all data are in memory
+
+
+def tell_truncated(path: str, truncated: int, count: int, max_seq_length: int, what: str = "rows") -> None:
+    """Says in the log how many of `count` rows, or texts, lose their ends; nothing where none do."""
+    if truncated:
+        told = "%s: %d of %d %s are longer than --max_seq_length=%d and lose their ends"
+        logging.info(told, path, truncated, count, what, max_seq_length)

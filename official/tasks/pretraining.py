@@ -64,6 +64,7 @@ class PretrainingTask:
     problem_type = model_folder.ONE_LABEL
     class_names = None
     local_epsilon = objectives.PRETRAINING_LOCAL_EPSILON
+    compared = ()
 
     def __init__(self, config: Config):
         self._config = config

@@ -100,7 +100,9 @@ def begin(
     if not manager.read_only:
         write_settings(asked, command)
         for name, content in missing.items():
-            replace_file(os.path.join(config.model_dir, name), content)
+            path = os.path.join(config.model_dir, name)
+            tf.io.gfile.makedirs(os.path.dirname(path))  # of a module of sentence-transformers
+            replace_file(path, content)
     return {"weights": weights, "fresh_variables": fresh, "data_changed": data_changed}
 
 
@@ -223,7 +225,15 @@ def folder_of_state(config: Config) -> str:
 # Assets of a run
 
 
-_FLAGS = {"vocab.txt": "vocab_file", "tokenizer_config.json": "do_lower_case", "labels.json": "glue_task"}
+_FLAGS = {
+    "vocab.txt": "vocab_file",
+    "tokenizer_config.json": "do_lower_case",
+    "labels.json": "glue_task",
+    "modules.json": "init_checkpoint",
+    "1_Pooling/config.json": "pooling",
+    "sentence_bert_config.json": "max_seq_length",
+    "config_sentence_transformers.json": "query_prompt, or --passage_prompt,",
+}
 
 
 def missing_assets(model_dir: str, wanted: dict[str, bytes]) -> dict[str, bytes]:
@@ -238,8 +248,11 @@ def missing_assets(model_dir: str, wanted: dict[str, bytes]) -> dict[str, bytes]
         found = b"".join(read_lines(os.path.join(model_dir, name)))
         same = found == content
         if found and name.endswith(".json"):  # another version may write more
-            old, new = parse_json(found, name), parse_json(content, name)
-            same = all(old[key] == new[key] for key in old.keys() & new.keys())
+            old, new = (parse_json(each, name, (dict, list)) for each in (found, content))
+            if isinstance(old, dict) and isinstance(new, dict):
+                same = all(old[key] == new[key] for key in old.keys() & new.keys())
+            else:
+                same = old == new
         if not found:
             missing[name] = content
         elif not same:

@@ -7,11 +7,14 @@ import dataclasses
 from official.config.setting import (
     ALONE,
     CLASSIFY,
+    EMBED,
     FINE_TUNING,
     GLUE,
     IDENTITY,
+    LABELLED,
     LENGTH,
     OWN_DATA,
+    PREDICTING,
     PRETRAIN,
     RECIPE,
     SQUAD,
@@ -147,16 +150,19 @@ class FineTuning:
 
     Attributes:
       train_file: Rows to train on. classify: a table with texts and labels (CSV, TSV, JSON lines, Parquet, a
-        folder that datasets saved; globs). tag: CoNLL columns or JSON lines. squad: SQuAD's JSON, or JSON
-        lines.
+        folder that datasets saved; globs). embed: such a table of pairs of texts. tag: CoNLL columns or JSON
+        lines. squad: SQuAD's JSON, or JSON lines.
       eval_file: Rows to evaluate on, in the form of --train_file. Unset: --eval_share of its rows.
       predict_file: squad: questions to answer; --do_eval compares with the answers in it. Else rows for
         --do_predict.
       eval_share: Without --eval_file: share of the rows of --train_file that is held out, by a hash of their
         texts: duplicates stay on one side, and added rows move none.
       text_columns: Columns with the text, or with the two texts of a pair, comma-separated: names, or numbers
-        from 1 on of a table without a header. Unset: text; of tags tokens, or text.
-      label_column: Column with the label. Unset: label; of tags tags, or entities.
+        from 1 on of a table without a header. embed: a query, a passage that answers it, and any number of
+        passages that do not; with --label_column two texts. Unset: text; of tags tokens, or text; of embed
+        query,positive, or sentence1,sentence2.
+      label_column: Column with the label. Unset: label; of tags tags, or entities. embed: column with the
+        score of how alike two texts are; unset: the first two texts of a row belong together.
       label_kind: one of many; several at once; a number; choice: which of the texts behind the first is
         right.
       class_weights: balanced: a rare label counts as much as a frequent one, by rows / (labels x rows of the
@@ -168,6 +174,18 @@ class FineTuning:
       distill_temperature: With --teacher: what its logits and the model's are divided by in the loss: the
         higher, the more the labels count that it finds unlikely.
       distill_share: With --teacher: its share of the loss; 1 where labels are not to be trusted.
+      pooling: embed: the vector of a text is the mean of its tokens' vectors, the vector of [CLS], or the
+        largest number at each place. Unset: as the folder of --init_checkpoint says, else mean.
+      query_prompt: embed: text set before each text of the first column, such as "query: ". Unset: as the
+        folder of --init_checkpoint says, else none.
+      passage_prompt: embed: text set before each text of the other columns. Unset: likewise.
+      temperature: embed: cosines are divided by it before the softmax, or exponential, of the loss. Small
+        numbers make the loss look at the nearest texts alone.
+      score_loss: embed, with scores: cosent orders the cosines of the pairs of a batch as their scores are
+        ordered. cosine: squared difference of cosine and score, from -1 to 1.
+      matryoshka_sizes: embed: comma-separated sizes; the first so many numbers of a vector are trained to be
+        vectors by themselves, beside the whole.
+      corpus_file: embed: a table of more passages that an evaluation searches, in the column of the positive.
       early_stopping_metric: Score of an evaluation by which the best weights are chosen. Unset: the task's
         main one.
       early_stopping_patience: Stop after so many evaluations in a row that are not better than the best.
@@ -201,7 +219,7 @@ class FineTuning:
         None, tasks=(*SQUAD, *OWN_DATA), evaluation=False, training=IDENTITY, files=True
     )
     eval_file: str | None = setting(None, tasks=OWN_DATA, files=True)
-    predict_file: str | None = setting(None, tasks=(*SQUAD, *OWN_DATA), training=None, files=True)
+    predict_file: str | None = setting(None, tasks=(*SQUAD, *LABELLED), training=None, files=True)
     eval_share: float = setting(0.1, minimum=0, maximum=0.9, tasks=OWN_DATA, training=IDENTITY)
     text_columns: str | None = setting(None, tasks=OWN_DATA, training=IDENTITY)
     label_column: str | None = setting(None, tasks=OWN_DATA, training=IDENTITY)
@@ -209,7 +227,7 @@ class FineTuning:
         "one", choices=("one", "several", "number", "choice"), tasks=CLASSIFY, training=IDENTITY
     )
     class_weights: str = setting("none", choices=("none", "balanced"), tasks=CLASSIFY, evaluation=False)
-    label_smoothing: float = setting(0.0, minimum=0, maximum=0.9, tasks=(*GLUE, *OWN_DATA), evaluation=False)
+    label_smoothing: float = setting(0.0, minimum=0, maximum=0.9, tasks=(*GLUE, *LABELLED), evaluation=False)
     teacher: str | None = setting(
         None,
         tasks=(*GLUE, *CLASSIFY),
@@ -227,6 +245,22 @@ class FineTuning:
     )
     distill_share: float = setting(
         0.5, minimum=0, maximum=1, tasks=(*GLUE, *CLASSIFY), needs=("teacher",), evaluation=False
+    )
+    pooling: str | None = setting(None, choices=("mean", "cls", "max"), tasks=EMBED, training=IDENTITY)
+    query_prompt: str | None = setting(None, tasks=EMBED, training=IDENTITY)
+    passage_prompt: str | None = setting(None, tasks=EMBED, training=IDENTITY)
+    temperature: float = setting(0.05, minimum=0.001, maximum=10, tasks=EMBED, evaluation=False)
+    score_loss: str = setting(
+        "cosent", choices=("cosent", "cosine"), tasks=EMBED, needs=("label_column",), evaluation=False
+    )
+    matryoshka_sizes: str | None = setting(None, tasks=EMBED)
+    corpus_file: str | None = setting(
+        None,
+        tasks=EMBED,
+        needs=("do_eval",),
+        excludes={"label_column": "pairs with scores are not searched for"},
+        training=None,
+        files=True,
     )
     early_stopping_metric: str | None = setting(None, tasks=FINE_TUNING, needs=("do_eval",), evaluation=False)
     early_stopping_patience: int | None = setting(
@@ -254,7 +288,7 @@ class FineTuning:
         "auto", choices=("auto", "always", "never"), tasks=FINE_TUNING, evaluation=False
     )
     predict_epochs: int | None = setting(
-        None, minimum=1, needs=("do_predict",), tasks=FINE_TUNING, evaluation=False
+        None, minimum=1, needs=("do_predict",), tasks=PREDICTING, evaluation=False
     )
     num_runs: int = setting(
         1,

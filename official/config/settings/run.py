@@ -7,6 +7,7 @@ import dataclasses
 from official.config.setting import (
     FINE_TUNING,
     IDENTITY,
+    PREDICTING,
     PRETRAIN,
     RECIPE,
     TENSORFLOWS,
@@ -55,7 +56,7 @@ class Job:
     )
     do_train: bool = setting(True)
     do_eval: bool = setting(False)
-    do_predict: bool = setting(False, tasks=FINE_TUNING)
+    do_predict: bool = setting(False, tasks=PREDICTING)
     compile_only: bool = setting(False, needs=("do_train",))
     model_dir: str = setting(None)
     overwrite: bool = setting(False, needs=("do_train",))
