@@ -17,6 +17,7 @@ from official.config.derived import (
     schedule_steps,
     train_steps,
 )
+from official.config.model import BertConfig
 from official.config.setting import OWN_DATA
 from official.config.settings.devices import PIPELINED, SCHEDULES
 from official.config.table import FIELDS, Config
@@ -161,6 +162,31 @@ def check_lengths(config: Config) -> None:
             f"max_seq_length={config.max_seq_length} is larger than the model's max_position_embeddings="
             f"{config.model.max_position_embeddings}{told}. Lower --max_seq_length or change"
             " --bert_config_file."
+        )
+
+
+def check_electra(config: Config) -> None:
+    """Refuses ELECTRA's objective for models of other families, and with what is not made for it."""
+    if config.objective != "electra":
+        return
+    title, family, blocks = "objective=electra", config.model.family, config.model.block_type
+    if (family, blocks) != ("electra", BertConfig.block_type):
+        raise ConfigError(
+            f"{title} trains ELECTRA, and the model has family={family} and block_type={blocks}. Give"
+            " --bert_config_file=configs/models/electra_small.json, or one with"
+            f' "family": "electra" and "block_type": "{BertConfig.block_type}", or another --objective.'
+        )
+    if not config.model.use_cls_layer or not config.model.use_prediction_bias:
+        raise ConfigError(f"{title} needs use_cls_layer and use_prediction_bias in --bert_config_file.")
+    if config.distribution_strategy == "pipeline":
+        raise ConfigError(
+            f"{title} does not go with distribution_strategy=pipeline: generator and discriminator share their"
+            " embeddings, one behind the other. Change --distribution_strategy."
+        )
+    if config.loss_averaging_basis != FIELDS["loss_averaging_basis"].default:
+        raise ConfigError(
+            f"{title} averages its losses over tokens, received"
+            f" loss_averaging_basis={config.loss_averaging_basis}. Drop --loss_averaging_basis."
         )
 
 
@@ -552,6 +578,7 @@ _CHECKS = (
     check_batches,
     check_files,
     check_lengths,
+    check_electra,
     check_vocabulary,
     _check_static_mask,
     _check_unpad,

@@ -459,6 +459,20 @@ class BertConfig:
         return self.block_type == "groupbert"
 
 
+def generator_of(model: BertConfig, share: float) -> BertConfig:
+    """Returns the sizes of the generator that an ELECTRA model is pre-trained with: a share of its heads, at
+    least one, each as wide, and the same share of its feed-forward size. It has the model's tables."""
+    heads = max(1, round(share * model.num_attention_heads))
+    hidden = heads * model.hidden_size // model.num_attention_heads
+    return dataclasses.replace(
+        model,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        intermediate_size=max(1, model.intermediate_size * hidden // model.hidden_size),
+        embedding_size=0 if hidden == model.table_width else model.table_width,
+    )
+
+
 # Far above any model there is: what is larger is a slip, and would be built until memory ends.
 LARGEST = {
     "vocab_size": 10**7,

@@ -47,7 +47,7 @@ class Classification(FineTuning):
     its rows are shown, into `_truths` and `_shown`.
     """
 
-    losses = ("label_loss",)
+    losses = {"label_loss": 1.0}
     output_names = ("logits",)
     local_epsilon = {"label_loss": 0.0}
     predicts_evaluation_set = False
@@ -58,8 +58,8 @@ class Classification(FineTuning):
     def _prepare(self, labels: Labels) -> None:
         """Takes the labels: names of metrics and files follow from them."""
         self.labels = labels
-        self.metrics = self.losses + (("label_accuracy",) if labels.kind in (ONE, CHOICE) else ())
-        self.eval_metrics = self.losses
+        self.eval_metrics = tuple(self.losses)
+        self.metrics = self.eval_metrics + (("label_accuracy",) if labels.kind in (ONE, CHOICE) else ())
 
     # --------------------------------------------------------------------------------------------------------
     # Model and loss

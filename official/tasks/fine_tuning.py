@@ -36,7 +36,7 @@ class FineTuning:
     is_scored = True
     problem_type = model_folder.ONE_LABEL
     head_scale = 1.0  # of the first weights of a head, see `modeling.models.SequenceModel`
-    losses: tuple[str, ...]
+    losses: dict[str, float]
     target_metric: str
 
     def __init__(self, config: Config):
