@@ -180,8 +180,8 @@ def check_electra(config: Config) -> None:
         raise ConfigError(f"{title} needs use_cls_layer and use_prediction_bias in --bert_config_file.")
     if config.distribution_strategy == "pipeline":
         raise ConfigError(
-            f"{title} does not go with distribution_strategy=pipeline: generator and discriminator share their"
-            " embeddings, one behind the other. Change --distribution_strategy."
+            f"{title} does not go with distribution_strategy=pipeline: both its models have the embeddings."
+            " Change --distribution_strategy."
         )
     if config.loss_averaging_basis != FIELDS["loss_averaging_basis"].default:
         raise ConfigError(

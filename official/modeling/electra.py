@@ -1,4 +1,5 @@
-"""Pre-training of ELECTRA: a generator fills in masked tokens, a discriminator tells which tokens it replaced.
+"""Pre-training of ELECTRA: a generator fills in masked tokens, a discriminator tells which of them are not
+those of the text.
 
 Source: Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators"
 (arXiv 2003.10555), and google-research/electra.

@@ -179,9 +179,7 @@ def _replaced_terms(logits_BL: tf.Tensor, sampled_ids_BL: tf.Tensor, batch: Batc
     is_masked_BP, positions_BP = batch["masked_lm_weights"] > 0, batch.get("masked_lm_positions")
     if positions_BP is None:  # they stand first
         positions_BP = tf.range(is_masked_BP.shape[1]) + tf.zeros_like(batch["masked_lm_ids"])
-    ids_BL = layers.put_at_positions(
-        batch["input_ids"], positions_BP, batch["masked_lm_ids"], is_masked_BP
-    )
+    ids_BL = layers.put_at_positions(batch["input_ids"], positions_BP, batch["masked_lm_ids"], is_masked_BP)
     is_replaced_BL, weights_BL = tf.not_equal(sampled_ids_BL, ids_BL), token_weights(batch)
     losses_BL = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(is_replaced_BL, tf.float32), logits_BL)
     hits_BL = tf.cast(tf.equal(logits_BL > 0, is_replaced_BL), tf.float32)
