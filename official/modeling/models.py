@@ -52,7 +52,7 @@ class Embeddings(tf.keras.layers.Layer):
                         initializer=normal_initializer(config.initializer_range),
                     )
                 setattr(self, name, table)
-            self.layer_norm = (
+            self.layer_norm: layers.LayerNorm = (
                 layers.LayerNorm(config.table_width, config.family_row.has_biases)
                 if shared is None
                 else shared.layer_norm

@@ -164,8 +164,10 @@ def pretraining_terms(
         "mlm_accuracy": (correct(logits, ids, hit_weights), tf.reduce_sum(batch["masked_lm_weights"])),
     }
     if len(others) == 1:
-        return terms | _relation_terms(*others, batch)
-    return terms | (_replaced_terms(*others, batch) if others else {})
+        terms |= _relation_terms(others[0], batch)
+    elif others:
+        terms |= _replaced_terms(others[0], others[1], batch)
+    return terms
 
 
 def _relation_terms(logits: tf.Tensor, batch: Batch) -> Terms:
