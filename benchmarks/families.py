@@ -12,6 +12,7 @@ COLUMNS. Exit code 1: a cell fails.
 import argparse
 import dataclasses
 import functools
+import http.client
 import json
 import os
 import tempfile
@@ -300,12 +301,246 @@ def gradients(case: Case) -> float | None:
     return None if case.computed("full")[1] is None else _compare(case, compare)
 
 
+def pack(case: Case) -> float | None:
+    """Sequences that share a row have the vectors, and the logits, of those in rows of their own."""
+    import tensorflow as tf
+
+    if case.ending == "ForMultipleChoice":  # a row there is a choice
+        return None
+    ids, mask = (case.expected[f"padded/{name}"].astype(np.int32) for name in ("input_ids", "attention_mask"))
+    lengths, length = mask.sum(axis=1), ids.shape[1]
+    segments = (np.arange(length) >= length // 2) * np.ones_like(ids)
+    apart = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
+    apart["masked_lm_positions"] = np.arange(length) * np.ones_like(ids)
+    is_token, total = mask > 0, int(lengths.sum())
+    row = {name: values[is_token][None] for name, values in apart.items()}
+    row["position_ids"] = row.pop("masked_lm_positions")
+    row["sequence_ids"] = np.repeat(1 + np.arange(len(lengths)), lengths)[None]
+    row["cls_positions"] = (np.cumsum(lengths) - lengths)[None]
+    row["masked_lm_positions"] = np.arange(total)[None]
+    found = []
+    for features in (apart, row):
+        features = {name: tf.constant(values, tf.int32) for name, values in features.items()}
+        encoder = getattr(case.network, "encoder", case.network)
+        found.append(encoder.run(case.network, features, None))
+    differences = []
+    for name in ("sequence", "masked_lm_logits", "tag_logits", "start_logits", "end_logits"):
+        if name in found[0]:
+            differences.append(_relative(found[1][name].numpy()[0], found[0][name].numpy()[is_token]))
+    for name in ("logits", "next_sentence_logits"):
+        if name in found[0]:
+            differences.append(_relative(found[1][name].numpy()[0], found[0][name].numpy()))
+    return max(differences)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Training
+
+_FEW = {"learning_rate": 1e-3, "warmup_steps": 0, "train_batch_size": 8, "eval_batch_size": 8}
+
+
+def _trained(case: Case, folder: str, **settings: Any) -> str:
+    """Trains a few steps from the case's folder. Returns the folder of the run, as transformers reads it."""
+    from official.checkpoint.convert import convert
+    from official.config import build_config
+    from official.tasks import TASKS
+    from official.training.run import run
+
+    case.source  # noqa: B018  # writes the vocabulary
+    own = {**_FEW, "init_checkpoint": case.folder, "model_dir": f"{folder}/run", **settings}
+    config = build_config([("families", own)])
+    result = run(config, TASKS[config.task], [])
+    if result.status != "finished":
+        raise Difference(f"the run ended as {result.status}: {result.reason}")
+    convert(f"{folder}/run", "huggingface", f"{folder}/published")
+    return f"{folder}/published"
+
+
+def _as_published(case: Case, ending: str, folder: str) -> float:
+    """Compares what was trained with what transformers computes with it."""
+    loaded = case.ask({"do": "expect", "class": ending, "folder": folder, "seed": 2})
+    if told := {name: loaded[name] for name in ("missing", "unexpected", "mismatched") if loaded[name]}:
+        raise Difference(f"transformers finds {told} in the folder of the run")
+    own = Case(case.config, ending, folder, case.ask)
+    return max(hidden_states(own), logits(own) or 0.0)
+
+
+def fine_tune(case: Case) -> float | None:
+    """A classifier of pairs, trained a few steps, is transformers' class for it."""
+    if case.ending != "":
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [("word7 word8", "word9", "yes"), ("word10 word11", "word12", "no")] * 8
+        with open(f"{folder}/rows.csv", "w", encoding="utf-8") as file:
+            file.write("\n".join(["text,other,label", *(",".join(row) for row in rows)]) + "\n")
+        data = dict.fromkeys(("train_file", "eval_file"), f"{folder}/rows.csv")
+        told = {"task": "classify", "text_columns": "text,other", "num_train_epochs": 1}
+        published = _trained(case, folder, **data, **told)
+        return _as_published(case, "ForSequenceClassification", published)
+
+
+def pre_train(case: Case) -> float | None:
+    """A few steps of the family's objective give transformers' class for it; of ELECTRA's, losses and
+    gradients are those of its two classes, too."""
+    if case.ending != "":
+        return None
+    family = case.source.bert.family_row
+    objective = "mlm_nsp" if family.has_next_sentence else "mlm"
+    objective = "electra" if family.name == "electra" else objective
+    with tempfile.TemporaryDirectory() as folder:
+        told = {"objective": objective, "use_synthetic_data": True, "max_seq_length": 16}
+        told |= {"max_predictions_per_seq": 3, "num_steps_per_epoch": 3, "num_train_epochs": 1}
+        told |= {"vocab_file": f"{case.folder}/vocab.txt", "bert_config_file": f"{case.folder}/config.json"}
+        published = _trained(case, folder, **told)
+        ending = "ForMaskedLM" if objective == "mlm" else "ForPreTraining"
+        found = _as_published(case, ending, published)
+        if objective != "electra":
+            return found
+        generator = _as_published(case, "ForMaskedLM", f"{published}/generator")
+        return max(found, generator, _of_electra(case, published))
+
+
+_PADDING_ROW = "electra.embeddings.word_embeddings.weight"  # transformers gives its first row no gradient
+
+
+def _of_electra(case: Case, folder: str) -> float:
+    """Returns the largest difference of losses and gradients of a generator and a discriminator, with the
+    same words drawn."""
+    import tensorflow as tf
+
+    from official.checkpoint import initialize, sidecar_files, tensors
+    from official.checkpoint.formats import Options, huggingface
+    from official.inference.source import name_of
+    from official.modeling import electra, objectives
+
+    model = electra.ElectraPretrainer(case.source.bert, generator_share=0.25)
+    initialize.initialize({name_of(variable): variable for variable in model.variables}, folder)
+    generator = np.random.default_rng(3)
+    lengths = np.array([[16], [11], [7], [16]])
+    mask = np.arange(16) < lengths
+    text = np.where(mask, generator.integers(5, case.config["vocab_size"], mask.shape), 0)
+    positions = np.array([np.sort(generator.permutation(np.arange(1, count))[:3]) for (count,) in lengths])
+    is_masked = np.zeros(mask.shape, bool)
+    np.put_along_axis(is_masked, positions, True, axis=1)
+    segments = (np.arange(16) >= 5) & mask
+    batch = {
+        "input_ids": np.where(is_masked, 4, text),
+        "input_mask": mask,
+        "segment_ids": segments,
+        "masked_lm_positions": positions,
+        "masked_lm_ids": np.take_along_axis(text, positions, axis=1),
+    }
+    batch = {name: tf.constant(values, tf.int32) for name, values in batch.items()}
+    batch |= {"masked_lm_weights": tf.ones([4, 3]), "example_weights": tf.ones([4])}
+    with tf.GradientTape() as tape:
+        outputs = model(batch, dropout_seed=tf.constant([1, 2, 3, 4]))
+        terms = objectives.pretraining_terms(outputs, batch, "pertoken")
+        means = {name: terms[name][0] / terms[name][1] for name in ("mlm_loss", "rtd_loss")}
+        total = means["mlm_loss"] + 50 * means["rtd_loss"]
+    gradients = tape.gradient(total, model.trainable_variables)
+    sampled = outputs[2].numpy()
+    asked = {"masked_ids": batch["input_ids"], "attention_mask": mask, "token_type_ids": segments}
+    asked |= {"labels": np.where(is_masked, text, -100), "sampled_ids": sampled}
+    np.savez(f"{folder}/batch.npz", **asked, is_replaced=sampled != text)
+    case.ask({"do": "electra", "folder": folder})
+    named = {name_of(variable): one for variable, one in zip(model.trainable_variables, gradients)}
+    ours = {name: tensors.of_array(tf.convert_to_tensor(one).numpy(), name) for name, one in named.items()}
+    options = Options(**sidecar_files.of_family(sidecar_files.sizes_beside(folder)))
+    saved = huggingface.FORMAT.from_canonical(ours, options).tensors
+    with np.load(f"{folder}/losses.npz") as file:
+        theirs = dict(file)
+    found = [_relative(means[name].numpy(), theirs[name]) for name in means]
+    start = "gradient/"
+    known = {name.removeprefix(start): one for name, one in theirs.items() if name.startswith(start)}
+    least = _NO_GRADIENT * max(np.abs(one).max() for one in known.values())
+    for name, expected in known.items():
+        own = saved[name].read().copy()
+        if name == _PADDING_ROW:
+            own[0] = expected[0]
+        if max(np.abs(own).max(), np.abs(expected).max()) > least:
+            found.append(_relative(own, expected))
+    return max(found)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Other forms of a model
+
+_TEXTS = ["word7 word8 word9", "word20", "word30 word31 word32 word33 word34 word35"]
+_QUESTION = ("word7 word8", "word9 word10 word11 word12 word13")
+
+
+def _asked(model: Any, ending: str) -> np.ndarray:
+    """Returns numbers of the answers of a model."""
+    if ending == "ForQuestionAnswering":
+        found = model.answers(*_QUESTION)
+        return np.array([[each.probability, each.start, each.end] for each in found])
+    if ending == "ForMaskedLM":
+        return np.array([word.probability for word in model.fill_mask("word7 [MASK] word9")[0]])
+    return np.array([list(label.scores.values()) for label in model.classify(_TEXTS)])
+
+
+def export(case: Case) -> float | None:
+    """A SavedModel answers as the folder does."""
+    from official import inference
+    from official.serving import export as export_lib
+
+    if case.ending not in ("ForSequenceClassification", "ForQuestionAnswering"):
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        export_lib.export(case.source, f"{folder}/1")
+        models = (inference.load(path) for path in (f"{folder}/1", case.folder))
+        return _relative(*(_asked(model, case.ending) for model in models))
+
+
+def onnx(case: Case) -> float | None:
+    """ONNX Runtime answers as TensorFlow does."""
+    from official import inference
+
+    if case.ending not in ("ForSequenceClassification", "ForQuestionAnswering", "ForMaskedLM"):
+        return None
+    case.source  # noqa: B018
+    models = (inference.load(case.folder, backend=backend) for backend in ("onnxruntime", "tensorflow"))
+    return _relative(*(_asked(model, case.ending) for model in models))
+
+
+def serve(case: Case) -> float | None:
+    """The server answers as a call in Python does."""
+    import serving
+
+    from official import inference
+
+    if case.ending != "ForQuestionAnswering":
+        return None
+    case.source  # noqa: B018
+    expected = inference.load(case.folder).answer(*_QUESTION)
+    settings = {"dtype": "fp32", "backend": "tensorflow", "threads": 1, "environments": ""}
+    flags = argparse.Namespace(**settings, max_batch_size=8, batch_delay_ms=0)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving.Server(serving.OURS, flags, case.folder, folder) as server,
+    ):
+        question, context = _QUESTION
+        asked = {"signature_name": "answer", "instances": [{"question": question, "context": context}]}
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection.request("POST", serving.OURS.path, json.dumps(asked))
+        (found,) = json.loads(connection.getresponse().read())["predictions"]
+    if found["answer"] != expected.text:
+        raise Difference(f"the server answers {found['answer']!r}, and a call in Python {expected.text!r}")
+    return abs(found["probability"] - expected.probability) / expected.probability
+
+
 COLUMNS: dict[str, Callable[[Case], float | None]] = {
     "read": read,
     "write": write,
     "hidden_states": hidden_states,
     "logits": logits,
     "gradients": gradients,
+    "fine_tune": fine_tune,
+    "pre_train": pre_train,
+    "pack": pack,
+    "export": export,
+    "onnx": onnx,
+    "serve": serve,
 }
 
 
