@@ -190,20 +190,17 @@ def check_electra(config: Config) -> None:
         )
 
 
-def check_segment_types(config: Config) -> None:
-    """Refuses pairs of texts for a model that has no second segment type, and the next-sentence task for one
-    of a family without."""
+def check_segment_types(config: Config, marks_pairs: bool = True) -> None:
+    """Refuses pairs of texts for a model that cannot tell them apart, and the next-sentence task for one of a
+    family without. `marks_pairs` as of `BertConfig.why_no_pairs`."""
     if config.task == "pretrain" and not config.model.family_row.has_next_sentence:
         raise ConfigError(
             f"objective=mlm_nsp: {config.model.family_row.title} has no next-sentence task. Pre-train it with"
             " --objective=mlm."
         )
-    if not config.model.takes_pairs:
+    if why := config.model.why_no_pairs(marks_pairs):
         job = " ".join(filter(None, (config.task, config.glue_task if config.task == "glue" else None)))
-        raise ConfigError(
-            f"--task={job} has pairs of texts, and the model type_vocab_size={config.model.type_vocab_size}:"
-            " it has no second segment type. Change --bert_config_file."
-        )
+        raise ConfigError(f"--task={job} has pairs of texts, and the model {why} Change --bert_config_file.")
 
 
 def check_vocabulary(config: Config) -> None:

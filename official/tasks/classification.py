@@ -52,7 +52,6 @@ class Classification(FineTuning):
     local_epsilon = {"label_loss": 0.0}
     predicts_evaluation_set = False
     labels: Labels
-    texts: int  # of a row
     class_names: list[tuple[str, ...]] | None
 
     def _prepare(self, labels: Labels) -> None:

@@ -45,6 +45,7 @@ class SquadTask(FineTuning):
     output_names = ("start_logits", "end_logits")
     local_epsilon = {"span_loss": 0.0}
     class_names = None
+    texts = 2
     predicts_evaluation_set = True
 
     def __init__(self, config: Config):
