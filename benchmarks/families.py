@@ -15,6 +15,7 @@ import functools
 import http.client
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,7 @@ import harness
 import numpy as np
 
 from official.cli import command_line, outputs
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, first_line
 
 HUGGINGFACE = harness.Environment("huggingface_scores", ("torch==2.13.0", "transformers==5.24.0", "numpy"))
 TOLERANCE = 1e-5
@@ -524,9 +525,9 @@ def serve(case: Case) -> float | None:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         connection.request("POST", serving.OURS.path, json.dumps(asked))
         (found,) = json.loads(connection.getresponse().read())["predictions"]
-    if found["answer"] != expected.text:
-        raise Difference(f"the server answers {found['answer']!r}, and a call in Python {expected.text!r}")
-    return abs(found["probability"] - expected.probability) / expected.probability
+    if found["text"] != expected.text:
+        raise Difference(f"the server answers {found['text']!r}, and a call in Python {expected.text!r}")
+    return abs(found["score"] - expected.probability) / expected.probability
 
 
 COLUMNS: dict[str, Callable[[Case], float | None]] = {
@@ -573,6 +574,8 @@ def cell(cases: list[Case], column: str) -> dict:
             return {"result": f"rejected: {name}: {error}"}
         except Difference as error:
             return {"result": f"fails: {name}: {error}"}
+        except Exception as error:  # pylint: disable=broad-except  # the other cells are wanted all the same
+            return {"result": f"fails: {name}: {type(error).__name__}: {first_line(error)}"}
         if found is not None and not found <= TOLERANCE:
             return {"result": f"fails: {name}: differs by {found:.1e}", "largest": found}
         largest = max(largest, found or 0.0)
@@ -603,6 +606,7 @@ def rows_of(flags: argparse.Namespace, folder: str) -> tuple[list[dict], dict]:
                 cases.append(Case(family.config, ending, place, ask))
             row = {"name": name, "classes": [f"AutoModel{each}" for each in family.classes]}
             rows.append(row | {column: cell(cases, column) for column in flags.columns})
+            print(describe(rows[-1:], flags.columns), file=sys.stderr, flush=True)
     return rows, versions
 
 
