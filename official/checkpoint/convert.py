@@ -16,7 +16,6 @@ from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.containers import hf_folder
 from official.checkpoint.formats import NOTHING_GIVEN, Format, Options
 from official.checkpoint.tensors import Tensor, Tensors
-from official.config import BertConfig
 from official.config.model import FAMILIES
 from official.io import vocabulary_files, writing
 from official.io.errors import ConfigError, shortened
@@ -169,9 +168,11 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
     options = sidecar_files.with_sidecar_files(given, checkpoint)
     read = checkpoint.to_canonical(options)
     options = sidecar_files.with_family_of(options, read)
-    if options.family != BertConfig.family and not target.has_families:
+    if options.family not in target.families:
         holders = ", ".join(
-            one.title for one in registry.FORMATS.values() if one.has_families and not one.is_only_read
+            one.title
+            for one in registry.FORMATS.values()
+            if options.family in one.families and not one.is_only_read
         )
         told = f"is a model of family={options.family}, which {target.title} has no names for"
         raise ConfigError(f"{checkpoint.location} {told}. Allowed: {holders}.")

@@ -20,6 +20,7 @@ from official.config.derived import (
     schedule_steps,
     train_steps,
 )
+from official.config.model import BertConfig
 from official.config.setting import OWN_DATA
 from official.config.settings.devices import PIPELINED, SCHEDULES
 from official.config.table import FIELDS, Config
@@ -168,20 +169,42 @@ def check_lengths(config: Config) -> None:
         )
 
 
-def check_segment_types(config: Config) -> None:
-    """Refuses pairs of texts for a model that has no second segment type, and the next-sentence task for one
-    of a family without."""
+def check_electra(config: Config) -> None:
+    """Refuses ELECTRA's objective for models of other families, and with what is not made for it."""
+    if config.objective != "electra":
+        return
+    title, family, blocks = "objective=electra", config.model.family, config.model.block_type
+    if (family, blocks) != ("electra", BertConfig.block_type):
+        raise ConfigError(
+            f"{title} trains ELECTRA, and the model has family={family} and block_type={blocks}. Give"
+            " --bert_config_file=configs/models/electra_small.json, or one with"
+            f' "family": "electra" and "block_type": "{BertConfig.block_type}", or another --objective.'
+        )
+    if not config.model.use_cls_layer or not config.model.use_prediction_bias:
+        raise ConfigError(f"{title} needs use_cls_layer and use_prediction_bias in --bert_config_file.")
+    if config.distribution_strategy == "pipeline":
+        raise ConfigError(
+            f"{title} does not go with distribution_strategy=pipeline: both its models have the embeddings."
+            " Change --distribution_strategy."
+        )
+    if config.loss_averaging_basis != FIELDS["loss_averaging_basis"].default:
+        raise ConfigError(
+            f"{title} averages its losses over tokens, received"
+            f" loss_averaging_basis={config.loss_averaging_basis}. Drop --loss_averaging_basis."
+        )
+
+
+def check_segment_types(config: Config, marks_pairs: bool = True) -> None:
+    """Refuses pairs of texts for a model that cannot tell them apart, and the next-sentence task for one of a
+    family without. `marks_pairs` as of `BertConfig.why_no_pairs`."""
     if config.task == "pretrain" and not config.model.family_row.has_next_sentence:
         raise ConfigError(
             f"objective=mlm_nsp: {config.model.family_row.title} has no next-sentence task. Pre-train it with"
             " --objective=mlm."
         )
-    if not config.model.takes_pairs:
+    if why := config.model.why_no_pairs(marks_pairs):
         job = " ".join(filter(None, (config.task, config.glue_task if config.task == "glue" else None)))
-        raise ConfigError(
-            f"--task={job} has pairs of texts, and the model type_vocab_size={config.model.type_vocab_size}:"
-            " it has no second segment type. Change --bert_config_file."
-        )
+        raise ConfigError(f"--task={job} has pairs of texts, and the model {why} Change --bert_config_file.")
 
 
 def check_vocabulary(config: Config) -> None:
@@ -601,6 +624,7 @@ _CHECKS = (
     check_batches,
     check_files,
     check_lengths,
+    check_electra,
     check_vocabulary,
     _check_static_mask,
     _check_unpad,

@@ -34,7 +34,8 @@ class Weights(NamedTuple):
 class Embeddings(tf.keras.layers.Layer):
     """The variables of the embeddings; `run` is what they do."""
 
-    def __init__(self, config: BertConfig):
+    def __init__(self, config: BertConfig, shared: Embeddings | None = None):
+        """Makes the variables; of `shared`, another model's, the tables and their LayerNorm are taken."""
         super().__init__(name="embeddings", dtype="float32")
         tables = {
             "word_embeddings": config.vocab_size,
@@ -43,17 +44,19 @@ class Embeddings(tf.keras.layers.Layer):
         }
         with tf.name_scope("embeddings"):
             for name, rows in tables.items():
-                table = (
-                    None
-                    if not rows
-                    else self.add_weight(
+                table = getattr(shared, name, None)
+                if rows and shared is None:
+                    table = self.add_weight(
                         name=name,
                         shape=(rows, config.table_width),
                         initializer=normal_initializer(config.initializer_range),
                     )
-                )
                 setattr(self, name, table)
-            self.layer_norm = layers.LayerNorm(config.table_width, config.family_row.has_biases)
+            self.layer_norm: layers.LayerNorm = (
+                layers.LayerNorm(config.table_width, config.family_row.has_biases)
+                if shared is None
+                else shared.layer_norm
+            )
         self.projection = None
         if config.embedding_size:
             sizes_WD = config.embedding_size, config.hidden_size
@@ -178,6 +181,7 @@ class BertEncoder(tf.keras.layers.Layer):
         unpad: bool = False,
         narrow: bool = False,
         portable: bool = False,
+        tables: Embeddings | None = None,
     ):
         """Makes the encoder.
 
@@ -197,6 +201,7 @@ class BertEncoder(tf.keras.layers.Layer):
           narrow: the last block computes only the vectors that a model's heads read, see `stages`. Other
             numbers are dropped in it.
           portable: without dropout it takes plain operations, which an export can hold, whatever `kernels`.
+          tables: of another encoder, which this one shares; it then has no pooler.
         """
         super().__init__(name="bert")
         self._config = config
@@ -204,11 +209,11 @@ class BertEncoder(tf.keras.layers.Layer):
         self.unpad, self.narrow = unpad, narrow
         kind = blocks.find(config.block_type)
         with tf.name_scope("bert"):
-            self.embeddings = Embeddings(config)
+            self.embeddings = Embeddings(config, tables)
             with tf.name_scope("encoder"):
                 self.blocks = [kind.Block(config, index) for index in range(config.num_hidden_layers)]
             self.pooler = None
-            if not config.family_row.has_prediction_head:
+            if not config.family_row.has_prediction_head and tables is None:
                 self.pooler = layers.Dense(
                     "pooler/dense", config.hidden_size, config.hidden_size, config.initializer_range
                 )
@@ -273,7 +278,7 @@ class BertEncoder(tf.keras.layers.Layer):
         `varlen.run` for what it asks of a batch without padding."""
         if self.unpad:
             left_out = ("seen", "sequence") if self.narrow else ("seen",)
-            return varlen.run(model, features, self._config, dropout_seed, left_out)
+            return varlen.run(model, features, dropout_seed, left_out)
         return stages.run(model, features, dropout_seed)
 
     def call(self, input_ids_BL, input_mask_BL, segment_ids_BL, dropout_seed=None):
@@ -567,6 +572,11 @@ class BertModel(tf.keras.Model):
         self._config = config
         self.encoder = BertEncoder(config, *options, **named_options)
 
+    @property
+    def encoders(self) -> list[BertEncoder]:
+        """Its encoders, in the order in which they run."""
+        return [self.encoder]
+
     def call(self, features, dropout_seed=None):
         return self.outputs_of(self.encoder.run(self, features, dropout_seed))
 
@@ -664,10 +674,6 @@ class BertPretrainer(BertModel):
         return Stage(
             "next_sentence", head.variables, head.tensors, run, ("pooled",), ("next_sentence_logits",)
         )
-
-
-# By --objective.
-PRETRAINERS: dict[str, Callable[..., BertModel]] = {"mlm_nsp": BertPretrainer, "mlm": MaskedLMModel}
 
 
 # -----------------------------------------------------------------------------------------------------------

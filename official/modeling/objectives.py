@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -89,18 +90,33 @@ def _is_own(features: dict[str, tf.Tensor]) -> tf.Tensor:
 Terms = dict  # {metric: (weighted sum, weight)}, float32 scalars
 Batch = dict  # {feature: tensor}
 
-PRETRAINING_LOSSES = {"mlm_nsp": ("mlm_loss", "nsp_loss"), "mlm": ("mlm_loss",)}  # by --objective
+# By --objective: {loss: factor of its mean in what a step minimises}. Source of ELECTRA's: Clark et al. 2020.
+PRETRAINING_LOSSES = {
+    "mlm_nsp": {"mlm_loss": 1.0, "nsp_loss": 1.0},
+    "mlm": {"mlm_loss": 1.0},
+    "electra": {"mlm_loss": 1.0, "rtd_loss": 50.0},
+}
 # Added to the weight of a micro batch with --loss_normalization=local: sum(w * CE) / (sum(w) + 1e-5), and a
-# plain mean. Source: the MLPerf v0.7 reference.
-PRETRAINING_LOCAL_EPSILON = {"mlm_loss": 1e-5, "nsp_loss": 0.0}
+# plain mean. Source: the MLPerf v0.7 reference; of rtd_loss google-research/electra.
+PRETRAINING_LOCAL_EPSILON = {"mlm_loss": 1e-5, "nsp_loss": 0.0, "rtd_loss": 1e-6}
 
 
-def pretraining_weights(batch: Batch, basis: str) -> dict[str, tf.Tensor]:
-    """Returns the weight of every loss of pre-training; `basis` as in `masked_weights`."""
-    return {
-        "mlm_loss": tf.reduce_sum(masked_weights(batch, basis)),
-        "nsp_loss": tf.reduce_sum(batch["example_weights"]),
+def pretraining_weights(batch: Batch, basis: str, losses: Iterable[str]) -> dict[str, tf.Tensor]:
+    """Returns the weights of losses of pre-training; `basis` as in `masked_weights`."""
+    weight_of = {
+        "mlm_loss": lambda: masked_weights(batch, basis),
+        "nsp_loss": lambda: batch["example_weights"],
+        "rtd_loss": lambda: token_weights(batch),
     }
+    return {name: tf.reduce_sum(weight_of[name]()) for name in losses}
+
+
+def token_weights(batch: Batch) -> tf.Tensor:
+    """Returns the weight of each token, float32 [B, L]: that of its sequence, 0 for padding."""
+    weights = batch["example_weights"]
+    if "sequence_ids" not in batch:
+        return weights[:, None] * tf.cast(batch["input_mask"], tf.float32)
+    return tf.gather(tf.pad(weights, [[0, 0], [1, 0]]), batch["sequence_ids"], batch_dims=1)
 
 
 def masked_weights(batch: Batch, basis: str) -> tf.Tensor:
@@ -122,36 +138,59 @@ def masked_weights(batch: Batch, basis: str) -> tf.Tensor:
 
 
 def pretraining_terms(
-    outputs: tf.Tensor | tuple[tf.Tensor, tf.Tensor], batch: Batch, basis: str, kernels: str = "plain"
+    outputs: tf.Tensor | tuple[tf.Tensor, ...], batch: Batch, basis: str, kernels: str = "plain"
 ) -> Terms:
-    """Returns the terms of pre-training: `mlm_loss` and `mlm_accuracy`, and of a model that gives
-    next-sentence logits `nsp_loss` and `nsp_accuracy`.
+    """Returns the terms of pre-training: `mlm_loss` and `mlm_accuracy`, of a model that gives next-sentence
+    logits `nsp_loss` and `nsp_accuracy`, and of one that tells replaced tokens `rtd_loss` and `rtd_accuracy`.
 
     Args:
       outputs: masked-LM logits [B, P, V], or [Q, V] of those that `varlen.find_predicted` finds, and
-        next-sentence logits [B, 2] or [B, S, 2], where the model gives them, float32.
+        next-sentence logits [B, 2] or [B, S, 2], where the model gives them, float32; or, of ELECTRA, those
+        of replaced tokens [B, L] and the ids that they are of.
       batch: with `masked_lm_ids`, `masked_lm_weights`, `next_sentence_labels` and `example_weights`.
       basis: as in `masked_weights`.
       kernels: as in `cross_entropy`.
     """
-    logits, *relations = outputs if isinstance(outputs, tuple) else (outputs,)
-    weights = pretraining_weights(batch, basis)
+    logits, *others = outputs if isinstance(outputs, tuple) else (outputs,)
     predicted = (batch["masked_lm_ids"], masked_weights(batch, basis), batch["masked_lm_weights"])
     if logits.shape.rank == 2:
         numbers_Q = varlen.find_predicted(batch["masked_lm_weights"])
         predicted = tuple(varlen.pick_predicted(values, numbers_Q) for values in predicted)
-    ids, loss_weights, token_weights = predicted
+    ids, loss_weights, hit_weights = predicted
     terms = {
-        "mlm_loss": (cross_entropy(logits, ids, loss_weights, kernels=kernels), weights["mlm_loss"]),
-        "mlm_accuracy": (correct(logits, ids, token_weights), tf.reduce_sum(batch["masked_lm_weights"])),
+        "mlm_loss": (
+            cross_entropy(logits, ids, loss_weights, kernels=kernels),
+            tf.reduce_sum(masked_weights(batch, basis)),
+        ),
+        "mlm_accuracy": (correct(logits, ids, hit_weights), tf.reduce_sum(batch["masked_lm_weights"])),
     }
-    for relation_logits in relations:
-        labels = batch["next_sentence_labels"]
-        labels = labels if relation_logits.shape.rank == 3 else labels[:, 0]
-        relation = relation_logits, labels, batch["example_weights"]
-        terms["nsp_loss"] = (cross_entropy(*relation), weights["nsp_loss"])
-        terms["nsp_accuracy"] = (correct(*relation), weights["nsp_loss"])
+    if len(others) == 1:
+        terms |= _relation_terms(others[0], batch)
+    elif others:
+        terms |= _replaced_terms(others[0], others[1], batch)
     return terms
+
+
+def _relation_terms(logits: tf.Tensor, batch: Batch) -> Terms:
+    labels, weight = batch["next_sentence_labels"], tf.reduce_sum(batch["example_weights"])
+    relation = logits, labels if logits.shape.rank == 3 else labels[:, 0], batch["example_weights"]
+    return {"nsp_loss": (cross_entropy(*relation), weight), "nsp_accuracy": (correct(*relation), weight)}
+
+
+def _replaced_terms(logits_BL: tf.Tensor, sampled_ids_BL: tf.Tensor, batch: Batch) -> Terms:
+    """A token is replaced where its id is not that of the text: a generator may draw the right one."""
+    is_masked_BP, positions_BP = batch["masked_lm_weights"] > 0, batch.get("masked_lm_positions")
+    if positions_BP is None:  # they stand first
+        positions_BP = tf.range(is_masked_BP.shape[1]) + tf.zeros_like(batch["masked_lm_ids"])
+    ids_BL = layers.put_at_positions(batch["input_ids"], positions_BP, batch["masked_lm_ids"], is_masked_BP)
+    is_replaced_BL, weights_BL = tf.not_equal(sampled_ids_BL, ids_BL), token_weights(batch)
+    losses_BL = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(is_replaced_BL, tf.float32), logits_BL)
+    hits_BL = tf.cast(tf.equal(logits_BL > 0, is_replaced_BL), tf.float32)
+    weight = tf.reduce_sum(weights_BL)
+    return {
+        "rtd_loss": (tf.reduce_sum(losses_BL * weights_BL), weight),
+        "rtd_accuracy": (tf.reduce_sum(hits_BL * weights_BL), weight),
+    }
 
 
 def span_terms(outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, whole_rows: bool = False) -> Terms:

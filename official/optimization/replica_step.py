@@ -8,7 +8,7 @@ clipping; the optimizer's `update` applies what comes out.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -66,14 +66,14 @@ class Objective(Protocol):
     """A training objective: losses of a model and a batch.
 
     Attributes:
-      losses: names of the losses; a step minimises the sum of their means.
+      losses: {name: factor} of the losses; a step minimises the sum of their means times these.
       metrics: names of everything `terms` returns, the losses first.
       local_epsilon: per loss, added to the weight of a micro batch with --loss_normalization=local.
       compared: names of the batch's features that a loss reads which compares the rows of a step with each
         other, those of all replicas and micro batches. Empty where each row has a loss of its own.
     """
 
-    losses: tuple[str, ...]
+    losses: dict[str, float]
     metrics: tuple[str, ...]
     local_epsilon: dict[str, float]
     compared: tuple[str, ...]
@@ -202,14 +202,15 @@ def loss_factors(
 ) -> dict[str, tf.Tensor]:
     """Returns {loss: factor of its sum}; called by a replica.
 
-    global: 1 / weight of the whole step, all replicas and micro batches. local: 1, or 1 / replicas with
-    --scale_loss; each micro batch divides by a weight of its own, see `micro_batch_gradients`.
+    That of the objective, and with it, global: 1 / weight of the whole step, all replicas and micro batches.
+    local: 1, or 1 / replicas with --scale_loss; each micro batch divides by a weight of its own, see
+    `micro_batch_gradients`.
     """
     if config.loss_normalization != "global":
-        factor = tf.constant(local_factor(config, laid_out.num_replicas))
-        return dict.fromkeys(objective.losses, factor)
+        of_all = local_factor(config, laid_out.num_replicas)
+        return {name: tf.constant(own * of_all) for name, own in objective.losses.items()}
     weights = gradients_lib.reduce_sum(objective.weights(batch))
-    return {name: tf.math.divide_no_nan(1.0, weight) for name, weight in weights.items()}
+    return {name: tf.math.divide_no_nan(own, weights[name]) for name, own in objective.losses.items()}
 
 
 def one_after_the_other(
@@ -440,13 +441,13 @@ def stack_terms(terms: Terms, names: tuple[str, ...]) -> tf.Tensor:
 
 
 def mean_metrics(
-    losses: tuple[str, ...], names: tuple[str, ...], sums: np.ndarray | tf.Tensor
+    losses: Mapping[str, float], names: tuple[str, ...], sums: np.ndarray | tf.Tensor
 ) -> dict[str, float]:
-    """Divides sums by weights, the one place where that happens: {loss: the sum of the mean losses, metric:
-    mean}."""
+    """Divides sums by weights, the one place where that happens: {loss: the sum of the mean losses times
+    their factors, metric: mean}."""
     totals, weights = np.split(np.asarray(sums, np.float64), 2)
     means = {
         name: float(total / weight) if weight else 0.0 for name, total, weight in zip(names, totals, weights)
     }
-    known = [means[name] for name in losses if name in means]
+    known = [factor * means[name] for name, factor in losses.items() if name in means]
     return {**({"loss": sum(known)} if known else {}), **means}

@@ -153,7 +153,8 @@ def model_of_whole_rows(task: PlannedTask) -> tf.keras.Model:
     """Returns the task's model without sizes that are known only when it runs: no scores are left out, and
     no padding."""
     model: Any = task.build_model()
-    model.encoder.by_sequence = model.encoder.unpad = False
+    for encoder in model.encoders:
+        encoder.by_sequence = encoder.unpad = False
     return model
 
 

@@ -47,20 +47,19 @@ class Classification(FineTuning):
     its rows are shown, into `_truths` and `_shown`.
     """
 
-    losses = ("label_loss",)
+    losses = {"label_loss": 1.0}
     output_names = ("logits",)
     local_epsilon = {"label_loss": 0.0}
     predicts_evaluation_set = False
     labels: Labels
-    texts: int  # of a row
     ask_teacher: Callable[[list[list[str]], Labels], np.ndarray] | None = None  # see `inference.teacher`
     class_names: list[tuple[str, ...]] | None
 
     def _prepare(self, labels: Labels) -> None:
         """Takes the labels: names of metrics and files follow from them."""
         self.labels = labels
-        self.metrics = self.losses + (("label_accuracy",) if labels.kind in (ONE, CHOICE) else ())
-        self.eval_metrics = self.losses
+        self.eval_metrics = tuple(self.losses)
+        self.metrics = self.eval_metrics + (("label_accuracy",) if labels.kind in (ONE, CHOICE) else ())
 
     # --------------------------------------------------------------------------------------------------------
     # Model and loss

@@ -61,7 +61,7 @@ class EmbedTask(FineTuning):
     A row of training is an example of all its texts; a row of evaluation is a text.
     """
 
-    losses = ("embedding_loss",)
+    losses = {"embedding_loss": 1.0}
     eval_metrics: tuple[str, ...] = ()  # the loss compares the rows of a batch
     output_names = ("vectors",)
     local_epsilon = {"embedding_loss": 0.0}
@@ -81,8 +81,8 @@ class EmbedTask(FineTuning):
                 f" --task=embed: {allowed}."
             )
         self._check_batches()
-        metrics = self.losses if self._is_scored else (*self.losses, "embedding_accuracy")
-        self.metrics: tuple[str, ...] = metrics
+        metrics = () if self._is_scored else ("embedding_accuracy",)
+        self.metrics = (*self.losses, *metrics)
         self.compared = ("example_weights", "labels" if self._is_scored else "text_ids")
         self._take_scores(SIMILARITY_SCORES if self._is_scored else vectors_lib.RANKING_SCORES)
         self._sizes = _read_sizes(config.matryoshka_sizes, config.model.hidden_size)

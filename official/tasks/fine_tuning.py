@@ -10,6 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import Config, ConfigError, suggest
+from official.config.checks import check_segment_types
 from official.data import generated
 from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
@@ -38,8 +39,9 @@ class FineTuning:
     problem_type = model_folder.ONE_LABEL
     head_scale = 1.0  # of the first weights of a head, see `modeling.models.SequenceModel`
     compared: tuple[str, ...] = ()
-    losses: tuple[str, ...]
+    losses: dict[str, float]
     target_metric: str
+    texts = 1  # of a row
 
     def __init__(self, config: Config):
         self._config = config
@@ -68,6 +70,8 @@ class FineTuning:
         self.companions.update(
             vocabulary_files.companions(vocab_file, vocabulary.do_lower_case, config.model.positions)
         )
+        if self.texts > 1:
+            check_segment_types(config, vocabulary.marks_pairs)
         return self._read_splits(vocabulary)
 
     def _read_splits(self, vocabulary: Vocabulary) -> list[str]:

@@ -25,7 +25,8 @@ from official.data.word_pieces.vocabulary import Vocabulary, load_for_text, load
 from official.io import files as io_files
 from official.io import model_folder, record_paths, vocabulary_files
 from official.modeling import objectives
-from official.modeling.models import PRETRAINERS
+from official.modeling.electra import ElectraPretrainer
+from official.modeling.models import BertPretrainer, MaskedLMModel
 from official.tasks import examples as examples_lib
 from official.tasks import known
 
@@ -294,7 +295,10 @@ class PretrainingTask:
         return record_batches.sequences_per_row(split.files, split.schema, split.packer, masks)
 
     def build_model(self) -> tf.keras.Model:
-        return PRETRAINERS[self._config.objective](self._config.model, **encoder_options(self._config))
+        config, options = self._config, encoder_options(self._config)
+        if config.objective == "electra":
+            return ElectraPretrainer(config.model, generator_share=config.generator_share, **options)
+        return (BertPretrainer if config.objective == "mlm_nsp" else MaskedLMModel)(config.model, **options)
 
     def train_dataset(
         self, global_batch: int, replica_batch: int, order: pipeline.TrainingOrder
@@ -356,8 +360,7 @@ class PretrainingTask:
         return inspection.find_fault(split.files)  # packing needs more of a record than reading it does
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
-        weights = objectives.pretraining_weights(batch, self._config.loss_averaging_basis)
-        return {name: weights[name] for name in self.losses}
+        return objectives.pretraining_weights(batch, self._config.loss_averaging_basis, self.losses)
 
     def terms(self, outputs, batch) -> objectives.Terms:
         basis = self._config.loss_averaging_basis
@@ -377,11 +380,11 @@ class PretrainingTask:
         # Logits of all slots: without padding those are left out that have no weight.
         features = {name: value for name, value in batch.items() if name != "masked_lm_weights"}
         outputs = model(features)
-        logits_BPV, *relations = outputs if isinstance(outputs, tuple) else (outputs,)
+        logits_BPV, *others = outputs if isinstance(outputs, tuple) else (outputs,)
         top = tf.math.top_k(tf.nn.softmax(tf.cast(logits_BPV, tf.float32)), _GUESSES)
         shown = {name: batch[name] for name in self._schema if name != "segment_ids"}
         shown |= {"top_ids": top.indices, "top_probabilities": top.values}
-        for logits_B2 in relations:
+        for logits_B2 in others if self._config.objective == "mlm_nsp" else ():
             shown["random_probability"] = tf.nn.softmax(tf.cast(logits_B2, tf.float32))[:, 1]
         return shown
 

@@ -13,8 +13,8 @@ from official.optimization.train_state import GROWTH_STEPS, LossScale
 class Linear:
     """The loss of an example is w x, so that a gradient is the sum of the inputs."""
 
-    losses = ("line_loss",)
-    metrics = losses
+    losses = {"line_loss": 1.0}
+    metrics = ("line_loss",)
     local_epsilon = {"line_loss": 0.0}
     compared = ()
 

@@ -462,3 +462,11 @@ def test_a_run_goes_on_with_what_it_computed(tmp_path, make_config):
         with pytest.raises(ConfigError, match=f"has {name}={before}, the model has {name}={value}"):
             run_lock.PreviousRun(str(tmp_path)).check_model(make_config(change))
     run_lock.PreviousRun(str(tmp_path / "nowhere")).check_model(config)
+    modern = {"family": "modernbert", "block_type": "modernbert"}
+    (tmp_path / "config.json").write_text(config_lib.to_json(make_config(modern, objective="mlm")))
+    changed = {**modern, "classifier_pooling": "mean", "max_position_embeddings": 64}
+    other = make_config(changed, objective="mlm")
+    with pytest.raises(
+        ConfigError, match="has classifier_pooling=cls, the model has classifier_pooling=mean"
+    ):
+        run_lock.PreviousRun(str(tmp_path)).check_model(other)

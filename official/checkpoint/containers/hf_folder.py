@@ -51,6 +51,9 @@ _CARD = "README.md"
 _OF_TEXT = (VOCABULARY, TOKENIZER, TOKENIZER_CONFIG, sentence_folder.MODULES, *sentence_folder.FILES)
 _OTHER_FILES = (INDEX, CONFIG, *_OF_TEXT, model_folder.LABELS, _CARD)
 _FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escape, _OTHER_FILES)))
+# A folder in one of ELECTRA's: the generator that it was pre-trained with.
+GENERATOR_FOLDER = "generator"
+GENERATOR = f"{GENERATOR_FOLDER}."
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 
 _DTYPES: dict[str, np.dtype] = {
@@ -100,13 +103,51 @@ def locate(path: str) -> str | None:
 
 
 def read(location: str) -> Tensors:
-    """Returns the tensors of a folder or file.
+    """Returns the tensors of a folder or file, with those of a generator's folder in it as `generator.NAME`.
 
     Raises:
       DamagedError: also when one of them is read.
       ConfigError: where config.json, if there is one, is of a model that this project does not compute.
     """
-    sizes(location)
+    said, below = sizes(location), os.path.join(location, GENERATOR_FOLDER)
+    if said.get("family") == "electra" and os.path.isdir(below) and locate(below):
+        _check_generator(said, sizes(below), below)
+        found = {
+            GENERATOR + name: dataclasses.replace(tensor, sources=(GENERATOR + name,))
+            for name, tensor in _read_model(below).items()
+        }
+        return _read_model(location) | found
+    return _read_model(location)
+
+
+def _check_generator(said: dict, of_generator: dict, folder: str) -> None:
+    """Raises ConfigError where a generator's config.json is not that of one beside this discriminator."""
+    said, of_generator = ({**dataclasses.asdict(BertConfig()), **each} for each in (said, of_generator))
+    wanted = {key: said[key] for key in ("family", "hidden_act", "layer_norm_eps", "num_hidden_layers")}
+    heads = said["num_attention_heads"] * of_generator["hidden_size"]
+    wanted["num_attention_heads"] = heads // said["hidden_size"]
+    if wrong := [f"{key}={of_generator[key]}" for key in wanted if of_generator[key] != wanted[key]]:
+        expected = ", ".join(f"{key}={wanted[key]}" for key in wanted)
+        told = f"{', '.join(wrong)}, and beside its discriminator a generator has {expected}."
+        raise ConfigError(f"{os.path.join(folder, CONFIG)}: {told}")
+
+
+def generator_heads(tensors: Tensors, generator: Tensors, options: Options) -> int | None:
+    """Returns how many attention heads a generator has, which are as wide as those of the discriminator;
+    tensors under ELECTRA's names. None where those of the discriminator are not known."""
+    own, theirs = (
+        next(
+            one.shape[0]
+            for name, one in each.items()
+            if name.endswith("layer.0.attention.output.dense.weight")
+        )
+        for each in (tensors, generator)
+    )
+    heads = options.heads_of(own)
+    return None if heads is None else heads * theirs // own
+
+
+def _read_model(location: str) -> Tensors:
     model_folder.check_files(location)
     whole = os.path.join(location, WEIGHTS)
     if not os.path.isdir(location):
@@ -259,7 +300,8 @@ def files(location: str) -> list[str]:
     if os.path.isfile(location):
         return [location]
     names = sorted(os.listdir(location)) if os.path.isdir(location) else []
-    return [os.path.join(location, name) for name in names if _FILES.fullmatch(name)]
+    below = files(os.path.join(location, GENERATOR_FOLDER)) if GENERATOR_FOLDER in names else []
+    return [*(os.path.join(location, name) for name in names if _FILES.fullmatch(name)), *below]
 
 
 def write(

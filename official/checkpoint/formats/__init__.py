@@ -161,7 +161,7 @@ class Format:
       float32_names: regular expression of names of tensors that are float32 at any precision; None: of none.
       heads_of: the number of attention heads that shapes of its tensors tell; None where they do not.
       may_lack_biases: its models may be without biases in the attention; of others, zeros take their place.
-      has_families: it holds models of all `config.model`; else BERT's alone.
+      families: names of those of `config.model` whose models it holds.
       brings_sidecar_files: `write` puts configuration and vocabulary with the weights.
       writer: writes tensors with what belongs to them; None: the container does.
       is_only_read: nothing is converted to it.
@@ -187,7 +187,7 @@ class Format:
     float32_names: str | None = None
     heads_of: Callable[[Tensors], int | None] = lambda tensors: None
     may_lack_biases: bool = False
-    has_families: bool = False
+    families: Collection[str] = (BertConfig.family,)
     brings_sidecar_files: bool = False
     writer: Callable[[Tensors, str, Options, Progress], None] | None = None
     is_only_read: bool = False

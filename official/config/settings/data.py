@@ -86,7 +86,7 @@ class Data:
         minimum=0.01,
         maximum=1,
         tasks=PRETRAIN,
-        only_with=("objective", ("mlm",)),
+        only_with=("objective", ("mlm", "electra")),
         excludes={"static_mask": "records with masks are read as they stand, or masks are drawn"},
         evaluation=False,
     )
