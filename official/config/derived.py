@@ -203,7 +203,8 @@ def with_steps(
         rows, batch = round(train_samples / (sequences_per_row or 1.0)), config.train_batch_size
         steps = -(-rows // batch) if fine_tuning else max(1, rows // batch)
         config = replaced(config, num_steps_per_epoch=steps)
-    if config.budget_hours and config.warmup_proportion is config.warmup_steps is None:
+    is_free = config.warmup_proportion is config.warmup_steps is None
+    if config.budget_hours and is_free and not read_by_step(config.lr_schedule, "lr_schedule"):
         config = replaced(config, warmup_proportion=_WARMUP_SHARE)
     if config.warmup_steps is None and knows_steps(config):
         config = replaced(config, warmup_steps=_warmup_steps(config))

@@ -446,7 +446,7 @@ class BertConfig:
         return self.type_vocab_size >= FAMILIES[self.family].segments
 
     def why_no_pairs(self, marks_pairs: bool = True) -> str | None:
-        """Returns what the model has that keeps it from telling two texts of a row apart, None where it can.
+        """Returns the reason why the model cannot tell two texts of a row apart, None where it can.
         `marks_pairs`: whether its tokenizer gives the second text a segment of its own."""
         if self.reads_segments and not marks_pairs:
             return "a tokenizer that gives both texts of a pair segment 0, and two segment types."

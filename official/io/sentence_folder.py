@@ -130,7 +130,7 @@ class EmbeddingSettings:
         return self.dense[-1].out_features if self.dense else hidden_size
 
     def prompt(self, text: str | None = None, name: str | None = None) -> str:
-        """Returns what is set before texts.
+        """Returns the prompt, which is set before texts.
 
         Args:
           text: is taken as it is; None: that of `name`.
