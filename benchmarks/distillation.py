@@ -102,7 +102,7 @@ def fine_tune(flags: Main, name: str, *own: str) -> dict[str, Any]:
     return load_result(folder)
 
 
-def question() -> None:
+def main() -> None:
     flags = Main.parse()
     write_rows(flags)
     small = write_small_model(flags)
@@ -125,4 +125,4 @@ def question() -> None:
 
 
 if __name__ == "__main__":
-    harness.main(question)
+    harness.main(main)

@@ -182,10 +182,10 @@ def check_electra(config: Config) -> None:
         )
     if not config.model.use_cls_layer or not config.model.use_prediction_bias:
         raise ConfigError(f"{title} needs use_cls_layer and use_prediction_bias in --bert_config_file.")
-    if config.distribution_strategy == "pipeline":
+    if config.distribution_strategy in PIPELINED:
         raise ConfigError(
-            f"{title} does not go with distribution_strategy=pipeline: both its models have the embeddings."
-            " Change --distribution_strategy."
+            f"{title} does not go with distribution_strategy={config.distribution_strategy}: both its models"
+            " have the embeddings. Change --distribution_strategy."
         )
     if config.loss_averaging_basis != FIELDS["loss_averaging_basis"].default:
         raise ConfigError(

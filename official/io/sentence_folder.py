@@ -26,7 +26,7 @@ import numpy as np
 
 from official.io import files
 from official.io.errors import ConfigError, shortened, suggest
-from official.io.json_files import expect
+from official.io.json_files import expect, parse_json
 from official.io.model_folder import (
     CONFIG,
     SENTENCE_SETTINGS,
@@ -349,7 +349,7 @@ def _safetensors(path: str) -> dict[str, np.ndarray]:
     content = files.read_bytes(path, path)
     try:
         (size,) = struct.unpack("<Q", content[:8])
-        entries = json.loads(content[8 : 8 + size])
+        entries = parse_json(content[8 : 8 + size], path)
         entries.pop("__metadata__", None)
         return {
             name: _numbers(content[8 + size :][slice(*entry["data_offsets"])], entry["dtype"]).reshape(
