@@ -138,6 +138,11 @@ def _check_fine_tuning_files(config: Config) -> None:
     for name, is_needed in (*needed, ("vocab_file", True)):
         if is_needed and not config[name] and not config.plan:
             raise ConfigError(f"{name} is not set. --task={config.task} needs it: --{name}=PATH.")
+    if config.task in OWN_DATA and config.do_eval and not (config.eval_file or config.eval_share):
+        raise ConfigError(
+            "eval_share=0 holds out no row to evaluate on. Raise --eval_share, give --eval_file, or"
+            " --do_eval=false."
+        )
     _check_glue_task(config)
 
 
