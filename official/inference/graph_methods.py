@@ -17,6 +17,7 @@ from official.config import BertConfig
 from official.data.squad.answers import AnswerRules
 from official.data.squad.features import WindowRules
 from official.data.tables import labels as labels_lib
+from official.data.tables.vectors import MIN_NORM
 from official.data.word_pieces.tokenizer import MASK
 from official.inference import methods, signatures
 from official.inference.graph_tokenizer import Decoded, Pieces, Splitter, repeated
@@ -570,7 +571,7 @@ def pooled(sequence_BLD: tf.Tensor, mask_BL: tf.Tensor, pooling: str) -> tf.Tens
 
 def normalized(vectors_BD: tf.Tensor) -> tf.Tensor:
     """Returns vectors of length 1; zeros stay."""
-    return vectors_BD / tf.maximum(tf.norm(vectors_BD, axis=1, keepdims=True), methods.MIN_NORM)
+    return vectors_BD / tf.maximum(tf.norm(vectors_BD, axis=1, keepdims=True), MIN_NORM)
 
 
 class Methods:

@@ -19,6 +19,7 @@ from official.data.tables import predictions
 from official.data.tables import tags as tags_lib
 from official.data.tables.labels import CHOICE, NUMBER, ONE, Labels
 from official.data.tables.texts import wrong_text
+from official.data.tables.vectors import normalized
 from official.data.word_pieces.tokenizer import MASK, Tokenizer, tokenize_masked, tokenizer_of
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.inference.backends import Settings, begin, build
@@ -465,7 +466,6 @@ class Filler(Method):
 #
 # Source: https://github.com/UKPLab/sentence-transformers, the modules Transformer, Pooling, Dense, Normalize.
 
-MIN_NORM = 1e-12
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "identity": lambda x: x,
     "tanh": np.tanh,
@@ -486,11 +486,6 @@ def embedding_settings(source: Source) -> EmbeddingSettings:
     settings = said or EmbeddingSettings()
     length = min(settings.max_seq_length or source.length(), source.bert.positions)
     return dataclasses.replace(settings, max_seq_length=source.max_seq_length or length)
-
-
-def normalized(vectors_ND: np.ndarray) -> np.ndarray:
-    """Returns vectors of length 1; zeros stay."""
-    return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), MIN_NORM)
 
 
 class Embedded(NamedTuple):

@@ -19,9 +19,9 @@ import numpy as np
 from absl import logging
 
 from official.data.tables import files as tables
-from official.data.tables import predictions, texts
+from official.data.tables import predictions, texts, vectors
+from official.data.tables.vectors import normalized
 from official.inference import onnx_files
-from official.inference.methods import normalized
 from official.inference.predict_file import Part, write_in_parts, write_parquet
 from official.io import files, json_files, writing
 from official.io.errors import ConfigError, counted
@@ -33,10 +33,6 @@ FORMATS = (".npy", ".parquet")
 DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8, "binary": np.int8}
 COLUMN = "embedding"  # of Parquet
 _SIMILARITIES = ("cosine", "dot")  # that are searched by
-_BLOCK_ROWS = 16384  # are read and compared at once
-# Rows of a product of matrices are a multiple of so many: each row then gets the same bits wherever it
-# stands, and equal vectors the same score.
-_ROW_MULTIPLE = 64
 
 
 def digest_of(model: Model) -> str:
@@ -312,8 +308,8 @@ class VectorFile:
                 raise ConfigError(f"--vectors={self.path} is no NumPy file ({str(error)[:80]}).") from None
             if (shape, found) != ((self.rows, self._width), kind):
                 self._refuse(f"{found} {shape}")
-            for first in range(0, self.rows, _BLOCK_ROWS):
-                count = min(_BLOCK_ROWS, self.rows - first)
+            for first in range(0, self.rows, vectors.BLOCK_ROWS):
+                count = min(vectors.BLOCK_ROWS, self.rows - first)
                 content = file.read(count * self._width * kind.itemsize)
                 values = np.frombuffer(content, kind)
                 if len(values) != count * self._width:
@@ -327,7 +323,7 @@ class VectorFile:
             table = parquet.ParquetFile(file)
             if table.metadata.num_rows != self.rows or COLUMN not in table.schema_arrow.names:
                 self._refuse(f"{table.metadata.num_rows} rows of {', '.join(table.schema_arrow.names)[:90]}")
-            for batch in table.iter_batches(_BLOCK_ROWS, columns=[COLUMN]):
+            for batch in table.iter_batches(vectors.BLOCK_ROWS, columns=[COLUMN]):
                 values = batch.column(0).flatten().to_numpy(zero_copy_only=False)
                 yield values.astype(DTYPES[self.dtype], copy=False).reshape(len(batch), self._width)
 
@@ -348,42 +344,13 @@ class VectorFile:
         )
         is_cosine = self.said["similarity"] == "cosine" or self._is_binary
         queries_QD = normalized(queries_QD) if is_cosine else queries_QD
-        best = [(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in queries_QD]
-        first = 0
-        for block_ND in self.blocks():
-            count = len(block_ND)
-            block_ND = normalized(block_ND) if is_cosine else block_ND
-            block_ND = np.pad(block_ND, ((0, -count % _ROW_MULTIPLE), (0, 0)))
-            for start in range(0, len(queries_QD), _QUERIES):
-                scores_QN = (block_ND @ queries_QD[start : start + _QUERIES].T)[:count].T
-                for number, scores_N in enumerate(scores_QN, start):
-                    best[number] = _merged(*best[number], scores_N, first, top_k)
-            first += count
-        return [[Neighbour(int(row), float(score)) for row, score in zip(*each)] for each in best]
+        blocks = map(normalized, self.blocks()) if is_cosine else self.blocks()
+        found = zip(*vectors.neighbours(queries_QD, blocks, top_k))
+        return [[Neighbour(int(row), float(score)) for row, score in zip(*each)] for each in found]
 
     @property
     def _is_binary(self) -> bool:
         return self.dtype == "binary"
-
-
-_QUERIES = 256  # are compared with a block at once
-
-
-def _merged(
-    rows_K: np.ndarray, scores_K: np.ndarray, scores_N: np.ndarray, first: int, top_k: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the best rows of those so far and of a block that begins at row `first`, with their scores."""
-    if len(scores_N) > top_k:
-        least = np.partition(scores_N, -top_k)[-top_k]
-        least = max(least, scores_K[-1]) if len(scores_K) == top_k else least
-        places = np.flatnonzero(scores_N >= least)
-    else:
-        places = np.arange(len(scores_N))
-    if not len(places):
-        return rows_K, scores_K
-    rows, scores = np.concatenate([rows_K, places + first]), np.concatenate([scores_K, scores_N[places]])
-    order = np.lexsort((rows, -scores))[:top_k]
-    return rows[order], scores[order]
 
 
 def read_rows(table: tables.Table, column: str, wanted: set[int], count: int) -> dict[int, str]:

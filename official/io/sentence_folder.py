@@ -26,7 +26,7 @@ import numpy as np
 
 from official.io import files
 from official.io.errors import ConfigError, shortened, suggest
-from official.io.json_files import expect, parse_json
+from official.io.json_files import expect
 from official.io.model_folder import (
     CONFIG,
     SENTENCE_SETTINGS,
@@ -346,31 +346,22 @@ def _numbers(content: bytes, kind: str) -> np.ndarray:
 
 
 def _safetensors(path: str) -> dict[str, np.ndarray]:
+    import safetensors  # late: only Dense modules need it
+
     content = files.read_bytes(path, path)
     try:
-        (size,) = struct.unpack("<Q", content[:8])
-        entries = parse_json(content[8 : 8 + size], path)
-        entries.pop("__metadata__", None)
         return {
-            name: _numbers(content[8 + size :][slice(*entry["data_offsets"])], entry["dtype"]).reshape(
-                entry["shape"]
-            )
-            for name, entry in entries.items()
+            name: _numbers(entry["data"], entry["dtype"]).reshape(entry["shape"])
+            for name, entry in safetensors.deserialize(content)
         }
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
         raise ConfigError(f"{path} is damaged ({str(error)[:100]}). Restore the file.") from None
 
 
 def _safetensors_of(tensors: Mapping[str, np.ndarray]) -> bytes:
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    parts, place = [], 0
-    for name, values in tensors.items():
-        parts.append(np.ascontiguousarray(values, "<f4").tobytes())
-        offsets = [place, place := place + len(parts[-1])]
-        entries[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": offsets}
-    head = json.dumps(entries, separators=(",", ":")).encode()
-    head += b" " * (-len(head) % 8)
-    return b"".join([struct.pack("<Q", len(head)), head, *parts])
+    from safetensors.numpy import save  # late: only Dense modules need it
+
+    return save({name: np.ascontiguousarray(values) for name, values in tensors.items()}, {"format": "pt"})
 
 
 _EMPTY: dict[str, Callable[[], Any]] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}

@@ -392,21 +392,15 @@ class ClassifyTask(Classification):
 
     def _hold_out(self, rows: texts_lib.TextRows) -> None:
         """Takes the evaluation set out of the training set."""
-        self._read["eval"] = held = rows.pick(rows.held_out)
-        self._read["train"] = kept = rows.pick(~rows.held_out)
+        self._read["train"], self._read["eval"] = kept, held = rows.parts()
         self._tables["eval"] = self._tables["train"]
-        flags = "Raise --eval_share, or give --eval_file"
-        if not len(held) or not len(kept):
-            raise ConfigError(f"of {len(rows):,} rows {len(held):,} are held out. {flags}.")
-        logging.info(
-            "%s held out for evaluation, %s to train on", counted(len(held), "row"), f"{len(kept):,}"
-        )
         for what, part in (("held-out", held), ("training", kept)):
             there = known(part.labels)
             there = (
                 there.any(axis=0) if there.ndim == 2 else np.isin(np.arange(len(self.labels.names)), there)
             )
             if missing := [name for name, is_there in zip(self.labels.names, there) if not is_there]:
+                flags = "Raise --eval_share, or give --eval_file"
                 logging.warning("Labels without a %s row: %s. %s", what, shortened(missing, 200), flags)
 
     def _tell(self, split: str, table: tables.Table, rows: texts_lib.TextRows) -> None:

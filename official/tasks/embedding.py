@@ -127,7 +127,8 @@ class EmbedTask(FineTuning):
         if config.do_train:
             rows = self._read_table("train", "train_file", config.eval_share if holds_out else 0.0)
             if holds_out:
-                self._hold_out(rows)
+                self._read["train"], self._read["eval"] = rows.parts()
+                self._tables["eval"] = self._tables["train"]
             self._rows["train"] = self._examples(self._read["train"])
         if config.do_eval:
             if "eval" not in self._read:
@@ -208,17 +209,6 @@ class EmbedTask(FineTuning):
             logging.warning("%s: %s", table.given, rows.describe_problems())
         tell_truncated(table.given, rows.truncated, len(rows.lengths), self._config.max_seq_length, "texts")
 
-    def _hold_out(self, rows: texts_lib.TextRows) -> None:
-        """Takes the evaluation set out of the training set."""
-        self._read["eval"], self._read["train"] = rows.pick(rows.held_out), rows.pick(~rows.held_out)
-        self._tables["eval"] = self._tables["train"]
-        held, kept = len(self._read["eval"]), len(self._read["train"])
-        if not held or not kept:
-            raise ConfigError(
-                f"of {len(rows):,} rows {held:,} are held out. Raise --eval_share, or give --eval_file."
-            )
-        logging.info("%s held out for evaluation, %s to train on", counted(held, "row"), f"{kept:,}")
-
     def _examples(self, rows: texts_lib.TextRows) -> TokenRows:
         ids_NG = rows.text_ids.reshape(-1, rows.group)
         columns = {"labels": known(rows.labels)} if self._is_scored else {"text_ids": ids_NG}
@@ -286,7 +276,8 @@ class EmbedTask(FineTuning):
 
     def _vectors(self, outputs: Outputs, size: int | None = None) -> list[np.ndarray]:
         """Returns the vectors of queries and of passages, of length 1."""
-        return np.split(vectors_lib.unit(outputs["vectors"][:, :size]), [known(self._held_out).queries])
+        vectors_TD = vectors_lib.normalized(outputs["vectors"][:, :size])
+        return np.split(vectors_TD, [known(self._held_out).queries])
 
     def _cosines(self, outputs: Outputs, size: int | None = None) -> np.ndarray:
         """Returns float64 [N], of the texts of each row."""

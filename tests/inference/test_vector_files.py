@@ -95,7 +95,7 @@ def write_vectors(path, vectors_ND, dtype="float32", **said) -> VectorFile:
 
 
 def test_neighbours_are_exact_and_equal_ones_by_row(tmp_path, monkeypatch):
-    monkeypatch.setattr(vector_files, "_BLOCK_ROWS", 100)
+    monkeypatch.setattr(vector_files.vectors, "BLOCK_ROWS", 100)
     generator = np.random.default_rng(0)
     vectors_ND = generator.standard_normal((1037, 24)).astype(np.float32)
     vectors_ND[[5, 99, 100, 1036]] = vectors_ND[500]

@@ -151,10 +151,10 @@ def test_losses_and_gradients_equal_numpy():
 def test_rankings_equal_those_of_a_full_sort(monkeypatch):
     """Also where many products are equal, and over several blocks."""
     monkeypatch.setattr(vectors_lib, "_QUERIES", 7)
-    monkeypatch.setattr(vectors_lib, "_PASSAGES", 9)
+    monkeypatch.setattr(vectors_lib, "BLOCK_ROWS", 9)
     generator = np.random.default_rng(1)
     for values in (generator.normal(size=(60, 8)), generator.integers(-1, 2, (60, 3)).astype(float)):
-        queries, passages = np.split(vectors_lib.unit(values), [20])
+        queries, passages = np.split(vectors_lib.normalized(values), [20])
         order = np.argsort(-(queries @ passages.T), axis=1, kind="stable")
         blocks = vectors_lib.in_blocks(passages)
         np.testing.assert_array_equal(vectors_lib.neighbours(queries, blocks, 10)[0], order[:, :10])
@@ -311,7 +311,7 @@ def test_every_kind_of_table_is_learned(table, tmp_path):
         model = load(str(tmp_path / folder))
         first = model.embed([row["sentence1"] for row in rows], prompt_name="query")
         second = model.embed([row["sentence2"] for row in rows])
-        cosines = (vectors_lib.unit(first) * vectors_lib.unit(second)).sum(axis=1)
+        cosines = (vectors_lib.normalized(first) * vectors_lib.normalized(second)).sum(axis=1)
         found = stats.spearmanr(cosines, [row["score"] for row in rows]).statistic
         assert found == pytest.approx(result.scores["spearman"], abs=3e-3), folder
 

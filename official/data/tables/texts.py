@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from official.data.rows.text_rows import TokenRows
 from official.data.tables.files import Table
 from official.data.tables.labels import Labels, Reader
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, counted
 
 SHOWN_PROBLEMS = 3  # in a message
 _MAX_SHARE_BAD = 0.5  # of the rows; a file with more is read wrongly
@@ -67,6 +68,17 @@ class TextRows:
             held_out=self.held_out[chosen_N],
             text_ids=self.text_ids[is_chosen[: len(self.text_ids)]],
         )
+
+    def parts(self) -> tuple[TextRows, TextRows]:
+        """Returns the rows to train on and those held out. Raises ConfigError where one has none."""
+        kept, held = self.pick(~self.held_out), self.pick(self.held_out)
+        if not len(kept) or not len(held):
+            told = f"of {len(self):,} rows {len(held):,} are held out"
+            raise ConfigError(f"{told}. Raise --eval_share, or give --eval_file.")
+        logging.info(
+            "%s held out for evaluation, %s to train on", counted(len(held), "row"), f"{len(kept):,}"
+        )
+        return kept, held
 
     @property
     def truncated(self) -> int:

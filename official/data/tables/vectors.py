@@ -11,13 +11,16 @@ import numpy as np
 
 TOP = 10  # neighbours that rankings are scored by
 RANKING_SCORES = ("ndcg_at_10", "recall_at_1", "recall_at_10", "mrr_at_10")
-_QUERIES, _PASSAGES = 1 << 10, 1 << 14  # of a block: 64 MB of products
+MIN_NORM = 1e-12
+_QUERIES, BLOCK_ROWS = 256, 1 << 14  # are compared with each other at once: 16 MB of products
+# Rows of a product of matrices are a multiple of so many: each row then gets the same bits wherever it
+# stands, and equal vectors the same product.
+_ROW_MULTIPLE = 64
 
 
-def unit(vectors_ND: np.ndarray) -> np.ndarray:
-    """Returns float32 vectors divided by their lengths; zeros stay."""
-    lengths_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
-    return (vectors_ND / np.maximum(lengths_N1, 1e-12)).astype(np.float32)
+def normalized(vectors_ND: np.ndarray) -> np.ndarray:
+    """Returns vectors of length 1; zeros stay."""
+    return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), MIN_NORM)
 
 
 def neighbours(
@@ -29,38 +32,45 @@ def neighbours(
     Args:
       queries_QD: float32.
       blocks: of passages [P, D], one behind the other.
-      count: K; where there are fewer passages, as many.
+      count: K, 1 or more; where there are fewer passages, as many.
     """
-    places_QK, products_QK = (np.zeros((len(queries_QD), 0), kind) for kind in (np.int64, np.float32))
+    best = [(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in queries_QD]
     first = 0
     for block_PD in blocks:
-        own_P, found = np.arange(first, first + len(block_PD)), []
+        passages = len(block_PD)
+        padded_PD = np.pad(block_PD, ((0, -passages % _ROW_MULTIPLE), (0, 0)))
         for start in range(0, len(queries_QD), _QUERIES):
-            rows = slice(start, start + _QUERIES)
-            products_BP = queries_QD[rows] @ block_PD.T
-            products = np.concatenate([products_QK[rows], products_BP], axis=1)
-            places = np.concatenate([places_QK[rows], np.broadcast_to(own_P, products_BP.shape)], axis=1)
-            chosen = _largest(products, count)
-            found.append([np.take_along_axis(part, chosen, axis=1) for part in (places, products)])
-        if found:
-            places_QK, products_QK = (np.concatenate(parts) for parts in zip(*found))
-        first += len(block_PD)
-    return places_QK, products_QK
+            products_QP = (padded_PD @ queries_QD[start : start + _QUERIES].T)[:passages].T
+            for number, products_P in enumerate(products_QP, start):
+                best[number] = _merged(*best[number], products_P, first, count)
+        first += passages
+    if not best:
+        return np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32)
+    places, products = zip(*best)
+    return np.stack(places), np.stack(products)
+
+
+def _merged(
+    places_K: np.ndarray, products_K: np.ndarray, products_P: np.ndarray, first: int, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the best places so far and of a block that begins at place `first`, with their products."""
+    if len(products_P) > count:
+        least = np.partition(products_P, -count)[-count]
+        least = max(least, products_K[-1]) if len(products_K) == count else least
+        chosen = np.flatnonzero(products_P >= least)  # more than `count` where some equal the least
+    else:
+        chosen = np.arange(len(products_P))
+    if not len(chosen):
+        return places_K, products_K
+    places = np.concatenate([places_K, chosen + first])
+    products = np.concatenate([products_K, products_P[chosen]])
+    order = np.lexsort((places, -products))[:count]
+    return places[order], products[order]
 
 
 def in_blocks(vectors_PD: np.ndarray) -> list[np.ndarray]:
     """Returns vectors in blocks for `neighbours`."""
-    return [vectors_PD[first : first + _PASSAGES] for first in range(0, len(vectors_PD), _PASSAGES)]
-
-
-def _largest(values_NP: np.ndarray, count: int) -> np.ndarray:
-    """Returns the columns of the largest values of each row, the best first, of equal ones the first."""
-    count = min(count, values_NP.shape[1])
-    least_N1 = np.partition(values_NP, -count, axis=1)[:, -count, None]
-    rows, columns = np.nonzero(values_NP >= least_N1)  # more than `count` where some equal the least
-    order = np.lexsort((columns, -values_NP[rows, columns], rows))
-    starts_N = np.searchsorted(rows, np.arange(len(values_NP)))
-    return columns[order][starts_N[:, None] + np.arange(count)]
+    return [vectors_PD[first : first + BLOCK_ROWS] for first in range(0, len(vectors_PD), BLOCK_ROWS)]
 
 
 def ranking_scores(queries_QD: np.ndarray, passages_PD: np.ndarray, right_R2: np.ndarray) -> dict[str, float]:
