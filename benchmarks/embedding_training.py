@@ -15,12 +15,9 @@ seed; started again, the command goes on with the first run that is not done.
 import argparse
 import dataclasses
 import itertools
-import json
 import os
-import shutil
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +27,6 @@ import own_data
 from official.cli import command_line, outputs
 from official.config import ConfigError
 from official.io import json_files
-from official.io.writing import replace_file
 
 SENTENCE_TRANSFORMERS = harness.Environment(
     "sentence_transformers",
@@ -46,7 +42,6 @@ SENTENCE_TRANSFORMERS = harness.Environment(
 _SIDES = ("ours", "sentence_transformers")
 _MODELS = ("minilm", "tiny")
 _TINY = os.path.join("configs", "models", "bert_tiny.json")
-_DONE, _MODEL, _LOG = "run.json", "model", "log.txt"
 _LENGTH, _EPOCHS, _HELD_OUT = 128, 2, 0.2
 _RECIPE = (
     "train_batch_size learning_rate weight_decay_rate beta_1 beta_2 epsilon clip_norm max_seq_length"
@@ -146,39 +141,17 @@ class Run:
     encoder: str
     folder: str
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings saved with a finished run; one with the same settings is not run again."""
-        requirements = [] if self.side == "ours" else list(SENTENCE_TRANSFORMERS.requirements)
-        return {"train_flags": list(self.train_flags), "requirements": requirements}
-
 
 def measure(run: Run, environments: str) -> dict:
-    """Returns {scores, train_rows, steps, steps_per_sec, secs}: of a finished run as it is saved."""
-    path = os.path.join(run.folder, _DONE)
-    if os.path.exists(path):
-        found = json_files.read_json(path)
-        if found["settings"] != run.settings:
-            raise ConfigError(f"{path} is of another recipe. Give another --work_dir, or remove this folder.")
-        return found
-    shutil.rmtree(run.folder, ignore_errors=True)
-    os.makedirs(run.folder)
-    began = time.perf_counter()
-    found = _train_ours(run) if run.side == "ours" else _train_theirs(run, environments)
-    found |= {"secs": time.perf_counter() - began, "settings": run.settings}
-    shutil.rmtree(os.path.join(run.folder, _MODEL), ignore_errors=True)
-    replace_file(path, json.dumps(found, indent=1) + "\n")
-    return found
+    """Returns {scores, train_rows, steps, steps_per_sec, secs} of a run, see `own_data.measured`."""
+    train = lambda: _train_ours(run) if run.side == "ours" else _train_theirs(run, environments)
+    settings = own_data.settings_of(run.train_flags, run.side, SENTENCE_TRANSFORMERS)
+    return own_data.measured(run.folder, settings, train)
 
 
 def _train_ours(run: Run) -> dict:
-    from official.reporting.result import load_result
-
-    folder, log_file = os.path.join(run.folder, _MODEL), os.path.join(run.folder, _LOG)
-    command = [sys.executable, os.path.join(harness.ROOT, "train.py"), *run.train_flags]
-    command += [f"--seed={run.seed}", f"--model_dir={folder}"]
-    harness.run_logged(command, log_file, f"{run.kind}, {run.model}: train.py")
-    result, kind = load_result(folder), KINDS[run.kind]
+    result = own_data.train_ours(run.train_flags, run.seed, run.folder, f"{run.kind}, {run.model}")
+    kind = KINDS[run.kind]
     return {
         "scores": {name: result[name] for name in (kind.metric, *kind.others)},
         "train_rows": result["data"]["train"]["rows"],
@@ -199,7 +172,7 @@ def _train_theirs(run: Run, environments: str) -> dict:
         "sizes": {**sizes, "hidden_act": "gelu_new"},  # as Google's gelu is
         "train_file": run.theirs["train"],
         "eval_file": run.theirs["eval"],
-        "output_dir": os.path.join(run.folder, _MODEL),
+        "output_dir": os.path.join(run.folder, own_data.MODEL),
         "threads": len(os.sched_getaffinity(0)),
         "seed": run.seed,
     }

@@ -22,7 +22,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import harness
@@ -44,7 +44,7 @@ HUGGINGFACE = harness.Environment(
     ),
 )
 _SIDES = ("ours", "huggingface")
-_DONE, _MODEL, _LOG = "run.json", "model", "log.txt"
+_DONE, MODEL, _LOG = "run.json", "model", "log.txt"
 _EPOCHS = 2
 _RECIPE = (
     "train_batch_size learning_rate weight_decay_rate beta_1 beta_2 epsilon clip_norm max_seq_length"
@@ -305,39 +305,50 @@ class Run:
     theirs: dict[str, str]
     folder: str
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings saved with a finished run; one with the same settings is not run again."""
-        requirements = [] if self.side == "ours" else list(HUGGINGFACE.requirements)
-        return {"train_flags": list(self.train_flags), "requirements": requirements}
 
-
-def measure(run: Run, environments: str) -> dict:
-    """Returns {scores, metric, train_rows, eval_rows, secs, versions}: of a finished run as it is saved."""
-    path = os.path.join(run.folder, _DONE)
+def measured(folder: str, settings: dict[str, Any], train: Callable[[], dict]) -> dict:
+    """Returns what a run has given, its seconds and its settings: of a finished one as it is saved in its
+    folder, else of a new one. Raises ConfigError where one of other settings is there."""
+    path = os.path.join(folder, _DONE)
     if os.path.exists(path):
         found = json_files.read_json(path)
-        if found["settings"] != run.settings:
+        if found["settings"] != settings:
             raise ConfigError(f"{path} is of another recipe. Give another --work_dir, or remove this folder.")
         return found
-    shutil.rmtree(run.folder, ignore_errors=True)
-    os.makedirs(run.folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
     began = time.perf_counter()
-    found = _train_ours(run) if run.side == "ours" else _train_theirs(run, environments)
-    found |= {"secs": time.perf_counter() - began, "settings": run.settings}
-    shutil.rmtree(os.path.join(run.folder, _MODEL), ignore_errors=True)
+    found = train() | {"secs": time.perf_counter() - began, "settings": settings}
+    shutil.rmtree(os.path.join(folder, MODEL), ignore_errors=True)
     replace_file(path, json.dumps(found, indent=1) + "\n")
     return found
 
 
-def _train_ours(run: Run) -> dict:
+def settings_of(train_flags: Sequence[str], side: str, environment: harness.Environment) -> dict[str, Any]:
+    """Returns the settings that are saved with a finished run: one with the same is not run again."""
+    requirements = [] if side == "ours" else list(environment.requirements)
+    return {"train_flags": list(train_flags), "requirements": requirements}
+
+
+def train_ours(train_flags: Sequence[str], seed: int, folder: str, what: str) -> dict:
+    """Runs train.py in a folder; returns its result.json."""
     from official.reporting.result import load_result
 
-    folder, log_file = os.path.join(run.folder, _MODEL), os.path.join(run.folder, _LOG)
-    command = [sys.executable, os.path.join(harness.ROOT, "train.py"), *run.train_flags]
-    command += [f"--seed={run.seed}", f"--model_dir={folder}"]
-    harness.run_logged(command, log_file, f"{run.kind}: train.py")
-    result = load_result(folder)
+    model_dir, log_file = os.path.join(folder, MODEL), os.path.join(folder, _LOG)
+    command = [sys.executable, os.path.join(harness.ROOT, "train.py"), *train_flags]
+    command += [f"--seed={seed}", f"--model_dir={model_dir}"]
+    harness.run_logged(command, log_file, f"{what}: train.py")
+    return load_result(model_dir)
+
+
+def measure(run: Run, environments: str) -> dict:
+    """Returns {scores, metric, train_rows, eval_rows, secs, versions} of a run, see `measured`."""
+    train = lambda: _train_ours(run) if run.side == "ours" else _train_theirs(run, environments)
+    return measured(run.folder, settings_of(run.train_flags, run.side, HUGGINGFACE), train)
+
+
+def _train_ours(run: Run) -> dict:
+    result = train_ours(run.train_flags, run.seed, run.folder, run.kind)
     named = KINDS[run.kind].metric
     if result["target_metric"] != named:
         raise ConfigError(f"{run.kind}: the main score is {result['target_metric']}, expected {named}.")
@@ -361,7 +372,7 @@ def _train_theirs(run: Run, environments: str) -> dict:
         "model": os.path.abspath(config.init_checkpoint or ""),
         "train_file": run.theirs["train"],
         "eval_file": run.theirs["eval"],
-        "output_dir": os.path.join(run.folder, _MODEL),
+        "output_dir": os.path.join(run.folder, MODEL),
         "threads": len(os.sched_getaffinity(0)),
         "seed": run.seed,
     }

@@ -17,6 +17,7 @@ import os
 import sys
 import time
 
+import trainer
 import training_step
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin starve beside other work
@@ -87,21 +88,11 @@ def train(specification: dict) -> dict:
     steps = math.ceil(len(rows) / batch) * specification["num_train_epochs"]
     arguments = sentence_transformers.SentenceTransformerTrainingArguments(
         output_dir=specification["output_dir"],
-        use_cpu=True,
-        seed=specification["seed"],
         num_train_epochs=specification["num_train_epochs"],
-        per_device_train_batch_size=batch,
-        learning_rate=specification["learning_rate"],
         warmup_steps=round(steps / 10),
-        weight_decay=specification["weight_decay_rate"],
-        adam_beta1=specification["beta_1"],
-        adam_beta2=specification["beta_2"],
-        adam_epsilon=specification["epsilon"],
-        max_grad_norm=specification["clip_norm"],
         batch_sampler=BatchSamplers.BATCH_SAMPLER if is_scored else BatchSamplers.NO_DUPLICATES,
         save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
+        **trainer.recipe_of(specification),
     )
     ends: list[float] = []
 
