@@ -135,16 +135,20 @@ class PretrainingTask:
         config = self._config
         if split.mask_share is None:
             return None
-        words = (
-            generated.make_vocabulary(config.model.vocab_size, config.vocab_file)
-            if config.generated_data
-            else load_vocabulary(known(config.vocab_file))
-        )
+        words = self._words
         most = min(words.size, config.model.vocab_size)
         if is_evaluation:
             return Masks(split.mask_share, words, _EVAL_SEED, most)
         of_words = config.do_whole_word_mask, config.mask_span_length
         return Masks(split.mask_share, words, config.seed, most, *of_words)
+
+    @functools.cached_property
+    def _words(self) -> Vocabulary:
+        """The vocabulary that masks are drawn with; read once, for all evaluations."""
+        config = self._config
+        if config.generated_data:
+            return generated.make_vocabulary(config.model.vocab_size, config.vocab_file)
+        return load_vocabulary(known(config.vocab_file))
 
     def _take_vocabulary(self, files: list[str]) -> None:
         """Uses the vocabulary beside the records, where there is one that fits the model, for the report and
