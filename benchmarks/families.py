@@ -12,8 +12,11 @@ COLUMNS. Exit code 1: a cell fails.
 import argparse
 import dataclasses
 import functools
+import http.client
 import json
 import os
+import re
+import sys
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +25,7 @@ import harness
 import numpy as np
 
 from official.cli import command_line, outputs
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, first_line
 
 HUGGINGFACE = harness.Environment("huggingface_scores", ("torch==2.13.0", "transformers==5.24.0", "numpy"))
 TOLERANCE = 1e-5
@@ -214,6 +217,10 @@ class Case:
         return next((carried[name] for name in names if name in carried), None)
 
 
+_POOLER = re.compile(r"\.pooler\.|^pre_classifier\.")
+_NOT_LOADED = ("missing", "unexpected", "mismatched")
+
+
 def read(case: Case) -> float:
     """The folder is read: every tensor has its place, and a model takes them all."""
     case.network  # noqa: B018
@@ -238,7 +245,7 @@ def write(case: Case) -> float:
         loaded = case.ask({"do": "load", "class": case.ending, "folder": f"{folder}/back"})
     with open(os.path.join(case.folder, "config.json"), encoding="utf-8") as file:
         architecture = json.load(file)["architectures"][0]
-    told = {name: loaded[name] for name in ("missing", "unexpected", "mismatched") if loaded[name]}
+    told = {name: loaded[name] for name in _NOT_LOADED if loaded[name]}
     told |= {
         key: loaded["config"].get(key) for key in case.config if loaded["config"].get(key) != case.config[key]
     }
@@ -300,12 +307,250 @@ def gradients(case: Case) -> float | None:
     return None if case.computed("full")[1] is None else _compare(case, compare)
 
 
+def pack(case: Case) -> float | None:
+    """Sequences that share a row have the vectors, and the logits, of those in rows of their own."""
+    import tensorflow as tf
+
+    if case.ending == "ForMultipleChoice":  # a row there is a choice
+        return None
+    ids, mask = (case.expected[f"padded/{name}"].astype(np.int32) for name in ("input_ids", "attention_mask"))
+    lengths, length = mask.sum(axis=1), ids.shape[1]
+    segments = (np.arange(length) >= length // 2) * np.ones_like(ids)
+    apart = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
+    apart["masked_lm_positions"] = np.arange(length) * np.ones_like(ids)
+    is_token, total = mask > 0, int(lengths.sum())
+    row = {name: values[is_token][None] for name, values in apart.items()}
+    row["position_ids"] = row.pop("masked_lm_positions")
+    row["sequence_ids"] = np.repeat(1 + np.arange(len(lengths)), lengths)[None]
+    row["cls_positions"] = (np.cumsum(lengths) - lengths)[None]
+    row["masked_lm_positions"] = np.arange(total)[None]
+    found = []
+    for features in (apart, row):
+        features = {name: tf.constant(values, tf.int32) for name, values in features.items()}
+        encoder = getattr(case.network, "encoder", case.network)
+        found.append(encoder.run(case.network, features, None))
+    differences = []
+    for name in ("sequence", "masked_lm_logits", "tag_logits", "start_logits", "end_logits"):
+        if name in found[0]:
+            differences.append(_relative(found[1][name].numpy()[0], found[0][name].numpy()[is_token]))
+    for name in ("logits", "next_sentence_logits"):
+        if name in found[0]:
+            differences.append(_relative(found[1][name].numpy()[0], found[0][name].numpy()))
+    return max(differences)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Training
+
+_FEW = {"learning_rate": 1e-3, "warmup_steps": 0, "train_batch_size": 8, "eval_batch_size": 8}
+
+
+def _trained(case: Case, folder: str, **settings: Any) -> str:
+    """Trains a few steps from the case's folder. Returns the folder of the run, as transformers reads it."""
+    from official.checkpoint.convert import convert
+    from official.config import build_config
+    from official.tasks import TASKS
+    from official.training.run import run
+
+    case.source  # noqa: B018  # writes the vocabulary
+    own = {**_FEW, "init_checkpoint": case.folder, "model_dir": f"{folder}/run", **settings}
+    config = build_config([("families", own)])
+    result = run(config, TASKS[config.task], [])
+    if result.status != "finished":
+        raise Difference(f"the run ended as {result.status}: {result.reason}")
+    convert(f"{folder}/run", "huggingface", f"{folder}/published")
+    return f"{folder}/published"
+
+
+def _as_published(case: Case, ending: str, folder: str) -> float:
+    """Compares what was trained with what transformers computes with it."""
+    loaded = case.ask({"do": "expect", "class": ending, "folder": folder, "seed": 2})
+    # A pooler is kept where a class has none, which passes over it.
+    told = {name: [each for each in loaded[name] if not _POOLER.search(each)] for name in _NOT_LOADED}
+    if any(told.values()):
+        raise Difference(f"transformers finds {told} in the folder of the run")
+    own = Case(case.config, ending, folder, case.ask)
+    return max(hidden_states(own), logits(own) or 0.0)
+
+
+def fine_tune(case: Case) -> float | None:
+    """A classifier of pairs, trained a few steps, is transformers' class for it."""
+    if case.ending != "":
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [("word7 word8", "word9", "yes"), ("word10 word11", "word12", "no")] * 8
+        with open(f"{folder}/rows.csv", "w", encoding="utf-8") as file:
+            file.write("\n".join(["text,other,label", *(",".join(row) for row in rows)]) + "\n")
+        data = dict.fromkeys(("train_file", "eval_file"), f"{folder}/rows.csv")
+        told = {"task": "classify", "text_columns": "text,other", "num_train_epochs": 1}
+        published = _trained(case, folder, **data, **told)
+        return _as_published(case, "ForSequenceClassification", published)
+
+
+def pre_train(case: Case) -> float | None:
+    """A few steps of the family's objective give transformers' class for it; of ELECTRA's, losses and
+    gradients are those of its two classes, too."""
+    if case.ending != "":
+        return None
+    family = case.source.bert.family_row
+    objective = "mlm_nsp" if family.has_next_sentence else "mlm"
+    objective = "electra" if family.name == "electra" else objective
+    with tempfile.TemporaryDirectory() as folder:
+        told = {"objective": objective, "use_synthetic_data": True, "max_seq_length": 16}
+        told |= {"max_predictions_per_seq": 3, "num_steps_per_epoch": 3, "num_train_epochs": 1}
+        told |= {"vocab_file": f"{case.folder}/vocab.txt", "bert_config_file": f"{case.folder}/config.json"}
+        published = _trained(case, folder, **told)
+        ending = "ForMaskedLM" if objective == "mlm" else "ForPreTraining"
+        found = _as_published(case, ending, published)
+        if objective != "electra":
+            return found
+        generator = _as_published(case, "ForMaskedLM", f"{published}/generator")
+        return max(found, generator, _of_electra(case, published))
+
+
+_PADDING_ROW = "electra.embeddings.word_embeddings.weight"  # transformers gives its first row no gradient
+
+
+def _of_electra(case: Case, folder: str) -> float:
+    """Returns the largest difference of losses and gradients of a generator and a discriminator, with the
+    same words drawn."""
+    import tensorflow as tf
+
+    from official.checkpoint import initialize, sidecar_files, tensors
+    from official.checkpoint.formats import Options, huggingface
+    from official.inference.source import name_of
+    from official.modeling import electra, objectives
+
+    model = electra.ElectraPretrainer(case.source.bert, generator_share=0.25)
+    initialize.initialize({name_of(variable): variable for variable in model.variables}, folder)
+    generator = np.random.default_rng(3)
+    lengths = np.array([[16], [11], [7], [16]])
+    mask = np.arange(16) < lengths
+    text = np.where(mask, generator.integers(5, case.config["vocab_size"], mask.shape), 0)
+    positions = np.array([np.sort(generator.permutation(np.arange(1, count))[:3]) for (count,) in lengths])
+    is_masked = np.zeros(mask.shape, bool)
+    np.put_along_axis(is_masked, positions, True, axis=1)
+    segments = (np.arange(16) >= 5) & mask
+    batch = {
+        "input_ids": np.where(is_masked, 4, text),
+        "input_mask": mask,
+        "segment_ids": segments,
+        "masked_lm_positions": positions,
+        "masked_lm_ids": np.take_along_axis(text, positions, axis=1),
+    }
+    batch = {name: tf.constant(values, tf.int32) for name, values in batch.items()}
+    batch |= {"masked_lm_weights": tf.ones([4, 3]), "example_weights": tf.ones([4])}
+    with tf.GradientTape() as tape:
+        outputs = model(batch)
+        terms = objectives.pretraining_terms(outputs, batch, "pertoken")
+        means = {name: terms[name][0] / terms[name][1] for name in ("mlm_loss", "rtd_loss")}
+        total = means["mlm_loss"] + 50 * means["rtd_loss"]
+    gradients = tape.gradient(total, model.trainable_variables)
+    sampled = outputs[2].numpy()
+    asked = {"masked_ids": batch["input_ids"], "attention_mask": mask, "token_type_ids": segments}
+    asked |= {"labels": np.where(is_masked, text, -100), "sampled_ids": sampled}
+    np.savez(f"{folder}/batch.npz", **asked, is_replaced=sampled != text)
+    case.ask({"do": "electra", "folder": folder})
+    named = {name_of(variable): one for variable, one in zip(model.trainable_variables, gradients)}
+    ours = {name: tensors.of_array(tf.convert_to_tensor(one).numpy(), name) for name, one in named.items()}
+    options = Options(**sidecar_files.of_family(sidecar_files.sizes_beside(folder)))
+    saved = huggingface.FORMAT.from_canonical(ours, options).tensors
+    with np.load(f"{folder}/losses.npz") as file:
+        theirs = dict(file)
+    found = [_relative(means[name].numpy(), theirs[name]) for name in means]
+    start = "gradient/"
+    known = {name.removeprefix(start): one for name, one in theirs.items() if name.startswith(start)}
+    least = _NO_GRADIENT * max(np.abs(one).max() for one in known.values())
+    for name, expected in known.items():
+        if name.startswith("generator.electra.embeddings."):  # the discriminator's
+            continue
+        own = saved[name].read().copy()
+        if name == _PADDING_ROW:
+            own[0] = expected[0]
+        if max(np.abs(own).max(), np.abs(expected).max()) > least:
+            found.append(_relative(own, expected))
+    return max(found)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Other forms of a model
+
+_TEXTS = ["word7 word8 word9", "word20", "word30 word31 word32 word33 word34 word35"]
+_QUESTION = ("word7 word8", "word9 word10 word11 word12 word13")
+
+
+def _asked(model: Any, ending: str) -> np.ndarray:
+    """Returns numbers of the answers of a model."""
+    if ending == "ForQuestionAnswering":
+        found = model.answers(*_QUESTION)
+        return np.array([[each.probability, each.start, each.end] for each in found])
+    if ending == "ForMaskedLM":
+        return np.array([word.probability for word in model.fill_mask("word7 [MASK] word9")[0]])
+    return np.array([list(label.scores.values()) for label in model.classify(_TEXTS)])
+
+
+def export(case: Case) -> float | None:
+    """A SavedModel answers as the folder does."""
+    from official import inference
+    from official.serving import export as export_lib
+
+    if case.ending not in ("ForSequenceClassification", "ForQuestionAnswering"):
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        export_lib.export(case.source, f"{folder}/1")
+        models = (inference.load(path) for path in (f"{folder}/1", case.folder))
+        return _relative(*(_asked(model, case.ending) for model in models))
+
+
+def onnx(case: Case) -> float | None:
+    """ONNX Runtime answers as TensorFlow does."""
+    from official import inference
+
+    if case.ending not in ("ForSequenceClassification", "ForQuestionAnswering", "ForMaskedLM"):
+        return None
+    case.source  # noqa: B018
+    models = (inference.load(case.folder, backend=backend) for backend in ("onnxruntime", "tensorflow"))
+    return _relative(*(_asked(model, case.ending) for model in models))
+
+
+def serve(case: Case) -> float | None:
+    """The server answers as a call in Python does."""
+    import serving
+
+    from official import inference
+
+    if case.ending != "ForQuestionAnswering":
+        return None
+    case.source  # noqa: B018
+    expected = inference.load(case.folder).answer(*_QUESTION)
+    settings = {"dtype": "fp32", "backend": "tensorflow", "threads": 1, "environments": ""}
+    flags = argparse.Namespace(**settings, max_batch_size=8, batch_delay_ms=0)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving.Server(serving.OURS, flags, case.folder, folder) as server,
+    ):
+        question, context = _QUESTION
+        asked = {"signature_name": "answer", "instances": [{"question": question, "context": context}]}
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection.request("POST", serving.OURS.path, json.dumps(asked))
+        (found,) = json.loads(connection.getresponse().read())["predictions"]
+    if found["text"] != expected.text:
+        raise Difference(f"the server answers {found['text']!r}, and a call in Python {expected.text!r}")
+    return abs(found["score"] - expected.probability) / expected.probability
+
+
 COLUMNS: dict[str, Callable[[Case], float | None]] = {
     "read": read,
     "write": write,
     "hidden_states": hidden_states,
     "logits": logits,
     "gradients": gradients,
+    "fine_tune": fine_tune,
+    "pre_train": pre_train,
+    "pack": pack,
+    "export": export,
+    "onnx": onnx,
+    "serve": serve,
 }
 
 
@@ -338,6 +583,8 @@ def cell(cases: list[Case], column: str) -> dict:
             return {"result": f"rejected: {name}: {error}"}
         except Difference as error:
             return {"result": f"fails: {name}: {error}"}
+        except Exception as error:  # pylint: disable=broad-except  # the other cells are wanted all the same
+            return {"result": f"fails: {name}: {type(error).__name__}: {first_line(error)}"}
         if found is not None and not found <= TOLERANCE:
             return {"result": f"fails: {name}: differs by {found:.1e}", "largest": found}
         largest = max(largest, found or 0.0)
@@ -368,6 +615,7 @@ def rows_of(flags: argparse.Namespace, folder: str) -> tuple[list[dict], dict]:
                 cases.append(Case(family.config, ending, place, ask))
             row = {"name": name, "classes": [f"AutoModel{each}" for each in family.classes]}
             rows.append(row | {column: cell(cases, column) for column in flags.columns})
+            print(describe(rows[-1:], flags.columns), file=sys.stderr, flush=True)
     return rows, versions
 
 

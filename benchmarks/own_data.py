@@ -22,7 +22,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import harness
@@ -44,7 +44,7 @@ HUGGINGFACE = harness.Environment(
     ),
 )
 _SIDES = ("ours", "huggingface")
-_DONE, _MODEL, _LOG = "run.json", "model", "log.txt"
+_DONE, MODEL, _LOG = "run.json", "model", "log.txt"
 _EPOCHS = 2
 _RECIPE = (
     "train_batch_size learning_rate weight_decay_rate beta_1 beta_2 epsilon clip_norm max_seq_length"
@@ -105,7 +105,7 @@ def _some(rows: Iterable[Any], count: int) -> list[Any]:
     return rows[:count]
 
 
-def _write_lines(path: str, rows: Iterable[Any]) -> str:
+def write_lines(path: str, rows: Iterable[Any]) -> str:
     replace_file(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return path
 
@@ -116,7 +116,7 @@ def _write_csv(path: str, head: list[str], rows: Iterable[list[str]]) -> str:
     return path
 
 
-def _glue(
+def glue_rows(
     data_dir: str, task: str, columns: tuple[str, ...], counts: dict[str, int]
 ) -> dict[str, list[list[str]]]:
     """Returns {split: rows of the columns} of a task of GLUE."""
@@ -136,12 +136,12 @@ def _of_glue(
     write: Callable[[str, list[str], list[list[str]]], str],
 ) -> Callable:
     def make(data_dir: str, folder: str, train_rows: int, eval_rows: int) -> tuple[list[str], dict[str, str]]:
-        splits = _glue(data_dir, task, columns, {"train": train_rows, "dev": eval_rows})
+        splits = glue_rows(data_dir, task, columns, {"train": train_rows, "dev": eval_rows})
         flags, theirs = [], {}
         for rows, name in zip(splits.values(), ("train", "eval")):
             flags.append(f"--{name}_file={write(os.path.join(folder, name), head, rows)}")
             labelled = [{"texts": row[:-1], "label": row[-1]} for row in rows]
-            theirs[name] = _write_lines(os.path.join(folder, f"peer_{name}.jsonl"), labelled)
+            theirs[name] = write_lines(os.path.join(folder, f"peer_{name}.jsonl"), labelled)
         return flags, theirs
 
     return make
@@ -153,7 +153,7 @@ def _as_csv(path: str, head: list[str], rows: list[list[str]]) -> str:
 
 def _as_lines(path: str, head: list[str], rows: list[list[str]]) -> str:
     objects = [{**dict(zip(head, row)), head[-1]: float(row[-1])} for row in rows]
-    return _write_lines(f"{path}.jsonl", objects)
+    return write_lines(f"{path}.jsonl", objects)
 
 
 def _several(data_dir: str, folder: str, train_rows: int, eval_rows: int) -> tuple[list[str], dict[str, str]]:
@@ -169,7 +169,7 @@ def _several(data_dir: str, folder: str, train_rows: int, eval_rows: int) -> tup
             row = {"texts": [text], "label": [one.strip() for one in labels.split(",")]}
             parts[texts.share_of([text]) < 0.1].append(row)
     theirs = {
-        name: _write_lines(os.path.join(folder, f"peer_{name}.jsonl"), part)
+        name: write_lines(os.path.join(folder, f"peer_{name}.jsonl"), part)
         for name, part in zip(("train", "eval"), parts)
     }
     return [f"--train_file={path}"], theirs
@@ -189,7 +189,7 @@ def _tags(data_dir: str, folder: str, train_rows: int, eval_rows: int) -> tuple[
         replace_file(path, "\n".join(sentences))
         flags.append(f"--{name}_file={path}")
         rows = [{"words": words, "tags": own} for words, own in kept]
-        theirs[name] = _write_lines(os.path.join(folder, f"peer_{name}.jsonl"), rows)
+        theirs[name] = write_lines(os.path.join(folder, f"peer_{name}.jsonl"), rows)
     return flags, theirs
 
 
@@ -305,39 +305,50 @@ class Run:
     theirs: dict[str, str]
     folder: str
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings saved with a finished run; one with the same settings is not run again."""
-        requirements = [] if self.side == "ours" else list(HUGGINGFACE.requirements)
-        return {"train_flags": list(self.train_flags), "requirements": requirements}
 
-
-def measure(run: Run, environments: str) -> dict:
-    """Returns {scores, metric, train_rows, eval_rows, secs, versions}: of a finished run as it is saved."""
-    path = os.path.join(run.folder, _DONE)
+def measured(folder: str, settings: dict[str, Any], train: Callable[[], dict]) -> dict:
+    """Returns what a run has given, its seconds and its settings: of a finished one as it is saved in its
+    folder, else of a new one. Raises ConfigError where one of other settings is there."""
+    path = os.path.join(folder, _DONE)
     if os.path.exists(path):
         found = json_files.read_json(path)
-        if found["settings"] != run.settings:
+        if found["settings"] != settings:
             raise ConfigError(f"{path} is of another recipe. Give another --work_dir, or remove this folder.")
         return found
-    shutil.rmtree(run.folder, ignore_errors=True)
-    os.makedirs(run.folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
     began = time.perf_counter()
-    found = _train_ours(run) if run.side == "ours" else _train_theirs(run, environments)
-    found |= {"secs": time.perf_counter() - began, "settings": run.settings}
-    shutil.rmtree(os.path.join(run.folder, _MODEL), ignore_errors=True)
+    found = train() | {"secs": time.perf_counter() - began, "settings": settings}
+    shutil.rmtree(os.path.join(folder, MODEL), ignore_errors=True)
     replace_file(path, json.dumps(found, indent=1) + "\n")
     return found
 
 
-def _train_ours(run: Run) -> dict:
+def settings_of(train_flags: Sequence[str], side: str, environment: harness.Environment) -> dict[str, Any]:
+    """Returns the settings that are saved with a finished run: one with the same is not run again."""
+    requirements = [] if side == "ours" else list(environment.requirements)
+    return {"train_flags": list(train_flags), "requirements": requirements}
+
+
+def train_ours(train_flags: Sequence[str], seed: int, folder: str, what: str) -> dict:
+    """Runs train.py in a folder; returns its result.json."""
     from official.reporting.result import load_result
 
-    folder, log_file = os.path.join(run.folder, _MODEL), os.path.join(run.folder, _LOG)
-    command = [sys.executable, os.path.join(harness.ROOT, "train.py"), *run.train_flags]
-    command += [f"--seed={run.seed}", f"--model_dir={folder}"]
-    harness.run_logged(command, log_file, f"{run.kind}: train.py")
-    result = load_result(folder)
+    model_dir, log_file = os.path.join(folder, MODEL), os.path.join(folder, _LOG)
+    command = [sys.executable, os.path.join(harness.ROOT, "train.py"), *train_flags]
+    command += [f"--seed={seed}", f"--model_dir={model_dir}"]
+    harness.run_logged(command, log_file, f"{what}: train.py")
+    return load_result(model_dir)
+
+
+def measure(run: Run, environments: str) -> dict:
+    """Returns {scores, metric, train_rows, eval_rows, secs, versions} of a run, see `measured`."""
+    train = lambda: _train_ours(run) if run.side == "ours" else _train_theirs(run, environments)
+    return measured(run.folder, settings_of(run.train_flags, run.side, HUGGINGFACE), train)
+
+
+def _train_ours(run: Run) -> dict:
+    result = train_ours(run.train_flags, run.seed, run.folder, run.kind)
     named = KINDS[run.kind].metric
     if result["target_metric"] != named:
         raise ConfigError(f"{run.kind}: the main score is {result['target_metric']}, expected {named}.")
@@ -361,7 +372,7 @@ def _train_theirs(run: Run, environments: str) -> dict:
         "model": os.path.abspath(config.init_checkpoint or ""),
         "train_file": run.theirs["train"],
         "eval_file": run.theirs["eval"],
-        "output_dir": os.path.join(run.folder, _MODEL),
+        "output_dir": os.path.join(run.folder, MODEL),
         "threads": len(os.sched_getaffinity(0)),
         "seed": run.seed,
     }
@@ -433,30 +444,39 @@ def rows_of(runs: list[Run], found: list[dict]) -> list[dict]:
     for name in dict.fromkeys(run.kind for run in runs):
         kind, row = KINDS[name], {"name": name, "title": KINDS[name].title, "metric": KINDS[name].metric}
         mine = [(run, each) for run, each in zip(runs, found) if run.kind == name]
-        row["train_flags"] = [_without_folder(flag) for flag in mine[0][0].train_flags]
+        row["train_flags"] = [without_folder(flag) for flag in mine[0][0].train_flags]
         row |= {key: mine[0][1][key] for key in ("train_rows", "eval_rows")}
         for run, each in mine:
             if any(each[key] != row[key] for key in ("train_rows", "eval_rows")):
                 raise ConfigError(f"{name}: {run.side} has read other rows: {each}.")
         for side in dict.fromkeys(run.side for run, _ in mine):
             own = [each["scores"] for run, each in mine if run.side == side]
-            values = [scores[kind.metric] for scores in own]
             row[side] = {
                 "seeds": [run.seed for run, _ in mine if run.side == side],
-                "scores": values,
-                "mean": statistics.fmean(values),
-                "spread": max(values) - min(values),
+                **spread_of([scores[kind.metric] for scores in own]),
                 **{other: [scores[other] for scores in own] for other in kind.others},
             }
         if set(_SIDES) <= row.keys():
-            ours, theirs = (row[side] for side in _SIDES)
-            row["difference"] = ours["mean"] - theirs["mean"]
-            row["inside_spread"] = abs(row["difference"]) <= max(ours["spread"], theirs["spread"])
+            row |= compared(*(row[side] for side in _SIDES))
         rows.append(row)
     return rows
 
 
-def _without_folder(flag: str) -> str:
+def spread_of(scores: list[float]) -> dict:
+    """Returns the scores of several seeds, their mean, and the distance of the best and the worst."""
+    return {"scores": scores, "mean": statistics.fmean(scores), "spread": max(scores) - min(scores)}
+
+
+def compared(ours: dict, theirs: dict) -> dict:
+    """Returns how far apart the means of two sides are, and whether that is less than the larger spread."""
+    difference = ours["mean"] - theirs["mean"]
+    return {
+        "difference": difference,
+        "inside_spread": abs(difference) <= max(ours["spread"], theirs["spread"]),
+    }
+
+
+def without_folder(flag: str) -> str:
     name, equals, value = flag.partition("=")
     return f"{name}={os.path.basename(value)}" if os.path.isabs(value) else name + equals + value
 

@@ -11,7 +11,6 @@ batch is the one of --batch_sizes that is fastest on --trial_rows. Both take tur
 amid its work and started again: the file has to be the same to the byte.
 """
 
-import argparse
 import contextlib
 import csv
 import itertools
@@ -23,6 +22,8 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 import harness
 from own_data import HUGGINGFACE
@@ -30,18 +31,16 @@ from own_data import HUGGINGFACE
 from official.cli import command_line, outputs
 from official.config import ConfigError
 
-_POLL_SECS = 0.02
 
-
-class Main(harness.EnvironmentFlags, harness.ChartFlags):
-    """Flags of the command.
+class RowsFlags(harness.EnvironmentFlags, harness.ChartFlags):
+    """Flags of a benchmark of a command that computes the rows of a file, beside a peer.
 
     Attributes:
-      checkpoint: Folder of a classifier in Hugging Face's form.
+      checkpoint: Folder of the model, in the peer's form.
       data_dir: Folder with glue/SST-2/train.tsv and glue/QNLI/dev.tsv.
       work_dir: Folder of the files that are read and written.
       rows: Rows of the file.
-      batch_sizes: Comma-separated: rows of the pipeline's batch; all are tried.
+      batch_sizes: Comma-separated: rows of the peer's batch; all are tried.
       trial_rows: Rows of the trial.
       max_seq_length: Tokens of a row, at most; of both.
       rounds: How many times each is timed.
@@ -56,6 +55,17 @@ class Main(harness.EnvironmentFlags, harness.ChartFlags):
     trial_rows: int = 2_000
     max_seq_length: int = 128
     rounds: int = 3
+
+
+class Peer(NamedTuple):
+    """Another system: its name, its environment, its program, which says in `inner_secs` how long it took
+    once the model was there, and the noun of the rate."""
+
+    name: str
+    environment: harness.Environment
+    program: str
+    inner_secs: str
+    unit: str
 
 
 def write_rows(data_dir: str, path: str, count: int) -> None:
@@ -74,10 +84,10 @@ def write_rows(data_dir: str, path: str, count: int) -> None:
         csv.writer(file).writerows([("id", "text"), *rows])
 
 
-def ours(flags: argparse.Namespace, rows_file: str, output: str) -> list[str]:
-    """Returns the command of this project."""
+def ours(flags: RowsFlags, command: str, rows_file: str, output: str) -> list[str]:
+    """Returns a command of this project, with its flags."""
     return [
-        *harness.in_new_process("predict"),
+        *harness.in_new_process(command),
         f"--checkpoint={flags.checkpoint}",
         f"--input_file={rows_file}",
         f"--output_file={output}",
@@ -85,15 +95,15 @@ def ours(flags: argparse.Namespace, rows_file: str, output: str) -> list[str]:
     ]
 
 
-def run_ours(flags: argparse.Namespace, rows_file: str, output: str) -> float:
-    """Runs the command, and returns its seconds. Raises ConfigError where it fails."""
+def run_ours(flags: RowsFlags, command: str, rows_file: str, output: str) -> float:
+    """Runs a command, and returns its seconds. Raises ConfigError where it fails."""
     shutil.rmtree(f"{output}.parts", ignore_errors=True)
-    command = [*ours(flags, rows_file, output), "--overwrite"]
-    return harness.run_logged(command, os.path.join(flags.work_dir, "ours.txt"), "bert predict")
+    words = [*ours(flags, command, rows_file, output), "--overwrite"]
+    return harness.run_logged(words, os.path.join(flags.work_dir, "ours.txt"), f"bert {command}")
 
 
-def run_theirs(flags: argparse.Namespace, rows_file: str, output: str, batch: int) -> tuple[float, dict]:
-    """Runs the pipeline, and returns its seconds, and what it says."""
+def run_theirs(flags: RowsFlags, peer: Peer, rows_file: str, output: str, batch: int) -> tuple[float, dict]:
+    """Runs a peer, and returns its seconds, and what it says."""
     began = time.perf_counter()
     specification = {
         "model": os.path.abspath(flags.checkpoint),
@@ -103,15 +113,105 @@ def run_theirs(flags: argparse.Namespace, rows_file: str, output: str, batch: in
         "max_seq_length": flags.max_seq_length,
         "threads": len(os.sched_getaffinity(0)),
     }
-    name, advice = f"pipeline, batches of {batch}", ": give smaller --batch_sizes"
-    folder = os.path.join(flags.work_dir, "pipeline")
-    with harness.program(name, "pipeline_rows.py", HUGGINGFACE, flags, folder, advice) as program:
+    name, advice = f"{peer.name}, batches of {batch}", ": give smaller --batch_sizes"
+    folder = os.path.join(flags.work_dir, "peer")
+    with harness.program(name, peer.program, peer.environment, flags, folder, advice) as program:
         program.ask(specification)
         found = program.answer()
     return time.perf_counter() - began, found
 
 
-def goes_on(flags: argparse.Namespace, rows_file: str, whole: str) -> bool:
+def compare(
+    flags: RowsFlags, command: str, peer: Peer, ending: str, look: Callable[[str, str], None]
+) -> tuple[dict, list, tuple[str, str]]:
+    """Times a command and a peer in turns, and prints a line for each.
+
+    Args:
+      flags: of the benchmark.
+      command: of `bert`.
+      peer: runs with the one of --batch_sizes that is fastest on --trial_rows.
+      ending: of the files that both write.
+      look: (our file, theirs); is called after each round.
+
+    Returns:
+      Record of the results, bars of their chart, and the files that were read and that ours wrote.
+
+    Raises:
+      ConfigError: where one of them fails, or a flag says no sizes.
+    """
+    sizes = [int(size) for size in flags.batch_sizes.split(",") if size.strip().isdecimal()]
+    if not sizes:
+        raise ConfigError(f"--batch_sizes={flags.batch_sizes}: expected numbers, such as 1,8,32.")
+    harness.prepare([(peer.name, peer.environment)], flags)
+    os.makedirs(flags.work_dir, exist_ok=True)
+    rows_file, own_file, peer_file = (
+        os.path.join(flags.work_dir, name) for name in ("rows.csv", f"ours{ending}", f"peer{ending}")
+    )
+    write_rows(flags.data_dir, rows_file, min(flags.trial_rows, flags.rows))
+    tried = {size: run_theirs(flags, peer, rows_file, peer_file, size)[1][peer.inner_secs] for size in sizes}
+    print({f"trial of {size}": round(each, 1) for size, each in tried.items()}, file=sys.stderr, flush=True)
+    size = min(tried, key=tried.__getitem__)
+    write_rows(flags.data_dir, rows_file, flags.rows)
+    best_peer = f"{peer.name} {size}"
+    secs: dict[str, list[float]] = {"ours": [], best_peer: []}
+    inner: list[float] = []
+    versions: dict[str, str] = {}
+    for _ in range(flags.rounds):
+        secs["ours"].append(run_ours(flags, command, rows_file, own_file))
+        taken, found = run_theirs(flags, peer, rows_file, peer_file, size)
+        secs[best_peer].append(taken)
+        inner.append(found[peer.inner_secs])
+        versions = found["versions"]
+        look(own_file, peer_file)
+        print({name: round(values[-1], 1) for name, values in secs.items()}, file=sys.stderr, flush=True)
+    cases = [
+        {
+            "name": name,
+            "secs": values,
+            "median_secs": statistics.median(values),
+            "rows_per_sec": flags.rows / statistics.median(values),
+            "spread": (max(values) - min(values)) / statistics.median(values),
+            **({peer.inner_secs: inner} if name == best_peer else {}),
+        }
+        for name, values in secs.items()
+    ]
+    own, best = cases
+    record = {
+        "rows": flags.rows,
+        "max_seq_length": flags.max_seq_length,
+        "rounds": flags.rounds,
+        "requirements": peer.environment.requirements,
+        "peer_versions": versions,
+        "best_peer": best["name"],
+        "trial_rows": flags.trial_rows,
+        "trial_secs": tried,
+        "ratio": best["median_secs"] / own["median_secs"],
+        "ratios": [one / other for one, other in zip(best["secs"], own["secs"])],
+    }
+    record["cases"] = cases
+    rate = (f"{peer.unit}/s", "rows_per_sec", ".0f")
+    print(outputs.table([("case", "name", ""), ("seconds", "median_secs", ".1f"), rate], cases))
+    bars = [
+        (
+            case["name"],
+            case["rows_per_sec"],
+            case["spread"],
+            f"{case['median_secs']:.1f} s",
+            "ours" if case["name"] == "ours" else "peers",
+        )
+        for case in cases
+    ]
+    return record, bars, (rows_file, own_file)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Predictions
+
+_POLL_SECS = 0.02
+_PIPELINE = Peer("pipeline", HUGGINGFACE, "pipeline_rows.py", "predict_secs", "rows")
+
+
+def goes_on(flags: RowsFlags, rows_file: str, whole: str) -> bool:
     """Tells whether the command, killed when some rows are done and started again, writes the same file.
     Raises ConfigError where it is done before it can be killed."""
     output = os.path.join(flags.work_dir, "killed.csv")
@@ -119,9 +219,8 @@ def goes_on(flags: argparse.Namespace, rows_file: str, whole: str) -> bool:
     shutil.rmtree(parts, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
         os.remove(output)
-    process = subprocess.Popen(
-        ours(flags, rows_file, output), stderr=subprocess.DEVNULL, env=harness.variables(None)
-    )
+    words = ours(flags, "predict", rows_file, output)
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL, env=harness.variables(None))
     try:
         while process.poll() is None and not _some_done(parts):
             time.sleep(_POLL_SECS)
@@ -130,9 +229,7 @@ def goes_on(flags: argparse.Namespace, rows_file: str, whole: str) -> bool:
         process.wait()
     if os.path.exists(output):
         raise ConfigError(f"--rows={flags.rows} are done before bert predict could be killed. Give more.")
-    subprocess.run(
-        ours(flags, rows_file, output), check=True, env=harness.variables(None), stdout=subprocess.DEVNULL
-    )
+    subprocess.run(words, check=True, env=harness.variables(None), stdout=subprocess.DEVNULL)
     with open(output, "rb") as one, open(whole, "rb") as other:
         return one.read() == other.read()
 
@@ -149,74 +246,15 @@ def same_labels(one: str, other: str) -> float:
 
 
 def main() -> None:
-    flags = Main.parse()
-    sizes = [int(size) for size in flags.batch_sizes.split(",") if size.strip().isdecimal()]
-    if not sizes:
-        raise ConfigError(f"--batch_sizes={flags.batch_sizes}: expected numbers, such as 1,8,32.")
-    harness.prepare([("huggingface", HUGGINGFACE)], flags)
-    os.makedirs(flags.work_dir, exist_ok=True)
-    rows_file, whole, theirs = (
-        os.path.join(flags.work_dir, name) for name in ("rows.csv", "ours.csv", "pipeline.csv")
-    )
-    write_rows(flags.data_dir, rows_file, min(flags.trial_rows, flags.rows))
-    tried = {size: run_theirs(flags, rows_file, theirs, size)[1]["predict_secs"] for size in sizes}
-    print({f"trial of {size}": round(each, 1) for size, each in tried.items()}, file=sys.stderr, flush=True)
-    size = min(tried, key=tried.__getitem__)
-    write_rows(flags.data_dir, rows_file, flags.rows)
-    peer = f"pipeline {size}"
-    secs: dict[str, list[float]] = {"ours": [], peer: []}
-    inner: list[float] = []
-    agreement, versions = 1.0, {}
-    for _ in range(flags.rounds):
-        secs["ours"].append(run_ours(flags, rows_file, whole))
-        taken, found = run_theirs(flags, rows_file, theirs, size)
-        secs[peer].append(taken)
-        inner.append(found["predict_secs"])
-        versions, agreement = found["versions"], min(agreement, same_labels(whole, theirs))
-        print({name: round(values[-1], 1) for name, values in secs.items()}, file=sys.stderr, flush=True)
-    cases = [
-        {
-            "name": name,
-            "secs": values,
-            "median_secs": statistics.median(values),
-            "rows_per_sec": flags.rows / statistics.median(values),
-            "spread": (max(values) - min(values)) / statistics.median(values),
-            **({"predict_secs": inner} if name == peer else {}),
-        }
-        for name, values in secs.items()
-    ]
-    own, best = cases
-    record = {
-        "rows": flags.rows,
-        "max_seq_length": flags.max_seq_length,
-        "rounds": flags.rounds,
-        "requirements": HUGGINGFACE.requirements,
-        "peer_versions": versions,
-        "best_peer": best["name"],
-        "trial_rows": flags.trial_rows,
-        "trial_secs": tried,
-        "ratio": best["median_secs"] / own["median_secs"],
-        "ratios": [one / other for one, other in zip(best["secs"], own["secs"])],
-        "same_labels": agreement,
-        "same_after_kill": goes_on(flags, rows_file, whole),
-        "cases": cases,
-    }
-    columns = [("case", "name", ""), ("seconds", "median_secs", ".1f"), ("rows/s", "rows_per_sec", ".0f")]
-    print(outputs.table(columns, cases))
+    flags = RowsFlags.parse()
+    agreements: list[float] = []
+    look = lambda own, theirs: agreements.append(same_labels(own, theirs))
+    record, bars, (rows_file, whole) = compare(flags, "predict", _PIPELINE, ".csv", look)
+    record |= {"same_labels": min(agreements), "same_after_kill": goes_on(flags, rows_file, whole)}
     print(
-        f"{record['ratio']:.2f} x {best['name']}, same labels {agreement:.2%},"
+        f"{record['ratio']:.2f} x {record['best_peer']}, same labels {record['same_labels']:.2%},"
         f" the same file after a kill: {'yes' if record['same_after_kill'] else 'NO'}"
     )
-    bars = [
-        (
-            case["name"],
-            case["rows_per_sec"],
-            case["spread"],
-            f"{case['median_secs']:.1f} s",
-            "ours" if case["name"] == "ours" else "peers",
-        )
-        for case in cases
-    ]
     title = f"Labels for {flags.rows:,} rows of a file, whole processes"
     harness.write(flags, record, bars, title, "rows per second")
 

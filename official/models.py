@@ -32,11 +32,12 @@ from official.data.tables.labels import CHOICE, NUMBER, ONE, SEVERAL
 from official.data.word_pieces.tokenizer import tokenize_masked, tokenizer_of
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.inference import methods
+from official.inference.graph_methods import normalized, pooled
 from official.inference.rows import padded
 from official.inference.source import SHORTEST, Source, Truncation, find, name_of
-from official.io import model_folder, vocabulary_files, writing
+from official.io import model_folder, sentence_folder, vocabulary_files
 from official.io.errors import ConfigError, suggest
-from official.io.model_folder import Pooling
+from official.io.sentence_folder import EmbeddingSettings
 from official.modeling import stages
 from official.modeling.layers import computing_in
 from official.modeling.models import (
@@ -84,7 +85,7 @@ class Spec:
       task: the method of a loaded model that it has the head of; None: hidden states.
       kind: of labels, a key of `model_folder.PROBLEM_TYPE_OF`; None for heads without.
       labels: names of the outputs, LABEL_0, LABEL_1, ... where nobody named them.
-      pooling: of `embed`.
+      embedding: of `embed`.
       absent: names of weights that neither the folder had nor the task trains. They are not written.
     """
 
@@ -93,16 +94,18 @@ class Spec:
     task: str | None = None
     kind: str | None = None
     labels: tuple[str, ...] = ()
-    pooling: Pooling = Pooling()  # noqa: RUF009  # immutable
+    embedding: EmbeddingSettings = EmbeddingSettings()  # noqa: RUF009  # immutable
     absent: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager
-def _folder_of(files: Mapping[str, str]) -> Iterator[str]:
+def _folder_of(files: Mapping[str, str | bytes]) -> Iterator[str]:
     """Yields a folder with files, {name: content}, as long as its block runs."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
-            pathlib.Path(folder, name).write_text(content, encoding="utf-8")
+            path = pathlib.Path(folder, name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
         yield folder
 
 
@@ -121,7 +124,7 @@ class _WithMasks:
 
 
 class Tokenizer:
-    """Texts to the inputs of a model.
+    """Texts, with the default prompt of a sentence-transformers folder before them, to the inputs of a model.
 
     Attributes:
       vocabulary: its words, by their ids.
@@ -130,7 +133,7 @@ class Tokenizer:
     """
 
     def __init__(self, spec: Spec):
-        self._bert, self._positions = spec.bert, spec.bert.positions
+        self._bert, self._positions, self._prompt = spec.bert, spec.bert.positions, spec.embedding.prompt()
         with _folder_of(spec.files) as folder:
             self.vocabulary = load_for_text(folder, size=spec.bert.vocab_size)
         self.max_length = min(self.vocabulary.max_length or self._positions, self._positions)
@@ -181,6 +184,7 @@ class Tokenizer:
             raise ConfigError(f"{len(first)} texts and pairs of shape {shape}, expected as many, 1 or more.")
         first = np.repeat(first, math.prod(shape[1:]))
         flat = [column.ravel().tolist() for column in (first, *second)]
+        flat[0] = [self._prompt + text for text in flat[0]]
         rows, cut = methods.rows_of(flat, self._pieces, self.vocabulary, length)
         if cut and not truncation:
             raise ConfigError(
@@ -281,7 +285,8 @@ class PretrainedModel(tf.keras.Model):
             features["masked_lm_positions"] = tf.shape(features["input_ids"])[1]  # the first so many: all
         carried = stages.run(self.network, features, seed)
         if spec.task == "embed":
-            return _pooled(carried["sequence"], features["input_mask"], spec.pooling)
+            vectors_BD = pooled(carried["sequence"], features["input_mask"], spec.embedding.pooling)
+            return normalized(vectors_BD) if spec.embedding.normalize else vectors_BD
         names = _OUTPUTS[spec.task]
         if isinstance(names, str):
             return carried[names]
@@ -303,7 +308,10 @@ class PretrainedModel(tf.keras.Model):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "PretrainedModel":
         values = dict(config["spec"])
         values |= {name: tuple(values[name]) for name in ("labels", "absent")}
-        values |= {"bert": BertConfig(**values["bert"]), "pooling": Pooling(*values["pooling"])}
+        values |= {
+            "bert": BertConfig(**values["bert"]),
+            "embedding": EmbeddingSettings(**values["embedding"] | {"dense": ()}),
+        }
         model = cls(Spec(**values), config["dtype"])
         layers = list(model.network._flatten_layers())
         for number in config["frozen"]:
@@ -322,19 +330,20 @@ class PretrainedModel(tf.keras.Model):
         tensors = {
             name: of_array(each.numpy(), name) for name, each in weights.items() if name not in spec.absent
         }
-        files = {**spec.files, "bert_config.json": json.dumps(dataclasses.asdict(spec.bert))}
+        files: dict[str, str | bytes] = {
+            **spec.files,
+            "bert_config.json": json.dumps(dataclasses.asdict(spec.bert)),
+        }
         if spec.kind is not None:
             named = None if model_folder.are_numbered_labels(spec.labels) else spec.labels
             kind = model_folder.PROBLEM_TYPE_OF[spec.kind]
             files[model_folder.LABELS] = model_folder.labels_json(named, kind)
+        if spec.task == "embed":
+            files |= sentence_folder.contents(spec.embedding, spec.bert.hidden_size)
         with _folder_of(files) as beside:
             location = os.path.join(beside, "model")
             checkpoint = registry.Checkpoint(registry.get_format("native"), location, tensors)
             convert.convert(checkpoint, "huggingface", os.fspath(folder), overwrite=True)
-        if spec.task == "embed":
-            for name, content in model_folder.sentence_files(spec.pooling).items():
-                os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
-                writing.replace_file(os.path.join(folder, name), content)
 
 
 def _network(spec: Spec) -> Any:
@@ -360,17 +369,6 @@ def _features(inputs: Any) -> dict[str, tf.Tensor]:
     features = {_INPUTS[name]: tf.cast(values, tf.int32) for name, values in given.items()}
     ids = features["input_ids"]
     return {"input_mask": tf.ones_like(ids), "segment_ids": tf.zeros_like(ids), **features}
-
-
-def _pooled(sequence_BLD: tf.Tensor, mask_BL: tf.Tensor, pooling: Pooling) -> tf.Tensor:
-    """Returns the vectors of texts, float32 [B, D], see `methods.Embedder`."""
-    sequence_BLD, is_token_BL1 = (tf.cast(each, tf.float32) for each in (sequence_BLD, mask_BL[..., None]))
-    vectors_BD = sequence_BLD[:, 0]
-    if pooling.mode != "cls":
-        vectors_BD = tf.reduce_sum(sequence_BLD * is_token_BL1, 1) / tf.reduce_sum(is_token_BL1, 1)
-    if pooling.normalized:
-        vectors_BD /= tf.maximum(tf.norm(vectors_BD, axis=1, keepdims=True), methods.MIN_NORM)
-    return vectors_BD
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -407,8 +405,11 @@ def from_pretrained(
         raise ConfigError(f"labels={str(labels)[:60]}: task={task} has none. Drop them.")
     elif kind == CHOICE and "classify" in source.abilities():
         order = [0] if methods.classes_of(source).kind == CHOICE else None
-    pooling = methods.pooling_of_source(source) if head == "embed" else Pooling()
-    length = pooling.max_length or source.length()
+    embedding = methods.embedding_settings(source) if head == "embed" else EmbeddingSettings()
+    if embedding.dense or embedding.lower_case:
+        what = "Dense modules" if embedding.dense else "do_lower_case of sentence-transformers"
+        raise ConfigError(f"{source.name}: {what} cannot be trained on. official.inference.load computes it.")
+    length = embedding.max_seq_length or source.length()
     files = vocabulary_files.companions(source.vocab_file, source.vocabulary.do_lower_case, length)
     missing = [
         name for name in (*canonical.POOLER, *canonical.NEXT_SENTENCE_HEAD) if name not in source.tensors
@@ -417,7 +418,7 @@ def from_pretrained(
     said = sidecar_files.sizes_beside(source.location)
     bert = dataclasses.replace(source.bert, **{name: said[name] for name in _OF_TRAINING if name in said})
     texts = {name: content.decode() for name, content in files.items()}
-    model = PretrainedModel(Spec(bert, texts, head, kind, names, pooling, absent))
+    model = PretrainedModel(Spec(bert, texts, head, kind, names, embedding, absent))
     _fill(model, source, order)
     return model
 

@@ -1,5 +1,6 @@
 """Records as tests make and read them."""
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -56,6 +57,19 @@ def make_examples(
         np.where(used, rng.integers(5, words, (count, most)), 0),
         predictions,
         rng.random(count) < 0.5,
+    )
+
+
+def without_masks(examples: Examples) -> Examples:
+    """Returns the examples as texts without masks."""
+    empty, count = np.zeros((len(examples), 0), np.int32), len(examples)
+    return dataclasses.replace(
+        examples,
+        first_lengths=examples.lengths,
+        is_random=np.zeros(count, bool),
+        positions=empty,
+        labels=empty,
+        predictions=np.zeros(count, int),
     )
 
 

@@ -58,22 +58,27 @@ def _truncate(first, second, most, rng):
         del longer[0 if rng.random() < 0.5 else -1]
 
 
-def make_texts(document: list[list], most: int, target: int) -> list[list]:
-    """Returns the texts of a document, at most `most` tokens each: its sentences, until there are `target`
-    tokens or the next sentence does not fit. One that no text holds is cut.
+def make_texts(documents: list[list], most: int, separator) -> list[list]:
+    """Returns the texts of documents that follow each other: all of their tokens, with a separator between
+    two documents, cut after `most` of them; one at the end of a text is left out, the row has its own there.
 
-    Source: DOC-SENTENCES of RoBERTa's paper, section 4.2, which does not say what becomes of long sentences.
+    Source: FULL-SENTENCES of RoBERTa's paper, section 4.2, but sentences are cut.
     """
     texts, text = [], []
-    for sentence in document:
-        if text and (len(text) >= target or len(text) + len(sentence) > most):
-            texts.append(text)
-            text = []
-        while len(sentence) > most:
-            texts.append(sentence[:most])
-            sentence = sentence[most:]
-        text = text + sentence
-    return [*texts, text]
+    for number, document in enumerate(documents):
+        tokens = [token for sentence in document for token in sentence]
+        if number and text:
+            if len(text) + 1 < most:
+                text.append(separator)
+            else:
+                texts.append(text)
+                text = []
+        for token in tokens:
+            text.append(token)
+            if len(text) == most:
+                texts.append(text)
+                text = []
+    return [*texts, text] if text else texts
 
 
 def mask(

@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
+from official.inference import teacher
 from official.reporting.metrics import read_metrics
 from official.reporting.result import TrainResult
 from official.tasks import TASKS
@@ -15,7 +16,8 @@ from official.training import run as runner
 
 def run(config, command: list[str] | None = None) -> TrainResult:
     """Runs a configuration with the task that it names."""
-    return runner.run(config, TASKS[config.task], command or ["train.py", "--seed=1"])
+    make_task = teacher.make_task if config.teacher else TASKS[config.task]
+    return runner.run(config, make_task, command or ["train.py", "--seed=1"])
 
 
 def result_of(config) -> dict:

@@ -163,6 +163,7 @@ def test_hidden_states_and_their_inputs(folders):
     assert head.predict(batch, verbose=0).shape == (1, 2) and len(head.trainable_variables) > 30
 
 
+@pytest.mark.slow
 def test_fit_learns_with_dropout_and_follows_its_seed(folders, tmp_path):
     ends = []
     for _ in range(2):

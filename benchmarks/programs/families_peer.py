@@ -7,6 +7,10 @@ make: class (end of the name of an AutoModel class: "" or For...), config (keys 
   BATCH/input_ids, BATCH/attention_mask and BATCH/cotangent, BATCH/hidden, BATCH/logits and, for the loss
   sum(cotangent x logits), BATCH/gradient/NAME of each weight. The answer has versions.
 load: class and folder. The answer has missing, unexpected and mismatched names, and the config.
+expect: class, seed and folder, which has a model and gets its expected.npz. The answer is that of load.
+electra: folder, of a discriminator with its generator's folder in it, and batch.npz: masked_ids,
+  attention_mask, token_type_ids, labels of masked words, sampled_ids, and is_replaced. The folder gets
+  losses.npz: mlm_loss, rtd_loss, and of mlm_loss + 50 rtd_loss gradient/NAME of each weight.
 """
 
 import json
@@ -35,6 +39,16 @@ def make(question: dict) -> dict:
             is_scale = weight.ndim == 1 and name.endswith("weight")
             weight.normal_(float(is_scale), _DEVIATION)
     model.save_pretrained(question["folder"])
+    _expect(model, question, generator)
+    return {"versions": {"torch": torch.__version__, "transformers": transformers.__version__}}
+
+
+def _expect(model, question: dict, generator) -> None:
+    """Writes expected.npz."""
+    import numpy as np
+    import torch
+
+    config, ending = model.config, question["class"]
     length = config.max_position_embeddings
     if "roberta" in type(model).__name__.lower() or "camembert" in type(model).__name__.lower():
         length -= config.pad_token_id + 1
@@ -67,7 +81,6 @@ def make(question: dict) -> dict:
         own |= {f"gradient/{name}": each.grad for name, each in _weights(model) if each.grad is not None}
         found |= {f"{kind}/{name}": np.asarray(_plain(values)) for name, values in own.items()}
     np.savez(f"{question['folder']}/expected.npz", **found)
-    return {"versions": {"torch": torch.__version__, "transformers": transformers.__version__}}
 
 
 def _weights(model) -> list:
@@ -94,6 +107,41 @@ def _plain(values):
 
 
 def load(question: dict) -> dict:
+    return _loaded(question)[1]
+
+
+def expect(question: dict) -> dict:
+    import numpy as np
+
+    model, answer = _loaded(question)
+    _expect(model.eval(), question, np.random.default_rng(question["seed"]))
+    return answer
+
+
+def electra(question: dict) -> dict:
+    import numpy as np
+    import torch
+
+    folder = question["folder"]
+    discriminator, _ = _loaded({"class": "ForPreTraining", "folder": folder})
+    generator, _ = _loaded({"class": "ForMaskedLM", "folder": f"{folder}/generator"})
+    generator.electra.embeddings = discriminator.electra.embeddings
+    generator.generator_lm_head.weight = discriminator.electra.embeddings.word_embeddings.weight
+    with np.load(f"{folder}/batch.npz") as file:
+        batch = {name: torch.tensor(values).long() for name, values in file.items()}
+    shared = {name: batch[name] for name in ("attention_mask", "token_type_ids")}
+    mlm = generator.eval()(input_ids=batch["masked_ids"], labels=batch["labels"], **shared).loss
+    rtd = discriminator.eval()(input_ids=batch["sampled_ids"], labels=batch["is_replaced"], **shared).loss
+    (mlm + 50 * rtd).backward()
+    named = [*discriminator.named_parameters()]
+    named += [(f"generator.{name}", weight) for name, weight in generator.named_parameters()]
+    found = {f"gradient/{name}": weight.grad.numpy() for name, weight in named}
+    np.savez(f"{folder}/losses.npz", mlm_loss=mlm.item(), rtd_loss=rtd.item(), **found)
+    return {}
+
+
+def _loaded(question: dict) -> tuple:
+    """Returns (the model of a folder, the answer of `load`)."""
     import transformers
 
     kind = getattr(transformers, f"AutoModel{question['class']}")
@@ -101,11 +149,13 @@ def load(question: dict) -> dict:
     names = {
         name: sorted(map(str, report[f"{name}_keys"])) for name in ("missing", "unexpected", "mismatched")
     }
-    return {**names, "class": type(model).__name__, "config": model.config.to_dict()}
+    return model, {**names, "class": type(model).__name__, "config": model.config.to_dict()}
 
+
+DO = {"make": make, "load": load, "expect": expect, "electra": electra}
 
 if __name__ == "__main__":
     answers = training_step.take_output()
     for line in sys.stdin:
         asked = json.loads(line)
-        training_step.say(answers, **{"make": make, "load": load}[asked["do"]](asked))
+        training_step.say(answers, **DO[asked["do"]](asked))

@@ -318,21 +318,11 @@ def train(specification: dict) -> dict:
     steps = math.ceil(len(rows) / batch) * specification["num_train_epochs"]
     arguments = transformers.TrainingArguments(
         output_dir=specification["output_dir"],
-        use_cpu=True,
-        seed=specification["seed"],
         num_train_epochs=specification["num_train_epochs"],
-        per_device_train_batch_size=batch,
-        learning_rate=specification["learning_rate"],
         warmup_steps=round(_WARMUP * steps),
-        weight_decay=specification["weight_decay_rate"],
-        adam_beta1=specification["beta_1"],
-        adam_beta2=specification["beta_2"],
-        adam_epsilon=specification["epsilon"],
-        max_grad_norm=specification["clip_norm"],
         remove_unused_columns=False,
         save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
+        **trainer.recipe_of(specification),
     )
     model = data.make_model(specification["model"])
     sampler = grouped_sampler([len(row["input_ids"]) for row in rows], batch, specification["seed"])

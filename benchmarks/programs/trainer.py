@@ -103,29 +103,36 @@ def glue_rows(specification: dict, tokenizer) -> list[dict]:
     return [dict(zip(columns, values)) for values in zip(*columns.values())]
 
 
+def recipe_of(specification: dict) -> dict:
+    """Returns the arguments of a Trainer that a recipe says, and those of one that reports nothing."""
+    return {
+        "use_cpu": True,
+        "seed": specification["seed"],
+        "per_device_train_batch_size": specification["train_batch_size"],
+        "learning_rate": specification["learning_rate"],
+        "weight_decay": specification["weight_decay_rate"],
+        "adam_beta1": specification["beta_1"],
+        "adam_beta2": specification["beta_2"],
+        "adam_epsilon": specification["epsilon"],
+        "max_grad_norm": specification["clip_norm"],
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
 def arguments_of(specification: dict):
     """Returns the arguments of the Trainer. One checkpoint is written, at the end."""
     import transformers
 
     return transformers.TrainingArguments(
         output_dir=specification["output_dir"],
-        use_cpu=True,
         bf16=specification["dtype"] == "bf16",
-        seed=specification["seed"],
         group_by_length=specification["padding"] == "grouped",
         max_steps=specification["train_steps"],
-        per_device_train_batch_size=specification["train_batch_size"],
-        learning_rate=specification["learning_rate"],
         warmup_steps=specification["warmup_steps"],
-        weight_decay=specification["weight_decay_rate"],
-        adam_beta1=specification["beta_1"],
-        adam_beta2=specification["beta_2"],
-        adam_epsilon=specification["epsilon"],
-        max_grad_norm=specification["clip_norm"],
         logging_steps=specification["log_steps"],
         save_steps=specification["train_steps"],
-        report_to="none",
-        disable_tqdm=True,
+        **recipe_of(specification),
     )
 
 

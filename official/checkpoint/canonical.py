@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+Value = TypeVar("Value")
 
 # -----------------------------------------------------------------------------------------------------------
 # Names and shapes
@@ -49,10 +51,13 @@ ENCODER = (*EMBEDDINGS, *LAYER, *POOLER)
 WEIGHTS = (*ENCODER, *PRETRAINING_HEADS, *SQUAD_HEAD, *CLASSIFIER_HEAD)
 
 # ELECTRA's beside those, by the names of its code: from narrower tables [W] to vectors [H], and the head that
-# tells replaced tokens, which nothing here computes.
+# tells replaced tokens. GENERATOR/NAME is what NAME is, of the generator that it was pre-trained with, whose
+# embeddings are its own.
 PROJECTION = _dense("bert/embeddings_project")  # [W, H], [H]
 DISCRIMINATOR_HEAD = _dense(*(f"discriminator_predictions/{name}" for name in ("dense", "dense_prediction")))
-ELECTRA = (*PROJECTION, *DISCRIMINATOR_HEAD)
+GENERATOR = "generator/"
+OF_GENERATOR = tuple(GENERATOR + name for name in (*LAYER, *PROJECTION, *TRANSFORM, OUTPUT_BIAS))
+ELECTRA = (*PROJECTION, *DISCRIMINATOR_HEAD, *OF_GENERATOR)
 
 # Of a weight NAME: NAME/adam_m, in the shape of the weight.
 SLOTS = ("adam_m", "adam_v", "lamb_m", "lamb_v", "Momentum")
@@ -61,7 +66,7 @@ SLOT = f"(?P<slot>(?:/(?:{'|'.join(SLOTS)}))?)"
 COUNTERS = ("global_step", "samples", "loss_scale/scale", "loss_scale/good_steps")
 
 # Tensors with one row or value per word: cut and filled up together.
-VOCABULARY = ("bert/embeddings/word_embeddings", OUTPUT_BIAS)
+VOCABULARY = ("bert/embeddings/word_embeddings", OUTPUT_BIAS, GENERATOR + OUTPUT_BIAS)
 
 # (Where one of these is there, all of those must be.) A masked-LM head may be the bias alone, as Graphcore's
 # without a transform.
@@ -199,13 +204,31 @@ def layers_of(names: Iterable[str]) -> int:
     return max((int(match[1]) for match in found if match), default=-1) + 1
 
 
+def apart(named: Mapping[str, Value]) -> tuple[dict[str, Value], dict[str, Value]]:
+    """Returns (what is not of a generator, the generator as a model of its own, with the embeddings that it
+    shares; empty where there is none) of {canonical name: anything}."""
+    own = {name: value for name, value in named.items() if not name.startswith(GENERATOR)}
+    generator = {name[len(GENERATOR) :]: value for name, value in named.items() if name.startswith(GENERATOR)}
+    tables = {name: named[name] for name in EMBEDDINGS if name in named} if generator else {}
+    return own, {**tables, **generator}
+
+
 def encoder_problems(shapes: dict[str, tuple[int, ...]], has_segments: bool = True) -> dict[str, list[str]]:
-    """Returns the tensors that are missing or of a wrong shape, {problem: names}: of the encoder, and of
-    heads that are there in part. Only families without segments have no table of them.
+    """Returns the tensors that are missing or of a wrong shape, {problem: names}: of the encoder, of a
+    generator beside it, and of heads that are there in part. Only families without segments have no table of
+    them.
 
     Of GroupBERT's layers, whose groups and inner sizes the names do not tell, names and numbers of dimensions
     are checked.
     """
+    shapes, generator = apart(shapes)
+    problems = _encoder_problems(shapes, has_segments)
+    for kind, names in (_encoder_problems(generator, has_segments) if generator else {}).items():
+        problems.setdefault(kind, []).extend(GENERATOR + name for name in names)
+    return problems
+
+
+def _encoder_problems(shapes: dict[str, tuple[int, ...]], has_segments: bool) -> dict[str, list[str]]:
     layers = layers_of(shapes)
     expected = _expected_shapes(shapes, layers)
     if not has_segments:

@@ -16,7 +16,6 @@ from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.containers import hf_folder
 from official.checkpoint.formats import NOTHING_GIVEN, Format, Options
 from official.checkpoint.tensors import Tensor, Tensors
-from official.config import BertConfig
 from official.config.model import FAMILIES
 from official.io import vocabulary_files, writing
 from official.io.errors import ConfigError, shortened
@@ -88,8 +87,9 @@ def convert(
             _read_back_and_compare(container, content.result, made)
             _write_cut_words(content.cut_rows, made)
             for path, data in written.items():
-                beside = os.path.join(work, os.path.basename(path))
+                beside = os.path.join(work, os.path.relpath(path, folder))
                 with _writing_to(beside):
+                    os.makedirs(os.path.dirname(beside), exist_ok=True)
                     writing.replace_file(beside, data)
             verified = {}
             if verify is not None:
@@ -168,9 +168,11 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
     options = sidecar_files.with_sidecar_files(given, checkpoint)
     read = checkpoint.to_canonical(options)
     options = sidecar_files.with_family_of(options, read)
-    if options.family != BertConfig.family and not target.has_families:
+    if options.family not in target.families:
         holders = ", ".join(
-            one.title for one in registry.FORMATS.values() if one.has_families and not one.is_only_read
+            one.title
+            for one in registry.FORMATS.values()
+            if options.family in one.families and not one.is_only_read
         )
         told = f"is a model of family={options.family}, which {target.title} has no names for"
         raise ConfigError(f"{checkpoint.location} {told}. Allowed: {holders}.")
@@ -339,7 +341,8 @@ _WORDS = "bert/embeddings/word_embeddings"
 def with_vocabulary(
     tensors: Tensors, source: str, options: Options
 ) -> tuple[Tensors, dict[str, int], Tensors]:
-    """Cuts or fills up the vocabulary: word embeddings, output bias and their slots together.
+    """Cuts or fills up the vocabulary: word embeddings, output bias and their slots together. New words get
+    the averages that the options name, others zeros.
 
     Returns:
       The tensors; {from, to, restored: words that an earlier conversion cut off, filled: words of zeros, cut:
@@ -374,7 +377,7 @@ def with_vocabulary(
                 tensor = tensors_lib.checked_cast(name, tensor, own)
         if tensor.shape[0] > want:
             cut[name] = tensors_lib.rows_from(tensor, want)
-        changed[name] = tensors_lib.with_rows(tensor, want)
+        changed[name] = tensors_lib.with_average_rows(tensors_lib.with_rows(tensor, want), options.averages)
     numbers = {
         "from": have,
         "to": want,

@@ -195,11 +195,16 @@ def _notes(model: BertConfig, checkpoint: registry.Checkpoint) -> str:
 def _check(expected: dict, found: dict, strange: dict, location: str) -> set[str]:
     """Returns the names outside the encoder that the checkpoint lacks, or has for another number of classes;
     raises for all else that does not fit."""
-    encoder = {name: shape for name, shape in expected.items() if _is_of_encoder(name)}
+    have_generators = all(
+        any(name.startswith(canonical.GENERATOR) for name in one) for one in (found, expected)
+    )
+    scopes = ("bert/", canonical.GENERATOR) if have_generators else ("bert/",)
+    is_of_encoder = lambda name: name.startswith(scopes) or name in canonical.FINAL_NORM
+    encoder = {name: shape for name, shape in expected.items() if is_of_encoder(name)}
     if not found.keys() & {*canonical.POOLER, *canonical.NEXT_SENTENCE_HEAD, *CLASSIFIER}:
         # Neither a pooler nor a head over it: it starts with the head that will be.
         encoder = {name: shape for name, shape in encoder.items() if name not in canonical.POOLER}
-    there = {name: shape for name, shape in found.items() if _is_of_encoder(name)}
+    there = {name: shape for name, shape in found.items() if is_of_encoder(name)}
     there |= {name: shape for name, shape in strange.items() if name not in encoder}
     problems = compare_names(encoder, there)
     heads = {name: shape for name, shape in expected.items() if name not in encoder}
@@ -219,10 +224,6 @@ def _without_zero_biases(found: Tensors, variables: dict[str, tf.Variable]) -> T
     pattern = f"{canonical.QKV_BIAS}|{canonical.PROJECTION_BIAS}"
     absent = {name for name in found if name not in variables and re.fullmatch(pattern, name)}
     return {name: one for name, one in found.items() if name not in absent or one.read().any()}
-
-
-def _is_of_encoder(name: str) -> bool:
-    return name.startswith("bert/") or name in canonical.FINAL_NORM
 
 
 def _is_state(name: str) -> bool:

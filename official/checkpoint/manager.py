@@ -87,6 +87,7 @@ class CheckpointManager:
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         self._work: concurrent.futures.Future | None = None  # what goes wrong in it is raised once
         self._newest: int | None = None  # that this process has begun to write
+        self._origin: str | None = None  # prefix of another run's checkpoint that this one begins with
 
     def pin(self, step: int | None) -> None:
         """Keeps the checkpoint of this step, in place of the one that was kept before, however old it
@@ -195,9 +196,10 @@ class CheckpointManager:
             tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=slices, tensors=values)
 
     def companion(self, step: int) -> dict:
-        """Returns the companion that was saved with `ckpt-STEP`; an empty dict where there is none, or a
-        damaged one."""
-        path = self._prefix(step) + _COMPANION
+        """Returns the companion that was saved with `ckpt-STEP`, which may be of the run that this one begins
+        with; an empty dict where there is none, or a damaged one."""
+        origin = self._origin or ""
+        path = (origin if os.path.basename(origin) == f"ckpt-{step}" else self._prefix(step)) + _COMPANION
         if not tf.io.gfile.exists(path):
             return {}
         try:
@@ -230,12 +232,20 @@ class CheckpointManager:
         if step not in self.steps():
             return None
         try:
-            return self._assign(step)
+            return self._assign(self._prefix(step))
         except DamagedError:
             return None
 
-    def _assign(self, step: int) -> str:
-        prefix = self._prefix(step)
+    def restore_other(self, prefix: str) -> str:
+        """Assigns every variable from a checkpoint of another run, with which this one begins, and returns
+        its prefix. Raises ConfigError where it is not there, damaged, or of another model."""
+        try:
+            self._origin = self._assign(prefix)
+        except DamagedError as error:
+            raise ConfigError(f"{prefix} cannot be read ({error}).") from None
+        return prefix
+
+    def _assign(self, prefix: str) -> str:
         with bundle_reader.open_reader(prefix) as reader:
             expected = {name: tuple(variable.shape) for name, variable in self._variables.items()}
             problems = compare_names(expected, bundle_reader.shapes(reader))
@@ -266,7 +276,7 @@ class CheckpointManager:
         steps, damaged = self.steps(), []
         for step in reversed(steps):
             try:
-                prefix = self._assign(step)
+                prefix = self._assign(self._prefix(step))
             except DamagedError as error:
                 logging.warning("%s is damaged (%s); trying the one before.", self._prefix(step), error)
                 damaged.append(step)

@@ -17,7 +17,9 @@ _PIPELINES = {
     "tag": "token-classification",
     "squad": "question-answering",
     "pretrain": "fill-mask",
+    "embed": "sentence-similarity",
 }
+_LIBRARIES = {"embed": "sentence-transformers"}  # of other tasks transformers
 # By the kind of labels of a classifier, or by the task.
 _MADE = {
     "one": "fine-tuned to give a text one of several labels",
@@ -27,6 +29,7 @@ _MADE = {
     "tag": "fine-tuned to tag words",
     "squad": "fine-tuned to answer questions about a text",
     "pretrain": "pre-trained",
+    "embed": "trained to give texts that belong together vectors with a large cosine",
 }
 _RECIPE = (
     "init_checkpoint train_batch_size num_train_epochs learning_rate optimizer_type max_seq_length dtype seed"
@@ -57,6 +60,7 @@ def of_run(location: str) -> str | None:
     return page.from_string(template).render(
         name=name,
         pipeline=_PIPELINES[task],
+        library=_LIBRARIES.get(task, "transformers"),
         index=[{"name": name, "results": [{**about, "metrics": metrics}]}],
         made=_MADE[labels.get("kind", "one") if task in ("classify", "glue") else task],
         labels=labels,

@@ -18,8 +18,9 @@ from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, checked_sizes
 from official.config.model import FAMILIES, WITHOUT_SHAPE, activation_of, settings_of
 from official.io import files as io_files
-from official.io import json_files, model_folder, vocabulary_files
+from official.io import json_files, model_folder, sentence_folder, vocabulary_files
 from official.io.errors import ConfigError, shortened
+from official.io.sentence_folder import EmbeddingSettings
 
 CONFIG = "bert_config.json"
 _OF_TENSORS = {  # key of bert_config.json -> canonical tensor and dimension that give it
@@ -85,7 +86,8 @@ def config_beside(location: str) -> str | None:
 
 
 def with_sidecar_files(options: Options, checkpoint: Checkpoint) -> Options:
-    """Returns the options of `with_settings`, and the vocabulary beside the source, where it is not given.
+    """Returns the options of `with_settings`, the settings of vectors beside the source and, where it is not
+    given, the vocabulary there.
 
     Raises:
       ConfigError: where the vocabulary is given and cannot be read.
@@ -94,7 +96,8 @@ def with_sidecar_files(options: Options, checkpoint: Checkpoint) -> Options:
         words = vocabulary_files.read(options.vocab_file).words
         vocabulary_files.check_each(words, f"--vocab_file={options.vocab_file}")
     vocab_file = options.vocab_file or _vocabulary_beside(checkpoint.location)
-    return dataclasses.replace(with_settings(options, checkpoint), vocab_file=vocab_file)
+    embedding = _embedding_beside(checkpoint.location)
+    return dataclasses.replace(with_settings(options, checkpoint), vocab_file=vocab_file, embedding=embedding)
 
 
 def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
@@ -155,6 +158,16 @@ def labels_beside(location: str) -> dict:
     found = model_folder.read_labels(location if os.path.isdir(location) else os.path.dirname(location))
     found.pop("kind", None)
     return found or hf_folder.labels_of(location)
+
+
+def _embedding_beside(location: str) -> EmbeddingSettings | None:
+    """Returns the settings of vectors that lie with a checkpoint. Those that there are not here are left out,
+    and a warning says why: a conversion of weights needs none."""
+    try:
+        return sentence_folder.read_settings(location)
+    except ConfigError as error:
+        logging.warning("The sentence-transformers files beside the checkpoint are left out. %s", error)
+        return None
 
 
 def notes_of_source(given: Options, checkpoint: Checkpoint) -> list[str]:
@@ -292,6 +305,9 @@ def plan(
     if "output_weights" in tensors and (options.labels or options.problem_type):
         labels = model_folder.labels_json(options.labels, options.problem_type, options.thresholds)
         files[os.path.join(folder, model_folder.LABELS)] = labels.encode()
+    if options.embedding is not None:
+        of_vectors = sentence_folder.contents(options.embedding, int(own["hidden_size"]))
+        files |= {os.path.join(folder, name): content for name, content in of_vectors.items()}
     _check_free(files, overwrite)
     return files
 

@@ -6,7 +6,7 @@ The functions here return tensors that, when read, read theirs and change them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,6 +83,18 @@ def with_rows(tensor: Tensor, rows: int) -> Tensor:
     """Cuts off rows, or adds rows of zeros."""
     more = [(0, max(rows - tensor.shape[0], 0)), *[(0, 0)] * (len(tensor.shape) - 1)]
     return changed(tensor, lambda values: np.pad(values[:rows], more), shape=(rows, *tensor.shape[1:]))
+
+
+def with_average_rows(tensor: Tensor, rows: Mapping[int, Sequence[int]]) -> Tensor:
+    """Puts into each row of {row: other rows} the mean of the other rows, as they were before."""
+
+    def averaged(values: np.ndarray) -> np.ndarray:
+        result = values.copy()
+        for row, others in rows.items():
+            result[row] = values[list(others)].astype(np.float32).mean(axis=0)
+        return result
+
+    return changed(tensor, averaged)
 
 
 def rows_from(tensor: Tensor, start: int) -> Tensor:

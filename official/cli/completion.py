@@ -44,7 +44,7 @@ def _training_parser() -> argparse.ArgumentParser:
     parser.add_argument("--flagfile", help="File of flags.")
     for field in config_lib.FIELDS.values():
         values = ("true", "false") if field.type is bool else field.choices
-        parser.add_argument(f"--{field.name}", choices=values or None, help=field.help)
+        parser.add_argument(f"--{field.name}", choices=values or None, help=field.help.replace("%", "%%"))
     return parser
 
 

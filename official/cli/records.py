@@ -134,13 +134,16 @@ def describe_records(summary, shares: dict, vocabulary) -> str:
     predicted = "kept {kept:.2%} (the rest needs --vocab_file)"
     if vocabulary:
         predicted = "[MASK] {masked:.2%}, kept {kept:.2%}, random {replaced:.2%}"
+    rate = f"{summary.predictions / summary.records:.2f} an example"
+    predicted = f"{rate}, {{predictions_of_tokens:.2%}} of the tokens: {predicted}"
+    if not summary.max_predictions_per_seq:
+        predicted = "no masks: bert train draws them (--mask_share)"
     lines = [
         f"{counted(summary.files, 'file')}, {counted(summary.records, 'example')},"
         f" {summary.bytes / 1e6:,.1f} MB, {summary.record_format}, {summary.max_seq_length} tokens,"
         f" {summary.max_predictions_per_seq} predictions at most",
         "lengths     median {median_length:,.0f}, {full_length:.1%} full, {padding:.1%} padding",
-        f"predicted   {summary.predictions / summary.records:.2f} an example,"
-        " {predictions_of_tokens:.2%} of the tokens: " + predicted,
+        f"predicted   {predicted}",
     ]
     if summary.record_format == "packed":
         rows, used = f"{summary.rows:,} rows", summary.tokens / (summary.rows * summary.max_seq_length)

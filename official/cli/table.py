@@ -41,6 +41,7 @@ _ROWS = tuple(
     for name, module, function, text in (
         ("train", "train", "start", "pre-train, or fine-tune on your own data, SQuAD or GLUE"),
         ("plan", "train", "start_plan", "show what a run will be: batches, steps, FLOPs, memory"),
+        ("adapt", "adapt", "run_adapt", "go on with the pre-training on your own text"),
         ("launch", "launch", "main", "start the processes of a run, and again after a loss"),
         ("vocab", "text", "run_vocab", "learn a WordPiece vocabulary from text"),
         ("data create", "text", "run_create", "text to records of masked words and sentence pairs"),
@@ -59,6 +60,8 @@ _ROWS = tuple(
         ("classify", "ask", "run_classify", "label typed sentences"),
         ("tag", "ask", "run_tag", "tag the words of typed text"),
         ("predict", "ask", "run_predict", "predict for every row of a file"),
+        ("embed", "vectors", "run_embed", "make a vector of every text of a file"),
+        ("search", "vectors", "run_search", "find the nearest texts to a query among such vectors"),
         ("fill-mask", "ask", "run_fill_mask", "predict the words that are [MASK] in typed text"),
         ("serve", "serve", "main", "serve a model over HTTP: REST, the v2 protocol, a page"),
         ("export", "checkpoints", "run_export", "write a model for other programs: SavedModel or ONNX"),

@@ -26,7 +26,8 @@ Splitting = Literal["auto", "always", "never"]
 
 
 class Create(command_line.TextFlags, command_line.LowerCaseFlag, command_line.EngineFlags):
-    """Makes TFRecords of masked-LM examples from text: of pairs of segments, or of texts without pairs.
+    """Makes TFRecords of masked-LM examples from text: of pairs of segments, or of texts whose masks are
+    drawn in training.
 
     bert data create --input_files='wiki/wiki_*' --vocab_file=vocab.txt \\
       --output_dir=records
@@ -41,15 +42,15 @@ class Create(command_line.TextFlags, command_line.LowerCaseFlag, command_line.En
       drop_duplicates: Keep one of the documents that are the same, token by token.
       mixture: Shares of the tokens, by source: 'books=0.3,wiki=0.7'. --input_files then names the sources:
         'books=FILES,..,wiki=FILES,..'.
-      objective: mlm_nsp: pairs of segments, half of them with a random second one. mlm: texts without pairs,
-        whole sentences that follow each other, as many as fit; for bert train --objective=mlm.
+      objective: mlm_nsp: pairs of segments, half of them with a random second one, with masks. mlm: documents
+        end to end in full rows, without masks, which bert train --objective=mlm draws anew for every epoch.
       max_seq_length: Tokens of an example.
-      max_predictions_per_seq: Masked tokens of an example, at most.
-      dupe_factor: Times that the text is cut into examples, each time with other masks, and pairs with other
-        cuts.
-      masked_lm_prob: Share of the tokens that are masked.
-      short_seq_prob: Share of the documents cut into shorter examples. Unset: 0.1; of --objective=mlm 0.
-      do_whole_word_mask: Mask all pieces of a word or none.
+      max_predictions_per_seq: Of pairs: masked tokens of an example, at most. Unset: 20.
+      dupe_factor: Times that the text is cut into examples, each time with other cuts and masks. Unset: 10;
+        of --objective=mlm 1.
+      masked_lm_prob: Of pairs: share of the tokens that are masked. Unset: 0.15.
+      short_seq_prob: Of pairs: share of the documents cut into shorter examples. Unset: 0.1.
+      do_whole_word_mask: Of pairs: mask all pieces of a word or none.
       random_seed: Seed of every random choice.
       sentence_splitting: Split lines into sentences. auto: those of WikiExtractor and WikiText, and of
         plain text whose lines are paragraphs.
@@ -95,7 +96,10 @@ def create_flags() -> Create:
         for path in flags.output_file.split(","):
             check_output_file(path, "output_file", flags.overwrite)
         # the values of Graphcore's commands
-        for name, value in {"dupe_factor": 6, "random_seed": 1984, "do_lower_case": False}.items():
+        values: dict[str, Any] = {"random_seed": 1984, "do_lower_case": False}
+        if flags.objective == "mlm_nsp":
+            values["dupe_factor"] = 6
+        for name, value in values.items():
             if name not in parser.given:
                 setattr(flags, name, value)
     return flags
@@ -286,16 +290,22 @@ class Vocab(command_line.TextFlags):
     overwrite: bool = False
 
 
-def read_sentences(patterns: str, most: int, counts: ReadCounts, text_field: str = "text") -> list[str]:
+def read_sentences(
+    patterns: str,
+    most: int,
+    counts: ReadCounts,
+    text_field: str = "text",
+    keeps: Callable[[list[str]], bool] = lambda document: True,
+) -> list[str]:
     """Returns the sentences of all files or, where there are more than `most`, every second, fourth, eighth
-    .. one."""
+    .. one; of documents that `keeps` takes."""
     import tqdm
 
     step, kept = 1, []
     paths = files.find_files(patterns, "input_files")
     size = sum(files.sizes(paths))
     with tqdm.tqdm(total=size, desc="Reading", unit="B", unit_scale=True, delay=0.5) as bar:
-        read = read_documents(paths, counts, text_field=text_field)
+        read = filter(keeps, read_documents(paths, counts, text_field=text_field))
         for number, sentence in enumerate(itertools.chain.from_iterable(read)):
             if number % step == 0:
                 kept.append(sentence)

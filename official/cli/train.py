@@ -69,6 +69,19 @@ def _run(arguments: list[str]) -> int:
     config, told = flags.read(arguments, os.environ)
     if told and config.verbosity >= 0 and _is_first(config):
         print("\n".join(told))
+    return run(config, arguments)
+
+
+def run(config: Config, arguments: list[str]) -> int:
+    """Runs a configuration and returns the exit code.
+
+    Args:
+      config: the frozen configuration.
+      arguments: those of this process, which go on with the run where it is interrupted.
+
+    Raises:
+      ConfigError, PeerError, KeyboardInterrupt: see `main`.
+    """
     _check_export(config)
     _say_what_starts(config)
     program = BACKENDS[config.distribution_strategy].program
@@ -89,6 +102,8 @@ def _run(arguments: list[str]) -> int:
         from official.tasks import TASKS
 
         make_task = TASKS[config.task]
+        if config.teacher:
+            make_task = importlib.import_module("official.inference.teacher").make_task
         todo = importlib.import_module(  # the other one is not loaded
             "official.planning.plan" if config.plan else "official.training.run"
         )
@@ -145,12 +160,12 @@ def _export(result: TrainResult, config: Config) -> None:
         return
     from official.cli.checkpoints import describe_export
     from official.inference import source
-    from official.reporting.result import note_export
+    from official.reporting.result import note
     from official.serving import export
 
     written = export.export(source.find(config.model_dir, flag="model_dir"), config.export_dir)
     logging.info(describe_export(written, "fp32"))
-    note_export(config.model_dir, written.folder)
+    note(config.model_dir, export=written.folder)
 
 
 def _say_config(arguments: list[str], config: Config) -> None:

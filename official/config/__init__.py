@@ -14,21 +14,30 @@ from typing import Any
 
 from official.config.checks import check_schedule, validate
 from official.config.derived import (
+    BUDGET_PARTS,
     LOG_STYLES,
+    MAX_STEPS,
     UNKNOWN_WORD,
+    batch_stages,
     checkpoint_every_steps,
     compiles_first,
+    decay_length,
     dynamic_loss_scale,
     encoder_options,
+    first_step,
     follows_graphcore_log,
     initial_loss_scale,
     kernels_of,
+    knows_steps,
+    max_predictions,
     pack_depth,
     schedule_steps,
+    slots_of,
     steps_per_call,
     steps_per_loop,
     synthetic_sequences_per_pack,
     train_steps,
+    whole_batches,
     with_eval_rule,
     with_generated_data,
     with_gradient_scopes,
@@ -107,7 +116,7 @@ def with_data(config: Config, train_samples: int | None, sequences_per_row: floa
     complete = (
         with_steps(config, train_samples, sequences_per_row) if config.do_train else with_steps(config, 1)
     )
-    if not complete.num_steps_per_epoch:
+    if not knows_steps(complete):
         raise ConfigError(
             "num_steps_per_epoch is not set, and no training data says how many there are. Give"
             " --num_steps_per_epoch=N."

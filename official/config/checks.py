@@ -11,12 +11,16 @@ from official.config.derived import (
     UNKNOWN_WORD,
     VOCABULARY_ROUNDING,
     check_streams,
+    decay_length,
+    first_step,
     initial_loss_scale,
     is_checkpoint,
+    knows_steps,
     pack_depth,
     schedule_steps,
     train_steps,
 )
+from official.config.model import BertConfig
 from official.config.setting import OWN_DATA
 from official.config.settings.devices import PIPELINED, SCHEDULES
 from official.config.table import FIELDS, Config
@@ -134,6 +138,11 @@ def _check_fine_tuning_files(config: Config) -> None:
     for name, is_needed in (*needed, ("vocab_file", True)):
         if is_needed and not config[name] and not config.plan:
             raise ConfigError(f"{name} is not set. --task={config.task} needs it: --{name}=PATH.")
+    if config.task in OWN_DATA and config.do_eval and not (config.eval_file or config.eval_share):
+        raise ConfigError(
+            "eval_share=0 holds out no row to evaluate on. Raise --eval_share, give --eval_file, or"
+            " --do_eval=false."
+        )
     _check_glue_task(config)
 
 
@@ -146,7 +155,8 @@ def _check_glue_task(config: Config) -> None:
 
 def check_lengths(config: Config) -> None:
     """Refuses sequences that the model, or the sequence itself, has no room for."""
-    if config.task == "pretrain" and config.max_predictions_per_seq > config.max_seq_length:
+    reads_most = config.task == "pretrain" and config.mask_share is None
+    if reads_most and config.max_predictions_per_seq > config.max_seq_length:
         raise ConfigError(
             f"max_predictions_per_seq={config.max_predictions_per_seq} is larger than "
             f"max_seq_length={config.max_seq_length}. "
@@ -164,20 +174,42 @@ def check_lengths(config: Config) -> None:
         )
 
 
-def check_segment_types(config: Config) -> None:
-    """Refuses pairs of texts for a model that has no second segment type, and the next-sentence task for one
-    of a family without."""
+def check_electra(config: Config) -> None:
+    """Refuses ELECTRA's objective for models of other families, and with what is not made for it."""
+    if config.objective != "electra":
+        return
+    title, family, blocks = "objective=electra", config.model.family, config.model.block_type
+    if (family, blocks) != ("electra", BertConfig.block_type):
+        raise ConfigError(
+            f"{title} trains ELECTRA, and the model has family={family} and block_type={blocks}. Give"
+            " --bert_config_file=configs/models/electra_small.json, or one with"
+            f' "family": "electra" and "block_type": "{BertConfig.block_type}", or another --objective.'
+        )
+    if not config.model.use_cls_layer or not config.model.use_prediction_bias:
+        raise ConfigError(f"{title} needs use_cls_layer and use_prediction_bias in --bert_config_file.")
+    if config.distribution_strategy in PIPELINED:
+        raise ConfigError(
+            f"{title} does not go with distribution_strategy={config.distribution_strategy}: both its models"
+            " have the embeddings. Change --distribution_strategy."
+        )
+    if config.loss_averaging_basis != FIELDS["loss_averaging_basis"].default:
+        raise ConfigError(
+            f"{title} averages its losses over tokens, received"
+            f" loss_averaging_basis={config.loss_averaging_basis}. Drop --loss_averaging_basis."
+        )
+
+
+def check_segment_types(config: Config, marks_pairs: bool = True) -> None:
+    """Refuses pairs of texts for a model that cannot tell them apart, and the next-sentence task for one of a
+    family without. `marks_pairs` as of `BertConfig.why_no_pairs`."""
     if config.task == "pretrain" and not config.model.family_row.has_next_sentence:
         raise ConfigError(
             f"objective=mlm_nsp: {config.model.family_row.title} has no next-sentence task. Pre-train it with"
             " --objective=mlm."
         )
-    if not config.model.takes_pairs:
+    if why := config.model.why_no_pairs(marks_pairs):
         job = " ".join(filter(None, (config.task, config.glue_task if config.task == "glue" else None)))
-        raise ConfigError(
-            f"--task={job} has pairs of texts, and the model type_vocab_size={config.model.type_vocab_size}:"
-            " it has no second segment type. Change --bert_config_file."
-        )
+        raise ConfigError(f"--task={job} has pairs of texts, and the model {why} Change --bert_config_file.")
 
 
 def check_vocabulary(config: Config) -> None:
@@ -210,6 +242,8 @@ def check_vocabulary(config: Config) -> None:
 
 def check_schedule(config: Config) -> None:
     """Raises ConfigError where --stop_steps is beyond the schedule, or --profile_steps beyond the run."""
+    if config.budget_hours:
+        return
     if train_steps(config) > schedule_steps(config):
         raise ConfigError(
             f"stop_steps={config.stop_steps} is beyond num_steps_per_epoch x num_train_epochs ="
@@ -225,7 +259,7 @@ def check_schedule(config: Config) -> None:
 
 def check_steps(config: Config) -> None:
     """Refuses steps that do not fit into loops, and evaluations that do not take place."""
-    if config.num_steps_per_epoch:
+    if knows_steps(config):
         check_schedule(config)
     for name in ("steps_between_eval", "checkpoint_every_steps"):
         value = config[name]
@@ -239,6 +273,29 @@ def check_steps(config: Config) -> None:
         raise ConfigError(
             "eval_rule=mlperf_1.0 evaluates held-out records. Give --eval_files, e.g. one made by"
             " scripts/make_eval_set.py."
+        )
+
+
+def _check_batch_warmup(config: Config) -> None:
+    """Refuses batches that do not grow to the whole one, and counts of steps that suppose one batch."""
+    if config.batch_warmup is None:
+        return
+    counts = [*read_by_step(config.batch_warmup, "batch_warmup").values()]
+    whole = all(count == int(count) > 0 for count in counts)
+    if not whole or counts != sorted(set(counts)) or len(counts) < 2:
+        raise ConfigError(
+            f"batch_warmup={config.batch_warmup[:100]}, expected rising numbers of micro batches by step,"
+            ' such as {"0": 1, "500": 2, "2000": 4}.'
+        )
+    if counts[-1] != config.num_accumulation_steps:
+        raise ConfigError(
+            f"batch_warmup={config.batch_warmup[:100]} ends with {counts[-1]:g} micro batches,"
+            f" num_accumulation_steps={config.num_accumulation_steps} is the whole batch. Change one of them."
+        )
+    if config.num_steps_per_epoch == 0:
+        raise ConfigError(
+            "batch_warmup has steps of several sizes, num_steps_per_epoch=0 counts steps of one. Give"
+            " --num_steps_per_epoch=N."
         )
 
 
@@ -264,7 +321,13 @@ def _check_optimizer(config: Config) -> None:
 
 
 def _check_schedule(config: Config) -> None:
-    if read_by_step(config.lr_schedule, "lr_schedule"):
+    by_step = read_by_step(config.lr_schedule, "lr_schedule")
+    if config.budget_hours and (by_step or config.lr_schedule == "natural_exponential"):
+        raise ConfigError(
+            f"lr_schedule={config.lr_schedule[:100]} counts steps, and budget_hours={config.budget_hours:g}"
+            " time. Change --lr_schedule, or drop --budget_hours."
+        )
+    if by_step:
         for name in ("warmup_steps", "start_warmup_step"):
             if config[name]:
                 raise ConfigError(
@@ -274,12 +337,21 @@ def _check_schedule(config: Config) -> None:
     for name in ("decay_steps", "decay_rate"):
         if config.lr_schedule == "natural_exponential" and config[name] is None:
             raise ConfigError(f"lr_schedule=natural_exponential needs --{name}.")
-    if config.lr_schedule.startswith("wsd") and config.num_steps_per_epoch:
-        left = schedule_steps(config) - config.start_warmup_step - int(config.warmup_steps or 0)
-        if (config.decay_steps or 1) > left:
+    warmed_up = config.start_warmup_step + int(config.warmup_steps or 0)
+    if config.decay_checkpoint and first_step(config) < warmed_up:
+        raise ConfigError(
+            f"decay_checkpoint={config.decay_checkpoint} lies in the warm-up, which ends at step {warmed_up}:"
+            " warmup_steps is to be that of the run. Give --warmup_steps, or a later checkpoint."
+        )
+    if config.lr_schedule.startswith("wsd") and knows_steps(config):
+        left = schedule_steps(config) - warmed_up
+        if decay_length(config) > left:
+            share = config.decay_proportion
+            name = "decay_steps" if share is None else "decay_proportion"
+            whole, unit = (1, "steps") if share is None else (schedule_steps(config), "of the schedule")
             raise ConfigError(
-                f"decay_steps={config.decay_steps or 1}, but {max(left, 0)} steps are left after the warm-up."
-                " Lower --decay_steps, or --warmup_steps."
+                f"{name}={config[name] or 1:g}, but {max(left, 0) / whole:g} {unit} are left after the"
+                f" warm-up. Lower --{name}, or the warm-up."
             )
     if config.warmup_power == 0:
         raise ConfigError("warmup_power=0 is no warm-up. Raise --warmup_power, or set --warmup_steps=0.")
@@ -323,11 +395,16 @@ def _check_warmup(config: Config) -> None:
     if (
         share is not None
         and config.warmup_steps is not None
-        and (not config.num_steps_per_epoch or config.warmup_steps != share * schedule_steps(config))
+        and (not knows_steps(config) or config.warmup_steps != share * schedule_steps(config))
     ):
         raise ConfigError(
             f"warmup_steps={config.warmup_steps:g} and warmup_proportion={config.warmup_proportion:g} both"
             " set the warm-up. Drop one."
+        )
+    if config.budget_hours and share is None and config.warmup_steps:
+        raise ConfigError(
+            f"warmup_steps={config.warmup_steps:g} counts steps, and budget_hours={config.budget_hours:g}"
+            " time. Give --warmup_proportion in its place."
         )
     if config.start_warmup_step and config.warmup_steps == 0:
         raise ConfigError(
@@ -552,12 +629,14 @@ _CHECKS = (
     check_batches,
     check_files,
     check_lengths,
+    check_electra,
     check_vocabulary,
     _check_static_mask,
     _check_unpad,
     check_packing,
     check_streams,
     check_steps,
+    _check_batch_warmup,
     _check_optimizer,
     _check_schedule,
     _check_gradients,

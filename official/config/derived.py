@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -177,7 +179,10 @@ _PACK_DEPTH = 12  # as the published plans without a limit of 3; its rows are 0.
 _SYNTHETIC_PER_PACK = 2.0  # as Wikipedia in rows of 512 tokens
 MAX_STEPS_PER_LOOP = 200  # where nobody asks for a number
 _LINES_OF_A_RUN = 20  # of metrics, at least, where it has as many steps
-_PRETRAINING_STEPS_PER_EPOCH, _PRETRAINING_WARMUP_STEPS, _FINE_TUNING_WARMUP = 1000, 10000.0, 0.1
+_PRETRAINING_STEPS_PER_EPOCH, _PRETRAINING_WARMUP_STEPS, _WARMUP_SHARE = 1000, 10000.0, 0.1
+BUDGET_PARTS = 1_000_000  # of a time budget, which its schedule counts in place of steps
+MAX_STEPS = 2**31 - 1  # of a run that ends with its time budget: the seeds of dropout count so far
+_BUDGET_CHECKPOINT_STEPS = 1000
 
 
 def with_steps(
@@ -192,13 +197,16 @@ def with_steps(
       sequences_per_row: of packed rows, sequences / rows of that set; None: every row is a sequence.
     """
     fine_tuning = config.task != "pretrain"
-    if config.num_steps_per_epoch is None and not fine_tuning:
+    if config.num_steps_per_epoch is None and not fine_tuning and not knows_steps(config):
         config = replaced(config, num_steps_per_epoch=_PRETRAINING_STEPS_PER_EPOCH)
-    if not config.num_steps_per_epoch and train_samples:
+    if not knows_steps(config) and train_samples:
         rows, batch = round(train_samples / (sequences_per_row or 1.0)), config.train_batch_size
         steps = -(-rows // batch) if fine_tuning else max(1, rows // batch)
         config = replaced(config, num_steps_per_epoch=steps)
-    if config.warmup_steps is None and config.num_steps_per_epoch:
+    is_free = config.warmup_proportion is config.warmup_steps is None
+    if config.budget_hours and is_free and not read_by_step(config.lr_schedule, "lr_schedule"):
+        config = replaced(config, warmup_proportion=_WARMUP_SHARE)
+    if config.warmup_steps is None and knows_steps(config):
         config = replaced(config, warmup_steps=_warmup_steps(config))
     if config.steps_between_eval is None and fine_tuning and config.do_eval and config.do_train:
         config = replaced(config, steps_between_eval=config.num_steps_per_epoch or None)
@@ -210,11 +218,7 @@ def _warmup_steps(config: Config) -> float:
         return 0.0
     if config.warmup_proportion is not None:
         return config.warmup_proportion * schedule_steps(config)
-    return (
-        _PRETRAINING_WARMUP_STEPS
-        if config.task == "pretrain"
-        else _FINE_TUNING_WARMUP * schedule_steps(config)
-    )
+    return _PRETRAINING_WARMUP_STEPS if config.task == "pretrain" else _WARMUP_SHARE * schedule_steps(config)
 
 
 def with_gradient_scopes(config: Config) -> Config:
@@ -238,6 +242,19 @@ def words_of_records(config: Config) -> int:
     return config.model.vocab_size + (VOCABULARY_ROUNDING - 1 if config.fit_vocabulary else 0)
 
 
+def slots_of(share: float, length: int) -> int:
+    """Returns the places for predicted tokens in a row of `length` tokens of which a share is predicted."""
+    return math.ceil(round(share * length, 6))
+
+
+def max_predictions(config: Config) -> int:
+    """Returns the places for predicted tokens in a row of training: --max_predictions_per_seq, or those of
+    --mask_share."""
+    if config.mask_share is None:
+        return config.max_predictions_per_seq
+    return slots_of(config.mask_share, config.max_seq_length)
+
+
 def pack_depth(config: Config) -> int:
     """Returns the most sequences of a row that is packed here."""
     return config.max_sequences_per_pack or _PACK_DEPTH
@@ -248,13 +265,63 @@ def synthetic_sequences_per_pack(config: Config) -> float:
     return min(config.average_sequences_per_pack or _SYNTHETIC_PER_PACK, float(pack_depth(config)))
 
 
+def knows_steps(config: Config) -> bool:
+    """Tells whether the settings say how long the schedule is."""
+    return bool(config.num_steps_per_epoch or config.budget_hours or config.decay_checkpoint)
+
+
+def batch_stages(config: Config) -> dict[int, int]:
+    """Returns {step: micro batches of a replica's step from there on}, of --batch_warmup several."""
+    found = read_by_step(config.batch_warmup or "", "batch_warmup")
+    return {step: int(count) for step, count in found.items()} or {0: config.num_accumulation_steps}
+
+
+def whole_batches(config: Config) -> float:
+    """Returns the number of whole batches that the steps of the schedule amount to."""
+    stages, last = batch_stages(config), schedule_steps(config)
+    ends = [*stages, last][1:]
+    done = sum(count * max(min(end, last) - start, 0) for (start, count), end in zip(stages.items(), ends))
+    return done / config.num_accumulation_steps
+
+
+def first_step(config: Config) -> int:
+    """Returns the step that a new run begins at: that of --decay_checkpoint, else 0. Raises ConfigError where
+    its name tells none."""
+    if not config.decay_checkpoint:
+        return 0
+    found = re.fullmatch(r"ckpt-(\d{1,10})", os.path.basename(config.decay_checkpoint))
+    if not found:
+        raise ConfigError(
+            f"decay_checkpoint={config.decay_checkpoint}, expected a checkpoint of a run: FOLDER/ckpt-STEP."
+        )
+    return int(found[1])
+
+
 def schedule_steps(config: Config) -> int:
-    """Returns the steps over which the learning rate decays."""
+    """Returns the steps over which the learning rate decays; of a time budget its parts."""
+    if config.budget_hours:
+        return BUDGET_PARTS
+    if config.decay_checkpoint:
+        return first_step(config) + (config.decay_steps or 0)
     return config.num_steps_per_epoch * config.num_train_epochs
 
 
+def decay_length(config: Config) -> int:
+    """Returns the steps of the decay of warm-up, stable, decay: --decay_steps, or --decay_proportion of all;
+    unset, a tenth of the steps that are left after the warm-up."""
+    if config.decay_steps:
+        return config.decay_steps
+    if config.decay_proportion is not None:
+        return max(round(config.decay_proportion * schedule_steps(config)), 1)
+    left = schedule_steps(config) - config.start_warmup_step - int(config.warmup_steps or 0)
+    return max(round(left / 10), 1)
+
+
 def train_steps(config: Config) -> int:
-    """Returns the steps that are trained: the schedule, or --stop_steps of it."""
+    """Returns the steps that are trained: the schedule, or --stop_steps of it; with a time budget
+    MAX_STEPS."""
+    if config.budget_hours:
+        return MAX_STEPS
     return config.stop_steps or schedule_steps(config)
 
 
@@ -266,7 +333,8 @@ def steps_per_loop(config: Config) -> int:
     """
     if config.steps_per_loop:
         return config.steps_per_loop
-    most = max(1, min(MAX_STEPS_PER_LOOP, train_steps(config) // _LINES_OF_A_RUN))
+    new = train_steps(config) - first_step(config)
+    most = max(1, min(MAX_STEPS_PER_LOOP, new // _LINES_OF_A_RUN))
     call, every = steps_per_call(config), config.steps_between_eval
     saves = config.checkpoint_every_steps or 0
     fitting = [steps for steps in range(call, most + 1, call) if saves % steps == 0] or [call]
@@ -281,11 +349,13 @@ def steps_per_call(config: Config) -> int:
 
 def checkpoint_every_steps(config: Config) -> int:
     """Returns the steps between checkpoints: as asked, or a tenth of the run in whole loops; where nobody
-    asks for loops, 200 at least, as a short run has not much to lose."""
+    asks for loops, 200 at least, as a short run has not much to lose. With a time budget 1,000."""
     if config.checkpoint_every_steps:
         return config.checkpoint_every_steps
     loop, least = steps_per_loop(config), 1 if config.steps_per_loop else MAX_STEPS_PER_LOOP
-    return loop * max(1, round(max(train_steps(config) / 10, least) / loop))
+    new = train_steps(config) - first_step(config)
+    every = _BUDGET_CHECKPOINT_STEPS if config.budget_hours else max(new / 10, least)
+    return loop * max(1, round(every / loop))
 
 
 def compiles_first(config: Config) -> bool:

@@ -181,7 +181,8 @@ def _modernbert_values(values: dict[str, Any], source: str) -> dict[str, Any]:
 
 _EVERY = "global_attn_every_n_layers"
 # A run may set these otherwise than the model that it begins with.
-_OF_A_RUN = ("max_position_embeddings", "classifier_pooling")
+_POSITIONS = "max_position_embeddings"
+_OF_A_RUN = (_POSITIONS, "classifier_pooling")
 
 # Source of keys and names: transformers, models/*/configuration_*.py and modeling_*.py.
 FAMILIES = {
@@ -444,6 +445,15 @@ class BertConfig:
         them."""
         return self.type_vocab_size >= FAMILIES[self.family].segments
 
+    def why_no_pairs(self, marks_pairs: bool = True) -> str | None:
+        """Returns the reason why the model cannot tell two texts of a row apart, None where it can.
+        `marks_pairs`: whether its tokenizer gives the second text a segment of its own."""
+        if self.reads_segments and not marks_pairs:
+            return "a tokenizer that gives both texts of a pair segment 0, and two segment types."
+        if not self.takes_pairs:
+            return f"type_vocab_size={self.type_vocab_size}: it takes one text. Two need two segment types."
+        return None
+
     def sees_whole(self, layer: int) -> bool:
         """Tells whether tokens of a layer see their whole sequence; in others, a window."""
         return self.block_type != "modernbert" or layer % self.global_attn_every_n_layers == 0
@@ -457,6 +467,20 @@ class BertConfig:
     def is_groupbert(self) -> bool:
         """Whether blocks are GroupBERT's: with a convolution in groups, and a LayerNorm before each part."""
         return self.block_type == "groupbert"
+
+
+def generator_of(model: BertConfig, share: float) -> BertConfig:
+    """Returns the sizes of the generator that an ELECTRA model is pre-trained with: a share of its heads, at
+    least one, each as wide, and the same share of its feed-forward size. It has the model's tables."""
+    heads = max(1, round(share * model.num_attention_heads))
+    hidden = heads * model.hidden_size // model.num_attention_heads
+    return dataclasses.replace(
+        model,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        intermediate_size=max(1, model.intermediate_size * hidden // model.hidden_size),
+        embedding_size=0 if hidden == model.table_width else model.table_width,
+    )
 
 
 # Far above any model there is: what is larger is a slip, and would be built until memory ends.
@@ -511,15 +535,17 @@ def activation_of(values: dict) -> Any:
     return _ACTIVATION_ALIASES.get(name, name) if isinstance(name, str) else name
 
 
-def contradictions(model: BertConfig, values: dict) -> list[str]:
+def contradictions(model: BertConfig, values: dict, is_own_run: bool = False) -> list[str]:
     """Says where a checkpoint's configuration computes something else than a model of the same shapes: 'it
     has A, the model has B'.
 
     Args:
       model: of the run.
       values: of the JSON that lies with the checkpoint; what it does not say is not compared.
+      is_own_run: whether the checkpoint is of the model's own run, and not one that it begins with.
     """
-    compared = {*WITHOUT_SHAPE, *model.family_row.without_shape} - {*_OF_A_RUN}
+    free = (_POSITIONS,) if is_own_run else _OF_A_RUN
+    compared = {*WITHOUT_SHAPE, *model.family_row.without_shape} - {*free}
     said = {key: values[key] for key in _BERT_FIELDS if key in compared and values.get(key) is not None}
     if activation_of(values) is not None:
         said["hidden_act"] = activation_of(values)

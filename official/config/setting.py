@@ -12,7 +12,10 @@ from official.io.errors import ConfigError, attribute_texts, check_arguments, su
 from official.io.files import expanded, is_remote
 
 PRETRAIN, SQUAD, GLUE, CLASSIFY, TAG = ("pretrain",), ("squad",), ("glue",), ("classify",), ("tag",)
-OWN_DATA = (*CLASSIFY, *TAG)
+EMBED = ("embed",)
+LABELLED = (*CLASSIFY, *TAG)
+OWN_DATA = (*LABELLED, *EMBED)
+PREDICTING = (*SQUAD, *GLUE, *LABELLED)
 FINE_TUNING = (*SQUAD, *GLUE, *OWN_DATA)
 # Groups of back ends that know a setting.
 WORKERS, TPU, IPU = ("multi_worker_mirrored",), ("tpu",), ("ipu",)

@@ -114,9 +114,10 @@ def write_glue(folder: str, task: GlueTask, text: Text) -> str:
 
 
 def write_own_data(path: str, config: Config, rows: int, text: Text) -> str:
-    """Writes JSON lines in the form that --task=classify or tag, and the columns of the run, ask for; returns
-    the path."""
-    columns = (config.text_columns or ("tokens" if config.task == "tag" else "text")).split(",")
+    """Writes JSON lines in the form that --task=classify, tag or embed, and the columns of the run, ask for;
+    returns the path."""
+    usual = {"tag": "tokens", "embed": "sentence1,sentence2" if config.label_column else "query,positive"}
+    columns = (config.text_columns or usual.get(config.task, "text")).split(",")
     label = config.label_column or ("tags" if config.task == "tag" else "label")
     labels = {
         "one": lambda: "ab"[text.below(2)],
@@ -131,7 +132,8 @@ def write_own_data(path: str, config: Config, rows: int, text: Text) -> str:
                 row: dict[str, Any] = {columns[0]: words, label: [("O", "B-X")[text.below(2)] for _ in words]}
             else:
                 row = {name: text.sentence(*_SENTENCE) for name in columns}
-                row[label] = labels[config.label_kind]()
+                kind = "number" if config.task == "embed" else config.label_kind
+                row[label] = labels[kind]()
             file.write(json.dumps(row) + "\n")
     return path
 
@@ -222,8 +224,8 @@ def make_examples(vocabulary: Vocabulary, rules: examples.ExampleRules, seed: in
     kind = np.uint16 if vocabulary.size <= 1 << 16 else np.int32
     documents = examples.from_sentences(tokens.astype(kind), lengths, numbers)
     chosen = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
-    plan = examples.plan_examples(documents, chosen, np.zeros_like(chosen), rules, generator)[:RECORDS]
-    return examples.build_examples(plan, documents, vocabulary, rules, generator)
+    plan = examples.plan_examples(documents, chosen, np.zeros_like(chosen), vocabulary, rules, generator)
+    return examples.build_examples(plan.part(0, RECORDS), vocabulary, rules, generator)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -242,7 +244,8 @@ def with_files(config: Config) -> Config:
     vocabulary = make_vocabulary(config.model.vocab_size, config.vocab_file)
     logging.info("Generated data from seed %d in place of files", config.seed)
     if config.task == "pretrain":
-        sizes = (config.max_seq_length, config.max_predictions_per_seq)
+        most = config.max_predictions_per_seq if config.objective == "mlm_nsp" else 0  # texts have no masks
+        sizes = (config.max_seq_length, most)
         rules = ExampleRules(*sizes, dupe_factor=1, objective=config.objective)
         parts = (*sizes, vocabulary.size, config.seed, config.objective)
         folder = "ram://generated/" + "-".join(map(str, parts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-from official.config import nearest_multiples, steps_per_loop, train_steps
+from official.config import batch_stages, first_step, nearest_multiples, steps_per_loop, train_steps
 from official.config.backends import BACKENDS
 from official.config.table import Config
 from official.io.errors import ConfigError
@@ -225,6 +225,23 @@ def make_batch_plan(config: Config, num_replicas: int) -> BatchPlan:
     )
 
 
+def plan_at(config: Config, plan: BatchPlan, step: int) -> BatchPlan:
+    """Returns the batches of a step: with --batch_warmup fewer micro batches, of the rows that they have in
+    `plan`."""
+    if config.batch_warmup is None:
+        return plan
+    stages, rows = batch_stages(config), plan.train_batch_size // plan.num_accumulation_steps
+    count = stages[max(start for start in stages if start <= step)]
+    return dataclasses.replace(plan, num_accumulation_steps=count, train_batch_size=rows * count)
+
+
+def stages_between(config: Config, plan: BatchPlan, first: int, last: int) -> list[tuple[int, BatchPlan]]:
+    """Returns (number of steps, their batches) of the stages of --batch_warmup from step `first` to before
+    `last`; one without it."""
+    starts = [first, *(step for step in batch_stages(config) if first < step < last), last]
+    return [(end - start, plan_at(config, plan, start)) for start, end in zip(starts, starts[1:])]
+
+
 def check_training(config: Config, num_replicas: int) -> None:
     """Raises ConfigError where a batch of the training cannot be divided evenly."""
     if config.do_train:
@@ -267,6 +284,13 @@ def eval_is_due(config: Config, step: int, last_step: int) -> bool:
     return bool(step and every and step % every == 0 and step >= config.steps_before_eval_start)
 
 
+def next_stop(config: Config, step: int, last_step: int) -> int:
+    """Returns the first step after `step` that ends a line of the metrics whatever its length: that of the
+    next evaluation, of the next stage of --batch_warmup, or the last one."""
+    evaluation = next_evaluation(config, step, last_step)
+    return min([evaluation, *(start for start in batch_stages(config) if start > step)])
+
+
 def next_evaluation(config: Config, step: int, last_step: int) -> int:
     """Returns the first step after `step` that an evaluation follows, or the last step."""
     if not (config.do_eval and config.steps_between_eval):
@@ -277,10 +301,10 @@ def next_evaluation(config: Config, step: int, last_step: int) -> int:
 
 def evaluation_steps(config: Config) -> list[int]:
     """Returns all steps after which the run would evaluate, if it does not stop at the threshold before."""
-    last, step, steps = train_steps(config), 0, []
-    every = steps_per_loop(config)
+    last, step, every = train_steps(config), first_step(config), steps_per_loop(config)
+    steps = [step] if step and eval_is_due(config, step, last) else []
     while step < last:
-        step += loop_length(step, every, next_evaluation(config, step, last))
+        step += loop_length(step, every, next_stop(config, step, last))
         if eval_is_due(config, step, last):
             steps.append(step)
     return steps

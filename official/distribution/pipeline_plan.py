@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from official.config.backends import BACKENDS
+from official.config.derived import max_predictions
 from official.config.settings.devices import SCHEDULES
 from official.config.values import read_devices, read_stages, written_stages
 from official.distribution.batch_plan import check_divisible
@@ -177,7 +178,7 @@ def stage_costs(config: Config, model_stages: Sequence[str]) -> dict[str, Cost]:
     heads = {
         "embeddings": (0, table),
         "pooler": (hidden**2, hidden**2),
-        "masked_lm": (config.max_predictions_per_seq * (transform + table), table),
+        "masked_lm": (max_predictions(config) * (transform + table), table),
         "next_sentence": (2 * hidden, 0),
         "span": (2 * length * hidden, 0),
         "tags": (2 * length * hidden, 0),

@@ -21,6 +21,7 @@ from official import native
 from official.config import Config, ConfigError, replaced
 from official.config.backends import BACKENDS
 from official.config.cluster import read_cluster
+from official.config.setting import EMBED
 from official.config.values import POLICIES, gpu_memory_bytes
 from official.distribution import heartbeat
 from official.distribution import pipeline_plan as plan_lib
@@ -478,7 +479,7 @@ def with_choices_of_devices(config: Config, strategy: tf.distribute.Strategy) ->
     --length_buckets=auto.
 
     On CPUs a shape costs a second to compile at most, on GPUs a minute and more. Packed rows have one length,
-    and --unpad leaves no padding that sorted batches would save."""
+    and --unpad leaves no padding that sorted batches would save. It is for tasks that do not sort them."""
     one_size = not config.unpad and config.length_buckets != "always" and config.kernels != "plain"
     on_one_device = not BACKENDS[config.distribution_strategy].spread_replicas
     if config.enable_xla is None and native.on_gpus(strategy) and one_size and on_one_device:
@@ -486,6 +487,8 @@ def with_choices_of_devices(config: Config, strategy: tf.distribute.Strategy) ->
     if config.length_buckets != "auto":
         return config
     any_length = native.on_cpus(strategy) and not (config.enable_xla or config.pack or config.unpad)
+    if any_length and config.task in EMBED:  # whose batches are not sorted: see EmbedTask.train_dataset
+        return replaced(config, length_buckets="never", unpad=True)
     return replaced(config, length_buckets="always" if any_length else "never")
 
 
@@ -505,6 +508,8 @@ def distribute(host_dataset: HostDataset, strategy: tf.distribute.Strategy) -> I
     (TensorFlow 2.15.1, Model::OptimizeLoop), a minute at most. Batches are small here: what they gain by
     being on the device beforehand cannot be seen in a step.
     """
+    # No function of a dataset needs AutoGraph, and to convert them takes a quarter of a short run's time.
+    host_dataset = tf.autograph.experimental.do_not_convert(host_dataset)
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return strategy.distribute_datasets_from_function(host_dataset)
     return host_dataset(_input_context(strategy))

@@ -120,12 +120,12 @@ class GraphcoreLog(Callback):
 
     def on_start(self, start: Start) -> None:
         """Tells that the training starts, where one does."""
-        self._last_step = start.last_step
-        if start.step < start.last_step:
+        self._last_step = start.last_step or 0
+        if start.step < self._last_step:
             self._started = self._shown = time.monotonic()
             self._say(_title("Training Started"))
 
-    def on_training(self, step: int, samples: int, planned: int) -> None:
+    def on_training(self, step: int, samples: int, planned: int | None) -> None:
         """Notes where the interval begins."""
         self._first = (step, samples)
 

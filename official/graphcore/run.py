@@ -156,14 +156,14 @@ class RecordsTask(PretrainingTask):
     def _kept_vocabulary(self, files: list[str]) -> dict[str, bytes]:
         return {}
 
-    def _split(self, files: list[str], flag: str) -> Any:
-        config, split = self._config, super()._split(files, flag)
+    def _split(self, files: list[str], flag: str, mask_share: float | None) -> Any:
+        config, split = self._config, super()._split(files, flag, mask_share)
         depth = config.max_sequences_per_pack
         if files or not depth:
             return split
         slots, words = config.max_predictions_per_seq + depth - 1, words_of_records(config)
         schema = schema_lib.packed_schema(config.max_seq_length, slots, depth, words)
-        return dataclasses.replace(split, schema=schema)
+        return dataclasses.replace(split, schema=schema, row_schema=schema)
 
     @property
     def sequences_per_row(self) -> float | None:

@@ -12,6 +12,6 @@ What is loaded is a run, or a checkpoint of any format; what a model cannot do e
 
 import official  # first: sets what TensorFlow reads when it is imported
 from official.inference.methods import Answer, Label, Model, Word, load
-from official.io.model_folder import Pooling
+from official.io.sentence_folder import EmbeddingSettings
 
-__all__ = ["Answer", "Label", "Model", "Pooling", "Word", "load", "official"]
+__all__ = ["Answer", "EmbeddingSettings", "Label", "Model", "Word", "load", "official"]

@@ -17,6 +17,7 @@ from official.config import BertConfig
 from official.data.squad.answers import AnswerRules
 from official.data.squad.features import WindowRules
 from official.data.tables import labels as labels_lib
+from official.data.tables.vectors import MIN_NORM
 from official.data.word_pieces.tokenizer import MASK
 from official.inference import methods, signatures
 from official.inference.graph_tokenizer import Decoded, Pieces, Splitter, repeated
@@ -547,6 +548,30 @@ def _predicted(
 
 
 Outputs = dict[str, tf.Tensor]
+_ACTIVATIONS: dict[str, Callable] = {
+    "identity": tf.identity,
+    "tanh": tf.tanh,
+    "relu": tf.nn.relu,
+    "gelu": tf.nn.gelu,  # the exact one, with erf
+    "silu": tf.nn.silu,
+    "sigmoid": tf.sigmoid,
+}
+
+
+def pooled(sequence_BLD: tf.Tensor, mask_BL: tf.Tensor, pooling: str) -> tf.Tensor:
+    """Returns one vector for each sequence, float32 [B, D], as `EmbeddingSettings.pooling` says."""
+    sequence_BLD, is_token_BL1 = tf.cast(sequence_BLD, tf.float32), mask_BL[..., None] > 0
+    if pooling == "cls":
+        return sequence_BLD[:, 0]
+    if pooling == "max":
+        return tf.reduce_max(tf.where(is_token_BL1, sequence_BLD, float("-inf")), 1)
+    counts_BL1 = tf.cast(is_token_BL1, tf.float32)
+    return tf.reduce_sum(sequence_BLD * counts_BL1, 1) / tf.reduce_sum(counts_BL1, 1)
+
+
+def normalized(vectors_BD: tf.Tensor) -> tf.Tensor:
+    """Returns vectors of length 1; zeros stay."""
+    return vectors_BD / tf.maximum(tf.norm(vectors_BD, axis=1, keepdims=True), MIN_NORM)
 
 
 class Methods:
@@ -616,23 +641,21 @@ class Methods:
 
     def embed(self, text: tf.Tensor) -> Outputs:
         """Returns the vectors of texts, string [N]."""
-        pooling, positions = methods.pooling_of_source(self._source), self._bert.positions
-        most = min(pooling.max_length or positions, positions)
-        features = padded([ragged(self._split(text))[:, : most - 2]], self._special)  # longer ones are cut
+        settings, positions = methods.embedding_settings(self._source), self._bert.positions
+        most = min(settings.max_seq_length or positions, positions)
+        pieces = self._split(tf.strings.join([settings.prompt(), text]))
+        features = padded([ragged(pieces)[:, : most - 2]], self._special)  # longer ones are cut
         run = self._networks["embed"]()
+        dense = [(*each.weights(), _ACTIVATIONS[each.activation]) for each in settings.dense]
 
         def compute(batch: Features) -> list[tf.Tensor]:
-            sequence_BLD = tf.cast(run(batch)["sequence"], tf.float32)
-            if pooling.mode == "cls":
-                vectors_BD = sequence_BLD[:, 0]
-            else:
-                is_token_BL1 = tf.cast(batch["input_mask"], tf.float32)[..., None]
-                vectors_BD = tf.reduce_sum(sequence_BLD * is_token_BL1, 1) / tf.reduce_sum(is_token_BL1, 1)
-            if pooling.normalized:
-                vectors_BD /= tf.maximum(tf.norm(vectors_BD, axis=1, keepdims=True), methods.MIN_NORM)
-            return [vectors_BD]
+            vectors_BD = pooled(run(batch)["sequence"], batch["input_mask"], settings.pooling)
+            for kernel_IO, bias_O, activation in dense:
+                vectors_BD = activation(tf.matmul(vectors_BD, kernel_IO) + bias_O)
+            return [normalized(vectors_BD) if settings.normalize else vectors_BD]
 
-        (vectors_ND,) = in_batches(compute, features, [tf.zeros([0, self._bert.hidden_size])])
+        size = settings.size(self._bert.hidden_size)
+        (vectors_ND,) = in_batches(compute, features, [tf.zeros([0, size])])
         return {"embedding": vectors_ND}
 
     def fill_mask(self, text: tf.Tensor) -> Outputs:
@@ -683,6 +706,8 @@ def only_ids_of(source: Source) -> str | None:
     take text."""
     if source.vocabulary.tokenizer is not None:
         return "TensorFlow's operations cannot express its tokenizer"
+    if methods.embedding_settings(source).lower_case:
+        return "do_lower_case of its sentence-transformers settings is not the tokenizer's"
     told = {"tag": "it tags words", "choice": "it chooses from several texts"}
     return told.get(model_folder.KIND_OF.get(str(source.problem_type), ""))
 

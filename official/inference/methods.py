@@ -3,11 +3,11 @@ to rows, outputs and results."""
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, overload
 
 import numpy as np
-from scipy.special import softmax
+from scipy.special import erf, expit, softmax
 
 from official.data.glue import files as glue_files
 from official.data.glue import tasks
@@ -19,15 +19,16 @@ from official.data.tables import predictions
 from official.data.tables import tags as tags_lib
 from official.data.tables.labels import CHOICE, NUMBER, ONE, Labels
 from official.data.tables.texts import wrong_text
+from official.data.tables.vectors import normalized
 from official.data.word_pieces.tokenizer import MASK, Tokenizer, tokenize_masked, tokenizer_of
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.inference.backends import Settings, begin, build
-from official.inference.rows import Outputs, Rows, join, run
+from official.inference.rows import Outputs, Rows, batches_of, join, run
 from official.inference.signatures import TOP_WORDS
 from official.inference.source import Source, Truncation, find
-from official.io import files, model_folder
+from official.io import files, model_folder, sentence_folder
 from official.io.errors import ConfigError, counted
-from official.io.model_folder import POOLING_MODES, Pooling, pooling_of
+from official.io.sentence_folder import EmbeddingSettings
 
 _CALIBRATION_BATCH = 16
 
@@ -463,61 +464,112 @@ class Filler(Method):
 # -----------------------------------------------------------------------------------------------------------
 # Vectors of texts
 #
-# Source: https://github.com/UKPLab/sentence-transformers, the modules Transformer, Pooling and Normalize. Its
-# folders say in modules.json which of them a model has.
+# Source: https://github.com/UKPLab/sentence-transformers, the modules Transformer, Pooling, Dense, Normalize.
 
-MIN_NORM = 1e-12
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "identity": lambda x: x,
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x * (0.5 + 0.5 * erf(x * np.float32(0.5**0.5))),
+    "silu": lambda x: x * expit(x),
+    "sigmoid": expit,
+}
 
 
-def pooling_of_source(source: Source) -> Pooling:
-    """Returns the pooling of the vectors of a model's tokens, with the length that texts are cut to.
+def embedding_settings(source: Source) -> EmbeddingSettings:
+    """Returns the settings of a model's vectors, with the length that texts are cut to.
 
     Raises:
       ConfigError: where the files beside it ask for what there is not here.
     """
-    pooling = pooling_of(source.location, source.vocabulary.do_lower_case)
-    length = min(pooling.max_length or source.length(), source.bert.positions)
-    return pooling._replace(max_length=source.max_seq_length or length)
+    said = sentence_folder.read_settings(source.location, source.vocabulary.do_lower_case)
+    settings = said or EmbeddingSettings()
+    length = min(settings.max_seq_length or source.length(), source.bert.positions)
+    return dataclasses.replace(settings, max_seq_length=source.max_seq_length or length)
+
+
+class Embedded(NamedTuple):
+    """Vectors of texts.
+
+    Attributes:
+      vectors_ND: float32.
+      tokens_N: of each text, with [CLS] and [SEP].
+      is_cut_N: bool: whether a text was longer.
+    """
+
+    vectors_ND: np.ndarray
+    tokens_N: np.ndarray
+    is_cut_N: np.ndarray
 
 
 class Embedder(Method):
-    """Makes vectors of texts."""
+    """Makes vectors of texts.
+
+    Attributes:
+      embedding: the settings of the model's folder.
+      size: of the vectors.
+    """
 
     name = "embed"
 
     def _set_up(self, source: Source) -> None:
-        self._pooling = pooling_of_source(source)
+        self.embedding = embedding_settings(source)
+        self.size = self.embedding.size(self._bert.hidden_size)
+        self._dense = [(*each.weights(), ACTIVATIONS[each.activation]) for each in self.embedding.dense]
 
-    def __call__(self, texts: list[str], pooling: Pooling | None) -> np.ndarray:
-        """Returns float32 [N, D]. Raises ConfigError for a mode that there is not."""
-        pooling, modes = pooling or self._pooling, ", ".join(POOLING_MODES.values())
-        if pooling.mode not in POOLING_MODES.values():
-            raise ConfigError(f"pooling mode {pooling.mode!r}, expected one of {modes}.")
-        if not texts:
-            return np.zeros((0, self._bert.hidden_size), np.float32)
-        made = self.rows_of(texts, pooling)
-        sequence_TD = self._outputs(made)["sequence"]
-        if pooling.mode == "cls":
-            vectors_ND = sequence_TD[made.firsts_N]
-        else:
-            vectors_ND = np.add.reduceat(sequence_TD, made.firsts_N) / made.lengths_N[:, None]
-        if pooling.normalized:
-            vectors_ND /= np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), MIN_NORM)
-        return vectors_ND.astype(np.float32)
+    def __call__(
+        self, texts: Sequence[str], settings: EmbeddingSettings | None = None, prompt: str | None = None
+    ) -> Embedded:
+        """Returns the vectors of texts with a prompt before each; None: the default one. With other settings
+        than the folder's, Dense modules are those of the folder all the same."""
+        settings = settings or self.embedding
+        prompt = settings.prompt() if prompt is None else prompt
+        rows, cut = self.rows_of(texts, settings, prompt)
+        self.cut.report(int(cut.sum()), self.length_of(settings))
+        return Embedded(self.vectors_of(rows, settings), rows.lengths_N, cut)
 
-    def rows_of(self, texts: list[str], pooling: Pooling) -> Rows:
-        """Returns each text with [CLS] and [SEP], end to end; what is too long is cut."""
-        cls, sep, unknown = (getattr(self._vocabulary.special_ids, name) for name in ("cls", "sep", "unk"))
+    def length_of(self, settings: EmbeddingSettings) -> int:
+        """Returns the tokens that texts are cut to."""
         positions = self._bert.positions
-        length = min(pooling.max_length or self._pooling.max_length or positions, positions)
-        pieces, counts = self._tokenizer.tokenize(texts)
-        self.cut.report(int((counts > length - 2).sum()), length)
+        return min(settings.max_seq_length or self.embedding.max_seq_length or positions, positions)
+
+    def rows_of(
+        self, texts: Sequence[str], settings: EmbeddingSettings, prompt: str = ""
+    ) -> tuple[Rows, np.ndarray]:
+        """Returns each text with [CLS] and [SEP], end to end, and bool [N]: whether it was cut."""
+        cls, sep, unknown = (getattr(self._vocabulary.special_ids, name) for name in ("cls", "sep", "unk"))
+        length = self.length_of(settings)
+        given = [lower_cased(prompt + text) if settings.lower_case else prompt + text for text in texts]
+        pieces, counts = self._tokenizer.tokenize(given)
         pieces = np.where(pieces < self._bert.vocab_size, pieces, unknown).astype(np.int32)
-        parts = np.split(pieces, np.cumsum(counts)[:-1])
-        return join([np.array([cls, *part[: length - 2], sep], np.int32) for part in parts])
+        parts = np.split(pieces, np.cumsum(counts)[:-1]) if given else []
+        rows = join([np.array([cls, *part[: length - 2], sep], np.int32) for part in parts])
+        return rows, counts > length - 2
+
+    def vectors_of(self, rows: Rows, settings: EmbeddingSettings) -> np.ndarray:
+        """Returns float32 [N, D] of sequences; the outputs of one batch are in memory at a time."""
+        vectors_ND = np.empty((len(rows.lengths_N), self._bert.hidden_size), np.float32)
+        for batch in batches_of(rows.lengths_N):
+            part = rows.pick(batch)
+            vectors_ND[batch] = self._pooled(self.network(part)["sequence"], part, settings.pooling)
+        for kernel_IO, bias_O, activation in self._dense:
+            vectors_ND = activation(vectors_ND @ kernel_IO + bias_O)
+        return (normalized(vectors_ND) if settings.normalize else vectors_ND).astype(np.float32)
+
+    def _pooled(self, sequence_TD: np.ndarray, rows: Rows, pooling: str) -> np.ndarray:
+        if pooling == "cls":
+            return sequence_TD[rows.firsts_N]
+        if pooling == "max":
+            return np.maximum.reduceat(sequence_TD, rows.firsts_N)
+        return np.add.reduceat(sequence_TD, rows.firsts_N) / rows.lengths_N[:, None]
 
     def _calibration_rows(self, file: str | None) -> Rows:
-        return self.rows_of(calibration_texts(file), self._pooling)
+        return self.rows_of(calibration_texts(file), self.embedding, self.embedding.prompt())[0]
+
+
+def lower_cased(text: str) -> str:
+    """Returns a text in lower case, each letter by itself: a sigma at the end of a word stays one."""
+    return text.lower() if "\u03a3" not in text else "".join(map(str.lower, text))
 
 
 METHODS: dict[str, type[Method]] = {
@@ -696,20 +748,34 @@ class Model:
         called, _ = self._method("tag").tag(sentences)
         return {"tokens": [one.words for one in sentences], "tags": called}
 
-    def embed(self, texts: str | Sequence[str], pooling: Pooling | None = None) -> np.ndarray:
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        settings: EmbeddingSettings | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+    ) -> np.ndarray:
         """Returns a vector for each text.
 
         Args:
           texts: some, or one.
-          pooling: how the vectors of a text's tokens become one. Unset: as modules.json beside the checkpoint
-            says, which is what sentence-transformers does with it; else the mean.
+          settings: how the vectors of a text's tokens become one. Unset: as the sentence-transformers files
+            beside the checkpoint say; else the mean.
+          prompt: text set before each text. Unset: that of `prompt_name`.
+          prompt_name: of one of the folder's prompts, such as query and passage. Unset: its default one.
 
         Returns:
           float32 [N, D]; [D] of one text.
         """
+        told = (settings or self.embedder.embedding).prompt(prompt, prompt_name)
         if isinstance(texts, str):
-            return self._method("embed")([texts], pooling)[0]
-        return self._method("embed")(list(texts), pooling)
+            return self.embedder([texts], settings, told).vectors_ND[0]
+        return self.embedder(list(texts), settings, told).vectors_ND
+
+    @property
+    def embedder(self) -> Embedder:
+        """The method behind `embed`, with its settings, which also counts tokens and texts that are cut."""
+        return self._method("embed")
 
     def fill_mask(self, text: str, top_k: int = TOP_WORDS) -> list[list[Word]]:
         """Predicts the words of a text that stand as [MASK].

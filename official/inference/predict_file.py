@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -15,10 +15,83 @@ from official.data.tables import predictions, texts
 from official.io import bars, files, jobs, writing
 from official.io.errors import ConfigError, counted
 
-PART_ROWS = 8192  # are predicted, and written, at once: sorted by length among them
+PART_ROWS = 8192  # are computed, and written, at once: sorted by length among them
 
 # Texts of rows -> {column: values}
 Predict = Callable[[list[list[str]]], dict[str, list]]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Parts: rows that are computed and kept until all are
+
+
+class Part(NamedTuple):
+    """Some rows that are done.
+
+    Attributes:
+      path: of their bytes.
+      note: JSON values, `rows` among them.
+    """
+
+    path: str
+    note: dict[str, Any]
+
+
+def write_in_parts(
+    table: tables.Table,
+    output_file: str,
+    job: dict[str, Any],
+    make: Callable[[tables.Batch], tuple[bytes, dict[str, Any]]],
+    join: Callable[[Sequence[Part]], None],
+    overwrite: bool,
+    doing: str,
+) -> list[dict[str, Any]]:
+    """Computes the rows of a table part by part, then makes a file of the parts, and returns their notes.
+
+    The parts that are done are kept in a folder beside the output until all are: the same command goes on
+    with them.
+
+    Args:
+      table: the rows.
+      output_file: what `join` writes.
+      job: what makes it this job, JSON values; files and format are added.
+      make: (rows) -> bytes of a part and its note.
+      join: writes the output of all parts.
+      overwrite: whether a file that is there is replaced.
+      doing: word of the progress bar.
+
+    Raises:
+      ConfigError: where the output is there, cannot be written, or a row of the table is malformed.
+    """
+    if files.is_file(output_file) and not overwrite:
+        raise ConfigError(f"--output_file={output_file} is there. Give another one, or --overwrite.")
+    work, ending = f"{output_file}.parts", os.path.splitext(output_file)[1].lower()
+    job = {"input": files.digest(table.paths), "format": ending, **job}
+    with jobs.unfinished_folder(work, job, overwrite) as folder:
+        parts: list[Part] = []
+        with bars.Bar(desc=doing, unit=" rows", unit_scale=True, mininterval=1.0) as bar:
+            for number, batch in enumerate(table.batches(rows=PART_ROWS)):
+                path = os.path.join(folder, f"{number:06}{ending}")
+                note = jobs.read_done(f"{path}.json") if files.is_file(path) else None
+                if note is None:
+                    if batch.problems:
+                        place, reason = next(iter(batch.problems.items()))
+                        row = batch.first + place + 1
+                        raise ConfigError(f"--{table.flag}={table.given}, row {row}: {reason}.")
+                    content, note = make(batch)
+                    writing.replace_file(path, content)
+                    jobs.write_done(f"{path}.json", note)
+                parts.append(Part(path, note))
+                bar.update(note["rows"])
+        if not parts:
+            raise ConfigError(f"--{table.flag}={table.given} has no row.")
+        join(parts)
+    files.store_of(work).remove_folder(work)
+    return [part.note for part in parts]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Predictions
 
 
 def predict_file(
@@ -32,8 +105,7 @@ def predict_file(
 ) -> int:
     """Writes a table with the predictions behind its columns; returns the number of its rows.
 
-    Rows without a text get empty predictions; how many there are is said. The rows that are done are kept in
-    a folder beside the output until all are: the same command goes on with them.
+    Rows without a text get empty predictions; how many there are is said.
 
     Args:
       predict: computes the columns of some rows.
@@ -48,32 +120,19 @@ def predict_file(
       ConfigError: where the output is there, cannot be written, or a row of the table is malformed.
     """
     ending = predictions.check_format(output_file)
-    if files.is_file(output_file) and not overwrite:
-        raise ConfigError(f"--output_file={output_file} is there. Give another one, or --overwrite.")
-    work = f"{output_file}.parts"
-    job = {"input": files.digest(table.paths), "columns": list(columns), "format": ending, **identity}
-    total, empty = 0, 0
-    with jobs.unfinished_folder(work, job, overwrite) as folder:
-        parts = []
-        with bars.Bar(desc="Predicting", unit=" rows", unit_scale=True, mininterval=1.0) as bar:
-            for number, batch in enumerate(table.batches(rows=PART_ROWS)):
-                path = os.path.join(folder, f"{number:06}{ending}")
-                note = jobs.read_done(f"{path}.json") if files.is_file(path) else None
-                if note is None:
-                    content, without = _part(predict, table, batch, columns, ending, with_words)
-                    writing.replace_file(path, content)
-                    note = {"rows": len(batch.columns[columns[0]]), "empty": without}
-                    jobs.write_done(f"{path}.json", note)
-                parts.append(path)
-                total, empty = total + note["rows"], empty + note["empty"]
-                bar.update(note["rows"])
-        if not parts:
-            raise ConfigError(f"--{table.flag}={table.given} has no row.")
-        _join(parts, output_file, ending)
-    files.store_of(work).remove_folder(work)
-    if empty:
+
+    def make(batch: tables.Batch) -> tuple[bytes, dict[str, Any]]:
+        content, without = _part(predict, table, batch, columns, ending, with_words)
+        return content, {"rows": len(batch.columns[columns[0]]), "empty": without}
+
+    def join(parts: Sequence[Part]) -> None:
+        _join([part.path for part in parts], output_file, ending)
+
+    job = {"columns": list(columns), **identity}
+    notes = write_in_parts(table, output_file, job, make, join, overwrite, "Predicting")
+    if empty := sum(note["empty"] for note in notes):
         logging.warning("%s: %s without a text, predicted as empty", table.given, counted(empty, "row"))
-    return total
+    return sum(note["rows"] for note in notes)
 
 
 def _part(
@@ -85,9 +144,6 @@ def _part(
     with_words: bool,
 ) -> tuple[bytes, int]:
     """Returns the bytes of some rows with their predictions, and how many of them have no text."""
-    if batch.problems:
-        number, reason = next(iter(batch.problems.items()))
-        raise ConfigError(f"--{table.flag}={table.given}, row {batch.first + number + 1}: {reason}.")
     rows = list(zip(*(batch.columns[name] for name in columns)))
     usable = [
         number
@@ -113,7 +169,7 @@ def _join(parts: Sequence[str], output_file: str, ending: str) -> None:
     """Makes one file of the parts; it is there whole or not at all."""
     with writing.replacing(output_file) as path:
         if ending == ".parquet":
-            _write_parquet(parts, path)
+            write_parquet(parts, path)
             return
         with open(path, "wb") as file:
             for part in parts:
@@ -121,13 +177,16 @@ def _join(parts: Sequence[str], output_file: str, ending: str) -> None:
                     shutil.copyfileobj(content, file)
 
 
-def _write_parquet(parts: Sequence[str], path: str) -> None:
+def write_parquet(
+    parts: Sequence[str], path: str, changed: Callable[[Any], Any] = lambda table: table
+) -> None:
+    """Writes one Parquet file of several, each table of them `changed`."""
     import pyarrow  # late: only Parquet needs it
     from pyarrow import parquet
 
     def read(part: str) -> Any:
         with files.open_binary(part) as file:
-            return parquet.read_table(file)
+            return changed(parquet.read_table(file))
 
     schema = pyarrow.unify_schemas([read(part).schema for part in parts], promote_options="permissive")
     with parquet.ParquetWriter(path, schema) as writer:

@@ -87,13 +87,8 @@ class Source:
 
     def check_pairs(self) -> None:
         """Raises ConfigError where the model cannot tell the texts of a pair apart."""
-        tokenizer = self.vocabulary.tokenizer
-        if self.bert.reads_segments and tokenizer and not tokenizer.has_segments:
-            told = "its tokenizer gives both texts of a pair segment 0, and it has two segment types."
-            raise ConfigError(f"{self.name}: {told}")
-        if not self.bert.takes_pairs:
-            told = "it takes one text. Two need two segment types."
-            raise ConfigError(f"{self.name} has type_vocab_size={self.bert.type_vocab_size}: {told}")
+        if why := self.bert.why_no_pairs(self.vocabulary.marks_pairs):
+            raise ConfigError(f"{self.name} has {why}")
 
     @property
     def classes(self) -> int:

@@ -12,7 +12,7 @@ from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, ConfigError
 from official.config.model import ACTIVATIONS, WITHOUT_SHAPE
-from official.modeling.models import PRETRAINERS
+from official.modeling.models import BertPretrainer, MaskedLMModel
 
 _BATCH, _LENGTH, _PREDICTIONS = 2, 32, 4
 _TOLERANCES = {4: 1e-5, 2: 5e-2}  # by the bytes of the narrower float type; of outputs around 1
@@ -120,7 +120,7 @@ def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[s
     pre-training that only one end has keeps the values of the seed; heads of fine-tuning count where both
     ends have them."""
     tf.keras.utils.set_random_seed(1)
-    model = PRETRAINERS["mlm_nsp" if config.family_row.has_next_sentence else "mlm"](config)
+    model = (BertPretrainer if config.family_row.has_next_sentence else MaskedLMModel)(config)
     for variable in model.trainable_variables:
         name = variable.name.split(":")[0]
         if name in shared:

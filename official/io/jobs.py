@@ -208,7 +208,7 @@ def unfinished_folder(output_dir: str, job: dict, overwrite: bool) -> Iterator[s
                 if earlier is not None and not overwrite:
                     raise ConfigError(
                         f"--output_dir={output_dir} holds an unfinished job with another"
-                        f" {_differences(earlier, job)}. Give the same flags and input to go on with it,"
+                        f" {differences(earlier, job)}. Give the same flags and input to go on with it,"
                         " another --output_dir, or throw it away with --overwrite."
                     )
                 _clear(folder)
@@ -242,7 +242,7 @@ def _locked(path: str, output_dir: str) -> Iterator[None]:
         yield
 
 
-def _differences(earlier: dict, job: dict) -> str:
+def differences(earlier: dict, job: dict) -> str:
     """Returns the names of the values that differ; of objects, a key and how many more."""
 
     def differing(one: dict, other: dict) -> list[str]:

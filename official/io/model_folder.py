@@ -25,7 +25,7 @@ from official.io.json_files import expect, read_json
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 VOCAB_JSON = "vocab.json"
 SPECIAL_TOKENS_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
-MODULES, SENTENCE_TRANSFORMERS = "modules.json", "config_sentence_transformers.json"
+SENTENCE_TRANSFORMERS = "config_sentence_transformers.json"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # Settings of the module Transformer, in the order in which sentence-transformers looks for them.
 SENTENCE_SETTINGS = tuple(
@@ -206,8 +206,8 @@ def tokenizer_settings(
       ConfigError: where a file cannot be read, or asks for what no tokenizer of this project does.
     """
     folder = folder_of(location)
-    config = _read_where_there(folder, TOKENIZER_CONFIG)
-    _read_where_there(folder, SPECIAL_TOKENS_MAP)
+    config = read_where_there(folder, TOKENIZER_CONFIG)
+    read_where_there(folder, SPECIAL_TOKENS_MAP)
     path, model, added = (os.path.join(folder, name) for name in (TOKENIZER_CONFIG, CONFIG, ADDED_TOKENS))
     kind, has_model = config.get("tokenizer_class"), files.is_file(model)
     if kind is None and has_model:
@@ -224,7 +224,7 @@ def tokenizer_settings(
         wrong += " BERT's tokenizer does both or neither"
     if wrong:
         raise ConfigError(f"{path}: {wrong}.")
-    tokenizer = _read_where_there(folder, TOKENIZER) if tokenizer is None else tokenizer
+    tokenizer = read_where_there(folder, TOKENIZER) if tokenizer is None else tokenizer
     if tokenizer:
         is_whole = kind in _GENERIC_TOKENIZERS or not config and not has_model
         whole = source or os.path.join(folder, TOKENIZER)
@@ -244,7 +244,8 @@ def length_told(config: Mapping[str, Any], path: str) -> int | None:
     return int(length) if length and length < _NO_LENGTH else None
 
 
-def _read_where_there(folder: str, name: str) -> dict:
+def read_where_there(folder: str, name: str) -> dict:
+    """Reads one of the files of a folder; {} where it is not there."""
     path = os.path.join(folder, name)
     return read(path) if files.is_file(path) else {}
 
@@ -345,140 +346,23 @@ def _joins_as_bert(processor: Any) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------------------
-# Sentence vectors: modules.json and the files that it names
-
-
-class Pooling(NamedTuple):
-    """Pooling of the vectors of a text's tokens into one.
-
-    Attributes:
-      mode: mean, of all tokens with [CLS] and [SEP], or cls, that of [CLS].
-      normalized: divided by its length, so that the product of two is the cosine between them.
-      max_length: tokens; what is longer is cut. None: what the model's other files say.
-    """
-
-    mode: str = "mean"
-    normalized: bool = False
-    max_length: int | None = None
-
-
-POOLING_MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
-_SUPPORTED_MODULES = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
-
-
-def modules_folder(location: str) -> str | None:
-    """Returns the folder of the modules.json that speaks of the weights at a location: theirs, or the one
-    above where it names theirs as its Transformer. None where there is none."""
-    folder = folder_of(location)
-    if files.is_file(os.path.join(folder, MODULES)):
-        return folder
-    above = os.path.dirname(os.path.abspath(folder))
-    is_module = "://" not in folder and files.is_file(os.path.join(above, MODULES))
-    return above if is_module and transformer_folder(above) == os.path.abspath(folder) else None
-
-
-def transformer_folder(folder: str) -> str:
-    """Returns the folder in which modules.json says that the Transformer is: in older ones it is below."""
-    modules = read(os.path.join(folder, MODULES), kind=list)
-    paths = [str(module.get("path")) for module in modules if _kind_of(module) == "Transformer"]
-    return os.path.join(folder, paths[0]) if paths and paths[0] else folder
-
-
-def _kind_of(module: Any) -> str:
-    return str(module.get("type")).rpartition(".")[2] if isinstance(module, dict) else str(module)
-
-
-def pooling_of(location: str, lower_case: bool) -> Pooling:
-    """Returns the pooling that the files of sentence-transformers ask for; the mean where there are none.
-
-    Args:
-      location: folder, file or prefix.
-      lower_case: whether the tokenizer lower-cases.
-
-    Raises:
-      ConfigError: where they ask for modules, a pooling or a prompt that there is not here.
-    """
-    folder = modules_folder(location)
-    if folder is None:
-        return Pooling()
-    values, path = _read_where_there(folder, SENTENCE_TRANSFORMERS), os.path.join(folder, MODULES)
-    if values.get("model_type") == "CrossEncoder":  # which gives no vectors
-        return Pooling()
-    modules = read(path, kind=list)
-    for module in modules:
-        if isinstance(module, dict):
-            check_keys(module, MODULES, path)
-    kinds = [_kind_of(module) for module in modules]
-    if kinds not in _SUPPORTED_MODULES:
-        raise ConfigError(
-            f"{path}: the modules {', '.join(kinds)[:200] or 'none'} are not supported, only Transformer,"
-            " Pooling and, last, Normalize."
-        )
-    _check_prompt(values, folder)
-    path = os.path.join(folder, str(modules[1].get("path")), CONFIG)
-    mode = _pooling_mode(read(path, "Pooling/config.json"), path)
-    return Pooling(mode, "Normalize" in kinds, _sentence_length(transformer_folder(folder), lower_case))
-
-
-def sentence_files(pooling: Pooling) -> dict[str, str]:
-    """Returns {name: content} of the files that ask for a pooling."""
-    modules = [
-        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for n, (path, kind) in enumerate(
-            (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))
-        )
-    ][: 3 if pooling.normalized else 2]
-    contents: dict[str, Any] = {
-        MODULES: modules,
-        f"1_Pooling/{CONFIG}": {key: mode == pooling.mode for key, mode in POOLING_MODES.items()},
-        SENTENCE_SETTINGS[0]: {"max_seq_length": pooling.max_length},
-    }
-    return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
-
-
-def _pooling_mode(values: dict, path: str) -> str:
-    asked = [mode for key, mode in POOLING_MODES.items() if values.get(key) is True]
-    told = values.get("pooling_mode", asked)
-    modes = told if isinstance(told, list) else [told]
-    if len(modes) != 1 or modes[0] not in POOLING_MODES.values():
-        shown = ", ".join(map(str, modes))[:90] or "no pooling"
-        raise ConfigError(f"{path}: {shown}, expected one of {', '.join(POOLING_MODES.values())}.")
-    return modes[0]
+# CrossEncoders of sentence-transformers; `sentence_folder` reads its other models
 
 
 def cross_encoder_activation(location: str) -> str | None:
     """Returns the activation of the outputs of a CrossEncoder as its sentence-transformers say; None where
     there is none, or where config.json says it. Raises ConfigError where a text is set before others."""
     folder = folder_of(location)
-    values = _read_where_there(folder, SENTENCE_TRANSFORMERS)
+    values = read_where_there(folder, SENTENCE_TRANSFORMERS)
     if values.get("model_type") != "CrossEncoder":
         return None
-    _check_prompt(values, folder)
-    return values.get("activation_fn")
-
-
-def _check_prompt(values: dict, folder: str) -> None:
-    """Raises ConfigError where a text is set before every text that a model is given."""
     name, prompts = values.get("default_prompt_name"), values.get("prompts")
     if name is not None and not (isinstance(prompts, dict) and prompts.get(name) == ""):
         raise ConfigError(
             f"{os.path.join(folder, SENTENCE_TRANSFORMERS)}: default_prompt_name={str(name)[:60]!r} is not"
             " supported, only null: no text is set before others."
         )
-
-
-def _sentence_length(folder: str, lower_case: bool) -> int | None:
-    """Returns the length to which the Transformer cuts texts; None where it says none."""
-    path = next(filter(files.is_file, (os.path.join(folder, name) for name in SENTENCE_SETTINGS)), None)
-    values = read(path, SENTENCE_SETTINGS[0]) if path else {}
-    length, wrong = values.get("max_seq_length"), None
-    if values.get("do_lower_case") and not lower_case:
-        wrong = "do_lower_case=true is not supported with a tokenizer that does not lower-case, only false"
-    elif length is not None and (type(length) is not int or length < 3):
-        wrong = f"max_seq_length={str(length)[:40]}, expected a number of tokens from 3 on"
-    if wrong:
-        raise ConfigError(f"{path}: {wrong}.")
-    return length
+    return values.get("activation_fn")
 
 
 # ------------------------------------------------------------------------------------------------------------

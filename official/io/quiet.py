@@ -43,7 +43,7 @@ def silence_compiler() -> None:
     import tensorflow as tf  # late: who only asks for help does not wait for it
 
     with without_noise(), tf.init_scope(), tf.device("/cpu:0"):
-        tf.function(lambda: tf.zeros([]), jit_compile=True)()
+        tf.function(lambda: tf.zeros([]), autograph=False, jit_compile=True)()
 
 
 @contextlib.contextmanager

@@ -242,8 +242,8 @@ def unpublished(folder: str) -> Iterator[str]:
 
 
 def publish_all(work: str, folder: str, last: str, obsolete: Iterable[str] = ()) -> None:
-    """Moves all files of a work folder into `folder`, over files of the same names, and removes files that
-    they make obsolete.
+    """Moves all files of a work folder, and of folders in it, into `folder`, over files of the same names,
+    and removes files that they make obsolete.
 
     It is done as a whole or not at all, also where a signal comes meanwhile. A process that is killed here
     leaves the old files in a folder beside them, which the next call of `unpublished` puts back.
@@ -261,14 +261,18 @@ def publish_all(work: str, folder: str, last: str, obsolete: Iterable[str] = ())
     store = store_of(folder)
     new = sorted(_files_in(work), key=lambda name: (name.endswith(last), name))
     replaced = os.path.join(folder, os.path.basename(work).replace(_WORK, _REPLACED))
-    old = {*new, *map(os.path.basename, obsolete)} & set(_files_in(folder))
-    first = sorted(old, key=lambda name: not name.endswith(last))
+    known = {*new, *(os.path.relpath(path, folder) for path in obsolete)}
+    old = [name for name in known if store.is_file(os.path.join(folder, name))]
+    first = sorted(old, key=lambda name: (not name.endswith(last), os.path.dirname(name)))
     moves = [(os.path.join(folder, name), os.path.join(replaced, name)) for name in first]
     moves += [(os.path.join(work, name), os.path.join(folder, name)) for name in new]
     for name in new:
         store.sync(os.path.join(work, name))
     with signals_held():
         store.make_folder(replaced)
+        for below in {os.path.dirname(name) for name in known} - {""}:
+            store.make_folder(os.path.join(replaced, below))
+            store.make_folder(os.path.join(folder, below))
         _move_all(moves)
         store.sync(folder)
         store.remove_folder(replaced)
@@ -279,6 +283,7 @@ def _move_all(moves: list[tuple[str, str]]) -> None:
     done = []
     try:
         for before, after in moves:
+            store_of(after).make_folder(os.path.dirname(after))
             store_of(before).rename(before, after)
             done.append((before, after))
     except BaseException:
@@ -326,9 +331,12 @@ def _clean_up_after_killed_ones(folder: str) -> None:
 
 
 def _files_in(folder: str) -> list[str]:
-    """Returns the names of the files in a folder."""
-    store = store_of(folder)
-    return [name for name in store.names_in(folder) if store.is_file(os.path.join(folder, name))]
+    """Returns the names of the files in a folder, and of those in folders in it with these before them."""
+    store, found = store_of(folder), []
+    for name in store.names_in(folder):
+        path = os.path.join(folder, name)
+        found += [name] if store.is_file(path) else [f"{name}/{each}" for each in _files_in(path)]
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------

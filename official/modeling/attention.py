@@ -37,7 +37,8 @@ def seen(features: dict[str, tf.Tensor], config: BertConfig, by_sequence: bool) 
     """Returns the mask of a batch, as `self_attention` reads it: which tokens see each other.
 
     Args:
-      features: of a batch, as for `scores`. With `sequence_layout`, that are the result.
+      features: of a batch, as for `scores`. With `sequence_lengths` int32 [N], of sequences that lie end to
+        end in one row, the result is their places.
       config: of the model.
       by_sequence: leaves out the scores of tokens in different sequences of a row, where the batch has
         `sequence_ids` of rows of `varlen.MIN_ROW_LENGTH` tokens or more. The number of sequences of a
@@ -53,8 +54,9 @@ def seen(features: dict[str, tf.Tensor], config: BertConfig, by_sequence: bool) 
 def layout_of(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> SequenceLayout | None:
     """Returns the places of a batch's sequences where they are computed apart, else None; arguments as of
     `seen`."""
-    if "sequence_layout" in features:
-        return features["sequence_layout"]
+    if "sequence_lengths" in features:
+        tokens = sizes(features["input_ids"])[1]
+        return varlen.layout_end_to_end(features["sequence_lengths"], tokens, heads)
     ids_BL = features.get("sequence_ids")
     if by_sequence and ids_BL is not None and (ids_BL.shape[1] or 0) >= varlen.MIN_ROW_LENGTH:
         return varlen.layout_of_rows(ids_BL, heads)

@@ -204,6 +204,14 @@ def random_words(seed: tf.Tensor, rows: int | tf.Tensor, columns: int | tf.Tenso
     return _mixed(row + tf.cast(tf.range(columns), tf.uint32) * stride)
 
 
+def hashed(seed: tf.Tensor, *parts: tf.Tensor) -> tf.Tensor:
+    """Returns uint32 hashes of a seed, int32 [N], and of int32 tensors of one shape, in that shape."""
+    state = tf.constant(0x9E3779B9, tf.uint32)
+    for word in (*_words(seed), *(tf.bitcast(part, tf.uint32) for part in parts)):
+        state = _mixed(tf.bitwise.bitwise_xor(state, word))
+    return state
+
+
 def _words(seed: tf.Tensor) -> list[tf.Tensor]:
     """Returns the words of a seed, int32 [N], as N scalars of uint32.
 
@@ -453,6 +461,19 @@ def gather_positions(x_BLD: tf.Tensor, positions_BP: tf.Tensor) -> tf.Tensor:
     batch, length, hidden = sizes(x_BLD)
     flat_positions_BP = positions_BP + tf.range(batch)[:, None] * length
     return gather_rows(tf.reshape(x_BLD, [batch * length, hidden]), flat_positions_BP)
+
+
+def put_at_positions(
+    ids_BL: tf.Tensor, positions_BP: tf.Tensor, values_BP: tf.Tensor, is_put_BP: tf.Tensor
+) -> tf.Tensor:
+    """Returns ids, int32 [B, L] from 0 on, with others at some positions of each row, those where
+    `is_put_BP`."""
+    batch, length = sizes(ids_BL)
+    flat_positions_N1 = tf.reshape(positions_BP + tf.range(batch)[:, None] * length, [-1, 1])
+    # What is not put adds 0 wherever its position is.
+    marked = tf.reshape(tf.where(is_put_BP, values_BP + 1, 0), [-1])
+    put_BL = tf.reshape(tf.scatter_nd(flat_positions_N1, marked, [batch * length]), [batch, length])
+    return tf.where(put_BL > 0, put_BL - 1, ids_BL)
 
 
 def picked(x_BLD: tf.Tensor, positions_BP: tf.Tensor | None) -> tf.Tensor:

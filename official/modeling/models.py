@@ -1,5 +1,5 @@
 """Models of the BERT family, in reading order: embeddings, the encoder as stages, heads, and the models of
-pre-training, for spans, for tagged words, and for classes and scores."""
+pre-training, for spans, for classes and scores, for tagged words, and for vectors of texts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Weights(NamedTuple):
 class Embeddings(tf.keras.layers.Layer):
     """The variables of the embeddings; `run` is what they do."""
 
-    def __init__(self, config: BertConfig):
+    def __init__(self, config: BertConfig, shared: Embeddings | None = None):
+        """Makes the variables; of `shared`, another model's, the tables and their LayerNorm are taken."""
         super().__init__(name="embeddings", dtype="float32")
         tables = {
             "word_embeddings": config.vocab_size,
@@ -43,17 +44,19 @@ class Embeddings(tf.keras.layers.Layer):
         }
         with tf.name_scope("embeddings"):
             for name, rows in tables.items():
-                table = (
-                    None
-                    if not rows
-                    else self.add_weight(
+                table = getattr(shared, name, None)
+                if rows and shared is None:
+                    table = self.add_weight(
                         name=name,
                         shape=(rows, config.table_width),
                         initializer=normal_initializer(config.initializer_range),
                     )
-                )
                 setattr(self, name, table)
-            self.layer_norm = layers.LayerNorm(config.table_width, config.family_row.has_biases)
+            self.layer_norm: layers.LayerNorm = (
+                layers.LayerNorm(config.table_width, config.family_row.has_biases)
+                if shared is None
+                else shared.layer_norm
+            )
         self.projection = None
         if config.embedding_size:
             sizes_WD = config.embedding_size, config.hidden_size
@@ -178,6 +181,7 @@ class BertEncoder(tf.keras.layers.Layer):
         unpad: bool = False,
         narrow: bool = False,
         portable: bool = False,
+        tables: Embeddings | None = None,
     ):
         """Makes the encoder.
 
@@ -197,18 +201,19 @@ class BertEncoder(tf.keras.layers.Layer):
           narrow: the last block computes only the vectors that a model's heads read, see `stages`. Other
             numbers are dropped in it.
           portable: without dropout it takes plain operations, which an export can hold, whatever `kernels`.
+          tables: of another encoder, which this one shares; it then has no pooler.
         """
         super().__init__(name="bert")
         self._config = config
         self.by_sequence = by_sequence and native.on_cpus()
-        self.unpad, self._narrow = unpad, narrow
+        self.unpad, self.narrow = unpad, narrow
         kind = blocks.find(config.block_type)
         with tf.name_scope("bert"):
-            self.embeddings = Embeddings(config)
+            self.embeddings = Embeddings(config, tables)
             with tf.name_scope("encoder"):
                 self.blocks = [kind.Block(config, index) for index in range(config.num_hidden_layers)]
             self.pooler = None
-            if not config.family_row.has_prediction_head:
+            if not config.family_row.has_prediction_head and tables is None:
                 self.pooler = layers.Dense(
                     "pooler/dense", config.hidden_size, config.hidden_size, config.initializer_range
                 )
@@ -247,7 +252,7 @@ class BertEncoder(tf.keras.layers.Layer):
         They read `input_ids`, `input_mask` (1 for tokens, 0 for padding) and `segment_ids` of a batch, int32
         [B, L], and, where it has them, `position_ids` and `sequence_ids` [B, L] and `cls_positions` [B, S].
         """
-        reads = find_reads if self._narrow else None
+        reads = find_reads if self.narrow else None
         *blocks_before, last = self.blocks
         return [
             self._embeddings_stage(),
@@ -260,7 +265,7 @@ class BertEncoder(tf.keras.layers.Layer):
     def predicted(self, features: Tensors) -> int | tf.Tensor:
         """Returns the positions of a pre-training model's predicted tokens in `sequence`: int32 [B, P], or
         the number of them where they are the first of each row."""
-        if self._narrow:
+        if self.narrow:
             return of_masked_lm(features).predicted
         return varlen.predicted_first(features) or features["masked_lm_positions"]
 
@@ -272,8 +277,8 @@ class BertEncoder(tf.keras.layers.Layer):
         """Runs all stages of a model that has this encoder. Returns all that they gave, {name: tensor}; see
         `varlen.run` for what it asks of a batch without padding."""
         if self.unpad:
-            left_out = ("seen", "sequence") if self._narrow else ("seen",)
-            return varlen.run(model, features, self._config, dropout_seed, left_out)
+            left_out = ("seen", "sequence") if self.narrow else ("seen",)
+            return varlen.run(model, features, dropout_seed, left_out)
         return stages.run(model, features, dropout_seed)
 
     def call(self, input_ids_BL, input_mask_BL, segment_ids_BL, dropout_seed=None):
@@ -351,6 +356,17 @@ def _means(sequence_BLD: tf.Tensor, features: Tensors) -> tf.Tensor:
     counts_BS1 = tf.maximum(tf.reduce_sum(is_own_BSL, axis=2, keepdims=True), 1.0)
     means_BSD = tf.matmul(is_own_BSL, tf.cast(sequence_BLD, tf.float32)) / counts_BS1
     return means_BSD[:, 0] if places_BS is None else means_BSD
+
+
+def _maxima(sequence_BLD: tf.Tensor, features: Tensors) -> tf.Tensor:
+    """Returns the largest numbers among the vectors of each sequence's tokens, as `_means` the mean."""
+    ids_BL, places_BS = features.get("sequence_ids", features["input_mask"]), features.get("cls_positions")
+    batch, _, hidden = sizes(sequence_BLD)
+    sequences = 1 if places_BS is None else sizes(places_BS)[1]
+    numbers_BL = tf.where(ids_BL > 0, tf.range(batch)[:, None] * sequences + ids_BL - 1, -1)
+    vectors_TD = tf.reshape(tf.cast(sequence_BLD, tf.float32), [-1, hidden])
+    maxima_ND = tf.math.unsorted_segment_max(vectors_TD, tf.reshape(numbers_BL, [-1]), batch * sequences)
+    return maxima_ND if places_BS is None else tf.reshape(maxima_ND, [batch, sequences, hidden])
 
 
 def _of_cls(sequence_BLD: tf.Tensor, features: Tensors, find_reads: FindReads | None) -> tf.Tensor:
@@ -556,6 +572,11 @@ class BertModel(tf.keras.Model):
         self._config = config
         self.encoder = BertEncoder(config, *options, **named_options)
 
+    @property
+    def encoders(self) -> list[BertEncoder]:
+        """Its encoders, in the order in which they run."""
+        return [self.encoder]
+
     def call(self, features, dropout_seed=None):
         return self.outputs_of(self.encoder.run(self, features, dropout_seed))
 
@@ -655,10 +676,6 @@ class BertPretrainer(BertModel):
         )
 
 
-# By --objective.
-PRETRAINERS: dict[str, Callable[..., BertModel]] = {"mlm_nsp": BertPretrainer, "mlm": MaskedLMModel}
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Fine-tuning
 
@@ -738,12 +755,18 @@ class ChoiceModel(SequenceModel):
 
     def call(self, features, dropout_seed=None):
         """Returns logits float32 [B, G] of features int32 [B, G, L]."""
-        batch, group, length = sizes(features["input_ids"])
-        flat = {
-            name: tf.reshape(features[name], [-1, length])
-            for name in ("input_ids", "input_mask", "segment_ids")
-        }
-        return tf.reshape(super().call({**features, **flat}, dropout_seed), [batch, group])
+        batch, group, _ = sizes(features["input_ids"])
+        return tf.reshape(super().call(_ungrouped(features), dropout_seed), [batch, group])
+
+
+def _ungrouped(features: Tensors) -> Tensors:
+    """Returns features of [B, G, L] tokens as those of B x G rows."""
+    _, group, length = sizes(features["input_ids"])
+    names = ("input_ids", "input_mask", "segment_ids")
+    flat = {name: tf.reshape(features[name], [-1, length]) for name in names}
+    if "example_weights" in features:
+        flat["example_weights"] = tf.repeat(features["example_weights"], group)
+    return {**features, **flat}
 
 
 class TagModel(BertModel):
@@ -776,3 +799,45 @@ class TagModel(BertModel):
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
         encoder_seed, head_seed = split_seed(dropout_seed, 2)
         return [*self.encoder.seeds(encoder_seed)[:-1], head_seed]
+
+
+class EmbeddingModel(BertModel):
+    """BERT that makes a vector of each text: float32 [B, D], or [B, G, D] of examples of G texts, whose
+    features are int32 [B, G, L].
+
+    Its pooler takes no part, is not trained, and is kept in the checkpoint as it was.
+    """
+
+    GIVES = ("vectors",)
+
+    def __init__(self, config: BertConfig, pooling: str, *options: Any, **named_options: Any):
+        """Makes a model; `pooling` of the vectors of a text's tokens is mean, cls or max, the other options
+        are those of `BertEncoder`."""
+        super().__init__("bert_embedding_model", config, *options, **named_options)
+        self.encoder.freeze_pooler()
+        self._pooling = pooling
+
+    def call(self, features, dropout_seed=None):
+        if features["input_ids"].shape.rank == 2:
+            return super().call(features, dropout_seed)
+        batch, group, _ = sizes(features["input_ids"])
+        vectors_ND = super().call(_ungrouped(features), dropout_seed)
+        return tf.reshape(vectors_ND, [batch, group, vectors_ND.shape[-1]])
+
+    def stages(self) -> list[Stage]:
+        """Returns the encoder's stages without the pooler, then `vectors`."""
+        find_reads = of_sequences if self._pooling == "cls" else None
+
+        def run(weights, carried, features, seed):
+            sequence_BLD = carried["sequence"]
+            if self._pooling == "cls":
+                own_reads = find_reads if self.encoder.narrow else None
+                return {"vectors": tf.cast(_of_cls(sequence_BLD, features, own_reads), tf.float32)}
+            pooled_by = _means if self._pooling == "mean" else _maxima
+            return {"vectors": pooled_by(sequence_BLD, features)}
+
+        vectors = Stage("vectors", (), lambda: None, run, ("sequence",), self.GIVES)
+        return [*self.encoder.stages(find_reads)[:-1], vectors]
+
+    def seeds(self, dropout_seed: tf.Tensor | None) -> list:
+        return [*self.encoder.seeds(dropout_seed)[:-1], None]

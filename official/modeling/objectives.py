@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 import tensorflow as tf
 
-from official.modeling import operations, varlen
+from official.modeling import layers, operations, varlen
 
 # -----------------------------------------------------------------------------------------------------------
 # Losses
@@ -87,18 +90,33 @@ def _is_own(features: dict[str, tf.Tensor]) -> tf.Tensor:
 Terms = dict  # {metric: (weighted sum, weight)}, float32 scalars
 Batch = dict  # {feature: tensor}
 
-PRETRAINING_LOSSES = {"mlm_nsp": ("mlm_loss", "nsp_loss"), "mlm": ("mlm_loss",)}  # by --objective
+# By --objective: {loss: factor of its mean in what a step minimises}. Source of ELECTRA's: Clark et al. 2020.
+PRETRAINING_LOSSES = {
+    "mlm_nsp": {"mlm_loss": 1.0, "nsp_loss": 1.0},
+    "mlm": {"mlm_loss": 1.0},
+    "electra": {"mlm_loss": 1.0, "rtd_loss": 50.0},
+}
 # Added to the weight of a micro batch with --loss_normalization=local: sum(w * CE) / (sum(w) + 1e-5), and a
-# plain mean. Source: the MLPerf v0.7 reference.
-PRETRAINING_LOCAL_EPSILON = {"mlm_loss": 1e-5, "nsp_loss": 0.0}
+# plain mean. Source: the MLPerf v0.7 reference; of rtd_loss google-research/electra.
+PRETRAINING_LOCAL_EPSILON = {"mlm_loss": 1e-5, "nsp_loss": 0.0, "rtd_loss": 1e-6}
 
 
-def pretraining_weights(batch: Batch, basis: str) -> dict[str, tf.Tensor]:
-    """Returns the weight of every loss of pre-training; `basis` as in `masked_weights`."""
-    return {
-        "mlm_loss": tf.reduce_sum(masked_weights(batch, basis)),
-        "nsp_loss": tf.reduce_sum(batch["example_weights"]),
+def pretraining_weights(batch: Batch, basis: str, losses: Iterable[str]) -> dict[str, tf.Tensor]:
+    """Returns the weights of losses of pre-training; `basis` as in `masked_weights`."""
+    weight_of = {
+        "mlm_loss": lambda: masked_weights(batch, basis),
+        "nsp_loss": lambda: batch["example_weights"],
+        "rtd_loss": lambda: token_weights(batch),
     }
+    return {name: tf.reduce_sum(weight_of[name]()) for name in losses}
+
+
+def token_weights(batch: Batch) -> tf.Tensor:
+    """Returns the weight of each token, float32 [B, L]: that of its sequence, 0 for padding."""
+    weights = batch["example_weights"]
+    if "sequence_ids" not in batch:
+        return weights[:, None] * tf.cast(batch["input_mask"], tf.float32)
+    return tf.gather(tf.pad(weights, [[0, 0], [1, 0]]), batch["sequence_ids"], batch_dims=1)
 
 
 def masked_weights(batch: Batch, basis: str) -> tf.Tensor:
@@ -120,36 +138,59 @@ def masked_weights(batch: Batch, basis: str) -> tf.Tensor:
 
 
 def pretraining_terms(
-    outputs: tf.Tensor | tuple[tf.Tensor, tf.Tensor], batch: Batch, basis: str, kernels: str = "plain"
+    outputs: tf.Tensor | tuple[tf.Tensor, ...], batch: Batch, basis: str, kernels: str = "plain"
 ) -> Terms:
-    """Returns the terms of pre-training: `mlm_loss` and `mlm_accuracy`, and of a model that gives
-    next-sentence logits `nsp_loss` and `nsp_accuracy`.
+    """Returns the terms of pre-training: `mlm_loss` and `mlm_accuracy`, of a model that gives next-sentence
+    logits `nsp_loss` and `nsp_accuracy`, and of one that tells replaced tokens `rtd_loss` and `rtd_accuracy`.
 
     Args:
       outputs: masked-LM logits [B, P, V], or [Q, V] of those that `varlen.find_predicted` finds, and
-        next-sentence logits [B, 2] or [B, S, 2], where the model gives them, float32.
+        next-sentence logits [B, 2] or [B, S, 2], where the model gives them, float32; or, of ELECTRA, those
+        of replaced tokens [B, L] and the ids that they are of.
       batch: with `masked_lm_ids`, `masked_lm_weights`, `next_sentence_labels` and `example_weights`.
       basis: as in `masked_weights`.
       kernels: as in `cross_entropy`.
     """
-    logits, *relations = outputs if isinstance(outputs, tuple) else (outputs,)
-    weights = pretraining_weights(batch, basis)
+    logits, *others = outputs if isinstance(outputs, tuple) else (outputs,)
     predicted = (batch["masked_lm_ids"], masked_weights(batch, basis), batch["masked_lm_weights"])
     if logits.shape.rank == 2:
         numbers_Q = varlen.find_predicted(batch["masked_lm_weights"])
         predicted = tuple(varlen.pick_predicted(values, numbers_Q) for values in predicted)
-    ids, loss_weights, token_weights = predicted
+    ids, loss_weights, hit_weights = predicted
     terms = {
-        "mlm_loss": (cross_entropy(logits, ids, loss_weights, kernels=kernels), weights["mlm_loss"]),
-        "mlm_accuracy": (correct(logits, ids, token_weights), tf.reduce_sum(batch["masked_lm_weights"])),
+        "mlm_loss": (
+            cross_entropy(logits, ids, loss_weights, kernels=kernels),
+            tf.reduce_sum(masked_weights(batch, basis)),
+        ),
+        "mlm_accuracy": (correct(logits, ids, hit_weights), tf.reduce_sum(batch["masked_lm_weights"])),
     }
-    for relation_logits in relations:
-        labels = batch["next_sentence_labels"]
-        labels = labels if relation_logits.shape.rank == 3 else labels[:, 0]
-        relation = relation_logits, labels, batch["example_weights"]
-        terms["nsp_loss"] = (cross_entropy(*relation), weights["nsp_loss"])
-        terms["nsp_accuracy"] = (correct(*relation), weights["nsp_loss"])
+    if len(others) == 1:
+        terms |= _relation_terms(others[0], batch)
+    elif others:
+        terms |= _replaced_terms(others[0], others[1], batch)
     return terms
+
+
+def _relation_terms(logits: tf.Tensor, batch: Batch) -> Terms:
+    labels, weight = batch["next_sentence_labels"], tf.reduce_sum(batch["example_weights"])
+    relation = logits, labels if logits.shape.rank == 3 else labels[:, 0], batch["example_weights"]
+    return {"nsp_loss": (cross_entropy(*relation), weight), "nsp_accuracy": (correct(*relation), weight)}
+
+
+def _replaced_terms(logits_BL: tf.Tensor, sampled_ids_BL: tf.Tensor, batch: Batch) -> Terms:
+    """A token is replaced where its id is not that of the text: a generator may draw the right one."""
+    is_masked_BP, positions_BP = batch["masked_lm_weights"] > 0, batch.get("masked_lm_positions")
+    if positions_BP is None:  # they stand first
+        positions_BP = tf.range(is_masked_BP.shape[1]) + tf.zeros_like(batch["masked_lm_ids"])
+    ids_BL = layers.put_at_positions(batch["input_ids"], positions_BP, batch["masked_lm_ids"], is_masked_BP)
+    is_replaced_BL, weights_BL = tf.not_equal(sampled_ids_BL, ids_BL), token_weights(batch)
+    losses_BL = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(is_replaced_BL, tf.float32), logits_BL)
+    hits_BL = tf.cast(tf.equal(logits_BL > 0, is_replaced_BL), tf.float32)
+    weight = tf.reduce_sum(weights_BL)
+    return {
+        "rtd_loss": (tf.reduce_sum(losses_BL * weights_BL), weight),
+        "rtd_accuracy": (tf.reduce_sum(hits_BL * weights_BL), weight),
+    }
 
 
 def span_terms(outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, whole_rows: bool = False) -> Terms:
@@ -182,7 +223,45 @@ def label_weights(batch: Batch) -> tf.Tensor:
     return weights * batch["class_weights"] if "class_weights" in batch else weights
 
 
-def label_terms(logits: tf.Tensor, batch: Batch, kind: str, smoothing: float = 0.0) -> Terms:
+class Distillation(NamedTuple):
+    """Part of a teacher in the loss of labels: the temperature of its distributions, and its share of the
+    loss, 0 to 1."""
+
+    temperature: float
+    share: float
+
+
+def teacher_losses(logits: tf.Tensor, teacher_logits: tf.Tensor, kind: str, temperature: float) -> tf.Tensor:
+    """Returns the loss of each sequence against a teacher, float32 of the shape of `logits` without C.
+
+    It is the square of the temperature times the divergence KL(teacher, student) of the distributions that
+    logits / temperature give: over the classes or, of several labels, the mean over the labels' own. The
+    square keeps the gradient's size whatever the temperature is. Of numbers it is the squared difference.
+    Source: Hinton et al. 2015, arXiv 1503.02531, section 2.
+
+    Args:
+      logits, teacher_logits: float32 [..., C].
+      kind: as in `label_terms`.
+    """
+    if kind == "number":
+        return tf.math.squared_difference(logits[..., 0], teacher_logits[..., 0])
+    own, wanted = logits / temperature, teacher_logits / temperature
+    if kind == "several":
+        chances = tf.sigmoid(wanted)
+        crossed = tf.nn.sigmoid_cross_entropy_with_logits(chances, own)
+        divergences = crossed - tf.nn.sigmoid_cross_entropy_with_logits(chances, wanted)
+        return temperature**2 * tf.reduce_mean(divergences, axis=-1)
+    ratios = tf.nn.log_softmax(wanted) - tf.nn.log_softmax(own)
+    return temperature**2 * tf.reduce_sum(tf.nn.softmax(wanted) * ratios, axis=-1)
+
+
+def label_terms(
+    logits: tf.Tensor,
+    batch: Batch,
+    kind: str,
+    smoothing: float = 0.0,
+    distillation: Distillation | None = None,
+) -> Terms:
     """Returns the terms of labels: `label_loss`, and of one of many `label_accuracy`.
 
     Args:
@@ -192,22 +271,28 @@ def label_terms(logits: tf.Tensor, batch: Batch, kind: str, smoothing: float = 0
       kind: one, several or number: cross-entropy, binary cross-entropy averaged over the classes, or squared
         difference. choice is one of many.
       smoothing: share of a label that is spread over all classes.
+      distillation: part of a teacher in the loss, whose `teacher_logits` of the shape of `logits` the batch
+        has; None: it has none.
     """
     weights = label_weights(batch)
-    weight = tf.reduce_sum(weights)
+    terms: Terms = {}
     if kind == "number":
-        losses = tf.math.squared_difference(logits[..., 0], batch["labels"])
-        return {"label_loss": (tf.reduce_sum(losses * weights), weight)}
-    if kind == "several":
+        loss = tf.reduce_sum(tf.math.squared_difference(logits[..., 0], batch["labels"]) * weights)
+    elif kind == "several":
         wanted = batch["labels"] * (1.0 - smoothing) + 0.5 * smoothing
         losses = tf.nn.sigmoid_cross_entropy_with_logits(wanted, logits)
-        return {"label_loss": (tf.reduce_sum(tf.reduce_mean(losses, axis=-1) * weights), weight)}
-    loss = cross_entropy(logits, batch["labels"], weights)
-    if smoothing:
-        others = tf.reduce_sum(-tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1) * weights)
-        loss = (1.0 - smoothing) * loss + smoothing * others
-    hits = correct(logits, batch["labels"], batch["example_weights"])
-    return {"label_loss": (loss, weight), "label_accuracy": (hits, tf.reduce_sum(batch["example_weights"]))}
+        loss = tf.reduce_sum(tf.reduce_mean(losses, axis=-1) * weights)
+    else:
+        loss = cross_entropy(logits, batch["labels"], weights)
+        if smoothing:
+            others = tf.reduce_sum(-tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1) * weights)
+            loss = (1.0 - smoothing) * loss + smoothing * others
+        hits = correct(logits, batch["labels"], batch["example_weights"])
+        terms["label_accuracy"] = (hits, tf.reduce_sum(batch["example_weights"]))
+    if distillation is not None:
+        losses = teacher_losses(logits, batch["teacher_logits"], kind, distillation.temperature)
+        loss = (1.0 - distillation.share) * loss + distillation.share * tf.reduce_sum(losses * weights)
+    return {"label_loss": (loss, tf.reduce_sum(weights)), **terms}
 
 
 def tag_weights(batch: Batch) -> tf.Tensor:
@@ -227,3 +312,88 @@ def tag_terms(logits_BLC: tf.Tensor, batch: Batch, smoothing: float = 0.0) -> Te
     tags = {"labels": tf.maximum(batch["tags"], 0), "example_weights": weights_BL}
     terms = label_terms(logits_BLC, tags, "one", smoothing)
     return {name.replace("label", "tag"): term for name, term in terms.items()}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Vectors of texts
+#
+# Shapes: B rows of a step, of all replicas; G texts of a row; D numbers of a vector; P passages, B x (G - 1).
+# Vectors are compared by their cosines. With sizes, the losses of the first so many numbers of each vector
+# are added up (Matryoshka representations, Kusupati et al. 2022, arXiv 2205.13147).
+
+
+def ranking_terms(
+    vectors_BGD: tf.Tensor, batch: Batch, temperature: float, sizes: tuple[int, ...] = ()
+) -> Terms:
+    """Returns the terms of queries whose passage is to be found among those of all rows: `embedding_loss`,
+    the cross-entropy of the passage, and `embedding_accuracy`.
+
+    A passage does not count as wrong for a query where it has the text of the right one or of the query, or
+    where it is the right one of the same query in another row. Source: InfoNCE, van den Oord et al. 2018,
+    arXiv 1807.03748, with the negatives of a batch, Henderson et al. 2017, arXiv 1705.00652.
+
+    Args:
+      vectors_BGD: float32, of a query, its passage, and any number of passages that are wrong for it.
+      batch: with `example_weights` float32 [B], 0 for filling, and `text_ids` [B, G], equal for equal texts.
+      temperature: cosines are divided by it.
+      sizes: the loss is the sum over these.
+    """
+    weights_B, ids_BG = batch["example_weights"], batch["text_ids"]
+    count = layers.sizes(weights_B)[0]
+    ids_P = _passages_first(ids_BG)
+    queries_B1 = ids_BG[:, :1]
+    is_right_BB = tf.equal(queries_B1, queries_B1[:, 0])
+    is_right_BP = tf.pad(is_right_BB, [[0, 0], [0, tf.size(ids_P) - count]])
+    is_right_BP |= tf.equal(ids_BG[:, 1:2], ids_P) | tf.equal(queries_B1, ids_P)
+    is_filling_P = tf.tile(weights_B, [tf.size(ids_P) // count]) <= 0
+    own_B = tf.range(count)
+    left_out_BP = (is_right_BP | is_filling_P) & (own_B[:, None] != tf.range(tf.size(ids_P)))
+    losses, hits = [], tf.constant(0.0)
+    for size in sizes or (vectors_BGD.shape[-1],):
+        unit_BGD = unit(vectors_BGD[..., :size])
+        cosines_BP = layers.exact_matmul_2d(unit_BGD[:, 0], tf.transpose(_passages_first(unit_BGD)))
+        logits_BP = tf.where(left_out_BP, tf.float32.min, cosines_BP / temperature)
+        losses.append(cross_entropy(logits_BP, own_B, weights_B))
+        hits = correct(logits_BP, own_B, weights_B) if size == max(sizes, default=size) else hits
+    weight = tf.reduce_sum(weights_B)
+    return {"embedding_loss": (tf.add_n(losses), weight), "embedding_accuracy": (hits, weight)}
+
+
+def _passages_first(values_BGX: tf.Tensor) -> tf.Tensor:
+    """Returns [P, ...]: the right passages of all rows, then the first wrong ones, and so on."""
+    return tf.concat(tf.unstack(values_BGX, axis=1)[1:], axis=0)
+
+
+def similarity_terms(
+    vectors_BGD: tf.Tensor, batch: Batch, kind: str, temperature: float, sizes: tuple[int, ...] = ()
+) -> Terms:
+    """Returns the term of pairs of texts with scores, `embedding_loss`.
+
+    Args:
+      vectors_BGD: float32, G is 2.
+      batch: with `example_weights` float32 [B], 0 for filling, and `labels` float32 [B].
+      kind: cosine: squared difference of cosine and score. cosent: log(1 + sum of exp((cosine of a pair -
+        cosine of another) / temperature) over all two pairs of which the first has the smaller score), which
+        counts for each row of a step. Source: J. Su 2022, https://kexue.fm/archives/8847.
+      temperature, sizes: as of `ranking_terms`.
+    """
+    weights_B, scores_B = batch["example_weights"], batch["labels"]
+    weight, losses = tf.reduce_sum(weights_B), []
+    for size in sizes or (vectors_BGD.shape[-1],):
+        unit_BGD = unit(vectors_BGD[..., :size])
+        cosines_B = tf.reduce_sum(unit_BGD[:, 0] * unit_BGD[:, 1], axis=-1)
+        if kind == "cosine":
+            squares_B = tf.math.squared_difference(cosines_B, scores_B)
+            losses.append(tf.reduce_sum(squares_B * weights_B))
+            continue
+        # [i, j]: pair i is to be below pair j.
+        counts_BB = (scores_B[:, None] < scores_B) & (weights_B[:, None] > 0) & (weights_B > 0)
+        differences_BB = (cosines_B[:, None] - cosines_B) / temperature
+        exponents = tf.reshape(tf.where(counts_BB, differences_BB, tf.float32.min), [-1])
+        losses.append(tf.reduce_logsumexp(tf.concat([[0.0], exponents], axis=0)) * weight)
+    return {"embedding_loss": (tf.add_n(losses), weight)}
+
+
+def unit(vectors: tf.Tensor) -> tf.Tensor:
+    """Returns vectors divided by their lengths; zeros stay."""
+    return tf.math.l2_normalize(vectors, axis=-1, epsilon=1e-24)

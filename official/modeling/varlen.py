@@ -7,7 +7,6 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from official import native
-from official.config import BertConfig
 from official.modeling import stages
 from official.modeling.layers import sizes
 from official.modeling.stages import Staged, Tensors
@@ -270,8 +269,8 @@ def _with_zeros(parts) -> tf.Tensor:
 # predictions.
 
 
-_BY_TOKEN = ("sequence", "start_logits", "end_logits", "tag_logits")
-_BY_SEQUENCE = ("pooled", "logits", "next_sentence_logits")
+_BY_TOKEN = ("sequence", "start_logits", "end_logits", "tag_logits", "sampled_ids", "replaced_logits")
+_BY_SEQUENCE = ("pooled", "logits", "next_sentence_logits", "vectors")
 _BY_PREDICTION = ("masked_lm_logits",)
 
 
@@ -292,7 +291,6 @@ class Laid(NamedTuple):
 def run(
     model: Staged,
     features: Tensors,
-    config: BertConfig,
     dropout_seed: tf.Tensor | None = None,
     left_out: tuple[str, ...] = ("seen",),
 ) -> Tensors:
@@ -304,7 +302,6 @@ def run(
         has them, `position_ids` [B, L]; where the model predicts masked tokens, `masked_lm_positions` int32
         [B, P], or what `varlen.predicted_first` reads. A row without tokens, or of 0 in `example_weights`
         float32 [B], counts as one token.
-      config: sizes of the model.
       dropout_seed: int32 [N], or None to switch dropout off. Other numbers are dropped than with padding.
       left_out: names of tensors that are not returned.
 
@@ -313,7 +310,7 @@ def run(
       `masked_lm_weights` float32 [B, P], `masked_lm_logits` are those of the predictions that
       `varlen.find_predicted` finds, [Q, V].
     """
-    laid = lay_end_to_end(features, config.num_attention_heads)
+    laid = lay_end_to_end(features)
     carried = stages.run(model, laid.features, dropout_seed)
     return {
         name: _as_padded(name, value, laid, features)
@@ -322,7 +319,7 @@ def run(
     }
 
 
-def lay_end_to_end(features: Tensors, heads: int) -> Laid:
+def lay_end_to_end(features: Tensors) -> Laid:
     """Returns a batch of one sequence a row as one row without padding; arguments as of `run`."""
     mask_BL = _is_token(features)
     batch, length = sizes(mask_BL)
@@ -349,11 +346,13 @@ def lay_end_to_end(features: Tensors, heads: int) -> Laid:
         "position_ids": of_tokens("position_ids") if "position_ids" in features else filled(slots % length),
         "sequence_ids": filled(slots // length + 1),
         "cls_positions": tf.reshape(places_of([[predicted_first(features)]]), [1, -1]),
-        "sequence_layout": layout_end_to_end(lengths_B, size, heads),
+        "sequence_lengths": lengths_B,
     }
     slots_BP = _predicted(features)
     if slots_BP is not None:
         row["masked_lm_positions"] = _counted(places_of(slots_BP), features)[None]
+    if "masked_lm_weights" in features:
+        row["masked_lm_weights"] = _counted(features["masked_lm_weights"], features)[None]
     return Laid(row, slots, [batch, length])
 
 
@@ -373,11 +372,11 @@ def _predicted(features: Tensors) -> tf.Tensor | None:
     return tf.range(first)[None] if first else features.get("masked_lm_positions")
 
 
-def _counted(places_BP: tf.Tensor, features: Tensors) -> tf.Tensor:
-    """Returns the places of the predictions that are made, flat."""
+def _counted(values_BP: tf.Tensor, features: Tensors) -> tf.Tensor:
+    """Returns the values of the predictions that are made, flat."""
     if "masked_lm_weights" not in features:
-        return tf.reshape(places_BP, [-1])
-    return pick_predicted(places_BP, find_predicted(features["masked_lm_weights"]))
+        return tf.reshape(values_BP, [-1])
+    return pick_predicted(values_BP, find_predicted(features["masked_lm_weights"]))
 
 
 def _as_padded(name: str, value: tf.Tensor, laid: Laid, features: Tensors) -> tf.Tensor:

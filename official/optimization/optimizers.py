@@ -23,6 +23,7 @@ from official.optimization.plain_optimizers import (
     Optimizer,
     ScaledMoment,
     build_plain,
+    clipped_rate,
     hyper_parameters,
     jitted,
     loaded,
@@ -32,7 +33,7 @@ from official.optimization.plain_optimizers import write as write_variable
 from official.optimization.train_state import TrainState, build_state
 
 # -----------------------------------------------------------------------------------------------------------
-# LAMB and AdamW
+# LAMB, AdamW and AdamW with clipped updates
 #
 # An update of 110 M parameters is bound by memory. Weights that decay, nearly all, go through small
 # compiled functions, one for each shape, that read a gradient once and write the moments in place; norms
@@ -199,6 +200,40 @@ class CompiledLamb(CompiledOptimizer):
         return rate, 1 / (1 - beta_1_power), 1 / (1 - beta_2_power)
 
 
+class CompiledStableAdamW(CompiledOptimizer):
+    """AdamW with clipped updates, `plain_optimizers.StableAdamW`; vectors too go through the compiled
+    function."""
+
+    def _decayed_state(self, rate, beta_1_power, beta_2_power):
+        decay = tf.constant(self._constants.weight_decay)
+        return rate, decay, 1 / (1 - beta_1_power), 1 / (1 - beta_2_power)
+
+    def _epsilon_beside_root(self, beta_2_power):
+        return self._constants.epsilon
+
+    @staticmethod
+    def _update_decayed(handles, grad, factor, state, constants):
+        _update_stable(handles, grad, factor, state, constants)
+
+    def _update_excluded(self, handles, gradient, step) -> None:
+        rate, _, *corrections = step["decayed"]
+        state = rate, tf.constant(0.0), *corrections
+        _update_stable(handles, gradient, step["factor"], state, self._constants)
+
+
+@jitted
+def _update_stable(handles, grad, factor, state, constants):
+    """Updates a weight: `state` is the rate, the decay, and the factors that correct the moments."""
+    rate, decay, m_correction, v_correction = state
+    grad = grad * factor
+    weight, m, v = read(handles, grad.shape)
+    new_m, new_v = moments(m, v, grad, constants)
+    corrected_v = new_v * v_correction
+    rate = clipped_rate(rate, grad, corrected_v, constants.epsilon)
+    update = new_m * m_correction / (tf.sqrt(corrected_v) + constants.epsilon) + decay * weight
+    write(handles, (weight - rate * update, new_m, new_v))
+
+
 # -----------------------------------------------------------------------------------------------------------
 # AdamW with a first moment in float16
 
@@ -330,6 +365,7 @@ _COMPILED: dict[str, Callable[..., Optimizer]] = {
     "adam": CompiledAdamW,
     "adamw": CompiledAdamW,
     "mpadamw": CompiledMpAdamW,
+    "stable_adamw": CompiledStableAdamW,
     "momentum": plain_optimizers.Momentum,
     "sgd": plain_optimizers.Sgd,
 }
@@ -342,8 +378,9 @@ def build_optimizer(config: Config, schedule: Callable, operations: Any = None) 
     lamb (You et al. 2019): m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight_decay * w,
       w -= rate * |w| / |u| * u.
     adamw: w -= rate * weight_decay * w, then Adam (Keras form: epsilon beside the uncorrected root).
-    adam: adamw without decay. mpadamw: adamw with a first moment in float16. sgd, momentum: without decay.
-    All kernels are the same to rounding; the last three have no native form.
+    adam: adamw without decay. mpadamw: adamw with a first moment in float16. stable_adamw: adamw with clipped
+      updates. sgd, momentum: without decay.
+    All kernels are the same to rounding; the last four have no native form.
 
     Args:
       config: of the run.

@@ -174,11 +174,13 @@ def write(variable: tf.Variable, value: tf.Tensor) -> None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# LAMB and AdamW, equal to those of tensorflow-addons to rounding
+# LAMB, AdamW and AdamW with clipped updates; the first two are equal to those of tensorflow-addons to
+# rounding
 
 
 class PlainOptimizer(Moments):
-    """Base of `AdamW` and `Lamb`: updates moments and weights; a subclass computes the change of a weight."""
+    """Base of `AdamW`, `StableAdamW` and `Lamb`: updates moments and weights; a subclass computes the change
+    of a weight."""
 
     def _update(self, gradients, variables, factor) -> None:
         _, beta_1, beta_2, _ = self._constants
@@ -195,7 +197,7 @@ class PlainOptimizer(Moments):
                 new_v = beta_2 * v + (1 - beta_2) * tf.square(gradient)
                 weight, stored_m = tf.convert_to_tensor(variable), self._stored(new_m)
                 moments = self._loaded(stored_m), new_v
-                change = self._change(weight, moments, corrections, rate, self.decays(variable))
+                change = self._change(weight, gradient, moments, corrections, rate, self.decays(variable))
                 self._write(variable, weight - change)
                 self._write(m, stored_m)
                 self._write(v, new_v)
@@ -208,11 +210,12 @@ class PlainOptimizer(Moments):
         """Returns a first moment that is kept as float32."""
         return m
 
-    def _change(self, weight, moments, corrections, rate, decays: bool):
+    def _change(self, weight, gradient, moments, corrections, rate, decays: bool):
         """Returns the tensor that is subtracted from a weight.
 
         Args:
           weight: tensor.
+          gradient: of the weight's shape.
           moments: m and v, updated, of the weight's shape.
           corrections: 1 - beta_1^step and 1 - beta_2^step, float32 scalars.
           rate: learning rate, float32 scalar.
@@ -224,11 +227,32 @@ class PlainOptimizer(Moments):
 class AdamW(PlainOptimizer):
     """w -= rate * weight decay * w, then Adam in Keras' form, with epsilon beside the uncorrected root."""
 
-    def _change(self, weight, moments, corrections, rate, decays: bool):
+    def _change(self, weight, gradient, moments, corrections, rate, decays: bool):
         m, v = moments
         of_m, of_v = corrections
         change = rate * tf.sqrt(of_v) / of_m * m / (tf.sqrt(v) + self._constants.epsilon)
         return change + rate * self._constants.weight_decay * weight if decays else change
+
+
+class StableAdamW(PlainOptimizer):
+    """AdamW whose rate for a variable is divided by the root mean square of g / sqrt(v), where that is above
+    1: AdaFactor's clipping of updates. m and v are corrected; sqrt(v) is at least epsilon.
+
+    Source: Wortsman et al. 2023, "Stable and low-precision training for large-scale vision-language models".
+    """
+
+    def _change(self, weight, gradient, moments, corrections, rate, decays: bool):
+        constants = self._constants
+        m, v = (moment / correction for moment, correction in zip(moments, corrections))
+        rate = clipped_rate(rate, gradient, v, constants.epsilon)
+        change = rate * m / (tf.sqrt(v) + constants.epsilon)
+        return change + rate * constants.weight_decay * weight if decays else change
+
+
+def clipped_rate(rate, gradient, v, epsilon: float):
+    """Returns the rate of `StableAdamW` for a variable, float32; `v` is its corrected second moment."""
+    square = tf.square(gradient) / tf.maximum(v, epsilon**2)
+    return rate / tf.maximum(tf.sqrt(tf.reduce_mean(square)), 1.0)
 
 
 class Lamb(PlainOptimizer):
@@ -239,7 +263,7 @@ class Lamb(PlainOptimizer):
     Source: You et al. 2019, "Large Batch Optimization for Deep Learning".
     """
 
-    def _change(self, weight, moments, corrections, rate, decays: bool):
+    def _change(self, weight, gradient, moments, corrections, rate, decays: bool):
         m, v = (moment / correction for moment, correction in zip(moments, corrections))
         direction = m / (tf.sqrt(v) + self._constants.epsilon)
         if not decays:
@@ -381,6 +405,7 @@ SLOT_NAMES: dict[str, dict[str, str]] = {
     "adam": _ADAM_SLOTS,
     "adamw": _ADAM_SLOTS,
     "mpadamw": _ADAM_SLOTS,
+    "stable_adamw": _ADAM_SLOTS,
     "momentum": {"m": "Momentum"},
     "sgd": {},
 }
@@ -423,6 +448,7 @@ _PLAIN: dict[str, Callable[..., Optimizer]] = {
     "adam": AdamW,
     "adamw": AdamW,
     "mpadamw": PlainAdamW,
+    "stable_adamw": StableAdamW,
     "momentum": PlainMomentum,
     "sgd": PlainSgd,
 }

@@ -8,7 +8,7 @@ clipping; the optimizer's `update` applies what comes out.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -66,21 +66,25 @@ class Objective(Protocol):
     """A training objective: losses of a model and a batch.
 
     Attributes:
-      losses: names of the losses; a step minimises the sum of their means.
+      losses: {name: factor} of the losses; a step minimises the sum of their means times these.
       metrics: names of everything `terms` returns, the losses first.
       local_epsilon: per loss, added to the weight of a micro batch with --loss_normalization=local.
+      compared: names of the batch's features that a loss reads which compares the rows of a step with each
+        other, those of all replicas and micro batches. Empty where each row has a loss of its own.
     """
 
-    losses: tuple[str, ...]
+    losses: dict[str, float]
     metrics: tuple[str, ...]
     local_epsilon: dict[str, float]
+    compared: tuple[str, ...]
 
     def weights(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns the weight of every loss in a batch, without running the model."""
 
     def terms(self, outputs: Any, batch: Batch) -> Terms:
         """Returns {metric: (weighted sum, weight)} of a batch, from the model's outputs; for losses the
-        weight is that of `weights`."""
+        weight is that of `weights`. Where rows are `compared` it is called with the outputs, and these
+        features, of the whole step."""
 
 
 class Shared(NamedTuple):
@@ -144,13 +148,13 @@ def make_replica_gradients(
         MLPerf v0.7 reference.
     """
 
-    def one_after_the_other(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
-        return sum_micro_batches(config, objective, state.model, num_micro_batches, batch, shared)
-
     compiled = (
         tf.function(autograph=False, jit_compile=True) if config.enable_xla else lambda function: function
     )
-    accumulate = compiled(accumulate or one_after_the_other)
+    if accumulate is None:
+        accumulate = one_after_the_other(config, objective, state.model, num_micro_batches, compiled)
+    else:
+        accumulate = compiled(accumulate)
 
     def replica_gradients(batch: Batch) -> tuple:
         counted = laid_out or LaidOut(_num_replicas(), num_micro_batches)
@@ -198,14 +202,30 @@ def loss_factors(
 ) -> dict[str, tf.Tensor]:
     """Returns {loss: factor of its sum}; called by a replica.
 
-    global: 1 / weight of the whole step, all replicas and micro batches. local: 1, or 1 / replicas with
-    --scale_loss; each micro batch divides by a weight of its own, see `micro_batch_gradients`.
+    That of the objective, and with it, global: 1 / weight of the whole step, all replicas and micro batches.
+    local: 1, or 1 / replicas with --scale_loss; each micro batch divides by a weight of its own, see
+    `micro_batch_gradients`.
     """
     if config.loss_normalization != "global":
-        factor = tf.constant(local_factor(config, laid_out.num_replicas))
-        return dict.fromkeys(objective.losses, factor)
+        of_all = local_factor(config, laid_out.num_replicas)
+        return {name: tf.constant(own * of_all) for name, own in objective.losses.items()}
     weights = gradients_lib.reduce_sum(objective.weights(batch))
-    return {name: tf.math.divide_no_nan(1.0, weight) for name, weight in weights.items()}
+    return {name: tf.math.divide_no_nan(own, weights[name]) for name, own in objective.losses.items()}
+
+
+def one_after_the_other(
+    config: Config,
+    objective: Objective,
+    model: tf.keras.Model,
+    num_micro_batches: int,
+    compiled: Callable[[Callable], Callable] = lambda function: function,
+) -> Accumulate:
+    """Returns the function that adds up the gradients and the terms of a replica's micro batches, which
+    follow each other on one device. `compiled` makes a program of what exchanges nothing with other
+    replicas."""
+    if objective.compared:
+        return functools.partial(sum_through_outputs, config, objective, model, num_micro_batches, compiled)
+    return compiled(functools.partial(sum_micro_batches, config, objective, model, num_micro_batches))
 
 
 def sum_micro_batches(
@@ -221,15 +241,98 @@ def sum_micro_batches(
     def micro_step(index: tf.Tensor, micro_batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
         seed = shared.seeds[index]
         gradients, sums = micro_batch_gradients(config, objective, model, micro_batch, shared, seed)
-        is_sent = _num_replicas() > 1 and config.allreduce_dtype == "float32"
-        is_summed = num_micro_batches > 1 or is_sent
-        return gradients_lib.as_float32(gradients) if is_summed else gradients, sums
+        return _as_summed(config, gradients, num_micro_batches), sums
 
     like = (model.trainable_variables, tf.zeros([2 * len(objective.metrics)]))
+    return gradients_lib.accumulate(batch, num_micro_batches, micro_step, like, _last_apart(config))
+
+
+def sum_through_outputs(
+    config: Config,
+    objective: Objective,
+    model: tf.keras.Model,
+    num_micro_batches: int,
+    compiled: Callable[[Callable], Callable],
+    batch: Batch,
+    shared: Shared,
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Returns the gradients of a replica's rows, added up, and its part of the terms, of an objective that
+    compares all rows of a step.
+
+    The outputs of all replicas are gathered, each computes the whole loss and its gradient by its own
+    outputs, and sends that back through the model. Of several micro batches the outputs are computed twice,
+    first without what a backward pass needs, so that the memory is that of one. Source: Gao et al. 2021,
+    arXiv 2101.06983.
+    """
+    variables = model.trainable_variables
+
+    def outputs_of(index: tf.Tensor | int, micro_batch: Batch) -> tf.Tensor:
+        return model(micro_batch, dropout_seed=shared.seeds[index])
+
+    def all_outputs(batch: Batch) -> tf.Tensor:
+        slices = {name: gradients_lib.cut(value, num_micro_batches) for name, value in batch.items()}
+        one = lambda index: outputs_of(index, {name: value[index] for name, value in slices.items()})
+        numbers = tf.range(num_micro_batches)
+        outputs = tf.map_fn(one, numbers, fn_output_signature=tf.float32, parallel_iterations=1)
+        return tf.reshape(outputs, [-1, *outputs.shape[2:]])
+
+    def compare(outputs: tf.Tensor, whole: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the gradient by the outputs of all replicas, and the stacked terms."""
+        with tf.GradientTape() as tape:
+            tape.watch(outputs)
+            terms = objective.terms(outputs, whole)
+            total = objective_of(config, objective, terms, shared)
+        return tape.gradient(total, outputs), stack_terms(terms, objective.metrics)
+
+    def backward(batch: Batch, upstream: tf.Tensor) -> list[tf.Tensor]:
+        def micro_step(index: tf.Tensor, micro_batch: Batch) -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                tape.watch(variables)
+                outputs = outputs_of(index, micro_batch)
+            return of_variables(tape, outputs, micro_batch[_UPSTREAM])
+
+        rows = {**batch, _UPSTREAM: upstream}
+        return gradients_lib.accumulate(rows, num_micro_batches, micro_step, variables, _last_apart(config))
+
+    def of_variables(tape: tf.GradientTape, outputs: tf.Tensor, upstream: tf.Tensor) -> list[tf.Tensor]:
+        gradients = tape.gradient(outputs, variables, output_gradients=upstream)
+        return _as_summed(config, gradients, num_micro_batches)
+
+    tape = tf.GradientTape()
+    if num_micro_batches == 1:
+        with tape:
+            tape.watch(variables)
+            own = compiled(functools.partial(outputs_of, 0))(batch)
+    else:
+        own = compiled(all_outputs)(batch)
+    parts = {_OUTPUTS: own, **{name: batch[name] for name in objective.compared}}
+    whole = {
+        name: tf.ensure_shape(value, [None, *parts[name].shape[1:]])  # which collectives do not tell
+        for name, value in gradients_lib.gather(parts).items()
+    }
+    upstream, sums = compiled(compare)(whole.pop(_OUTPUTS), whole)
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    upstream = gradients_lib.cut(upstream, _num_replicas())[replica]
+    sums /= _num_replicas()  # all have computed all of them
+    if num_micro_batches == 1:
+        return of_variables(tape, own, upstream), sums
+    return compiled(backward)(batch, upstream), sums
+
+
+_OUTPUTS, _UPSTREAM = "outputs", "output_gradients"  # among the features of a batch
+
+
+def _as_summed(config: Config, gradients: list[tf.Tensor], num_micro_batches: int) -> list[tf.Tensor]:
+    """Returns gradients in the type in which micro batches, or replicas, add them up."""
+    is_sent = _num_replicas() > 1 and config.allreduce_dtype == "float32"
+    return gradients_lib.as_float32(gradients) if num_micro_batches > 1 or is_sent else gradients
+
+
+def _last_apart(config: Config) -> bool:
+    """Tells whether the last micro batch comes after the loop: packs of its gradients are sent while its
+    backward pass goes on, which one program would not let out."""
     in_packs = config.explicit_allreduce and config.allreduce_bytes_per_pack > 0 and _num_replicas() > 1
-    # Packs of its gradients are sent while its backward pass goes on, which one program would not let out.
-    last_apart = in_packs and not config.enable_xla
-    return gradients_lib.accumulate(batch, num_micro_batches, micro_step, like, last_apart)
+    return in_packs and not config.enable_xla
 
 
 def micro_batch_gradients(
@@ -338,13 +441,13 @@ def stack_terms(terms: Terms, names: tuple[str, ...]) -> tf.Tensor:
 
 
 def mean_metrics(
-    losses: tuple[str, ...], names: tuple[str, ...], sums: np.ndarray | tf.Tensor
+    losses: Mapping[str, float], names: tuple[str, ...], sums: np.ndarray | tf.Tensor
 ) -> dict[str, float]:
-    """Divides sums by weights, the one place where that happens: {loss: the sum of the mean losses, metric:
-    mean}."""
+    """Divides sums by weights, the one place where that happens: {loss: the sum of the mean losses times
+    their factors, metric: mean}."""
     totals, weights = np.split(np.asarray(sums, np.float64), 2)
     means = {
         name: float(total / weight) if weight else 0.0 for name, total, weight in zip(names, totals, weights)
     }
-    known = [means[name] for name in losses if name in means]
+    known = [factor * means[name] for name, factor in losses.items() if name in means]
     return {**({"loss": sum(known)} if known else {}), **means}

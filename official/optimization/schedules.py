@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from official.config import schedule_steps
+from official.config import BUDGET_PARTS, decay_length, schedule_steps
 from official.config import values as by_step_lib
 from official.config.table import Config
 
@@ -110,13 +110,8 @@ def decay_of(config: Config) -> Schedule:
     warmup_steps = whole_warmup_steps(config)
     begin = config.start_warmup_step + warmup_steps if warmup_steps else 0
     shape = Shape(config.learning_rate, config.end_learning_rate, begin, schedule_steps(config))
-    steps, rate = _decay_steps(config, shape.total - shape.begin), config.decay_rate or 0.0
+    steps, rate = decay_length(config), config.decay_rate or 0.0
     return decaying(config.lr_schedule, shape._replace(decay_steps=steps, decay_rate=rate))
-
-
-def _decay_steps(config: Config, left: int) -> int:
-    """Returns --decay_steps; unset, a tenth of the steps that are left after the warm-up."""
-    return config.decay_steps or max(round(left / 10), 1)
 
 
 def whole_warmup_steps(config: Config) -> int:
@@ -226,8 +221,36 @@ def from_config(config: Config) -> Schedule:
     return warmed_up(schedule, config.learning_rate, steps, start, power)
 
 
+class ByTime:
+    """Learning rate of a run with a time budget: that of the time used when the devices are called, for all
+    steps of the call.
+
+    Make it in the strategy's scope.
+
+    Attributes:
+      rate: float32 variable, the rate that holds now.
+    """
+
+    def __init__(self, schedule: Schedule):
+        """Makes the schedule; `schedule` counts BUDGET_PARTS of the time in place of steps."""
+        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        self.rate = tf.Variable(
+            0.0, trainable=False, dtype=tf.float32, name="learning_rate", aggregation=first
+        )
+        self._schedule = schedule
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        return tf.convert_to_tensor(self.rate)
+
+    def hold(self, share: float) -> float:
+        """Sets the rate of the share of the time that is used, 0 to 1, and returns it."""
+        self.rate.assign(self._schedule(share * BUDGET_PARTS))
+        return float(self.rate.numpy())
+
+
 def corners(config: Config) -> dict[int, float]:
-    """Returns {step: learning rate of the update made there} from the first to the last step of the schedule.
+    """Returns {step: learning rate of the update made there} from the first to the last step of the schedule;
+    of a time budget {one of its BUDGET_PARTS: learning rate}.
 
     Straight lines from one to the next draw the schedule: exactly where it is made of such lines, else
       through _CURVE_POINTS points.
@@ -247,7 +270,7 @@ def _corner_steps(config: Config, last: int) -> set[int]:
     if config.warmup_power != 1:
         steps |= _between(config.start_warmup_step, decay)
     if config.lr_schedule.startswith("wsd"):
-        decay = last + 1 - _decay_steps(config, last + 1 - decay)
+        decay = last + 1 - decay_length(config)
         steps.add(decay)
     is_line = {"up_down": True, "wsd_linear": True, "polynomial": config.poly_power == 1}
     if not is_line.get(config.lr_schedule, False):

@@ -139,6 +139,8 @@ def build_state(
     """Builds model and optimizer with all their variables, in the scope of the caller's strategy."""
     model = build_model()
     schedule = schedules.from_config(config)
+    if config.budget_hours:
+        schedule = schedules.ByTime(schedule)
     optimizer = build_optimizer(config, schedule)
     optimizer.share_of = functools.partial(layer_share, config.layer_decay, config.model.num_hidden_layers)
     optimizer.create_slots(model.trainable_variables)

@@ -52,6 +52,9 @@ def _batch_lines(plan: dict) -> Lines:
         ("of a replica", f"{replica:,} {unit} = {plan['num_accumulation_steps']:,} x {micro:,}"),
         ("global", f"{plan['global_batch_size']:,} {unit} = {plan['num_replicas']:,} replicas x {replica:,}"),
     ]
+    if plan["batch_warmup"]:
+        stages = [f"{rows:,} from step {int(step):,}" for step, rows in plan["batch_warmup"].items()]
+        lines.append(("growing", ", ".join(stages)))
     if average != 1:
         speedup = plan["packing_speedup"]
         saved = f"{speedup:.4g} over one sequence a row: {1 - 1 / speedup:.1%} of the rows are saved"
@@ -61,6 +64,10 @@ def _batch_lines(plan: dict) -> Lines:
 
 
 def _step_lines(plan: dict) -> Lines:
+    if plan["budget_hours"]:
+        rates = [f"{rate:.4g} at {hours} h" for hours, rate in plan["learning_rates"].items()]
+        how = f"as many as fit into {plan['budget_hours']:g} hours, with compilation and evaluations"
+        return [("updates", f"{how}: the plan cannot know them"), ("learning rate", ", ".join(rates))]
     if plan["train_steps"] is None:
         return [("updates", "as many as the training data give; --num_steps_per_epoch=N says them")]
     if not plan["train_steps"]:
@@ -70,7 +77,9 @@ def _step_lines(plan: dict) -> Lines:
     if is_packed:
         how = "packed before" if records == plan["train_rows"] else "packed while they are read"
         read = f"about {plan['train_sequences']:,} sequences in {plan['train_rows']:,} rows, {how}"
-    updates = f"{plan['train_steps']:,} in loops of {plan['steps_per_loop']:,}; {read}"
+    first = plan["first_step"]
+    after = f" after the {first:,} of the checkpoint" if first else ""
+    updates = f"{plan['train_steps'] - first:,}{after} in loops of {plan['steps_per_loop']:,}; {read}"
     lines, files, steps = [("updates", updates)], plan.get("files"), plan["eval_steps"]
     if files and files["hosts"] > 1:
         streams = f"{files['files']:,} in {files['streams']:,} streams"
@@ -107,6 +116,7 @@ def _memory_lines(plan: dict) -> Lines:
 
 def _work_lines(plan: dict) -> Lines:
     expected, measured = plan["expected"], plan["measured"]
+    budget_secs = (plan["budget_hours"] or 0) * 3600
     unit = "batch" if plan["train_steps"] == 0 else "step"
     lines = [(f"of a {unit}", f"{plan['flops_per_step'] / 1e12:,.3f} TFLOP in matrix products, all replicas")]
     if measured:
@@ -115,6 +125,7 @@ def _work_lines(plan: dict) -> Lines:
             ("measured step", f"{measured['step_secs']:.4g} s, the median of {measured['steps']}"),
             ("measured speed", f"{speed}, generated data in rows of full length"),
             *([("measured run", _run(measured))] if plan["train_steps"] else []),
+            *([("measured updates", _in_budget(budget_secs, measured))] if budget_secs else []),
         ]
     if not expected:
         how = "not known: --measure runs three steps here, --plan_tflops=N computes it"
@@ -126,7 +137,14 @@ def _work_lines(plan: dict) -> Lines:
         step += f": matrix products {expected['matmul_secs']:.4g} s, all-reduce {waits}"
     speed = f"{expected['sequences_per_sec']:,.1f} sequences/s at {expected['tflops']:g} TFLOP/s a replica"
     lines += [(unit, step), ("speed", speed)]
+    if budget_secs:
+        return [*lines, ("updates", _in_budget(budget_secs, expected))]
     return [*lines, ("run", _run(expected))] if plan["train_steps"] else lines
+
+
+def _in_budget(secs: float, times: dict) -> str:
+    """Returns the steps that a time budget holds at most, at a speed."""
+    return f"{secs / times['step_secs']:,.0f} at most, {secs * times['sequences_per_sec']:,.0f} sequences"
 
 
 def _run(times: dict) -> str:

@@ -92,7 +92,8 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan, native_update:
 
     def accumulate_to_send(batch: replica_step.Batch, shared: replica_step.Shared) -> tuple:
         """Adds up as a replica that is one of several: in the type in which gradients are sent, and back."""
-        gradients, sums = replica_step.sum_micro_batches(config, task, state.model, count, batch, shared)
+        accumulate = replica_step.one_after_the_other(config, task, state.model, count)
+        gradients, sums = accumulate(batch, shared)
         sent = [tf.cast(gradient, config.allreduce_dtype) for gradient in gradients]
         return gradients_lib.as_float32(sent), sums
 
@@ -152,7 +153,8 @@ def model_of_whole_rows(task: PlannedTask) -> tf.keras.Model:
     """Returns the task's model without sizes that are known only when it runs: no scores are left out, and
     no padding."""
     model: Any = task.build_model()
-    model.encoder.by_sequence = model.encoder.unpad = False
+    for encoder in model.encoders:
+        encoder.by_sequence = encoder.unpad = False
     return model
 
 

@@ -22,7 +22,9 @@ from official.distribution.batch_plan import (
     is_kept,
     lay_out,
     make_batch_plan,
+    plan_at,
     shares,
+    stages_between,
 )
 from official.io.files import is_remote
 from official.io.record_paths import find_files
@@ -84,15 +86,15 @@ def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = Non
       all-reduce. Activations are all else at that moment: what the backward pass or the update
       still needs, and the gradients of a micro batch beside the accumulated ones. `expected` is None without
       --plan_tflops, `measured` without --measure, `scaling` (see `scaling.scaling_of`) without
-      --plan_hosts. `train_steps` is None where only the training data, which are not read, say how many. A
-      run that trains not at all has no steps, gradients and slots; a batch of its evaluation or prediction
-      stands for a step.
+      --plan_hosts. `train_steps` is None where only the training data, which are not read, say how many, and
+      of a time budget, whose `learning_rates` are by hours. A run that trains not at all has no steps,
+      gradients and slots; a batch of its evaluation or prediction stands for a step.
 
     Raises:
       ConfigError: where batches cannot be divided, or the number of replicas does not follow from the
         settings.
     """
-    is_known = not config.do_train or bool(config.num_steps_per_epoch)
+    is_known = not config.do_train or config_lib.knows_steps(config) and not config.budget_hours
     config = config_lib.with_data(config, None if is_known else _MANY_SAMPLES)
     # The longest batches there can be.
     config = config_lib.replaced(config, length_buckets="never")
@@ -115,6 +117,7 @@ def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = Non
         "parameters": cost.parameters,
         "tensors": cost.tensors,
         **_batch_sizes(config, batches),
+        "budget_hours": config.budget_hours,
         **_steps(config, batches, is_known),
         "flops_per_step": cost.flops * batches.num_replicas,
         **_bytes(config, cost),
@@ -177,6 +180,7 @@ def _batch_sizes(config: Config, batches: BatchPlan) -> dict:
         "micro_batch_size": micro,
         "replica_batch_size": replica,
         "global_batch_size": rows,
+        "batch_warmup": _stage_sizes(config, batches),
         "sequences_per_step": sequences,
         "sequences_per_row": average,
         # Rows of one sequence each that a packed row stands for: what a step costs does not change.
@@ -184,24 +188,39 @@ def _batch_sizes(config: Config, batches: BatchPlan) -> dict:
     }
 
 
+def _stage_sizes(config: Config, batches: BatchPlan) -> dict[str, int] | None:
+    """Returns {step: rows of a step from there on} of --batch_warmup; None without it."""
+    if not (config.batch_warmup and config.do_train):
+        return None
+    starts = config_lib.batch_stages(config)
+    return {str(step): plan_at(config, batches, step).train_batch_size for step in starts}
+
+
 def _steps(config: Config, batches: BatchPlan, is_known: bool) -> dict:
     if not (config.do_train and is_known):
         return {
+            "first_step": 0,
             "train_steps": None if config.do_train else 0,
             "steps_per_loop": config.steps_per_loop,
             "warmup_steps": None,
-            "learning_rates": {},
+            "learning_rates": _rates_by_hours(config) if config.budget_hours else {},
             "eval_steps": [],
             "eval_samples_seen": {},
         }
     evaluations = evaluation_steps(config)
+
+    def sequences(last: int) -> int:
+        stages = stages_between(config, batches, 0, last)
+        return sum(steps * stage.sequences_per_step for steps, stage in stages)
+
     return {
+        "first_step": config_lib.first_step(config),
         "train_steps": config_lib.train_steps(config),
         "steps_per_loop": config_lib.steps_per_loop(config),
         "warmup_steps": config.warmup_steps,
         "learning_rates": learning_rates(config),
         "eval_steps": evaluations,
-        "eval_samples_seen": {str(step): step * batches.sequences_per_step for step in evaluations},
+        "eval_samples_seen": {str(step): sequences(step) for step in evaluations},
     }
 
 
@@ -226,8 +245,12 @@ def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
 
 
 def _records(config: Config, batches: BatchPlan, is_known: bool) -> dict:
-    steps = config_lib.train_steps(config) if config.do_train and is_known else 0
-    rows, sequences = steps * batches.train_batch_size, steps * batches.sequences_per_step
+    stages = []
+    if config.do_train and is_known:
+        steps = config_lib.first_step(config), config_lib.train_steps(config)
+        stages = stages_between(config, batches, *steps)
+    rows = sum(steps * stage.train_batch_size for steps, stage in stages)
+    sequences = sum(steps * stage.sequences_per_step for steps, stage in stages)
     evaluates = config.do_eval and config.task == "pretrain"
     packs_here = config.pack_on_the_fly or config.pack  # a record is a sequence; else it is a row
     return {
@@ -243,10 +266,22 @@ def learning_rates(config: Config) -> dict[str, float]:
     """Returns {step: learning rate of the update made there} at the corners of the schedule, the middle and
     the end."""
     schedule, steps = schedules.from_config(config), config_lib.train_steps(config)
+    first = config_lib.first_step(config)
     warmup_end = math.ceil(config.start_warmup_step + config.warmup_steps) if config.warmup_steps else 0
-    corners = {0, config.start_warmup_step, warmup_end - 1, warmup_end, steps // 2, steps - 1}
+    corners = {first, config.start_warmup_step, warmup_end - 1, warmup_end, (first + steps) // 2, steps - 1}
     corners |= set(values.read_by_step(config.lr_schedule, "lr_schedule"))
-    return {str(step): float(schedule(step)) for step in sorted(corners) if 0 <= step < steps}
+    return {str(step): float(schedule(step)) for step in sorted(corners) if first <= step < steps}
+
+
+def _rates_by_hours(config: Config) -> dict[str, float]:
+    """Returns {hours: learning rate} of a time budget at the corners of the schedule, its middle and its
+    end."""
+    schedule, parts = schedules.from_config(config), config_lib.BUDGET_PARTS
+    corners = {0, int(config.warmup_steps), parts // 2, parts}
+    if config.lr_schedule.startswith("wsd"):
+        corners.add(parts - config_lib.decay_length(config))
+    hours = (config.budget_hours or 0) / parts
+    return {f"{part * hours:.6g}": float(schedule(part)) for part in sorted(corners)}
 
 
 def _num_hosts(config: Config) -> int:
@@ -388,7 +423,8 @@ def _of_run(plan: dict, step_secs: float, compute_secs: float) -> dict:
     sequence_secs = compute_secs / plan["sequences_per_step"] / passes
     evaluations = len(plan["eval_steps"]) if trains else 1
     eval_secs = evaluations * plan["eval_records_read"] * sequence_secs
-    train_secs = None if plan["train_steps"] is None else plan["train_steps"] * step_secs
+    steps = None if plan["train_steps"] is None else plan["train_rows"] / plan["global_batch_size"]
+    train_secs = None if steps is None else steps * step_secs
     return {
         "train_secs": train_secs,
         "eval_secs": eval_secs,

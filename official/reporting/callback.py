@@ -15,7 +15,8 @@ class Start:
 
     Attributes:
       step, samples: updates done and sequences trained on before.
-      last_step: the last update of the run; `step` where nothing is left to train.
+      last_step: the last update of the run; `step` where nothing is left to train; None where its time ends
+        it.
       tensors: names of the model's weights.
       process_started: when this process began, seconds since 1970.
       caches_dropped: whether the data were dropped from the system's cache.
@@ -23,7 +24,7 @@ class Start:
 
     step: int
     samples: int
-    last_step: int
+    last_step: int | None
     tensors: tuple[str, ...]
     process_started: float
     caches_dropped: bool
@@ -95,9 +96,9 @@ class Callback:
     def on_start(self, start: Start) -> None:
         """The run begins or goes on."""
 
-    def on_training(self, step: int, samples: int, planned: int) -> None:
+    def on_training(self, step: int, samples: int, planned: int | None) -> None:
         """An interval of training begins after `step` updates and `samples` sequences; `planned` sequences
-        are to come before the next evaluation or the end."""
+        are to come before the next evaluation or the end; None where time ends the run before."""
 
     def on_call(self, step: int) -> None:
         """The devices are about to be called, for some steps after `step` updates."""

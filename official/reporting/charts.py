@@ -207,7 +207,11 @@ def _strokes(points: Points) -> Iterator[tuple[float, float, bool, bool]]:
 
 
 _TRAIN, _EVAL, _TARGET, _CONSTANT = palette.BLUE, palette.VERMILION, palette.GREEN, palette.MUTED
-_PARTS = {"mlm_loss": ("masked LM", palette.SKY), "nsp_loss": ("next sentence", palette.PURPLE)}
+_PARTS = {
+    "mlm_loss": ("masked LM", palette.SKY),
+    "nsp_loss": ("next sentence", palette.PURPLE),
+    "rtd_loss": ("replaced tokens", palette.ORANGE),
+}
 MIN_SMOOTHED = 25  # points
 _MAX_DOTS = 60
 _MAX_MARKS = 20

@@ -88,12 +88,14 @@ def _head(manifest: dict, records: dict, examples: int | None) -> tuple[str, str
     flags = manifest.get("flags", {})
     objective = flags.get("objective")
     form = f"Objective {objective}, format" if objective else "Format"
-    line = f"{form} {records['record_format']}; {records['max_predictions_per_seq']:,} predictions at most"
+    most = records["max_predictions_per_seq"]
+    told = f"{most:,} predictions at most in an example" if most else "no masks: training draws them"
+    line = f"{form} {records['record_format']}; {told}."
     if "documents" in manifest:
-        copies, changed = flags.get("dupe_factor", 1), "masks" if objective == "mlm" else "cuts and masks"
+        copies, changed = flags.get("dupe_factor", 1), "cuts and masks" if most else "cuts"
         times = "once" if copies == 1 else f"{copies:,} times, with other {changed} each time"
         line = f"Made of {manifest['documents']:,} documents, each {times}. {line}"
-    return f"{examples:,} examples of {records['max_seq_length']:,} tokens at most", f"{line} in an example."
+    return f"{examples:,} examples of {records['max_seq_length']:,} tokens at most", line
 
 
 def _round(each: dict) -> tuple:

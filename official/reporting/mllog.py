@@ -101,7 +101,8 @@ def run_settings(
     """Returns the (key, value) events that describe a run.
 
     Both spellings of a key that the rulesets changed are there: opt_epsilon and opt_lamb_epsilon,
-    opt_gradient_accumulation_steps and gradient_accumulation_steps.
+    opt_gradient_accumulation_steps and gradient_accumulation_steps. Of a run with a time budget nobody knows
+    the steps.
 
     Args:
       config: the configuration.
@@ -115,6 +116,13 @@ def run_settings(
     by_step = values.read_by_step(config.lr_schedule, "lr_schedule")
     if by_step:  # such a run reads no other rates: these are the highest and the last
         base, end = max(by_step.values()), [*by_step.values()][-1]
+    train_samples = round(sequences_per_step * config_lib.whole_batches(config))
+    of_steps = [
+        ("opt_learning_rate_training_steps", steps),
+        ("opt_learning_rate_warmup_steps", warmup),
+        ("num_warmup_steps", warmup),
+        ("start_warmup_step", config.start_warmup_step),
+    ]
     return [
         # The division comes before init_stop: from 2.0.0 on it sets the time allowed for it.
         ("submission_benchmark", "bert"),
@@ -127,19 +135,16 @@ def run_settings(
         # Where rows hold several sequences: MLPerf counts its batch in sequences, and has no key for rows.
         *([("rows_per_step", rows)] if sequences_per_step != rows else []),
         ("max_sequence_length", config.max_seq_length),
-        ("max_predictions_per_seq", config.max_predictions_per_seq),
+        ("max_predictions_per_seq", config_lib.max_predictions(config)),
         ("opt_name", config.optimizer_type),
         ("opt_base_learning_rate", base),
         ("opt_end_learning_rate", end),
         *_optimization(config, by_step),
-        ("opt_learning_rate_training_steps", steps),
-        ("opt_learning_rate_warmup_steps", warmup),
-        ("num_warmup_steps", warmup),
-        ("start_warmup_step", config.start_warmup_step),
+        *([] if config.budget_hours else of_steps),
         ("gradient_accumulation_steps", num_accumulation_steps),
         ("opt_gradient_accumulation_steps", num_accumulation_steps),
         # Sequences of the whole schedule, as the v0.7 submission has it; the data files are not counted.
-        ("train_samples", sequences_per_step * steps),
+        *([] if config.budget_hours else [("train_samples", train_samples)]),
     ]
 
 
@@ -205,7 +210,7 @@ class MLPerfLog(Callback):
 
     def on_start(self, start: Start) -> None:
         """Writes what describes a run that begins."""
-        if self.started or start.step >= start.last_step:
+        if self.started or start.step == start.last_step:
             return
         self._logger.start("init_start", time_ms=int(start.process_started * 1000))
         for key, value in self._settings:
@@ -217,11 +222,12 @@ class MLPerfLog(Callback):
         self._logger.end("init_stop")
         self._logger.start("run_start")
 
-    def on_training(self, step: int, samples: int, planned: int) -> None:
+    def on_training(self, step: int, samples: int, planned: int | None) -> None:
         """Opens a block of training, to the next evaluation or the end, where none is open."""
         if self._block is None:
             at = {"samples_count": samples, "step_num": step}
-            self._block = {"first_epoch_num": samples, "epoch_count": planned, **at}
+            count = {} if planned is None else {"epoch_count": planned}
+            self._block = {"first_epoch_num": samples, **count, **at}
             self._logger.start("block_start", metadata=self._block)
 
     def _close_block(self, samples: int, step: int) -> None:

@@ -61,7 +61,7 @@ class Progress(Callback):
     """
 
     def __init__(self) -> None:
-        self._total_steps = 0
+        self._total_steps: int | None = None
         self._started = self._first_update = (0, time.monotonic())
         self._shown: tuple[int, float] | None = None
         self._bar: tqdm.tqdm | None = None
@@ -71,7 +71,8 @@ class Progress(Callback):
         self._total_steps = start.last_step
         self._started = self._first_update = (start.step, time.monotonic())
         if is_terminal(sys.stderr) and logging.get_absl_logger().isEnabledFor(standard_logging.INFO):
-            look = {"dynamic_ncols": True, "bar_format": "step {n_fmt}/{total_fmt} |{bar}| {desc}"}
+            whole = "/{total_fmt} |{bar}|" if start.last_step else ""
+            look = {"dynamic_ncols": True, "bar_format": f"step {{n_fmt}}{whole} {{desc}}"}
             steps = {"total": start.last_step, "initial": start.step}
             self._bar = _active_bar = tqdm.tqdm(**steps, file=sys.stderr, leave=True, **look)
 
@@ -83,17 +84,18 @@ class Progress(Callback):
             self._bar.update(step - self._bar.n)
 
     def on_steps(self, step: int, values: dict) -> None:
-        """Shows the state after `step`; of the values loss, mlm_accuracy, learning_rate and
-        sequences_per_sec, if they are there."""
+        """Shows the state after `step`; of the values loss, mlm_accuracy, learning_rate, sequences_per_sec
+        and budget_left_secs, if they are there."""
         now = time.monotonic()
-        left = self._secs_left(step, now)
+        left = values["budget_left_secs"] if self._total_steps is None else self._secs_left(step, now)
         if self._bar is not None:
             self._bar.n = step
             self._bar.set_description_str("  ".join(_describe(values, "mlm", left)))
         elif self._line_is_due(step, now):
             self._shown = (step, now)
-            width = len(str(self._total_steps))
-            parts = [f"step {step:>{width}}/{self._total_steps}", *_describe(values, "mlm_accuracy", left)]
+            total = self._total_steps
+            at = f"step {step}" if total is None else f"step {step:>{len(str(total))}}/{total}"
+            parts = [at, *_describe(values, "mlm_accuracy", left)]
             logging.info("%s", "  ".join(parts))
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
@@ -121,12 +123,15 @@ class Progress(Callback):
         since_step, since = self._first_update
         if self._first_update is self._started:
             self._first_update = (step, now)
-        return (self._total_steps - step) * (now - since) / max(1, step - since_step)
+        return ((self._total_steps or 0) - step) * (now - since) / max(1, step - since_step)
 
     def _line_is_due(self, step: int, now: float) -> bool:
         shown, since = self._shown or (-math.inf, now)
-        is_far = (step - shown) * _LINES_OF_A_RUN >= self._total_steps
-        return is_far or step >= self._total_steps or now - since >= _SECS_BETWEEN_LINES
+        if self._total_steps is None:
+            is_far = self._shown is None
+        else:
+            is_far = (step - shown) * _LINES_OF_A_RUN >= self._total_steps or step >= self._total_steps
+        return is_far or now - since >= _SECS_BETWEEN_LINES
 
 
 def log_evaluation(evaluation: Evaluation) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import json
 import os
+from typing import Any
 
 import tensorflow as tf
 
@@ -86,7 +87,8 @@ class TrainResult:
       checks: of a run on GPUs, those of the machine when it started: [{name, status (ok, warning or broken),
         found, wanted, advice}].
       learning_rates: {step: learning rate of the update made there}, enough to draw the whole schedule by
-        straight lines.
+        straight lines. Of a run with a time budget the rate that holds from each step on, as --lr_schedule
+        takes it.
     """
 
     status: str
@@ -192,9 +194,9 @@ def add_evaluation(model_dir: str, entry: dict) -> None:
     _write(model_dir, {**values, "evaluations": [*values.get("evaluations", []), entry]})
 
 
-def note_export(model_dir: str, folder: str) -> None:
-    """Notes the folder of an export in model_dir/result.json."""
-    _write(model_dir, {**load_result(model_dir), "export": folder})
+def note(model_dir: str, **values: Any) -> None:
+    """Notes what was made of a run since, such as the folder of its export, in model_dir/result.json."""
+    _write(model_dir, {**load_result(model_dir), **plain_value(values)})
 
 
 def read_result(model_dir: str) -> dict:

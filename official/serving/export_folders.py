@@ -22,13 +22,13 @@ from official import config as config_lib
 from official.inference import Model, onnx_files
 from official.inference.backends import Settings
 from official.inference.graph_methods import GraphModel, only_ids_of
-from official.inference.methods import pooling_of_source
+from official.inference.methods import embedding_settings
 from official.inference.rows import padded_network
 from official.inference.signatures import TENSORS, main_method, output_names
 from official.inference.source import Source
-from official.io import model_folder, vocabulary_files, writing
+from official.io import model_folder, sentence_folder, vocabulary_files, writing
 from official.io.errors import ConfigError
-from official.io.model_folder import Pooling
+from official.io.sentence_folder import EmbeddingSettings
 
 if TYPE_CHECKING:
     from official.serving.export import Request
@@ -71,7 +71,7 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
     }
     files: dict[str, bytes | str] = {
         **_tokenizer_files(source),
-        **_pooling_files(source),
+        **_sentence_files(source),
         MANIFEST: _json(manifest),
     }
     if source.run is None:
@@ -104,13 +104,12 @@ def vocabulary_text(source: Source) -> bytes:
     return "".join(f"{word}\n" for word in source.vocabulary.words).encode()
 
 
-def _pooling_files(source: Source) -> dict[str, str]:
-    """Returns the pooling of tokens' vectors, in the files of sentence-transformers; none for what is
-    usual."""
-    pooling = pooling_of_source(source)
-    if pooling == Pooling(max_length=source.length()):
+def _sentence_files(source: Source) -> dict[str, bytes]:
+    """Returns the settings of vectors, in the files of sentence-transformers; none for what is usual."""
+    settings = embedding_settings(source)
+    if settings == EmbeddingSettings(max_seq_length=source.length()):
         return {}
-    return model_folder.sentence_files(pooling)
+    return sentence_folder.contents(settings, source.bert.hidden_size)
 
 
 def _json(values: Any) -> str:

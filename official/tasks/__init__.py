@@ -25,6 +25,7 @@ TASKS = _Tasks(
         "glue": "classification.GlueTask",
         "classify": "classification.ClassifyTask",
         "tag": "tagging.TagTask",
+        "embed": "embedding.EmbedTask",
     }
 )
 

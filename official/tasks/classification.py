@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from official.modeling import objectives
 from official.modeling.models import ChoiceModel, SequenceModel
 from official.tasks import examples as examples_lib
 from official.tasks import known
-from official.tasks.fine_tuning import FULL_DEVIATION, FineTuning
+from official.tasks.fine_tuning import FULL_DEVIATION, FineTuning, tell_truncated
 
 Outputs = dict  # {output: [rows, ...]}
 _LENGTHS = (64, 128, 256, 512)  # tokens, of the table of lengths
@@ -47,19 +47,19 @@ class Classification(FineTuning):
     its rows are shown, into `_truths` and `_shown`.
     """
 
-    losses = ("label_loss",)
+    losses = {"label_loss": 1.0}
     output_names = ("logits",)
     local_epsilon = {"label_loss": 0.0}
     predicts_evaluation_set = False
     labels: Labels
-    texts: int  # of a row
+    ask_teacher: Callable[[list[list[str]], Labels], np.ndarray] | None = None  # see `inference.teacher`
     class_names: list[tuple[str, ...]] | None
 
     def _prepare(self, labels: Labels) -> None:
         """Takes the labels: names of metrics and files follow from them."""
         self.labels = labels
-        self.metrics = self.losses + (("label_accuracy",) if labels.kind in (ONE, CHOICE) else ())
-        self.eval_metrics = self.losses
+        self.eval_metrics = tuple(self.losses)
+        self.metrics = self.eval_metrics + (("label_accuracy",) if labels.kind in (ONE, CHOICE) else ())
 
     # --------------------------------------------------------------------------------------------------------
     # Model and loss
@@ -74,7 +74,20 @@ class Classification(FineTuning):
         return {"label_loss": tf.reduce_sum(objectives.label_weights(batch))}
 
     def terms(self, outputs, batch) -> objectives.Terms:
-        return objectives.label_terms(outputs, batch, self.labels.kind, self._config.label_smoothing)
+        config, distillation = self._config, None
+        if config.teacher:
+            distillation = objectives.Distillation(config.distill_temperature, config.distill_share)
+        return objectives.label_terms(outputs, batch, self.labels.kind, config.label_smoothing, distillation)
+
+    def _with_teacher(self, rows: TokenRows, texts: list[list[str]]) -> TokenRows:
+        """Returns the rows of the training set with what the teacher says of their texts."""
+        if self.ask_teacher is None:
+            raise ValueError("a task with a teacher is made by inference.teacher.make_task")
+        logits_NC = self.ask_teacher(texts, self.labels)
+        if self.labels.kind in (ONE, CHOICE):
+            agreed = np.mean(logits_NC.argmax(axis=1) == rows.columns["labels"])
+            logging.info("The teacher gives %.1f %% of the training rows their label", 100 * agreed)
+        return dataclasses.replace(rows, columns={**rows.columns, "teacher_logits": logits_NC})
 
     def evaluate(self, model, batch) -> tuple[dict, dict[str, tf.Tensor]]:
         logits = model(batch)
@@ -89,7 +102,11 @@ class Classification(FineTuning):
     ) -> dict[str, np.ndarray]:
         empty = self._no_labels(count)
         highest = 2 if self.labels.kind == SEVERAL else max(self.labels.outputs, 1)
-        return {"labels": generator.integers(0, highest, empty.shape).astype(empty.dtype)}
+        found = {"labels": generator.integers(0, highest, empty.shape).astype(empty.dtype)}
+        if self._config.teacher:
+            outputs = self.rows_of_example if self.labels.kind == CHOICE else self.labels.outputs
+            found["teacher_logits"] = generator.normal(size=(count, outputs)).astype(np.float32)
+        return found
 
     # --------------------------------------------------------------------------------------------------------
     # Scores
@@ -208,9 +225,11 @@ class GlueTask(Classification):
             labels = self._no_labels(len(rows)) if rows.labels is None else rows.labels
             name = "eval" if split == "dev" else split
             self._rows[name] = dataclasses.replace(encoded, columns={"labels": labels})
+            if split == "train" and config.teacher:
+                self._rows[name] = self._with_teacher(self._rows[name], list(map(list, zip(*rows.texts))))
             self._digests[split] = {"tokens": int(encoded.lengths.sum()), "truncated": truncated}
             (logging.warning if rows.problems else logging.info)("%s", rows.describe())
-            _tell_truncated(rows.path, truncated, len(rows), config.max_seq_length)
+            tell_truncated(rows.path, truncated, len(rows), config.max_seq_length)
         return [rows.path for rows in self._files.values()]
 
     def data_files(self) -> dict[str, list[str]]:
@@ -305,6 +324,11 @@ class ClassifyTask(Classification):
             self._read_table("test", "predict_file", None, labelled=False)
         for split, rows in self._read.items():
             self._rows[split] = self._token_rows(split, rows)
+        if config.teacher:
+            numbers = self._read["train"].numbers.tolist()
+            found = texts_lib.rows_again(self._tables["train"], self._text_columns, numbers)
+            texts = [found[number] for number in numbers]
+            self._rows["train"] = self._with_teacher(self._rows["train"], texts)
         self.class_names = [(name,) for name in self.labels.names] or None
         self.companions[model_folder.LABELS] = self._labels_json(self.labels)
         return [path for table in self._tables.values() for path in table.paths]
@@ -368,21 +392,15 @@ class ClassifyTask(Classification):
 
     def _hold_out(self, rows: texts_lib.TextRows) -> None:
         """Takes the evaluation set out of the training set."""
-        self._read["eval"] = held = rows.pick(rows.held_out)
-        self._read["train"] = kept = rows.pick(~rows.held_out)
+        self._read["train"], self._read["eval"] = kept, held = rows.parts()
         self._tables["eval"] = self._tables["train"]
-        flags = "Raise --eval_share, or give --eval_file"
-        if not len(held) or not len(kept):
-            raise ConfigError(f"of {len(rows):,} rows {len(held):,} are held out. {flags}.")
-        logging.info(
-            "%s held out for evaluation, %s to train on", counted(len(held), "row"), f"{len(kept):,}"
-        )
         for what, part in (("held-out", held), ("training", kept)):
             there = known(part.labels)
             there = (
                 there.any(axis=0) if there.ndim == 2 else np.isin(np.arange(len(self.labels.names)), there)
             )
             if missing := [name for name, is_there in zip(self.labels.names, there) if not is_there]:
+                flags = "Raise --eval_share, or give --eval_file"
                 logging.warning("Labels without a %s row: %s. %s", what, shortened(missing, 200), flags)
 
     def _tell(self, split: str, table: tables.Table, rows: texts_lib.TextRows) -> None:
@@ -393,9 +411,7 @@ class ClassifyTask(Classification):
         if rows.bad:
             logging.warning("%s: %s", table.given, rows.describe_problems())
         longest = self._config.max_seq_length
-        _tell_truncated(
-            table.given, int((rows.lengths < rows.whole_lengths).sum()), len(rows.lengths), longest
-        )
+        tell_truncated(table.given, rows.truncated, len(rows.lengths), longest)
         fitting = [f"{share:.1%} fit into {length}" for length, share in self._length_shares(rows)]
         logging.info("Texts: %s tokens", ", ".join(fitting))
 
@@ -420,14 +436,7 @@ class ClassifyTask(Classification):
         return {split: table.paths for split, table in self._tables.items()}
 
     def _facts(self, split: str) -> dict[str, Any]:
-        rows = self._read[split]
-        return {
-            "rows": len(rows),
-            "tokens": int(rows.lengths.sum()),
-            "truncated": int((rows.lengths < rows.whole_lengths).sum()),
-            "left_out": rows.bad,
-            "problems": [f"row {number}: {reason}" for number, reason in rows.problems.items()],
-        }
+        return self._read[split].facts()
 
     # --------------------------------------------------------------------------------------------------------
     # Scores and predictions
@@ -492,9 +501,3 @@ class ClassifyTask(Classification):
                 columns = {**batch.columns, **predictions.with_free_names(table.columns, added)}
                 file.write(predictions.encode(".csv", columns, with_header=not batch.first))
         return [path]
-
-
-def _tell_truncated(path: str, truncated: int, rows: int, max_seq_length: int) -> None:
-    if truncated:
-        told = "%s: %d of %d rows are longer than --max_seq_length=%d and lose their ends"
-        logging.info(told, path, truncated, rows, max_seq_length)

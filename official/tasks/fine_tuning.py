@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official.config import Config, ConfigError, suggest
+from official.config.checks import check_segment_types
 from official.data import generated
 from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
@@ -36,8 +38,10 @@ class FineTuning:
     is_scored = True
     problem_type = model_folder.ONE_LABEL
     head_scale = 1.0  # of the first weights of a head, see `modeling.models.SequenceModel`
-    losses: tuple[str, ...]
+    compared: tuple[str, ...] = ()
+    losses: dict[str, float]
     target_metric: str
+    texts = 1  # of a row
 
     def __init__(self, config: Config):
         self._config = config
@@ -66,6 +70,8 @@ class FineTuning:
         self.companions.update(
             vocabulary_files.companions(vocab_file, vocabulary.do_lower_case, config.model.positions)
         )
+        if self.texts > 1:
+            check_segment_types(config, vocabulary.marks_pairs)
         return self._read_splits(vocabulary)
 
     def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
@@ -165,3 +171,10 @@ class FineTuning:
 
     def explain_read_error(self) -> str | None:
         return None  # all data are in memory
+
+
+def tell_truncated(path: str, truncated: int, count: int, max_seq_length: int, what: str = "rows") -> None:
+    """Says in the log how many of `count` rows, or texts, lose their ends; nothing where none do."""
+    if truncated:
+        told = "%s: %d of %d %s are longer than --max_seq_length=%d and lose their ends"
+        logging.info(told, path, truncated, count, what, max_seq_length)

@@ -12,23 +12,29 @@ import tensorflow as tf
 from absl import logging
 
 from official import config as config_lib
-from official.config import Config, ConfigError, encoder_options, kernels_of
+from official.config import FIELDS, Config, ConfigError, encoder_options, kernels_of
 from official.config.derived import VOCABULARY_ROUNDING, num_streams
 from official.data import generated, pipeline, synthetic
 from official.data.records import batches as record_batches
 from official.data.records import files as record_files
 from official.data.records import record_formats
 from official.data.records import schema as schema_lib
+from official.data.records.masks import Masks
 from official.data.records.on_the_fly import Packer
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text, load_vocabulary
 from official.io import files as io_files
 from official.io import model_folder, record_paths, vocabulary_files
 from official.modeling import objectives
-from official.modeling.models import PRETRAINERS
+from official.modeling.electra import ElectraPretrainer
+from official.modeling.models import BertPretrainer, MaskedLMModel
 from official.tasks import examples as examples_lib
 from official.tasks import known
 
 _GUESSES = 3  # of a masked token, in the report
+# Of records without masks; the share is that of ModernBERT and MosaicBERT (arXiv 2412.13663, 2312.17482).
+_MASK_SHARE = 0.3
+# BERT's, whatever a run trains with, so that losses of runs can be compared.
+_EVAL_MASK_SHARE, _EVAL_SEED = 0.15, 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,16 +44,16 @@ class _Split:
     Attributes:
       files: of one format.
       schema: features of what is read: of a sequence, or of a row that is packed in the files.
+      row_schema: features of a row.
       packer: packs sequences into rows.
+      mask_share: of the tokens, for which masks are drawn; None: the files hold them.
     """
 
     files: list[str]
     schema: dict[str, schema_lib.Feature]
-    packer: Packer | None
-
-    @property
-    def row_schema(self) -> dict[str, schema_lib.Feature]:
-        return self.packer.schema if self.packer else self.schema
+    row_schema: dict[str, schema_lib.Feature]
+    packer: Packer | None = None
+    mask_share: float | None = None
 
 
 class PretrainingTask:
@@ -59,6 +65,7 @@ class PretrainingTask:
     problem_type = model_folder.ONE_LABEL
     class_names = None
     local_epsilon = objectives.PRETRAINING_LOCAL_EPSILON
+    compared = ()
 
     def __init__(self, config: Config):
         self._config = config
@@ -66,7 +73,9 @@ class PretrainingTask:
         accuracies = (name.replace("loss", "accuracy") for name in self.losses)
         self.metrics = self.eval_metrics = (*self.losses, *accuracies)
         self._schema = self._read_as(schema_lib.pretraining_schema)
-        self._train = self._eval = self._split([], "")  # as synthetic data are
+        # As synthetic data are.
+        self._train = self._split([], "", config.mask_share)
+        self._eval = self._split([], "", config.mask_share and _EVAL_MASK_SHARE)
         self.companions: dict[str, bytes] = {}
 
     def _read_as(self, schema_of: Callable, *sizes: int) -> dict[str, schema_lib.Feature]:
@@ -81,15 +90,65 @@ class PretrainingTask:
     def find_data(self) -> list[str]:
         self._config = generated.with_files(self._config)
         if self._config.do_train:
-            self._train = self._find("input_files")
+            self._train = self._find("input_files", self._config.mask_share or _MASK_SHARE)
         if self._config.do_eval:
-            self._eval = self._find("eval_files" if self._config.eval_files else "input_files")
+            flag = "eval_files" if self._config.eval_files else "input_files"
+            self._eval = self._find(flag, _EVAL_MASK_SHARE)
         files = sorted({*self._train.files, *self._eval.files})
         if self._config.vocab_file:
             self.companions = self._kept_vocabulary(files)
         else:
             self._take_vocabulary(files)
+        self._check_masks()
         return files
+
+    def _check_masks(self) -> None:
+        """Refuses settings of masks that nothing reads, and masks without a vocabulary; logs those of
+        training."""
+        config, splits = self._config, [split for split in (self._train, self._eval) if split.files]
+        if self._train.files and self._train.mask_share is None and config.mask_share:
+            raise ConfigError(
+                f"mask_share={config.mask_share:g} draws masks, and records of --input_files store theirs:"
+                f" {self._train.files[0]}. Drop --mask_share, or give records of bert data create"
+                " --objective=mlm."
+            )
+        if not any(split.mask_share for split in splits):
+            return
+        most = config.max_predictions_per_seq
+        if most != FIELDS["max_predictions_per_seq"].default and all(split.mask_share for split in splits):
+            raise ConfigError(
+                f"max_predictions_per_seq={most} is of records that store masks, and these do not:"
+                f" {splits[0].files[0]}. Drop --max_predictions_per_seq; --mask_share says how many."
+            )
+        if not (config.vocab_file or config.generated_data):
+            raise ConfigError(
+                "vocab_file is not set, and no vocabulary of the model's words lies beside the records, which"
+                " store no masks: drawing them needs the words. Give --vocab_file=PATH."
+            )
+        if share := self._train.mask_share:
+            slots = self._train.row_schema["masked_lm_ids"].length
+            told = "Masks: %g of the tokens of a row, %d at most, drawn anew for every epoch (--mask_share)"
+            logging.info(told, share, slots)
+
+    def _masks(self, split: _Split, is_evaluation: bool) -> Masks | None:
+        """Returns the draw of masks of a split; None where its files hold them."""
+        config = self._config
+        if split.mask_share is None:
+            return None
+        words = self._words
+        most = min(words.size, config.model.vocab_size)
+        if is_evaluation:
+            return Masks(split.mask_share, words, _EVAL_SEED, most)
+        of_words = config.do_whole_word_mask, config.mask_span_length
+        return Masks(split.mask_share, words, config.seed, most, *of_words)
+
+    @functools.cached_property
+    def _words(self) -> Vocabulary:
+        """The vocabulary that masks are drawn with; read once, for all evaluations."""
+        config = self._config
+        if config.generated_data:
+            return generated.make_vocabulary(config.model.vocab_size, config.vocab_file)
+        return load_vocabulary(known(config.vocab_file))
 
     def _take_vocabulary(self, files: list[str]) -> None:
         """Uses the vocabulary beside the records, where there is one that fits the model, for the report and
@@ -140,38 +199,49 @@ class PretrainingTask:
         vocabulary = load_for_text(vocab_file, told, config.init_checkpoint)
         return vocabulary_files.companions(vocab_file, vocabulary.do_lower_case, config.model.positions)
 
-    def _find(self, flag: str) -> _Split:
+    def _find(self, flag: str, mask_share: float) -> _Split:
+        """Finds the files of a flag; of records without masks such a share of the tokens is predicted."""
         if self._config.use_synthetic_data:
-            return self._split([], flag)
+            return self._split([], flag, self._config.mask_share and mask_share)
         files = record_files.find_files(self._config[flag], flag)
-        self._check_objective(files, flag)
-        record_files.check_first_record(files, self._schema, flag)
-        return self._split(files, flag)
+        has_masks = record_files.store_masks(files)
+        self._check_objective(files, flag, has_masks)
+        record_files.check_first_record(files, self._schema if has_masks else self._bare_schema(), flag)
+        return self._split(files, flag, None if has_masks else mask_share)
 
-    def _check_objective(self, files: list[str], flag: str) -> None:
-        """Refuses texts without pairs for the next-sentence task: all of them would have one label. The
-        manifest beside records says what they are; of those without one nothing is known."""
+    def _check_objective(self, files: list[str], flag: str, has_masks: bool) -> None:
+        """Refuses texts without pairs for the next-sentence task: all of them would have one label. Records
+        without masks are texts, and the manifest beside others says what they are; of those without one
+        nothing is known."""
         if self._config.objective != "mlm_nsp":
             return
         first_of = {os.path.dirname(path): path for path in reversed(files)}
         for path in first_of.values():
-            if record_formats.objective_of(path) == "mlm":
+            if not has_masks or record_formats.objective_of(path) == "mlm":
                 raise ConfigError(
                     f"objective=mlm_nsp learns from pairs of segments, --{flag} holds texts without pairs:"
                     f" {path}. Give --objective=mlm, or records of bert data create --objective=mlm_nsp."
                 )
 
-    def _split(self, files: list[str], flag: str) -> _Split:
-        config = self._config
+    def _bare_schema(self) -> dict[str, schema_lib.Feature]:
+        """Returns the features of a sequence without masks."""
+        return self._read_as(schema_lib.pretraining_schema, 0)
+
+    def _split(self, files: list[str], flag: str, mask_share: float | None) -> _Split:
+        config, schema, read = self._config, self._schema, self._schema
         if config.static_mask:
             return self._static_split(files, flag)
-        if config.pack_on_the_fly:
-            return _Split(files, self._schema, Packer(self._schema, config_lib.pack_depth(config)))
+        if mask_share is not None:
+            slots, read = config_lib.slots_of(mask_share, config.max_seq_length), self._bare_schema()
+            schema = self._read_as(schema_lib.pretraining_schema, slots)
         told = config.max_seq_length, config.max_predictions_per_seq, config.max_sequences_per_pack
-        sizes = record_files.row_sizes(files, record_files.Wanted(*told))
+        sizes = None if config.pack_on_the_fly else record_files.row_sizes(files, record_files.Wanted(*told))
+        if config.pack_on_the_fly:
+            packer = Packer(schema, config_lib.pack_depth(config))
+            return _Split(files, read, packer.schema, packer, mask_share)
         if sizes is None:
             self._check_not_told_of_packs(files, flag)
-            return _Split(files, self._schema, None)
+            return _Split(files, read, schema, mask_share=mask_share)
         if config.unpad:
             raise ConfigError(
                 f"unpad leaves out the padding of rows of one sequence, but rows of --{flag} hold up to"
@@ -183,7 +253,11 @@ class PretrainingTask:
                 f"max_sequences_per_pack={config.max_sequences_per_pack}, but rows of --{flag} hold up to"
                 f" {depth} sequences. Drop --max_sequences_per_pack, or give --pack_on_the_fly to pack anew."
             )
-        return _Split(files, self._read_as(schema_lib.packed_schema, slots, depth), None)
+        if mask_share is not None:  # the sequences are packed anew, with masks
+            packer = Packer(schema, depth)
+            return _Split(files, read, packer.schema, packer, mask_share)
+        schema = self._read_as(schema_lib.packed_schema, slots, depth)
+        return _Split(files, schema, schema)
 
     def _static_split(self, files: list[str], flag: str) -> _Split:
         """Returns files whose rows are read as they stand, predicted tokens first."""
@@ -193,7 +267,8 @@ class PretrainingTask:
                 f"static_mask reads records whose predicted tokens stand first, --{flag} holds {found} ones:"
                 f" {files[0]}. Write them with --remask, or drop --static_mask."
             )
-        return _Split(files, self._read_as(schema_lib.static_schema), None)
+        schema = self._read_as(schema_lib.static_schema)
+        return _Split(files, schema, schema)
 
     def _check_not_told_of_packs(self, files: list[str], flag: str) -> None:
         for name in ("max_sequences_per_pack", "average_sequences_per_pack"):
@@ -220,22 +295,30 @@ class PretrainingTask:
             return None
         if told or not split.files:
             return told or config_lib.synthetic_sequences_per_pack(self._config)
-        return record_batches.sequences_per_row(split.files, split.schema, split.packer)
+        masks = self._masks(split, is_evaluation=False)
+        return record_batches.sequences_per_row(split.files, split.schema, split.packer, masks)
 
     def build_model(self) -> tf.keras.Model:
-        return PRETRAINERS[self._config.objective](self._config.model, **encoder_options(self._config))
+        config, options = self._config, encoder_options(self._config)
+        if config.objective == "electra":
+            return ElectraPretrainer(config.model, generator_share=config.generator_share, **options)
+        return (BertPretrainer if config.objective == "mlm_nsp" else MaskedLMModel)(config.model, **options)
 
     def train_dataset(
         self, global_batch: int, replica_batch: int, order: pipeline.TrainingOrder
     ) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(replica_batch)
-        files = self._train.files
-        streams = num_streams(len(files), global_batch, self._config.data_streams)
+        split, files = self._train, self._train.files
+        # Those of the smallest batch that there can be: the order of the data is that of all of them.
+        shared = self._config.train_batch_size // self._config.num_accumulation_steps
+        rows = shared if self._config.batch_warmup else global_batch
+        streams = num_streams(len(files), rows, self._config.data_streams)
         folder = self._config.model_dir
         counts_path = os.path.join(folder, _counts_name(order)) if folder else ""
+        masks = self._masks(split, is_evaluation=False)
         batches = record_batches.training_dataset(
-            files, self._train.schema, replica_batch, order, streams, counts_path, self._train.packer
+            files, split.schema, replica_batch, order, streams, counts_path, split.packer, masks
         )
         return schema_lib.fitted(batches, self._config)
 
@@ -243,14 +326,16 @@ class PretrainingTask:
         if self._config.use_synthetic_data:
             batches = -(-self._config.num_eval_samples // batch_size)
             return self.synthetic_dataset(batch_size, for_evaluation=True).take(batches)
-        split, count = self._eval, self._config.num_eval_samples
-        told = split.files, split.schema, batch_size, count, split.packer
-        batches = record_batches.evaluation_dataset(*told)
-        return schema_lib.fitted(batches, self._config)
+        return self._evaluated(batch_size, self._eval.schema, self._eval.packer)
 
     def example_dataset(self, batch_size: int) -> tf.data.Dataset:
-        count = self._config.num_eval_samples
-        batches = record_batches.evaluation_dataset(self._eval.files, self._schema, batch_size, count)
+        schema = self._schema if self._eval.mask_share is None else self._eval.schema
+        return self._evaluated(batch_size, schema, None)
+
+    def _evaluated(self, batch_size: int, schema: dict, packer: Packer | None) -> tf.data.Dataset:
+        files, count = self._eval.files, self._config.num_eval_samples
+        masks = self._masks(self._eval, is_evaluation=True)
+        batches = record_batches.evaluation_dataset(files, schema, batch_size, count, packer, masks)
         return schema_lib.fitted(batches, self._config)
 
     def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
@@ -270,7 +355,8 @@ class PretrainingTask:
         return next(filter(None, map(self._explain_of, splits.values())), None)
 
     def _explain_of(self, split: _Split) -> str | None:
-        found = record_files.find_bad_record(split.files, self._schema)
+        schema = self._schema if split.mask_share is None else split.schema
+        found = record_files.find_bad_record(split.files, schema)
         if found or not split.packer:
             return found
         from official.data.pretraining import inspection  # late: runs on IPUs, which do not pack, lack it
@@ -278,8 +364,7 @@ class PretrainingTask:
         return inspection.find_fault(split.files)  # packing needs more of a record than reading it does
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
-        weights = objectives.pretraining_weights(batch, self._config.loss_averaging_basis)
-        return {name: weights[name] for name in self.losses}
+        return objectives.pretraining_weights(batch, self._config.loss_averaging_basis, self.losses)
 
     def terms(self, outputs, batch) -> objectives.Terms:
         basis = self._config.loss_averaging_basis
@@ -299,11 +384,11 @@ class PretrainingTask:
         # Logits of all slots: without padding those are left out that have no weight.
         features = {name: value for name, value in batch.items() if name != "masked_lm_weights"}
         outputs = model(features)
-        logits_BPV, *relations = outputs if isinstance(outputs, tuple) else (outputs,)
+        logits_BPV, *others = outputs if isinstance(outputs, tuple) else (outputs,)
         top = tf.math.top_k(tf.nn.softmax(tf.cast(logits_BPV, tf.float32)), _GUESSES)
         shown = {name: batch[name] for name in self._schema if name != "segment_ids"}
         shown |= {"top_ids": top.indices, "top_probabilities": top.values}
-        for logits_B2 in relations:
+        for logits_B2 in others if self._config.objective == "mlm_nsp" else ():
             shown["random_probability"] = tf.nn.softmax(tf.cast(logits_B2, tf.float32))[:, 1]
         return shown
 

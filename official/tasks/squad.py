@@ -39,12 +39,13 @@ class _Split:
 class SquadTask(FineTuning):
     """SQuAD; see `official.training.task.Task` and `ScoredTask` for what each member means."""
 
-    losses = ("span_loss",)
-    metrics = losses + ("start_accuracy", "end_accuracy")
+    losses = {"span_loss": 1.0}
+    metrics = ("span_loss", "start_accuracy", "end_accuracy")
     eval_metrics: tuple[str, ...] = ()  # windows of the evaluation set have no labels
     output_names = ("start_logits", "end_logits")
     local_epsilon = {"span_loss": 0.0}
     class_names = None
+    texts = 2
     predicts_evaluation_set = True
 
     def __init__(self, config: Config):

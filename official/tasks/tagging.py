@@ -37,9 +37,9 @@ class TagTask(FineTuning):
     """
 
     head_scale = FULL_DEVIATION
-    losses = ("tag_loss",)
-    metrics = losses + ("tag_accuracy",)
-    eval_metrics = losses
+    losses = {"tag_loss": 1.0}
+    metrics = ("tag_loss", "tag_accuracy")
+    eval_metrics = ("tag_loss",)
     output_names = ("tags", "chances")
     local_epsilon = {"tag_loss": 0.0}
     predicts_evaluation_set = False

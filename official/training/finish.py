@@ -74,7 +74,7 @@ def make_result(
         target_metric=task.target_metric,
         baseline_score=score,
         baseline_prediction=prediction,
-        learning_rates=schedules.corners(config) if config.do_train else {},
+        learning_rates=_learning_rates(loop),
         # Where nothing was trained, the speed is the earlier processes'.
         sequences_per_sec=earlier.get("sequences_per_sec") if is_known else outcome.sequences_per_sec(),
         wall_secs=earlier.get("wall_secs") if is_known else time.time() - run_started,
@@ -102,6 +102,13 @@ def make_result(
         settings = {field.name: config[field.name] for field in fields if config[field.name] != field.default}
         evaluations = [result_lib.evaluation_entry(values, shlex.join(command), weights, settings)]
     return TrainResult(**values, evaluations=evaluations)
+
+
+def _learning_rates(loop: RunLoop) -> dict[int, float]:
+    """Returns {step: learning rate}: that of the schedule's corners, with a time budget those of its run."""
+    if loop.budget:
+        return loop.budget.rates
+    return schedules.corners(loop.config) if loop.config.do_train else {}
 
 
 def _is_added(config: Config, previous: PreviousRun) -> bool:

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import tensorflow as tf
@@ -25,10 +25,11 @@ from official.distribution import batch_plan
 from official.io import signals
 from official.io.errors import ConfigError, PeerError
 from official.optimization.replica_step import mean_metrics
+from official.optimization.schedules import ByTime
 from official.optimization.train_state import TrainState
 from official.reporting.callback import Callback, End, Evaluation
 from official.training import metrics_window
-from official.training.metrics_window import MetricsWindow, NonFiniteError, PackingCounts
+from official.training.metrics_window import MetricsWindow, NonFiniteError, PackingCounts, TimeBudget
 from official.training.process_group import Interruption, ProcessGroup
 from official.training.task import Dataset, ExampleTask, Outputs, Task, is_scored
 
@@ -137,10 +138,18 @@ class RunLoop:
         saved = self.manager.companion(self.state.step)
         self.nothing = self.no_totals()
         self.window = metrics_window.window_from_saved(saved, self.state.step, self.nothing)
-        rows = self.state.step * self.plan.train_batch_size
+        stages = batch_plan.stages_between(self.config, self.plan, 0, self.state.step)
+        rows = sum(steps * plan.train_batch_size for steps, plan in stages)
         self.data_position = metrics_window.position_from_saved(saved, self.state.samples_done, rows)
         stops = values_lib.window(self.config, self.state.step, self.last_step) or ()
         self.steps_per_call = metrics_window.StepsPerCall(stops, config_lib.steps_per_call(self.config))
+        self.budget: TimeBudget | None = None
+        if self.config.budget_hours and self.config.do_train:
+            secs = 3600 * self.config.budget_hours
+            self.budget = TimeBudget(secs, saved, self.state.step, self.config.model_dir)
+            if self.budget.rates:  # of the last steps, whose line of the metrics may be open
+                cast(ByTime, self.state.schedule).rate.assign([*self.budget.rates.values()][-1])
+            self._spend()
 
     # --------------------------------------------------------------------------------------------------------
     # The devices
@@ -148,6 +157,11 @@ class RunLoop:
     def _find_peers(self) -> ProcessGroup:
         """Returns the processes of the run: this one alone."""
         return ProcessGroup(self.interruption)
+
+    def _enters_stage(self) -> bool:
+        """Takes the batches of the next step, where --batch_warmup makes them larger than those of the last
+        one, and tells whether it did."""
+        return False
 
     def no_totals(self) -> dict[str, tf.Tensor]:
         """Returns the initial totals of `train_loop`, see `step.no_totals`."""
@@ -248,6 +262,8 @@ class RunLoop:
             return "finished", f"no better {name} in {patience} evaluations, at step {step}"
         if not config.do_train:
             return "finished", f"{'evaluated' if config.do_eval else 'predicted'} at step {step}"
+        if self.budget:
+            return "finished", f"{config.budget_hours:g} hours used in {step} steps"
         return "finished", f"all {step} steps done"
 
     def _interruption(self) -> str:
@@ -267,6 +283,8 @@ class RunLoop:
         if self.evaluated:
             self.outcome.eval_metrics = self.evaluated[max(self.evaluated)]
         self.manager.pin(self.best_step())
+        if self.budget:
+            self.budget.begin()
         try:
             self._train_and_evaluate()
         except signals.Interrupted:
@@ -288,7 +306,7 @@ class RunLoop:
             self._evaluate_if_due()
             if self.outcome.reached or self.outcome.stopped_early or self.state.step >= self.last_step:
                 return
-            if iterator is None:
+            if self._enters_stage() or iterator is None:
                 iterator = self.processes.interruptible(lambda: reading(self.task, self._train_iterator))
             self._train(iterator)
             if self.state.step % config_lib.checkpoint_every_steps(self.config) == 0:
@@ -313,6 +331,8 @@ class RunLoop:
         kept = self.window.to_saved() if self.window.first_step < self.state.step else {}
         if self.plan.is_packed:
             kept.update(self.data_position.to_saved())
+        if self.budget:
+            kept.update(self.budget.to_saved())
         write = self.manager.begin_save if self.config.async_checkpoints else self.manager.save
         write(self.state.step, json.dumps(kept) + "\n" if kept else None)
 
@@ -328,13 +348,16 @@ class RunLoop:
         """
         self.processes.poll()
         step = self.state.step
-        planned = batch_plan.next_evaluation(self.config, step, self.last_step) - step
-        end = step + batch_plan.loop_length(step, config_lib.steps_per_loop(self.config), step + planned)
-        sequences = planned * self.plan.sequences_per_step
+        evaluation = batch_plan.next_evaluation(self.config, step, self.last_step)
+        stop = batch_plan.next_stop(self.config, step, self.last_step)
+        end = step + batch_plan.loop_length(step, config_lib.steps_per_loop(self.config), stop)
+        stages = batch_plan.stages_between(self.config, self.plan, step, evaluation)
+        planned = sum(steps * plan.sequences_per_step for steps, plan in stages)
+        sequences = None if evaluation == config_lib.MAX_STEPS else planned
         self.notify(Callback.on_training, step, self.state.samples_done, sequences)
         while True:
             values = self._call_devices(iterator, end - self.state.step)
-            if self.state.step >= end:
+            if self.state.step >= min(end, self.last_step):
                 break
             self.processes.poll()
         self.notify(Callback.on_interval, self.state.step, values)
@@ -349,7 +372,9 @@ class RunLoop:
         self.check_folder()
         self.manager.check()
         self.notify(Callback.on_call, self.state.step)
-        first, steps = self.steps_per_call.is_unknown, self.steps_per_call.steps(left, self.state.step)
+        call_secs = self._hold_rate() if self.budget else metrics_window.CALL_SECS
+        first = self.steps_per_call.is_unknown
+        steps = self.steps_per_call.steps(left, self.state.step, call_secs)
         started, samples, before = time.monotonic(), self.state.samples_done, self.window.totals
         # The first one compiles, for minutes perhaps, and nothing is trained yet.
         with signals.expendable() if first else contextlib.nullcontext():
@@ -362,6 +387,8 @@ class RunLoop:
             self.data_position.add(rows, new[:-1])
             self.outcome.packing.add(rows, new)
         self.window.add(totals, steps, self.state.samples_done - samples, secs, self.take_wait_secs())
+        if self.budget:
+            self._spend()
         values = self._window_values()
         if self.window.bad_step is not None:
             self.notify(Callback.on_interval, self.state.step, values)
@@ -376,7 +403,24 @@ class RunLoop:
 
     def _window_values(self) -> dict:
         rows = self.plan.train_batch_size if self.plan.is_packed else 0
-        return self.window.values(self.task, self.state, rows, self.config.max_seq_length)
+        values = self.window.values(self.task, self.state, rows, self.config.max_seq_length)
+        if self.budget:
+            values["budget_left_secs"] = max(self.budget.secs - self.budget.used(), 0.0)
+        return values
+
+    def _hold_rate(self) -> float:
+        """Sets the learning rate of the next call of the devices by the time used, and returns the seconds
+        that the call may take."""
+        budget, schedule = cast(TimeBudget, self.budget), cast(ByTime, self.state.schedule)
+        used = self.processes.mean(budget.used())
+        budget.note(self.state.step, schedule.hold(min(used / budget.secs, 1.0)))
+        return budget.call_secs(used)
+
+    def _spend(self) -> None:
+        """Makes the step that is done the last one, in all processes, where the time budget is used up."""
+        budget = cast(TimeBudget, self.budget)
+        if self.processes.mean(budget.used()) >= budget.secs:
+            self.last_step = self.state.step
 
     def _count_window(self) -> None:
         """Adds the window, whole or cut off, to the outcome."""

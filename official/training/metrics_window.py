@@ -1,10 +1,11 @@
-"""State of a run that is no variable, saved beside a checkpoint: sums of an unfinished metrics window, and
-position in packed data. Also the number of steps of a device call."""
+"""State of a run that is no variable, saved beside a checkpoint: sums of an unfinished metrics window,
+position in packed data, time used of a budget. Also the number of steps of a device call."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from official.data.pipeline import MOST_STREAMS, TrainingOrder
+from official.io.errors import ConfigError
 from official.optimization import replica_step
 
 if TYPE_CHECKING:
@@ -203,6 +205,63 @@ def position_from_saved(saved: dict, samples: int, rows: int) -> DataPosition:
     return DataPosition(rows, np.zeros(MOST_STREAMS, np.int64))
 
 
+class TimeBudget:
+    """Time budget of a run: seconds that its processes have used, and the learning rates that followed.
+
+    Everything between the start of the loop and its end counts: compilation, steps, evaluations, checkpoints.
+    Steps that a kill has lost are done again, and their time does not count.
+
+    Attributes:
+      secs: of the budget.
+      rates: {step: learning rate of the updates from this step on}.
+    """
+
+    _CALLS = 1000  # of a budget, at least, so that the rate falls in small steps
+
+    def __init__(self, secs: float, saved: dict, step: int, model_dir: str):
+        """Makes the budget.
+
+        Args:
+          secs: of the budget.
+          saved: the value of `to_saved` from the checkpoint that the run goes on from.
+          step: of that checkpoint; 0 for a new run.
+          model_dir: folder of the run, for messages.
+
+        Raises:
+          ConfigError: where the run goes on and the time that it has used is not known.
+        """
+        used, rates = saved.get("budget_used_secs", 0.0), saved.get("learning_rates", {})
+        if step and not (rates and isinstance(used, float) and isinstance(rates, dict)):
+            raise ConfigError(
+                f"budget_hours={secs / 3600:g}, but ckpt-{step} in --model_dir={model_dir} does not tell the"
+                " time that was used before. Drop --budget_hours, or give another --model_dir."
+            )
+        self.secs, self._since = secs, math.inf
+        self._used: float = used
+        self.rates: dict[int, float] = {int(at): rate for at, rate in rates.items()}
+
+    def begin(self) -> None:
+        """Starts the clock of this process."""
+        self._since = time.monotonic()
+
+    def used(self) -> float:
+        """Returns the seconds used so far, by all processes of the run, one after the other."""
+        return self._used + max(time.monotonic() - self._since, 0.0)
+
+    def call_secs(self, used: float) -> float:
+        """Returns the seconds that a call of the devices may take once `used` are used."""
+        return min(CALL_SECS, self.secs / self._CALLS, self.secs - used)
+
+    def note(self, step: int, rate: float) -> None:
+        """Records the learning rate of the updates from a step on."""
+        if [*self.rates.values()][-1:] != [rate]:
+            self.rates[step] = rate
+
+    def to_saved(self) -> dict:
+        """Returns the time used and the rates as a dict for JSON."""
+        return {"budget_used_secs": self.used(), "learning_rates": self.rates}
+
+
 class StepsPerCall:
     """Chooses the number of steps of a device call, so that it takes about `CALL_SECS`, from the last call's
     time.
@@ -222,12 +281,13 @@ class StepsPerCall:
         """Whether no call has been timed yet."""
         return self._secs_per_step is None
 
-    def steps(self, left: int, step: int = 0) -> int:
-        """Returns the number of steps of the next call: at most `left`, after `step` updates."""
+    def steps(self, left: int, step: int = 0, secs: float = CALL_SECS) -> int:
+        """Returns the number of steps of the next call, of about `secs`: at most `left`, after `step`
+        updates."""
         left = min([left, *(stop - step for stop in self._stops if stop > step)])
         if self._secs_per_step is None:
             return min(self._unit, left)
-        units = int(CALL_SECS / max(self._secs_per_step, 1e-9)) // self._unit
+        units = int(secs / max(self._secs_per_step, 1e-9)) // self._unit
         return min(left, max(1, units) * self._unit)
 
     def note(self, steps: int, secs: float) -> None:

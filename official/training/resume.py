@@ -23,7 +23,8 @@ from absl import logging
 
 from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
-from official.config.setting import LENGTH
+from official.config import FIELDS
+from official.config.setting import IDENTITY, LENGTH, RECIPE
 from official.config.table import Config
 from official.distribution.batch_plan import Layout
 from official.io import files, json_files
@@ -54,6 +55,8 @@ def left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
         return config, None
     previous = PreviousRun(config.model_dir)
     previous.check(config)
+    if config.decay_checkpoint and not previous.step:
+        check_decay(config)
     result = previous.result
     if not (previous.is_over and result) or previous.changes(config)[LENGTH]:
         return config, None
@@ -91,11 +94,15 @@ def begin(
     if state.step and config.do_train:
         previous.log_changes(asked)
     goes_on = not manager.read_only and config.do_train and state.step > 0
+    if weights == config.decay_checkpoint:
+        refuse_other_data(weights, task.data_files())
     data_changed = goes_on and data_have_changed(config, task.data_files())
     if not manager.read_only:
         write_settings(asked, command)
         for name, content in missing.items():
-            replace_file(os.path.join(config.model_dir, name), content)
+            path = os.path.join(config.model_dir, name)
+            tf.io.gfile.makedirs(os.path.dirname(path))  # of a module of sentence-transformers
+            replace_file(path, content)
     return {"weights": weights, "fresh_variables": fresh, "data_changed": data_changed}
 
 
@@ -107,7 +114,8 @@ def restore(
     task: Task,
     initialize: Callable[[str], list[str]],
 ) -> tuple[str, list[str]]:
-    """Sets the state: own newest (without training: best) checkpoint > init_checkpoint > fresh.
+    """Sets the state: own newest (without training: best) checkpoint > decay_checkpoint > init_checkpoint >
+    fresh.
 
     Args:
       config, manager, state, task: of the run.
@@ -123,6 +131,10 @@ def restore(
     """
     best = previous.result.get("best_step") if is_scored(task) and not config.do_train else None
     prefix = best is not None and manager.restore(best) or manager.restore_newest()
+    if not prefix and config.decay_checkpoint and config.do_train:
+        prefix = manager.restore_other(config.decay_checkpoint)
+        if state.step != config_lib.first_step(config):
+            raise ConfigError(f"{prefix} is of step {state.step}. Give it the name that it had.")
     if prefix:
         previous.check_model(config)
         if state.loss_scale:
@@ -149,10 +161,79 @@ def restore(
 
 
 # -----------------------------------------------------------------------------------------------------------
+# A decay that begins in another run's stable phase
+
+
+# Settings that say how long a run is, or what follows its stable phase.
+_OF_DECAY = """num_steps_per_epoch num_train_epochs stop_steps stop_threshold warmup_proportion decay_steps
+    decay_proportion decay_checkpoint end_learning_rate""".split()
+
+
+def check_decay(config: Config) -> None:
+    """Checks that --decay_checkpoint lies in the stable phase of a run with the settings of this one.
+
+    Raises:
+      ConfigError: naming the settings that differ, or the step at which the decay of that run begins.
+    """
+    path, step = str(config.decay_checkpoint), config_lib.first_step(config)
+    source = PreviousRun(os.path.dirname(path))
+    if step not in CheckpointManager(source.model_dir, {}, 1).steps() or not source.settings:
+        raise ConfigError(f"decay_checkpoint={path} is no checkpoint in the folder of a run.")
+    changes = source.changes(config)
+    is_wsd = source.settings.get("lr_schedule", "").startswith("wsd")
+    free = {*_OF_DECAY, *(["lr_schedule"] if is_wsd else [])}
+    differ = [each for each in changes[IDENTITY] + changes[RECIPE] if each.partition(" ")[0] not in free]
+    if differ:
+        raise ConfigError(
+            f"decay_checkpoint={path} is of a run with other settings: {', '.join(differ)[:300]}. Give those"
+            " of that run."
+        )
+    own = {name: source.settings.get(name, FIELDS[name].default) for name in (*_OF_DECAY, "lr_schedule")}
+    theirs = config_lib.replaced(config, **own)
+    if not config_lib.knows_steps(theirs):
+        raise ConfigError(
+            f"decay_checkpoint={path} is of a run with num_steps_per_epoch=0, which does not tell where its"
+            " decay begins. Give one with a number of steps."
+        )
+    end = config_lib.schedule_steps(theirs) - config_lib.decay_length(theirs)
+    if step > end:
+        raise ConfigError(
+            f"decay_checkpoint={path} lies in the decay of its run, which begins at step {end}. Give an"
+            " earlier checkpoint."
+        )
+
+
+def refuse_other_data(checkpoint: str, data_files: Mapping[str, list[str]]) -> None:
+    """Raises ConfigError where the training files, of {split: paths}, are not those of the run of a
+    checkpoint."""
+    noted, _ = _read_notes(os.path.dirname(checkpoint))
+    difference = (
+        _difference(_describe_files(data_files["train"]), noted["train"]) if "train" in noted else None
+    )
+    if difference:
+        raise ConfigError(f"decay_checkpoint={checkpoint} is of a run with other data; {difference}.")
+
+
+def folder_of_state(config: Config) -> str:
+    """Returns the folder of the checkpoint that a run goes on from: its own, before its first one that of
+    --decay_checkpoint."""
+    is_new = config.decay_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps()
+    return os.path.dirname(str(config.decay_checkpoint)) if is_new else config.model_dir
+
+
+# -----------------------------------------------------------------------------------------------------------
 # Assets of a run
 
 
-_FLAGS = {"vocab.txt": "vocab_file", "tokenizer_config.json": "do_lower_case", "labels.json": "glue_task"}
+_FLAGS = {
+    "vocab.txt": "vocab_file",
+    "tokenizer_config.json": "do_lower_case",
+    "labels.json": "glue_task",
+    "modules.json": "init_checkpoint",
+    "1_Pooling/config.json": "pooling",
+    "sentence_bert_config.json": "max_seq_length",
+    "config_sentence_transformers.json": "query_prompt, or --passage_prompt,",
+}
 
 
 def missing_assets(model_dir: str, wanted: dict[str, bytes]) -> dict[str, bytes]:
@@ -167,8 +248,11 @@ def missing_assets(model_dir: str, wanted: dict[str, bytes]) -> dict[str, bytes]
         found = b"".join(read_lines(os.path.join(model_dir, name)))
         same = found == content
         if found and name.endswith(".json"):  # another version may write more
-            old, new = parse_json(found, name), parse_json(content, name)
-            same = all(old[key] == new[key] for key in old.keys() & new.keys())
+            old, new = (parse_json(each, name, (dict, list)) for each in (found, content))
+            if isinstance(old, dict) and isinstance(new, dict):
+                same = all(old[key] == new[key] for key in old.keys() & new.keys())
+            else:
+                same = old == new
         if not found:
             missing[name] = content
         elif not same:

@@ -195,10 +195,15 @@ def make_ready(config: Config, make_task: MakeTask) -> Ready:
         logging.set_verbosity(logging.WARNING)
     layout = None
     if is_kept(config):
-        saved, workers = resume.read_layout(config.model_dir), strategy_lib.num_workers(strategy)
-        plan, layout = lay_out(config, workers, replicas, saved)
+        saved = resume.read_layout(resume.folder_of_state(config))
+        plan, layout = lay_out(config, strategy_lib.num_workers(strategy), replicas, saved)
     else:
         plan = make_batch_plan(config, replicas)
+    if config.batch_warmup and plan.layout:
+        raise ConfigError(
+            f"batch_warmup goes on with as many replicas as the run began with, {plan.layout.describe()}, not"
+            f" {replicas}."
+        )
     task, since = make_task(config), time.monotonic()
     data_files = task.find_data()
     data_secs = time.monotonic() - since
@@ -261,7 +266,8 @@ def _prepare(loop: Loop, data_files: list[str]) -> None:
             remove_result(config.model_dir)  # it would be untrue from now on
         dropped = feeding.drop(data_files)
     tensors, before = tuple(state.model_variables()), (state.step, state.samples_done)
-    loop.notify(Callback.on_start, Start(*before, loop.last_step, tensors, loop.process_started, dropped > 0))
+    last_step = None if loop.last_step == config_lib.MAX_STEPS else loop.last_step
+    loop.notify(Callback.on_start, Start(*before, last_step, tensors, loop.process_started, dropped > 0))
     if config.do_train and not state.step and writes:
         resume.write_data_files(config.model_dir, loop.task.data_files())
 
@@ -294,7 +300,7 @@ def run_seeds(
     with run_lock.set_aside(config, command) as config:
         is_complete, scores, folders = _is_complete(config), {}, {}
         cache_dir = config.cache_dir  # of all runs
-        if config.task == "squad" and not cache_dir:
+        if not cache_dir and (config.task == "squad" or config.teacher):
             cache_dir = os.path.join(config.model_dir, "features")
         for number, seed in enumerate(range(config.seed, config.seed + config.num_runs), 1):
             logging.info("Run %d of %d, seed %d", number, config.num_runs, seed)

@@ -175,9 +175,9 @@ class PreviousRun:
 
     def check_model(self, config: Config) -> None:
         """Raises ConfigError where the saved model has the same weights but computes otherwise: other heads,
-        activation or epsilon."""
+        activation, epsilon, or what else no shape tells of its family."""
         saved = self.settings.get("model")
-        other = contradictions(config.model, saved) if isinstance(saved, dict) else []
+        other = contradictions(config.model, saved, is_own_run=True) if isinstance(saved, dict) else []
         if other:
             raise ConfigError(
                 f"the run in --model_dir={config.model_dir} {'; it '.join(other)}. Give the config.json there"

@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official import config as config_lib
+from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.optimization.optimizers import restored
 from official.reporting.callback import Callback
 from official.training import evaluate, feeding
 from official.training import step as step_lib
 from official.training.loop import RunLoop, reading
+from official.training.metrics_window import CALL_SECS
 from official.training.process_group import ProcessGroup
 from official.training.task import Dataset, ExampleTask, Outputs
 
@@ -25,10 +28,25 @@ class Loop(RunLoop):
         config, state, strategy = self.config, self.state, self.strategy
         waits = config_lib.follows_graphcore_log(config) and not config.deterministic  # no clock there
         self._wait = step_lib.HostWait() if waits else None
-        self.train_loop = step_lib.make_train_loop(config, self.task, state, strategy, self.plan, self._wait)
+        self.plan = batch_plan.plan_at(config, self.plan, state.step)
+        self._make_train_loop()
         self.eval_step = step_lib.make_eval_step(self.task, state, strategy)
         self.weights_are_finite = step_lib.make_finite_check(state)
         super().__post_init__()
+
+    def _make_train_loop(self) -> None:
+        told = self.config, self.task, self.state, self.strategy, self.plan, self._wait
+        self.train_loop = step_lib.make_train_loop(*told)
+
+    def _enters_stage(self) -> bool:
+        plan = batch_plan.plan_at(self.config, self.plan, self.state.step)
+        if plan == self.plan:
+            return False
+        logging.info("From step %d on: %s", self.state.step, plan.describe())
+        self.plan = plan
+        self._make_train_loop()  # which the next call compiles
+        self.steps_per_call.note(1, CALL_SECS)
+        return True
 
     def _find_peers(self) -> ProcessGroup:
         return ProcessGroup(self.interruption, *step_lib.peers(self.strategy))

@@ -28,6 +28,7 @@ def made(tmp_path, monkeypatch):
     return str(tmp_path)
 
 
+@pytest.mark.slow
 def test_packed_rows_are_read_and_counted_in_sequences(made, monkeypatch):
     asked, make = [], data.reading_case
     monkeypatch.setattr(data, "reading_case", lambda *given: [asked.append(given[-1]), make(*given)][1])

@@ -21,7 +21,7 @@ from official.checkpoint.formats import Options
 from official.cli import checkpoints
 from official.config import ConfigError, bert_config_from_dict, read_json
 from official.inference import verification
-from official.io import model_folder
+from official.io import model_folder, sentence_folder
 from official.modeling.models import BertPretrainer
 from tests import numpy_bert
 from tests.checkpoint.tensors import assert_same, named, of_arrays, random_tensors, shapes_of, with_slots
@@ -535,7 +535,8 @@ def test_the_real_encoder_goes_through_all_formats(tmp_path):
         dropped.append(report["dropped"])
         beside = {name for name in os.listdir(folder) if name.endswith((".json", ".txt"))}
         config = "bert_config.json" if name != "huggingface" else "config.json"
-        assert beside == {config, "tokenizer_config.json", "vocab.txt"}
+        of_vectors = {sentence_folder.MODULES, *sentence_folder.FILES}
+        assert beside == {config, "tokenizer_config.json", "vocab.txt", *of_vectors}
     assert dropped[0] == {"embeddings.position_ids": "0, 1, 2, ...: no weight"}
     sizes = hf_folder.sizes(path)
     assert sizes == hf_folder.sizes(start) and sizes["num_attention_heads"] == 12  # which no tensor tells

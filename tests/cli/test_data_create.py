@@ -1,11 +1,13 @@
 """Graphcore's command for data creation: its names, its values, and exactly its files."""
 
+import json
 import sys
 
 import pytest
 
 from official.cli import text
 from official.data.pretraining import creation
+from official.data.word_pieces import vocabulary_building
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dogs", "cats", "run", "sleep", "."]
 THEIRS = ["--sequence-length", "32", "--mask-tokens", "3", "--duplication-factor", "2"]
@@ -73,3 +75,11 @@ def test_files_may_be_words_of_their_own_as_a_shell_makes_them_of_a_glob(call, j
     assert (tmp_path / "a.tfrecord").exists() and (tmp_path / "b.tfrecord").exists()
     call("--output_dir=records", "--input_files", *more, "--max_seq_length=32", "--overwrite", "False")
     assert jobs[1].input_files == ",".join(more) and jobs[1].overwrite is False
+
+
+def test_records_of_a_tokenizer_of_another_kind_have_no_casing_of_their_own(call, tmp_path):
+    sentences = ["Dogs run .", "cats sleep ."] * 20
+    (tmp_path / "tokenizer.json").write_text(vocabulary_building.build_tokenizer(sentences, "bpe", 270)[0])
+    call("--output_dir=records", "--max_seq_length=32", "--objective=mlm", "--vocab_file=tokenizer.json")
+    manifest = json.loads((tmp_path / "records" / "manifest.json").read_text())
+    assert manifest["flags"]["do_lower_case"] is None and (tmp_path / "records" / "report.html").exists()

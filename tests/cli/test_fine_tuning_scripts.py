@@ -11,7 +11,8 @@ from tests import programs
 from tests.conftest import ROOT
 
 GROUPBERT = [f"groupbert_{size}" for size in ("base", "large", "medium", "mini", "tiny")]
-MODELS = ["base", *GROUPBERT, "large", "mini", "minilm", "minilm_l6", "quickstart", "small", "tiny"]
+ELECTRA = ("electra_base", "electra_small")
+MODELS = ["base", *ELECTRA, *GROUPBERT, "large", "mini", "minilm", "minilm_l6", "quickstart", "small", "tiny"]
 OWN = ("base", "large", "minilm")  # with a flagfile of their own
 
 

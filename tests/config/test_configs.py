@@ -190,7 +190,8 @@ def test_a_truth_value_may_be_unset():
 NOT_OF_EVALUATIONS = set(
     "bert_config_file cache_dir data_streams dtype length_buckets num_runs predict_epochs span_places"
     " train_file class_weights early_stopping_metric early_stopping_patience freeze_layers label_smoothing"
-    " layer_decay".split()
+    " layer_decay teacher distill_share distill_temperature mask_share mask_span_length"
+    " do_whole_word_mask score_loss temperature".split()
 )
 
 

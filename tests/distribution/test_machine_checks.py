@@ -456,6 +456,7 @@ for more in ("--kernels=fused", "--enable_xla"):
 """
 
 
+@pytest.mark.slow
 def test_a_run_with_a_broken_xla_goes_on_with_plain_operations(fake, tmp_path):
     fake.trial(TRIED, "libdevice not found at ./libdevice.10.bc\n", "os.abort()")
     (tmp_path / "bert.json").write_text(json.dumps(TINY))

@@ -54,13 +54,14 @@ def test_each_micro_batch_says_what_it_weighs_in_its_step(config):
     # (seed, step, replica, micro batch), as a replica of another back end draws them.
     seeds = parts["dropout_seed"].numpy()[:3].tolist()
     assert seeds == [[config.seed, 4, 0, 0], [config.seed, 4, 1, 0], [config.seed, 4, 0, 1]]
-    weights = objectives.pretraining_weights(rows, "pertoken")
-    factors = [8.0 / float(weights[name]) for name in objectives.PRETRAINING_LOSSES["mlm_nsp"]]
+    losses = objectives.PRETRAINING_LOSSES["mlm_nsp"]
+    weights = objectives.pretraining_weights(rows, "pertoken", losses)
+    factors = [8.0 / float(weights[name]) for name in losses]
     np.testing.assert_allclose(parts["loss_factors"], [factors] * REPLICAS * TURNS, rtol=1e-6)
     _, parts, _, _ = step_of(dataclasses.replace(config, loss_normalization="local", scale_loss=True))
     for number in range(REPLICAS * TURNS):
         one = {name: value[number] for name, value in parts.items()}
-        weights = objectives.pretraining_weights(one, "pertoken")
+        weights = objectives.pretraining_weights(one, "pertoken", losses)
         factors = [4.0 / (float(weights["mlm_loss"]) + 1e-5), 4.0 / float(weights["nsp_loss"])]
         np.testing.assert_allclose(one["loss_factors"], factors, rtol=1e-6)
 

@@ -306,7 +306,7 @@ def test_the_pooling_of_older_and_newer_folders_is_found(tmp_path):
     name."""
     write(tmp_path / "m", weights(head=None), architectures=["BertModel"])
     plain = inference.load(str(tmp_path / "m"))
-    expected = plain.embed("the dog runs", model_folder.Pooling("cls", True))
+    expected = plain.embed("the dog runs", inference.EmbeddingSettings("cls", True))
     modules = [
         {"idx": n, "name": str(n), "path": f"{n}_{kind}", "type": f"sentence_transformers.models.{kind}"}
         for n, kind in enumerate(("Transformer", "Pooling", "Normalize"))

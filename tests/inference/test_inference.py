@@ -102,12 +102,14 @@ def test_vectors_are_those_of_sentence_transformers():
 def test_pooling_is_what_is_asked_for():
     model = inference.load(MINILM)
     ways = ("cls", False, 12), ("mean", False, 12), ("mean", False, 512)
-    first, mean, long = (model.embed("the sea " * 40, inference.Pooling(*way)) for way in ways)
+    first, mean, long = (model.embed("the sea " * 40, inference.EmbeddingSettings(*way)) for way in ways)
     assert np.linalg.norm(first) != pytest.approx(1.0, abs=1e-3)
     assert not np.allclose(first, mean, atol=1e-3) and not np.allclose(mean, long, atol=1e-3)
-    np.testing.assert_allclose(mean, model.embed(["the sea " * 5], inference.Pooling("mean"))[0], atol=1e-6)
-    with pytest.raises(ConfigError, match="pooling mode 'max', expected one of mean, cls"):
-        model.embed("x", inference.Pooling("max"))
+    np.testing.assert_allclose(
+        mean, model.embed(["the sea " * 5], inference.EmbeddingSettings("mean"))[0], atol=1e-6
+    )
+    with pytest.raises(ConfigError, match="pooling='sum', expected one of mean, cls, max"):
+        inference.EmbeddingSettings("sum")
     assert model.embed([]).shape == (0, 384)
 
 

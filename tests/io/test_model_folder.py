@@ -15,7 +15,7 @@ import yaml
 
 from official.checkpoint.containers import hf_folder
 from official.config import bert_config_from_dict
-from official.io import model_folder, vocabulary_files
+from official.io import model_folder, sentence_folder, vocabulary_files
 from official.io.errors import ConfigError
 
 DATA = pathlib.Path(__file__).parent / "data"
@@ -79,7 +79,9 @@ def read_all(folder: str) -> None:
     file = vocabulary_files.read(vocabulary) if vocabulary else None
     if file is None or file.tokenizer is None:
         model_folder.tokenizer_settings(folder)
-    model_folder.pooling_of(folder, file is None or file.do_lower_case is not False)
+    embedding = sentence_folder.read_settings(folder, file is None or file.do_lower_case is not False)
+    if embedding is not None:
+        embedding.prompt()
     model_folder.adapter_of(folder)
 
 

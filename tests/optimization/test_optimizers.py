@@ -46,6 +46,19 @@ def numpy_mpadamw(*arguments):
     return numpy_adam(*arguments, kept=kept)
 
 
+def numpy_stable_adamw(weights, slots, gradient, rate, step, config, decayed):
+    """Algorithm 2 of Wortsman et al. 2023 in float64, with its own, corrected moments."""
+    beta_1, beta_2 = (
+        beta * (1 - beta ** (step - 1)) / (1 - beta**step) for beta in (config.beta_1, config.beta_2)
+    )
+    slots["m"] = beta_1 * slots["m"] + (1 - beta_1) * gradient
+    slots["v"] = beta_2 * slots["v"] + (1 - beta_2) * gradient**2
+    root = np.sqrt(np.mean(gradient**2 / np.maximum(slots["v"], config.epsilon**2)))
+    rate = rate / max(1, root)
+    decay = config.weight_decay_rate if decayed else 0
+    return weights - rate * decay * weights - rate * slots["m"] / (np.sqrt(slots["v"]) + config.epsilon)
+
+
 def numpy_lamb(weights, slots, gradient, rate, step, config, decayed):
     """LAMB (You et al. 2019) in float64; `decayed` is "only" for a weight that is decayed and not adapted."""
     slots["m"] = config.beta_1 * slots["m"] + (1 - config.beta_1) * gradient
@@ -72,6 +85,7 @@ CASES = {
     "adamw": (numpy_adam, dict(warmup_steps=2, **BETAS), 1e-6),
     "adamw, not corrected": (numpy_adam, dict(bias_correction=False, **BETAS), 1e-6),
     "mpadamw": (numpy_mpadamw, dict(loss_scale=SCALE), 1e-5),
+    "stable_adamw": (numpy_stable_adamw, dict(warmup_steps=2, **BETAS), 1e-6),
     "lamb": (numpy_lamb, dict(warmup_steps=2, **BETAS), 1e-6),
     "lamb, not corrected": (numpy_lamb, dict(bias_correction=False, **BETAS), 1e-6),
     "lamb, gamma decays": (numpy_lamb, dict(lamb_decays_gamma=True, **BETAS), 1e-6),

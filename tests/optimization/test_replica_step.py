@@ -13,9 +13,10 @@ from official.optimization.train_state import GROWTH_STEPS, LossScale
 class Linear:
     """The loss of an example is w x, so that a gradient is the sum of the inputs."""
 
-    losses = ("line_loss",)
-    metrics = losses
+    losses = {"line_loss": 1.0}
+    metrics = ("line_loss",)
     local_epsilon = {"line_loss": 0.0}
+    compared = ()
 
     def weights(self, batch):
         return {"line_loss": tf.reduce_sum(batch["example_weights"])}

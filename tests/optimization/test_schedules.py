@@ -161,6 +161,19 @@ def test_corners_draw_the_schedule(make_config, name):
         np.testing.assert_allclose(between, rates, rtol=1e-5, atol=2 * FLOOR)
 
 
+def test_rates_by_time(make_config):
+    """The schedule of a time budget is that of the share that is used, whatever the step."""
+    rest = dict(num_steps_per_epoch=None, num_train_epochs=None, warmup_steps=None)
+    config = config_of(make_config, budget_hours=2, lr_schedule="wsd_sqrt", decay_proportion=0.4, **rest)
+    assert config.warmup_proportion == 0.1
+    schedule = schedules.ByTime(schedules.from_config(config))
+    for share in (0.0, 0.03, 0.0999, 0.1, 0.5, 0.6, 0.61, 0.9, 0.999, 1.0):
+        expected = PEAK * min(share / 0.1, 1 - np.sqrt(max(share - 0.6, 0) / 0.4))
+        rate = schedule.hold(share)
+        np.testing.assert_allclose(rate, max(expected, FLOOR if share else 0), rtol=2e-4, atol=1e-9)
+        assert float(schedule(0)) == float(tf.function(schedule)(tf.constant(7, tf.int64))) == rate
+
+
 def test_corners_draw_the_polynomial(make_config):
     later = dict(warmup_steps=4.5, start_warmup_step=2, decay_from="warmup_end")
     for settings, expected in (

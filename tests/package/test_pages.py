@@ -59,10 +59,11 @@ def elsewhere(tmp_path, monkeypatch):
     """A working directory that has what the pages call one's own."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_bert.json").write_text(json.dumps(MODEL))
-    (tmp_path / "FOLDER").mkdir()
-    (tmp_path / "FOLDER" / "bert_config.json").write_text(json.dumps(MODEL))
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(MODEL["vocab_size"] - 5))]
-    (tmp_path / "FOLDER" / "vocab.txt").write_text("\n".join(words))
+    for folder in ("FOLDER", "SMALL", "runs/mine"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "bert_config.json").write_text(json.dumps(MODEL))
+        (tmp_path / folder / "vocab.txt").write_text("\n".join(words))
     return tmp_path
 
 

@@ -105,6 +105,26 @@ def test_sizes_are_those_of_a_built_model(make_config):
         assert plan["bytes"]["optimizer_slots"] == kept
 
 
+def test_runs_that_are_no_number_of_like_steps(make_config):
+    several = dict(num_accumulation_steps=4, do_eval=True, steps_between_eval=5)
+    plan = plan_of(make_config(batch_warmup='{"0": 1, "3": 2, "10": 4}', **several))
+    assert plan["batch_warmup"] == {"0": 2, "3": 4, "10": 8}
+    assert plan["train_rows"] == 3 * 2 + 7 * 4 + 10 * 8
+    assert plan["eval_samples_seen"] == {"5": 14, "10": 34, "15": 74, "20": 114}
+    assert "2 from step 0, 4 from step 3, 8 from step 10" in plan_lib.describe(plan)
+
+    wsd = dict(num_steps_per_epoch=None, num_train_epochs=None, lr_schedule="wsd_linear")
+    plan = plan_of(make_config(budget_hours=2, decay_proportion=0.25, warmup_steps=None, **wsd))
+    assert plan["train_steps"] is None and plan["eval_steps"] == []
+    assert plan["learning_rates"] == pytest.approx({"0": 0, "0.2": 0.01, "1": 0.01, "1.5": 0.01, "2": 0})
+    assert "as many as fit into 2 hours" in plan_lib.describe(plan)
+
+    plan = plan_of(make_config(decay_checkpoint="a/ckpt-30", decay_steps=10, **wsd))
+    assert (plan["first_step"], plan["train_steps"], plan["train_rows"]) == (30, 40, 80)
+    assert plan["learning_rates"] == pytest.approx({"30": 0.01, "35": 0.005, "39": 0.001})
+    assert "10 after the 30 of the checkpoint" in plan_lib.describe(plan)
+
+
 def flat_graph(build) -> tuple[FlatGraph, list[int]]:
     """Returns the flat graph of what `build` makes from a placeholder of 1000 floats, and the number of its
     result."""
@@ -497,6 +517,7 @@ def test_real_steps_of_every_task_are_run_without_data(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["model.json"]
 
 
+@pytest.mark.slow
 def test_the_program_measures_on_the_devices_of_the_run(tmp_path, capsys):
     model, file = tmp_path / "model.json", tmp_path / "plan.json"
     model.write_text(json.dumps(TINY))

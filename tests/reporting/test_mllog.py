@@ -225,6 +225,7 @@ def test_a_remote_log_is_there_before_the_end(run_config):
     assert keys(mllog.read_events(config.mllog_file))[-1] == "run_start"
 
 
+@pytest.mark.slow
 def test_other_settings_begin_a_new_log(run_config, monkeypatch, tmp_path):
     stop_after(monkeypatch, 10)
     run(run_config())

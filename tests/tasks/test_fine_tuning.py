@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.config import replaced
+from official.config import FIELDS, replaced
 from official.data.glue import tasks as glue_tasks
 from official.data.pipeline import TrainingOrder
 from official.io.errors import ConfigError
@@ -282,6 +282,8 @@ def test_tasks_have_every_member_with_the_same_parameters(make_config):
         asked = members(task_lib.ScoredTask if task_lib.is_scored(task) else task_lib.ExampleTask)
         assert {"terms", "train_dataset", "local_epsilon", "is_scored"} <= set(asked)
         for member in asked:
+            if member == "write_predictions" and name not in (FIELDS["do_predict"].tasks or TASKS):
+                continue
             if inspect.isfunction(asked[member]):
                 expected = list(inspect.signature(asked[member]).parameters)[1:]
                 found = list(inspect.signature(getattr(task, member)).parameters)

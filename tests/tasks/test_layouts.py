@@ -95,7 +95,7 @@ def loss_and_gradients(task, model, batch):
     def step(batch):
         with tf.GradientTape() as tape:
             terms = task.terms(model(batch), batch)
-            name = task.losses[0]
+            name = next(iter(task.losses))
             loss = terms[name][0] / terms[name][1]
         gradients = tape.gradient(loss, model.trainable_variables)
         return {key: value / weight for key, (value, weight) in terms.items()}, gradients

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official import config as config_lib
+from official.data.pipeline import TrainingOrder
 from official.data.records import encoding
 from official.data.records import schema as schema_lib
 from official.io.errors import ConfigError
@@ -15,6 +17,7 @@ from official.tasks.pretraining import PretrainingTask
 from tests.conftest import write_records
 from tests.data.records.test_records import LENGTH, MOST, make_examples
 from tests.modeling.models import randomised
+from tests.records import without_masks
 from tests.refusals import assert_refused
 
 SIZES = dict(max_seq_length=LENGTH, max_predictions_per_seq=MOST)
@@ -161,5 +164,89 @@ def test_records_and_objectives_that_go_together(make_config, tmp_path):
             ("pairs texts", "mlm_nsp", "texts without pairs"),
             ("texts", "mlm_nsp", 1, "has pairs of texts, and the model type_vocab_size=1"),
             ("pairs", "mlm", 1, "feature segment_ids has values from 0 to 1, expected 0 to 0"),
+        ),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Masks drawn in training
+
+
+@pytest.fixture(name="bare")
+def fixture_bare(tmp_path):
+    """Returns settings of a run on records without masks, with their vocabulary beside them."""
+    made = without_masks(make_examples(COUNT, words=ROWS))
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(5, ROWS))]
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    path = write_records(folder / "a.tfrecord", encoding.encode(made, "compact"))
+    sizes = dict(max_seq_length=LENGTH, max_predictions_per_seq=20, model={"vocab_size": ROWS})
+    return dict(sizes, input_files=path, objective="mlm")
+
+
+def found_task(config) -> PretrainingTask:
+    task = PretrainingTask(config)
+    task.find_data()
+    return task
+
+
+def test_the_share_of_masks_is_that_of_the_run_and_of_evaluation_its_own(make_config, bare):
+    """In plain, packed and synthetic rows, and with the vocabulary that lies beside the records."""
+    bare |= dict(do_eval=True, num_eval_samples=COUNT)
+    seen = []
+    for settings, slots, spare in (
+        ({}, 8, 0),  # 0.3 x 24 = 7.2
+        (dict(mask_share=0.5, do_whole_word_mask=True, seed=3), 12, 0),
+        (dict(mask_share=0.5, pack_on_the_fly=True), 12, 2),
+        (dict(mask_share=0.5, input_files=None, use_synthetic_data=True), 12, 0),
+    ):
+        config = make_config(**{**bare, **settings})
+        task = found_task(config) if not config.use_synthetic_data else PretrainingTask(config)
+        batch = next(iter(task.train_dataset(8, 8, TrainingOrder(config.seed))))
+        held_out = next(iter(task.eval_dataset(COUNT)))
+        assert batch["masked_lm_ids"].shape[1] == slots + spare
+        assert held_out["masked_lm_ids"].shape[1] == 4 + spare
+        assert set(next(iter(task.synthetic_dataset(8)))) == set(batch)
+        if not spare and not config.use_synthetic_data:
+            seen.append(held_out["input_ids"].numpy())
+            assert (seen[-1] == seen[0]).all() and (seen[-1] == 4).any()
+            assert task.constant_prediction()[1] > 0
+            assert next(iter(task.example_dataset(4)))["masked_lm_ids"].shape == (4, 4)
+    assert config_lib.max_predictions(config) == 12
+
+
+def test_masks_that_are_stored_or_drawn_are_not_mixed_up(make_config, bare, settings):
+    stored = settings(words=ROWS) | dict(objective="mlm")
+
+    def find(given, **more):
+        return found_task(make_config(**{**given, **more}))
+
+    assert find(stored)._train.mask_share is None and find(bare, mask_share=0.4)._train.mask_share == 0.4
+    assert find(bare, eval_files=stored["input_files"], do_eval=True, **SIZES)._eval.mask_share is None
+    other = dict(vocab_size=ROWS + 200)
+    assert_refused(
+        lambda given, more: find(given, **more),
+        (
+            (
+                stored,
+                dict(mask_share=0.3),
+                "mask_share=0.3 draws masks, and records of --input_files store theirs",
+            ),
+            (
+                bare,
+                dict(max_predictions_per_seq=5),
+                "max_predictions_per_seq=5 is of records that store masks",
+            ),
+            (bare, dict(objective="mlm_nsp"), "texts without pairs.*Give --objective=mlm"),
+            (bare, dict(model=other), "drawing them needs the words. Give --vocab_file=PATH"),
+            (bare, dict(do_whole_word_mask=True), "do_whole_word_mask=True needs --mask_share"),
+            (bare, dict(mask_span_length=3.0), "mask_span_length=3.0 needs --mask_share"),
+            (
+                bare,
+                dict(mask_share=0.3, objective="mlm_nsp"),
+                "mask_share=0.3 is not read by objective=mlm_nsp",
+            ),
+            (bare, dict(mask_share=30), "Shares are fractions: 0.3 for 30 percent"),
         ),
     )

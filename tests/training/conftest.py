@@ -8,7 +8,7 @@ from official.data.records import encoding, on_the_fly
 from official.data.records.formats import packed
 from tests.conftest import write_records
 from tests.fine_tuning_files import fixture_glue, fixture_make, fixture_squad, fixture_vocab_file  # noqa: F401
-from tests.records import short_examples
+from tests.records import short_examples, without_masks
 from tests.shared_steps import fixture_step_pool, shared_steps  # noqa: F401
 
 FILES, EACH = 4, 24  # of short sequences
@@ -40,6 +40,19 @@ def short_files(tmp_path):
         records = encoding.encode(short_examples(EACH, number), "compact")
         write_records(tmp_path / f"short-{number}", records)
     return str(tmp_path / "short-*")
+
+
+@pytest.fixture
+def bare_files(tmp_path):
+    """Returns the glob of files of the same sequences without masks, with a vocabulary beside them."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(5, 50))]
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    for number in range(FILES):
+        records = encoding.encode(without_masks(short_examples(EACH, number)), "compact")
+        write_records(folder / f"short-{number}", records)
+    return str(folder / "short-*")
 
 
 @pytest.fixture

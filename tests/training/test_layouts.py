@@ -28,6 +28,7 @@ from tests.training.test_training import make_loop, run_steps, slow
 
 PACKED, UNPAD = dict(pack_on_the_fly=True), dict(unpad=True)
 STATIC = dict(static_mask=True, max_seq_length=LENGTH, max_predictions_per_seq=MOST)
+ELECTRA = dict(objective="electra", model=dict(family="electra", embedding_size=8))
 EVERY = dict(do_eval=True, num_eval_samples=FILES * EACH)
 
 
@@ -70,6 +71,9 @@ def terms_and_gradients(config, model=None) -> tuple:
         dict(UNPAD, loss_averaging_basis="persequence", objective="mlm", recompute="attention"),
         dict(UNPAD, **STATIC),
         dict(STATIC, kernels="plain"),
+        dict(PACKED, **ELECTRA),
+        dict(UNPAD, **ELECTRA, kernels="plain"),
+        slow(dict(UNPAD, **STATIC, **ELECTRA)),
         slow(dict(UNPAD, recompute="block")),
         slow(dict(UNPAD, model=dict(block_type="groupbert", groupbert_conv_group_size=8))),
     ],

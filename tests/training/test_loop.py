@@ -29,7 +29,7 @@ from tests.training.test_training import DROPOUT
 
 def call_lengths(monkeypatch, steps: int) -> None:
     """Stands in for the clock: every call of the devices is of so many steps."""
-    monkeypatch.setattr(metrics_window.StepsPerCall, "steps", lambda self, left, step: min(left, steps))
+    monkeypatch.setattr(metrics_window.StepsPerCall, "steps", lambda self, left, *_: min(left, steps))
 
 
 def interrupt_at(monkeypatch, step: int) -> None:

@@ -100,7 +100,7 @@ def test_a_run_that_is_stopped_within_the_window_leaves_nothing(
     config = make_config(**STEPS, profile_steps="2,7", profile_memory=True)
     with monkeypatch.context() as patches:
         interrupt_at(patches, 3)
-        patches.setattr("official.training.metrics_window.StepsPerCall.steps", lambda self, left, step: 1)
+        patches.setattr("official.training.metrics_window.StepsPerCall.steps", lambda self, left, *_: 1)
         run(config)
     assert files_of(config) == set()
     lines = [record.getMessage() for record in caplog.records if "profile" in record.getMessage()]

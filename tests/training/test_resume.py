@@ -18,7 +18,14 @@ from official.tasks import TASKS
 from official.training import feeding, resume, run_lock
 from official.training import run as runner
 from tests.conftest import make_records, write_records
-from tests.run_folders import assert_resumes, result_of, run, state_of
+from tests.run_folders import (
+    assert_resumes,
+    assert_same_state,
+    result_of,
+    run,
+    state_of,
+    untimed_metrics,
+)
 from tests.training.test_training import (
     DROPOUT,
     assert_close,
@@ -38,29 +45,39 @@ MPADAMW = dict(
     warmup_steps=None,
     lr_schedule='{"0": 1e-3, "6": 1e-2}',
 )
+DRAWN = dict(objective="mlm", mask_share=0.3, mask_span_length=2.0, max_predictions_per_seq=20)
 KINDS = {
     "padded": {},
     "unpadded": dict(unpad=True),
     "packed": dict(pack_on_the_fly=True),
     "packed files": {},
     "unpadded masked words": dict(unpad=True, objective="mlm"),
+    "drawn masked words": DRAWN,
+    "packed drawn masked words": dict(DRAWN, pack_on_the_fly=True),
     "pipeline": dict(distribution_strategy="pipeline", pipeline_stages="2", num_virtual_devices=2),
+    "packed electra": dict(
+        objective="electra",
+        model=dict(DROPOUT, family="electra", embedding_size=8),
+        pack_on_the_fly=True,
+    ),
     "sgd": dict(optimizer_type="sgd", lr_schedule="cosine"),
     "momentum": dict(optimizer_type="momentum", lr_schedule="up_down", warmup_steps=2),
     "packed mpadamw": dict(MPADAMW, pack_on_the_fly=True),
+    "stable_adamw": dict(optimizer_type="stable_adamw", dtype="bf16"),
+    "growing batch": dict(batch_warmup='{"0": 1, "3": 2}', pack_on_the_fly=True, **replicas(2)),
     "native lamb": NATIVE,
     "native adamw": dict(NATIVE, optimizer_type="adamw"),
 }
 _SAID = ("metrics.jsonl", "result.json", "mllog.txt", "report.html")
-QUICK = ("packed mpadamw", "unpadded masked words", "pipeline")  # each of several kinds
+QUICK = ("packed mpadamw", "pipeline")  # each of several kinds
 
 
 @pytest.mark.parametrize("kind", [kind if kind in QUICK else slow(kind) for kind in KINDS])
 def test_a_resumed_run_is_bit_identical(
-    make_config, short_files, packed_files, tmp_path, deterministic, kind
+    make_config, short_files, packed_files, bare_files, tmp_path, deterministic, kind
 ):
     """Dropout, accumulation and shuffling are on."""
-    files = packed_files if kind == "packed files" else short_files
+    files = packed_files if kind == "packed files" else bare_files if "drawn" in kind else short_files
     shared = dict(deterministic, model=DROPOUT, input_files=files, num_accumulation_steps=2, do_eval=True)
     shared |= dict(
         num_steps_per_epoch=10, steps_between_eval=5, num_eval_samples=20, checkpoint_every_steps=5
@@ -70,7 +87,9 @@ def test_a_resumed_run_is_bit_identical(
     lines = [line for line in lines if line["split"] == "train"]
     assert ("adam_m_scale" in state) == (kind == "packed mpadamw")
     said = "".join(pathlib.Path(tmp_path, "whole", name).read_text() for name in _SAID)
-    assert ("nsp_" in said and "second segment" in said) == ("masked words" not in kind)
+    assert ("nsp_" in said and "second segment" in said) == (
+        "masked words" not in kind and "electra" not in kind
+    )
     if "masked words" in kind:  # its pooler is kept, and no step changes it
         first_state = state_of(tmp_path / "whole", 5)
         assert not any("seq_relationship" in name for name in state)
@@ -97,6 +116,83 @@ def test_a_run_that_goes_on_takes_the_loss_scale_that_is_asked_for(make_config):
         loop, previous = make_loop(config), run_lock.PreviousRun(config.model_dir)
         resume.restore(config, loop.manager, loop.state, previous, loop.task, list)
         assert loop.state.step == 4 and loop.state.loss_scale.scale.numpy() == expected
+
+
+def test_a_batch_that_grows_is_that_of_runs_with_each_batch(
+    make_config, short_files, tmp_path, deterministic
+):
+    """In the middle of a line of the metrics, after as many samples."""
+    shared = dict(deterministic, model=DROPOUT, input_files=short_files, num_steps_per_epoch=7, do_eval=True)
+    shared |= dict(num_eval_samples=8, steps_between_eval=2, steps_per_loop=2)
+    whole_batch, half = (dict(train_batch_size=size, num_accumulation_steps=size // 4) for size in (8, 4))
+    whole = run(
+        make_config(
+            **shared, **whole_batch, model_dir=str(tmp_path / "whole"), batch_warmup='{"0": 1, "3": 2}'
+        )
+    )
+    run(make_config(**shared, **half, stop_steps=3))
+    (tmp_path / "run" / "result.json").unlink()  # as if it were killed: a run that is over keeps its batch
+    parts = run(make_config(**shared, **whole_batch))
+    assert whole.samples == parts.samples == 3 * 4 + 4 * 8
+    assert_same_state(state_of(tmp_path / "run", 7), state_of(tmp_path / "whole", 7))
+    in_parts = untimed_metrics(tmp_path / "run")
+    in_parts = [each for each in in_parts if (each["split"], each["step"]) != ("eval", 3)]
+    assert in_parts == untimed_metrics(tmp_path / "whole")
+    lines = [(line["split"], line["step"], line["samples"]) for line in read_metrics(str(tmp_path / "whole"))]
+    train = [("train", 2, 8), ("train", 3, 12), ("train", 4, 20), ("train", 6, 36), ("train", 7, 44)]
+    evaluations = [("eval", 2, 8), ("eval", 4, 20), ("eval", 6, 36), ("eval", 7, 44)]
+    assert sorted(lines) == sorted(train + evaluations)
+
+
+def test_a_decay_from_a_checkpoint_of_the_stable_phase_is_that_of_one_run(
+    make_config, short_files, tmp_path, deterministic
+):
+    """With packed rows, moments, dropout and accumulation."""
+    shared = dict(deterministic, model=DROPOUT, input_files=short_files, pack_on_the_fly=True, dtype="bf16")
+    shared |= dict(num_accumulation_steps=2, warmup_steps=2, steps_per_loop=2, optimizer_type="adamw")
+    whole = make_config(
+        **shared,
+        model_dir=str(tmp_path / "whole"),
+        lr_schedule="wsd_sqrt",
+        num_steps_per_epoch=9,
+        decay_steps=4,
+    )
+    run(whole)
+    shared |= dict(num_train_epochs=None, stop_threshold=None)
+    stable = dict(
+        lr_schedule="wsd_linear", num_steps_per_epoch=8, num_train_epochs=2, decay_steps=10, stop_steps=5
+    )
+    stable_dir = str(tmp_path / "stable")
+    run(make_config(**{**shared, **stable}, model_dir=stable_dir))
+    decay = dict(lr_schedule="wsd_sqrt", decay_checkpoint=f"{stable_dir}/ckpt-5", num_steps_per_epoch=None)
+    decay |= dict(decay_steps=4, model_dir=str(tmp_path / "decay"))
+
+    def begin(**other):
+        return run(make_config(**{**shared, **decay, **other}))
+
+    for other, message in (
+        (dict(learning_rate=0.5), "is of a run with other settings: learning_rate 0.01 -> 0.5. Give those"),
+        (dict(train_batch_size=16), "other settings: train_batch_size 8 -> 16"),
+        (dict(beta_2=0.9), "other settings: beta_2 0.999 -> 0.9"),
+        (dict(input_files=short_files.replace("*", "[12]")), "other settings: input_files"),
+        (dict(decay_checkpoint=f"{stable_dir}/ckpt-3"), "ckpt-3 is no checkpoint in the folder of a run"),
+        (
+            dict(decay_checkpoint=f"{tmp_path}/whole/ckpt-9"),
+            "in the decay of its run, which begins at step 5",
+        ),
+    ):
+        with pytest.raises(ConfigError) as error:
+            begin(**other)
+        assert message in str(error.value), (message, str(error.value))
+    assert not (tmp_path / "decay").exists()
+
+    result = begin()
+    assert (result.step, result.status) == (9, "finished")
+    ours, theirs = (state_of(tmp_path / name, 9) for name in ("decay", "whole"))
+    assert_same_state(ours, theirs)
+    lines, all_lines = (untimed_metrics(tmp_path / name) for name in ("decay", "whole"))
+    assert lines[1:] == [line for line in all_lines if line["step"] > 6]
+    assert begin().step == 9  # it is over: its own checkpoint counts
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -168,6 +264,7 @@ def test_one_replica_trains_as_two_did(make_config, record_files, settings):
     assert any(not np.allclose(other[name], theirs[name], atol=1e-5) for name in theirs)
 
 
+@pytest.mark.slow
 def test_a_run_begun_by_two_goes_on_with_one_and_with_four(make_config, record_files):
     shared = dict(model=DROPOUT, input_files=record_files(files=4), learning_rate=1e-3, stop_steps=6)
     shared |= dict(checkpoint_every_steps=2, steps_per_loop=2, num_accumulation_steps=2)

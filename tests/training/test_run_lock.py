@@ -52,7 +52,8 @@ def test_every_setting_says_its_part_in_the_training():
         "task objective init_checkpoint fit_vocabulary train_file version_2_with_negative data_dir glue_task"
     )
     identity += " num_runs use_synthetic_data generated_data synthetic_input freeze_layers"
-    identity += " text_columns label_column label_kind eval_share"
+    identity += " text_columns label_column label_kind eval_share teacher pooling query_prompt passage_prompt"
+    identity += " decay_checkpoint generator_share"
     length = "num_steps_per_epoch num_train_epochs stop_steps stop_threshold early_stopping_patience"
     for part, names in ((IDENTITY, identity), (LENGTH, length)):
         assert {name for name in parts if parts[name] == part} == set(names.split())
@@ -262,6 +263,7 @@ def test_a_result_that_cannot_be_read_is_a_run_too(make_config):
         assert json.loads(pathlib.Path(f"{folder}.{number}", "result.json").read_text()) == noted
 
 
+@pytest.mark.slow
 def test_several_seeds_are_a_record_too(glue, tmp_path):
     splits = dict(train=16, dev=8)
 

@@ -85,7 +85,7 @@ PACKED, UNPAD = dict(pack_on_the_fly=True), dict(unpad=True)
     "count,accumulation,settings",
     [
         (1, 8, ADAMW),
-        (2, 4, {}),
+        slow(2, 4, {}),
         (2, 2, dict(PACKED, **ADAMW)),
         (2, 2, UNPAD),
         slow(1, 8, {}),
@@ -149,6 +149,7 @@ def reduced_sizes(config) -> collections.Counter:
     return collections.Counter(shape.num_elements() for shape in shapes if shape.rank == 1)
 
 
+@pytest.mark.slow
 def test_explicit_all_reduce_packs_gradients_and_does_not_change_the_weights(make_config):
     settings = replicas(2, None)
     packed = dict(**settings, explicit_allreduce=True, allreduce_bytes_per_pack=5000)
@@ -461,3 +462,11 @@ def test_a_run_goes_on_with_what_it_computed(tmp_path, make_config):
         with pytest.raises(ConfigError, match=f"has {name}={before}, the model has {name}={value}"):
             run_lock.PreviousRun(str(tmp_path)).check_model(make_config(change))
     run_lock.PreviousRun(str(tmp_path / "nowhere")).check_model(config)
+    modern = {"family": "modernbert", "block_type": "modernbert"}
+    (tmp_path / "config.json").write_text(config_lib.to_json(make_config(modern, objective="mlm")))
+    changed = {**modern, "classifier_pooling": "mean", "max_position_embeddings": 64}
+    other = make_config(changed, objective="mlm")
+    with pytest.raises(
+        ConfigError, match="has classifier_pooling=cls, the model has classifier_pooling=mean"
+    ):
+        run_lock.PreviousRun(str(tmp_path)).check_model(other)

@@ -38,7 +38,7 @@ from official.config.model import (
     with_their_keys,
 )
 from official.io import files as io_files
-from official.io import json_files, model_folder, vocabulary_files
+from official.io import json_files, model_folder, sentence_folder, vocabulary_files
 from official.io.errors import ConfigError, first_line, shortened
 from official.io.vocabulary_files import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 
@@ -48,8 +48,12 @@ LAST = WEIGHTS
 IS_FOLDER = True
 # The files of a checkpoint; others in its folder, whatever they end in, are not its own.
 _CARD = "README.md"
-_OTHER_FILES = (INDEX, CONFIG, VOCABULARY, TOKENIZER, TOKENIZER_CONFIG, model_folder.LABELS, _CARD)
+_OF_TEXT = (VOCABULARY, TOKENIZER, TOKENIZER_CONFIG, sentence_folder.MODULES, *sentence_folder.FILES)
+_OTHER_FILES = (INDEX, CONFIG, *_OF_TEXT, model_folder.LABELS, _CARD)
 _FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escape, _OTHER_FILES)))
+# A folder in one of ELECTRA's: the generator that it was pre-trained with.
+GENERATOR_FOLDER = "generator"
+GENERATOR = f"{GENERATOR_FOLDER}."
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 
 _DTYPES: dict[str, np.dtype] = {
@@ -73,7 +77,7 @@ def locate(path: str) -> str | None:
         names = sorted(os.listdir(path))
         if WEIGHTS in names or INDEX in names:
             return path
-        if model_folder.MODULES in names and (below := model_folder.transformer_folder(path)) != path:
+        if sentence_folder.MODULES in names and (below := sentence_folder.transformer_folder(path)) != path:
             return locate(below)
         if model_folder.ADAPTER_CONFIG in names:
             base = json_files.read_json(os.path.join(path, model_folder.ADAPTER_CONFIG), any_number=True)
@@ -99,13 +103,51 @@ def locate(path: str) -> str | None:
 
 
 def read(location: str) -> Tensors:
-    """Returns the tensors of a folder or file.
+    """Returns the tensors of a folder or file, with those of a generator's folder in it as `generator.NAME`.
 
     Raises:
       DamagedError: also when one of them is read.
       ConfigError: where config.json, if there is one, is of a model that this project does not compute.
     """
-    sizes(location)
+    said, below = sizes(location), os.path.join(location, GENERATOR_FOLDER)
+    if said.get("family") == "electra" and os.path.isdir(below) and locate(below):
+        _check_generator(said, sizes(below), below)
+        found = {
+            GENERATOR + name: dataclasses.replace(tensor, sources=(GENERATOR + name,))
+            for name, tensor in _read_model(below).items()
+        }
+        return _read_model(location) | found
+    return _read_model(location)
+
+
+def _check_generator(said: dict, of_generator: dict, folder: str) -> None:
+    """Raises ConfigError where a generator's config.json is not that of one beside this discriminator."""
+    said, of_generator = ({**dataclasses.asdict(BertConfig()), **each} for each in (said, of_generator))
+    wanted = {key: said[key] for key in ("family", "hidden_act", "layer_norm_eps", "num_hidden_layers")}
+    heads = said["num_attention_heads"] * of_generator["hidden_size"]
+    wanted["num_attention_heads"] = heads // said["hidden_size"]
+    if wrong := [f"{key}={of_generator[key]}" for key in wanted if of_generator[key] != wanted[key]]:
+        expected = ", ".join(f"{key}={wanted[key]}" for key in wanted)
+        told = f"{', '.join(wrong)}, and beside its discriminator a generator has {expected}."
+        raise ConfigError(f"{os.path.join(folder, CONFIG)}: {told}")
+
+
+def generator_heads(tensors: Tensors, generator: Tensors, options: Options) -> int | None:
+    """Returns how many attention heads a generator has, which are as wide as those of the discriminator;
+    tensors under ELECTRA's names. None where those of the discriminator are not known."""
+    own, theirs = (
+        next(
+            one.shape[0]
+            for name, one in each.items()
+            if name.endswith("layer.0.attention.output.dense.weight")
+        )
+        for each in (tensors, generator)
+    )
+    heads = options.heads_of(own)
+    return None if heads is None else heads * theirs // own
+
+
+def _read_model(location: str) -> Tensors:
     model_folder.check_files(location)
     whole = os.path.join(location, WEIGHTS)
     if not os.path.isdir(location):
@@ -258,7 +300,8 @@ def files(location: str) -> list[str]:
     if os.path.isfile(location):
         return [location]
     names = sorted(os.listdir(location)) if os.path.isdir(location) else []
-    return [os.path.join(location, name) for name in names if _FILES.fullmatch(name)]
+    below = files(os.path.join(location, GENERATOR_FOLDER)) if GENERATOR_FOLDER in names else []
+    return [*(os.path.join(location, name) for name in names if _FILES.fullmatch(name)), *below]
 
 
 def write(
@@ -297,7 +340,9 @@ def write(
             file.write(values.reshape(-1).view(np.uint8).data)
             progress(tensors[name].nbytes)
     for name, content in (others or {}).items():
-        pathlib.Path(folder, name).write_bytes(content)
+        path = pathlib.Path(folder, name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -346,7 +391,7 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
     Args:
       tensors: {Hugging Face's name of BERT's: tensor}, of a whole encoder at least.
       options: num_attention_heads, hidden_act, family, of_family, vocab_file, do_lower_case, labels,
-        problem_type.
+        problem_type, embedding.
 
     Raises:
       ConfigError: where the number of heads is not known, or it or the vocabulary does not fit the tensors.
@@ -402,6 +447,8 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
     if labels and (options.labels or options.problem_type):
         own_labels = model_folder.labels_json(options.labels, options.problem_type, options.thresholds)
         written[model_folder.LABELS] = own_labels.encode()
+    if options.embedding is not None:
+        written |= sentence_folder.contents(options.embedding, hidden)
     if options.vocab_file is None or vocabulary is None:
         return written
     count = len(vocabulary.words)

@@ -18,6 +18,7 @@ from official.checkpoint.containers import Progress
 from official.checkpoint.mapping import Mapped
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, ConfigError
+from official.io.sentence_folder import EmbeddingSettings
 
 # -----------------------------------------------------------------------------------------------------------
 # Options of a conversion
@@ -48,6 +49,8 @@ class Options:
 
     Attributes:
       vocab_size: words of the target; None: as many as the source has.
+      averages: {word: words of the source}: the number of a word of the target, and those whose embeddings'
+        and output biases' mean it gets.
       with_optimizer: carry optimizer slots where both formats have them.
       precision: 16 or 32, the float type of the target; None: as it is.
       num_attention_heads: splits the attention kernels where a format does; None: hidden size / 64, or as a
@@ -69,10 +72,12 @@ class Options:
       scale: of a number: the (mean, deviation) that the source's outputs are in units of. The result's are
         the numbers themselves.
       model_card: README.md of a folder for Hugging Face; None: of no run.
+      embedding: of the files of sentence-transformers beside the source; None: there are none.
       of_formats: {name of an Option: value}, what was given of those that formats bring.
     """
 
     vocab_size: int | None = None
+    averages: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     with_optimizer: bool = False
     precision: int | None = None
     num_attention_heads: int | None = None
@@ -87,6 +92,7 @@ class Options:
     thresholds: tuple[float, ...] = ()
     scale: tuple[float, float] = (0.0, 1.0)
     model_card: str | None = None
+    embedding: EmbeddingSettings | None = None
     of_formats: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -155,7 +161,7 @@ class Format:
       float32_names: regular expression of names of tensors that are float32 at any precision; None: of none.
       heads_of: the number of attention heads that shapes of its tensors tell; None where they do not.
       may_lack_biases: its models may be without biases in the attention; of others, zeros take their place.
-      has_families: it holds models of all `config.model`; else BERT's alone.
+      families: names of those of `config.model` whose models it holds.
       brings_sidecar_files: `write` puts configuration and vocabulary with the weights.
       writer: writes tensors with what belongs to them; None: the container does.
       is_only_read: nothing is converted to it.
@@ -181,7 +187,7 @@ class Format:
     float32_names: str | None = None
     heads_of: Callable[[Tensors], int | None] = lambda tensors: None
     may_lack_biases: bool = False
-    has_families: bool = False
+    families: Collection[str] = (BertConfig.family,)
     brings_sidecar_files: bool = False
     writer: Callable[[Tensors, str, Options, Progress], None] | None = None
     is_only_read: bool = False

@@ -1,4 +1,5 @@
-"""Formats with the canonical names: Google's TF1 checkpoints, this project's, and this project's exports.
+"""Formats with the canonical names, or nearly: Google's TF1 checkpoints, this project's, and this project's
+exports.
 
 Google's are name-based bundles (BERT, MLPerf's phase-1 file). Source: google-research/bert (slots adam_m,
 adam_v), the MLPerf v0.7 reference (LAMB slots `LAMB`, `LAMB_1`), TensorFlow's MomentumOptimizer (slot
@@ -17,6 +18,7 @@ from official.checkpoint import canonical, mapping
 from official.checkpoint.formats import Format, Options
 from official.checkpoint.mapping import Mapped
 from official.checkpoint.tensors import Tensors, changed
+from official.config.model import FAMILIES
 
 # -----------------------------------------------------------------------------------------------------------
 # Google's
@@ -51,6 +53,59 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 FORMAT = Format(
     "google", "Google TF1", "bundle", to_canonical, from_canonical, signature="bert/.*", precedence=1
+)
+
+# -----------------------------------------------------------------------------------------------------------
+# Google's of ELECTRA, with the generator that it was pre-trained with. Source: google-research/electra
+
+_SCOPES = {
+    f"{canonical.GENERATOR}bert/": "generator/",
+    f"{canonical.GENERATOR}cls/predictions/transform/": "generator_predictions/",
+    f"{canonical.GENERATOR}cls/predictions/": "generator_predictions/",
+    "bert/": "electra/",
+    "discriminator_predictions/dense_prediction/": "discriminator_predictions/dense_1/",
+    "discriminator_predictions/": "discriminator_predictions/",
+}
+
+
+def _name_of_electra(name: str) -> str:
+    scope = next(scope for scope in _SCOPES if name.startswith(scope))
+    return _SCOPES[scope] + name[len(scope) :]
+
+
+_OF_ELECTRA = {
+    name: _name_of_electra(name)
+    for name in (*canonical.ENCODER, *canonical.ELECTRA)
+    if name not in canonical.POOLER
+}
+ELECTRA_TABLE = {
+    **mapping.with_slots(_OF_ELECTRA, _SLOTS),
+    **dict.fromkeys((*canonical.COUNTERS, *canonical.POOLER)),
+    "global_step": "global_step",
+}
+
+
+def electra_to_canonical(tensors: Tensors, options: Options) -> Mapped:
+    mapped = mapping.to_canonical(ELECTRA_TABLE, tensors, _DROPPED)
+    mapped.family = "electra"
+    return mapped
+
+
+def electra_from_canonical(tensors: Tensors, options: Options) -> Mapped:
+    mapped = mapping.from_canonical(ELECTRA_TABLE, tensors, "a counter of this project's trainer")
+    poolers = mapped.dropped.keys() & {*canonical.POOLER}
+    mapped.dropped |= dict.fromkeys(poolers, "ELECTRA has no pooler")
+    return mapped
+
+
+ELECTRA = Format(
+    name="electra",
+    title="Google TF1 ELECTRA",
+    container="bundle",
+    to_canonical=electra_to_canonical,
+    from_canonical=electra_from_canonical,
+    signature="electra/.*",
+    families=("electra",),
 )
 
 # -----------------------------------------------------------------------------------------------------------
@@ -92,7 +147,7 @@ NATIVE = Format(
     signature="samples|.*/lamb_[mv]|.*/attention/self/qkv/kernel",
     precedence=2,
     may_lack_biases=True,
-    has_families=True,
+    families=tuple(FAMILIES),
 )
 _OF_EXPORT: dict[str, Any] = {"name": "saved_model", "title": "export", "container": "saved_model"}
 _OF_EXPORT |= {"aliases": (), "name_in_reports": "", "signature": None, "precedence": 20}

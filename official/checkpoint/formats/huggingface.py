@@ -11,6 +11,8 @@ does not write them and ties them when it loads. A model in which they differ (u
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import re
 
 import numpy as np
@@ -19,7 +21,7 @@ from official.checkpoint import canonical, mapping
 from official.checkpoint.containers import Progress, hf_folder
 from official.checkpoint.formats import Format, Option, Options
 from official.checkpoint.mapping import Mapped, Transposed
-from official.checkpoint.tensors import Tensors
+from official.checkpoint.tensors import Tensor, Tensors
 from official.config.model import FAMILIES, Family
 from official.io.errors import ConfigError
 
@@ -113,9 +115,40 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     copies of tied weights.
 
     Raises:
-      ConfigError: where the masked-LM head's output matrix or bias is no copy.
+      ConfigError: where the masked-LM head's output matrix or bias is no copy, or the embeddings of a
+        generator are none.
       DamagedError: where a copy cannot be read.
     """
+    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(hf_folder.GENERATOR)}
+    mapped = _to_canonical(own, options)
+    if len(own) == len(tensors):
+        return mapped
+    scope = len(hf_folder.GENERATOR)
+    of_generator = _to_canonical(
+        {name[scope:]: tensors[name] for name in tensors.keys() - own.keys()}, options
+    )
+    for name, tensor in of_generator.tensors.items():
+        (theirs,) = tensor.sources
+        if name not in canonical.EMBEDDINGS:
+            mapped.tensors[canonical.GENERATOR + name] = tensor
+        elif name in mapped.tensors and _are_equal(tensor, mapped.tensors[name]):
+            mapped.dropped[theirs] = "a copy of the discriminator's, tied"
+        else:
+            raise ConfigError(
+                f"{theirs} is no copy of {_their_name(name)}: the generator has embeddings of its own, which"
+                " no other format can hold. Remove its folder to read the discriminator alone."
+            )
+    names = {hf_folder.GENERATOR + name: reason for name, reason in of_generator.dropped.items()}
+    mapped.dropped |= names
+    mapped.unmatched += [hf_folder.GENERATOR + name for name in of_generator.unmatched]
+    return mapped
+
+
+def _are_equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and np.array_equal(one.read(), other.read())
+
+
+def _to_canonical(tensors: Tensors, options: Options) -> Mapped:
     family = _family_of(tensors, options.family)
     table, usual = (TABLES[family.name][head] for head in (_head_of(tensors, family), ""))
     spelling = mapping.Spelling(tensors, lambda name: _common_name(name, tensors, family))
@@ -124,7 +157,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
         one, other = spelling.tensors.get(copy), spelling.tensors.get(original)
         if one is None or other is None or one is other:
             continue
-        if one.shape != other.shape or not np.array_equal(one.read(), other.read()):
+        if not _are_equal(one, other):
             raise ConfigError(
                 f"{copy} is no copy of {original}: the model's output matrix is not tied to its word"
                 " embeddings, which no other format can hold. Save a model with tie_word_embeddings=true."
@@ -144,7 +177,21 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to Hugging Face's names of their family: with its prefix where there is a head, as
-    BertForPreTraining saves them, or as `hf_prefix` says."""
+    BertForPreTraining saves them, or as `hf_prefix` says. Those of a generator, a model in a folder of its
+    own, are `generator.` and their names there."""
+    own, generator = canonical.apart(tensors)
+    mapped = _from_canonical(own, options)
+    of_generator = _from_canonical(generator, options)
+    for name, tensor in of_generator.tensors.items():
+        mapped.tensors[hf_folder.GENERATOR + name] = tensor
+    for name, reason in of_generator.dropped.items():
+        if canonical.GENERATOR + name in tensors:
+            mapped.dropped[canonical.GENERATOR + name] = reason
+    mapped.unmatched += [canonical.GENERATOR + name for name in of_generator.unmatched]
+    return mapped
+
+
+def _from_canonical(tensors: Tensors, options: Options) -> Mapped:
     family = FAMILIES[options.family]
     names = {_PLAIN[name] for name in tensors if name in _PLAIN}
     architecture = hf_folder.architecture_of(names, options.problem_type).removeprefix("Bert")
@@ -185,6 +232,17 @@ def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -
     Raises:
       ConfigError: where the number of heads or the vocabulary does not fit the tensors.
     """
+    scope = hf_folder.GENERATOR
+    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(scope)}
+    _write(own, folder, options, progress)
+    generator = {name[len(scope) :]: tensors[name] for name in tensors.keys() - own.keys()}
+    if generator:
+        heads = hf_folder.generator_heads(own, generator, options)
+        own_options = dataclasses.replace(options, num_attention_heads=heads, model_card=None)
+        _write(generator, os.path.join(folder, hf_folder.GENERATOR_FOLDER), own_options, progress)
+
+
+def _write(tensors: Tensors, folder: str, options: Options, progress: Progress) -> None:
     family = FAMILIES[options.family]
     table = TABLES[family.name][_head_of(tensors, family)]
     plain = {theirs: _PLAIN[name] for name, theirs in table.items() if theirs}
@@ -209,7 +267,7 @@ FORMAT = Format(
     aliases=("hf",),
     precedence=13,
     options=(HF_PREFIX,),
-    has_families=True,
+    families=tuple(FAMILIES),
     usual_activation="gelu_erf",  # what transformers takes where no config.json says it
     brings_sidecar_files=True,
     writer=write,

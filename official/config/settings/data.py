@@ -7,15 +7,19 @@ import dataclasses
 from official.config.setting import (
     ALONE,
     CLASSIFY,
+    EMBED,
     FINE_TUNING,
     GLUE,
     IDENTITY,
+    LABELLED,
     LENGTH,
     OWN_DATA,
+    PREDICTING,
     PRETRAIN,
     RECIPE,
     SQUAD,
     TENSORFLOWS,
+    TPU,
     Section,
     setting,
 )
@@ -42,7 +46,13 @@ class Data:
       synthetic_input: Train on one random batch that stays on the devices: no input pipeline at all. Files
         that are given are not read.
       max_seq_length: Tokens of a sequence.
-      max_predictions_per_seq: Masked tokens of a sequence, at most.
+      max_predictions_per_seq: Masked tokens of a sequence, at most, of records that store masks.
+      mask_share: Share of the tokens that are predicted, of records without masks (bert data create
+        --objective=mlm): drawn anew for every epoch, 80 % [MASK], 10 % random words, 10 % unchanged. Unset:
+        0.3 of such records. Evaluation always draws 0.15, in the same way every time.
+      do_whole_word_mask: With --mask_share: predict all pieces of a word or none.
+      mask_span_length: With --mask_share: mean length of the spans that are predicted, in tokens, or in words
+        with --do_whole_word_mask.
       static_mask: Records written with --remask are trained on as they stand, predicted tokens first: the
         masked-LM head cuts them off and gathers nothing.
       num_eval_samples: Evaluate the first N records.
@@ -71,6 +81,19 @@ class Data:
     synthetic_input: bool = setting(False, training=IDENTITY)
     max_seq_length: int = setting(128, minimum=8)
     max_predictions_per_seq: int = setting(20, minimum=1, tasks=PRETRAIN)
+    mask_share: float | None = setting(
+        None,
+        minimum=0.01,
+        maximum=1,
+        tasks=PRETRAIN,
+        only_with=("objective", ("mlm", "electra")),
+        excludes={"static_mask": "records with masks are read as they stand, or masks are drawn"},
+        evaluation=False,
+    )
+    do_whole_word_mask: bool = setting(False, tasks=PRETRAIN, needs=("mask_share",), evaluation=False)
+    mask_span_length: float = setting(
+        1.0, minimum=1, maximum=64, tasks=PRETRAIN, needs=("mask_share",), evaluation=False
+    )
     static_mask: bool = setting(
         False,
         tasks=PRETRAIN,
@@ -127,21 +150,42 @@ class FineTuning:
 
     Attributes:
       train_file: Rows to train on. classify: a table with texts and labels (CSV, TSV, JSON lines, Parquet, a
-        folder that datasets saved; globs). tag: CoNLL columns or JSON lines. squad: SQuAD's JSON, or JSON
-        lines.
+        folder that datasets saved; globs). embed: such a table of pairs of texts. tag: CoNLL columns or JSON
+        lines. squad: SQuAD's JSON, or JSON lines.
       eval_file: Rows to evaluate on, in the form of --train_file. Unset: --eval_share of its rows.
       predict_file: squad: questions to answer; --do_eval compares with the answers in it. Else rows for
         --do_predict.
       eval_share: Without --eval_file: share of the rows of --train_file that is held out, by a hash of their
         texts: duplicates stay on one side, and added rows move none.
       text_columns: Columns with the text, or with the two texts of a pair, comma-separated: names, or numbers
-        from 1 on of a table without a header. Unset: text; of tags tokens, or text.
-      label_column: Column with the label. Unset: label; of tags tags, or entities.
+        from 1 on of a table without a header. embed: a query, a passage that answers it, and any number of
+        passages that do not; with --label_column two texts. Unset: text; of tags tokens, or text; of embed
+        query,positive, or sentence1,sentence2.
+      label_column: Column with the label. Unset: label; of tags tags, or entities. embed: column with the
+        score of how alike two texts are; unset: the first two texts of a row belong together.
       label_kind: one of many; several at once; a number; choice: which of the texts behind the first is
         right.
       class_weights: balanced: a rare label counts as much as a frequent one, by rows / (labels x rows of the
         label).
       label_smoothing: Share of a label that is spread over all labels.
+      teacher: Folder of a model that was fine-tuned for this task. Half of the loss is then the difference to
+        what it says of the training rows; a small model learns more from that than from the labels alone. It
+        may be of another size, vocabulary and family; its labels must be the same.
+      distill_temperature: With --teacher: what its logits and the model's are divided by in the loss: the
+        higher, the more the labels count that it finds unlikely.
+      distill_share: With --teacher: its share of the loss; 1 where labels are not to be trusted.
+      pooling: embed: the vector of a text is the mean of its tokens' vectors, the vector of [CLS], or the
+        largest number at each place. Unset: as the folder of --init_checkpoint says, else mean.
+      query_prompt: embed: text set before each text of the first column, such as "query: ". Unset: as the
+        folder of --init_checkpoint says, else none.
+      passage_prompt: embed: text set before each text of the other columns. Unset: likewise.
+      temperature: embed: cosines are divided by it before the softmax, or exponential, of the loss. Small
+        numbers make the loss look at the nearest texts alone.
+      score_loss: embed, with scores: cosent orders the cosines of the pairs of a batch as their scores are
+        ordered. cosine: squared difference of cosine and score, from -1 to 1.
+      matryoshka_sizes: embed: comma-separated sizes; the first so many numbers of a vector are trained to be
+        vectors by themselves, beside the whole.
+      corpus_file: embed: a table of more passages that an evaluation searches, in the column of the positive.
       early_stopping_metric: Score of an evaluation by which the best weights are chosen. Unset: the task's
         main one.
       early_stopping_patience: Stop after so many evaluations in a row that are not better than the best.
@@ -161,7 +205,8 @@ class FineTuning:
         window. row: all of its row, padding, too, as in Google's run_squad.py and Hugging Face's run_qa.py.
       data_dir: glue: folder of the tasks' folders (CoLA, MRPC, ...), or of the one task.
       glue_task: glue: which task.
-      cache_dir: squad: where features are kept between runs. Unset: features/ in --model_dir.
+      cache_dir: Where features of squad, and what a --teacher says, are kept between runs. Unset: features/
+        in --model_dir.
       length_buckets: Batches of sequences of about one length, as long as their longest, instead of
         --max_seq_length. auto: on CPUs, where no shape is compiled for, unless --unpad leaves padding out.
       predict_epochs: With --do_predict: predict so many times, and tell throughput and latency of each in the
@@ -174,7 +219,7 @@ class FineTuning:
         None, tasks=(*SQUAD, *OWN_DATA), evaluation=False, training=IDENTITY, files=True
     )
     eval_file: str | None = setting(None, tasks=OWN_DATA, files=True)
-    predict_file: str | None = setting(None, tasks=(*SQUAD, *OWN_DATA), training=None, files=True)
+    predict_file: str | None = setting(None, tasks=(*SQUAD, *LABELLED), training=None, files=True)
     eval_share: float = setting(0.1, minimum=0, maximum=0.9, tasks=OWN_DATA, training=IDENTITY)
     text_columns: str | None = setting(None, tasks=OWN_DATA, training=IDENTITY)
     label_column: str | None = setting(None, tasks=OWN_DATA, training=IDENTITY)
@@ -182,7 +227,41 @@ class FineTuning:
         "one", choices=("one", "several", "number", "choice"), tasks=CLASSIFY, training=IDENTITY
     )
     class_weights: str = setting("none", choices=("none", "balanced"), tasks=CLASSIFY, evaluation=False)
-    label_smoothing: float = setting(0.0, minimum=0, maximum=0.9, tasks=(*GLUE, *OWN_DATA), evaluation=False)
+    label_smoothing: float = setting(0.0, minimum=0, maximum=0.9, tasks=(*GLUE, *LABELLED), evaluation=False)
+    teacher: str | None = setting(
+        None,
+        tasks=(*GLUE, *CLASSIFY),
+        backends=("one_device", "mirrored", *TPU),
+        needs=("do_train",),
+        excludes=dict.fromkeys(
+            ("use_synthetic_data", "generated_data", "synthetic_input"), "it is asked for texts"
+        ),
+        evaluation=False,
+        training=IDENTITY,
+        files=True,
+    )
+    distill_temperature: float = setting(
+        2.0, minimum=1, tasks=(*GLUE, *CLASSIFY), needs=("teacher",), evaluation=False
+    )
+    distill_share: float = setting(
+        0.5, minimum=0, maximum=1, tasks=(*GLUE, *CLASSIFY), needs=("teacher",), evaluation=False
+    )
+    pooling: str | None = setting(None, choices=("mean", "cls", "max"), tasks=EMBED, training=IDENTITY)
+    query_prompt: str | None = setting(None, tasks=EMBED, training=IDENTITY)
+    passage_prompt: str | None = setting(None, tasks=EMBED, training=IDENTITY)
+    temperature: float = setting(0.05, minimum=0.001, maximum=10, tasks=EMBED, evaluation=False)
+    score_loss: str = setting(
+        "cosent", choices=("cosent", "cosine"), tasks=EMBED, needs=("label_column",), evaluation=False
+    )
+    matryoshka_sizes: str | None = setting(None, tasks=EMBED)
+    corpus_file: str | None = setting(
+        None,
+        tasks=EMBED,
+        needs=("do_eval",),
+        excludes={"label_column": "pairs with scores are not searched for"},
+        training=None,
+        files=True,
+    )
     early_stopping_metric: str | None = setting(None, tasks=FINE_TUNING, needs=("do_eval",), evaluation=False)
     early_stopping_patience: int | None = setting(
         None, minimum=1, tasks=FINE_TUNING, needs=("do_eval",), evaluation=False, training=LENGTH
@@ -204,12 +283,12 @@ class FineTuning:
         tasks=GLUE,
         training=IDENTITY,
     )
-    cache_dir: str | None = setting(None, tasks=SQUAD, evaluation=False, training=None)
+    cache_dir: str | None = setting(None, tasks=(*SQUAD, *GLUE, *CLASSIFY), evaluation=False, training=None)
     length_buckets: str = setting(
         "auto", choices=("auto", "always", "never"), tasks=FINE_TUNING, evaluation=False
     )
     predict_epochs: int | None = setting(
-        None, minimum=1, needs=("do_predict",), tasks=FINE_TUNING, evaluation=False
+        None, minimum=1, needs=("do_predict",), tasks=PREDICTING, evaluation=False
     )
     num_runs: int = setting(
         1,

@@ -5,7 +5,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from official.config.setting import LENGTH, RECIPE, REPLICATED, Section, setting
+from official.config.setting import (
+    IDENTITY,
+    LENGTH,
+    PRETRAIN,
+    RECIPE,
+    REPLICATED,
+    TENSORFLOWS,
+    TPU,
+    Section,
+    setting,
+)
 
 # -----------------------------------------------------------------------------------------------------------
 # Batches and steps
@@ -18,6 +28,11 @@ def _of_micro_batches(config: Any) -> str | None:
     return None if is_global else RECIPE
 
 
+_BY_TIME = "the run ends when its hours are used"
+_BY_DECAY = "the run ends --decay_steps after the checkpoint"
+_OF_TIME = "with a time budget all parts of the schedule are shares"
+
+
 @dataclasses.dataclass(frozen=True)
 class Batch:
     """Settings of batches and steps, and of the intervals of all else.
@@ -27,6 +42,9 @@ class Batch:
       eval_batch_size: Sequences of one evaluation batch over all replicas; on IPUs at the default the next
         number above that the pipeline takes.
       num_accumulation_steps: Micro batches whose gradients make one step.
+      batch_warmup: Smaller batches at first: micro batches of a step, each from its step on, of the same size
+        throughout: {"0": 1, "500": 2, "2000": 4}. The last number is --num_accumulation_steps, which with
+        --train_batch_size is of the whole batch.
       logical_workers: Lay a new run out for so many processes, --num_accumulation_steps of each, however many
         compute it: its results are then those of so many. Unset: as many as it begins with.
       num_steps_per_epoch: Steps of an epoch; times --num_train_epochs it is the horizon of the learning-rate
@@ -34,6 +52,9 @@ class Batch:
         batch is left out. Unset: 1000 for pre-training, 0 for fine-tuning.
       num_train_epochs: Epochs of the schedule.
       stop_steps: Train only this many steps of the schedule; the decay horizon stays.
+      budget_hours: Train for so many hours in place of a number of steps, those of all processes of the run
+        together; compilation, evaluations and checkpoints count, too. The learning rate follows the share of
+        the hours that is used. result.json has the rates by step.
       steps_per_loop: Steps that a line of the metrics sums up. The devices are called for about five seconds
         at a time, whatever this says. Unset: 200, of a short run a twentieth of its steps.
       steps_between_eval: Evaluate every N steps; a multiple of --steps_per_loop. Unset: at the last step, for
@@ -51,10 +72,36 @@ class Batch:
     train_batch_size: int = setting(32, minimum=1, training=RECIPE)
     eval_batch_size: int = setting(32, minimum=1, evaluation=lambda config: config.use_synthetic_data)
     num_accumulation_steps: int = setting(1, minimum=1, training=_of_micro_batches)
+    batch_warmup: str | None = setting(
+        None,
+        by_step=True,
+        tasks=PRETRAIN,
+        backends=(*REPLICATED, *TPU),
+        training=RECIPE,
+        excludes={
+            "eval_rule": "it counts steps of one batch",
+            "logical_workers": "its micro batches are those of one batch",
+            "synthetic_input": "one batch stays on the devices",
+        },
+    )
     logical_workers: int | None = setting(None, minimum=1, backends=REPLICATED, training=_of_micro_batches)
     num_steps_per_epoch: int = setting(None, minimum=0, training=LENGTH)
     num_train_epochs: int = setting(3, minimum=1, training=LENGTH)
     stop_steps: int | None = setting(None, minimum=1, training=LENGTH)
+    budget_hours: float | None = setting(
+        None,
+        minimum=1e-4,
+        tasks=PRETRAIN,
+        backends=TENSORFLOWS,
+        training=RECIPE,
+        needs=("do_train",),
+        excludes={
+            **dict.fromkeys(("num_steps_per_epoch", "num_train_epochs", "stop_steps"), _BY_TIME),
+            **dict.fromkeys(("start_warmup_step", "decay_steps"), _OF_TIME),
+            "deterministic": "no two runs do as many steps in a time",
+            "log_style": "Graphcore's lines tell the last step",
+        },
+    )
     steps_per_loop: int | None = setting(None, minimum=1)
     steps_between_eval: int | None = setting(None, minimum=1, needs=("do_eval",))
     steps_before_eval_start: int = setting(0, minimum=0, needs=("do_eval",))
@@ -71,12 +118,13 @@ BATCH = Section("Batch and steps (a step is one optimizer update)", Batch, evalu
 # Optimizer and schedule
 
 
-_ADAM = ("adam", "adamw", "mpadamw")
+_ADAM = ("adam", "adamw", "mpadamw", "stable_adamw")
 _WITH_MOMENTS = ("optimizer_type", ("lamb", *_ADAM))
 _SCHEDULES = ("polynomial", "cosine", "natural_exponential", "up_down", "wsd_linear", "wsd_sqrt")
 _WARMED_UP = ("lr_schedule", _SCHEDULES)
 _EXPONENTIAL = ("lr_schedule", ("natural_exponential",))
-_STEPWISE = ("lr_schedule", ("natural_exponential", "wsd_linear", "wsd_sqrt"))
+_WITH_PLATEAU = ("lr_schedule", ("wsd_linear", "wsd_sqrt"))
+_STEPWISE = ("lr_schedule", ("natural_exponential", *_WITH_PLATEAU[1]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +132,9 @@ class Optimization:
     """Settings of the updates of the weights.
 
     Attributes:
-      optimizer_type: Optimizer. mpadamw: adamw with its first moment in float16. docs/optimization.md has the
-        formulas.
-      bias_correction: LAMB, Adam, AdamW and mpadamw correct their moments for having started at 0. false: as
+      optimizer_type: Optimizer. mpadamw: adamw with its first moment in float16. stable_adamw: adamw with
+        clipped updates, for high rates. docs/optimization.md has the formulas.
+      bias_correction: LAMB and all kinds of Adam correct their moments for having started at 0. false: as
         Google's BERT, and as LAMB_NO_BIAS of PopART.
       lamb_decays_gamma: LAMB decays the gamma of LayerNorm, too, and does not adapt it: as Graphcore's
         TensorFlow programs do for BERT.
@@ -101,9 +149,14 @@ class Optimization:
       warmup_power: Power of the warm-up: rate * (step / steps) ^ power.
       decay_steps: With --lr_schedule=natural_exponential: steps from one decay to the next. With wsd_linear
         and wsd_sqrt: steps of the decay at the end; unset: a tenth of those after the warm-up.
+      decay_proportion: With --lr_schedule=wsd_linear and wsd_sqrt: the decay as a share of all steps, in
+        place of --decay_steps.
+      decay_checkpoint: With --lr_schedule=wsd_linear and wsd_sqrt: begin with the decay, of --decay_steps,
+        from a checkpoint of another run's stable phase: .../ckpt-N. Weights, optimizer and data go on from
+        there; the other settings are those of that run.
       decay_rate: With --lr_schedule=natural_exponential: each decay multiplies the rate by e^-this.
       warmup_steps: Steps of linear warm-up; 0 for none. Unset: 10000 for pre-training, a tenth of the steps
-        for fine-tuning.
+        for fine-tuning and of the time with --budget_hours.
       warmup_proportion: Linear warm-up as a share of all steps, in place of --warmup_steps.
       start_warmup_step: First step of the warm-up; the learning rate is 0 before it.
       decay_from: Where the polynomial decay is counted from. step_0: the rate drops at the end of the warm-up
@@ -128,7 +181,9 @@ class Optimization:
         dynamic for fp16, none otherwise.
     """
 
-    optimizer_type: str = setting("adamw", choices=("adamw", "lamb", "adam", "mpadamw", "sgd", "momentum"))
+    optimizer_type: str = setting(
+        "adamw", choices=("adamw", "lamb", "adam", "mpadamw", "stable_adamw", "sgd", "momentum")
+    )
     bias_correction: bool = setting(True, only_with=_WITH_MOMENTS)
     lamb_decays_gamma: bool = setting(False, only_with=("optimizer_type", ("lamb",)))
     momentum: float = setting(0.984375, minimum=0, maximum=1, only_with=("optimizer_type", ("momentum",)))
@@ -138,6 +193,27 @@ class Optimization:
     poly_power: float = setting(1.0, minimum=0, only_with=("lr_schedule", ("polynomial",)))
     warmup_power: float = setting(1.0, minimum=0, only_with=_WARMED_UP)
     decay_steps: int | None = setting(None, minimum=1, only_with=_STEPWISE)
+    decay_proportion: float | None = setting(
+        None,
+        minimum=0,
+        maximum=1,
+        only_with=_WITH_PLATEAU,
+        excludes={"decay_steps": "both say how long the decay is"},
+    )
+    decay_checkpoint: str | None = setting(
+        None,
+        tasks=PRETRAIN,
+        backends=TENSORFLOWS,
+        training=IDENTITY,
+        files=True,
+        only_with=_WITH_PLATEAU,
+        needs=("do_train", "decay_steps"),
+        excludes={
+            **dict.fromkeys(("num_steps_per_epoch", "num_train_epochs", "stop_steps"), _BY_DECAY),
+            "warmup_proportion": "give the --warmup_steps of the run that it goes on from",
+            "budget_hours": "a decay has a number of steps",
+        },
+    )
     decay_rate: float | None = setting(None, minimum=0, only_with=_EXPONENTIAL)
     warmup_steps: float = setting(
         None,
@@ -149,7 +225,7 @@ class Optimization:
     start_warmup_step: int = setting(0, minimum=0)
     decay_from: str = setting("step_0", choices=("step_0", "warmup_end"))
     weight_decay_rate: float = setting(
-        0.01, minimum=0, only_with=("optimizer_type", ("lamb", "adamw", "mpadamw"))
+        0.01, minimum=0, only_with=("optimizer_type", ("lamb", "adamw", "mpadamw", "stable_adamw"))
     )
     beta_1: float = setting(0.9, minimum=0, maximum=1, only_with=_WITH_MOMENTS)
     beta_2: float = setting(0.999, minimum=0, maximum=1, only_with=_WITH_MOMENTS)

@@ -7,6 +7,7 @@ import dataclasses
 from official.config.setting import (
     FINE_TUNING,
     IDENTITY,
+    PREDICTING,
     PRETRAIN,
     RECIPE,
     TENSORFLOWS,
@@ -26,7 +27,10 @@ class Job:
     Attributes:
       task: What is trained.
       objective: pretrain: what is learned. mlm_nsp: masked words, and whether the second of two segments
-        follows the first, as BERT. mlm: masked words alone, as RoBERTa.
+        follows the first, as BERT. mlm: masked words alone, as RoBERTa. electra: a small generator learns
+        masked words, the model which of its tokens were replaced, as ELECTRA.
+      generator_share: With --objective=electra: size of the generator, as a share of the model's attention
+        heads and hidden and feed-forward sizes. Source: 1/4 of ELECTRA-small and -large, 1/3 of -base.
       do_train: Train. With --do_train=false --do_eval the run only evaluates.
       do_eval: Evaluate during training, and always at the last step.
       do_predict: Fine-tuning: write predictions with the best weights: answers to --predict_file, labels of
@@ -47,15 +51,23 @@ class Job:
     task: str = setting("pretrain", choices=("pretrain", *FINE_TUNING), training=IDENTITY)
     objective: str = setting(
         "mlm_nsp",
-        choices=("mlm_nsp", "mlm"),
+        choices=("mlm_nsp", "mlm", "electra"),
         tasks=PRETRAIN,
         backends=TENSORFLOWS,
         evaluation=True,
         training=IDENTITY,
     )
+    generator_share: float = setting(
+        0.25,
+        minimum=0.01,
+        maximum=1,
+        only_with=("objective", ("electra",)),
+        evaluation=True,
+        training=IDENTITY,
+    )
     do_train: bool = setting(True)
     do_eval: bool = setting(False)
-    do_predict: bool = setting(False, tasks=FINE_TUNING)
+    do_predict: bool = setting(False, tasks=PREDICTING)
     compile_only: bool = setting(False, needs=("do_train",))
     model_dir: str = setting(None)
     overwrite: bool = setting(False, needs=("do_train",))

@@ -53,7 +53,9 @@ def create_pretraining_data(job: Job) -> dict:
     words = load_for_text(job.vocab_file, job.do_lower_case)
     encoding.check_vocabulary(words, job.record_format)
     _check_pairs(words, job)
-    job = dataclasses.replace(job, do_lower_case=words.do_lower_case, vocabulary_sha256=words.sha256)
+    # Of a tokenizer with rules of its own nothing else says it.
+    lower_case = words.do_lower_case if words.tokenizer is None else None
+    job = dataclasses.replace(job, do_lower_case=lower_case, vocabulary_sha256=words.sha256)
     sources = find_sources(job)
     paths = [path for source in sources for path in source.paths]
     states, versions = files.states(paths), files.versions(paths)

@@ -75,11 +75,11 @@ def estimate(
     keys = np.zeros(sample.num_documents)
     twice = examples_lib.concatenate([sample, sample])  # so that there is another document than the only one
     chosen, rng = np.arange(twice.num_documents), np.random.default_rng(job.random_seed)
-    rows = examples_lib.plan_examples(twice, chosen, np.zeros_like(chosen), job.rules, rng)
-    examples = examples_lib.build_examples(rows[:_MAX_EXAMPLES], twice, words, job.rules, rng)
+    plan = examples_lib.plan_examples(twice, chosen, np.zeros_like(chosen), words, job.rules, rng)
+    examples = examples_lib.build_examples(plan.part(0, _MAX_EXAMPLES), words, job.rules, rng)
     encoded = encoding.encode(examples, job.record_format, job.pad_position_value)
     # A record has a frame of 16 bytes.
-    record_bytes = (sum(map(len, encoded)) + 16 * len(encoded)) * len(rows) / len(examples) / 2
+    record_bytes = (sum(map(len, encoded)) + 16 * len(encoded)) * len(plan.rows) / len(examples) / 2
     work = rounds.size(rounds.Sample(sample, keys, keys))
     return work * scale, record_bytes * job.rules.dupe_factor * scale
 

@@ -1,4 +1,4 @@
-"""Documents -> pairs of segments, or texts -> examples with masked tokens. No files here."""
+"""Documents -> pairs of segments with masked tokens, or rows of text without masks. No files here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import bisect
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.random import Generator
@@ -87,15 +87,15 @@ def concatenate(parts: Iterable[TokenizedDocuments]) -> TokenizedDocuments:
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """[CLS] A [SEP] B [SEP] and padding, or [CLS] A [SEP] and padding, with masks drawn. Slots beyond a row's
-    predictions hold 0."""
+    """[CLS] A [SEP] B [SEP] and padding, with masks drawn, or [CLS] text [SEP] and padding, without. Slots
+    beyond a row's predictions hold 0."""
 
     input_ids: np.ndarray  # [N, L] uint16 or int32: with the masks in place; the id of [PAD] beyond `lengths`
     lengths: np.ndarray  # [N] int: tokens, the special ones among them
     first_lengths: np.ndarray  # [N] int: tokens of [CLS] A [SEP], whose segment id is 0
     positions: np.ndarray  # [N, P] int: of the predicted tokens, ascending; 0 beyond `predictions`
     labels: np.ndarray  # [N, P] int: the tokens at these positions before masking; 0 beyond `predictions`
-    predictions: np.ndarray  # [N] int: predicted tokens, 1 to P
+    predictions: np.ndarray  # [N] int: predicted tokens, 1 to P; of texts 0
     is_random: np.ndarray  # [N] bool: whether B is a random segment
 
     def __len__(self) -> int:
@@ -126,26 +126,45 @@ class Examples:
 # Rules
 
 
+# Values of what is unset, of pairs and of texts.
+_UNSET: dict[str, tuple[float, float]] = {
+    "max_predictions_per_seq": (20, 0),
+    "dupe_factor": (10, 1),
+    "masked_lm_prob": (0.15, 0.0),
+    "short_seq_prob": (0.1, 0.0),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class ExampleRules:
     """Rules for making examples; the fields are the flags of the same names."""
 
     max_seq_length: int = 128
-    max_predictions_per_seq: int = 20
-    dupe_factor: int = 10
-    masked_lm_prob: float = 0.15
-    short_seq_prob: float = cast(float, None)  # unset: 0.1 of pairs, 0 of texts
+    # Unset: those of `_UNSET`.
+    max_predictions_per_seq: int = cast(int, None)
+    dupe_factor: int = cast(int, None)
+    masked_lm_prob: float = cast(float, None)
+    short_seq_prob: float = cast(float, None)
     do_whole_word_mask: bool = False
     remask: bool = False
     objective: str = "mlm_nsp"  # of pairs; "mlm": of texts
 
     def __post_init__(self):
-        """Fills in `short_seq_prob`. Raises ConfigError for a value out of range."""
-        if self.short_seq_prob is None:
-            object.__setattr__(self, "short_seq_prob", 0.1 if self.has_pairs else 0.0)
+        """Fills in what is unset. Raises ConfigError for a value out of range, or one that texts do not
+        have."""
+        for name, of_each in _UNSET.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, of_each[not self.has_pairs])
+        if not self.has_pairs:
+            without = {name: of_each[1] for name, of_each in _UNSET.items() if name != "dupe_factor"}
+            for name, value in {**without, "do_whole_word_mask": False, "remask": False}.items():
+                if getattr(self, name) != value:
+                    told = f"--{name}={getattr(self, name)} does not go with --objective=mlm"
+                    why = "its rows are full of text, without masks, which bert train draws (--mask_share)"
+                    raise ConfigError(f"{told}: {why}. Drop --{name}.")
         ranges = {
             "max_seq_length": (8, 2**15),
-            "max_predictions_per_seq": (1, self.max_seq_length),
+            "max_predictions_per_seq": (int(self.has_pairs), self.max_seq_length),
             "dupe_factor": (1, 2**15),
             "masked_lm_prob": (0.0, 1.0),
             "short_seq_prob": (0.0, 1.0),
@@ -199,32 +218,45 @@ class ExampleRules:
 A_START, A_LENGTH, B_START, B_LENGTH, IS_RANDOM = range(5)
 
 
+class Plan(NamedTuple):
+    """Examples as parts of documents.
+
+    Attributes:
+      documents: those that the examples are cut from.
+      rows: int32 [N, 5], columns A_START .. IS_RANDOM.
+    """
+
+    documents: TokenizedDocuments
+    rows: np.ndarray
+
+    def part(self, first: int, end: int) -> Plan:
+        """Returns the examples from `first` up to `end`."""
+        return self._replace(rows=self.rows[first:end])
+
+
 def plan_examples(
-    documents: TokenizedDocuments, chosen: np.ndarray, ranks: np.ndarray, rules: ExampleRules, rng: Generator
-) -> np.ndarray:
-    """Cuts documents into pairs or into texts, as the rules say; see `plan_pairs` and `plan_texts`.
+    documents: TokenizedDocuments,
+    chosen: np.ndarray,
+    ranks: np.ndarray,
+    words: Vocabulary,
+    rules: ExampleRules,
+    rng: Generator,
+) -> Plan:
+    """Cuts documents into pairs, or lays them end to end and cuts that into texts, as the rules say; see
+    `plan_pairs` and `plan_texts`.
 
     Args:
       documents: those that random second segments come from; two at least, of texts one.
       chosen: int [K], the documents to cut; one that is there twice is cut twice.
       ranks: int [K]; examples of a lower rank come first, those of one rank in random order.
+      words: the vocabulary.
       rng: all draws come from it.
-
-    Returns:
-      int32 [N, 5], columns A_START .. IS_RANDOM.
     """
     if not len(chosen):
-        return np.empty((0, 5), np.int32)
-    plan = plan_pairs if rules.has_pairs else plan_texts
-    return plan(documents, chosen, ranks, rules, rng)
-
-
-def _targets(count: int, rules: ExampleRules, rng: Generator) -> np.ndarray:
-    """Returns the tokens of text that the rows of each of `count` documents are to have: as many as fit, of
-    some documents a random number of 2 or more."""
-    is_short = rng.random(count) < rules.short_seq_prob
-    short = 2 + _draw(rng, np.full(count, rules.max_text_length - 1))
-    return np.where(is_short, short, rules.max_text_length)
+        return Plan(documents, np.empty((0, 5), np.int32))
+    if rules.has_pairs:
+        return Plan(documents, plan_pairs(documents, chosen, ranks, rules, rng))
+    return plan_texts(documents, chosen, ranks, words.special_ids.sep, rules, rng)
 
 
 def _in_order(plan: np.ndarray, ranks: np.ndarray, rng: Generator) -> np.ndarray:
@@ -236,36 +268,50 @@ def _in_order(plan: np.ndarray, ranks: np.ndarray, rng: Generator) -> np.ndarray
 # -----------------------------------------------------------------------------------------------------------
 # Texts
 #
-# Source: DOC-SENTENCES of RoBERTa (Liu et al., 2019, section 4.2). All documents go forward together, one row
-# per step.
+# Source: FULL-SENTENCES of RoBERTa (Liu et al., 2019, section 4.2), but rows are full: a sentence that would
+# not fit goes on in the next row.
 
 
 def plan_texts(
-    documents: TokenizedDocuments, chosen: np.ndarray, ranks: np.ndarray, rules: ExampleRules, rng: Generator
-) -> np.ndarray:
-    """Cuts documents into texts of whole sentences that follow each other; arguments as of `plan_examples`.
+    documents: TokenizedDocuments,
+    chosen: np.ndarray,
+    ranks: np.ndarray,
+    separator: int,
+    rules: ExampleRules,
+    rng: Generator,
+) -> Plan:
+    """Lays documents end to end, those of one rank in random order, and cuts that into full rows; arguments
+    as of `plan_examples`.
 
-    Sentences are collected until the target length is reached or the next one would not fit. A sentence that
-    is longer than a row begins a row of its own and goes on in the next one, behind which sentences are
-    collected again. So each token of a document is in one text of it.
+    A separator, the id of [SEP], stands between two documents; one at the end of a row is the row's own. So
+    each token is in one row, and all rows are full but the last one, and those where a document ends one
+    token too early, which are a token short.
     """
-    starts, token_starts, most = documents.sentence_starts, documents.token_starts(), rules.max_text_length
-    lane, target = np.arange(len(chosen)), _targets(len(chosen), rules, rng)
-    # Of the lanes that have tokens left: the next one, and the end of the document's.
-    begin, last = token_starts[chosen], token_starts[chosen + 1]
-    steps = []
-    while len(lane):
-        reached = starts[np.searchsorted(starts, np.minimum(begin + target, last))]  # end of a sentence
-        fitting = starts[np.searchsorted(starts, begin + most, side="right") - 1]  # the last one that fits
-        whole = np.where(reached - begin <= most, reached, fitting)
-        end = np.where(whole > begin, whole, begin + most)
-        steps.append((lane, begin, end - begin))
-        left = end < last
-        lane, begin, last, target = (each[left] for each in (lane, end, last, target))
-    lane, start, length = map(np.concatenate, zip(*steps))
-    plan = np.zeros((len(lane), 5), np.int32)
-    plan[:, A_START], plan[:, A_LENGTH] = start, length
-    return _in_order(plan, ranks[lane], rng)
+    order = rng.permutation(len(chosen))
+    order = order[np.argsort(ranks[order], kind="stable")]
+    laid = documents.take(chosen[order])
+    ends_D = laid.token_starts()[1:]
+    tokens = np.insert(laid.tokens, ends_D[:-1], separator)
+    separators = ends_D[:-1] + np.arange(len(ends_D) - 1)  # their places
+    starts, lengths = _cut(len(tokens), {*separators.tolist()}, rules.max_text_length)
+    rows = np.zeros((len(starts), 5), np.int32)
+    rows[:, A_START], rows[:, A_LENGTH] = starts, lengths
+    all_of_it = TokenizedDocuments(tokens, np.array([0, len(tokens)]), np.array([0, 1]))
+    rank_N = ranks[order][np.searchsorted(separators, rows[:, A_START])]
+    return Plan(all_of_it, _in_order(rows, rank_N, rng))
+
+
+def _cut(count: int, separators: set[int], most: int) -> tuple[list[int], list[int]]:
+    """Returns the first tokens and the lengths of rows of `count` tokens, `most` of them in each."""
+    starts, lengths, begin = [], [], 0
+    while begin < count:
+        end = min(begin + most, count)
+        is_behind = end in separators  # the one of the row stands in its place
+        is_last = end - 1 in separators
+        starts.append(begin)
+        lengths.append(end - begin - is_last)
+        begin = end + is_behind
+    return starts, lengths
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -290,7 +336,10 @@ def plan_pairs(
     next pair.
     """
     starts = documents.sentence_starts
-    targets = _targets(len(chosen), rules, rng)  # tokens of a pair, of each lane
+    # Tokens of a pair, of each lane: as many as fit, of some documents a random number of 2 or more.
+    is_short = rng.random(len(chosen)) < rules.short_seq_prob
+    short = 2 + _draw(rng, np.full(len(chosen), rules.max_text_length - 1))
+    targets = np.where(is_short, short, rules.max_text_length)
     # Of the lanes that have sentences left: number, next sentence, end of the document's, target.
     lane, target = np.arange(len(chosen)), targets
     sentence, last = (documents.document_starts[number] for number in (chosen, chosen + 1))
@@ -371,19 +420,37 @@ def kept_lengths(a: np.ndarray, b: np.ndarray, max_length: int) -> tuple[np.ndar
 # words.
 
 
-def build_examples(
-    plan: np.ndarray, documents: TokenizedDocuments, words: Vocabulary, rules: ExampleRules, rng: Generator
-) -> Examples:
-    """Writes out and masks the examples of a plan.
-
-    Args:
-      plan: int32 [N, 5], columns A_START .. IS_RANDOM.
-      rng: all draws come from it.
-    """
-    input_ids_NL = _assemble(plan, documents.tokens, words, rules)
-    a_length_N, text_N = plan[:, A_LENGTH], plan[:, A_LENGTH] + plan[:, B_LENGTH]
+def build_examples(plan: Plan, words: Vocabulary, rules: ExampleRules, rng: Generator) -> Examples:
+    """Writes out the examples of a plan, and masks those of pairs; all draws come from `rng`."""
+    documents, rows = plan
+    input_ids_NL = _assemble(rows, documents.tokens, words, rules)
+    a_length_N, text_N = rows[:, A_LENGTH], rows[:, A_LENGTH] + rows[:, B_LENGTH]
     lengths_N = text_N + rules.special_tokens
-    wanted_N = np.minimum(rules.predictions(lengths_N), text_N)
+    masks = _mask(input_ids_NL, plan, words, rules, rng) if rules.has_pairs else _no_masks(len(rows))
+    positions_NP, labels_NP, predictions_N = masks
+    return Examples(
+        input_ids=input_ids_NL,
+        lengths=lengths_N,
+        first_lengths=a_length_N + 2,
+        positions=positions_NP,
+        labels=labels_NP,
+        predictions=predictions_N,
+        is_random=rows[:, IS_RANDOM] != 0,
+    )
+
+
+def _no_masks(rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    empty_NP = np.zeros((rows, 0), np.int32)
+    return empty_NP, empty_NP, np.zeros(rows, np.int64)
+
+
+def _mask(
+    input_ids_NL: np.ndarray, plan: Plan, words: Vocabulary, rules: ExampleRules, rng: Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Masks rows in place. Returns `positions`, `labels` and `predictions` of `Examples`."""
+    documents, rows = plan
+    a_length_N, text_N = rows[:, A_LENGTH], rows[:, A_LENGTH] + rows[:, B_LENGTH]
+    wanted_N = np.minimum(rules.predictions(text_N + rules.special_tokens), text_N)
     if rules.do_whole_word_mask:
         # Whether the n-th token of the text goes on with the word of the one before it, in the same sentence.
         text_column = np.arange(text_N.max())
@@ -392,9 +459,9 @@ def build_examples(
         continues_NT &= (text_column != a_length_N[:, None]) & (text_column > 0)
         begins = np.zeros(len(documents.tokens) + 1, bool)
         begins[documents.sentence_starts] = True
-        second_N1 = (plan[:, B_START] - a_length_N)[:, None]
+        second_N1 = (rows[:, B_START] - a_length_N)[:, None]
         token_NT = text_column + np.where(
-            text_column < a_length_N[:, None], plan[:, A_START, None], second_N1
+            text_column < a_length_N[:, None], rows[:, A_START, None], second_N1
         )
         continues_NT &= ~begins[np.minimum(token_NT, len(documents.tokens))]
         chosen_NT = _choose_words(continues_NT, text_N, wanted_N, rng)
@@ -403,24 +470,16 @@ def build_examples(
     # One index for both axes: numpy is twice as fast with it.
     row, text_column = np.divmod(np.flatnonzero(chosen_NT), chosen_NT.shape[1])  # row by row, ascending
     column = _column(text_column, a_length_N[row])
-    place, predictions_N = row * rules.max_seq_length + column, np.bincount(row, minlength=len(plan))
-    slot = ragged.ranges(np.arange(len(plan)) * rules.max_predictions_per_seq, predictions_N)
-    positions_NP, labels_NP = np.zeros((2, len(plan), rules.max_predictions_per_seq), np.int32)
+    place, predictions_N = row * rules.max_seq_length + column, np.bincount(row, minlength=len(rows))
+    slot = ragged.ranges(np.arange(len(rows)) * rules.max_predictions_per_seq, predictions_N)
+    positions_NP, labels_NP = np.zeros((2, len(rows), rules.max_predictions_per_seq), np.int32)
     labels = input_ids_NL.ravel()[place]
     positions_NP.ravel()[slot], labels_NP.ravel()[slot] = column, labels
     # Of the predicted tokens 80 % are masked, 10 % stay, 10 % become a random word.
     fate = rng.random(len(labels))
     other = np.where(fate < 0.9, labels, rng.integers(words.size, size=len(labels)))
     input_ids_NL.ravel()[place] = np.where(fate < 0.8, words.special_ids.mask, other)
-    return Examples(
-        input_ids=input_ids_NL,
-        lengths=lengths_N,
-        first_lengths=a_length_N + 2,
-        positions=positions_NP,
-        labels=labels_NP,
-        predictions=predictions_N,
-        is_random=plan[:, IS_RANDOM] != 0,
-    )
+    return positions_NP, labels_NP, predictions_N
 
 
 def _assemble(

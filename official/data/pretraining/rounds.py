@@ -401,11 +401,11 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, shard: int, share: f
             ranks = np.concatenate([piece_D[own] + n * plan.pieces_per_part for n, own in enumerate(passes)])
             chosen = np.concatenate(passes)
             np.add.at(source_tokens, sample.sources[chosen], tokens_D[chosen])
-            rows = examples_lib.plan_examples(sample.documents, chosen, ranks, job.rules, rngs[0])
-            ends = np.linspace(0, len(rows), -(-len(rows) // _MAX_EXAMPLES) + 1).astype(int)
+            cut = examples_lib.plan_examples(sample.documents, chosen, ranks, words, job.rules, rngs[0])
+            count = len(cut.rows)
+            ends = np.linspace(0, count, -(-count // _MAX_EXAMPLES) + 1).astype(int)
             for first, end in zip(ends, ends[1:]):
-                own_rows = rows[first:end]
-                examples = examples_lib.build_examples(own_rows, sample.documents, words, job.rules, rngs[1])
+                examples = examples_lib.build_examples(cut.part(first, end), words, job.rules, rngs[1])
                 if not totals["instances"]:
                     card.keep_first_examples(grouping.folder, shard, plan.num_shards, examples)
                 write(examples)
@@ -413,7 +413,7 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, shard: int, share: f
                 totals["instances"] += len(examples)
                 totals["random_next"] += int(examples.is_random.sum())
                 totals["masked_tokens"] += int(examples.predictions.sum())
-                engines.report(share * len(passes) * len(examples) / len(rows), len(examples))
+                engines.report(share * len(passes) * len(examples) / count, len(examples))
         if not totals["instances"]:
             told = f"is so many that {name} would hold no example. Lower --num_shards."
             raise ConfigError(f"--num_shards={plan.num_shards} {told}")

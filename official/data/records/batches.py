@@ -15,7 +15,9 @@ from official.data import pipeline
 from official.data.records import files as record_files
 from official.data.records import on_the_fly, record_formats
 from official.data.records import schema as schema_lib
-from official.data.records.formats import packed
+from official.data.records.formats import compact, packed
+from official.data.records.formats.plain import Plain
+from official.data.records.masks import Masks
 from official.data.records.on_the_fly import Packer
 from official.data.records.record_formats import READERS
 from official.data.records.schema import Feature
@@ -30,6 +32,7 @@ def training_dataset(
     streams: int = 1,
     counts_path: str = "",
     packer: Packer | None = None,
+    masks: Masks | None = None,
 ) -> tf.data.Dataset:
     """Returns an endless dataset of batches {name: [batch_size, length]}, with `example_weights` [batch_size]
     of ones; of packed rows these are [batch_size, P].
@@ -49,14 +52,15 @@ def training_dataset(
         it counts each time.
       packer: packs the sequences of each stream into rows. Batches then say in `streams` [batch_size] from
         which stream a row is.
+      masks: that are drawn for each epoch of a stream; None: the files hold them.
 
     Raises:
       ConfigError: where the streams cannot be shared out among the hosts, or a file is empty or cut off.
     """
     record_format = _format_of(files, schema)
     own = own_streams(files, streams, order, batch_size, record_files.has_frames(record_format))
-    all_streams = Streams(files, streams, order.seed, record_format, schema)
-    parse = _row_parser(schema, record_format, packer)
+    all_streams = Streams(files, streams, order.seed, record_format, schema, masks)
+    parse = _row_parser(schema, record_format, packer, masks)
 
     def parse_batch(rows, streams=None):
         features = parse(tf.ensure_shape(rows, [batch_size, *rows.shape[1:]]))
@@ -77,7 +81,9 @@ def training_dataset(
     return pipeline.fixed(batches.prefetch(pipeline.CALLS))
 
 
-def sequences_per_row(files: list[str], schema: dict[str, Feature], packer: Packer | None) -> float:
+def sequences_per_row(
+    files: list[str], schema: dict[str, Feature], packer: Packer | None, masks: Masks | None = None
+) -> float:
     """Returns how many sequences a packed row holds on average: as is said beside the files, or by some of
     each of some files.
 
@@ -94,11 +100,11 @@ def sequences_per_row(files: list[str], schema: dict[str, Feature], packer: Pack
     rows = (
         tf.data.Dataset.from_tensor_slices(chosen)
         .flat_map(lambda path: records(path).take(size).batch(size))
-        .map(lambda some: reader.unpack(some, schema))
+        .map(lambda some: _unpacked(some, reader, schema, masks))
     )
     if packer:
         rows = on_the_fly.packed_once(rows, packer, reader)
-    parse = _row_parser(schema, record_format, packer)
+    parse = _row_parser(schema, record_format, packer, masks)
     counts = [parse(some)["example_weights"].numpy().sum(axis=1) for some in pipeline.fixed(rows)]
     return float(np.concatenate(counts).mean())
 
@@ -108,14 +114,26 @@ def num_rows(files: list[str], schema: dict[str, Feature]) -> int:
     return sum(each.rows for each in record_files.count(files, _format_of(files, schema)))
 
 
-def _row_parser(schema: dict[str, Feature], record_format: str, packer: Packer | None) -> Callable:
+def _unpacked(
+    records: tf.Tensor, reader: Plain, schema: dict[str, Feature], masks: Masks | None
+) -> tf.Tensor:
+    """Returns the rows of records, with masks of epoch 0 where they are drawn."""
+    rows = reader.unpack(records, schema)
+    return masks.draw(rows, reader, schema, 0) if masks else rows
+
+
+def _row_parser(
+    schema: dict[str, Feature], record_format: str, packer: Packer | None, masks: Masks | None
+) -> Callable:
     """Returns (rows) -> {name: tensor}, their features, with `example_weights`."""
     if packer is not None:
         return packer.parse
+    reader = READERS[record_format]
+    if masks:  # whose rows are words of compact records
+        reader, schema = compact.READER, masks.schema(schema)
 
     def parse(rows):
-        weights = tf.ones(tf.shape(rows)[:1])
-        return {"example_weights": weights, **READERS[record_format].parse_rows(rows, schema)}
+        return {"example_weights": tf.ones(tf.shape(rows)[:1]), **reader.parse_rows(rows, schema)}
 
     return parse
 
@@ -129,9 +147,15 @@ def _format_of(files: list[str], schema: dict[str, Feature]) -> str:
 
 
 def evaluation_dataset(
-    files: list[str], schema: dict[str, Feature], batch_size: int, num_sequences: int, packer=None
+    files: list[str],
+    schema: dict[str, Feature],
+    batch_size: int,
+    num_sequences: int,
+    packer: Packer | None = None,
+    masks: Masks | None = None,
 ) -> tf.data.Dataset:
-    """Returns batches of the first `num_sequences` sequences in file order, with a `Packer` packed.
+    """Returns batches of the first `num_sequences` sequences in file order, with a `Packer` packed, with
+    `Masks` masked, in the same way every time.
 
     The last batch is filled up with rows of zeros. `example_weights` [batch_size], of packed rows
     [batch_size, P], is 1 for sequences of the files and 0 for filling, so that sums over the set are exact
@@ -143,9 +167,9 @@ def evaluation_dataset(
     record_format = _format_of(files, schema)
     if record_files.has_frames(record_format):
         record_files.check_ends(files)
-    reader, parse = READERS[record_format], _row_parser(schema, record_format, packer)
+    reader, parse = READERS[record_format], _row_parser(schema, record_format, packer, masks)
     records = record_files.opener(files, record_format)(files).batch(reader.records_of(batch_size))
-    blocks = records.map(lambda batch: reader.unpack(batch, schema))
+    blocks = records.map(lambda batch: _unpacked(batch, reader, schema, masks))
     if schema_lib.is_packed(schema):
         features = pipeline.rebatched(_take_sequences(blocks.map(parse), num_sequences), batch_size)
     else:

@@ -88,6 +88,17 @@ def sizes_of(path: str, record_format: str, record: bytes) -> tuple[int, int]:
     return reader.layout.sizes(unframed.shape) if unframed else reader.sizes_of(record)
 
 
+def store_masks(files: list[str]) -> bool:
+    """Tells whether records have places for predicted tokens, by the first one; true where it cannot be
+    told."""
+    with contextlib.suppress(ConfigError):  # `check_first_record` names the file
+        record_format = detect_format(files)
+        for batch in itertools.chain.from_iterable(read_batches(path, record_format, 1) for path in files):
+            length, predictions = sizes_of(files[0], record_format, batch[0])
+            return predictions > 0 or not length
+    return True
+
+
 # -----------------------------------------------------------------------------------------------------------
 # Files without frames
 

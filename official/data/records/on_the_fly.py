@@ -65,11 +65,8 @@ class Packer:
         return max(_SEQUENCES // num_streams, _MIN_BUFFER)
 
     def words(self, rows_N: tf.Tensor, reader: Plain) -> tf.Tensor:
-        """Turns rows of a reader's `unpack` into words of compact records, integers [N, W]: see
-        `compact.columns`. Fails as `unpack` does."""
-        if rows_N.dtype != tf.string:  # of these formats rows are such words
-            return tf.cast(rows_N, tf.int32)
-        return compact.to_words(reader.parse_rows(rows_N, self.example_schema))
+        """Returns rows of a reader's `unpack` as words of compact records, see `compact.words_of`."""
+        return compact.words_of(rows_N, reader, self.example_schema)
 
     def pack(self, words_NW: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """Packs a buffer.

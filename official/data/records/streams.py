@@ -13,6 +13,7 @@ from official.config import derived
 from official.data import pipeline
 from official.data.records.files import RowCounts, check_ends, count, opener
 from official.data.records.formats.plain import Plain
+from official.data.records.masks import Masks
 from official.data.records.record_formats import READERS
 from official.data.records.schema import Feature
 from official.data.records.shard_files import FRAME_BYTES
@@ -143,7 +144,8 @@ class Streams(NamedTuple):
       num_streams: see `derived.num_streams`.
       seed: of the order.
       record_format: name in READERS.
-      schema: of a row, before any is packed here.
+      schema: of a row of the files, before any is packed here.
+      masks: that are drawn for each epoch; None: the files hold them.
     """
 
     files: list[str]
@@ -151,6 +153,7 @@ class Streams(NamedTuple):
     seed: int
     record_format: str
     schema: dict[str, Feature]
+    masks: Masks | None = None
 
     @property
     def reader(self) -> Plain:
@@ -159,9 +162,9 @@ class Streams(NamedTuple):
     def rows(
         self, numbers: Sequence[int], done: Sequence[int], batch_size: int, counts_path: str, packer
     ) -> tf.data.Dataset:
-        """Returns the rows (`Plain.unpack`) of some streams, as many of one as of the other, `batch_size` at
-        a time; stream numbers[i] begins after its first done[i] rows. One dataset goes through all streams:
-        one for each would take seconds to start.
+        """Returns the rows (`Plain.unpack`, or `Masks.draw`) of some streams, as many of one as of the other,
+        `batch_size` at a time; stream numbers[i] begins after its first done[i] rows. One dataset goes
+        through all streams: one for each would take seconds to start.
 
         With a `Packer`, these rows are sequences that are packed here: rows (`Packer.pack`), and the numbers
         of their streams, int32 [batch_size]. The sequences of a stream are cut into buffers from its
@@ -230,7 +233,10 @@ class Streams(NamedTuple):
         seed = self._order_seed(number, epoch)
 
         def unpack(window_number, records):
-            return pipeline.shuffled(self.reader.unpack(records, self.schema), _fold_in(seed, window_number))
+            rows = self.reader.unpack(records, self.schema)
+            if self.masks:
+                rows = self.masks.draw(rows, self.reader, self.schema, epoch)
+            return pipeline.shuffled(rows, _fold_in(seed, window_number))
 
         windows = pipeline.rebatched(blocks, self._window()).enumerate(first_window)
         return windows.map(unpack, num_parallel_calls=pipeline.CALLS)

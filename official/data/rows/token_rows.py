@@ -53,7 +53,7 @@ def drawn(lengths_N: tf.Tensor, ranks_RP: tf.Tensor, seeds: tf.Tensor | None = N
 # All is done by TensorFlow's own operations, so that it runs on the host of the devices, wherever that is.
 
 
-_POOL_BATCHES = 50  # are sorted by length together: enough that lengths fit, few enough for a random order
+_POOL_BATCHES = 50  # enough that lengths fit, few enough for a random order
 _LENGTH_STEP = 8  # lengths of bucketed batches are multiples: every length has kernels of its own
 _LENGTH_STEP_OF_GPUS = 32  # where such kernels take longer to compile, and a step less time
 
@@ -69,6 +69,8 @@ class BatchShape:
       bucketed: whether a batch holds rows of about one length and is as long as its longest.
       depth: of a packed row, sequences that it holds at most; None: a row is a sequence.
       length_step: where `bucketed`, what lengths are multiples of.
+      pool_batches: where `bucketed`, so many batches of training are sorted by length together. With one of
+        them which rows a batch holds does not depend on their lengths.
     """
 
     batch_size: int
@@ -77,6 +79,7 @@ class BatchShape:
     bucketed: bool
     depth: int | None = None
     length_step: int = _LENGTH_STEP
+    pool_batches: int = _POOL_BATCHES
 
     def num_batches(self, rows: int) -> int:
         """Returns the batches of an epoch; the last one may be filled up."""
@@ -154,7 +157,7 @@ def _shuffled_batches(lengths_N: tf.Tensor, shape: BatchShape, seeds: tf.Tensor)
     numbers = tf.range(tf.size(lengths_N), dtype=tf.int64)
     order = pipeline.shuffled(numbers, seeds[0])
     if shape.bucketed:
-        size = _POOL_BATCHES * shape.batch_size
+        size = shape.pool_batches * shape.batch_size
         rows_PS = tf.reshape(tf.pad(order, [[0, -tf.size(order) % size]], constant_values=-1), [-1, size])
         lengths_PS = tf.where(rows_PS < 0, 0, tf.gather(lengths_N, tf.maximum(rows_PS, 0)))
         rows_PS = tf.gather(rows_PS, tf.argsort(-lengths_PS, stable=True), batch_dims=1)

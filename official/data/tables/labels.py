@@ -277,7 +277,7 @@ def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[st
       rows with exactly the right labels. Of a number pearson, spearman and root_mean_squared_error.
     """
     if labels.kind == NUMBER:
-        return _scores_of_numbers(predicted(labels, logits_NC), np.asarray(truths, np.float64))
+        return scores_of_numbers(predicted(labels, logits_NC), np.asarray(truths, np.float64))
     chances_NC = probabilities(labels, logits_NC)
     calls = predicted(labels, logits_NC)
     truths_NC, calls_NC = (_marks(part, chances_NC.shape[1]) for part in (truths, calls))
@@ -305,7 +305,8 @@ def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[st
     }
 
 
-def _scores_of_numbers(values_N: np.ndarray, truths_N: np.ndarray) -> dict[str, float]:
+def scores_of_numbers(values_N: np.ndarray, truths_N: np.ndarray) -> dict[str, float]:
+    """Returns root_mean_squared_error, pearson and spearman."""
     from scipy import stats  # late: a second, of the run and not of every program that knows labels
 
     constant = len(values_N) < 2 or np.ptp(values_N) == 0 or np.ptp(truths_N) == 0

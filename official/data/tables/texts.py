@@ -1,4 +1,5 @@
-"""Tables -> texts and labels -> token ids: rows of people's own data for classification, in flat memory.
+"""Tables -> texts and labels -> token ids: rows of people's own data for classification and for vectors, in
+flat memory.
 
 No text is kept: ten million rows are their token ids. Those that a report shows are read once more.
 """
@@ -8,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import numpy as np
+from absl import logging
 
 from official.data.rows.text_rows import TokenRows
 from official.data.tables.files import Table
 from official.data.tables.labels import Labels, Reader
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, counted
 
 SHOWN_PROBLEMS = 3  # in a message
 _MAX_SHARE_BAD = 0.5  # of the rows; a file with more is read wrongly
@@ -25,14 +28,15 @@ class TextRows:
     """N usable rows of a table: their tokens, as of `text_rows.encode`, and labels.
 
     Attributes:
-      ids: [T] tokens of all rows; of `group` pairs a row, one behind the other.
+      ids: [T] tokens of all rows; of `group` pairs, or texts, a row, one behind the other.
       lengths, first_lengths, whole_lengths: int32 [N x group].
       labels: see `labels.Reader.finish`; None where none were read.
       numbers: int64 [N]: the row of the table, from 1 on.
       held_out: bool [N]: whether the row is one of the evaluation set.
       problems: {row of the table: what is wrong with it}, the first ones; such rows are left out.
       bad: number of rows that are left out.
-      group: pairs of a row: the texts to choose from.
+      group: pairs of a row: the texts to choose from; or its texts, where they are apart.
+      text_ids: int64 [N x group] of texts that are apart, equal for equal texts; else empty.
     """
 
     ids: np.ndarray
@@ -44,7 +48,8 @@ class TextRows:
     held_out: np.ndarray
     problems: dict[int, str]
     bad: int
-    group: int = 1
+    group: int
+    text_ids: np.ndarray
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -61,7 +66,34 @@ class TextRows:
             labels=None if self.labels is None else self.labels[chosen_N],
             numbers=self.numbers[chosen_N],
             held_out=self.held_out[chosen_N],
+            text_ids=self.text_ids[is_chosen[: len(self.text_ids)]],
         )
+
+    def parts(self) -> tuple[TextRows, TextRows]:
+        """Returns the rows to train on and those held out. Raises ConfigError where one has none."""
+        kept, held = self.pick(~self.held_out), self.pick(self.held_out)
+        if not len(kept) or not len(held):
+            told = f"of {len(self):,} rows {len(held):,} are held out"
+            raise ConfigError(f"{told}. Raise --eval_share, or give --eval_file.")
+        logging.info(
+            "%s held out for evaluation, %s to train on", counted(len(held), "row"), f"{len(kept):,}"
+        )
+        return kept, held
+
+    @property
+    def truncated(self) -> int:
+        """Number of pairs, or texts, that lost their ends."""
+        return int((self.lengths < self.whole_lengths).sum())
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the counts, and the problems, of the rows."""
+        return {
+            "rows": len(self),
+            "tokens": int(self.lengths.sum()),
+            "truncated": self.truncated,
+            "left_out": self.bad,
+            "problems": [f"row {number}: {reason}" for number, reason in self.problems.items()],
+        }
 
     def describe_problems(self) -> str:
         """Returns how many rows are left out, and why the first ones are."""
@@ -76,6 +108,8 @@ def read_texts(
     reader: Reader | None = None,
     label_column: str | None = None,
     held_out_share: float = 0.0,
+    apart: bool = False,
+    deciding: int | None = None,
 ) -> tuple[TextRows, Labels | None]:
     """Reads the rows of a table that have texts and, where `reader` is given, a label.
 
@@ -83,12 +117,14 @@ def read_texts(
       text_columns: one, or two for pairs; more are a text and those to choose from.
       encode: columns of texts -> tokens, and lengths before they were cut.
       held_out_share: a row is held out where the hash of its texts is below it.
+      apart: each text of a row is encoded by itself, whatever their number.
+      deciding: texts of a row, from the first, whose hash that is. None: all.
 
     Raises:
       ConfigError: where no row, or less than half of them, is usable.
     """
-    group = max(len(text_columns) - 1, 1)
-    parts: tuple[list[np.ndarray], ...] = ([], [], [], [], [], [])
+    group = len(text_columns) if apart else max(len(text_columns) - 1, 1)
+    parts: tuple[list[np.ndarray], ...] = ([], [], [], [], [], [], [])
     problems: dict[int, str] = {}
     bad, total = 0, 0
     names = [*text_columns, *([label_column] if reader and label_column else [])]
@@ -110,24 +146,28 @@ def read_texts(
             own.append(batch.first + number + 1)
         total += len(labels)
         if kept:
-            held_out = [bool(held_out_share) and share_of(row) < held_out_share for row in kept]
+            held_out = [bool(held_out_share) and share_of(row[:deciding]) < held_out_share for row in kept]
             columns = tuple(map(list, zip(*kept)))
-            if group > 1:
+            if apart:
+                columns = ([text for row in kept for text in row],)
+            elif group > 1:
                 columns = (
                     [row[0] for row in kept for _ in row[1:]],
                     [text for row in kept for text in row[1:]],
                 )
             encoded, whole_lengths = encode(columns)
             made = encoded.ids, encoded.lengths, encoded.first_lengths, whole_lengths
-            for arrays, array in zip(parts, (*made, np.array(own, np.int64), np.array(held_out))):
+            text_ids = np.array([_digest([text]) for text in columns[0]] if apart else [], np.uint64)
+            of_rows = np.array(own, np.int64), np.array(held_out), text_ids.view(np.int64)
+            for arrays, array in zip(parts, (*made, *of_rows)):
                 arrays.append(array)
     if bad > _MAX_SHARE_BAD * total or not parts[0]:
         shown = "; ".join(f"row {row}: {reason}" for row, reason in list(problems.items())[:SHOWN_PROBLEMS])
         raise ConfigError(f"--{table.flag}={table.given}: {bad:,} of {total:,} rows cannot be used: {shown}.")
     known, values = reader.finish() if reader else (None, None)
-    ids, lengths, first_lengths, whole_lengths, numbers, held_out_N = map(_joined, parts)
+    ids, lengths, first_lengths, whole_lengths, numbers, held_out_N, text_ids = map(_joined, parts)
     tokens = ids, lengths, first_lengths, whole_lengths
-    return TextRows(*tokens, values, numbers, held_out_N, problems, bad, group), known
+    return TextRows(*tokens, values, numbers, held_out_N, problems, bad, group, text_ids), known
 
 
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:
@@ -149,8 +189,13 @@ def wrong_text(row: Sequence) -> str | None:
 
 def share_of(texts: Sequence[str]) -> float:
     """Returns a number in [0, 1) that the texts of a row decide, and nothing else."""
+    return _digest(texts) / 2**64
+
+
+def _digest(texts: Sequence[str]) -> int:
+    """Returns a number of 64 bits."""
     digest = hashlib.blake2b("\x1f".join(texts).encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
+    return int.from_bytes(digest, "big")
 
 
 def rows_again(table: Table, columns: Sequence[str], numbers: Collection[int]) -> dict[int, list]:

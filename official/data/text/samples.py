@@ -49,10 +49,10 @@ def split_of(text: str, eval_share: float) -> str:
 
     White space makes no difference: neither where the text is split into sentences, nor how lines end.
     """
-    return SPLITS[_digest_of("".join(text.split())) < eval_share * 2**64]
+    return SPLITS[digest_of("".join(text.split())) < eval_share * 2**64]
 
 
-def _digest_of(text: str, purpose: bytes = b"") -> int:
+def digest_of(text: str, purpose: bytes = b"") -> int:
     """Returns 64 bits of a text; others for another purpose, of up to 16 bytes."""
     content = text.encode("utf-8", "replace")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8, person=purpose).digest(), "little")
@@ -151,7 +151,7 @@ class DocumentSample:
         if not self._wanted or not text.strip():
             return
         text = text[:_CHARACTERS]
-        item = (_digest_of(text, b"sample"), text)
+        item = (digest_of(text, b"sample"), text)
         if (len(self._found) < self._wanted or item < self._found[-1]) and item not in self._found:
             bisect.insort(self._found, item)
             del self._found[self._wanted :]

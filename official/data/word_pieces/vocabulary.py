@@ -65,6 +65,11 @@ class Vocabulary:
         return model_folder.Special(*map(self.ids.__getitem__, self.special))
 
     @property
+    def marks_pairs(self) -> bool:
+        """Whether the second text of a pair has a segment of its own."""
+        return self.tokenizer is None or self.tokenizer.has_segments
+
+    @property
     def separators(self) -> int:
         """How many [SEP] stand between two texts."""
         return 1 if self.tokenizer is None else self.tokenizer.separators

@@ -15,7 +15,7 @@ from typing import Any
 
 import tokenizers
 
-from official.data.word_pieces.vocabulary import CONTINUATION, SPECIAL_TOKENS
+from official.data.word_pieces.vocabulary import CONTINUATION, SPECIAL_TOKENS, Vocabulary
 from official.data.word_pieces.wordpiece import MAX_WORD_CHARACTERS, find_words
 from official.io import tokenizer_files
 from official.io.errors import ConfigError
@@ -51,7 +51,7 @@ def build_vocabulary(
       ConfigError: for a size that does not hold the special tokens and the characters of the text, or for no
         text.
     """
-    if not (counts := _count_words(sentences, do_lower_case)):
+    if not (counts := count_words(sentences, do_lower_case)):
         raise ConfigError("--input_files hold no text to build a vocabulary from.")
     of_characters: collections.Counter[str] = collections.Counter()
     for word, count in counts.items():
@@ -125,7 +125,15 @@ def build_tokenizer(
     return made.to_str(pretty=True), made.get_vocab_size()
 
 
-def _count_words(sentences: Iterable[str], do_lower_case: bool) -> collections.Counter:
+def split_words(sentence: str, vocabulary: Vocabulary) -> list[str]:
+    """Returns the words of a sentence, which word pieces are parts of: of other tokenizers than BERT's, what
+    stands between white space."""
+    if vocabulary.tokenizer is not None:
+        return sentence.split()
+    return find_words(_WHITE.sub(" ", sentence), vocabulary.do_lower_case)
+
+
+def count_words(sentences: Iterable[str], do_lower_case: bool) -> collections.Counter:
     """Returns the number of occurrences of each word that has word pieces."""
     chunks = collections.Counter(itertools.chain.from_iterable(map(_WHITE.split, sentences)))
     counts: collections.Counter[str] = collections.Counter()

@@ -153,7 +153,7 @@ def _staged(source: Source, head: str, settings: Settings) -> Network:
 
     @tf.function(autograph=False, reduce_retracing=True)
     def compute(batch):
-        carried = varlen.run(model, batch, source.bert)
+        carried = varlen.run(model, batch)
         return {name: tf.cast(values, tf.float32) for name, values in carried.items()}
 
     def network(rows: Rows) -> Outputs:

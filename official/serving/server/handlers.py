@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from tornado import iostream, web
 
-from official.serving.server import protocols
+from official.serving.server import embeddings, protocols
 from official.serving.server.batcher import Failure, Work, place_of
 from official.serving.server.monitoring import CONTENT_TYPE
 from official.serving.server.settings import HTTPError, require, whole_number
@@ -138,11 +138,11 @@ class Request(web.RequestHandler):
         self.set_status(error.status)
         for name, value in error.headers.items():
             self.set_header(name, value)
-        return self.finish(json.dumps({"error": str(error)}))
+        return self.finish(json.dumps({"error": self.route.describe_error(error)}))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answers what Tornado refuses by itself."""
-        self.finish(json.dumps({"error": self._reason}))
+        self.finish(json.dumps({"error": self.route.describe_error(HTTPError(status_code, self._reason))}))
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
         if isinstance(value, Exception) and not isinstance(value, web.HTTPError):
@@ -226,6 +226,7 @@ class Route(NamedTuple):
       methods: of HTTP that it has.
       needs_token: whether it is for those who have the token, where there is one.
       is_logged: whether a request is logged where all is well.
+      describe_error: (error) -> JSON values of `error` in its answer.
     """
 
     pattern: str
@@ -234,6 +235,7 @@ class Route(NamedTuple):
     methods: tuple[str, ...] = ("GET", "HEAD")
     needs_token: bool = True
     is_logged: bool = True
+    describe_error: Callable[[HTTPError], Any] = str
 
 
 def routes(server: Server) -> list[tuple]:
@@ -247,6 +249,7 @@ def routes(server: Server) -> list[tuple]:
         Route(v1, _status, "status"),
         Route(f"{v1}/metadata", _metadata, "metadata"),
         Route(f"{v1}:predict", _predict, "predict", post),
+        Route("/v1/embeddings", _embeddings, "embeddings", post, describe_error=embeddings.describe_error),
         Route("/v2", lambda request: protocols.V2_SERVER, "v2"),
         Route("/v2/health/(live|ready)", _v2_health, "v2_health", is_logged=False),
         Route(v2, _v2_metadata, "v2_model"),
@@ -331,6 +334,12 @@ def _metadata(request: Request, version: str | None) -> dict:
 async def _predict(request: Request, version: str | None) -> bytes:
     """TensorFlow Serving's Predict."""
     return await request.answer(request.server.find(version), protocols.read_rest, protocols.write_rest)
+
+
+async def _embeddings(request: Request) -> bytes:
+    """OpenAI's embeddings."""
+    model = request.server.model
+    return await request.answer(request.server.find(None), embeddings.read, embeddings.write, model)
 
 
 def _v2_health(request: Request, what: str) -> dict:

@@ -20,7 +20,7 @@ from official.inference.backends import Settings
 from official.inference.rows import join
 from official.inference.signatures import SIGNATURES, Signature
 from official.io.errors import ConfigError
-from official.serving.server import reading
+from official.serving.server import embeddings, reading
 from official.serving.server.monitoring import Log
 from official.serving.server.protocols import Sizes
 
@@ -75,6 +75,11 @@ class Served:
         segments = bert.type_vocab_size if bert.reads_segments else 2
         self.sizes = Sizes(bert.vocab_size, segments, bert.positions, values)
 
+    @property
+    def vector_size(self) -> int:
+        """Number of components of the vectors of `embed`."""
+        return self._model.embedder.size
+
     def compute(self, name: str, asked: list[Any]) -> list[Any]:
         """Computes a batch; one thread at a time.
 
@@ -83,11 +88,15 @@ class Served:
           asked: rows, as `calls.Call` has them.
 
         Returns:
-          One result a row: an Answer, a Label, a vector, the words of each mask; of ids {output: array}.
+          One result a row: an Answer, a Label, a vector, the words of each mask; of ids {output: array}; of
+          OpenAI's embeddings {vector, tokens}.
 
         Raises:
           ConfigError: where a row cannot be computed. Nothing has been computed then.
         """
+        if name == embeddings.NAME:
+            found = self._model.embedder(asked)
+            return [{"vector": row, "tokens": count} for row, count in zip(found.vectors_ND, found.tokens_N)]
         if name != signatures.TENSORS:
             return list(getattr(self._model, _METHODS[name])(asked))
         method = self.methods[0]

@@ -12,6 +12,7 @@ from official.data.records import files as record_files
 from official.data.records import schema as schema_lib
 from official.data.squad import squad_files
 from official.io.errors import ConfigError
+from official.tasks.pretraining import PretrainingTask
 
 
 def text(seed: int = 1) -> Text:
@@ -28,6 +29,17 @@ def test_records_are_those_of_the_schema():
         records = [record for path in files for record in record_files.read_rows(path, "plain")]
         assert len(records) == generated.RECORDS
         assert not any(schema_lib.describe_example(record, schema) for record in records[:50])
+
+
+def test_texts_are_full_rows_without_masks(make_config):
+    given = dict(objective="mlm", mask_share=0.3, max_predictions_per_seq=20)  # which is the default
+    config = make_config(generated_data=True, use_synthetic_data=False, **given)
+    files = PretrainingTask(config).find_data()
+    schema = schema_lib.pretraining_schema(16, 0, 50)
+    records = [record for path in files for record in record_files.read_rows(path, "plain")]
+    assert len(records) == generated.RECORDS
+    assert not any(schema_lib.describe_example(record, schema) for record in records[:50])
+    assert not record_files.store_masks(files)
 
 
 def test_examples_have_pairs_masks_and_lengths_as_real_ones():

@@ -32,8 +32,10 @@ def make(words):
         sizes = {"max_seq_length": 64, "max_predictions_per_seq": 8, "dupe_factor": 5}
         rules = examples_lib.ExampleRules(**{**sizes, **changes})
         chosen = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
-        plan = examples_lib.plan_examples(documents, chosen, 0 * chosen, rules, np.random.default_rng(1))
-        examples = examples_lib.build_examples(plan, documents, words, rules, np.random.default_rng(1))
+        ranks, rng = 0 * chosen, np.random.default_rng(1)
+        plan = examples_lib.plan_examples(documents, chosen, ranks, words, rules, rng)
+        examples = examples_lib.build_examples(plan, words, rules, np.random.default_rng(1))
+        plan = plan.rows
         original = examples.input_ids.copy()
         row, slot = np.nonzero(examples.features()["masked_lm_weights"])
         original[row, examples.positions[row, slot]] = examples.labels[row, slot]
@@ -51,26 +53,24 @@ def make(words):
     return build
 
 
-@pytest.mark.parametrize("objective, separators", [("mlm_nsp", 2), ("mlm", 1)])
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32])
-def test_the_layout_of_an_example(make, words, dtype, objective, separators):
-    examples, original, _ = make(dtype, objective=objective)
+def test_the_layout_of_an_example(make, words, dtype):
+    examples, original, _ = make(dtype)
     pad, cls, sep = map(words.id_of, ("[PAD]", "[CLS]", "[SEP]"))
     features = examples.features()
     rows = zip(original, features["input_mask"], features["segment_ids"], examples.lengths)
     for ids, mask, segments, length in rows:
         places = np.flatnonzero(ids == sep)
-        assert ids[0] == cls and len(places) == separators and places[-1] == length - 1
+        assert ids[0] == cls and len(places) == 2 and places[-1] == length - 1
         assert mask[:length].all() and not mask[length:].any() and (ids[length:] == pad).all()
         assert segments[: places[0] + 1].sum() == 0 and segments.sum() == length - places[0] - 1
-    assert examples.input_ids.dtype == dtype and examples.is_random.any() == (objective == "mlm_nsp")
+    assert examples.input_ids.dtype == dtype and examples.is_random.any()
     lengths = {name: feature.length for name, feature in schema.pretraining_schema(64, 8).items()}
     assert {name: values.shape[1] for name, values in features.items()} == lengths
 
 
-@pytest.mark.parametrize("objective", ["mlm_nsp", "mlm"])
-def test_masks_follow_the_rules(make, words, objective):
-    examples, original, _ = make(objective=objective)
+def test_masks_follow_the_rules(make, words):
+    examples, original, _ = make()
     used = examples.features()["masked_lm_weights"] > 0
     wanted = [min(8, max(1, round(int(length) * 0.15))) for length in examples.lengths]
     assert np.array_equal(used.sum(axis=1), wanted)
@@ -110,17 +110,17 @@ def test_every_set_of_tokens_is_equally_likely():
 
 def test_rows_of_few_tokens_and_many_masks(words):
     documents = make_documents(2, 4)
-    plan = np.array([[0, 1, 5, 1, 0], [0, 3, 30, 20, 1], [1, 10, 40, 2, 0]], np.int32)
+    rows = np.array([[0, 1, 5, 1, 0], [0, 3, 30, 20, 1], [1, 10, 40, 2, 0]], np.int32)
+    plan = examples_lib.Plan(documents, rows)
     for prob, predictions in ((0.15, [1, 4, 2]), (1.0, [2, 20, 12])):
         rules = examples_lib.ExampleRules(max_seq_length=32, max_predictions_per_seq=20, masked_lm_prob=prob)
-        examples = examples_lib.build_examples(plan, documents, words, rules, np.random.default_rng(0))
+        examples = examples_lib.build_examples(plan, words, rules, np.random.default_rng(0))
         assert examples.predictions.tolist() == predictions
 
 
-@pytest.mark.parametrize("objective", ["mlm_nsp", "mlm"])
-def test_whole_words_are_masked_or_not(make, words, objective):
+def test_whole_words_are_masked_or_not(make, words):
     """A word ends with its sentence: of BPE, the first piece of the next one has no space before it."""
-    examples, original, starts = make(do_whole_word_mask=True, objective=objective)
+    examples, original, starts = make(do_whole_word_mask=True)
     continuation = words.continuations()[original] & ~starts
     chosen = np.zeros(original.shape, bool)
     row, slot = np.nonzero(examples.features()["masked_lm_weights"])

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official.data.pretraining import examples, rounds
+from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary
 from official.io.errors import ConfigError
 from tests import reference_pretraining
 
@@ -113,24 +114,30 @@ LENGTHS = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(LENGTHS, st.integers(8, 40), st.sampled_from([0.0, 1.0]))
-def test_texts_are_those_of_the_sequential_rules(lengths, max_seq_length, short_seq_prob):
-    """Hence within their document, each of whose tokens is in as many of them as there are copies of it."""
+@given(LENGTHS, st.integers(8, 40), st.sampled_from([1, 2]))
+def test_texts_are_those_of_the_sequential_rules(lengths, max_seq_length, copies):
+    """Each rank is cut by itself in its order; every token is in one text of each copy."""
     lengths, owners = np.concatenate(lengths), np.repeat(np.arange(len(lengths)), list(map(len, lengths)))
-    documents = examples.from_sentences(np.arange(lengths.sum(), dtype=np.int32), lengths, owners)
-    rules = examples.ExampleRules(max_seq_length, 1, objective="mlm", short_seq_prob=short_seq_prob)
-    most, copies = max_seq_length - 2, 1 if short_seq_prob else 2
+    documents = examples.from_sentences(10 + np.arange(lengths.sum(), dtype=np.int32), lengths, owners)
+    rules = examples.ExampleRules(max_seq_length, objective="mlm")
     chosen = np.tile(np.arange(documents.num_documents), copies)
-    plan = examples.plan_examples(documents, chosen, chosen, rules, np.random.default_rng(1))
-    assert not plan[:, examples.B_START :].any()
-    found = [list(range(start, start + length)) for start, length, *_ in plan[np.argsort(plan[:, 0])]]
-    for document in as_lists(documents):
-        own = [text for text in found if document[0][0] <= text[0] <= document[-1][-1]]
-        targets = range(2, most + 1) if short_seq_prob else [most]
-        expected = [reference_pretraining.make_texts(document, most, target) for target in targets]
-        assert own in [[text for text in texts for _ in range(copies)] for texts in expected]
-    origin = np.searchsorted(documents.token_starts(), plan[:, 0], side="right")
-    assert (np.diff(origin) >= 0).all()  # the order of the ranks
+    ranks = np.repeat(np.arange(copies), documents.num_documents)
+    words = Vocabulary(SPECIAL_TOKENS, "")
+    laid, rows = examples.plan_examples(documents, chosen, ranks, words, rules, np.random.default_rng(1))
+    assert not rows[:, examples.B_START :].any()
+    by_place = rows[np.argsort(rows[:, 0])]
+    found = [laid.tokens[start : start + length].tolist() for start, length, *_ in by_place]
+    separator = words.special_ids.sep
+    order, lists = [token for text in found for token in text if token != separator], as_lists(documents)
+    assert sorted(order) == sorted(10 + np.tile(np.arange(lengths.sum()), copies))
+    firsts = {document[0][0]: document for document in lists}
+    told = [firsts[token] for token in order if token in firsts]
+    assert found == reference_pretraining.make_texts(told, max_seq_length - 2, separator)
+    # The order of the ranks: rows that begin in the first copy stand before the others.
+    bound = len(order) // copies + documents.num_documents
+    assert (np.diff((rows[:, 0] >= bound).astype(int)) >= 0).all()
+    masked = examples.build_examples(examples.Plan(laid, rows), words, rules, np.random.default_rng(1))
+    assert masked.positions.shape == (len(rows), 0) and (masked.lengths == rows[:, 1] + 2).all()
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -5,54 +5,91 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tokenizers
 
 from official.cli import records
 from official.data.packing import creation as packing
 from official.data.pretraining import creation, examples, inspection
-from official.data.records import record_formats
+from official.data.records import files as record_files
+from official.data.records import record_formats, schema
 from official.data.word_pieces.vocabulary import Vocabulary, load_vocabulary
 from official.io.errors import ConfigError
-from tests.data.pretraining.test_creation import LONG, MOST, WORDS, make_job, make_text, parsed, write
+from tests.data.pretraining.test_creation import LONG, WORDS, make_job, make_text, write
+from tests.records import read_records
+from tests.refusals import assert_refused
 
-RULES = dict(dupe_factor=3, objective="mlm")
+COPIES = 3
 
 
-def make(text, vocab, folder, kind="plain", **rules) -> dict:
-    own = examples.ExampleRules(LONG, MOST, **RULES, remask=kind == "remask", **rules)
-    job = make_job(text, vocab, folder, rules=own, record_format=kind, num_shards=1)
+def make(text, vocab, folder, kind="plain") -> dict:
+    rules = examples.ExampleRules(LONG, dupe_factor=COPIES, objective="mlm")
+    job = make_job(text, vocab, folder, rules=rules, record_format=kind, num_shards=1)
     return creation.create_pretraining_data(job)
 
 
-def test_texts_in_every_format_have_no_pairs_and_hold_every_token(tmp_path):
+def parsed(path, kind: str, words: int = len(WORDS)) -> dict[str, np.ndarray]:
+    features = schema.pretraining_schema(LONG, 0, words)
+    found = record_formats.parse_records(tf.constant(read_records(path)), features, kind)
+    return {name: values.numpy() for name, values in found.items()}
+
+
+def test_texts_in_every_format_have_no_masks_and_hold_every_token(tmp_path, with_and_without_library):
     """Of one document, too. What packs them hands the objective on."""
     vocab = write(tmp_path / "vocab.txt", "\n".join(WORDS) + "\n")
     words = Vocabulary(tuple(WORDS), "")
+    pad, _, cls, sep, mask = words.special_ids
     firsts, made = {}, {}
-    for kind, documents in (("plain", 10), ("compact", 10), ("remask", 10), ("plain", 1)):
+    for kind, documents in (("plain", 10), ("compact", 10), ("plain", 1)):
         out = tmp_path / f"{kind}{documents}"
         manifest = made[out.name] = make(make_text(tmp_path / "text.txt", documents), vocab, out, kind)
         flags = manifest["flags"]
-        assert (flags["objective"], flags["short_seq_prob"], manifest["random_next"]) == ("mlm", 0.0, 0)
+        assert (flags["objective"], flags["masked_lm_prob"], manifest["masked_tokens"]) == ("mlm", 0.0, 0)
         shard = str(out / "part-00000-of-00001.tfrecord")
-        assert record_formats.objective_of(shard) == "mlm"
+        assert record_formats.objective_of(shard) == "mlm" and not record_files.store_masks([shard])
         values = parsed(shard, kind)
+        ids, lengths = values["input_ids"], values["input_mask"].sum(axis=1)
         assert not values["segment_ids"].any() and not values["next_sentence_labels"].any()
-        tokens = values["input_mask"].sum() - 2 * len(values["input_mask"])
-        assert tokens == 3 * manifest["tokens"]
+        assert not values["masked_lm_positions"].size and mask not in ids
+        assert ((ids != pad) & ~np.isin(ids, [cls, sep])).sum() == COPIES * manifest["tokens"]
+        assert (ids[:, 0] == cls).all() and (ids[np.arange(len(ids)), lengths - 1] == sep).all()
+        # One row for each end of a document may be a token short, and one in all less than full.
+        assert (lengths < LONG - 1).sum() <= 1 and (lengths == LONG).mean() > 0.9
         firsts.setdefault(kind, values)
         summary = inspection.summarize([shard], words)
         shown = records.describe_records(summary, summary.shares(), words)
         assert summary.pairs == 0 and shown.endswith("no pairs: texts, as of --objective=mlm")
+        assert "no masks: bert train draws them (--mask_share)" in shown
     for name, values in firsts["plain"].items():
         assert np.array_equal(values, firsts["compact"][name]), name
     folder = tmp_path / "plain10"
     records.write_card_beside(str(folder), [str(folder / name) for name in made["plain10"]["files"]])
     page = (folder / "report.html").read_text()
-    assert "Objective mlm, format plain" in page and "random next segment" not in page
-    assert "3 times, with other masks each time" in page
+    assert "Objective mlm, format plain; no masks: training draws them" in page
+    assert "3 times, with other cuts each time" in page and "random next segment" not in page
     packing.pack_records(packing.Job(str(tmp_path / "compact10"), str(tmp_path / "packed"), num_shards=1))
-    assert record_formats.objective_of(str(tmp_path / "packed" / "part-00000-of-00001.tfrecord")) == "mlm"
+    shard = str(tmp_path / "packed" / "part-00000-of-00001.tfrecord")
+    assert record_formats.objective_of(shard) == "mlm" and not record_files.store_masks([shard])
+    assert (
+        inspection.summarize([shard], words).tokens
+        == inspection.summarize([str(tmp_path / "compact10" / "part-00000-of-00001.tfrecord")], words).tokens
+    )
+
+
+def test_rules_of_masks_are_refused_for_texts():
+    assert_refused(
+        lambda name, value: examples.ExampleRules(objective="mlm", **{name: value}),
+        [
+            (name, value, f"--{name}={value} does not go with --objective=mlm")
+            for name, value in (
+                ("max_predictions_per_seq", 20),
+                ("masked_lm_prob", 0.15),
+                ("short_seq_prob", 0.1),
+                ("do_whole_word_mask", True),
+                ("remask", True),
+            )
+        ],
+    )
 
 
 @pytest.fixture
@@ -69,27 +106,17 @@ def roberta(tmp_path) -> str:
     return str(folder)
 
 
-def test_whole_words_of_a_tokenizer_without_segments(roberta, tmp_path):
-    """Their sentences stand behind each other without a space; pairs are refused."""
+def test_rows_are_those_of_the_tokenizer(roberta, tmp_path):
+    """<s> text </s>, and </s> between documents. Pairs are refused."""
     text, words = make_text(tmp_path / "text.txt", 10), load_vocabulary(roberta)
-    make(text, roberta, tmp_path / "out", do_whole_word_mask=True)
+    make(text, roberta, tmp_path / "out")
     values = parsed(tmp_path / "out" / "part-00000-of-00001.tfrecord", "plain", words.size)
-    pad, _, cls, sep, mask = words.special_ids
-    continues = words.continuations()
-    for ids, length, places, labels, weights in zip(
-        values["input_ids"],
-        values["input_mask"].sum(axis=1),
-        values["masked_lm_positions"],
-        values["masked_lm_ids"],
-        values["masked_lm_weights"],
-    ):
+    pad, _, cls, sep, _ = words.special_ids
+    lengths = values["input_mask"].sum(axis=1)
+    for ids, length in zip(values["input_ids"], lengths):
         assert ids[0] == cls and ids[length - 1] == sep and (ids[length:] == pad).all()
-        chosen, original = places[weights > 0], ids.copy()
-        original[chosen] = labels[weights > 0]
-        assert mask not in original and (ids[chosen] == mask).sum() <= len(chosen)
-        for place in range(2, length - 1):  # a full stop ends a sentence, and goes on with its last word
-            before = words.words[original[place - 1]]
-            if continues[original[place]] and not before.endswith("."):
-                assert (place in chosen) == (place - 1 in chosen)
+    assert (lengths == LONG).mean() > 0.9
+    inside = (values["input_ids"] == sep).sum() - len(lengths)
+    assert 0 < inside < 11 * COPIES  # of eleven documents; others stand at the ends of rows
     with pytest.raises(ConfigError, match="gives both the segment 0. Give --objective=mlm"):
         creation.create_pretraining_data(make_job(text, roberta, tmp_path / "pairs"))

@@ -1,13 +1,15 @@
 """Made-up models behind the server, asked by the clients and checked by the messages of others."""
 
+import base64
 import concurrent.futures
+import json
 
 import numpy as np
 import pytest
 
 from official import inference
 from official.inference.rows import Rows
-from tests.serving.server.servers import running, write_model
+from tests.serving.server.servers import ask, running, write_model
 
 QUESTIONS = [
     {"question": f"word{n}?", "context": " ".join(f"word{(7 * n + k) % 50 + 5}" for k in range(3 + 9 * n))}
@@ -185,3 +187,52 @@ def test_the_client_of_triton(server, models, binary):
     with pytest.raises(triton.InferenceServerException, match="'context' is missing"):
         client.infer("bert", inputs[:1])
     client.close()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# OpenAI's embeddings
+
+
+def test_embeddings_are_in_openais_form(server, models):
+    """Source: https://platform.openai.com/docs/api-reference/embeddings."""
+
+    def post(**values):
+        status, _, body = ask(server.port, "POST", "/v1/embeddings", values)
+        return status, json.loads(body)
+
+    texts = ["word7 word8", "word9"]
+    expected = models["answer"].embed(texts)
+    status, found = post(input=texts, model=server.server.model)
+    assert (status, found["object"], found["model"]) == (200, "list", server.server.model)
+    assert [(each["object"], each["index"]) for each in found["data"]] == [("embedding", 0), ("embedding", 1)]
+    np.testing.assert_allclose([each["embedding"] for each in found["data"]], expected, atol=1e-5)
+    assert found["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
+    _, found = post(input=texts[0], encoding_format="base64", dimensions=4, user="somebody")
+    vector = np.frombuffer(base64.b64decode(found["data"][0]["embedding"]), "<f4")
+    np.testing.assert_allclose(vector, expected[0, :4] / np.linalg.norm(expected[0, :4]), atol=1e-5)
+    wrong = []
+    for values, code, part in (
+        (
+            {"input": "a", "encoding_format": "hex"},
+            400,
+            "encoding_format='hex', expected one of float, base64",
+        ),
+        ({"input": "a", "dimensions": 0}, 400, "dimensions=0, expected a number from 1 to 16"),
+        ({"input": "a", "model": "gpt"}, 404, "model='gpt' is not served"),
+        ({"input": [1, 2]}, 400, "token ids are not read"),
+        ({"input": ["a", " "]}, 400, "a text is empty"),
+        ({"input": []}, 400, "0 texts"),
+        ({"input": "a", "top_k": 1}, 400, "unknown parameter 'top_k'"),
+        ({}, 400, "expected a text, got null"),
+    ):
+        status, found = post(**values)
+        error = found["error"]
+        if (
+            status != code
+            or part not in error["message"]
+            or error.keys() != {"message", "type", "param", "code"}
+        ):
+            wrong.append(f"{values}: {status} {found}")
+    assert wrong == []
+    status, _, body = ask(server.port, "POST", "/v1/embeddings", b"{")
+    assert status == 400 and json.loads(body)["error"]["type"] == "invalid_request_error"

@@ -59,6 +59,13 @@ def to_words(values: dict[str, tf.Tensor]) -> tf.Tensor:
     return tf.concat([tf.stack(where_all(are_whole, head, "parts are out of order"), axis=1), *rest], axis=1)
 
 
+def words_of(rows_N: tf.Tensor, reader: Plain, schema: dict[str, Feature]) -> tf.Tensor:
+    """Returns rows of a reader's `unpack` as words, int32 [N, W]. Fails as `unpack` does."""
+    if rows_N.dtype != tf.string:  # of these formats rows are such words
+        return tf.cast(rows_N, tf.int32)
+    return to_words(reader.parse_rows(rows_N, schema))
+
+
 def _read(record: bytes) -> tuple[tuple[int, int], list[bytes]]:
     features = read_example(record) or {}
     shape = list(features[SHAPE].int64_list.value) if SHAPE in features else []

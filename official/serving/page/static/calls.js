@@ -1,6 +1,7 @@
 // What the page asks the server: TensorFlow Serving's REST contract.
 
 const TIMEOUT_MS = 60_000;
+const CALL_INSTANCES = 32; // of a call
 const model = `v1/models/${encodeURIComponent(document.documentElement.dataset.model)}`;
 let token = "";
 
@@ -35,13 +36,18 @@ export async function progress() {
   return { isReady, loading: versions.find(({ state }) => state === "LOADING")?.version ?? "" };
 }
 
-/** Returns the predictions of a signature for some instances, in their order. */
+/** Returns the predictions of a signature for some instances, in their order; many are asked for in several calls. */
 export async function predict(signature, instances) {
-  const { predictions } = await call(`${model}:predict`, bodyOf(signature, instances));
-  if (!Array.isArray(predictions) || predictions.length !== instances.length) {
-    throw new CallError("The server's answer has no predictions.");
+  const all = [];
+  while (all.length < instances.length) {
+    const asked = instances.slice(all.length, all.length + CALL_INSTANCES);
+    const { predictions } = await call(`${model}:predict`, bodyOf(signature, asked));
+    if (!Array.isArray(predictions) || predictions.length !== asked.length) {
+      throw new CallError("The server's answer has no predictions.");
+    }
+    all.push(...predictions);
   }
-  return predictions;
+  return all;
 }
 
 /** Returns the same call as a command of a shell. */

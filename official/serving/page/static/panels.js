@@ -140,13 +140,36 @@ function numberRow(name, value) {
   return make("li", {}, make("span", { class: "word" }, name), make("span", {}, decimal.format(value)));
 }
 
-function showSimilarity(_values, predictions) {
-  const [one, other] = predictions.map((found) => found.embedding ?? found);
-  const cosine = dot(one, other) / Math.sqrt(dot(one, one) * dot(other, other));
-  const shown = decimal.format(cosine);
-  const scale = make("ul", { class: "rows lone" });
-  scale.append(make("li", {}, make("span", {}, "Cosine similarity"), make("span", {}, shown), bar(cosine)));
-  return { parts: [big(shown), scale, note(`1: the same direction, 0: nothing in common. Vectors of ${one.length} numbers.`)] };
+/** Returns the lines of a list of texts, those without a text left out. */
+function linesOf(text) {
+  return text.split("\n").map((line) => line.trim()).filter((line) => line);
+}
+
+/** Shows how alike a text is to another, or to each line of a list, the most alike first. */
+function showSimilarity({ other }, predictions) {
+  const [first, ...others] = predictions.map((found) => found.embedding ?? found);
+  mustBe("number", ...first, ...others.flat());
+  const cosines = others.map((vector) => dot(first, vector) / Math.sqrt(dot(first, first) * dot(vector, vector)));
+  const about = note(`1: the same direction, 0: nothing in common. Vectors of ${first.length} numbers.`);
+  if (others.length === 1) {
+    const shown = shownCosine(cosines[0]);
+    const scale = make("ul", { class: "rows lone" });
+    scale.append(make("li", {}, make("span", {}, "Cosine similarity"), make("span", {}, shown), bar(cosines[0])));
+    return { parts: [big(shown), scale, about] };
+  }
+  const found = linesOf(other).map((line, place) => [line, cosines[place]]);
+  found.sort((one, another) => another[1] - one[1]);
+  const rows = found.map(([line, cosine]) =>
+    make("li", {}, make("span", { class: "word" }, line), make("span", {}, shownCosine(cosine)), bar(cosine)),
+  );
+  return {
+    parts: [big(found[0][0]), make("h2", { class: "title" }, "Cosine similarity"), make("ol", { class: "rows" }, ...rows), about],
+  };
+}
+
+/** Returns a cosine with two digits, of which zero has no sign. */
+function shownCosine(cosine) {
+  return decimal.format(Math.round(100 * cosine) / 100 + 0);
 }
 
 function dot(one, other) {
@@ -239,12 +262,24 @@ export const PANELS = {
   },
   embed: {
     waiting: "Comparing…",
-    needs: { one: "Write a text.", other: "Write a text to compare with." },
-    instances: ({ one, other }) => [{ text: one }, { text: other }],
+    needs: { one: "Write a text.", other: "Write a text to compare with, or a list of them." },
+    instances: ({ one, other }) => [one, ...linesOf(other)].map((text) => ({ text })),
     show: showSimilarity,
     examples: [
       ["Alike", { one: "How do I reset my password?", other: "I forgot my login and need a new one." }],
       ["Unlike", { one: "How do I reset my password?", other: "The train to Lyon leaves at noon." }],
+      [
+        "A list",
+        {
+          one: "How do I reset my password?",
+          other: [
+            "The train to Lyon leaves at noon.",
+            "I forgot my login and need a new one.",
+            "Where can I see my invoices?",
+            "My account is locked.",
+          ].join("\n"),
+        },
+      ],
     ],
   },
 };

@@ -1,0 +1,471 @@
+"""`bert adapt`: a model goes on with the pre-training, on people's own text.
+
+Its stages are the project's own jobs and runs, one after the other, each in a folder below MODEL_DIR/adapt;
+the continued pre-training is the run in MODEL_DIR itself. A stage that is done is not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, get_origin, get_type_hints
+
+from absl import logging
+
+from official.cli import command_line, outputs, text, train
+from official.cli import flags as train_flags
+from official.cli.ask import CheckpointFlags
+from official.config import FIELDS, Config
+from official.config.setting import Field
+from official.io import files, jobs, model_folder, vocabulary_files
+from official.io.errors import ConfigError, counted, shortened
+
+_FOLDER = "adapt"  # of the stages, in the folder of the run
+# Settings of the runs that are this command's own.
+_SET_HERE = (
+    "task objective do_train do_eval do_predict init_checkpoint eval_files num_eval_samples overwrite"
+    " max_predictions_per_seq predict_file predict_epochs plan compile_only"
+).split()
+_RATE, _WIDTH = 1e-4, 768  # the learning rate, and the hidden size of the model that it is for
+_MOST_SENTENCES = 1_000_000  # that words are counted in
+
+
+class Adapt(command_line.TextFlags, CheckpointFlags):
+    """Goes on with the pre-training of a model on your own text, adds words of it to the vocabulary, and says
+    what that has changed: the loss of masked words and, with a labelled file, a fine-tuning's scores.
+
+      bert adapt --checkpoint=FOLDER --input_files=my_text --model_dir=runs/mine
+      bert adapt --checkpoint=FOLDER --input_files=my_text --model_dir=runs/mine --add_words=500 \\
+        --train_file=tickets.csv --label_column=topic --num_runs=3
+
+    Other flags of bert train go to the runs that they are of: those of --task=classify, such as --train_file,
+    --label_column and --num_runs, to a fine-tuning before and after, which is left out without --train_file;
+    all others, such as --learning_rate, --num_train_epochs and --dtype, to the continued pre-training.
+
+    Attributes:
+      model_dir: Folder of the adapted model: a run, which every command takes, with result.json and
+        report.html. The same command goes on with what is there.
+      add_words: Frequent words of the text to add to a vocabulary of word pieces, at most: those that save
+        the most pieces. For a text whose own terms fall into many pieces; what they mean has to be learned,
+        which takes more text than going on without them.
+      general_files: Text of another kind, to see what the model forgets. Unset: that of bert data corpus.
+      eval_share: Share of the documents, and of the rows of --train_file, that is held out.
+      max_seq_length: Tokens of a row of the pre-training, which documents fill end to end.
+      seed: Seeds masks, data order and dropout; that of the first fine-tuning.
+    """
+
+    ALIASES = command_line.NAMES
+    LISTS = ("general_files",)
+    RANGES = {"add_words": (0, 2**20), "max_seq_length": (8, 2**15), "seed": (0, 2**31 - 1)}
+    model_dir: str
+    add_words: int = 0
+    general_files: str | None = None
+    eval_share: float = 0.1
+    max_seq_length: int = 128
+    seed: int = 12345
+
+    @classmethod
+    def names(cls) -> set[str]:
+        """Returns the names of this command's own flags."""
+        hints = get_type_hints(cls).items()
+        return {name for name, hint in hints if get_origin(hint) is not ClassVar}
+
+    @classmethod
+    def parser(cls) -> command_line.Parser:
+        parser = super().parser()
+        own, of_labels = cls.names(), _of_fine_tuning()
+        fine_tuning = parser.add_argument_group("flags of the fine-tuning before and after")
+        pretraining = parser.add_argument_group("flags of the continued pre-training")
+        for name, field in FIELDS.items():
+            if name not in own and name not in _SET_HERE:
+                kind: dict = {"type": field.type}
+                if field.type is bool:
+                    kind = {"action": argparse.BooleanOptionalAction}
+                group = fine_tuning if field in of_labels else pretraining
+                group.add_argument(f"--{name}", help=field.help.replace("%", "%%"), **kind)
+        return parser
+
+
+def _of_fine_tuning() -> list[Field]:
+    """Returns the settings that a fine-tuning on labels has, and pre-training has not."""
+    return [
+        field
+        for name, field in FIELDS.items()
+        if "classify" in field.tasks and "pretrain" not in field.tasks and name not in _SET_HERE
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Request:
+    """The flags of the command, and those of its runs.
+
+    Attributes:
+      own: flags of this command.
+      pretraining, fine_tuning: flags of `bert train` that were given for the continued pre-training, and for
+        the fine-tuning; none of these: nothing is fine-tuned.
+    """
+
+    own: Adapt
+    pretraining: list[str]
+    fine_tuning: list[str]
+
+    def folder(self, *names: str) -> str:
+        """Returns the folder of a stage."""
+        return os.path.join(self.own.model_dir, _FOLDER, *names)
+
+
+def read_request() -> _Request:
+    """Reads the command line. Raises ConfigError."""
+    parser = Adapt.parser()
+    flags = parser.parse()
+    given: tuple[list[str], list[str]] = [], []
+    of_labels = [field.name for field in _of_fine_tuning()]
+    for name in sorted(parser.given & FIELDS.keys() - Adapt.names()):
+        value = vars(flags)[name]
+        text_value = str(value).lower() if isinstance(value, bool) else value
+        given[name in of_labels].append(f"--{name}={text_value}")
+    if given[True] and not vars(flags)["train_file"]:
+        raise ConfigError(f"{given[True][0]} is for the rows of --train_file. Give it, or drop the flag.")
+    if not 0 < flags.eval_share < 1:
+        raise ConfigError(f"--eval_share={flags.eval_share} is out of range. Allowed: above 0, below 1.")
+    return _Request(flags, *given)
+
+
+def run_adapt() -> int:
+    request = read_request()
+    flags = request.own
+    paths = files.find_files(flags.input_files, "input_files")
+    weights = _weights(flags)
+    # All that can be wrong with the runs is said before the text is read.
+    evaluation = train_flags.parse([*_evaluation(request, "own", "before", 1), *weights])
+    rate = f"--learning_rate={_RATE * _WIDTH / evaluation.model.hidden_size:.1g}"
+    train_flags.parse([*_training(request, 1), *weights, rate, *request.pretraining])
+    labelled = (
+        train_flags.parse([*_fine_tuning(request, "before"), *weights]) if request.fine_tuning else None
+    )
+    vocabulary = _vocabulary(request, evaluation)
+    command_line.configure_logging()
+    _check_same(request, paths)
+
+    words = _once(request, "words", lambda: _choose_words(request, evaluation, vocabulary))
+    start = weights
+    if words["added"]:
+        _once(request, "start", lambda: _write_start(request, words, vocabulary))
+        start = [f"--init_checkpoint={request.folder('start')}"]
+    config = train_flags.parse([*_evaluation(request, "own", "after", 1), *start])
+    sets = _once(request, "sets", lambda: _make_sets(request, paths, vocabulary, config))
+    before = {name: _loss(request, name, "before", sets, weights) for name in sets}
+    _make_records(request, config, vocabulary)
+    code = _run(request, [*_training(request, sets["own"]["rows"]), *start, rate, *request.pretraining])
+    adapted = [f"--init_checkpoint={flags.model_dir}"]
+    after = {name: _loss(request, name, "after", sets, adapted) for name in sets}
+    scores = {}
+    if labelled is not None:
+        # One recipe for both, also in what follows from the files beside the weights.
+        same = [f"--max_seq_length={labelled.max_seq_length}", f"--learning_rate={labelled.learning_rate}"]
+        for side, own in (("before", weights), ("after", adapted)):
+            _run(request, [*_fine_tuning(request, side), *same, *own])
+            scores[side] = _result(request.folder(f"scores_{side}")).scores
+    _report(request, words, sets, {"before": before, "after": after}, scores)
+    return code
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Runs
+
+
+def _weights(flags: Adapt) -> list[str]:
+    """Returns the flags that name the weights to adapt."""
+    casing = [] if flags.do_lower_case is None else [f"--do_lower_case={str(flags.do_lower_case).lower()}"]
+    vocabulary = [f"--vocab_file={flags.vocab_file}"] if flags.vocab_file else []
+    return [f"--init_checkpoint={flags.checkpoint}", *vocabulary, *casing]
+
+
+def _pretraining(request: _Request) -> list[str]:
+    shape, flags = _shape(request), request.own
+    sizes = [f"--max_seq_length={shape.length}", f"--max_predictions_per_seq={shape.predictions}"]
+    return ["--task=pretrain", "--objective=mlm", "--do_eval", f"--seed={flags.seed}", *sizes]
+
+
+def _evaluation(request: _Request, name: str, side: str, rows: int) -> list[str]:
+    """Returns the flags of a run that evaluates on a set, `own` or `general`, without the weights."""
+    own = ["--do_train=false", f"--eval_files={request.folder(name, side)}", f"--num_eval_samples={rows}"]
+    return [*_pretraining(request), *own, f"--model_dir={request.folder(f'loss_{name}_{side}')}"]
+
+
+def _training(request: _Request, rows: int) -> list[str]:
+    """Returns the flags of the continued pre-training, without those of the weights."""
+    own = [f"--eval_files={request.folder('own', 'after')}", f"--num_eval_samples={rows}"]
+    own += [
+        f"--input_files={request.folder('records')}",
+        "--num_steps_per_epoch=0",
+        "--warmup_proportion=0.1",
+    ]
+    return [*_pretraining(request), *own, f"--model_dir={request.own.model_dir}"]
+
+
+def _fine_tuning(request: _Request, side: str) -> list[str]:
+    own = ["--task=classify", f"--seed={request.own.seed}", f"--eval_share={request.own.eval_share}"]
+    return [*own, f"--model_dir={request.folder(f'scores_{side}')}", *request.fine_tuning]
+
+
+def _run(request: _Request, words: list[str]) -> int:
+    """Runs the flags of a run: 0, or 1 for one that has missed its threshold. Ends this process where a run
+    is interrupted or fails, with its exit code."""
+    config = train_flags.parse(words)
+    logging.info("---- %s", config.model_dir)
+    code = train.run(config, sys.argv[1:])
+    if code > 1:
+        sys.exit(code)
+    return code
+
+
+def _result(folder: str) -> Any:
+    from official.reporting import result
+
+    return result.from_dict(result.load_result(folder))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Stages
+
+
+def _once(request: _Request, name: str, make: Callable[[], dict]) -> dict:
+    """Returns the JSON values that a stage has made; runs it where that is not done."""
+    path = request.folder(f"{name}.json")
+    done = jobs.read_done(path)
+    if done is None:
+        os.makedirs(request.folder(), exist_ok=True)
+        jobs.write_done(path, make())
+        done = jobs.read_what_is_done(path)
+    return done
+
+
+def _check_same(request: _Request, paths: list[str]) -> None:
+    """Raises ConfigError where the folder holds what was made with other flags, or of other text. The runs
+    check their own flags."""
+    from official.data.text import text_files
+
+    job = {name: vars(request.own)[name] for name in sorted(Adapt.names() - {"model_dir"})}
+    job["input_files"] = text_files.identify(paths)
+    earlier = _once(request, "job", lambda: job)
+    if different := jobs.differences(earlier, job):
+        raise ConfigError(
+            f"--model_dir={request.own.model_dir} was begun with another {different}. Give another one."
+        )
+
+
+def _shape(request: _Request) -> Any:
+    from official.data.pretraining.masked_words import MASKED_SHARE, Shape
+
+    length = request.own.max_seq_length
+    return Shape(length, math.ceil(MASKED_SHARE * length))
+
+
+def _vocabulary(request: _Request, config: Config) -> Any:
+    """Returns the vocabulary of the weights. Raises ConfigError where there is none, or no word can be added
+    to it."""
+    from official.data.word_pieces.vocabulary import load_for_text
+
+    flags = request.own
+    if config.vocab_file is None:
+        raise ConfigError(
+            f"--checkpoint={flags.checkpoint} has no vocabulary beside it. Give --vocab_file=PATH."
+        )
+    vocabulary = load_for_text(config.vocab_file, flags.do_lower_case, flags.checkpoint)
+    if flags.add_words and vocabulary.tokenizer is not None:
+        raise ConfigError(
+            f"--add_words={flags.add_words} is for vocabularies of word pieces, and {config.vocab_file} is"
+            " none. Drop --add_words."
+        )
+    return vocabulary
+
+
+def _choose_words(request: _Request, config: Config, vocabulary: Any) -> dict:
+    """Chooses the words to add, and writes the vocabulary that has them."""
+    flags = request.own
+    if not flags.add_words:
+        return {"added": [], "pieces_of": {}}
+    from official.data.text import samples
+    from official.data.text.documents import ReadCounts
+    from official.data.word_pieces import added_words, vocabulary_building
+    from official.data.word_pieces.vocabulary import load_for_text
+
+    def is_trained_on(document: list[str]) -> bool:
+        return samples.split_of(" ".join(document), flags.eval_share) == "train"
+
+    sentences = text.read_sentences(
+        flags.input_files, _MOST_SENTENCES, ReadCounts(), flags.text_field, is_trained_on
+    )
+    counts = vocabulary_building.count_words(sentences, vocabulary.do_lower_case)
+    added = added_words.choose_words(counts, vocabulary, flags.add_words)
+    grown, pieces_of = added_words.with_words(vocabulary.words, added)
+    os.makedirs(request.folder("vocabulary"), exist_ok=True)
+    outputs.write_file(request.folder("vocabulary", vocabulary_files.VOCABULARY), "\n".join(grown) + "\n")
+    settings = vocabulary_files.tokenizer_config(vocabulary.do_lower_case, config.model.positions)
+    outputs.write_file(request.folder("vocabulary", model_folder.TOKENIZER_CONFIG), settings)
+    after = load_for_text(request.folder("vocabulary"))
+    fragmentation = {
+        "before": added_words.fragmentation(counts, vocabulary),
+        "after": added_words.fragmentation(counts, after),
+    }
+    logging.info(
+        "%s of the text added to the vocabulary: %.3f word pieces a word, %.3f before. %s",
+        counted(len(added), "word"),
+        fragmentation["after"],
+        fragmentation["before"],
+        shortened([one.word for one in added], 400),
+    )
+    return {
+        "added": [[one.word, one.frequency, len(one.pieces)] for one in added],
+        "pieces_of": {str(number): pieces for number, pieces in pieces_of.items()},
+        "pieces_per_word": fragmentation,
+        "size": len(grown),
+    }
+
+
+def _write_start(request: _Request, words: dict, vocabulary: Any) -> dict:
+    """Writes the weights with the rows of the added words, each the mean of those of its pieces."""
+    from official.checkpoint import convert
+    from official.checkpoint.formats import Options
+
+    options = Options(
+        vocab_size=words["size"],
+        averages={int(number): tuple(pieces) for number, pieces in words["pieces_of"].items()},
+        vocab_file=request.folder("vocabulary"),
+        do_lower_case=vocabulary.do_lower_case,
+    )
+    convert.convert(request.own.checkpoint, "huggingface", request.folder("start"), options, overwrite=True)
+    return {}
+
+
+def _make_sets(request: _Request, paths: list[str], before: Any, config: Config) -> dict:
+    """Writes the evaluation sets, each for both vocabularies; returns the counts of their masked words."""
+    from official.data.pretraining import masked_words
+    from official.data.text import docstring_corpus, samples
+    from official.data.text.documents import ReadCounts, read_documents
+    from official.data.word_pieces.vocabulary import load_for_text
+
+    flags, counts = request.own, ReadCounts()
+    after = load_for_text(str(config.vocab_file), flags.do_lower_case, config.init_checkpoint)
+    held_out = (
+        document
+        for document in read_documents(paths, counts, text_field=flags.text_field)
+        if samples.split_of(" ".join(document), flags.eval_share) == "eval"
+    )
+    if flags.general_files:
+        general: Iterable[list[str]] = read_documents(
+            files.find_files(flags.general_files, "general_files"), counts, text_field=flags.text_field
+        )
+    else:
+        logging.info("Text of another kind: that of bert data corpus")
+        general = itertools.chain(*docstring_corpus.build_corpus(text.Corpus.sources.split(","), 0.1)[:2])
+    made = {}
+    for name, flag, documents in (("own", "eval_share", held_out), ("general", "general_files", general)):
+        told = f"--{flag}={getattr(flags, flag)}"
+        sets, masked = masked_words.make_sets(documents, [before, after], _shape(request), flags.seed, told)
+        for side, examples in zip(("before", "after"), sets):
+            masked_words.write_set(examples, request.folder(name, side))
+        made[name] = dataclasses.asdict(masked) | {"pieces": dict(zip(("before", "after"), masked.pieces))}
+    return made
+
+
+def _loss(request: _Request, name: str, side: str, sets: dict, weights: list[str]) -> dict:
+    """Returns the masked-word loss of weights on a set: nats a word, a character and a word piece, and the
+    names of weights that started fresh."""
+    counts = sets[name]
+
+    def evaluate() -> dict:
+        words = [*_evaluation(request, name, side, counts["rows"]), *weights]
+        _run(request, words)
+        result = _result(request.folder(f"loss_{name}_{side}"))
+        total = result.eval_loss * counts["pieces"][side]
+        return {
+            "per_word": total / counts["words"],
+            "per_character": total / counts["characters"],
+            "per_piece": result.eval_loss,
+            "fresh_variables": result.fresh_variables,
+        }
+
+    return _once(request, f"loss_{name}_{side}", evaluate)
+
+
+def _make_records(request: _Request, config: Config, vocabulary: Any) -> None:
+    from official.data.pretraining import creation, examples, plan
+
+    flags = request.own
+    rules = examples.ExampleRules(max_seq_length=flags.max_seq_length, objective="mlm")
+    job = plan.Job(
+        flags.input_files,
+        request.folder("records"),
+        str(config.vocab_file),
+        rules,
+        text_field=flags.text_field,
+        random_seed=flags.seed,
+        do_lower_case=None if vocabulary.tokenizer else vocabulary.do_lower_case,
+        eval_share=flags.eval_share,
+        side="train",
+    )
+    text.show_manifest(creation.create_pretraining_data(job))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Report
+
+
+_TITLES = {"own": "your text", "general": "other text"}
+_UNITS = {"per_word": "a word", "per_character": "a character", "per_piece": "a word piece"}
+
+
+def _report(request: _Request, words: dict, sets: dict, losses: dict, scores: dict) -> None:
+    """Adds what has changed to result.json and report.html, and prints it."""
+    from official.reporting import report
+    from official.reporting import result as result_lib
+
+    flags = request.own
+    fresh = losses["before"]["own"]["fresh_variables"]
+    title = "Loss of masked words, nats"
+    if fresh:
+        title += " (before: of a head that the checkpoint lacks, and that started fresh)"
+    rows = [["text", "a mean over", "before", "after"]]
+    for name, text_title in _TITLES.items():
+        for unit, unit_title in _UNITS.items():
+            rows.append([text_title, unit_title, *(losses[side][name][unit] for side in ("before", "after"))])
+    tables = {title: rows}
+    if scores:
+        names = [name for name in scores["before"] if name != "best_step"]
+        tables["Fine-tuning on the labelled rows"] = [
+            ["score", "before", "after"],
+            *([name, *(scores[side][name] for side in ("before", "after"))] for name in names),
+        ]
+    if words["added"]:
+        tables["Added words"] = [["word", "in the text", "word pieces before"], *words["added"]]
+    result = _result(flags.model_dir)
+    result = dataclasses.replace(result, tables=tables)
+    adaptation = {
+        "checkpoint": flags.checkpoint,
+        "added_words": [word for word, *_ in words["added"]],
+        "pieces_per_word": words.get("pieces_per_word"),
+        "masked_words": sets,
+        "masked_word_loss": losses,
+        "fresh_before": fresh,
+        "scores": scores,
+    }
+    result_lib.note(flags.model_dir, tables=tables, adaptation=adaptation)
+    report.write_report(flags.model_dir, "BERT adapted", result.config, result)
+    for name, rows in list(tables.items())[: 2 if scores else 1]:
+        print(name)
+        columns = [
+            (str(head), str(place), ".4f" if place >= len(rows[0]) - 2 else "")
+            for place, head in enumerate(rows[0])
+        ]
+        print(
+            outputs.table(
+                columns, [{str(place): value for place, value in enumerate(row)} for row in rows[1:]]
+            )
+        )

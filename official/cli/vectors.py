@@ -1,0 +1,178 @@
+"""`bert embed` and `search`: the vectors of a file's texts, and the nearest ones to a query."""
+
+from __future__ import annotations
+
+from official.cli import ask, command_line
+from official.cli.command_line import LengthFlag
+from official.io.errors import ConfigError
+
+
+class PromptFlags(command_line.Flags):
+    """Flags of the text that is set before others.
+
+    Attributes:
+      prompt: Text before each text, such as "query: ". Unset: that of --prompt_name.
+      prompt_name: Name of a prompt of the model's folder, such as query or passage. Unset: its default one.
+    """
+
+    prompt: str | None = None
+    prompt_name: str | None = None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# bert embed
+
+
+class Embed(ask.ModelFlags, LengthFlag, PromptFlags):
+    """Writes a vector for each text of a file, as sentence-transformers makes them of the same model.
+
+      bert embed --checkpoint=M --input_file=texts.csv --output_file=vectors.npy
+      bert embed --checkpoint=M --input_file=new.parquet --output_file=out.parquet --vector_dtype=int8
+
+    Beside the vectors lies vectors.npy.json: the model's digest, pooling, rows, texts that were cut. A row
+    without a text gets the vector of an empty one; they are counted. A command that was killed goes on where
+    it was.
+
+    Attributes:
+      input_file: CSV, TSV, JSON lines, Parquet, a folder that datasets saved; globs, compressed files.
+      output_file: .npy, a NumPy array [rows, size], or .parquet, the input with a column embedding.
+      text_columns: Column with the texts.
+      vector_dtype: Type of the vectors: float32, float16, int8 (256 steps between the smallest and largest
+        value of each component) or binary (8 signs a byte), the latter two as sentence-transformers has them.
+      overwrite: Replace --output_file where it is there.
+    """
+
+    input_file: str
+    output_file: str
+    text_columns: str = "text"
+    vector_dtype: str = "float32"
+    overwrite: bool = False
+
+
+def run_embed() -> None:
+    flags = Embed.parse()
+    from official.data.tables.files import open_table
+    from official.inference import vector_files
+
+    vector_files.check_format(flags.output_file, "output_file")
+    column = _one_column(flags.text_columns)
+    table = open_table(flags.input_file, "input_file", [column])
+    model = ask.load(flags)
+    said = vector_files.embed_file(
+        model,
+        table,
+        column,
+        flags.output_file,
+        flags.vector_dtype,
+        model.embedder.embedding.prompt(flags.prompt, flags.prompt_name),
+        [flags.backend, flags.dtype],
+        flags.overwrite,
+    )
+    print(f"{flags.output_file}: {said['rows']:,} vectors of {said['dtype']} x {said['size']}")
+
+
+def _one_column(given: str) -> str:
+    if "," in given:
+        raise ConfigError(f"--text_columns={given}: a vector is of one text. Give one column.")
+    return given
+
+
+# -----------------------------------------------------------------------------------------------------------
+# bert search
+
+
+class Search(ask.InferenceFlags, LengthFlag, PromptFlags):
+    """Finds the nearest texts to a query among the vectors that `bert embed` wrote.
+
+      bert search --vectors=vectors.npy --texts=texts.csv --query="a film about the sea"
+      bert search --vectors=vectors.npy --query_file=questions.txt --output_file=found.csv --top_k=3
+
+    Each line has a row of the file, counted from 0, its similarity to the query, and its text. All vectors
+    are compared, in blocks, so that neighbours are exact. For many millions of them, or many queries a
+    second, give vectors.npy to faiss, hnswlib or usearch.
+
+    Attributes:
+      vectors: .npy or .parquet, with its .json beside it.
+      checkpoint: Model of the query. Unset: that which made the vectors, where it was then.
+      vocab_file: Vocabulary. Unset: the one beside the checkpoint, or that of the run.
+      do_lower_case: Whether text loses its capitals and accents. Unset: as the model's files say.
+      texts: File that the vectors were made of. Unset: that of then.
+      text_columns: Column with the texts. Unset: that of then.
+      query: Text to find neighbours of.
+      query_file: File with a query a line.
+      output_file: Table of all neighbours, CSV, TSV, JSON lines or Parquet. Unset: they are printed.
+      top_k: Neighbours of each query.
+      overwrite: Replace --output_file where it is there.
+    """
+
+    RANGES = {"top_k": command_line.COUNT}
+    vectors: str
+    checkpoint: str | None = None
+    vocab_file: str | None = None
+    do_lower_case: bool | None = None
+    texts: str | None = None
+    text_columns: str | None = None
+    query: str | None = None
+    query_file: str | None = None
+    output_file: str | None = None
+    top_k: int = 10
+    overwrite: bool = False
+
+
+def run_search() -> None:
+    flags = Search.parse()
+    from official.data.tables import predictions
+    from official.data.tables.files import open_table
+    from official.inference import vector_files
+    from official.io import writing
+
+    queries = _queries_of(flags.query, flags.query_file)
+    if flags.output_file:
+        predictions.check_format(flags.output_file)
+        writing.check_output_file(flags.output_file, "output_file", flags.overwrite)
+    vectors = vector_files.VectorFile(flags.vectors)
+    column = _one_column(flags.text_columns or vectors.said["text_column"])
+    table = open_table(flags.texts or vectors.said["input_file"], "texts", [column])
+    flags.checkpoint = flags.checkpoint or vectors.said["checkpoint"]
+    model = ask.load(flags)
+    vectors.check_model(model)
+    settings = model.embedder.embedding
+    name = flags.prompt_name or ("query" if "query" in settings.prompts else None)
+    queries_QD = model.embed(queries, prompt=settings.prompt(flags.prompt, name))
+    found = vectors.search(queries_QD, flags.top_k)
+    wanted = {one.row for neighbours in found for one in neighbours}
+    texts = vector_files.read_rows(table, column, wanted, vectors.rows)
+    if flags.output_file:
+        rows = [
+            (query, rank, one.row, one.score, texts[one.row])
+            for query, neighbours in zip(queries, found)
+            for rank, one in enumerate(neighbours, 1)
+        ]
+        names = ("query", "rank", "row", "score", "text")
+        columns = dict(zip(names, map(list, zip(*rows))))
+        ending = predictions.check_format(flags.output_file)
+        writing.replace_file(flags.output_file, predictions.encode(ending, columns, with_header=True))
+        print(f"{flags.output_file}: {len(rows):,} neighbours of {len(queries):,} queries")
+        return
+    for query, neighbours in zip(queries, found):
+        if flags.query_file:
+            print(query)
+        for one in neighbours:
+            print(f"{one.row}\t{one.score:.4f}\t{' '.join(texts[one.row].split())}")
+
+
+def _queries_of(query: str | None, query_file: str | None) -> list[str]:
+    """Returns the queries that the flags give. Raises ConfigError where these are none."""
+    from official.io import files
+
+    if (query is None) == (query_file is None):
+        raise ConfigError("give either --query=TEXT or --query_file=F, a query a line.")
+    if query_file is None:
+        found = [str(query)]
+    else:
+        found = files.read_text(query_file, f"--query_file={query_file}").splitlines()
+    found = [line for line in found if line.strip()]
+    if not found:
+        given = f"--query={query}" if query_file is None else f"--query_file={query_file}"
+        raise ConfigError(f"{given} has no text.")
+    return found

@@ -1,0 +1,111 @@
+"""Vectors of texts: exact neighbours in blocks, and the scores of rankings.
+
+Shapes: Q queries, P passages, D numbers of a vector, K neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+TOP = 10  # neighbours that rankings are scored by
+RANKING_SCORES = ("ndcg_at_10", "recall_at_1", "recall_at_10", "mrr_at_10")
+MIN_NORM = 1e-12
+_QUERIES, BLOCK_ROWS = 256, 1 << 14  # are compared with each other at once: 16 MB of products
+# Rows of a product of matrices are a multiple of so many: each row then gets the same bits wherever it
+# stands, and equal vectors the same product.
+_ROW_MULTIPLE = 64
+
+
+def normalized(vectors_ND: np.ndarray) -> np.ndarray:
+    """Returns vectors of length 1; zeros stay."""
+    return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), MIN_NORM)
+
+
+def neighbours(
+    queries_QD: np.ndarray, blocks: Iterable[np.ndarray], count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the passages with the largest products with each query, the best first, of equal ones the one
+    that stands first: their places, int64 [Q, K], and the products, float32 [Q, K].
+
+    Args:
+      queries_QD: float32.
+      blocks: of passages [P, D], one behind the other.
+      count: K, 1 or more; where there are fewer passages, as many.
+    """
+    best = [(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in queries_QD]
+    first = 0
+    for block_PD in blocks:
+        passages = len(block_PD)
+        padded_PD = np.pad(block_PD, ((0, -passages % _ROW_MULTIPLE), (0, 0)))
+        for start in range(0, len(queries_QD), _QUERIES):
+            products_QP = (padded_PD @ queries_QD[start : start + _QUERIES].T)[:passages].T
+            for number, products_P in enumerate(products_QP, start):
+                best[number] = _merged(*best[number], products_P, first, count)
+        first += passages
+    if not best:
+        return np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32)
+    places, products = zip(*best)
+    return np.stack(places), np.stack(products)
+
+
+def _merged(
+    places_K: np.ndarray, products_K: np.ndarray, products_P: np.ndarray, first: int, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the best places so far and of a block that begins at place `first`, with their products."""
+    if len(products_P) > count:
+        least = np.partition(products_P, -count)[-count]
+        least = max(least, products_K[-1]) if len(products_K) == count else least
+        chosen = np.flatnonzero(products_P >= least)  # more than `count` where some equal the least
+    else:
+        chosen = np.arange(len(products_P))
+    if not len(chosen):
+        return places_K, products_K
+    places = np.concatenate([places_K, chosen + first])
+    products = np.concatenate([products_K, products_P[chosen]])
+    order = np.lexsort((places, -products))[:count]
+    return places[order], products[order]
+
+
+def in_blocks(vectors_PD: np.ndarray) -> list[np.ndarray]:
+    """Returns vectors in blocks for `neighbours`."""
+    return [vectors_PD[first : first + BLOCK_ROWS] for first in range(0, len(vectors_PD), BLOCK_ROWS)]
+
+
+def ranking_scores(queries_QD: np.ndarray, passages_PD: np.ndarray, right_R2: np.ndarray) -> dict[str, float]:
+    """Returns the scores of searching all passages for each query, means over the queries: the normalized
+    discounted cumulative gain (nDCG) of the first 10; the share of the right passages that are the first, or
+    among the first 10 (recall); and 1 / the rank of the first right one, 0 beyond 10 (MRR).
+
+    Args:
+      queries_QD, passages_PD: of length 1, or 0.
+      right_R2: int64, pairs of a query and a passage that is right for it; each query is in one.
+
+    Source: Järvelin and Kekäläinen 2002, with gains of 0 and 1, as in sentence-transformers and BEIR.
+    """
+    passages = len(passages_PD)
+    right = np.unique(right_R2[:, 0] * passages + right_R2[:, 1])
+    counts_Q = np.bincount(right // passages, minlength=len(queries_QD))
+    found_QK, _ = neighbours(queries_QD, in_blocks(passages_PD), TOP)
+    hits_QK = np.isin(np.arange(len(queries_QD))[:, None] * passages + found_QK, right)
+    ranks_K = np.arange(1, found_QK.shape[1] + 1)
+    return {
+        "ndcg_at_10": float(np.mean((hits_QK / np.log2(ranks_K + 1)).sum(axis=1) / _ideal(counts_Q))),
+        "recall_at_1": float(np.mean(hits_QK[:, 0] / counts_Q)),
+        "recall_at_10": float(np.mean(hits_QK.sum(axis=1) / counts_Q)),
+        "mrr_at_10": float(np.mean((hits_QK / ranks_K).max(axis=1))),
+    }
+
+
+def ndcg_by_chance(counts_Q: np.ndarray, passages: int) -> float:
+    """Returns the expected nDCG of the first 10 of a random order of the passages, of which `counts_Q` are
+    right for each query."""
+    gains = (1 / np.log2(np.arange(2, min(TOP, passages) + 2))).sum()
+    return float(np.mean(counts_Q / passages * gains / _ideal(counts_Q)))
+
+
+def _ideal(counts_Q: np.ndarray) -> np.ndarray:
+    """Returns the largest discounted cumulative gain that so many right passages can have."""
+    gains = np.cumsum(1 / np.log2(np.arange(2, TOP + 2)))
+    return gains[np.minimum(counts_Q, TOP) - 1]

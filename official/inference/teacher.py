@@ -1,0 +1,95 @@
+"""Teachers: fine-tuned models whose logits of the training rows a smaller one learns from (--teacher).
+
+They are computed once, before the training, and kept: the training is then as exact and as fast as without a
+teacher, on resume, too. Teacher and student each tokenise the same texts, by their own vocabularies.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from official.config import Config
+from official.data.rows import text_rows
+from official.data.tables.labels import NUMBER, ONE, SEVERAL, Labels
+from official.inference.backends import Settings
+from official.inference.methods import Classifier
+from official.inference.source import find
+from official.io import model_folder
+from official.io.errors import ConfigError
+from official.tasks import TASKS
+
+_ROWS = 4096  # are computed and kept at a time
+_VERSION = 1  # of what is kept
+
+
+def make_task(config: Config) -> Any:
+    """Makes the task of a configuration, whose teacher is asked for its logits."""
+    task = TASKS[config.task](config)
+    task.ask_teacher = functools.partial(ask, config, class_names=lambda: task.class_names)
+    return task
+
+
+def ask(config: Config, rows: Sequence[list[str]], labels: Labels, class_names: Any) -> np.ndarray:
+    """Computes the logits of the teacher of a configuration, or reads those that are kept.
+
+    Args:
+      config: of the run.
+      rows: of one or two texts each, or of a text and those to choose from.
+      labels: of the task.
+      class_names: () -> all names of each class of the task, in their order; None of numbers and choices.
+
+    Returns:
+      Logits, float32 [N, C], in the order of the task's classes; of numbers in the units of its outputs.
+
+    Raises:
+      ConfigError: where the teacher has other labels, or no classifier.
+    """
+    source = find(str(config.teacher), flag="teacher")
+    teacher = Classifier(source, Settings())
+    order = _order(str(config.teacher), teacher, labels, source.labels, class_names())
+    folder = os.path.join(config.cache_dir or os.path.join(config.model_dir, "features"), "teacher")
+    logging.info("Teacher %s: its logits of %s rows are kept in %s", config.teacher, f"{len(rows):,}", folder)
+    wanted, parts = {"version": _VERSION, "teacher": source.digest()}, []
+    for first in range(0, len(rows), _ROWS):
+        own = rows[first : first + _ROWS]
+        digest = hashlib.sha256(json.dumps(own).encode()).hexdigest()
+
+        def logits(own: Sequence[list[str]] = own) -> dict[str, np.ndarray]:
+            return {"logits": teacher.logits(own)}
+
+        name = f"{first // _ROWS:05d}"
+        parts.append(
+            text_rows.kept(os.path.join(folder, name), {**wanted, "texts": digest}, logits)["logits"]
+        )
+    logits_NC = np.concatenate(parts)
+    if labels.kind == NUMBER:
+        mean, deviation = labels.scale
+        return ((logits_NC - mean) / deviation).astype(np.float32)
+    return logits_NC if order is None else logits_NC[:, order]
+
+
+def _order(
+    path: str, teacher: Classifier, labels: Labels, names: Sequence[str] | None, class_names: Any
+) -> list[int] | None:
+    """Returns the teacher's output of each class of the task; None where outputs are no classes."""
+    advice = "Give one that was fine-tuned for this task."
+    if teacher.kind != labels.kind:
+        told = f"label_kind={teacher.kind}, the task has {labels.kind}"
+        raise ConfigError(f"--teacher={path} was fine-tuned with {told}. {advice}")
+    if labels.kind not in (ONE, SEVERAL):
+        return None
+    wanted = class_names or [(name,) for name in labels.names]
+    order = model_folder.order_of_labels(names, wanted) if names else None
+    if order is None:
+        theirs = " ".join(names) if names else "none with names"
+        ours = " ".join(own[-1] for own in wanted)
+        raise ConfigError(f"--teacher={path} has the labels: {theirs}; the task has: {ours}. {advice}")
+    return order

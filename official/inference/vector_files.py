@@ -1,0 +1,370 @@
+"""Files of vectors: made of the texts of a table, and searched for the nearest ones.
+
+V.npy is one NumPy array, V.parquet the table with a column `embedding`; V.npy.json beside it says which model
+made it, and how. Memory does not grow with the rows: both are written and read in blocks.
+
+Source: https://github.com/UKPLab/sentence-transformers, `quantize_embeddings`: int8 and binary are the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from absl import logging
+
+from official.data.tables import files as tables
+from official.data.tables import predictions, texts, vectors
+from official.data.tables.vectors import normalized
+from official.inference import onnx_files
+from official.inference.predict_file import Part, write_in_parts, write_parquet
+from official.io import files, json_files, writing
+from official.io.errors import ConfigError, counted
+
+if TYPE_CHECKING:
+    from official.inference.methods import Model
+
+FORMATS = (".npy", ".parquet")
+DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8, "binary": np.int8}
+COLUMN = "embedding"  # of Parquet
+_SIMILARITIES = ("cosine", "dot")  # that are searched by
+
+
+def digest_of(model: Model) -> str:
+    """Returns a digest of what decides on the vectors of a text: weights, vocabulary, pooling."""
+    source, settings = model.source, model.embedder.embedding
+    kinds = [settings.pooling, settings.normalize, settings.lower_case]
+    layers = [
+        [each.activation, *(hashlib.sha256(values.tobytes()).hexdigest() for values in each.weights())]
+        for each in settings.dense
+    ]
+    text = [source.vocabulary.sha256, source.vocabulary.do_lower_case, *kinds, layers]
+    said = json.dumps([onnx_files.digest_of(source), dataclasses.asdict(source.bert), *text], default=str)
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Numbers of fewer bits
+
+
+class Ranges(NamedTuple):
+    """Smallest and largest value of each component, float32 [D]: what int8 counts 256 steps between."""
+
+    lowest: np.ndarray
+    highest: np.ndarray
+
+    @property
+    def steps(self) -> np.ndarray:
+        steps = (self.highest - self.lowest) / 255
+        return np.where(steps == 0, np.float32(1), steps)
+
+
+def quantized(vectors_ND: np.ndarray, dtype: str, ranges: Ranges | None = None) -> np.ndarray:
+    """Returns vectors in one of DTYPES: int8 [N, D] in steps of `ranges`; binary as int8 [N, D / 8], the
+    signs of 8 components, minus 128."""
+    if dtype == "int8":
+        assert ranges is not None
+        steps = np.clip(np.floor((vectors_ND - ranges.lowest) / ranges.steps), 0, 255)
+        return (steps - 128).astype(np.int8)
+    if dtype == "binary":
+        return (np.packbits(vectors_ND > 0, axis=-1) ^ 0x80).view(np.int8)
+    return vectors_ND.astype(DTYPES[dtype])
+
+
+def restored(values_ND: np.ndarray, dtype: str, size: int, ranges: Ranges | None = None) -> np.ndarray:
+    """Returns float32 [N, D] of what `quantized` gives: of int8 the middle of each step, of binary 1 and
+    -1."""
+    if dtype == "int8":
+        assert ranges is not None
+        return (values_ND.astype(np.float32) + 128.5) * ranges.steps + ranges.lowest
+    if dtype == "binary":
+        bits_ND = np.unpackbits(values_ND.view(np.uint8) ^ np.uint8(0x80), axis=-1)[:, :size]
+        return bits_ND.astype(np.float32) * 2 - 1
+    return values_ND.astype(np.float32)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Writing
+
+
+def embed_file(
+    model: Model,
+    table: tables.Table,
+    column: str,
+    output_file: str,
+    dtype: str = "float32",
+    prompt: str = "",
+    identity: Sequence[Any] = (),
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Writes the vector of each row of a table, and what they are beside it; returns the latter.
+
+    A row without a text gets the vector of an empty one. Such rows, and texts that are cut, are counted and
+    said.
+
+    Args:
+      model: makes the vectors.
+      table: the rows.
+      column: that with the texts.
+      output_file: .npy, or .parquet with the columns of the table before `embedding`.
+      dtype: one of DTYPES.
+      prompt: set before each text.
+      identity: what else makes it this job, JSON values: how the model computes.
+      overwrite: whether a file that is there is replaced.
+
+    Raises:
+      ConfigError: where the output is there, cannot be written, or a row of the table is malformed.
+    """
+    ending = check_format(output_file, "output_file")
+    if dtype not in DTYPES:
+        raise ConfigError(f"--vector_dtype={dtype[:60]}, expected one of {', '.join(DTYPES)}.")
+    embedder, settings = model.embedder, model.embedder.embedding
+    if dtype == "binary" and embedder.size % 8:
+        raise ConfigError(f"--vector_dtype=binary packs 8 components, and vectors have {embedder.size}.")
+    embedder.cut.is_reported = True  # all of them are, at the end
+    kept = "float32" if dtype == "int8" else dtype  # of parts: ranges are those of all rows
+
+    def make(batch: tables.Batch) -> tuple[bytes, dict[str, Any]]:
+        given = batch.columns[column]
+        is_text = [texts.wrong_text([value]) is None for value in given]
+        found = embedder([text if ok else "" for text, ok in zip(given, is_text)], settings, prompt)
+        vectors_ND, ranges = found.vectors_ND, {}
+        if dtype == "int8":
+            ranges = {"lowest": vectors_ND.min(0).tolist(), "highest": vectors_ND.max(0).tolist()}
+        note = {"rows": len(given), "empty": is_text.count(False), "cut": int(found.is_cut_N.sum()), **ranges}
+        values_ND = quantized(vectors_ND, kept)
+        if ending == ".npy":
+            return values_ND.tobytes(), note
+        columns: dict[str, Any] = {name: values for name, values in batch.columns.items() if name != COLUMN}
+        return predictions.encode(ending, {**columns, COLUMN: list(values_ND)}, with_header=True), note
+
+    def join(parts: Sequence[Part]) -> None:
+        ranges = _ranges_of(parts) if dtype == "int8" else None
+        rows = sum(part.note["rows"] for part in parts)
+        width = embedder.size // 8 if dtype == "binary" else embedder.size
+        said.update(
+            rows=rows,
+            empty_texts=sum(part.note["empty"] for part in parts),
+            truncated_texts=sum(part.note["cut"] for part in parts),
+        )
+        if ranges:
+            said["ranges"] = {name: values.tolist() for name, values in ranges._asdict().items()}
+        writing.replace_file(sidecar(output_file), json.dumps(said, indent=2) + "\n")
+        with writing.replacing(output_file) as path:
+            if ending == ".npy":
+                _write_array(parts, path, (rows, width), kept, dtype, ranges)
+            else:
+                write_parquet([part.path for part in parts], path, _changed(dtype, width, ranges))
+
+    said: dict[str, Any] = {
+        "checkpoint": os.path.abspath(model.source.location),
+        "model": digest_of(model),
+        "dtype": dtype,
+        "size": embedder.size,
+        **{name: getattr(settings, name) for name in ("pooling", "normalize", "similarity")},
+        "prompt": prompt,
+        "max_seq_length": embedder.length_of(settings),
+        "input_file": table.given,
+        "text_column": column,
+    }
+    job = {"columns": [column], "vectors": {**said, "checkpoint": ""}, "how": list(identity)}
+    write_in_parts(table, output_file, job, make, join, overwrite, "Embedding")
+    for key, what in (
+        ("empty_texts", "without a text: the vector is that of an empty one"),
+        ("truncated_texts", f"longer than max_seq_length={said['max_seq_length']} tokens and cut"),
+    ):
+        if said[key]:
+            logging.warning("%s: %s %s.", table.given, counted(said[key], "row"), what)
+    return said
+
+
+def check_format(path: str, flag: str) -> str:
+    """Returns the ending of a file of vectors. Raises ConfigError for one that says no format."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending not in FORMATS:
+        raise ConfigError(f"--{flag}={path}: the ending says the format. Allowed: {', '.join(FORMATS)}.")
+    return ending
+
+
+def sidecar(path: str) -> str:
+    """Returns the path of what is said about a file of vectors."""
+    return f"{path}.json"
+
+
+def _ranges_of(parts: Sequence[Part]) -> Ranges:
+    lowest = np.min([part.note["lowest"] for part in parts], axis=0).astype(np.float32)
+    return Ranges(lowest, np.max([part.note["highest"] for part in parts], axis=0).astype(np.float32))
+
+
+def _write_array(
+    parts: Sequence[Part], path: str, shape: tuple[int, int], kept: str, dtype: str, ranges: Ranges | None
+) -> None:
+    with open(path, "wb") as file:
+        descr = np.lib.format.dtype_to_descr(np.dtype(DTYPES[dtype]))
+        header = {"descr": descr, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for part in parts:
+            values = np.frombuffer(files.read_bytes(part.path, part.path), DTYPES[kept])
+            values = values.reshape(part.note["rows"], -1)
+            file.write((quantized(values, dtype, ranges) if kept != dtype else values).tobytes())
+
+
+def _changed(dtype: str, width: int, ranges: Ranges | None) -> Any:
+    """Returns the function that gives the vectors of a Parquet table their type: a list of one size."""
+    import pyarrow  # late: only Parquet needs it
+
+    def change(table: Any) -> Any:
+        values = table.column(COLUMN).combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        values = values.reshape(len(table), width)
+        values = quantized(values, dtype, ranges) if ranges else values.astype(DTYPES[dtype])
+        column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(values.reshape(-1)), width)
+        return table.set_column(table.column_names.index(COLUMN), COLUMN, column)
+
+    return change
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Reading and searching
+
+
+class Neighbour(NamedTuple):
+    """A row of a file of vectors, counted from 0, and its similarity to a query."""
+
+    row: int
+    score: float
+
+
+class VectorFile:
+    """Vectors in a file, with what is said about them.
+
+    Attributes:
+      path: of the file.
+      said: content of its sidecar file.
+      rows, size: of the vectors.
+    """
+
+    def __init__(self, path: str):
+        """Reads what is said about a file. Raises ConfigError where it is missing or not about this file."""
+        self._ending, self.path = check_format(path, "vectors"), path
+        if not files.is_file(path):
+            raise ConfigError(f"--vectors={path} is not there.")
+        source = sidecar(path)
+        if not files.is_file(source):
+            raise ConfigError(
+                f"--vectors={path}: {source}, which says their model, is missing. Use bert embed."
+            )
+        said = json_files.read_json(source)
+        kinds = {"dtype": str, "similarity": str, "model": str, "checkpoint": str}
+        kinds |= {"text_column": str, "input_file": str}
+        for key, kind in {"rows": int, "size": int, **kinds}.items():
+            json_files.expect(said, key, kind, source)
+        self.said, self.rows, self.size, self.dtype = said, said["rows"], said["size"], said["dtype"]
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"{source}: dtype={self.dtype[:60]!r}, expected one of {', '.join(DTYPES)}.")
+        self._ranges = None
+        if self.dtype == "int8":
+            values = json_files.expect(said, "ranges", dict, source)
+            self._ranges = Ranges(*(np.array(values[name], np.float32) for name in Ranges._fields))
+        if said["similarity"] not in _SIMILARITIES:
+            allowed = ", ".join(_SIMILARITIES)
+            raise ConfigError(
+                f"{source}: similarity={said['similarity']!r} is not searched by, only {allowed}."
+            )
+        self._width = self.size // 8 if self.dtype == "binary" else self.size
+
+    def check_model(self, model: Model) -> None:
+        """Raises ConfigError where other vectors are a model's."""
+        own = model.embedder.size
+        if own != self.size:
+            told = f"has vectors of size {self.size}, {model.source.name} makes them of {own}"
+            raise ConfigError(
+                f"--vectors={self.path} {told}. Give the --checkpoint that they were made with."
+            )
+        if digest_of(model) != self.said["model"]:
+            told = f"was made by another model ({self.said['checkpoint']}) than {model.source.name}"
+            raise ConfigError(
+                f"--vectors={self.path} {told}. Give that --checkpoint, or embed the texts again."
+            )
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yields the vectors in their order, float32 [some, D]. Raises ConfigError where the file does not
+        have the rows that are said."""
+        read = self._read_array() if self._ending == ".npy" else self._read_parquet()
+        for values in read:
+            yield restored(values, self.dtype, self.size, self._ranges)
+
+    def _read_array(self) -> Iterator[np.ndarray]:
+        kind = np.dtype(DTYPES[self.dtype])
+        with files.open_binary(self.path) as file:
+            try:
+                np.lib.format.read_magic(file)
+                shape, _, found = np.lib.format.read_array_header_1_0(file)
+            except ValueError as error:
+                raise ConfigError(f"--vectors={self.path} is no NumPy file ({str(error)[:80]}).") from None
+            if (shape, found) != ((self.rows, self._width), kind):
+                self._refuse(f"{found} {shape}")
+            for first in range(0, self.rows, vectors.BLOCK_ROWS):
+                count = min(vectors.BLOCK_ROWS, self.rows - first)
+                content = file.read(count * self._width * kind.itemsize)
+                values = np.frombuffer(content, kind)
+                if len(values) != count * self._width:
+                    self._refuse("fewer")
+                yield values.reshape(count, self._width)
+
+    def _read_parquet(self) -> Iterator[np.ndarray]:
+        from pyarrow import parquet  # late: only Parquet needs it
+
+        with files.open_binary(self.path) as file:
+            table = parquet.ParquetFile(file)
+            if table.metadata.num_rows != self.rows or COLUMN not in table.schema_arrow.names:
+                self._refuse(f"{table.metadata.num_rows} rows of {', '.join(table.schema_arrow.names)[:90]}")
+            for batch in table.iter_batches(vectors.BLOCK_ROWS, columns=[COLUMN]):
+                values = batch.column(0).flatten().to_numpy(zero_copy_only=False)
+                yield values.astype(DTYPES[self.dtype], copy=False).reshape(len(batch), self._width)
+
+    def _refuse(self, found: str) -> None:
+        told = f"{self.rows:,} vectors of {self.dtype} x {self.size}, the file has {found}"
+        raise ConfigError(f"--vectors={self.path}: {sidecar(self.path)} says {told}. Make both again.")
+
+    def search(self, queries_QD: np.ndarray, top_k: int) -> list[list[Neighbour]]:
+        """Returns the nearest rows to each query, best first, of equal ones the first rows: exact ones, by
+        the similarity of the model. Of binary vectors the signs alone count.
+
+        Args:
+          queries_QD: float32, of the same model.
+          top_k: rows for each query, 1 or more; all where there are fewer.
+        """
+        queries_QD = (
+            restored(quantized(queries_QD, "binary"), "binary", self.size) if self._is_binary else queries_QD
+        )
+        is_cosine = self.said["similarity"] == "cosine" or self._is_binary
+        queries_QD = normalized(queries_QD) if is_cosine else queries_QD
+        blocks = map(normalized, self.blocks()) if is_cosine else self.blocks()
+        found = zip(*vectors.neighbours(queries_QD, blocks, top_k))
+        return [[Neighbour(int(row), float(score)) for row, score in zip(*each)] for each in found]
+
+    @property
+    def _is_binary(self) -> bool:
+        return self.dtype == "binary"
+
+
+def read_rows(table: tables.Table, column: str, wanted: set[int], count: int) -> dict[int, str]:
+    """Returns {row: text} of some rows of a table. Raises ConfigError where it has not `count` rows."""
+    found: dict[int, str] = {}
+    total = 0
+    for batch in table.batches([column]):
+        values = batch.columns[column]
+        numbers = wanted.intersection(range(batch.first, batch.first + len(values)))
+        found |= {row: str(values[row - batch.first] or "") for row in numbers}
+        total = batch.first + len(values)
+    if total != count:
+        raise ConfigError(
+            f"--{table.flag}={table.given} has {total:,} rows, and there are {count:,} vectors. Give the file"
+            " that they were made of."
+        )
+    return found

