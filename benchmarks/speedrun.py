@@ -1,17 +1,17 @@
 """The speedrun: how much a small BERT learns of English in 30 or 120 minutes of two CPU cores.
 
-  python benchmarks/speedrun.py --work_dir=runs/speedrun --glue_dir=glue --recipes=2018,latest --seeds=3 \\
+  python benchmarks/speedrun.py --work_dir=runs/speedrun --glue_dir=glue --recipes=2018,2026 --minutes=30 \\
     --output=results/speedrun.json
 
-A recipe is a flagfile, benchmarks/speedrun/NAME.flags; a line of it, `# Records: ...`, has the flags of
-`bert data create`. Of the rest all is fixed: the corpus (documentation of packages in packages.txt, by its
-hash), the vocabulary, the held-out masked-word loss (15 % of the words, masked with one seed), and a
-fine-tuning on SST-2, MRPC and RTE. Making the data is not part of the time; the time of a run is that of its
-training, first step to last.
+A recipe is a flagfile and a model, benchmarks/speedrun/NAME.flags and NAME.json; a line of the flagfile,
+`# Records: ...`, has the flags of `bert data create`. `NAME mask_share=0.3 ...` is a recipe with other flags.
+Of the rest all is fixed: the corpus (documentation of the packages in packages.txt) and the vocabulary, by
+their hashes, the held-out masked-word loss (15 % of the words, drawn with one seed), and a fine-tuning on
+SST-2, MRPC and RTE. Making the data is not part of the time; the time is that of --budget_hours.
 
 Recipes take turns, seed by seed. Started again, the command goes on with the first run that is not done. The
 rows of --output stay, but for those of the same recipe and time. Peers are `run_mlm` (the defaults of
-transformers' example) and `run_mlm_latest` (the values of our latest recipe, as far as it has them).
+transformers' example) and `run_mlm_2026` (the values of our recipe, as far as it has them).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from official.cli import command_line, outputs
 from official.config import ConfigError
 from official.io import json_files
 from official.io.writing import replace_file
+from official.reporting.result import load_result
 
 HUGGINGFACE = harness.Environment("huggingface", harness.HUGGINGFACE.requirements)
 RECIPES = os.path.join(harness.ROOT, "benchmarks", "speedrun")
@@ -52,15 +53,39 @@ HASHES = {
     "eval.txt": "",
     "vocab.txt": "",
 }
-# How the held-out text is cut and scored.
+# How the held-out text is cut.
 _HELD_OUT = ("--objective=mlm", "--max_seq_length=128", "--random_seed=1", "--num_shards=1")
-# The fine-tunings: task -> flags, and the score that counts.
+# The fine-tunings: task -> the score that counts, and flags.
 _FINE_TUNINGS = {
     "SST-2": ("accuracy", ("--max_seq_length=64", "--num_train_epochs=1")),
     "MRPC": ("f1", ("--max_seq_length=128", "--num_train_epochs=5")),
     "RTE": ("accuracy", ("--max_seq_length=128", "--num_train_epochs=5")),
 }
 _FINE_TUNING = ("--task=glue", "--do_train", "--do_eval", "--train_batch_size=32", "--learning_rate=2e-4")
+# The peers: keys of programs/masked_words.py. `run_mlm` has the defaults of transformers' example and its
+# Trainer; the rate falls from the first step on, as it does there over all epochs.
+_PEERS: dict[str, dict[str, Any]] = {
+    "run_mlm": {
+        "model": "2018",
+        "max_seq_length": 512,
+        "train_batch_size": 8,
+        "learning_rate": 5e-5,
+        "weight_decay_rate": 0.0,
+        "mask_share": 0.15,
+        "warmup_share": 0.0,
+        "decay_share": 1.0,
+    },
+    "run_mlm_2026": {
+        "model": "2026",
+        "max_seq_length": 128,
+        "train_batch_size": 32,
+        "learning_rate": 2e-3,
+        "weight_decay_rate": 0.01,
+        "mask_share": 0.2,
+        "warmup_share": 0.05,
+        "decay_share": 0.5,
+    },
+}
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -118,15 +143,37 @@ def make_data(folder: str) -> None:
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda package: fetch(package, pages), packages))
     train = os.path.join(corpus, "train.txt")
-    _make(os.path.join(corpus, "corpus.json"), log, "data corpus", f"--sources={pages}", f"--output_dir={corpus}", "--eval_share=0.02")
-    _make(vocabulary, log, "vocab", f"--input_files={train}", f"--output_file={vocabulary}", f"--vocab_size={_VOCAB_SIZE}")
+    _make(
+        os.path.join(corpus, "corpus.json"),
+        log,
+        "data corpus",
+        f"--sources={pages}",
+        f"--output_dir={corpus}",
+        "--eval_share=0.02",
+    )
+    _make(
+        vocabulary,
+        log,
+        "vocab",
+        f"--input_files={train}",
+        f"--output_file={vocabulary}",
+        f"--vocab_size={_VOCAB_SIZE}",
+    )
     for path in (train, os.path.join(corpus, "eval.txt"), vocabulary):
         with open(path, "rb") as content:
             found = hashlib.sha256(content.read()).hexdigest()
         expected = HASHES[os.path.basename(path)]
         if found != expected:
             raise ConfigError(f"{path} has the sha256 {found}, expected {expected}: this is another race.")
-    _make(os.path.join(held_out, "manifest.json"), log, "data create", f"--input_files={corpus}/eval.txt", f"--output_dir={held_out}", f"--vocab_file={vocabulary}", *_HELD_OUT)
+    _make(
+        os.path.join(held_out, "manifest.json"),
+        log,
+        "data create",
+        f"--input_files={corpus}/eval.txt",
+        f"--output_dir={held_out}",
+        f"--vocab_file={vocabulary}",
+        *_HELD_OUT,
+    )
 
 
 def _make(made: str, log: str, command: str, *flags: str) -> None:
@@ -142,7 +189,7 @@ def _make(made: str, log: str, command: str, *flags: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run of a recipe: its minutes, its seed, and its folder."""
+    """A run of a recipe, `NAME [FLAG=VALUE ...]`: its minutes, its seed, and its folder."""
 
     recipe: str
     minutes: float
@@ -150,12 +197,13 @@ class Run:
     folder: str
 
     @property
-    def is_ours(self) -> bool:
-        return self.recipe not in _PEERS
+    def log(self) -> str:
+        return os.path.join(self.folder, _LOG)
 
 
-def read_recipe(name: str) -> tuple[str, list[str]]:
-    """Returns the path of a recipe's flagfile and the flags of its records. Raises ConfigError."""
+def read_recipe(recipe: str) -> tuple[list[str], list[str]]:
+    """Returns the flags of a recipe's training and those of its records. Raises ConfigError."""
+    name, *others = recipe.split()
     path = os.path.join(RECIPES, f"{name}.flags")
     if not os.path.exists(path):
         known = sorted(file.removesuffix(".flags") for file in os.listdir(RECIPES) if file.endswith(".flags"))
@@ -164,68 +212,61 @@ def read_recipe(name: str) -> tuple[str, list[str]]:
         found = re.search(r"^# Records: (.*)$", file.read(), re.MULTILINE)
     if not found:
         raise ConfigError(f"{path} has no line `# Records: ...` with the flags of bert data create.")
-    return path, found[1].split()
+    model = f"--bert_config_file={os.path.join(RECIPES, name)}.json"
+    return [f"--flagfile={path}", model, *(f"--{other}" for other in others)], found[1].split()
 
 
 def measure(run: Run, flags: argparse.Namespace) -> dict:
-    """Returns what a run has reached, {steps, secs, loss, accuracy, glue}: of a finished one as it is saved."""
+    """Returns what a run has reached: {steps, secs, curve, loss, accuracy, glue}. A run that is done is not done
+    again: its folder says what it was."""
     path = os.path.join(run.folder, _DONE)
     if os.path.exists(path):
         return json_files.read_json(path)
     os.makedirs(run.folder, exist_ok=True)
-    found = _train_ours(run, flags) if run.is_ours else _train_theirs(run, flags)
+    found = _train_theirs(run, flags) if run.recipe in _PEERS else _train_ours(run, flags)
     checkpoint = found.pop("checkpoint")
     found |= _held_out_loss(run, checkpoint, flags)
-    found["glue"] = {task: _fine_tune(run, task, checkpoint, flags) for task in _FINE_TUNINGS if flags.glue_dir}
+    found["glue"] = {
+        task: _fine_tune(run, task, checkpoint, flags) for task in _FINE_TUNINGS if flags.glue_dir
+    }
     replace_file(path, json.dumps(found, indent=1) + "\n")
     return found
 
 
 def _train_ours(run: Run, flags: argparse.Namespace) -> dict:
-    flagfile, of_records = read_recipe(run.recipe)
+    of_training, of_records = read_recipe(run.recipe)
     text, vocabulary = (os.path.join(flags.work_dir, name) for name in ("corpus/train.txt", "vocab.txt"))
-    records = os.path.join(flags.work_dir, "records", hashlib.sha256(" ".join(of_records).encode()).hexdigest()[:8])
-    log = os.path.join(run.folder, _LOG)
-    _make(
-        os.path.join(records, "manifest.json"),
-        log,
-        "data create",
-        f"--input_files={text}",
-        f"--output_dir={records}",
-        f"--vocab_file={vocabulary}",
-        *of_records,
-    )
+    digest = hashlib.sha256(" ".join(of_records).encode()).hexdigest()[:8]
+    records = os.path.join(flags.work_dir, "records", digest)
+    files = (f"--input_files={text}", f"--output_dir={records}", f"--vocab_file={vocabulary}")
+    _make(os.path.join(records, "manifest.json"), run.log, "data create", *files, *of_records)
     folder = os.path.join(run.folder, _MODEL)
-    result = _train(
-        run,
-        folder,
-        f"--flagfile={flagfile}",
-        f"--vocab_file={vocabulary}",
-        f"--input_files={records}",
-        f"--budget_hours={run.minutes / 60}",
-        "--do_train",
-    )
-    return {"steps": result["step"], "secs": result["training_secs"], "checkpoint": folder}
+    files = (f"--vocab_file={vocabulary}", f"--input_files={records}")
+    result = _train(run, folder, *of_training, *files, f"--budget_hours={run.minutes / 60}", "--do_train")
+    curve = []
+    with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
+        for line in map(json.loads, file):
+            if line["split"] == "train":
+                curve.append([line["step"], 60 * run.minutes - line["budget_left_secs"], line["loss"]])
+    curve = curve[:: max(1, len(curve) // 50)]
+    return {"steps": result["step"], "secs": 60 * run.minutes, "curve": curve, "checkpoint": folder}
 
 
 def _train(run: Run, folder: str, *words: str) -> dict:
     """Runs train.py, which goes on with what the folder has, and returns its result.json."""
-    from official.reporting.result import load_result
-
     command = [sys.executable, os.path.join(harness.ROOT, "train.py"), *words]
     command += [f"--model_dir={folder}", f"--seed={run.seed}", "--keep_checkpoints=1"]
-    harness.run_logged(command, os.path.join(run.folder, _LOG), f"{run.recipe}: train.py")
+    harness.run_logged(command, run.log, f"{run.recipe}: train.py")
     return load_result(folder)
 
 
 def _train_theirs(run: Run, flags: argparse.Namespace) -> dict:
-    """Trains a peer: of `run_mlm` with the defaults of transformers' example."""
-    model = json_files.read_json(os.path.join(RECIPES, "bert_mini.json"))
+    peer = _PEERS[run.recipe]
     specification = {
-        **_PEERS[run.recipe],
+        **peer,
         "train_file": os.path.join(flags.work_dir, "corpus", "train.txt"),
         "vocab_file": os.path.join(flags.work_dir, "vocab.txt"),
-        "model": {**model, **_PEERS[run.recipe]["model"]},
+        "model": json_files.read_json(os.path.join(RECIPES, f"{peer['model']}.json")),
         "output_dir": os.path.join(run.folder, _MODEL),
         "secs": run.minutes * 60,
         "threads": len(os.sched_getaffinity(0)),
@@ -233,23 +274,16 @@ def _train_theirs(run: Run, flags: argparse.Namespace) -> dict:
     }
     with harness.program(run.recipe, "masked_words.py", HUGGINGFACE, flags, run.folder) as program:
         program.ask(specification)
-        found = program.answer()
-    return {name: found[name] for name in ("steps", "secs", "checkpoint", "versions")}
+        return program.answer()
 
 
 def _held_out_loss(run: Run, checkpoint: str, flags: argparse.Namespace) -> dict:
     """Returns {loss, accuracy} of the masked words of the held-out text."""
     folder = os.path.join(run.folder, "held_out")
     shutil.rmtree(folder, ignore_errors=True)
-    result = _train(
-        run,
-        folder,
-        "--do_eval",
-        "--objective=mlm",
-        f"--init_checkpoint={checkpoint}",
-        f"--eval_files={flags.work_dir}/held_out",
-        "--max_seq_length=128",
-    )
+    records = f"--eval_files={os.path.join(flags.work_dir, 'held_out')}"
+    scored = ("--do_eval", "--objective=mlm", "--max_seq_length=128", "--num_eval_samples=1000000")
+    result = _train(run, folder, *scored, f"--init_checkpoint={checkpoint}", records)
     shutil.rmtree(folder)
     return {"loss": result["eval_loss"], "accuracy": result["eval_accuracy"]}
 
@@ -268,23 +302,6 @@ def _fine_tune(run: Run, task: str, checkpoint: str, flags: argparse.Namespace) 
 # ------------------------------------------------------------------------------------------------------------
 # All runs
 
-# The recipe of transformers' example run_mlm.py: the defaults of its Trainer. The rate falls from the first
-# step on, as it does there over all epochs.
-_DEFAULTS = {
-    "max_seq_length": 512,
-    "train_batch_size": 8,
-    "learning_rate": 5e-5,
-    "weight_decay_rate": 0.0,
-    "mask_share": 0.15,
-    "warmup_share": 0.0,
-    "decay_share": 1.0,
-    "model": {},
-}
-_PEERS: dict[str, dict[str, Any]] = {
-    "run_mlm": _DEFAULTS,
-    "run_mlm_latest": _DEFAULTS,
-}
-
 
 class Main(harness.EnvironmentFlags, command_line.Flags):
     """Flags of the command.
@@ -292,10 +309,9 @@ class Main(harness.EnvironmentFlags, command_line.Flags):
     Attributes:
       work_dir: Folder of the data and the runs: what is done there is not done again.
       glue_dir: Folder with GLUE's SST-2, MRPC and RTE; unset: nothing is fine-tuned.
-      recipes: Comma-separated names of flagfiles in benchmarks/speedrun, and peers (run_mlm,
-        run_mlm_latest).
-      minutes: Comma-separated times of training.
-      seeds: Runs of each recipe and time, from --seed on.
+      recipes: Comma-separated recipes, NAME or "NAME FLAG=VALUE ...", and peers (run_mlm, run_mlm_2026).
+      minutes: Comma-separated times of training, one of all recipes or one of each.
+      seeds: Runs of each recipe, from --seed on.
       seed: The first seed.
       output: Also keep the rows in this JSON file.
     """
@@ -303,23 +319,43 @@ class Main(harness.EnvironmentFlags, command_line.Flags):
     RANGES = {"seeds": command_line.COUNT}
     work_dir: str
     glue_dir: str | None = None
-    recipes: str = "2018,latest"
+    recipes: str = "2018,2026"
     minutes: str = "30"
     seeds: int = 3
     seed: int = 1
     output: str | None = None
 
 
+def read_runs(flags: Main) -> list[Run]:
+    """Returns the runs in their order: seed by seed, the recipes in turns. Raises ConfigError."""
+    recipes = [" ".join(recipe.split()) for recipe in flags.recipes.split(",")]
+    for recipe in recipes:
+        if recipe not in _PEERS:
+            read_recipe(recipe)
+    try:
+        minutes = [float(text) for text in flags.minutes.split(",")]
+    except ValueError:
+        raise ConfigError(f"--minutes={flags.minutes} are not numbers with commas between.") from None
+    if len(minutes) not in (1, len(recipes)) or min(minutes) <= 0:
+        raise ConfigError(f"--minutes={flags.minutes}: give one number above 0, or one of each recipe.")
+    minutes = minutes * (len(recipes) if len(minutes) == 1 else 1)
+    runs = []
+    for seed, (recipe, limit) in itertools.product(
+        range(flags.seed, flags.seed + flags.seeds), zip(recipes, minutes)
+    ):
+        name = re.sub(r"[^\w.=-]+", "_", f"{recipe}-{limit:g}-min-seed-{seed}")
+        runs.append(Run(recipe, limit, seed, os.path.join(os.path.abspath(flags.work_dir), name)))
+    return runs
+
+
 def row_of(recipe: str, minutes: float, found: list[dict]) -> dict[str, Any]:
     """Returns the row of a recipe and a time: every value by seed, and the means."""
     row: dict[str, Any] = {"recipe": recipe, "minutes": minutes, "repeats": len(found)}
-    for name in ("loss", "accuracy", "steps", "secs"):
-        row[name] = [each[name] for each in found]
+    for name in ("loss", "accuracy", "steps", "secs", *found[0]["glue"]):
+        row[name] = [each["glue"].get(name, each.get(name)) for each in found]
         row[f"mean_{name}"] = statistics.fmean(row[name])
     row["step_ms"] = 1e3 * sum(row["secs"]) / sum(row["steps"])
-    for task in found[0]["glue"]:
-        row[task] = [each["glue"][task] for each in found]
-        row[f"mean_{task}"] = statistics.fmean(row[task])
+    row["curves"] = [each["curve"] for each in found]
     return row
 
 
@@ -340,29 +376,24 @@ def describe(rows: list[dict]) -> str:
 
 def main() -> None:
     flags = Main.parse()
+    runs = read_runs(flags)
     flags.work_dir = os.path.abspath(flags.work_dir)
-    recipes = flags.recipes.split(",")
-    minutes = [float(text) for text in flags.minutes.split(",")]
-    for recipe in recipes:
-        if recipe not in _PEERS:
-            read_recipe(recipe)
-    harness.prepare([(recipe, HUGGINGFACE) for recipe in recipes if recipe in _PEERS], flags)
+    harness.prepare([(run.recipe, HUGGINGFACE) for run in runs if run.recipe in _PEERS], flags)
     make_data(flags.work_dir)
     found: dict[tuple[str, float], list[dict]] = {}
-    seeds = range(flags.seed, flags.seed + flags.seeds)
-    for seed, limit, recipe in itertools.product(seeds, minutes, recipes):
-        run = Run(recipe, limit, seed, os.path.join(flags.work_dir, f"{recipe}-{limit:g}-min-seed-{seed}"))
-        found.setdefault((recipe, limit), []).append(measure(run, flags))
-        told = f"loss {found[recipe, limit][-1]['loss']:.4f} after {found[recipe, limit][-1]['steps']} steps"
-        print(f"{recipe}, {limit:g} minutes, seed {seed}: {told}", file=sys.stderr, flush=True)
-    rows = [row_of(recipe, limit, runs) for (recipe, limit), runs in found.items()]
+    for run in runs:
+        one = measure(run, flags)
+        found.setdefault((run.recipe, run.minutes), []).append(one)
+        what = f"{run.recipe}, {run.minutes:g} minutes, seed {run.seed}"
+        print(f"{what}: loss {one['loss']:.4f} after {one['steps']:,} steps", file=sys.stderr, flush=True)
+    rows = [row_of(*which, each) for which, each in found.items()]
     print(describe(rows))
     if flags.output:
         kept = json_files.read_json(flags.output)["cases"] if os.path.exists(flags.output) else []
-        mine = {(row["recipe"], row["minutes"]) for row in rows}
-        kept = [row for row in kept if (row["recipe"], row["minutes"]) not in mine]
-        cases = [*kept, *(outputs.with_machine(row) for row in rows)]
-        outputs.write_json(flags.output, {"corpus": HASHES, "requirements": HUGGINGFACE.requirements, "cases": cases})
+        kept = [row for row in kept if (row["recipe"], row["minutes"]) not in found]
+        cases = [*kept, *map(outputs.with_machine, rows)]
+        record = {"hashes": HASHES, "requirements": HUGGINGFACE.requirements, "cases": cases}
+        outputs.write_json(flags.output, record)
 
 
 if __name__ == "__main__":

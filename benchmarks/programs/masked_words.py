@@ -12,7 +12,8 @@ As run_mlm.py, it joins all texts end to end and cuts them into rows of max_seq_
 this program counts seconds: the rate rises for warmup_share of them, and falls to zero in the last
 decay_share.
 
-What was done: steps, secs, loss (mean of the last steps), rows, checkpoint (folder), versions.
+What was done: steps, secs, curve ([[step, seconds, mean loss of the steps before]]), rows, checkpoint
+(folder), versions.
 """
 
 import json
@@ -53,8 +54,11 @@ def train(specification: dict) -> dict:
     tokenizer = transformers.BertTokenizerFast(specification["vocab_file"], do_lower_case=True)
     model = transformers.BertForMaskedLM(transformers.BertConfig(**specification["model"]))
     rows = read_rows(specification, tokenizer)
-    peak, shares = specification["learning_rate"], (specification["warmup_share"], specification["decay_share"])
-    limit, clock = specification["secs"], {}
+    peak, shares = (
+        specification["learning_rate"],
+        (specification["warmup_share"], specification["decay_share"]),
+    )
+    limit, clock, curve = specification["secs"], {}, []
 
     class Budget(transformers.TrainerCallback):
         """The rate of each step by the time that is over, and the end."""
@@ -71,6 +75,10 @@ def train(specification: dict) -> dict:
             clock["secs"] = time.perf_counter() - clock["began"]
             if clock["secs"] >= limit:
                 control.should_training_stop = control.should_log = True
+
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            if "loss" in logs:
+                curve.append([state.global_step, clock["secs"], logs["loss"]])
 
     arguments = transformers.TrainingArguments(
         output_dir=specification["output_dir"],
@@ -99,11 +107,10 @@ def train(specification: dict) -> dict:
     checkpoint = os.path.join(specification["output_dir"], "model")
     model.save_pretrained(checkpoint)
     tokenizer.save_pretrained(checkpoint)
-    told = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return {
         "steps": trainer.state.global_step,
         "secs": clock["secs"],
-        "loss": told[-1],
+        "curve": curve[:: max(1, len(curve) // 50)],
         "rows": len(rows),
         "checkpoint": checkpoint,
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},

@@ -347,7 +347,7 @@ def _write_start(request: _Request, words: dict, vocabulary: Any) -> dict:
 def _make_sets(request: _Request, paths: list[str], before: Any, config: Config) -> dict:
     """Writes the evaluation sets, each for both vocabularies; returns the counts of their masked words."""
     from official.data.pretraining import masked_words
-    from official.data.text import docstring_corpus, samples
+    from official.data.text import documentation_corpus, samples
     from official.data.text.documents import ReadCounts, read_documents
     from official.data.word_pieces.vocabulary import load_for_text
 
@@ -364,7 +364,7 @@ def _make_sets(request: _Request, paths: list[str], before: Any, config: Config)
         )
     else:
         logging.info("Text of another kind: that of bert data corpus")
-        general = itertools.chain(*docstring_corpus.build_corpus(text.Corpus.sources.split(","), 0.1)[:2])
+        general = itertools.chain(*documentation_corpus.build_corpus(text.Corpus.sources.split(","), 0.1)[:2])
     made = {}
     for name, flag, documents in (("own", "eval_share", held_out), ("general", "general_files", general)):
         told = f"--{flag}={getattr(flags, flag)}"

@@ -1,0 +1,96 @@
+"""The speedrun: its recipes are runs of train.py, its peer has their values, and results keep their history."""
+
+import argparse
+import hashlib
+import io
+import json
+import tarfile
+
+import pytest
+import speedrun
+
+from official.io.errors import ConfigError
+
+
+def flags_of(tmp_path, **changed):
+    given = {"work_dir": str(tmp_path), "glue_dir": None, "recipes": "2018,2026", "minutes": "30", "seeds": 2}
+    return argparse.Namespace(**{**given, "seed": 1, "output": None, **changed})
+
+
+def test_recipes_take_turns_seed_by_seed(tmp_path):
+    runs = speedrun.read_runs(flags_of(tmp_path, recipes="2018, 2026 mask_share=0.3,run_mlm", minutes="30,10,30"))
+    assert [(run.recipe, run.minutes, run.seed) for run in runs[:4]] == [
+        ("2018", 30, 1),
+        ("2026 mask_share=0.3", 10, 1),
+        ("run_mlm", 30, 1),
+        ("2018", 30, 2),
+    ]
+    assert len({run.folder for run in runs}) == 6
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"recipes": "2019"}, "Allowed: 2018, 2026, run_mlm, run_mlm_2026"),
+        ({"minutes": "30,10,20"}, "one number above 0, or one of each recipe"),
+        ({"minutes": "soon"}, "--minutes=soon are not numbers"),
+        ({"minutes": "0"}, "above 0"),
+    ],
+)
+def test_refusals(tmp_path, changed, message):
+    with pytest.raises(ConfigError, match=message):
+        speedrun.read_runs(flags_of(tmp_path, **changed))
+
+
+def test_the_peer_has_the_values_of_the_recipe():
+    """Where one changes and the other does not, they are no longer one recipe."""
+    of_training, of_records = speedrun.read_recipe("2026")
+    with open(of_training[0].removeprefix("--flagfile="), encoding="utf-8") as file:
+        lines = [line.strip().removeprefix("--").split("=") for line in file if line.startswith("--")]
+    ours, theirs = dict(lines), speedrun._PEERS["run_mlm_2026"]
+    assert "--max_seq_length=" + ours["max_seq_length"] in of_records
+    names = {"warmup_share": "warmup_proportion", "decay_share": "decay_proportion"}
+    for name, value in theirs.items():
+        assert name == "model" or float(ours[names.get(name, name)]) == value, name
+
+
+def test_rows_of_other_recipes_stay(tmp_path, monkeypatch):
+    found = {"steps": 10, "secs": 60.0, "loss": 2.5, "accuracy": 0.5, "curve": [[10, 60.0, 3.0]], "glue": {}}
+    monkeypatch.setattr(speedrun, "measure", lambda run, flags: {**found, "glue": {"RTE": run.seed / 2}})
+    monkeypatch.setattr(speedrun, "make_data", lambda folder: None)
+    output = tmp_path / "speedrun.json"
+    for recipes, minutes in (("2018", "30"), ("2026", "10"), ("2018", "30")):
+        flags = flags_of(tmp_path, recipes=recipes, minutes=minutes, output=str(output))
+        monkeypatch.setattr(speedrun.Main, "parse", lambda flags=flags: flags)
+        speedrun.main()
+    cases = json.loads(output.read_text())["cases"]
+    assert [(row["recipe"], row["minutes"], row["mean_RTE"], row["step_ms"]) for row in cases] == [
+        ("2026", 10, 0.75, 6000),
+        ("2018", 30, 0.75, 6000),
+    ]
+
+
+def test_an_archive_is_that_of_its_hash(tmp_path, monkeypatch):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, text in {"docs/a.rst": "A page.", "docs/locale/b.rst": "Eine Seite.", "a.py": "pass"}.items():
+            member = tarfile.TarInfo(f"Some_Thing-1.0/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    pages = {"some-thing/": b'<a href="../files/Some_Thing-1.0.tar.gz#sha256=0">', ".tar.gz": packed.getvalue()}
+
+    def urlopen(address, timeout):
+        return io.BytesIO(next(page for end, page in pages.items() if address.endswith(end)))
+
+    monkeypatch.setattr(speedrun.urllib.request, "urlopen", urlopen)
+    digest = hashlib.sha256(packed.getvalue()).hexdigest()
+    wrong = "Some_Thing-1.0.tar.gz --hash=sha256:" + digest[::-1]
+    with pytest.raises(ConfigError, match=f"has the sha256 {digest}, expected {digest[::-1]}"):
+        speedrun.fetch(wrong, str(tmp_path))
+    assert not list(tmp_path.iterdir())
+    speedrun.fetch(f"Some_Thing-1.0.tar.gz --hash=sha256:{digest}", str(tmp_path))
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*") if path.is_file()] == [
+        "some-thing/Some_Thing-1.0/docs/a.rst"
+    ]
+    with pytest.raises(ConfigError, match="has no Some_Thing-2.0.tar.gz"):
+        speedrun.fetch(f"Some_Thing-2.0.tar.gz --hash=sha256:{digest}", str(tmp_path))
