@@ -1,4 +1,4 @@
-"""The speedrun: its recipes are runs of train.py, its peer has their values, and results keep their history."""
+"""The speedrun: recipes in turns, a peer with the values of ours, results that keep their history."""
 
 import argparse
 import hashlib
@@ -18,7 +18,9 @@ def flags_of(tmp_path, **changed):
 
 
 def test_recipes_take_turns_seed_by_seed(tmp_path):
-    runs = speedrun.read_runs(flags_of(tmp_path, recipes="2018, 2026 mask_share=0.3,run_mlm", minutes="30,10,30"))
+    runs = speedrun.read_runs(
+        flags_of(tmp_path, recipes="2018, 2026 mask_share=0.3,run_mlm", minutes="30,10,30")
+    )
     assert [(run.recipe, run.minutes, run.seed) for run in runs[:4]] == [
         ("2018", 30, 1),
         ("2026 mask_share=0.3", 10, 1),
@@ -73,11 +75,19 @@ def test_rows_of_other_recipes_stay(tmp_path, monkeypatch):
 def test_an_archive_is_that_of_its_hash(tmp_path, monkeypatch):
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name, text in {"docs/a.rst": "A page.", "docs/locale/b.rst": "Eine Seite.", "a.py": "pass"}.items():
+        for name, text in {
+            "docs/a.rst": "A page.",
+            "docs/locale/b.rst": "Eine Seite.",
+            "a.py": "pass",
+            "b.c": "",
+        }.items():
             member = tarfile.TarInfo(f"Some_Thing-1.0/{name}")
             member.size = len(text)
             archive.addfile(member, io.BytesIO(text.encode()))
-    pages = {"some-thing/": b'<a href="../files/Some_Thing-1.0.tar.gz#sha256=0">', ".tar.gz": packed.getvalue()}
+    pages = {
+        "some-thing/": b'<a href="../files/Some_Thing-1.0.tar.gz#sha256=0">',
+        ".tar.gz": packed.getvalue(),
+    }
 
     def urlopen(address, timeout):
         return io.BytesIO(next(page for end, page in pages.items() if address.endswith(end)))
@@ -89,8 +99,9 @@ def test_an_archive_is_that_of_its_hash(tmp_path, monkeypatch):
         speedrun.fetch(wrong, str(tmp_path))
     assert not list(tmp_path.iterdir())
     speedrun.fetch(f"Some_Thing-1.0.tar.gz --hash=sha256:{digest}", str(tmp_path))
-    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*") if path.is_file()] == [
-        "some-thing/Some_Thing-1.0/docs/a.rst"
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*") if path.is_file()) == [
+        f"some-thing-{digest[:8]}/Some_Thing-1.0/a.py",
+        f"some-thing-{digest[:8]}/Some_Thing-1.0/docs/a.rst",
     ]
     with pytest.raises(ConfigError, match="has no Some_Thing-2.0.tar.gz"):
-        speedrun.fetch(f"Some_Thing-2.0.tar.gz --hash=sha256:{digest}", str(tmp_path))
+        speedrun.fetch(f"Some_Thing-2.0.tar.gz --hash=sha256:{digest[::-1]}", str(tmp_path))
