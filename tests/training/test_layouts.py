@@ -19,12 +19,12 @@ from official.planning import plan as plan_lib
 from official.tasks.pretraining import PretrainingTask
 from official.training import metrics_window
 from official.training import run as runner
-from tests.conftest import write_records
+from tests.conftest import slow, write_records
 from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
 from tests.records import short_examples
 from tests.refusals import assert_refused
 from tests.training.conftest import EACH, FILES
-from tests.training.test_training import make_loop, run_steps, slow
+from tests.training.test_training import make_loop, run_steps
 
 PACKED, UNPAD = dict(pack_on_the_fly=True), dict(unpad=True)
 STATIC = dict(static_mask=True, max_seq_length=LENGTH, max_predictions_per_seq=MOST)
@@ -98,6 +98,7 @@ def test_terms_and_gradients_are_those_of_padded_rows(make_config, short_files, 
         np.testing.assert_allclose(one, other, atol=1e-4 * scale, rtol=0, err_msg=variable.name)
 
 
+@pytest.mark.slow
 def test_evaluations_agree(make_config, short_files, packed_files, tmp_path):
     """Of fresh weights of one seed."""
     found, examples = [], []
@@ -269,6 +270,7 @@ def test_sizes_are_few_and_hold_what_they_are_for():
     assert varlen.find_predicted(0 * weights).shape == (8,)
 
 
+@pytest.mark.slow
 def test_gpus_have_fewer_sizes(monkeypatch):
     """Of batches of 32 rows, most of them short. Each size is compiled."""
     generator = np.random.default_rng(1)

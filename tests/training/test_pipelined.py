@@ -9,9 +9,10 @@ from official.distribution import pipeline_plan as plan_lib
 from official.distribution import strategy as strategy_lib
 from official.io.errors import ConfigError
 from official.training import pipelined
+from tests.conftest import slow
 from tests.refusals import assert_refused
 from tests.run_folders import run, state_of
-from tests.training.test_training import DROPOUT, assert_close, make_loop, replicas, slow, values
+from tests.training.test_training import DROPOUT, assert_close, make_loop, replicas, values
 
 GROUPBERT = dict(block_type="groupbert", groupbert_conv_kernel_size=3, groupbert_conv_group_size=8)
 
@@ -64,7 +65,7 @@ MIRRORED = dict(replicas(2), num_accumulation_steps=2)
         slow(dict(num_accumulation_steps=4), pipeline(2, 2)),
         slow(dict(model=GROUPBERT, num_accumulation_steps=4), pipeline(4, 4, pipeline_schedule="gpipe")),
         (dict(PACKED, num_accumulation_steps=2), pipeline(4, 4, pipeline_schedule="gpipe")),
-        (MIRRORED, pipeline(2, 4, all_reduce_alg=None)),
+        slow(MIRRORED, pipeline(2, 4, all_reduce_alg=None)),
         (dict(FINE_TUNING, task="squad"), pipeline(2, 2)),
         (dict(objective="mlm", num_accumulation_steps=2), pipeline("emb / hid*3 / mlm", 3)),
         slow(dict(num_accumulation_steps=2), pipeline(1, 1)),

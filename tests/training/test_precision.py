@@ -11,6 +11,7 @@ from official.optimization import replica_step
 from official.optimization.optimizers import NativeOptimizer
 from official.optimization.train_state import LossScale
 from official.training import resume, run_lock
+from tests.conftest import slow
 from tests.run_folders import assert_same_state, run, state_of
 from tests.training.test_training import (
     DROPOUT,
@@ -19,7 +20,6 @@ from tests.training.test_training import (
     make_loop,
     replicas,
     run_steps,
-    slow,
     train,
     values,
 )
