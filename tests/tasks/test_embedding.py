@@ -255,6 +255,7 @@ def test_gradients_do_not_depend_on_micro_batches_replicas_and_padding(table, ki
             assert_same(gradients_of(table(kind, **compiled), accumulation), whole, (kind, "XLA"), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_cached_gradients_drop_the_same_numbers_twice(table):
     model = {**dataclasses.asdict(table().model), "hidden_dropout_prob": 0.2}
     own = dict(model=model, do_eval=False, clip_scope="none", max_seq_length=16, kernels="plain")

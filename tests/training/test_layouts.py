@@ -67,12 +67,12 @@ def terms_and_gradients(config, model=None) -> tuple:
     [
         dict(PACKED, kernels="plain"),
         dict(PACKED, loss_averaging_basis="persequence", objective="mlm"),
-        dict(UNPAD, kernels="plain"),
+        slow(dict(UNPAD, kernels="plain")),
         dict(UNPAD, loss_averaging_basis="persequence", objective="mlm", recompute="attention"),
         dict(UNPAD, **STATIC),
-        dict(STATIC, kernels="plain"),
+        slow(dict(STATIC, kernels="plain")),
         dict(PACKED, **ELECTRA),
-        dict(UNPAD, **ELECTRA, kernels="plain"),
+        slow(dict(UNPAD, **ELECTRA, kernels="plain")),
         slow(dict(UNPAD, **STATIC, **ELECTRA)),
         slow(dict(UNPAD, recompute="block")),
         slow(dict(UNPAD, model=dict(block_type="groupbert", groupbert_conv_group_size=8))),
@@ -155,6 +155,7 @@ def test_only_compiling_plans_the_rows_that_are_there(make_config, given, kind):
     assert ("packed before" in text) == (kind == "files")
 
 
+@pytest.mark.slow
 def test_synthetic_rows_have_the_form_of_those_that_are_read(make_config, given, short_files):
     """Else the warm-up would compile steps that the run does not make."""
     for settings in (given("on the fly"), given("files"), dict(given("files"), eval_files=short_files)):

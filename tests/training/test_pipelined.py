@@ -115,6 +115,7 @@ def test_every_variable_is_on_the_device_of_its_stage(make_config):
     assert {"bert/pooler/dense/kernel", "cls/predictions/output_bias/adam_v"} <= where["CPU:2"]
 
 
+@pytest.mark.slow
 def test_a_part_keeps_as_many_micro_batches_as_the_schedule_says(make_config, monkeypatch):
     most = {}
     forward, backward = pipelined.PipelineRound._forward, pipelined.PipelineRound._backward
@@ -137,6 +138,7 @@ def test_a_part_keeps_as_many_micro_batches_as_the_schedule_says(make_config, mo
         assert most == expected
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_four_stages_goes_on_on_one_device(make_config, record_files, tmp_path):
     settings = dict(input_files=record_files(), num_accumulation_steps=2, steps_per_loop=2)
     folder = str(tmp_path / "piped")

@@ -215,7 +215,7 @@ def test_xla_agrees(make_config, dtype):
 
 
 @pytest.mark.parametrize(
-    "count,clip_scope,normalization", [(1, "none", "global"), (2, "micro_batch", "local")]
+    "count,clip_scope,normalization", [slow(1, "none", "global"), (2, "micro_batch", "local")]
 )
 def test_loss_scale_cancels_out(make_config, count, clip_scope, normalization):
     """Nothing is clipped here: clipping, like LAMB, would hide a factor. Adam's moments do not."""
