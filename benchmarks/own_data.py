@@ -284,7 +284,7 @@ KINDS = {
         _questions,
         ("--task=squad", "--learning_rate=1e-4", "--train_batch_size=16", "--max_seq_length=384"),
         "f1",
-        1000,
+        600,
         500,
         ("exact_match",),
     ),

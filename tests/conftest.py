@@ -53,6 +53,11 @@ TINY = dict(
 )
 
 
+def slow(*values):
+    """Returns a parameter set whose test is one of the slow ones."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def pytest_collection_modifyitems(items):
     """Puts the files in tests/ itself first: they take long, and one worker would wait for the other."""
     items.sort(key=lambda item: item.path.parent != ROOT / "tests")

@@ -142,6 +142,7 @@ def test_whole_benchmark_reaches_its_accuracy(tmp_path):
     assert metrics["eval_accuracy"].min_value.value == 0.075
 
 
+@pytest.mark.slow
 def test_methods_one_after_the_other_under_both_names(tmp_path, capsys, monkeypatch):
     (tmp_path / "benchmark_cpu").mkdir()
     (tmp_path / "benchmark_cpu" / "result.json").write_text("{}")  # of an earlier run

@@ -148,6 +148,7 @@ def test_outputs_are_those_of_a_loaded_model_and_live_on(folders, tmp_path):
         assert_same(found, exported if isinstance(exported, dict) else {"logits": exported}, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_hidden_states_and_their_inputs(folders):
     """Without a pooler in the folder there is none; missing masks and segments are ones and zeros."""
     model = from_pretrained(folders["classify"])
@@ -195,6 +196,7 @@ def test_fit_learns_with_dropout_and_follows_its_seed(folders, tmp_path):
     assert int(again.optimizer.iterations) == int(model.optimizer.iterations)
 
 
+@pytest.mark.slow
 def test_all_heads_are_trained_whole(tmp_path):
     """Without dropout, the gradients of training are those of TensorFlow's own operations."""
 

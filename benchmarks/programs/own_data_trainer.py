@@ -202,7 +202,7 @@ class Answers:
     def __init__(self, specification: dict, tokenizer):
         self._specification, self._tokenizer = specification, tokenizer
         self.splits = {name: self._asked(specification[f"{name}_file"]) for name in ("train", "eval")}
-        self._windows = None
+        self._windows: list[tuple[int, dict, list]] = []
 
     def _asked(self, path: str) -> list[tuple[str, str, str]]:
         with open(path, encoding="utf-8") as file:
@@ -222,17 +222,13 @@ class Answers:
     def rows(self, split: str) -> list[dict]:
         if split == "train":
             return trainer.squad_rows({**self._specification, "padding": "grouped"}, self._tokenizer)
-        self._windows = windows = self._tokenizer(
-            [question for _, question, _ in self.splits["eval"]],
-            [context for _, _, context in self.splits["eval"]],
-            truncation="only_second",
-            max_length=self._specification["max_seq_length"],
-            stride=self._specification["doc_stride"],
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-        )
-        names = ("input_ids", "token_type_ids", "attention_mask")
-        return [dict(zip(names, values)) for values in zip(*(windows[name] for name in names))]
+        own = {**self._specification, "padding": "grouped"}
+        asked = [texts for _, *texts in self.splits["eval"]]
+        self._windows = list(trainer.windows_of(own, self._tokenizer, asked))
+        return [
+            {name: window[name] for name in window if name != "offset_mapping"}
+            for _, window, _ in self._windows
+        ]
 
     def collate(self, rows: list[dict]) -> dict:
         return trainer_of_padding(self._tokenizer)(rows)
@@ -244,8 +240,8 @@ class Answers:
         count, longest = (self._specification[name] for name in ("n_best_size", "max_answer_length"))
         best = {identity: (-math.inf, "") for identity, _, _ in self.splits["eval"]}
         for number, logits_L2 in enumerate(logits):
-            identity, _, context = self.splits["eval"][self._windows["overflow_to_sample_mapping"][number]]
-            offsets, parts = self._windows["offset_mapping"][number], self._windows.sequence_ids(number)
+            question, window, parts = self._windows[number]
+            (identity, _, context), offsets = self.splits["eval"][question], window["offset_mapping"]
             starts, ends = (np.argsort(-logits_L2[:, side])[:count].tolist() for side in (0, 1))
             for start, end in itertools.product(starts, ends):
                 if start <= end < start + longest and parts[start] == parts[end] == 1:

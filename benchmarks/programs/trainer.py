@@ -35,31 +35,36 @@ def squad_rows(specification: dict, tokenizer) -> list[dict]:
         for paragraph in article["paragraphs"]
         for question in paragraph["qas"]
     ]
-    encoded = tokenizer(
-        [question for question, _, _ in asked],
-        [context for _, context, _ in asked],
-        truncation="only_second",
-        max_length=specification["max_seq_length"],
-        stride=specification["doc_stride"],
-        return_overflowing_tokens=True,
-        return_offsets_mapping=True,
-        padding=_padding_of_rows(specification),
-    )
     rows = []
-    for number, (ids, sample) in enumerate(zip(encoded["input_ids"], encoded["overflow_to_sample_mapping"])):
-        begin, end = answer_tokens(
-            asked[sample][2], encoded["offset_mapping"][number], encoded.sequence_ids(number)
-        )
-        rows.append(
-            {
-                "input_ids": ids,
-                "token_type_ids": encoded["token_type_ids"][number],
-                "attention_mask": encoded["attention_mask"][number],
-                "start_positions": begin,
-                "end_positions": end,
-            }
-        )
+    for number, window, parts in windows_of(specification, tokenizer, [texts[:2] for texts in asked]):
+        begin, end = answer_tokens(asked[number][2], window.pop("offset_mapping"), parts)
+        rows.append({**window, "start_positions": begin, "end_positions": end})
     return rows
+
+
+def windows_of(specification: dict, tokenizer, asked: list[tuple[str, str]]):
+    """Yields (number of the question, inputs with `offset_mapping`, part of each token) of every window.
+
+    A window begins doc_stride tokens behind the one before it, as in Google's programs and in this project.
+    run_qa.py gives its doc_stride to the tokenizer, where it is how many tokens two windows share: of long
+    texts that is another number of windows.
+    """
+    length, step = specification["max_seq_length"], specification["doc_stride"]
+    names = ("input_ids", "token_type_ids", "attention_mask", "offset_mapping")
+    for number, (question, context) in enumerate(asked):
+        room = length - len(tokenizer(question, "")["input_ids"])
+        encoded = tokenizer(
+            question,
+            context,
+            truncation="only_second",
+            max_length=length,
+            stride=max(0, room - step),
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+            padding=_padding_of_rows(specification),
+        )
+        for window, values in enumerate(zip(*(encoded[name] for name in names))):
+            yield number, dict(zip(names, values)), encoded.sequence_ids(window)
 
 
 def answer_tokens(answers: list[dict], offsets: list, parts: list) -> tuple[int, int]:

@@ -30,6 +30,7 @@ def test_a_batch_is_laid_end_to_end_without_filling():
     assert rows.lengths_N.tolist() == [2, 1]
 
 
+@pytest.mark.slow
 def test_scores_of_answers_are_those_of_the_run(squad, tmp_path, monkeypatch):
     result = run(squad(num_train_epochs=2, do_predict=True))
     given = {"checkpoints": tmp_path / "run", "backends": "tensorflow", "dtypes": "fp32", "rounds": 1}

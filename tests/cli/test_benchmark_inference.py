@@ -98,6 +98,7 @@ def test_a_type_that_a_system_lacks_is_left_out(read, fakes, tmp_path, capsys):
     assert "Fake tensorflow: not in bf16" in told.err and told.out.startswith("Iteration:      0 Duration: ")
 
 
+@pytest.mark.slow
 def test_a_whole_set_is_answered_in_every_usual_way(read, fakes, squad, tmp_path, capsys):
     model = [f"--bert_config_file={tmp_path}/bert.json", *squad, "--max_seq_length=32"]
     flags, found = read(*model, "--whole_set", "--micro_batch_size=4", "--rounds=2")

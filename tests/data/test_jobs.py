@@ -27,12 +27,12 @@ from official.data.records import files as record_files
 from official.data.text import documents, preparation, samples
 from official.io import files, jobs, record_paths, writing
 from official.io.errors import ConfigError
-from tests.conftest import ROOT, write_records
+from tests.conftest import ROOT, slow, write_records
 from tests.data.pretraining.test_creation import WORDS, create, make_text, write
 from tests.data.records.test_records import make_examples
 from tests.records import encode, short_examples
 
-each_job = pytest.mark.parametrize("name", ["create", "prepare", "pack"])
+each_job = pytest.mark.parametrize("name", ["create", "prepare", slow("pack")])
 
 
 def start(folder: pathlib.Path, name: str, out, **changes) -> dict:
@@ -101,7 +101,7 @@ def test_the_number_of_processes_changes_no_byte_but_the_seed_does(run, tmp_path
         assert len(one & other) == (name == "create")  # the vocabulary
 
 
-@pytest.mark.parametrize("name, module", [("create", rounds), ("pack", packing)])
+@pytest.mark.parametrize("name, module", [("create", rounds), slow("pack", packing)])
 def test_regrouping_changes_no_byte(run, tmp_path, monkeypatch, name, module):
     run(name, tmp_path / "plain")
     monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 1000)
@@ -199,6 +199,7 @@ def leave_unfinished(run, monkeypatch, name: str, out: pathlib.Path) -> None:
         run(name, out)
 
 
+@pytest.mark.slow
 def test_only_the_same_job_goes_on_where_another_was_left(run, tmp_path, monkeypatch):
     text, words = tmp_path / "text" / "0.txt", tmp_path / "vocab.txt"
     for number, (name, told, flags, change) in enumerate(
@@ -230,6 +231,7 @@ def test_only_the_same_job_goes_on_where_another_was_left(run, tmp_path, monkeyp
             assert contents(out) == contents(whole), told
 
 
+@pytest.mark.slow
 @each_job
 def test_damaged_files_of_an_unfinished_job_are_made_anew(run, tmp_path, monkeypatch, name):
     run(name, tmp_path / "whole")

@@ -166,6 +166,7 @@ allreduce_check.check(types.SimpleNamespace(num_replicas_in_sync=8), config)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="timers of Linux")
 def test_an_all_reduce_that_hangs_ends_the_run():
     for backend, code, use in (("mirrored", 2, "hierarchical_copy"), ("multi_worker_mirrored", 4, "ring")):

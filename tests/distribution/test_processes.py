@@ -239,6 +239,7 @@ def test_a_second_signal_stops_at_once(workspace, tmp_path):
     process.communicate()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_clear_message_and_loses_no_checkpoint(workspace, tmp_path):
     """A limit on the size of files stands for the full disk: ckpt-4 fits, then nothing as large fits any
     more."""

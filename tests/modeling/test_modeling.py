@@ -91,6 +91,7 @@ def test_split_seeds_are_the_same_in_compiled_functions_and_differ():
     assert layers.split_seed(None, 2) == [None, None]
 
 
+@pytest.mark.slow
 def test_a_shared_block_is_traced_once():
     model = BertPretrainer(BertConfig(**{**TINY, "num_hidden_layers": 5}), shared=True)
     graph = tf.function(lambda batch: model(batch)[0]).get_concrete_function(features()).graph

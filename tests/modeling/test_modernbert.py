@@ -157,6 +157,7 @@ def test_all_kernels_have_the_gradients_of_plain_ones(monkeypatch):
     assert not problems
 
 
+@pytest.mark.slow
 def test_no_tensor_is_as_large_as_the_square_of_a_long_row():
     """In the graph of a step of plain operations, forward and backward."""
     length, sizes = 4096, config(max_position_embeddings=4096)

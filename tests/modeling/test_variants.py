@@ -69,7 +69,7 @@ CASES = [
     dict(kernels="native", seed=SEED, shared=True, hidden_act="gelu_erf"),
     dict(kernels="fused", seed=SEED, batch="packed", jit_compile=True),  # --enable_xla: the same masks
     # Types.
-    *(dict(policy=policy) for policy in POLICIES),
+    *slow(*(dict(policy=policy) for policy in POLICIES)),
     *(dict(kernels="fused", seed=SEED, shared=True, policy=policy) for policy in POLICIES),
     *(dict(kernels="native", seed=SEED, shared=True, policy=policy) for policy in POLICIES),
     dict(GROUPBERT, batch="packed", kernels="fused", policy="mixed_float16"),
@@ -80,7 +80,7 @@ CASES = [
     dict(narrow=True),
     dict(narrow=True, kernels="fused", name="sequence"),
     dict(narrow=True, kernels="fused", **GROUPBERT),
-    *(dict(narrow=True, kernels="fused", shared=True, batch="packed", name=name) for name in MODELS),
+    *slow(*(dict(narrow=True, kernels="fused", shared=True, batch="packed", name=name) for name in MODELS)),
     *(
         dict(narrow=True, kernels="fused", batch="packed", by_sequence=True, name=name)
         for name in ("pretrainer", "sequence")  # spans read padding, which is zero sequence by sequence
@@ -96,8 +96,8 @@ CASES = [
     # What is computed again in the backward pass.
     *(dict(each, shared=True, tolerance=EXACT) for each in AGAIN),
     *(dict(each, kernels="fused", num_hidden_layers=1) for each in AGAIN),
-    dict(AGAIN[1], kernels="fused", jit_compile=True, num_hidden_layers=1),
     *slow(
+        dict(AGAIN[1], kernels="fused", jit_compile=True, num_hidden_layers=1),
         *(dict(each, tolerance=EXACT, **more) for each in AGAIN for more in (GROUPBERT, dict(name="span"))),
         *(dict(each, kernels="fused", shared=True, batch="packed", by_sequence=True) for each in AGAIN),
         *(dict(each, kernels="fused", policy="mixed_bfloat16") for each in AGAIN),

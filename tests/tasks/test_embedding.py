@@ -22,7 +22,7 @@ from official.optimization import replica_step
 from official.planning import plan as plan_lib
 from official.tasks import TASKS
 from official.training import pipelined
-from tests.conftest import TINY
+from tests.conftest import TINY, slow
 from tests.fine_tuning_files import COLOURS, WORDS
 from tests.refusals import assert_refused
 from tests.run_folders import assert_resumes, run
@@ -232,25 +232,30 @@ def assert_same(found, expected, what, rtol=1e-5, atol=1e-6):
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-5, err_msg=str(what))
 
 
-def test_gradients_do_not_depend_on_micro_batches_replicas_and_padding(table):
-    for kind, settings in (
-        ("triplets", dict(pooling="cls", matryoshka_sizes="8")),
+@pytest.mark.parametrize(
+    "kind,settings",
+    [
         ("scores", dict(pooling="max")),
-        ("pairs", {}),
-    ):
-        own = dict(settings, do_eval=False, clip_scope="none", max_seq_length=16)
-        whole = gradients_of(table(kind, length_buckets="never", **own))
-        assert np.abs(whole[0]["bert/embeddings/word_embeddings:0"]).max() > 1e-3
-        assert_same(gradients_of(table(kind, length_buckets="never", **own), 4), whole, (kind, "cached"))
-        assert_same(gradients_of(table(kind, **own), 2), whole, (kind, "unpad, cached"))
-        two = {**own, **MIRRORED}
-        assert_same(gradients_of(table(kind, **two)), whole, (kind, "replicas"))
-    assert_same(gradients_of(table(kind, **two), 2), whole, (kind, "replicas, cached"))
-    compiled = {**two, "enable_xla": True, "length_buckets": "never"}
-    for accumulation in (1, 2):
-        assert_same(gradients_of(table(kind, **compiled), accumulation), whole, (kind, "XLA"), rtol=1e-4)
+        slow("triplets", dict(pooling="cls", matryoshka_sizes="8")),
+        slow("pairs", {}),
+    ],
+)
+def test_gradients_do_not_depend_on_micro_batches_replicas_and_padding(table, kind, settings):
+    own = dict(settings, do_eval=False, clip_scope="none", max_seq_length=16)
+    whole = gradients_of(table(kind, length_buckets="never", **own))
+    assert np.abs(whole[0]["bert/embeddings/word_embeddings:0"]).max() > 1e-3
+    assert_same(gradients_of(table(kind, length_buckets="never", **own), 4), whole, (kind, "cached"))
+    assert_same(gradients_of(table(kind, **own), 2), whole, (kind, "unpad, cached"))
+    two = {**own, **MIRRORED}
+    assert_same(gradients_of(table(kind, **two)), whole, (kind, "replicas"))
+    if kind == "pairs":
+        assert_same(gradients_of(table(kind, **two), 2), whole, (kind, "replicas, cached"))
+        compiled = {**two, "enable_xla": True, "length_buckets": "never"}
+        for accumulation in (1, 2):
+            assert_same(gradients_of(table(kind, **compiled), accumulation), whole, (kind, "XLA"), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_cached_gradients_drop_the_same_numbers_twice(table):
     model = {**dataclasses.asdict(table().model), "hidden_dropout_prob": 0.2}
     own = dict(model=model, do_eval=False, clip_scope="none", max_seq_length=16, kernels="plain")
@@ -271,6 +276,7 @@ def test_cached_gradients_drop_the_same_numbers_twice(table):
     assert abs(float(undropped) - float(terms["embedding_loss"][0])) > 1e-3
 
 
+@pytest.mark.slow
 def test_every_family_and_precision_makes_vectors(table):
     """Of every family without padding the vectors of padded rows; in low precision nearly so."""
     for name, family in FAMILIES.items():
@@ -360,6 +366,7 @@ def test_prompts_and_pooling_are_those_of_the_folder(table, tmp_path):
     assert_refused(run, [(asked, "query_prompt")])
 
 
+@pytest.mark.slow
 def test_plans_and_generated_data(table):
     """Of a batch in parts the vectors are computed twice: a third more than forward and backward pass."""
     flops = [

@@ -17,6 +17,7 @@ from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
 from official.training import evaluate
 from official.training.strategy_loop import Loop
+from tests.conftest import slow
 from tests.data.glue.test_glue_data import write
 from tests.fine_tuning_files import COLOURS, squad_json, squad_settings, synthetic_tasks
 from tests.modeling.models import randomised
@@ -28,10 +29,6 @@ TRAIN, DEV, TEST = 50, 20, 17  # questions, and rows of GLUE's files
 # scores of a softmax. Of GLUE, of SQuAD.
 ZERO = (("key/bias",), ("key/bias", "layer_0/output/LayerNorm/beta", "squad/output_bias"))
 PACK, UNPAD = dict(pack=True), dict(unpad=True)
-
-
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def questions(count, seed) -> dict:

@@ -58,6 +58,7 @@ def test_squad_is_learned_from_a_pretrained_groupbert(squad, pretrained, tmp_pat
 # Exports
 
 
+@pytest.mark.slow
 def test_a_run_is_exported_as_it_predicts(squad, tmp_path):
     config = squad(impossible=True, num_train_epochs=2, do_predict=True, export_dir=str(tmp_path / "1"))
     result = run(config)

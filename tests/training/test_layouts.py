@@ -19,12 +19,12 @@ from official.planning import plan as plan_lib
 from official.tasks.pretraining import PretrainingTask
 from official.training import metrics_window
 from official.training import run as runner
-from tests.conftest import write_records
+from tests.conftest import slow, write_records
 from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
 from tests.records import short_examples
 from tests.refusals import assert_refused
 from tests.training.conftest import EACH, FILES
-from tests.training.test_training import make_loop, run_steps, slow
+from tests.training.test_training import make_loop, run_steps
 
 PACKED, UNPAD = dict(pack_on_the_fly=True), dict(unpad=True)
 STATIC = dict(static_mask=True, max_seq_length=LENGTH, max_predictions_per_seq=MOST)
@@ -67,12 +67,12 @@ def terms_and_gradients(config, model=None) -> tuple:
     [
         dict(PACKED, kernels="plain"),
         dict(PACKED, loss_averaging_basis="persequence", objective="mlm"),
-        dict(UNPAD, kernels="plain"),
+        slow(dict(UNPAD, kernels="plain")),
         dict(UNPAD, loss_averaging_basis="persequence", objective="mlm", recompute="attention"),
         dict(UNPAD, **STATIC),
-        dict(STATIC, kernels="plain"),
+        slow(dict(STATIC, kernels="plain")),
         dict(PACKED, **ELECTRA),
-        dict(UNPAD, **ELECTRA, kernels="plain"),
+        slow(dict(UNPAD, **ELECTRA, kernels="plain")),
         slow(dict(UNPAD, **STATIC, **ELECTRA)),
         slow(dict(UNPAD, recompute="block")),
         slow(dict(UNPAD, model=dict(block_type="groupbert", groupbert_conv_group_size=8))),
@@ -98,6 +98,7 @@ def test_terms_and_gradients_are_those_of_padded_rows(make_config, short_files, 
         np.testing.assert_allclose(one, other, atol=1e-4 * scale, rtol=0, err_msg=variable.name)
 
 
+@pytest.mark.slow
 def test_evaluations_agree(make_config, short_files, packed_files, tmp_path):
     """Of fresh weights of one seed."""
     found, examples = [], []
@@ -154,6 +155,7 @@ def test_only_compiling_plans_the_rows_that_are_there(make_config, given, kind):
     assert ("packed before" in text) == (kind == "files")
 
 
+@pytest.mark.slow
 def test_synthetic_rows_have_the_form_of_those_that_are_read(make_config, given, short_files):
     """Else the warm-up would compile steps that the run does not make."""
     for settings in (given("on the fly"), given("files"), dict(given("files"), eval_files=short_files)):
@@ -269,6 +271,7 @@ def test_sizes_are_few_and_hold_what_they_are_for():
     assert varlen.find_predicted(0 * weights).shape == (8,)
 
 
+@pytest.mark.slow
 def test_gpus_have_fewer_sizes(monkeypatch):
     """Of batches of 32 rows, most of them short. Each size is compiled."""
     generator = np.random.default_rng(1)

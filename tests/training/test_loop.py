@@ -134,6 +134,7 @@ def test_an_interrupted_interval_goes_on_to_the_same_bits(
         assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 def test_a_deterministic_step_is_tried_first_on_gpus(make_config, record_files, tmp_path, monkeypatch):
     """It changes no bit of the run; an operation without a deterministic form, such as a clock, is named."""
     shared = dict(model=DROPOUT, input_files=record_files(), deterministic=True, num_steps_per_epoch=6)

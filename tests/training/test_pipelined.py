@@ -9,9 +9,10 @@ from official.distribution import pipeline_plan as plan_lib
 from official.distribution import strategy as strategy_lib
 from official.io.errors import ConfigError
 from official.training import pipelined
+from tests.conftest import slow
 from tests.refusals import assert_refused
 from tests.run_folders import run, state_of
-from tests.training.test_training import DROPOUT, assert_close, make_loop, replicas, slow, values
+from tests.training.test_training import DROPOUT, assert_close, make_loop, replicas, values
 
 GROUPBERT = dict(block_type="groupbert", groupbert_conv_kernel_size=3, groupbert_conv_group_size=8)
 
@@ -64,7 +65,7 @@ MIRRORED = dict(replicas(2), num_accumulation_steps=2)
         slow(dict(num_accumulation_steps=4), pipeline(2, 2)),
         slow(dict(model=GROUPBERT, num_accumulation_steps=4), pipeline(4, 4, pipeline_schedule="gpipe")),
         (dict(PACKED, num_accumulation_steps=2), pipeline(4, 4, pipeline_schedule="gpipe")),
-        (MIRRORED, pipeline(2, 4, all_reduce_alg=None)),
+        slow(MIRRORED, pipeline(2, 4, all_reduce_alg=None)),
         (dict(FINE_TUNING, task="squad"), pipeline(2, 2)),
         (dict(objective="mlm", num_accumulation_steps=2), pipeline("emb / hid*3 / mlm", 3)),
         slow(dict(num_accumulation_steps=2), pipeline(1, 1)),
@@ -114,6 +115,7 @@ def test_every_variable_is_on_the_device_of_its_stage(make_config):
     assert {"bert/pooler/dense/kernel", "cls/predictions/output_bias/adam_v"} <= where["CPU:2"]
 
 
+@pytest.mark.slow
 def test_a_part_keeps_as_many_micro_batches_as_the_schedule_says(make_config, monkeypatch):
     most = {}
     forward, backward = pipelined.PipelineRound._forward, pipelined.PipelineRound._backward
@@ -136,6 +138,7 @@ def test_a_part_keeps_as_many_micro_batches_as_the_schedule_says(make_config, mo
         assert most == expected
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_four_stages_goes_on_on_one_device(make_config, record_files, tmp_path):
     settings = dict(input_files=record_files(), num_accumulation_steps=2, steps_per_loop=2)
     folder = str(tmp_path / "piped")

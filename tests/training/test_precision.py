@@ -11,6 +11,7 @@ from official.optimization import replica_step
 from official.optimization.optimizers import NativeOptimizer
 from official.optimization.train_state import LossScale
 from official.training import resume, run_lock
+from tests.conftest import slow
 from tests.run_folders import assert_same_state, run, state_of
 from tests.training.test_training import (
     DROPOUT,
@@ -19,7 +20,6 @@ from tests.training.test_training import (
     make_loop,
     replicas,
     run_steps,
-    slow,
     train,
     values,
 )
@@ -197,6 +197,7 @@ def test_weights_are_those_of_float32_sums_to_rounding(make_config, settings):
     assert any(np.any(ours[name] != theirs[name]) for name in moments)
 
 
+@pytest.mark.slow
 def test_an_overflow_of_the_sum_skips_the_step(make_config):
     """The gradients themselves are float32, in which nothing overflows."""
     config = make_config(**replicas(2), allreduce_dtype="float16", loss_scale="dynamic")

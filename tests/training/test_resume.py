@@ -17,7 +17,7 @@ from official.io.errors import ConfigError
 from official.tasks import TASKS
 from official.training import feeding, resume, run_lock
 from official.training import run as runner
-from tests.conftest import make_records, write_records
+from tests.conftest import make_records, slow, write_records
 from tests.run_folders import (
     assert_resumes,
     assert_same_state,
@@ -33,7 +33,6 @@ from tests.training.test_training import (
     read_metrics,
     replicas,
     run_steps,
-    slow,
     values,
 )
 
@@ -69,7 +68,7 @@ KINDS = {
     "native adamw": dict(NATIVE, optimizer_type="adamw"),
 }
 _SAID = ("metrics.jsonl", "result.json", "mllog.txt", "report.html")
-QUICK = ("packed mpadamw", "pipeline")  # each of several kinds
+QUICK = ("packed mpadamw",)
 
 
 @pytest.mark.parametrize("kind", [kind if kind in QUICK else slow(kind) for kind in KINDS])
@@ -118,6 +117,7 @@ def test_a_run_that_goes_on_takes_the_loss_scale_that_is_asked_for(make_config):
         assert loop.state.step == 4 and loop.state.loss_scale.scale.numpy() == expected
 
 
+@pytest.mark.slow
 def test_a_batch_that_grows_is_that_of_runs_with_each_batch(
     make_config, short_files, tmp_path, deterministic
 ):
@@ -144,6 +144,7 @@ def test_a_batch_that_grows_is_that_of_runs_with_each_batch(
     assert sorted(lines) == sorted(train + evaluations)
 
 
+@pytest.mark.slow
 def test_a_decay_from_a_checkpoint_of_the_stable_phase_is_that_of_one_run(
     make_config, short_files, tmp_path, deterministic
 ):

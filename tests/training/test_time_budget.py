@@ -41,6 +41,7 @@ def clock(monkeypatch):
     return start
 
 
+@pytest.mark.slow
 def test_a_budget_goes_on_after_an_interruption_and_its_rates_replay_it(
     make_config, record_files, clock, tmp_path
 ):

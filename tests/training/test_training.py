@@ -23,14 +23,11 @@ from official.tasks import TASKS
 from official.tasks.pretraining import PretrainingTask
 from official.training import pipelined, run_lock
 from official.training.strategy_loop import Loop
+from tests.conftest import slow
 from tests.refusals import assert_refused
 from tests.run_folders import run
 
 DROPOUT = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-
-
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def make_loop(config, callbacks=(), plan=None) -> Loop:
@@ -117,10 +114,9 @@ def test_replicas_and_accumulation_do_not_change_the_weights(
     assert counts == expected_counts
 
 
-@pytest.mark.parametrize(
-    "recompute,kernels",
-    [("block", "fused"), slow("attention", "fused"), slow("block", "plain"), slow("attention", "plain")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kernels", ["fused", "plain"])
+@pytest.mark.parametrize("recompute", ["block", "attention"])
 def test_what_is_computed_again_does_not_change_the_weights(make_config, recompute, kernels):
     shared = dict(model=DROPOUT, learning_rate=1e-3, num_accumulation_steps=2, deterministic=True)
     shared |= dict(kernels=kernels, **replicas(2))
@@ -186,7 +182,8 @@ def local_gradients(loop, batch, parts):
     return clipped
 
 
-@pytest.mark.parametrize("scale_loss", [True, slow(False)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scale_loss", [True, False])
 def test_published_recipe_clips_each_micro_batch_before_averaging(make_config, record_files, scale_loss):
     """Two replicas, two micro batches each: sum over replicas of the mean over micro batches of the clipped
     gradients."""
@@ -218,7 +215,7 @@ def test_xla_agrees(make_config, dtype):
 
 
 @pytest.mark.parametrize(
-    "count,clip_scope,normalization", [(1, "none", "global"), (2, "micro_batch", "local")]
+    "count,clip_scope,normalization", [slow(1, "none", "global"), (2, "micro_batch", "local")]
 )
 def test_loss_scale_cancels_out(make_config, count, clip_scope, normalization):
     """Nothing is clipped here: clipping, like LAMB, would hide a factor. Adam's moments do not."""
@@ -293,6 +290,7 @@ def test_a_run_writes_its_folder_and_learns(make_config, record_files):
     assert tf.train.latest_checkpoint(str(folder)).endswith("ckpt-60")
 
 
+@pytest.mark.slow
 def test_examples_are_the_same_on_replicas_and_change_nothing(make_config, record_files, monkeypatch):
     """They are looked at after the end of the training, so that no timed region pays for them; 5 rows are
     fewer than the replicas have room for."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from official.data.packing import algorithms, layout
 from official.data.packing.plan import Histogram, PackingPlan, plan_of
 from official.io.errors import ConfigError
-from tests.conftest import ROOT
+from tests.conftest import ROOT, slow
 
 # Of the 16 million sequences of Wikipedia and the 88,641 of SQuAD 1.1 in Graphcore's examples.
 HISTOGRAMS = ROOT / "tests" / "data" / "packing" / "histograms"
@@ -70,7 +70,7 @@ def of_random_lengths(seed: int) -> Histogram:
     return Histogram(np.array([0, *rng.integers(0, 10 ** rng.integers(1, 6), length)], np.int64))
 
 
-@pytest.mark.parametrize("name", ["squad_v1.1_384", 1, 2])
+@pytest.mark.parametrize("name", [slow("squad_v1.1_384"), 1, 2])
 def test_without_an_algorithm_no_single_one_has_fewer_rows(name):
     histogram, best = read(name) if isinstance(name, str) else of_random_lengths(name), {}
     for depth in (2, 3):
@@ -101,7 +101,7 @@ def fewest_rows(left: tuple[int, ...], length: int, depth: int) -> int:
     return min(found)
 
 
-@pytest.mark.parametrize("algorithm, over", [("spfhp", 3), ("lpfhp", 1), ("nnlshp", 2), ("ennlshp", 2)])
+@pytest.mark.parametrize("algorithm, over", [("spfhp", 3), ("lpfhp", 1), ("nnlshp", 2), slow("ennlshp", 2)])
 def test_tiny_sets_take_about_as_few_rows_as_trying_all_ways(algorithm, over):
     """SPFHP, as published, puts a length into a row once: five of one token take five rows, not two."""
     length, depth, best = 7, 3, 0

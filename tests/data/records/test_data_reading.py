@@ -22,7 +22,7 @@ from official.data.records import schema as schema_lib
 from official.data.records import streams as streams_lib
 from official.data.records.files import check_first_record, detect_format, find_bad_record
 from official.io.errors import ConfigError
-from tests.conftest import make_records, write_records
+from tests.conftest import make_records, slow, write_records
 from tests.data.records.test_records import make_examples
 
 
@@ -70,7 +70,7 @@ def plain_files(tmp_path, schema):
 SIZES = [7, 1, 31, 12, 3, 20, 1, 9, 14, 2, 5]
 
 
-@pytest.fixture(params=["plain", "compact"])
+@pytest.fixture(params=["plain", slow("compact")])
 def uneven_files(request, schema, tmp_path, monkeypatch):
     """Returns eleven files of 1 to 31 examples, of which four are read in turns, in windows of ten."""
     monkeypatch.setattr(streams_lib, "_SHUFFLED_ROWS", 10)

@@ -16,7 +16,7 @@ from official.data.records.formats import packed as packed_rows
 from official.data.records.masks import Masks
 from official.data.records.on_the_fly import Packer
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary
-from tests.conftest import write_records
+from tests.conftest import slow, write_records
 from tests.records import encode, members_of
 
 LENGTH, SHARE = 32, 0.3
@@ -191,7 +191,7 @@ def test_epochs_and_seeds_have_masks_of_their_own():
 # However a row is read
 
 
-@pytest.fixture(params=["compact", "packed"])
+@pytest.fixture(params=["compact", slow("packed")])
 def files(request, tmp_path, monkeypatch) -> list[str]:
     """Returns four files of rows without masks; windows have fewer rows than a file."""
     monkeypatch.setattr(streams, "_SHUFFLED_ROWS", 16)

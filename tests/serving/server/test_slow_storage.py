@@ -36,6 +36,7 @@ def fixture_slow(tmp_path):
     server.end()
 
 
+@pytest.mark.slow
 def test_a_version_whose_reads_do_not_end_holds_nobody_up(slow, tmp_path):
     is_over = threading.Event()
 
