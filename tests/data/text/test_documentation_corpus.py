@@ -1,4 +1,4 @@
-"""The quickstart's corpus: prose from docstrings."""
+"""Prose of docstrings and of pages: the corpora of the quickstart and of the speedrun."""
 
 import pathlib
 
@@ -41,3 +41,25 @@ def test_repetitions_and_text_of_the_training_set_are_dropped(tmp_path, monkeypa
     assert counts["shared_with_training"] == len(evaluation)
     assert {len(document) for document in train} == {4} and {len(document) for document in evaluation} == {3}
     assert made == documentation_corpus.build_corpus(["made_for_the_test"], 0.2)
+
+
+def test_pages_of_a_folder_are_documents_and_text_files_only_in_documentation(tmp_path):
+    """`.txt` files elsewhere are lists, licenses and data."""
+    sentences = [
+        f"This page says {word} of what the reader wants to know." for word in ("one", "two", "three")
+    ]
+    heading = "Some heading\n============\n\n"
+    pages = {
+        "docs/a.rst": heading,
+        "b.md": "# A heading\n\n```\nThis is code of the page, no prose at all.\n```\n\n",
+    }
+    pages |= {"docs/c.txt": "", "names.txt": "", "docs/d.html": "", "tests/e.md": ""}
+    for name, start in pages.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(
+            start + "\n\n".join(f"{each[:-1]} in {pathlib.Path(name).stem}." for each in sentences)
+        )
+    train, evaluation, counts = documentation_corpus.build_corpus([f"{tmp_path}/"], 0.01)
+    found = {document[0].split()[-1] for document in train + evaluation}
+    assert found == {"a.", "b.", "c."} and counts["modules"] == 3
+    assert all(len(document) == 3 for document in train + evaluation)
