@@ -46,7 +46,7 @@ RECIPES = os.path.join(harness.ROOT, "benchmarks", "speedrun")
 _PACKAGES = os.path.join(RECIPES, "packages.txt")
 _DONE, _MODEL, _LOG = "run.json", "model", "log.txt"
 _VOCAB_SIZE = 16384
-_SOURCES = (".md", ".rst", ".txt", ".py")
+_PAGES = (".md", ".rst", ".txt")
 # sha256 of what the corpus and its vocabulary have to be.
 HASHES = {
     "train.txt": "",
@@ -93,7 +93,7 @@ _PEERS: dict[str, dict[str, Any]] = {
 
 
 def fetch(requirement: str, folder: str) -> None:
-    """Extracts the pages and modules of a package's source archive into a folder.
+    """Extracts the pages of a package's source archive into a folder.
 
     Args:
       requirement: `FILE --hash=sha256:DIGEST`, the archive's name and its hash; its package is the name up to
@@ -122,7 +122,7 @@ def fetch(requirement: str, folder: str) -> None:
     with tarfile.open(fileobj=io.BytesIO(archive)) as members:
         for member in members:
             parts = member.name.lower().split("/")
-            if member.isfile() and parts[-1].endswith(_SOURCES) and "locale" not in parts:
+            if member.isfile() and parts[-1].endswith(_PAGES) and "locale" not in parts:
                 member.mode = 0o644
                 members.extract(member, target + ".part", filter="data")
     os.rename(target + ".part", target)
