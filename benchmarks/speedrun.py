@@ -49,9 +49,9 @@ _VOCAB_SIZE = 16384
 _PAGES = (".md", ".rst", ".txt")
 # sha256 of what the corpus and its vocabulary have to be.
 HASHES = {
-    "train.txt": "",
-    "eval.txt": "",
-    "vocab.txt": "",
+    "train.txt": "a7c8b55286f985c2a2b1c6c01426a1f1daba5c73904864bf2823e7202ffd76a1",
+    "eval.txt": "1470804672508cf0ded37ef462885a363fe837caf3d91e8bf1ba5308f25adf08",
+    "vocab.txt": "895c6092fb4ad31a01f4a8a67586326a6902d4f61117ff8ce93944de4be0a2ee",
 }
 # How the held-out text is cut.
 _HELD_OUT = ("--objective=mlm", "--max_seq_length=128", "--random_seed=1", "--num_shards=1")
