@@ -78,7 +78,7 @@ _PEERS: dict[str, dict[str, Any]] = {
     "run_mlm_2026": {
         "model": "2026",
         "max_seq_length": 128,
-        "train_batch_size": 32,
+        "train_batch_size": 16,
         "learning_rate": 2e-3,
         "weight_decay_rate": 0.01,
         "mask_share": 0.2,
@@ -282,7 +282,13 @@ def _held_out_loss(run: Run, checkpoint: str, flags: argparse.Namespace) -> dict
     folder = os.path.join(run.folder, "held_out")
     shutil.rmtree(folder, ignore_errors=True)
     records = f"--eval_files={os.path.join(flags.work_dir, 'held_out')}"
-    scored = ("--do_eval", "--objective=mlm", "--max_seq_length=128", "--num_eval_samples=1000000")
+    scored = (
+        "--do_train=false",
+        "--do_eval",
+        "--objective=mlm",
+        "--max_seq_length=128",
+        "--num_eval_samples=1000000",
+    )
     result = _train(run, folder, *scored, f"--init_checkpoint={checkpoint}", records)
     shutil.rmtree(folder)
     return {"loss": result["eval_loss"], "accuracy": result["eval_accuracy"]}
