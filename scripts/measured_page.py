@@ -23,7 +23,8 @@ HEAD = """# What was measured
 
 Made from the files of `results/` and their titles, `results/titles.yml`: `python
 scripts/measured_page.py`. Each file holds its whole command, commit, versions, machine, seed and all
-numbers. **All were measured on CPUs with two cores: no number here is from a GPU, a TPU or an IPU.**
+numbers. **All were measured on CPUs with two cores, but for those on an H200, whose titles say so. No number
+here is from several GPUs, a TPU or an IPU.**
 What they say is told in [performance](performance.md) and in the pages that the titles lead to. Commands
 are those of their commit: questions that were a command of the benchmarks then are programs in
 `benchmarks/` now.
