@@ -584,7 +584,7 @@ class Methods:
         vocabulary, self._bert = source.vocabulary, source.bert
         self._special = Special(*vocabulary.special_ids[2:])
         if words is not None:
-            self._split = Splitter(vocabulary, self._bert.vocab_size)
+            self._split = Splitter(vocabulary)
             if "answer" in networks:
                 source.check_pairs()
         self.main = signatures.main_method(list(networks))
@@ -661,7 +661,7 @@ class Methods:
     def fill_mask(self, text: tf.Tensor) -> Outputs:
         """Returns the likeliest words of the masks of texts, string [N]."""
         positions, top = self._bert.positions, signatures.TOP_WORDS
-        size = min(self._source.vocabulary.size, self._bert.vocab_size)
+        size = self._source.vocabulary.size
         features = masked(text, self._split, self._special)
         width = tf.shape(features["input_ids"])[1]
         told = "Too many word pieces with [CLS] and [SEP]. Shorten the text:"

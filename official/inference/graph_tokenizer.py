@@ -164,12 +164,8 @@ class Pieces(NamedTuple):
 class Splitter:
     """Splits texts into the word pieces of a vocabulary."""
 
-    def __init__(self, vocabulary: Vocabulary, rows: int):
+    def __init__(self, vocabulary: Vocabulary):
         """Builds the tables.
-
-        Args:
-          vocabulary: its words.
-          rows: of the model's table; words beyond are unknown ones.
 
         Raises:
           ConfigError: for a word that is longer than the compiled tokenizer takes.
@@ -185,8 +181,7 @@ class Splitter:
                     f"the vocabulary has a word of more than {_MAX_BYTES} bytes, {word[:20]!r}..., which"
                     " tensorflow-text does not take. Remove it from the vocabulary."
                 )
-        ids = np.array(list(map(vocabulary.id_of, known)), np.int32)
-        self._ids = np.where(ids < rows, ids, vocabulary.special_ids.unk)
+        self._ids = np.array(list(map(vocabulary.id_of, known)), np.int32)
         self._sizes = np.array(list(map(len, plain)), np.int32)
         with tf.device("CPU"):
             self._compiled = tf_text.FastWordpieceTokenizer(

@@ -446,15 +446,14 @@ class Filler(Method):
         return joined._replace(masked_M=np.flatnonzero(joined.ids_T == mask).astype(np.int32))
 
     def _ids_of(self, text: str) -> np.ndarray:
-        """Returns the ids [L] of a text with [CLS] and [SEP]; words that the model has no row for are unknown
-        ones."""
+        """Returns the ids [L] of a text with [CLS] and [SEP]."""
         special = self._vocabulary.special_ids
         pieces, _ = tokenize_masked(self._tokenizer, self._vocabulary, [text])
         ids_L = np.concatenate([[special.cls], pieces, [special.sep]]).astype(np.int32)
         if len(ids_L) > (most := self._bert.positions):
             told = f"{len(ids_L):,} word pieces with [CLS] and [SEP], the model takes {most:,} at most."
             raise ConfigError(f"{told} Shorten the text.")
-        return np.where(ids_L < self._bert.vocab_size, ids_L, np.int32(special.unk))
+        return ids_L
 
     def _calibration_rows(self, file: str | None) -> Rows:
         texts = calibration_texts(file)
@@ -537,12 +536,11 @@ class Embedder(Method):
         self, texts: Sequence[str], settings: EmbeddingSettings, prompt: str = ""
     ) -> tuple[Rows, np.ndarray]:
         """Returns each text with [CLS] and [SEP], end to end, and bool [N]: whether it was cut."""
-        cls, sep, unknown = (getattr(self._vocabulary.special_ids, name) for name in ("cls", "sep", "unk"))
+        cls, sep = (getattr(self._vocabulary.special_ids, name) for name in ("cls", "sep"))
         length = self.length_of(settings)
         given = [lower_cased(prompt + text) if settings.lower_case else prompt + text for text in texts]
         pieces, counts = self._tokenizer.tokenize(given)
-        pieces = np.where(pieces < self._bert.vocab_size, pieces, unknown).astype(np.int32)
-        parts = np.split(pieces, np.cumsum(counts)[:-1]) if given else []
+        parts = np.split(pieces.astype(np.int32), np.cumsum(counts)[:-1]) if given else []
         rows = join([np.array([cls, *part[: length - 2], sep], np.int32) for part in parts])
         return rows, counts > length - 2
 

@@ -49,7 +49,7 @@ class Source:
       location: of the checkpoint: prefix, folder or file.
       tensors: of the weights, under canonical names.
       bert: the sizes.
-      vocabulary: its words; the table of the model may have a few rows more, or fewer.
+      vocabulary: its words; the table of the model may have a few rows more.
       run: the configuration of a fine-tuning run; None of anything else.
       labels: the names of a classifier's outputs; None where nothing says them.
       problem_type: of a classifier, a value of `model_folder.PROBLEM_TYPE_OF`; None where nothing says it.
@@ -247,6 +247,7 @@ def find(
     if abs(vocabulary.size - bert.vocab_size) >= 128:
         words = f"has {vocabulary.size} words, the model's vocab_size is {bert.vocab_size}"
         raise ConfigError(f"vocab_file={vocab_file} {words}. Change --vocab_file.")
+    vocabulary = vocabulary.cut(bert.vocab_size)
     run = None
     if settings.get("task") in FINE_TUNING:
         changed = {"vocab_file": vocab_file, "do_lower_case": do_lower_case, "kernels": "plain"}

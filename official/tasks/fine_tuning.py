@@ -64,9 +64,8 @@ class FineTuning:
         if config.use_synthetic_data:
             return []
         vocab_file = known(config.vocab_file)
-        vocabulary = load_for_text(
-            vocab_file, config.do_lower_case, config.init_checkpoint, size=config.model.vocab_size
-        )
+        vocabulary = load_for_text(vocab_file, config.do_lower_case, config.init_checkpoint)
+        vocabulary = vocabulary.cut(config.model.vocab_size)
         self.companions.update(
             vocabulary_files.companions(vocab_file, vocabulary.do_lower_case, config.model.positions)
         )

@@ -285,6 +285,31 @@ def test_texts_are_cut_at_the_length_of_the_model_and_that_is_said_once(tmp_path
             inference.load(plain, max_seq_length=given)
 
 
+def test_words_that_the_table_has_no_row_for_are_unknown_and_that_is_said(tmp_path, caplog):
+    """Of both tokenizers: added tokens take the library's. A table is cut to a round number of words, and a
+    token is added without a row for it."""
+    unknown = inference.load(write(tmp_path / "plain")).classify(["the dog is qqq"])
+    for name, added in (("cut", None), ("added", {"qqq": len(WORDS), "sss": len(WORDS) + 1})):
+        folder = write(tmp_path / name)
+        if added:
+            (tmp_path / name / "added_tokens.json").write_text(json.dumps(added))
+        else:
+            (tmp_path / name / "vocab.txt").write_text(
+                "".join(f"{word}\n" for word in (*WORDS, "qqq", "sss"))
+            )
+        with caplog.at_level(logging.WARNING):
+            model = inference.load(folder)
+        assert f"{len(WORDS) + 2} words, the model's table {len(WORDS)} rows" in caplog.text, name
+        assert "from 'qqq' on" in caplog.text, name
+        caplog.clear()
+        (found,), (expected,) = model.classify(["the dog is qqq"]), unknown
+        assert found.label == expected.label and found.score == pytest.approx(expected.score, rel=1e-6), name
+    words = (*(word for word in WORDS if word != "[MASK]"), "[MASK]")
+    (tmp_path / "cut" / "vocab.txt").write_text("".join(f"{word}\n" for word in ("one", "two", *words)))
+    with pytest.raises(ConfigError, match=r"\[MASK\] is beyond it"):
+        inference.load(folder.replace("added", "cut"))
+
+
 def test_a_conversion_keeps_the_length(tmp_path):
     path = write(tmp_path / "m", tokenizer={"model_max_length": 8})
     convert(path, "google", str(tmp_path / "google"))

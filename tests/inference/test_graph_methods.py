@@ -29,7 +29,7 @@ RULES = [
 
 @functools.cache
 def splitter() -> Splitter:
-    return Splitter(WORDS, WORDS.size)
+    return Splitter(WORDS)
 
 
 def asked(seed: int) -> list[tuple[str, str]]:

@@ -41,7 +41,7 @@ class Both:
 
     def __init__(self, words: Vocabulary):
         self._vocabulary, self._tokenizer = words, WordPiece(words)
-        self._split = Splitter(words, words.size)
+        self._split = Splitter(words)
 
     def differ(self, texts: list[str]) -> bool:
         split = self._split(tf.constant([text.encode() for text in texts], tf.string))
@@ -108,7 +108,7 @@ def test_mixed_text(do_lower_case, texts):
 def test_malformed_bytes_are_replaced():
     malformed = b"a\xff\xe4\xb8b \xed\xa0\x80a\xf0\x9f\x98ba"
     words = vocabulary(True)
-    split = Splitter(words, words.size)
+    split = Splitter(words)
     replaced = malformed.decode("utf-8", "replace").encode()
     for ours, theirs in zip(split(tf.constant([malformed]))[:4], split(tf.constant([replaced]))[:4]):
         np.testing.assert_array_equal(ours, theirs)
@@ -116,15 +116,15 @@ def test_malformed_bytes_are_replaced():
 
 def test_words_beyond_the_model_s_table_are_unknown():
     words = vocabulary(True)
-    ids = Splitter(words, words.id_of("c"))(tf.constant(["a c ab"])).ids_T.numpy().tolist()
+    ids = Splitter(words.cut(words.id_of("c")))(tf.constant(["a c ab"])).ids_T.numpy().tolist()
     assert ids == [words.id_of("a"), words.special_ids.unk, words.id_of("ab")]
 
 
 def test_words_that_the_compiled_tokenizer_does_not_take():
     only_special = Vocabulary(SPECIAL_TOKENS, "")
-    assert Splitter(only_special, 5)(tf.constant(["a b"])).ids_T.numpy().tolist() == [1, 1]
+    assert Splitter(only_special)(tf.constant(["a b"])).ids_T.numpy().tolist() == [1, 1]
     with pytest.raises(ConfigError, match="more than 256 bytes, .\u00df\u00df"):
-        Splitter(Vocabulary((*SPECIAL_TOKENS, "x" * 257, "\u00df" * 150), ""), 7)
+        Splitter(Vocabulary((*SPECIAL_TOKENS, "x" * 257, "\u00df" * 150), ""))
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ class LibraryTokenizer:
         assert vocabulary.tokenizer is not None
         self._tokenizer = tokenizers.Tokenizer.from_str(vocabulary.tokenizer.content)
         self._dtype = np.dtype(np.uint16 if vocabulary.size <= 2**16 else np.int32)
+        self._size, self._unknown = vocabulary.size, vocabulary.special_ids.unk
 
     def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """See `Tokenizer`. A lone surrogate is a question mark."""
@@ -79,9 +80,10 @@ class LibraryTokenizer:
         return self._tokenizer.encode_batch(clean, add_special_tokens=False)
 
     def _joined(self, encoded: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-        ids = [np.array(each.ids, self._dtype) for each in encoded]
+        ids = [np.array(each.ids, np.int64) for each in encoded]
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        return (np.concatenate(ids) if ids else np.zeros(0, self._dtype)), lengths
+        joined = np.concatenate(ids) if ids else np.zeros(0, np.int64)
+        return np.where(joined < self._size, joined, self._unknown).astype(self._dtype), lengths
 
 
 # -----------------------------------------------------------------------------------------------------------

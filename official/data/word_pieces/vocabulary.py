@@ -8,8 +8,10 @@ import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
+from absl import logging
 
 from official.io import model_folder, vocabulary_files
+from official.io.errors import ConfigError
 
 if TYPE_CHECKING:
     from official.io.tokenizer_files import TokenizerFile
@@ -74,6 +76,18 @@ class Vocabulary:
         """How many [SEP] stand between two texts."""
         return 1 if self.tokenizer is None else self.tokenizer.separators
 
+    def cut(self, rows: int) -> Vocabulary:
+        """Returns the vocabulary of a model whose table has so many rows: words beyond it are unknown, and a
+        warning counts them. Raises ConfigError where a special token is among them."""
+        if rows >= self.size:
+            return self
+        sizes = f"the vocabulary has {self.size:,} words, the model's table {rows:,} rows"
+        if beyond := [word for word in self.special if self.id_of(word) >= rows]:
+            raise ConfigError(f"vocab_file: {sizes}, and {beyond[0]} is beyond it. Change --vocab_file.")
+        logging.warning("%s: the others are unknown, from %r on.", sizes.capitalize(), self.words[rows])
+        digest = hashlib.sha256(f"{self.sha256}, {rows} words".encode()).hexdigest()
+        return dataclasses.replace(self, words=self.words[:rows], sha256=digest)
+
     def continuations(self) -> np.ndarray:
         """Returns bool [V]: whether the piece goes on with the word of the piece before it."""
         marks_starts = self.tokenizer is not None and any(word.startswith(WORD_STARTS) for word in self.words)
@@ -97,27 +111,20 @@ def load_vocabulary(path: str) -> Vocabulary:
     return _checked(file, path, file.do_lower_case is not False)
 
 
-def load_for_text(
-    path: str, do_lower_case: bool | None = None, checkpoint: str | None = None, size: int | None = None
-) -> Vocabulary:
+def load_for_text(path: str, do_lower_case: bool | None = None, checkpoint: str | None = None) -> Vocabulary:
     """Reads a vocabulary as `load_vocabulary` does, to tokenise text.
 
     Args:
       do_lower_case: the setting of that name. Unset: what tokenizer_config.json or tokenizer.json says, which
         lie beside the vocabulary or, where they do not, beside the checkpoint; else lower-cased.
       checkpoint: path of the weights that the text is for.
-      size: of the model: words beyond it are unknown ones. None: all are known.
 
     Raises:
       ConfigError: also where text would be lower-cased and the vocabulary is cased.
     """
     file = vocabulary_files.read(path)
     lower = vocabulary_files.resolve_lower_case(file, do_lower_case, checkpoint)
-    vocabulary = _checked(file, path, lower)
-    if size is None or size >= vocabulary.size:
-        return vocabulary
-    digest = hashlib.sha256(f"{vocabulary.sha256}, {size} words".encode()).hexdigest()
-    return dataclasses.replace(vocabulary, words=vocabulary.words[:size], sha256=digest)
+    return _checked(file, path, lower)
 
 
 def _checked(file: vocabulary_files.VocabularyFile, path: str, do_lower_case: bool) -> Vocabulary:
