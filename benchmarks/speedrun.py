@@ -1,7 +1,7 @@
 """The speedrun: how much a small BERT learns of English in 30 or 120 minutes of two CPU cores.
 
   python benchmarks/speedrun.py --work_dir=runs/speedrun --glue_dir=glue --recipes=2018,2026 --minutes=30 \\
-    --output=results/speedrun.json
+    --output=results/speedrun
 
 A recipe is a flagfile and a model, benchmarks/speedrun/NAME.flags and NAME.json; a line of the flagfile,
 `# Records: ...`, has the flags of `bert data create`. `NAME mask_share=0.3 ...` is a recipe with other flags.
@@ -319,7 +319,7 @@ class Main(harness.EnvironmentFlags, command_line.Flags):
       minutes: Comma-separated times of training, one of all recipes or one of each.
       seeds: Runs of each recipe, from --seed on.
       seed: The first seed.
-      output: Also keep the rows in this JSON file.
+      output: Also keep the rows in OUTPUT.json, and draw all that are there in OUTPUT.png.
     """
 
     RANGES = {"seeds": command_line.COUNT}
@@ -380,6 +380,18 @@ def describe(rows: list[dict]) -> str:
     return outputs.table(columns, rows)
 
 
+def draw(cases: list[dict]) -> bytes:
+    """Draws the held-out loss of every recipe and time; returns a PNG."""
+    from official.reporting import measurement
+
+    bars = []
+    for row in cases:
+        loss, name = row["mean_loss"], f"{row['recipe']}, {row['minutes']:g} min"
+        spread = (max(row["loss"]) - min(row["loss"])) / 2 / loss
+        bars.append((name, loss, spread, f"{loss:.3f}  {row['mean_steps']:,.0f} steps", row["recipe"]))
+    return measurement.draw_bars(bars, "Masked words of the held-out text", "loss, nats a word piece")
+
+
 def main() -> None:
     flags = Main.parse()
     runs = read_runs(flags)
@@ -395,11 +407,13 @@ def main() -> None:
     rows = [row_of(*which, each) for which, each in found.items()]
     print(describe(rows))
     if flags.output:
-        kept = json_files.read_json(flags.output)["cases"] if os.path.exists(flags.output) else []
+        path = f"{flags.output}.json"
+        kept = json_files.read_json(path)["cases"] if os.path.exists(path) else []
         kept = [row for row in kept if (row["recipe"], row["minutes"]) not in found]
         cases = [*kept, *map(outputs.with_machine, rows)]
         record = {"hashes": HASHES, "requirements": HUGGINGFACE.requirements, "cases": cases}
-        outputs.write_json(flags.output, record)
+        outputs.write_json(path, record)
+        outputs.write_file(f"{flags.output}.png", draw(cases))
 
 
 if __name__ == "__main__":

@@ -60,16 +60,17 @@ def test_rows_of_other_recipes_stay(tmp_path, monkeypatch):
     found = {"steps": 10, "secs": 60.0, "loss": 2.5, "accuracy": 0.5, "curve": [[10, 60.0, 3.0]], "glue": {}}
     monkeypatch.setattr(speedrun, "measure", lambda run, flags: {**found, "glue": {"RTE": run.seed / 2}})
     monkeypatch.setattr(speedrun, "make_data", lambda folder: None)
-    output = tmp_path / "speedrun.json"
+    output = tmp_path / "speedrun"
     for recipes, minutes in (("2018", "30"), ("2026", "10"), ("2018", "30")):
         flags = flags_of(tmp_path, recipes=recipes, minutes=minutes, output=str(output))
         monkeypatch.setattr(speedrun.Main, "parse", lambda flags=flags: flags)
         speedrun.main()
-    cases = json.loads(output.read_text())["cases"]
+    cases = json.loads((tmp_path / "speedrun.json").read_text())["cases"]
     assert [(row["recipe"], row["minutes"], row["mean_RTE"], row["step_ms"]) for row in cases] == [
         ("2026", 10, 0.75, 6000),
         ("2018", 30, 0.75, 6000),
     ]
+    assert (tmp_path / "speedrun.png").stat().st_size > 5000
 
 
 def test_an_archive_is_that_of_its_hash(tmp_path, monkeypatch):
