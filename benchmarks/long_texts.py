@@ -22,7 +22,8 @@ import functools
 import itertools
 import os
 import tempfile
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import harness
 from harness import Environment
@@ -131,7 +132,7 @@ def _measure(flags: argparse.Namespace, peers: list[str], title: str, asked: dic
             programs[peer].ask({"steps": 1})
             last[peer] = programs[peer].answer()
 
-        works = {peer: functools.partial(run, peer) for peer in peers}
+        works: dict[str, Callable[[], Any]] = {peer: functools.partial(run, peer) for peer in peers}
         timings = harness.in_turns(works, flags.rounds, warmup_rounds=1, title=title)
     return [
         {
