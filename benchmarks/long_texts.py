@@ -1,0 +1,230 @@
+"""Measures training step, inference and memory of ModernBERT beside transformers, on full and mixed lengths.
+
+  python benchmarks/long_texts.py --make_environments --output=results/long_texts
+
+Cases: two texts of 512 tokens, 16 texts of mixed lengths up to 8,192 tokens, and one of 8,192, whose memory
+counts. The work of a case is a training step of masked words (AdamW, no dropout, as ModernBERT is trained) or
+the vectors of all tokens. transformers gets the form that suits the case: texts of one length are rows, plain
+and compiled; mixed ones come one after the other, and their gradients are added up, since rows as long as the
+longest would be nine times the tokens. Weights are random: the losses begin near the logarithm of the words,
+and fall alike.
+
+Every system runs in a process of its own. Those of a case and work take turns; above 4,096 tokens one has
+the memory for itself, and runs after the other. Medians, and the peak of resident memory of each process. The
+code of all is in programs/long_texts.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import itertools
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import harness
+from harness import Environment
+
+from official.cli import command_line, outputs
+from official.io.errors import ConfigError
+
+HUGGINGFACE = Environment("huggingface_scores", ("torch==2.13.0", "transformers==5.24.0", "numpy"))
+CASES = {
+    "512x2": [512] * 2,
+    "mixed": [32, 48, 64, 96, 128, 128, 192, 256, 256, 384, 512, 512, 768, 1024, 2048, 8192],
+    "8192x1": [8192],
+}
+WORKS = ("train", "infer")
+_TOGETHER = 4096  # tokens of a case whose systems are in memory at once
+
+
+class Peer(NamedTuple):
+    """A system: its title, its name and variant in programs/long_texts.py, its environment (None: this
+    one)."""
+
+    title: str
+    system: str
+    variant: str = ""
+    environment: Environment | None = None
+
+
+PEERS = {
+    "ours": Peer("this project", "ours"),
+    "padded": Peer("transformers, padded", "huggingface", "sdpa", HUGGINGFACE),
+    "compiled": Peer("transformers, padded, compiled", "huggingface", "sdpa+compiled", HUGGINGFACE),
+    "apart": Peer("transformers, text by text", "huggingface", "sdpa+apart", HUGGINGFACE),
+}
+TRAINING = {"learning_rate": 1e-4, "weight_decay": 0.01, "epsilon": 1e-6, "clip_norm": 1.0, "seed": 12345}
+
+
+class Main(harness.EnvironmentFlags, harness.ChartFlags):
+    """Flags of the command.
+
+    Attributes:
+      bert_config_file: Model.
+      cases: Comma-separated: 512x2, mixed, 8192x1, or lengths with colons between, such as 64:64:300.
+      works: Comma-separated: train, infer.
+      peers: Comma-separated systems; the error for another name lists them.
+      dtypes: Comma-separated: fp32, bf16.
+      rounds: How many times every system is timed, after a first time.
+    """
+
+    RANGES = {"rounds": command_line.COUNT}
+    bert_config_file: str = "configs/models/modernbert_base.json"
+    cases: str = "512x2,mixed,8192x1"
+    works: str = "train,infer"
+    peers: str = "ours,padded,compiled,apart"
+    dtypes: str = "fp32"
+    rounds: int = 3
+
+
+def read_cases(text: str, positions: int) -> dict[str, list[int]]:
+    """Returns {case: lengths}. Raises ConfigError."""
+    found = {}
+    for name in text.split(","):
+        try:
+            found[name] = CASES.get(name) or [int(length) for length in name.split(":")]
+        except ValueError:
+            raise ConfigError(
+                f"--cases={text}: {name} is none of {', '.join(CASES)}, and no lengths."
+            ) from None
+        if not all(8 <= length <= positions for length in found[name]):
+            raise ConfigError(f"--cases={text}: lengths of {name} are not from 8 to {positions:,}.")
+    return found
+
+
+def measure(
+    flags: argparse.Namespace, model: dict, work: str, dtype: str, case: tuple[str, list[int]]
+) -> list[dict]:
+    """Returns a row a system."""
+    name, lengths = case
+    are_mixed = len(set(lengths)) > 1
+    peers = [peer for peer in flags.peers if peer == "ours" or (peer == "apart") == are_mixed]
+    groups = [peers] if sum(lengths) <= _TOGETHER else [[peer] for peer in peers]
+    title, asked = f"{work}, {dtype}, {name}", {"work": work, "lengths": lengths, "dtype": dtype}
+    rows: list[dict] = []
+    for group in groups:
+        rows += _measure(
+            flags, group, title, {**asked, "model": model, "threads": os.cpu_count(), **TRAINING}
+        )
+    return rows
+
+
+def _measure(flags: argparse.Namespace, peers: list[str], title: str, asked: dict) -> list[dict]:
+    """Returns a row a system, which take turns."""
+    advice = ": ask for fewer --peers at a time, or smaller --cases"
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        programs, started, last = {}, {}, {}
+        for peer in peers:
+            row, log = PEERS[peer], os.path.join(folder, peer)
+            program = harness.program(
+                f"--peers: {peer}", "long_texts.py", row.environment, flags, log, advice
+            )
+            programs[peer] = stack.enter_context(program)
+            programs[peer].ask({"system": row.system, "variant": row.variant, **asked})
+            started[peer] = programs[peer].answer()
+
+        def run(peer: str) -> None:
+            programs[peer].ask({"steps": 1})
+            last[peer] = programs[peer].answer()
+
+        works: dict[str, Callable[[], Any]] = {peer: functools.partial(run, peer) for peer in peers}
+        timings = harness.in_turns(works, flags.rounds, warmup_rounds=1, title=title)
+    return [
+        {
+            "case": title,
+            **{key: asked[key] for key in ("work", "dtype", "lengths")},
+            "peer": peer,
+            "secs": timing.secs,
+            "median_secs": timing.median,
+            "spread": timing.spread,
+            "tokens_per_sec": timing.rate(sum(asked["lengths"])),
+            "peak_bytes": last[peer]["peak_bytes"],
+            "start_secs": started[peer]["start_secs"],
+            "losses": [*started[peer]["losses"], *last[peer]["losses"]],
+        }
+        for peer, timing in timings.items()
+    ]
+
+
+def compare(rows: list[dict]) -> list[dict]:
+    """Returns of each case {case, fastest, speedup, least_memory, memory}: this project's speed over that of
+    the fastest other system, and its memory over that of the one with the least."""
+    found = []
+    for case in dict.fromkeys(row["case"] for row in rows):
+        own = {row["peer"]: row for row in rows if row["case"] == case}
+        ours = own.pop("ours", None)
+        if ours and own:
+            fastest = min(own, key=lambda peer: own[peer]["median_secs"])
+            least = min(own, key=lambda peer: own[peer]["peak_bytes"])
+            speedup = own[fastest]["median_secs"] / ours["median_secs"]
+            memory = ours["peak_bytes"] / own[least]["peak_bytes"]
+            compared = {"fastest": fastest, "speedup": speedup, "least_memory": least, "memory": memory}
+            found.append({"case": case, **compared})
+    return found
+
+
+def report(flags: argparse.Namespace, rows: list[dict]) -> None:
+    """Prints what was measured, and writes it."""
+    shown = [
+        {
+            **row,
+            "name": f"{row['case']}  {PEERS[row['peer']].title}",
+            "gb": row["peak_bytes"] / 1e9,
+            "ends": f"{row['losses'][0]:.3f} > {row['losses'][-1]:.3f}",
+        }
+        for row in rows
+    ]
+    columns = [
+        ("case, system", "name", ""),
+        ("s", "median_secs", ".2f"),
+        ("+-", "spread", ".1%"),
+        ("tokens/s", "tokens_per_sec", ",.0f"),
+        ("peak GB", "gb", ".2f"),
+        ("losses", "ends", ""),
+    ]
+    compared = compare(rows)
+    lines = [
+        f"{row['case']}: {row['speedup']:.2f} x {PEERS[row['fastest']].title}; {row['memory']:.2f} of the"
+        f" memory of {PEERS[row['least_memory']].title}"
+        for row in compared
+    ]
+    print("\n".join([outputs.table(columns, shown), *lines]))
+    name = outputs.stem(flags.bert_config_file)
+    record = {"model": name, "rounds": flags.rounds, **TRAINING, "requirements": HUGGINGFACE.requirements}
+    bars = [
+        (
+            f"{row['case']}: {PEERS[row['peer']].title}",
+            row["tokens_per_sec"],
+            row["spread"],
+            f"{row['tokens_per_sec']:,.0f}",
+            PEERS[row["peer"]].system,
+        )
+        for row in rows
+    ]
+    harness.write(flags, {**record, "comparison": compared, "cases": rows}, bars, name, "tokens per second")
+
+
+def main() -> None:
+    flags = Main.parse()
+    flags.peers = command_line.read_list(flags.peers, "peers", tuple(PEERS))
+    works = command_line.read_list(flags.works, "works", WORKS)
+    dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
+    model = harness.read_model(flags.bert_config_file)
+    cases = read_cases(flags.cases, model["max_position_embeddings"])
+    harness.prepare([(name, PEERS[name].environment) for name in flags.peers], flags)
+    rows: list[dict] = []
+    try:  # a system that does not fit into memory takes no measured case along
+        for case, dtype, work in itertools.product(cases.items(), dtypes, works):
+            rows += measure(flags, model, work, dtype, case)
+    finally:
+        if rows:
+            report(flags, rows)
+
+
+if __name__ == "__main__":
+    harness.main(main)
