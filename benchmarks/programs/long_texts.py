@@ -6,8 +6,8 @@ after the other without padding, whose gradients are added up), work (train or i
 bert_config.json), lengths (tokens of each text), dtype (fp32 or bf16), threads, seed, learning_rate,
 weight_decay, epsilon and clip_norm. Weights are random.
 
-A loss is that of all masked words, 15 % of each text; of `infer`, the mean square of the vectors. An answer's
-peak_bytes are those of the process.
+A loss is that of all masked words, 15 % of each text; of `infer`, the mean square of the vectors, for which
+all have to be computed. An answer's peak_bytes are those of the process.
 """
 
 import json
