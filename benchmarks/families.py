@@ -27,7 +27,7 @@ import numpy as np
 from official.cli import command_line, outputs
 from official.io.errors import ConfigError, first_line
 
-HUGGINGFACE = harness.Environment("huggingface_scores", ("torch==2.13.0", "transformers==5.24.0", "numpy"))
+HUGGINGFACE = harness.NEW_HUGGINGFACE
 TOLERANCE = 1e-5
 _NO_GRADIENT = 1e-5  # of the largest gradient of a model: below it a tensor's own is rounding
 

@@ -104,6 +104,8 @@ class Environment(NamedTuple):
 HUGGINGFACE = Environment(
     "huggingface", ("torch==2.13.0", "transformers==5.0.0", "accelerate==1.12.0", "numpy")
 )
+# Of questions about families and formats, which need a newer release.
+NEW_HUGGINGFACE = Environment("huggingface_scores", ("torch==2.13.0", "transformers==5.24.0", "numpy"))
 
 
 class EnvironmentFlags(command_line.Flags):

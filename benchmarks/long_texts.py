@@ -26,12 +26,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import harness
-from harness import Environment
+from harness import NEW_HUGGINGFACE, Environment
 
 from official.cli import command_line, outputs
 from official.io.errors import ConfigError
 
-HUGGINGFACE = Environment("huggingface_scores", ("torch==2.13.0", "transformers==5.24.0", "numpy"))
 CASES = {
     "512x2": [512] * 2,
     "mixed": [32, 48, 64, 96, 128, 128, 192, 256, 256, 384, 512, 512, 768, 1024, 2048, 8192],
@@ -53,9 +52,9 @@ class Peer(NamedTuple):
 
 PEERS = {
     "ours": Peer("this project", "ours"),
-    "padded": Peer("transformers, padded", "huggingface", "sdpa", HUGGINGFACE),
-    "compiled": Peer("transformers, padded, compiled", "huggingface", "sdpa+compiled", HUGGINGFACE),
-    "apart": Peer("transformers, text by text", "huggingface", "sdpa+apart", HUGGINGFACE),
+    "padded": Peer("transformers, padded", "huggingface", "sdpa", NEW_HUGGINGFACE),
+    "compiled": Peer("transformers, padded, compiled", "huggingface", "sdpa+compiled", NEW_HUGGINGFACE),
+    "apart": Peer("transformers, text by text", "huggingface", "sdpa+apart", NEW_HUGGINGFACE),
 }
 TRAINING = {"learning_rate": 1e-4, "weight_decay": 0.01, "epsilon": 1e-6, "clip_norm": 1.0, "seed": 12345}
 
@@ -197,7 +196,7 @@ def report(flags: argparse.Namespace, rows: list[dict]) -> None:
     ]
     print("\n".join([outputs.table(columns, shown), *lines]))
     name = outputs.stem(flags.bert_config_file)
-    record = {"model": name, "rounds": flags.rounds, **TRAINING, "requirements": HUGGINGFACE.requirements}
+    record = {"model": name, "rounds": flags.rounds, **TRAINING, "requirements": NEW_HUGGINGFACE.requirements}
     bars = [
         (
             f"{row['case']}: {PEERS[row['peer']].title}",

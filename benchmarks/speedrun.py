@@ -34,6 +34,7 @@ import urllib.request
 from typing import Any
 
 import harness
+from harness import HUGGINGFACE
 
 from official.cli import command_line, outputs
 from official.config import ConfigError
@@ -41,7 +42,6 @@ from official.io import json_files
 from official.io.writing import replace_file
 from official.reporting.result import load_result
 
-HUGGINGFACE = harness.Environment("huggingface", harness.HUGGINGFACE.requirements)
 RECIPES = os.path.join(harness.ROOT, "benchmarks", "speedrun")
 _PACKAGES = os.path.join(RECIPES, "packages.txt")
 _DONE, _MODEL, _LOG = "run.json", "model", "log.txt"
@@ -108,7 +108,9 @@ def fetch(requirement: str, folder: str) -> None:
     target = os.path.join(folder, f"{name}-{digest[:8]}")
     if os.path.isdir(target):
         return
-    index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/") + f"/{name}/"
+    from pip._internal.models.index import PyPI  # late: the index that pip takes unasked
+
+    index = os.environ.get("PIP_INDEX_URL", PyPI.simple_url).rstrip("/") + f"/{name}/"
     with urllib.request.urlopen(index, timeout=60) as page:
         links = re.findall(r'href="([^"#]*/' + re.escape(file) + r')[#"]', page.read().decode())
     if not links:
@@ -241,8 +243,8 @@ def _train_ours(run: Run, flags: argparse.Namespace) -> dict:
     files = (f"--input_files={text}", f"--output_dir={records}", f"--vocab_file={vocabulary}")
     _make(os.path.join(records, "manifest.json"), run.log, "data create", *files, *of_records)
     folder = os.path.join(run.folder, _MODEL)
-    files = (f"--vocab_file={vocabulary}", f"--input_files={records}")
-    result = _train(run, folder, *of_training, *files, f"--budget_hours={run.minutes / 60}", "--do_train")
+    of_data = (f"--vocab_file={vocabulary}", f"--input_files={records}")
+    result = _train(run, folder, *of_training, *of_data, f"--budget_hours={run.minutes / 60}", "--do_train")
     curve = []
     with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
         for line in map(json.loads, file):
