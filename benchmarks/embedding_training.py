@@ -3,13 +3,13 @@
   python benchmarks/embedding_training.py --data_dir=data --init_checkpoint=MODEL --work_dir=runs/embedding \\
     --make_environments --output=results/embedding_training.json
 
-Three inputs are made of public data in --data_dir: pairs with scores of STS-B (train and development set),
-pairs of MRPC that say the same (train and test set), and the questions of QNLI's development set with the
-sentences that answer them, a fifth of which is held out by a hash of the question. Each trains MODEL, a
-folder of Hugging Face's, and BERT-tiny of random weights with MODEL's vocabulary, in one command of ours,
-`train.py --task=embed`, and with the same rows, batch, epochs, rate, schedule, decay, length and temperature
-in sentence-transformers, whose evaluators score its vectors. Both sides run one after the other, seed by
-seed; started again, the command goes on with the first run that is not done.
+Three inputs are made of public data in --data_dir: pairs with scores of STS-B, pairs of MRPC that say the
+same (both trained on the training set and scored on the development set), and the questions of QNLI's
+development set with the sentences that answer them, a fifth of which is held out by a hash of the question.
+Each trains MODEL, a folder of Hugging Face's, and BERT-tiny of random weights with MODEL's vocabulary, in one
+command of ours, `train.py --task=embed`, and with the same rows, batch, epochs, rate, schedule, decay, length
+and temperature in sentence-transformers, whose evaluators score its vectors. Both sides run one after the
+other, seed by seed; started again, the command goes on with the first run that is not done.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def _similarity(data_dir: str) -> dict[str, list[dict]]:
 
 def _paraphrases(data_dir: str) -> dict[str, list[dict]]:
     columns = ("#1 String", "#2 String", "Quality")
-    found = own_data.glue_rows(data_dir, "MRPC", columns, dict.fromkeys(("train", "test"), 10_000))
+    found = own_data.glue_rows(data_dir, "MRPC", columns, dict.fromkeys(("train", "dev"), 10_000))
     return {
         name: [{"texts": row[:2]} for row in rows if row[2] == "1"]
         for name, rows in zip(("train", "eval"), found.values())

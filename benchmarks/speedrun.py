@@ -218,20 +218,39 @@ def read_recipe(recipe: str) -> tuple[list[str], list[str]]:
     return [f"--flagfile={path}", model, *(f"--{other}" for other in others)], found[1].split()
 
 
+def settings_of(run: Run) -> dict[str, Any]:
+    """Returns the settings that are saved with a run: a run of others is not taken for this one."""
+    if run.recipe in _PEERS:
+        return {**_PEERS[run.recipe], "requirements": list(HUGGINGFACE.requirements)}
+    (flagfile, model, *others), of_records = read_recipe(run.recipe)
+    with open(flagfile.partition("=")[2], encoding="utf-8") as file:
+        lines = [line.strip() for line in file if line.startswith("--")]
+    sizes = json_files.read_json(model.partition("=")[2], any_number=True)
+    return {"flags": [*lines, *others], "model": sizes, "records": of_records}
+
+
 def measure(run: Run, flags: argparse.Namespace) -> dict:
-    """Returns what a run has reached: {steps, secs, curve, loss, accuracy, glue}, of a run that is done what
-    its folder says."""
-    path = os.path.join(run.folder, _DONE)
-    if os.path.exists(path):
-        return json_files.read_json(path)
+    """Returns what a run has reached: {settings, steps, secs, curve, checkpoint, loss, accuracy, glue}.
+
+    Its folder keeps each part once it is done. Raises ConfigError where that is of other settings.
+    """
+    path, settings = os.path.join(run.folder, _DONE), settings_of(run)
     os.makedirs(run.folder, exist_ok=True)
-    found = _train_theirs(run, flags) if run.recipe in _PEERS else _train_ours(run, flags)
-    checkpoint = found.pop("checkpoint")
-    found |= _held_out_loss(run, checkpoint, flags)
-    found["glue"] = {
-        task: _fine_tune(run, task, checkpoint, flags) for task in _FINE_TUNINGS if flags.glue_dir
-    }
-    replace_file(path, json.dumps(found, indent=1) + "\n")
+    found = json_files.read_json(path) if os.path.exists(path) else {"settings": settings, "glue": {}}
+    if found["settings"] != settings:
+        raise ConfigError(f"{path} is of another recipe. Give another --work_dir, or remove this folder.")
+    keep = lambda: replace_file(path, json.dumps(found, indent=1) + "\n")
+    if "steps" not in found:
+        keep()  # before the first step: these are its settings
+        found |= _train_theirs(run, flags) if run.recipe in _PEERS else _train_ours(run, flags)
+        keep()
+    if "loss" not in found:
+        found |= _held_out_loss(run, found["checkpoint"], flags)
+        keep()
+    for task in _FINE_TUNINGS if flags.glue_dir else ():
+        if task not in found["glue"]:
+            found["glue"][task] = _fine_tune(run, task, found["checkpoint"], flags)
+            keep()
     return found
 
 
@@ -359,7 +378,9 @@ def read_runs(flags: Main) -> list[Run]:
 def row_of(recipe: str, minutes: float, found: list[dict]) -> dict[str, Any]:
     """Returns the row of a recipe and a time: every value by seed, and the means."""
     row: dict[str, Any] = {"recipe": recipe, "minutes": minutes, "repeats": len(found)}
-    for name in ("loss", "accuracy", "steps", "secs", *found[0]["glue"]):
+    row["settings"] = found[0]["settings"]
+    tasks = [task for task in _FINE_TUNINGS if all(task in each["glue"] for each in found)]
+    for name in ("loss", "accuracy", "steps", "secs", *tasks):
         row[name] = [each["glue"].get(name, each.get(name)) for each in found]
         row[f"mean_{name}"] = statistics.fmean(row[name])
     row["step_ms"] = 1e3 * sum(row["secs"]) / sum(row["steps"])
@@ -369,6 +390,7 @@ def row_of(recipe: str, minutes: float, found: list[dict]) -> dict[str, Any]:
 
 def describe(rows: list[dict]) -> str:
     """Returns a line a recipe and time."""
+    tasks = [task for task in _FINE_TUNINGS if any(f"mean_{task}" in row for row in rows)]
     columns = [
         ("recipe", "recipe", ""),
         ("minutes", "minutes", "g"),
@@ -377,7 +399,7 @@ def describe(rows: list[dict]) -> str:
         ("ms a step", "step_ms", ".1f"),
         ("held-out loss", "mean_loss", ".4f"),
         ("accuracy", "mean_accuracy", ".4f"),
-        *((task, f"mean_{task}", ".4f") for task in _FINE_TUNINGS if f"mean_{task}" in rows[0]),
+        *((task, f"mean_{task}", ".4f") for task in tasks),
     ]
     return outputs.table(columns, rows)
 

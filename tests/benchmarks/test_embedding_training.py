@@ -24,7 +24,6 @@ def fixture_runs(tmp_path):
     for split in ("train", "dev"):
         pairs = [f"{n}\ta {n}\tb {n}\t{n / 10}" for n in numbers]
         write(f"STS-B/{split}.tsv", ["index\tsentence1\tsentence2\tscore", *pairs])
-    for split in ("train", "test"):
         pairs = [f"{n % 2}\t{n}\ta {n}\tb {n}" for n in numbers]
         write(f"MRPC/{split}.tsv", ["Quality\t#1 ID\t#1 String\t#2 String", *pairs])
     kinds = ("entailment", "not_entailment")

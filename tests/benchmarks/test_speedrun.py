@@ -57,7 +57,8 @@ def test_the_peer_has_the_values_of_the_recipe():
 
 
 def test_rows_of_other_recipes_stay(tmp_path, monkeypatch):
-    found = {"steps": 10, "secs": 60.0, "loss": 2.5, "accuracy": 0.5, "curve": [[10, 60.0, 3.0]], "glue": {}}
+    found = {"steps": 10, "secs": 60.0, "loss": 2.5, "accuracy": 0.5, "curve": [[10, 60.0, 3.0]]}
+    found["settings"] = {}
     monkeypatch.setattr(speedrun, "measure", lambda run, flags: {**found, "glue": {"RTE": run.seed / 2}})
     monkeypatch.setattr(speedrun, "make_data", lambda folder: None)
     output = tmp_path / "speedrun"
@@ -71,6 +72,38 @@ def test_rows_of_other_recipes_stay(tmp_path, monkeypatch):
         ("2018", 30, 0.75, 6000),
     ]
     assert (tmp_path / "speedrun.png").stat().st_size > 5000
+
+
+def test_a_run_keeps_each_part_and_is_not_taken_for_another(tmp_path, monkeypatch):
+    """A run that was killed, or that lacks a fine-tuning, does only the rest; an edited recipe is refused."""
+    done = []
+
+    def train(run, flags):
+        done.append("train")
+        return {"steps": 10, "secs": 60.0, "curve": [], "checkpoint": "model"}
+
+    def score(run, checkpoint, flags):
+        done.append("loss")
+        if done.count("loss") == 1:
+            raise KeyboardInterrupt
+        return {"loss": 2.5, "accuracy": 0.5}
+
+    monkeypatch.setattr(speedrun, "_train_ours", train)
+    monkeypatch.setattr(speedrun, "_held_out_loss", score)
+    monkeypatch.setattr(speedrun, "_fine_tune", lambda run, task, *_: done.append(task) or 0.5)
+    flags = flags_of(tmp_path)
+    run = speedrun.read_runs(flags)[0]
+    with pytest.raises(KeyboardInterrupt):
+        speedrun.measure(run, flags)
+    assert speedrun.measure(run, flags)["glue"] == {}
+    flags.glue_dir = "glue"
+    found = speedrun.measure(run, flags)
+    assert speedrun.measure(run, flags) == found and set(found["glue"].values()) == {0.5}
+    assert done == ["train", "loss", "loss", "SST-2", "MRPC", "RTE"]
+    assert "--learning_rate=5e-4" in found["settings"]["flags"]
+    monkeypatch.setattr(speedrun, "read_recipe", lambda recipe, read=speedrun.read_recipe: read("2026"))
+    with pytest.raises(ConfigError, match="is of another recipe"):
+        speedrun.measure(run, flags)
 
 
 def test_an_archive_is_that_of_its_hash(tmp_path, monkeypatch):

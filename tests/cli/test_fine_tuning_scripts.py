@@ -12,7 +12,19 @@ from tests.conftest import ROOT
 
 GROUPBERT = [f"groupbert_{size}" for size in ("base", "large", "medium", "mini", "tiny")]
 ELECTRA = ("electra_base", "electra_small")
-MODELS = ["base", *ELECTRA, *GROUPBERT, "large", "mini", "minilm", "minilm_l6", "modernbert_base", "quickstart", "small", "tiny"]
+MODELS = [
+    "base",
+    *ELECTRA,
+    *GROUPBERT,
+    "large",
+    "mini",
+    "minilm",
+    "minilm_l6",
+    "modernbert_base",
+    "quickstart",
+    "small",
+    "tiny",
+]
 OWN = ("base", "large", "minilm")  # with a flagfile of their own
 
 
