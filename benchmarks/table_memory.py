@@ -1,22 +1,29 @@
-"""Measures the memory of training on a table of people's own data by its rows.
+"""Measures the memory of jobs on a table of people's own data by its rows.
 
   python benchmarks/table_memory.py --init_checkpoint=MODEL --work_dir=runs/table_memory \\
     --output=results/table_memory.json
 
-Each table is made of random words, a short text and one of two labels a row. `train.py --task=classify`
-reads it, holds some rows out, makes tokens of all, trains --train_steps updates and evaluates. The peak is
-that of the largest process; the difference to the small table is what rows cost.
+Each table is made of random words, a short text and one of two labels a row. The jobs:
+
+  train: `train.py --task=classify` reads it, holds some rows out, makes tokens of all, trains --train_steps
+    updates and evaluates.
+  embed: `bert embed` writes the vectors of its texts.
+  search: `bert search` finds the neighbours of a text among the vectors that embed has written.
+
+The peak is that of the largest process; the difference to the small table is what rows cost.
 """
 
 import argparse
 import os
 import random
 import sys
+import tempfile
 
 import harness
 
 from official.cli import command_line, outputs
 
+JOBS = ("train", "embed", "search")
 WORDS = "the a good bad film story was is not very long short and of with its people plot actor scene".split()
 
 
@@ -26,6 +33,7 @@ class Main(harness.NumbersFlags):
     Attributes:
       init_checkpoint: Folder of an encoder.
       work_dir: Folder of the tables and runs: they are removed again.
+      jobs: Comma-separated: train, embed, search.
       rows: Rows of the large table.
       few_rows: Rows of the table that it is compared with.
       train_steps: Updates of every run.
@@ -35,6 +43,7 @@ class Main(harness.NumbersFlags):
     RANGES = dict.fromkeys(("rows", "few_rows", "train_steps", "eval_rows"), command_line.COUNT)
     init_checkpoint: str
     work_dir: str
+    jobs: str = "train"
     rows: int = 10_000_000
     few_rows: int = 100_000
     train_steps: int = 4
@@ -53,39 +62,54 @@ def write_table(path: str, rows: int) -> None:
         )
 
 
-def measure(flags: argparse.Namespace, rows: int) -> dict:
-    """Returns {rows, bytes, secs, core_secs, peak_memory_bytes} of a run on a table of so many rows."""
-    path = os.path.join(flags.work_dir, f"rows_{rows}.csv")
-    write_table(path, rows)
-    folder = os.path.join(flags.work_dir, f"run_{rows}")
-    command = [
-        sys.executable,
-        os.path.join(harness.ROOT, "train.py"),
-        "--task=classify",
-        f"--train_file={path}",
-        f"--init_checkpoint={flags.init_checkpoint}",
-        f"--model_dir={folder}",
-        "--max_seq_length=64",
-        f"--eval_share={flags.eval_rows / rows}",
-        f"--num_steps_per_epoch={flags.train_steps}",
-        "--num_train_epochs=1",
-    ]
-    found = harness.watch(command, folder)
-    row = {"rows": rows, "bytes": os.path.getsize(path)}
-    row |= {name: found[name] for name in ("secs", "core_secs", "peak_memory_bytes")}
-    os.remove(path)
-    return row
+def command_of(job: str, flags: argparse.Namespace, rows: int, table: str, folder: str) -> list[str]:
+    """Returns the command of a job, which writes into a folder that all jobs of a table share."""
+    model, vectors = flags.init_checkpoint, os.path.join(folder, "vectors.npy")
+    if job == "train":
+        return [
+            sys.executable,
+            os.path.join(harness.ROOT, "train.py"),
+            "--task=classify",
+            f"--train_file={table}",
+            f"--init_checkpoint={model}",
+            f"--model_dir={os.path.join(folder, 'run')}",
+            "--max_seq_length=64",
+            f"--eval_share={flags.eval_rows / rows}",
+            f"--num_steps_per_epoch={flags.train_steps}",
+            "--num_train_epochs=1",
+        ]
+    if job == "embed":
+        words = [f"--checkpoint={model}", f"--input_file={table}", "--text_columns=text"]
+        return [*harness.in_new_process("embed"), *words, f"--output_file={vectors}"]
+    return [*harness.in_new_process("search"), f"--vectors={vectors}", f"--query={' '.join(WORDS[:6])}"]
+
+
+def measure(flags: argparse.Namespace, rows: int) -> list[dict]:
+    """Returns {job, rows, bytes, secs, core_secs, peak_memory_bytes} of each job on a table of so many
+    rows."""
+    table, found = os.path.join(flags.work_dir, f"rows_{rows}.csv"), []
+    write_table(table, rows)
+    with tempfile.TemporaryDirectory(dir=flags.work_dir) as folder:
+        for job in flags.jobs:
+            watched = harness.watch(command_of(job, flags, rows, table, folder), folder)
+            row = {"job": job, "rows": rows, "bytes": os.path.getsize(table)}
+            found.append(row | {name: watched[name] for name in ("secs", "core_secs", "peak_memory_bytes")})
+    os.remove(table)
+    return found
 
 
 def main() -> None:
     flags = Main.parse()
+    flags.jobs = command_line.read_list(flags.jobs, "jobs", JOBS)
     os.makedirs(flags.work_dir, exist_ok=True)
     cases: list[dict] = []
     for rows in (flags.few_rows, flags.rows):
-        cases.append(measure(flags, rows))
-        cases[-1]["more_bytes"] = cases[-1]["peak_memory_bytes"] - cases[0]["peak_memory_bytes"]
-        print(cases[-1], file=sys.stderr, flush=True)
+        for few, case in enumerate(measure(flags, rows)):
+            cases.append(case)
+            case["more_bytes"] = case["peak_memory_bytes"] - cases[few]["peak_memory_bytes"]
+            print(case, file=sys.stderr, flush=True)
     columns = [
+        ("job", "job", ""),
         ("rows", "rows", ",d"),
         ("peak bytes", "peak_memory_bytes", ",d"),
         ("more", "more_bytes", ",d"),

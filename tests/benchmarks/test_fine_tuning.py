@@ -177,6 +177,7 @@ def test_the_whole_way(tmp_path, recipe, fake, monkeypatch):
         assert sorted(os.listdir(folder)) == ["log.txt", "run.json"]
 
 
+@pytest.mark.slow
 def test_a_run_that_fails(tmp_path, recipe, monkeypatch):
     arguments = [f"--work_dir={tmp_path}/work", "--peers=ours_padded", "--dtypes=fp32", "--"]
     with pytest.raises(ConfigError, match="ours_padded: bert train ended with exit code 2: .*nothing.json"):

@@ -27,6 +27,7 @@ def test_rows_and_single_texts_hold_the_same(monkeypatch):
         assert rows["labels"][row, : len(places)].tolist() == labels.tolist() and labels.min() >= 10
 
 
+@pytest.mark.slow
 def test_our_side_trains_and_infers_mixed_lengths(tmp_path, monkeypatch, capsys):
     (tmp_path / "model.json").write_text(json.dumps(MODEL))
     flags = [f"--bert_config_file={tmp_path}/model.json", "--cases=8:20:13", "--peers=ours", "--rounds=1"]

@@ -12,6 +12,7 @@ def wrong(folder, *flags: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_command_that_has_finished_ends_with_0(tmp_path):
     assert wrong(tmp_path) == ""
 

@@ -154,6 +154,8 @@ def test_labels_of_another_number_of_outputs_are_refused(tmp_path):
     for labels in ({"0": "yes", "1": "no"}, {"0": "LABEL_0", "1": "LABEL_1"}):
         with pytest.raises(ConfigError, match="2 labels .*, the classifier has 3 outputs"):
             inference.load(write(tmp_path / "m", id2label=labels))
+    with pytest.raises(ConfigError, match="num_labels=2, the classifier has 3 outputs"):
+        inference.load(write(tmp_path / "m", id2label=None, num_labels=2))
 
 
 def test_a_model_that_chooses_takes_rows_of_choices(tmp_path):

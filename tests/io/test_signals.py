@@ -59,6 +59,7 @@ def test_a_section_decides_what_a_signal_does():
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_under_nohup_the_end_of_the_terminal_is_ignored():
     ignored = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + HEAD
     hits = "hit(signal.SIGHUP)\nwith signals.raising():\n    hit(signal.SIGHUP)\nprint('here still')"

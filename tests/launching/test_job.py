@@ -226,6 +226,7 @@ def test_nothing_is_left_when_a_supervisor_is_killed(launched, tmp_path):
     assert alive(f"MARK={tmp_path}") == []
 
 
+@pytest.mark.slow
 def test_when_nobody_reads_the_output_the_job_ends(launched, tmp_path):
     """In order where it is finished, else it saves first."""
     trap = "trap 'touch saved-$r; exit 143' TERM; touch up-$r"

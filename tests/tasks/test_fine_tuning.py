@@ -81,6 +81,7 @@ def test_squad_is_compared_with_no_answer_where_that_scores_better(squad, tmp_pa
     assert task.constant_prediction() == ("no answer", pytest.approx(right)) and right > 2 / 3
 
 
+@pytest.mark.slow
 def test_squad_stages_apart_are_the_stages_together(squad, tmp_path):
     together = run(squad(do_predict=True))
     predictions = (tmp_path / "run" / "predictions.json").read_bytes()

@@ -83,6 +83,7 @@ def test_stages_schedules_and_micro_batches_change_no_weight(make_config, settin
     assert_equal_to_rounding(make_config(**{**settings, **piped}), make_config(**settings))
 
 
+@pytest.mark.slow
 def test_more_micro_batches_than_a_graph_has_pieces_for(make_config, monkeypatch):
     monkeypatch.setattr(plan_lib, "MAX_ROUND_SIZE", 3)
     settings = dict(num_accumulation_steps=4, learning_rate=2e-3)  # of no graph that there is

@@ -495,8 +495,10 @@ def check_labels(location: str, outputs: int) -> None:
     """Raises ConfigError where the config.json of a folder, or beside a file, names another number of classes
     than the classifier has outputs."""
     values, path = _read_config(location)
-    labels = model_folder.labels_of_hugging_face(values, path)["labels"]
+    labels, number = model_folder.labels_of_hugging_face(values, path)["labels"], values.get("num_labels")
     model_folder.check_label_count(labels, outputs, path)
+    if number not in (None, outputs) and _plain_names(values)[:1] != ["BertForMultipleChoice"]:
+        raise ConfigError(f"{path}: num_labels={str(number)[:40]}, the classifier has {outputs} outputs.")
 
 
 def sizes(location: str) -> dict:
