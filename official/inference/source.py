@@ -248,6 +248,9 @@ def find(
         words = f"has {vocabulary.size} words, the model's vocab_size is {bert.vocab_size}"
         raise ConfigError(f"vocab_file={vocab_file} {words}. Change --vocab_file.")
     vocabulary = vocabulary.cut(bert.vocab_size)
+    if checkpoint.format.name == "huggingface":
+        padding = bert.position_offset - 1
+        vocabulary_files.check_padding(vocabulary.words, vocabulary.special, padding, vocab_file)
     run = None
     if settings.get("task") in FINE_TUNING:
         changed = {"vocab_file": vocab_file, "do_lower_case": do_lower_case, "kernels": "plain"}

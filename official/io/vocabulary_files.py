@@ -15,7 +15,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from absl import logging
@@ -43,6 +43,8 @@ NAMES = (
 # its uncased ones.
 _CASED_SHARE = 0.02
 _SPECIAL = re.compile(r"\[.+\]")
+# Of ids that no text has, and how padding is called.
+_NOT_IN_TEXTS = re.compile(r"<no word \d+>|[\[<]unused_?\d+[\]>]|\[PAD\]|<pad>")
 _ONE_A_LINE = "A vocabulary has one word piece per line"
 
 
@@ -183,6 +185,18 @@ def check_each(words: tuple[str, ...], source: str) -> None:
         raise ConfigError(f"{source}: {word!r} stands on lines {lines}. A word piece has one line.")
     if "" in words:
         raise ConfigError(f"{source}: line {words.index('') + 1} is empty. {_ONE_A_LINE}.")
+
+
+def check_padding(words: Sequence[str], special: model_folder.Special, number: int, source: str) -> None:
+    """Raises ConfigError where texts have the word of the id that a model of transformers counts positions
+    from: there that word gets the place of padding, and those behind it one less. `source` begins the
+    message."""
+    word = words[number] if 0 <= number < len(words) else special.pad
+    if word != special.pad and not _NOT_IN_TEXTS.fullmatch(word):
+        raise ConfigError(
+            f"{source}: pad_token_id={number} is the word {word!r}, and padding is {special.pad!r}: positions"
+            " that leave out a word of the text are not supported. Give the model's own vocabulary."
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------

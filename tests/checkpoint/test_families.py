@@ -282,6 +282,20 @@ def test_positions_are_counted_from_the_id_of_padding(tmp_path):
     assert found[1] == found[4]
 
 
+def test_a_word_of_texts_that_has_the_id_of_padding_is_refused(tmp_path):
+    """transformers counts no position for it."""
+    folder, _ = classifier("roberta", tmp_path)
+    vocabulary = tmp_path / "theirs" / "vocab.txt"
+    words = vocabulary.read_text(encoding="utf-8").split("\n")
+    unknown = words.index("[UNK]")
+    words[1], words[unknown] = words[unknown], words[1]
+    vocabulary.write_text("\n".join(words), encoding="utf-8")
+    told, ours = r"pad_token_id=1 is the word '\[UNK\]', and padding is '\[PAD\]'", str(tmp_path / "ours")
+    for call in (lambda: inference.load(folder), lambda: convert(folder, "native", ours)):
+        with pytest.raises(ConfigError, match=told):
+            call()
+
+
 def test_electras_discriminator_is_kept(tmp_path):
     head = {
         "discriminator_predictions.dense.weight": (HIDDEN, HIDDEN),
