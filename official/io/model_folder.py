@@ -383,12 +383,11 @@ class Adapter(NamedTuple):
     def scale(self, module: str, rank: int) -> float:
         """Returns the factor of the product of the two matrices of a module.
 
-        Source: peft, `LoraModel` and `get_pattern_key`: the first pattern that the module's name ends in
-          counts.
+        Source: peft, `LoraModel` and `get_pattern_key`: the first of the patterns of alpha that the module's
+          name ends in counts, whatever pattern says its rank.
         """
         alphas = self.settings.get("alpha_pattern") or {}
-        patterns = {**(self.settings.get("rank_pattern") or {}), **alphas}
-        key = next((each for each in patterns if re.match(rf"(.*\.)?({each})$", module)), module)
+        key = next((each for each in alphas if re.match(rf"(.*\.)?({each})$", module)), module)
         alpha = alphas.get(key, self.settings.get("lora_alpha", 8))
         return alpha / (rank**0.5 if self.settings.get("use_rslora") else rank)
 

@@ -223,6 +223,7 @@ def test_an_adapter_beside_the_weights_is_merged(tmp_path):
         ({}, (6 / 2, 6 / 4)),
         ({"use_rslora": True}, (6 / 2**0.5, 6 / 4**0.5)),
         ({"alpha_pattern": {"self.value": 5}, "rank_pattern": {r"0\.output\.dense": 4}}, (5 / 2, 6 / 4)),
+        ({"alpha_pattern": {"self.value": 5}, "rank_pattern": {"value": 2, "dense": 4}}, (5 / 2, 6 / 4)),
     ):
         base = weights()
         path = write(tmp_path / "with", base)
