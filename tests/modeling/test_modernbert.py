@@ -245,6 +245,14 @@ def test_answers_and_words_have_heads_of_their_own(tmp_path):
     best = words()[int(np.argmax(logits + weights["cls/predictions/output_bias"]))]
     assert found[0].word == best
 
+    # An adapter says it, too.
+    parts = {"weight": classifier["output_weights"], "bias": classifier["output_bias"]}
+    head = {f"base_model.model.classifier.{part}": values for part, values in parts.items()}
+    save_file(head, tmp_path / "words" / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "task_type": "QUESTION_ANS", "modules_to_save": ["classifier"]}
+    (tmp_path / "words" / "adapter_config.json").write_text(json.dumps(settings))
+    assert inference.load(folder).source.abilities() == ["answer", "fill_mask", "embed"]
+
 
 def test_newer_configurations_say_the_same():
     """transformers 5 lists the kinds of layers, and the angles by kind."""

@@ -154,17 +154,19 @@ def _read_model(location: str) -> Tensors:
         tensors = read_file(location)
     else:
         tensors = read_file(whole) if os.path.exists(whole) else _read_parts(location)
-    tensors = _with_answers(tensors, location)
     adapter = model_folder.adapter_of(location)
-    return _merged(tensors, adapter) if adapter else tensors
+    if adapter is None:
+        return _with_answers(tensors, location, None)
+    return _with_answers(_merged(tensors, adapter), location, adapter.settings.get("task_type"))
 
 
-def _with_answers(tensors: Tensors, location: str) -> Tensors:
-    """Returns weights whose output layer for answers has BERT's name: in some families only config.json tells
-    it from a classifier."""
+def _with_answers(tensors: Tensors, location: str, task_type: str | None) -> Tensors:
+    """Returns weights whose output layer for answers has BERT's name: in some families only config.json, or
+    the task_type of an adapter, tells it from a classifier."""
     values, _ = _read_config(location)
     family = FAMILIES.get(values.get("family", "bert"), FAMILIES["bert"])
-    if family.answers == FAMILIES["bert"].answers or _plain_names(values)[:1] != ["BertForQuestionAnswering"]:
+    is_of_answers = _plain_names(values)[:1] == ["BertForQuestionAnswering"] or task_type == "QUESTION_ANS"
+    if family.answers == FAMILIES["bert"].answers or not is_of_answers:
         return tensors
     scope = f"{family.answers}."
     return {re.sub(f"^{re.escape(scope)}", "qa_outputs.", name): tensor for name, tensor in tensors.items()}
