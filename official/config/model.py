@@ -205,7 +205,14 @@ FAMILIES = {
                 "attention_probs_dropout_prob": "attention_dropout",
             },
             defaults={"num_hidden_layers": 6},
-            ignored=("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_"),
+            # Its LayerNorms have an epsilon of 1e-12 whatever a file says.
+            ignored=(
+                "layer_norm_eps",
+                "qa_dropout",
+                "seq_classif_dropout",
+                "sinusoidal_pos_embds",
+                "tie_weights_",
+            ),
             absent=(_PROJECTION, _DISCRIMINATOR, _NEXT_SENTENCE, ".token_type_"),
             renamed=(
                 ("bert.embeddings.", "distilbert.embeddings."),

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from official import inference
 from official.checkpoint.convert import convert
+from official.checkpoint.formats import Options
 from official.config import build_config
 from official.config.model import bert_config_from_dict
 from official.inference import verification
@@ -294,6 +295,15 @@ def test_a_word_of_texts_that_has_the_id_of_padding_is_refused(tmp_path):
     for call in (lambda: inference.load(folder), lambda: convert(folder, "native", ours)):
         with pytest.raises(ConfigError, match=told):
             call()
+
+
+def test_distilberts_epsilon_is_that_of_its_code(tmp_path):
+    """What a file says of it, transformers does not read; another one has no place in its folders."""
+    values = {**FAMILIES["distilbert"].config, "layer_norm_eps": 1e-5}
+    assert bert_config_from_dict(values, "config.json").layer_norm_eps == 1e-12
+    folder, _ = classifier("distilbert", tmp_path)
+    with pytest.raises(ConfigError, match="layer_norm_eps=1e-05: DistilBert of transformers has 1e-12"):
+        convert(folder, "huggingface", str(tmp_path / "out"), Options(layer_norm_eps=1e-5))
 
 
 def test_electras_discriminator_is_kept(tmp_path):

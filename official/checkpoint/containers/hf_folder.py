@@ -411,6 +411,11 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
             f" --num_attention_heads=N, a divisor of hidden_size={hidden}, or put its {CONFIG} or"
             " bert_config.json beside them."
         )
+    if "layer_norm_eps" in family.ignored and options.layer_norm_eps not in (None, BertConfig.layer_norm_eps):
+        raise ConfigError(
+            f"layer_norm_eps={options.layer_norm_eps}: {family.title} of transformers has"
+            f" {BertConfig.layer_norm_eps}, which no {CONFIG} changes. Give another format."
+        )
     labels = {}
     if "classifier.weight" in shapes:
         own = options.labels, options.problem_type
