@@ -3,10 +3,12 @@ to rows, outputs and results."""
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, overload
 
 import numpy as np
+from absl import logging
 from scipy.special import erf, expit, softmax
 
 from official.data.glue import files as glue_files
@@ -31,6 +33,7 @@ from official.io.errors import ConfigError, counted
 from official.io.sentence_folder import EmbeddingSettings
 
 _CALIBRATION_BATCH = 16
+_SPECIAL_TOKEN = re.compile("|".join(map(re.escape, model_folder.SPECIAL_TOKENS)))
 
 
 class Method:
@@ -54,6 +57,8 @@ class Method:
         self._source, self._bert, self._vocabulary = source, source.bert, source.vocabulary
         self._tokenizer = tokenizer_of(source.vocabulary)
         self.cut = Truncation(source.name)
+        # What a run was trained with is split as its texts are, and the library finds special tokens.
+        self._finds_no_special = source.run is None and source.vocabulary.tokenizer is None
         self._set_up(source)
         if settings.dtype == "int8" and not settings.calibration:
             rows = self._calibration_rows(calibration_file)
@@ -69,6 +74,20 @@ class Method:
     def _calibration_rows(self, file: str | None) -> Rows:
         """Returns the sequences that ranges of activations are taken from."""
         raise NotImplementedError
+
+    def _report_special(self, texts: Iterable[str]) -> None:
+        """Says once, in the log, that a special token stands in a text and is split like other words."""
+        if not self._finds_no_special:
+            return
+        match = next(filter(None, map(_SPECIAL_TOKEN.search, texts)), None)
+        if match is not None:
+            self._finds_no_special = False
+            logging.warning(
+                "%s: %s in a text is split like other words, and is the special token in transformers. Give"
+                " the texts of a pair as two. This is said once.",
+                self._source.name,
+                match[0],
+            )
 
     def _outputs(self, rows: Rows) -> Outputs:
         return run(self.network, self.name, rows)
@@ -330,6 +349,7 @@ class Classifier(Method):
 
     def rows_of(self, texts: Sequence[Sequence[str]]) -> Rows:
         """Returns rows of as many texts each, end to end."""
+        self._report_special(text for row in texts for text in row)
         rows, cut = rows_of(list(map(list, zip(*texts))), self._tokenizer, self._vocabulary, self._length)
         self.cut.report(cut, self._length)
         return rows
@@ -538,6 +558,7 @@ class Embedder(Method):
         """Returns each text with [CLS] and [SEP], end to end, and bool [N]: whether it was cut."""
         cls, sep = (getattr(self._vocabulary.special_ids, name) for name in ("cls", "sep"))
         length = self.length_of(settings)
+        self._report_special(texts)
         given = [lower_cased(prompt + text) if settings.lower_case else prompt + text for text in texts]
         pieces, counts = self._tokenizer.tokenize(given)
         parts = np.split(pieces.astype(np.int32), np.cumsum(counts)[:-1]) if given else []

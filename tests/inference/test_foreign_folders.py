@@ -288,6 +288,17 @@ def test_texts_are_cut_at_the_length_of_the_model_and_that_is_said_once(tmp_path
             inference.load(plain, max_seq_length=given)
 
 
+def test_special_tokens_in_texts_are_words_and_that_is_said_once(tmp_path, caplog):
+    model = inference.load(write(tmp_path / "m"))
+    for ask, text in ((model.classify, "the dog [SEP] a cat"), (model.embed, "[CLS] the dog")):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            for each in ("the dog", text, text):
+                ask(each)
+        told = f"{text.split('[')[1][:3]}] in a text is split like other words"
+        assert caplog.text.count(told) == 1
+
+
 def test_words_that_the_table_has_no_row_for_are_unknown_and_that_is_said(tmp_path, caplog):
     """Of both tokenizers: added tokens take the library's. A table is cut to a round number of words, and a
     token is added without a row for it."""
