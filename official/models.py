@@ -172,8 +172,8 @@ class Tokenizer:
             raise ConfigError(
                 f"padding={padding!r}, expected 'longest' or 'max_length': rows have one length."
             )
-        if pairs is not None and not self._bert.takes_pairs:
-            raise ConfigError("pairs of texts need two segment types, the model has type_vocab_size=1.")
+        if pairs is not None and (why := self._bert.why_no_pairs(self.vocabulary.marks_pairs)):
+            raise ConfigError(f"pairs of texts: the model has {why}")
         columns = [texts] if pairs is None else [texts, pairs]
         options = {"max_length": max_length, "padding": padding, "truncation": truncation}
         if tf.is_tensor(texts) and not tf.executing_eagerly():

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import pathlib
 
 import numpy as np
 import pytest
@@ -263,6 +264,35 @@ def test_the_tokenizer_makes_what_models_take(folders):
     assert_same(pairs, mapped)
     assert pairs["input_ids"].shape == (3, 9) and pairs["token_type_ids"][0].sum() == 4
     assert_same(model.tokenizer(TEXTS[0]), model.tokenizer(np.array(TEXTS[:1])))
+
+
+def test_pairs_are_refused_where_the_tokenizer_gives_both_texts_one_segment(folders):
+    """As a loaded model does: such a tokenizer beside a model with two segment types."""
+    folder = pathlib.Path(folders["classify"])
+    steps = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    sep, other = {"SpecialToken": {"id": "[SEP]", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}
+    special = {
+        token: {"id": token, "ids": [WORDS.index(token)], "tokens": [token]} for token in ("[CLS]", "[SEP]")
+    }
+    whole = {
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [*steps, sep],
+            "pair": [*steps, sep, other, sep],
+            "special_tokens": special,
+        },
+        "model": {"type": "WordPiece", "vocab": {word: number for number, word in enumerate(WORDS)}},
+    }
+    (folder / "vocab.txt").unlink()
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    model = from_pretrained(str(folder), task="classify")
+    assert model.tokenizer("the dog")["input_ids"].tolist() == [[2, 5, 7, 3]]
+    for ask in (model.tokenizer, inference.load(str(folder)).classify):
+        with pytest.raises(ConfigError, match="gives both texts of a pair segment 0"):
+            ask("the dog", "a cat")
 
 
 def test_what_cannot_be_is_refused(folders):
