@@ -49,6 +49,8 @@ _BESIDE = "are not supported (tokens beside the vocabulary, which are not cut in
 _VOCAB_FILE = "Give --vocab_file=vocab.txt."
 # The tokenizers of newer versions of transformers that take everything from tokenizer.json.
 _GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
+# Those that give a model no segment ids where model_input_names does not say it.
+_WITHOUT_SEGMENTS = ("DistilBertTokenizer", "DistilBertTokenizerFast", "TokenizersBackend")
 
 
 class Keys(NamedTuple):
@@ -183,10 +185,12 @@ class TokenizerSettings(NamedTuple):
     Attributes:
       do_lower_case: whether text loses capitals and accents; None where nothing says it.
       max_length: tokens that a text is cut to; None where nothing says it.
+      marks_pairs: whether the second text of a pair has a segment of its own.
     """
 
     do_lower_case: bool | None = None
     max_length: int | None = None
+    marks_pairs: bool = True
 
 
 def tokenizer_settings(
@@ -210,8 +214,9 @@ def tokenizer_settings(
     read_where_there(folder, SPECIAL_TOKENS_MAP)
     path, model, added = (os.path.join(folder, name) for name in (TOKENIZER_CONFIG, CONFIG, ADDED_TOKENS))
     kind, has_model = config.get("tokenizer_class"), files.is_file(model)
+    values = read_json(model, any_number=True) if has_model else {}
     if kind is None and has_model:
-        kind = read_json(model, any_number=True).get("tokenizer_class")
+        kind = values.get("tokenizer_class")
         check_values({"tokenizer_class": kind}, TOKENIZER_CONFIG, model)
     strange = _other_tokens(list(read_json(added, any_number=True))) if files.is_file(added) else []
     if strange:
@@ -231,7 +236,24 @@ def tokenizer_settings(
         told = tokenizer_lower_case(tokenizer, whole, is_whole, lower_case)
         if is_whole or told and lower_case is None:
             lower_case = told
-    return TokenizerSettings(lower_case, length_told(config, path))
+    return TokenizerSettings(lower_case, length_told(config, path), gives_segments(config, values))
+
+
+def gives_segments(config: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
+    """Tells whether a tokenizer gives its model segment ids, without which all tokens have segment 0. What a
+    class does without being told counts for the model beside it alone.
+
+    Args:
+      config: tokenizer_config.json.
+      model: config.json beside it; {} for none.
+
+    Source: transformers 5, `model_input_names` of tokenization_utils_base.py and tokenization_distilbert.py.
+    """
+    names = config.get("model_input_names")
+    if isinstance(names, list):
+        return "token_type_ids" in names
+    kind = config.get("tokenizer_class") or model.get("tokenizer_class")
+    return kind not in _WITHOUT_SEGMENTS or model.get("model_type") in (None, "distilbert")
 
 
 def length_told(config: Mapping[str, Any], path: str) -> int | None:

@@ -96,7 +96,9 @@ def read(path: str, source: str, content: bytes) -> TokenizerFile:
             f"{source}: nothing says which class builds a tokenizer of it. Put {TOKENIZER_CONFIG} with"
             f" tokenizer_class ({', '.join(_CLASSES)}) beside it, or give a {TOKENIZER}."
         )
-    return _finished(tokenizer, special, added, model_folder.length_told(config, config_path), source)
+    made = _finished(tokenizer, special, added, model_folder.length_told(config, config_path), source)
+    gives_segments = model_folder.gives_segments(config, _read_where_there(folder, CONFIG))
+    return dataclasses.replace(made, has_segments=made.has_segments and gives_segments)
 
 
 def has_own_rules(path: str, tokenizer: dict | None) -> bool:

@@ -135,6 +135,37 @@ def test_what_is_kept_says_what_it_was_made_of(tmp_path):
         assert json.loads((kept / "tokenizer_config.json").read_text())["model_max_length"] == 512
 
 
+def test_a_tokenizer_that_gives_a_model_no_segments_is_told_from_others(tmp_path):
+    """As `model_input_names` of transformers; what a class does unasked counts for the model beside it."""
+    without, usual = ["input_ids", "attention_mask"], ["input_ids", "token_type_ids", "attention_mask"]
+    own_rules = {"tokenize_chinese_chars": False}  # the library's tokenizer
+    for number, (config, model, expected) in enumerate(
+        (
+            ({}, "bert", True),
+            ({"model_input_names": without}, "bert", False),
+            ({"model_input_names": without}, None, False),
+            ({"model_input_names": usual, "tokenizer_class": "DistilBertTokenizer"}, "bert", True),
+            ({"tokenizer_class": "DistilBertTokenizerFast"}, "bert", False),
+            ({"tokenizer_class": "DistilBertTokenizer"}, "distilbert", True),
+            ({"tokenizer_class": "DistilBertTokenizer"}, None, True),
+            ({"tokenizer_class": "BertTokenizer"}, "electra", True),
+            ({"model_input_names": without, **own_rules}, "bert", False),
+            ({"model_input_names": usual, **own_rules}, "bert", True),
+        )
+    ):
+        folder, kept = tmp_path / str(number), tmp_path / str(number) / "kept"
+        write_vocab(folder, **config)
+        if model:
+            (folder / "config.json").write_text(json.dumps({"model_type": model}))
+        found = load_for_text(str(folder))
+        assert found.marks_pairs == expected, config
+        assert (found.tokenizer is not None) == (own_rules.items() <= config.items()), config
+        kept.mkdir()
+        for name, content in vocabulary_files.companions(str(folder), None, 512).items():
+            (kept / name).write_bytes(content)
+        assert load_for_text(str(kept)).marks_pairs == expected, config
+
+
 def test_labels_come_back(tmp_path):
     (tmp_path / "labels.json").write_text(model_folder.labels_json(("no", "yes")))
     found = model_folder.read_labels(str(tmp_path))
