@@ -231,12 +231,23 @@ def tokenizer_settings(
         raise ConfigError(f"{path}: {wrong}.")
     tokenizer = read_where_there(folder, TOKENIZER) if tokenizer is None else tokenizer
     if tokenizer:
+        check_truncation(tokenizer, config, source or os.path.join(folder, TOKENIZER))
         is_whole = kind in _GENERIC_TOKENIZERS or not config and not has_model
         whole = source or os.path.join(folder, TOKENIZER)
         told = tokenizer_lower_case(tokenizer, whole, is_whole, lower_case)
         if is_whole or told and lower_case is None:
             lower_case = told
     return TokenizerSettings(lower_case, length_told(config, path), gives_segments(config, values))
+
+
+def check_truncation(tokenizer: dict, config: Mapping[str, Any], source: str) -> None:
+    """Raises ConfigError where texts would lose their beginnings: what a tokenizer.json was saved with counts
+    where tokenizer_config.json says no truncation_side. `source` begins the message."""
+    told = tokenizer.get("truncation")
+    side = told.get("direction") if isinstance(told, dict) and "truncation_side" not in config else None
+    if side not in (None, "Right"):
+        wrong = f"truncation: direction={str(side)[:40]!r} is not supported, only 'Right'"
+        raise ConfigError(f"{source}: {wrong} (texts lose their ends here).")
 
 
 def gives_segments(config: Mapping[str, Any], model: Mapping[str, Any]) -> bool:

@@ -87,6 +87,7 @@ def read(path: str, source: str, content: bytes) -> TokenizerFile:
     model_folder.check_keys(config, _LIBRARY_KEYS, config_path)
     _class_of(folder, config, False)
     tokenizer = _content(path, source, content)
+    model_folder.check_truncation(tokenizer, config, source)
     kind = _class_of(folder, config, _is_wordpiece(tokenizer))
     special, added = _tokens_of(folder, config, tokenizer, kind)
     if kind is not None:

@@ -80,6 +80,21 @@ def test_another_tokenizer_is_one_clear_line(tmp_path):
         assert "\n" not in str(error.value) and len(str(error.value)) < 400, case
 
 
+def test_a_file_that_cuts_texts_at_their_beginning_is_refused(tmp_path):
+    """tokenizer.json says so after a training with truncation_side=left; tokenizer_config.json is first."""
+    truncation = {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
+    strange = {"tokenize_chinese_chars": False, "tokenizer_class": "BertTokenizer"}
+    path = write_tokenizer(tmp_path, truncation={**truncation, "direction": "Right"})
+    assert load_for_text(path).max_length is None
+    path = write_tokenizer(tmp_path, truncation=truncation)
+    for config in ({}, strange):  # BERT's fast path, and the library's
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+        with pytest.raises(ConfigError, match="truncation: direction='Left' is not supported, only 'Right'"):
+            load_for_text(path)
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "truncation_side": "right"}))
+        assert (load_for_text(path).tokenizer is not None) == (config == strange)
+
+
 # ------------------------------------------------------------------------------------------------------------
 # Cased and uncased
 
