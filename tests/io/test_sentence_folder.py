@@ -85,6 +85,12 @@ def test_what_there_is_not_here_is_refused_by_name(tmp_path):
     cases = [
         ("modules.json", "models.Dense", "models.LSTM", "the modules Transformer, Pooling, LSTM, Normalize"),
         (
+            "modules.json",
+            "sentence_transformers.models.Pooling",
+            "custom_st.Pooling",
+            "the modules Transformer, custom_st.Pooling, Dense, Normalize",
+        ),
+        (
             "1_Pooling/config.json",
             '"pooling_mode_mean_tokens": true',
             '"pooling_mode": "lasttoken"',
