@@ -241,7 +241,10 @@ def _tokens_of(
         if value is not None and contents(value) not in added:
             added[contents(value)] = _token({"special": True, **value} if isinstance(value, dict) else value)
     more = said.get("additional_special_tokens") or said.get("extra_special_tokens") or ()
-    for value in more.values() if isinstance(more, dict) else more:
+    more = [*(more.values() if isinstance(more, dict) else more)]
+    if not any(isinstance(said.get(f"{name}_special_tokens"), list) for name in ("additional", "extra")):
+        more += tokenizer["model"].get("added") or ()
+    for value in more:
         added.setdefault(contents(value), _token(value))
     for word in words:
         added.setdefault(word, _token(word))
@@ -458,17 +461,21 @@ _CONTROL, _USER_DEFINED = 3, 4
 
 
 def _sentencepiece_model(content: bytes, source: str) -> dict:
-    """Returns the pieces and the normalizer of a SentencePiece model.
+    """Returns the pieces and the normalizer of a SentencePiece model, and those that are matched before text
+    is split: control and user-defined ones.
 
     Source of the numbers of the fields: https://github.com/google/sentencepiece, sentencepiece_model.proto.
     """
-    pieces, kind, charsmap = [], _UNIGRAM, b""
+    pieces, added, kind, charsmap = [], [], _UNIGRAM, b""
     try:
         for number, value in _fields(content):
             if number == 1:  # pieces
                 piece = dict(_fields(value))
                 score = struct.unpack("<f", piece[2])[0] if 2 in piece else 0.0
                 pieces.append((piece[1].decode(), score))
+                if (of_piece := piece.get(3)) in (_CONTROL, _USER_DEFINED):
+                    is_special = of_piece == _CONTROL
+                    added.append({"content": pieces[-1][0], "special": is_special, "normalized": False})
             elif number == 2:  # trainer_spec
                 kind = dict(_fields(value)).get(3, _UNIGRAM)
             elif number == 3:  # normalizer_spec
@@ -481,7 +488,7 @@ def _sentencepiece_model(content: bytes, source: str) -> dict:
         raise ConfigError(
             f"{source}: a SentencePiece model of model_type={kind}, only 1 (Unigram) is supported."
         )
-    found = {"type": "Unigram", "vocab": pieces, "pieces": len(pieces)}
+    found = {"type": "Unigram", "vocab": pieces, "pieces": len(pieces), "added": added}
     return {**found, "precompiled_charsmap": base64.b64encode(charsmap).decode()} if charsmap else found
 
 

@@ -205,8 +205,8 @@ def pieces() -> list[tuple[str, float]]:
     return list(found.items())
 
 
-def sentencepiece(pieces, kind: int = 1) -> bytes:
-    control = [(b"<unk>", 2), (b"<s>", 3), (b"</s>", 3)]
+def sentencepiece(pieces, kind: int = 1, user_defined: tuple[bytes, ...] = ()) -> bytes:
+    control = [(b"<unk>", 2), (b"<s>", 3), (b"</s>", 3), *((word, 4) for word in user_defined)]
     parts = [message((1, word), (2, 0.0), (3, number)) for word, number in control]
     parts += [message((1, word.encode()), (2, score)) for word, score in pieces]
     return b"".join(message((1, part)) for part in parts) + message((2, message((3, kind))))
@@ -244,6 +244,20 @@ def test_sentencepiece_models_follow_the_rules(tmp_path, pieces):
                 ):
                     wanted.append(piece)
         assert [vocabulary.words[number] for number in found] == wanted, text
+
+
+def test_user_defined_pieces_of_a_sentencepiece_model_are_found_before_words(tmp_path, pieces):
+    """What stands behind one is a word of its own, and begins as such; unless a folder names such tokens."""
+    content = sentencepiece(pieces, user_defined=(b"<url>",))
+    for name in ("XLMRobertaTokenizer", "CamembertTokenizer"):
+        folder = write(tmp_path, **{"spiece.model": content}, settings={"tokenizer_class": name})
+        tokenizer = tokenizer_of(load_for_text(folder))
+        (one, url, other), _ = zip(*(tokenizer.tokenize([text]) for text in ("ab", "<url>", "cd")))
+        assert len(url) == 1 and tokenizer.word_of(url[0]) == "<url>"
+        assert tokenizer.tokenize(["ab<url>cd"])[0].tolist() == [*one, *url, *other]
+        settings = {"tokenizer_class": name, "additional_special_tokens": ["<other>"]}
+        other_tokenizer = tokenizer_of(load_for_text(write(tmp_path, settings=settings)))
+        assert other_tokenizer.tokenize(["ab<url>cd"])[0].tolist() != [*one, *url, *other]
 
 
 # -----------------------------------------------------------------------------------------------------------
