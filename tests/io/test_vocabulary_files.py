@@ -80,6 +80,17 @@ def test_another_tokenizer_is_one_clear_line(tmp_path):
         assert "\n" not in str(error.value) and len(str(error.value)) < 400, case
 
 
+def test_a_line_ends_at_a_line_feed_alone_also_where_the_library_splits_text(tmp_path):
+    words = (*UNCASED[:6], "\u2028", "\u3000", "a\u0085b", *UNCASED[6:])
+    strange = {"tokenize_chinese_chars": False, "tokenizer_class": "BertTokenizer"}
+    for number, config in enumerate(({}, strange)):
+        found = load_for_text(write_vocab(tmp_path / str(number), words, **config))
+        assert found.words == words and (found.tokenizer is not None) == bool(config)
+    (tmp_path / "1" / "vocab.txt").write_bytes(b"[PAD]\n\xff\n")
+    with pytest.raises(ConfigError, match="not UTF-8 text .byte 6."):
+        load_for_text(str(tmp_path / "1"))
+
+
 def test_a_file_that_cuts_texts_at_their_beginning_is_refused(tmp_path):
     """tokenizer.json says so after a training with truncation_side=left; tokenizer_config.json is first."""
     truncation = {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
