@@ -326,8 +326,12 @@ def tokenizer_lower_case(
     names = [str(step.get("type")) for step in steps]
     bert = next((step for step in steps if step.get("type") == "BertNormalizer"), {})
     lower_case = "Lowercase" in names or bert.get("lowercase") is True
-    accents = bert.get("strip_accents")
-    strips = "StripAccents" in names or (lower_case if accents is None else accents is True)
+    accents, lowers = bert.get("strip_accents"), bert.get("lowercase") is True if is_whole else lower_case
+    strips = lowers if accents is None else accents is True
+    if "StripAccents" in names and is_whole:  # which leaves those that are one with their letter
+        strips |= "NFD" in names[: names.index("StripAccents")]
+    elif "StripAccents" in names:
+        strips = True
     is_overruled = names == ["BertNormalizer"] and not is_whole
     before = tokenizer.get("pre_tokenizer")
     allowed = {"Sequence", "BertNormalizer", "Lowercase", "StripAccents", *(["NFD"] if strips else [])}

@@ -8,6 +8,7 @@ import pathlib
 import pytest
 import yaml
 
+from official.data.word_pieces.tokenizer import tokenizer_of
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, load_for_text, load_vocabulary
 from official.io import model_folder, vocabulary_files
 from official.io.errors import ConfigError
@@ -69,6 +70,25 @@ def test_a_normalizer_says_whether_text_is_lower_cased(tmp_path):
         words = UNCASED if lower_case else CASED
         path = write_tokenizer(tmp_path / "json", words, normalizer)
         assert load_for_text(path).do_lower_case == lower_case, normalizer
+
+
+def test_accents_are_stripped_where_the_normalizer_does_it(tmp_path):
+    """Lowercase leaves them, and StripAccents those that no NFD before it has taken from their letters."""
+    words, cased = (*UNCASED, "e", "é"), {**NORMALIZER, "lowercase": False}
+    processor = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
+    for more, expected in (
+        ([{"type": "Lowercase"}], "é"),
+        ([{"type": "Lowercase"}, {"type": "StripAccents"}], "é"),
+        ([{"type": "StripAccents"}, {"type": "NFD"}, {"type": "Lowercase"}], None),
+        ([{"type": "NFD"}, {"type": "Lowercase"}, {"type": "StripAccents"}], "e"),
+    ):
+        normalizer = {"type": "Sequence", "normalizers": [cased, *more]}
+        path = write_tokenizer(tmp_path, words, normalizer, post_processor=processor)
+        (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
+        vocabulary = load_for_text(path)
+        ids, _ = tokenizer_of(vocabulary).tokenize(["É"])
+        assert [words[number] for number in ids] == [expected or "[UNK]"], more
+        assert (vocabulary.tokenizer is None) == (expected == "e")
 
 
 def test_another_tokenizer_is_one_clear_line(tmp_path):
