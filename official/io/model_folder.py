@@ -233,6 +233,7 @@ def tokenizer_settings(
     if tokenizer:
         check_truncation(tokenizer, config, source or os.path.join(folder, TOKENIZER))
         is_whole = kind in _GENERIC_TOKENIZERS or not config and not has_model
+        is_whole |= values.get("model_type") == "modernbert"  # transformers takes no class's word for it
         whole = source or os.path.join(folder, TOKENIZER)
         told = tokenizer_lower_case(tokenizer, whole, is_whole, lower_case)
         if is_whole or told and lower_case is None:

@@ -72,6 +72,19 @@ def test_a_normalizer_says_whether_text_is_lower_cased(tmp_path):
         assert load_for_text(path).do_lower_case == lower_case, normalizer
 
 
+def test_the_normalizer_counts_where_transformers_takes_no_class(tmp_path):
+    """Of ModernBERT's: a vocabulary that is neither cased nor uncased tells nothing."""
+    words = (*UNCASED, *(f"word{number}" for number in range(200)), "X")
+    path = write_tokenizer(tmp_path, words, {**NORMALIZER, "lowercase": False})
+    for config in ({}, {"do_lower_case": True}):
+        (tmp_path / "tokenizer_config.json").write_text(
+            json.dumps({"tokenizer_class": "BertTokenizer", **config})
+        )
+        for model, lower_case in (("bert", True), ("modernbert", False)):
+            (tmp_path / "config.json").write_text(json.dumps({"model_type": model}))
+            assert load_for_text(path).do_lower_case == lower_case, (config, model)
+
+
 def test_accents_are_stripped_where_the_normalizer_does_it(tmp_path):
     """Lowercase leaves them, and StripAccents those that no NFD before it has taken from their letters."""
     words, cased = (*UNCASED, "e", "é"), {**NORMALIZER, "lowercase": False}
