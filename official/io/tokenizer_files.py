@@ -121,6 +121,10 @@ def has_own_rules(path: str, tokenizer: dict | None) -> bool:
     if tokenizer and not _is_well_formed(tokenizer):
         return False  # likewise
     if kind is None and tokenizer:
+        model = _read_where_there(folder, CONFIG)
+        is_said = config.get("tokenizer_class") or model.get("tokenizer_class") or "model_type" in model
+        if is_said and tokenizer.get("post_processor") is None:  # no [CLS] and [SEP]
+            return True
         try:
             model_folder.tokenizer_lower_case(tokenizer, path)
         except ConfigError:

@@ -18,6 +18,7 @@ CASED = (*SPECIAL_TOKENS, "Paris", "is", "in", "France", "the", "##s", ".")
 NORMALIZER = dict(
     type="BertNormalizer", clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=True
 )
+PROCESSOR = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
 
 
 def write_vocab(folder, words=UNCASED, **config) -> str:
@@ -75,7 +76,7 @@ def test_a_normalizer_says_whether_text_is_lower_cased(tmp_path):
 def test_the_normalizer_counts_where_transformers_takes_no_class(tmp_path):
     """Of ModernBERT's: a vocabulary that is neither cased nor uncased tells nothing."""
     words = (*UNCASED, *(f"word{number}" for number in range(200)), "X")
-    path = write_tokenizer(tmp_path, words, {**NORMALIZER, "lowercase": False})
+    path = write_tokenizer(tmp_path, words, {**NORMALIZER, "lowercase": False}, post_processor=PROCESSOR)
     for config in ({}, {"do_lower_case": True}):
         (tmp_path / "tokenizer_config.json").write_text(
             json.dumps({"tokenizer_class": "BertTokenizer", **config})
@@ -85,10 +86,23 @@ def test_the_normalizer_counts_where_transformers_takes_no_class(tmp_path):
             assert load_for_text(path).do_lower_case == lower_case, (config, model)
 
 
+def test_a_class_that_adds_no_special_tokens_is_not_berts(tmp_path):
+    """Without a post_processor, which a file that lies alone leaves to others."""
+    path = write_tokenizer(tmp_path)
+    assert load_for_text(path).tokenizer is None
+    for kind, message in (("BertTokenizer", ""), ("PreTrainedTokenizerFast", "joins two texts as 'a a'")):
+        path = write_tokenizer(tmp_path, (*UNCASED, "a"))
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+        if message:
+            with pytest.raises(ConfigError, match=message):
+                load_for_text(path)
+        else:
+            assert load_for_text(path).tokenizer is None
+
+
 def test_accents_are_stripped_where_the_normalizer_does_it(tmp_path):
     """Lowercase leaves them, and StripAccents those that no NFD before it has taken from their letters."""
     words, cased = (*UNCASED, "e", "é"), {**NORMALIZER, "lowercase": False}
-    processor = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
     for more, expected in (
         ([{"type": "Lowercase"}], "é"),
         ([{"type": "Lowercase"}, {"type": "StripAccents"}], "é"),
@@ -96,7 +110,7 @@ def test_accents_are_stripped_where_the_normalizer_does_it(tmp_path):
         ([{"type": "NFD"}, {"type": "Lowercase"}, {"type": "StripAccents"}], "e"),
     ):
         normalizer = {"type": "Sequence", "normalizers": [cased, *more]}
-        path = write_tokenizer(tmp_path, words, normalizer, post_processor=processor)
+        path = write_tokenizer(tmp_path, words, normalizer, post_processor=PROCESSOR)
         (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
         vocabulary = load_for_text(path)
         ids, _ = tokenizer_of(vocabulary).tokenize(["É"])
