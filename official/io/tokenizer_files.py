@@ -226,12 +226,15 @@ def _tokens_of(
         decoder = config["added_tokens_decoder"]
         added = {token["content"]: _token(token) for _, token in sorted(decoder.items(), key=_number)}
     else:  # as older versions kept them
-        said |= _read_where_there(folder, SPECIAL_TOKENS_MAP)
+        said |= (mapped := _read_where_there(folder, SPECIAL_TOKENS_MAP))
         beside = _read_where_there(folder, ADDED_TOKENS)
-        tokens = [(token["id"], token) for token in tokenizer.get("added_tokens") or ()]
         named = {contents(said[f"{name}_token"]) for name in _NAMES if said.get(f"{name}_token")}
-        tokens += [(number, _token(text, text in named)) for text, number in beside.items()]
-        added = {token["content"]: _token(token) for _, token in sorted(tokens, key=lambda pair: pair[0])}
+        extra = config.get("extra_special_tokens") or config.get("additional_special_tokens")
+        for values in (extra, mapped.get("extra_special_tokens")):
+            named.update(contents(values) if isinstance(values, list) else ())
+        tokens = {number: _token(text, text in named) for text, number in beside.items()}
+        tokens |= {token["id"]: _token(token) for token in tokenizer.get("added_tokens") or ()}
+        added = {token["content"]: token for _, token in sorted(tokens.items())}
     usual = [ROBERTA] if kind in _WITH_ROBERTAS_TOKENS else [model_folder.SPECIAL_TOKENS, ROBERTA]
     vocab = tokenizer["model"].get("vocab") or ()
     known = {*added, *(vocab if isinstance(vocab, dict) else (word for word, _ in vocab))}

@@ -288,6 +288,28 @@ def test_what_is_kept_reads_as_the_same(tmp_path, roberta, pieces):
     assert load_for_text(plain).tokenizer is None  # BERT's have their fast path
 
 
+def test_an_added_token_is_matched_as_the_first_file_that_has_it_says(tmp_path):
+    """tokenizer.json; then added_tokens.json, whose special tokens are those of tokenizer_config.json."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[", "]", "e"]
+    model = {"type": "WordPiece", "vocab": {word: number for number, word in enumerate(words)}}
+    token = {"content": "[E]", "special": True, "normalized": False}
+    whole = {"model": model, "added_tokens": [{"id": 8, **token, "lstrip": True}]}
+    settings = {"tokenizer_class": "BertTokenizer"}
+    for number, (files, more, small) in enumerate(
+        (
+            ({"tokenizer.json": whole}, {}, [5, 7, 6]),
+            ({}, {"additional_special_tokens": ["[E]"]}, [5, 7, 6]),
+            ({}, {}, [8]),  # in lower case as in capitals
+        )
+    ):
+        vocab = "\n".join(words).encode()
+        files = {"vocab.txt": vocab, "added_tokens.json": {"[E]": 8}, **files}
+        folder = write(tmp_path / str(number), **files, settings={**settings, **more})
+        tokenizer = tokenizer_of(load_for_text(folder))
+        assert tokenizer.tokenize(["[E]"])[0].tolist() == [8], number
+        assert tokenizer.tokenize(["[e]"])[0].tolist() == small, number
+
+
 def test_what_cannot_be_read_is_named(tmp_path, roberta, pieces):
     vocab, merges = (folder_file(roberta, name).read_bytes() for name in ("vocab.json", "merges.txt"))
     model = {"vocab.json": vocab, "merges.txt": merges}
