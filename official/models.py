@@ -136,7 +136,8 @@ class Tokenizer:
         self._bert, self._positions, self._prompt = spec.bert, spec.bert.positions, spec.embedding.prompt()
         with _folder_of(spec.files) as folder:
             self.vocabulary = load_for_text(folder).cut(spec.bert.vocab_size)
-        self.max_length = min(self.vocabulary.max_length or self._positions, self._positions)
+        most = spec.embedding.max_seq_length or self.vocabulary.max_length or self._positions
+        self.max_length = min(most, self._positions)
         self.names = ("input_ids", "attention_mask", *["token_type_ids"][: spec.bert.family_row.has_segments])
         kind: Any = _WithMasks if spec.task == "fill_mask" else tokenizer_of
         self._pieces = kind(self.vocabulary)
@@ -172,8 +173,8 @@ class Tokenizer:
             raise ConfigError(
                 f"padding={padding!r}, expected 'longest' or 'max_length': rows have one length."
             )
-        if pairs is not None and not self._bert.takes_pairs:
-            raise ConfigError("pairs of texts need two segment types, the model has type_vocab_size=1.")
+        if pairs is not None and (why := self._bert.why_no_pairs(self.vocabulary.marks_pairs)):
+            raise ConfigError(f"pairs of texts: the model has {why}")
         columns = [texts] if pairs is None else [texts, pairs]
         options = {"max_length": max_length, "padding": padding, "truncation": truncation}
         if tf.is_tensor(texts) and not tf.executing_eagerly():

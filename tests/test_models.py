@@ -2,6 +2,7 @@
 
 import json
 import logging
+import pathlib
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from official.checkpoint import canonical
 from official.checkpoint.formats import Options, huggingface
 from official.checkpoint.tensors import changed
 from official.inference.rows import join
+from official.io import sentence_folder
 from official.io.errors import ConfigError
+from official.io.sentence_folder import EmbeddingSettings
 from official.models import TASKS, from_pretrained
 from tests.checkpoint.tensors import random_tensors, shapes_of
 from tests.inference.test_foreign_folders import CONFIG, HIDDEN, POSITIONS, WORDS
@@ -263,6 +266,47 @@ def test_the_tokenizer_makes_what_models_take(folders):
     assert_same(pairs, mapped)
     assert pairs["input_ids"].shape == (3, 9) and pairs["token_type_ids"][0].sum() == 4
     assert_same(model.tokenizer(TEXTS[0]), model.tokenizer(np.array(TEXTS[:1])))
+
+
+def test_texts_are_cut_where_sentence_transformers_says_before_the_tokenizer(folders):
+    folder = pathlib.Path(folders["embed"])
+    for name, content in sentence_folder.contents(EmbeddingSettings(max_seq_length=9), HIDDEN).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true, "model_max_length": 6}')
+    model, text = from_pretrained(str(folder), task="embed"), "the dog is good . a cat is bad . the dog runs"
+    batch = model.tokenizer(text)
+    assert model.tokenizer.max_length == batch["input_ids"].shape[1] == 9
+    np.testing.assert_allclose(model(batch)[0], inference.load(str(folder)).embed(text), atol=2e-5)
+
+
+def test_pairs_are_refused_where_the_tokenizer_gives_both_texts_one_segment(folders):
+    """As a loaded model does: such a tokenizer beside a model with two segment types."""
+    folder = pathlib.Path(folders["classify"])
+    steps = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    sep, other = {"SpecialToken": {"id": "[SEP]", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}
+    special = {
+        token: {"id": token, "ids": [WORDS.index(token)], "tokens": [token]} for token in ("[CLS]", "[SEP]")
+    }
+    whole = {
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [*steps, sep],
+            "pair": [*steps, sep, other, sep],
+            "special_tokens": special,
+        },
+        "model": {"type": "WordPiece", "vocab": {word: number for number, word in enumerate(WORDS)}},
+    }
+    (folder / "vocab.txt").unlink()
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    model = from_pretrained(str(folder), task="classify")
+    assert model.tokenizer("the dog")["input_ids"].tolist() == [[2, 5, 7, 3]]
+    for ask in (model.tokenizer, inference.load(str(folder)).classify):
+        with pytest.raises(ConfigError, match="gives both texts of a pair segment 0"):
+            ask("the dog", "a cat")
 
 
 def test_what_cannot_be_is_refused(folders):

@@ -615,7 +615,7 @@ class Methods:
         if classes.texts is None:
             has_second_N = sentence_b != ""
         checks = []
-        if classes.texts == 1 or not self._bert.takes_pairs:
+        if classes.texts == 1 or self._bert.why_no_pairs(self._source.vocabulary.marks_pairs):
             told = "sentence_b must be '': the model takes single sentences."
             checks = [tf.debugging.Assert(tf.reduce_all(sentence_b == ""), [told])]
         with tf.control_dependencies(checks):

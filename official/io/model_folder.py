@@ -49,6 +49,8 @@ _BESIDE = "are not supported (tokens beside the vocabulary, which are not cut in
 _VOCAB_FILE = "Give --vocab_file=vocab.txt."
 # The tokenizers of newer versions of transformers that take everything from tokenizer.json.
 _GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
+# Those that give a model no segment ids where model_input_names does not say it.
+_WITHOUT_SEGMENTS = ("DistilBertTokenizer", "DistilBertTokenizerFast", "TokenizersBackend")
 
 
 class Keys(NamedTuple):
@@ -183,10 +185,12 @@ class TokenizerSettings(NamedTuple):
     Attributes:
       do_lower_case: whether text loses capitals and accents; None where nothing says it.
       max_length: tokens that a text is cut to; None where nothing says it.
+      marks_pairs: whether the second text of a pair has a segment of its own.
     """
 
     do_lower_case: bool | None = None
     max_length: int | None = None
+    marks_pairs: bool = True
 
 
 def tokenizer_settings(
@@ -210,8 +214,9 @@ def tokenizer_settings(
     read_where_there(folder, SPECIAL_TOKENS_MAP)
     path, model, added = (os.path.join(folder, name) for name in (TOKENIZER_CONFIG, CONFIG, ADDED_TOKENS))
     kind, has_model = config.get("tokenizer_class"), files.is_file(model)
+    values = read_json(model, any_number=True) if has_model else {}
     if kind is None and has_model:
-        kind = read_json(model, any_number=True).get("tokenizer_class")
+        kind = values.get("tokenizer_class")
         check_values({"tokenizer_class": kind}, TOKENIZER_CONFIG, model)
     strange = _other_tokens(list(read_json(added, any_number=True))) if files.is_file(added) else []
     if strange:
@@ -226,12 +231,41 @@ def tokenizer_settings(
         raise ConfigError(f"{path}: {wrong}.")
     tokenizer = read_where_there(folder, TOKENIZER) if tokenizer is None else tokenizer
     if tokenizer:
+        check_truncation(tokenizer, config, source or os.path.join(folder, TOKENIZER))
         is_whole = kind in _GENERIC_TOKENIZERS or not config and not has_model
+        is_whole |= values.get("model_type") == "modernbert"  # transformers takes no class's word for it
         whole = source or os.path.join(folder, TOKENIZER)
         told = tokenizer_lower_case(tokenizer, whole, is_whole, lower_case)
         if is_whole or told and lower_case is None:
             lower_case = told
-    return TokenizerSettings(lower_case, length_told(config, path))
+    return TokenizerSettings(lower_case, length_told(config, path), gives_segments(config, values))
+
+
+def check_truncation(tokenizer: dict, config: Mapping[str, Any], source: str) -> None:
+    """Raises ConfigError where texts would lose their beginnings: what a tokenizer.json was saved with counts
+    where tokenizer_config.json says no truncation_side. `source` begins the message."""
+    told = tokenizer.get("truncation")
+    side = told.get("direction") if isinstance(told, dict) and "truncation_side" not in config else None
+    if side not in (None, "Right"):
+        wrong = f"truncation: direction={str(side)[:40]!r} is not supported, only 'Right'"
+        raise ConfigError(f"{source}: {wrong} (texts lose their ends here).")
+
+
+def gives_segments(config: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
+    """Tells whether a tokenizer gives its model segment ids, without which all tokens have segment 0. What a
+    class does without being told counts for the model beside it alone.
+
+    Args:
+      config: tokenizer_config.json.
+      model: config.json beside it; {} for none.
+
+    Source: transformers 5, `model_input_names` of tokenization_utils_base.py and tokenization_distilbert.py.
+    """
+    names = config.get("model_input_names")
+    if isinstance(names, list):
+        return "token_type_ids" in names
+    kind = config.get("tokenizer_class") or model.get("tokenizer_class")
+    return kind not in _WITHOUT_SEGMENTS or model.get("model_type") in (None, "distilbert")
 
 
 def length_told(config: Mapping[str, Any], path: str) -> int | None:
@@ -293,8 +327,12 @@ def tokenizer_lower_case(
     names = [str(step.get("type")) for step in steps]
     bert = next((step for step in steps if step.get("type") == "BertNormalizer"), {})
     lower_case = "Lowercase" in names or bert.get("lowercase") is True
-    accents = bert.get("strip_accents")
-    strips = "StripAccents" in names or (lower_case if accents is None else accents is True)
+    accents, lowers = bert.get("strip_accents"), bert.get("lowercase") is True if is_whole else lower_case
+    strips = lowers if accents is None else accents is True
+    if "StripAccents" in names and is_whole:  # which leaves those that are one with their letter
+        strips |= "NFD" in names[: names.index("StripAccents")]
+    elif "StripAccents" in names:
+        strips = True
     is_overruled = names == ["BertNormalizer"] and not is_whole
     before = tokenizer.get("pre_tokenizer")
     allowed = {"Sequence", "BertNormalizer", "Lowercase", "StripAccents", *(["NFD"] if strips else [])}

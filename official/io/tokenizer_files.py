@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from official.io import files, model_folder
+from official.io import files, model_folder, vocabulary_files
 from official.io.errors import ConfigError, shortened
 from official.io.json_files import parse_json, read_json
 from official.io.model_folder import (
@@ -87,6 +87,7 @@ def read(path: str, source: str, content: bytes) -> TokenizerFile:
     model_folder.check_keys(config, _LIBRARY_KEYS, config_path)
     _class_of(folder, config, False)
     tokenizer = _content(path, source, content)
+    model_folder.check_truncation(tokenizer, config, source)
     kind = _class_of(folder, config, _is_wordpiece(tokenizer))
     special, added = _tokens_of(folder, config, tokenizer, kind)
     if kind is not None:
@@ -96,7 +97,9 @@ def read(path: str, source: str, content: bytes) -> TokenizerFile:
             f"{source}: nothing says which class builds a tokenizer of it. Put {TOKENIZER_CONFIG} with"
             f" tokenizer_class ({', '.join(_CLASSES)}) beside it, or give a {TOKENIZER}."
         )
-    return _finished(tokenizer, special, added, model_folder.length_told(config, config_path), source)
+    made = _finished(tokenizer, special, added, model_folder.length_told(config, config_path), source)
+    gives_segments = model_folder.gives_segments(config, _read_where_there(folder, CONFIG))
+    return dataclasses.replace(made, has_segments=made.has_segments and gives_segments)
 
 
 def has_own_rules(path: str, tokenizer: dict | None) -> bool:
@@ -118,6 +121,10 @@ def has_own_rules(path: str, tokenizer: dict | None) -> bool:
     if tokenizer and not _is_well_formed(tokenizer):
         return False  # likewise
     if kind is None and tokenizer:
+        model = _read_where_there(folder, CONFIG)
+        is_said = config.get("tokenizer_class") or model.get("tokenizer_class") or "model_type" in model
+        if is_said and tokenizer.get("post_processor") is None:  # no [CLS] and [SEP]
+            return True
         try:
             model_folder.tokenizer_lower_case(tokenizer, path)
         except ConfigError:
@@ -147,8 +154,8 @@ def _content(path: str, source: str, content: bytes) -> dict:
             told = "it has no words with their ids, or no added_tokens with theirs"
             raise ConfigError(f"{source}: {told}. Save the tokenizer again.")
         return tokenizer
-    words = content.decode("utf-8-sig").splitlines()
-    return {"model": {"type": "WordPiece", "vocab": {word.strip(): n for n, word in enumerate(words)}}}
+    words = vocabulary_files.words_of(content, source)
+    return {"model": {"type": "WordPiece", "vocab": {word: number for number, word in enumerate(words)}}}
 
 
 def _is_well_formed(tokenizer: dict) -> bool:
@@ -219,12 +226,15 @@ def _tokens_of(
         decoder = config["added_tokens_decoder"]
         added = {token["content"]: _token(token) for _, token in sorted(decoder.items(), key=_number)}
     else:  # as older versions kept them
-        said |= _read_where_there(folder, SPECIAL_TOKENS_MAP)
+        said |= (mapped := _read_where_there(folder, SPECIAL_TOKENS_MAP))
         beside = _read_where_there(folder, ADDED_TOKENS)
-        tokens = [(token["id"], token) for token in tokenizer.get("added_tokens") or ()]
         named = {contents(said[f"{name}_token"]) for name in _NAMES if said.get(f"{name}_token")}
-        tokens += [(number, _token(text, text in named)) for text, number in beside.items()]
-        added = {token["content"]: _token(token) for _, token in sorted(tokens, key=lambda pair: pair[0])}
+        extra = config.get("extra_special_tokens") or config.get("additional_special_tokens")
+        for values in (extra, mapped.get("extra_special_tokens")):
+            named.update(contents(values) if isinstance(values, list) else ())
+        tokens = {number: _token(text, text in named) for text, number in beside.items()}
+        tokens |= {token["id"]: _token(token) for token in tokenizer.get("added_tokens") or ()}
+        added = {token["content"]: token for _, token in sorted(tokens.items())}
     usual = [ROBERTA] if kind in _WITH_ROBERTAS_TOKENS else [model_folder.SPECIAL_TOKENS, ROBERTA]
     vocab = tokenizer["model"].get("vocab") or ()
     known = {*added, *(vocab if isinstance(vocab, dict) else (word for word, _ in vocab))}
@@ -238,7 +248,10 @@ def _tokens_of(
         if value is not None and contents(value) not in added:
             added[contents(value)] = _token({"special": True, **value} if isinstance(value, dict) else value)
     more = said.get("additional_special_tokens") or said.get("extra_special_tokens") or ()
-    for value in more.values() if isinstance(more, dict) else more:
+    more = [*(more.values() if isinstance(more, dict) else more)]
+    if not any(isinstance(said.get(f"{name}_special_tokens"), list) for name in ("additional", "extra")):
+        more += tokenizer["model"].get("added") or ()
+    for value in more:
         added.setdefault(contents(value), _token(value))
     for word in words:
         added.setdefault(word, _token(word))
@@ -455,17 +468,21 @@ _CONTROL, _USER_DEFINED = 3, 4
 
 
 def _sentencepiece_model(content: bytes, source: str) -> dict:
-    """Returns the pieces and the normalizer of a SentencePiece model.
+    """Returns the pieces and the normalizer of a SentencePiece model, and those that are matched before text
+    is split: control and user-defined ones.
 
     Source of the numbers of the fields: https://github.com/google/sentencepiece, sentencepiece_model.proto.
     """
-    pieces, kind, charsmap = [], _UNIGRAM, b""
+    pieces, added, kind, charsmap = [], [], _UNIGRAM, b""
     try:
         for number, value in _fields(content):
             if number == 1:  # pieces
                 piece = dict(_fields(value))
                 score = struct.unpack("<f", piece[2])[0] if 2 in piece else 0.0
                 pieces.append((piece[1].decode(), score))
+                if (of_piece := piece.get(3)) in (_CONTROL, _USER_DEFINED):
+                    is_special = of_piece == _CONTROL
+                    added.append({"content": pieces[-1][0], "special": is_special, "normalized": False})
             elif number == 2:  # trainer_spec
                 kind = dict(_fields(value)).get(3, _UNIGRAM)
             elif number == 3:  # normalizer_spec
@@ -478,7 +495,7 @@ def _sentencepiece_model(content: bytes, source: str) -> dict:
         raise ConfigError(
             f"{source}: a SentencePiece model of model_type={kind}, only 1 (Unigram) is supported."
         )
-    found = {"type": "Unigram", "vocab": pieces, "pieces": len(pieces)}
+    found = {"type": "Unigram", "vocab": pieces, "pieces": len(pieces), "added": added}
     return {**found, "precompiled_charsmap": base64.b64encode(charsmap).decode()} if charsmap else found
 
 

@@ -58,6 +58,7 @@ class VocabularyFile:
       content: the same as the bytes of a vocab.txt.
       do_lower_case: what the files beside it say; None where none does.
       max_length: tokens that texts are cut to, as the files beside it say; None where none does.
+      marks_pairs: whether the second text of a pair has a segment of its own.
       tokenizer: of text that is not split as BERT's; None: it is.
     """
 
@@ -66,6 +67,7 @@ class VocabularyFile:
     content: bytes
     do_lower_case: bool | None
     max_length: int | None = None
+    marks_pairs: bool = True
     tokenizer: TokenizerFile | None = None
 
 
@@ -101,7 +103,8 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
         from official.io import tokenizer_files  # late: few vocabularies need it
 
         made = tokenizer_files.read(found, source, content)
-        return VocabularyFile(found, made.words, made.content.encode(), None, made.max_length, made)
+        told = None, made.max_length, made.has_segments
+        return VocabularyFile(found, made.words, made.content.encode(), *told, made)
     if tokenizer is not None and found.endswith(".json"):
         words = model_folder.tokenizer_words(tokenizer, source)
         model_folder.check_keys(tokenizer, TOKENIZER, found)
@@ -267,8 +270,9 @@ def is_cased(words: Iterable[str]) -> bool:
 # Writing
 
 
-def tokenizer_config(do_lower_case: bool, max_length: int) -> str:
-    """Returns the content of tokenizer_config.json for a model of `max_length` positions."""
+def tokenizer_config(do_lower_case: bool, max_length: int, marks_pairs: bool = True) -> str:
+    """Returns the content of tokenizer_config.json for a model of `max_length` positions. `marks_pairs` as of
+    `VocabularyFile`."""
     values = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": do_lower_case,
@@ -276,6 +280,7 @@ def tokenizer_config(do_lower_case: bool, max_length: int) -> str:
         "strip_accents": None,
         "tokenize_chinese_chars": True,
         **{f"{name}_token": f"[{name.upper()}]" for name in ("cls", "mask", "pad", "sep", "unk")},
+        **({} if marks_pairs else {"model_input_names": ["input_ids", "attention_mask"]}),
     }
     return json.dumps(values, indent=2) + "\n"
 
@@ -303,4 +308,5 @@ def companions(path: str, do_lower_case: bool | None, max_length: int) -> dict[s
         return contents_of(file, length)
     told = file.do_lower_case if do_lower_case is None else do_lower_case
     lower_case = not is_cased(file.words) if told is None else told
-    return {VOCABULARY: file.content, TOKENIZER_CONFIG: tokenizer_config(lower_case, length).encode()}
+    config = tokenizer_config(lower_case, length, file.marks_pairs)
+    return {VOCABULARY: file.content, TOKENIZER_CONFIG: config.encode()}

@@ -88,11 +88,12 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
 
 
 def _tokenizer_files(source: Source) -> dict[str, bytes | str]:
-    tokenizer, length = source.vocabulary.tokenizer, source.length()
+    vocabulary, length = source.vocabulary, source.length()
+    tokenizer = vocabulary.tokenizer
     if tokenizer is not None:
         config = tokenizer.sidecar_config(length)
         return {vocabulary_files.TOKENIZER: tokenizer.content, vocabulary_files.TOKENIZER_CONFIG: config}
-    config = vocabulary_files.tokenizer_config(source.vocabulary.do_lower_case, length)
+    config = vocabulary_files.tokenizer_config(vocabulary.do_lower_case, length, vocabulary.marks_pairs)
     return {
         vocabulary_files.VOCABULARY: vocabulary_text(source),
         vocabulary_files.TOKENIZER_CONFIG: config,

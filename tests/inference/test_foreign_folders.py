@@ -340,6 +340,16 @@ def test_a_model_of_one_segment_type_takes_no_pairs(tmp_path):
         inference.load(answers).answer("is the dog good", "the dog is good")
 
 
+def test_a_tokenizer_without_segments_beside_a_model_of_two_takes_no_pairs(tmp_path):
+    names = {"model_input_names": ["input_ids", "attention_mask"]}
+    plain = inference.load(write(tmp_path / "plain")).classify("the dog").scores
+    for name, tokenizer in (("names", names), ("class", {"tokenizer_class": "DistilBertTokenizer"})):
+        model = inference.load(write(tmp_path / name, tokenizer=tokenizer))
+        assert model.classify("the dog").scores == plain, name
+        with pytest.raises(ConfigError, match="gives both texts of a pair segment 0"):
+            model.classify("the dog", "the cat")
+
+
 def test_the_pooling_of_older_and_newer_folders_is_found(tmp_path):
     """sentence-transformers before 1.0 has its Transformer in a folder of its own, from 5.4 on a mode by
     name."""

@@ -79,11 +79,44 @@ def test_prompts_are_found_by_name():
         dataclasses.replace(settings, include_prompt=False).prompt()
 
 
+def test_settings_of_the_transformer_that_change_what_it_reads_or_gives_are_refused(tmp_path):
+    """sentence-transformers gives them to the classes of transformers."""
+    folder = write(tmp_path / "m", EmbeddingSettings(max_seq_length=64))
+    path = folder / "sentence_bert_config.json"
+    told, text = (
+        json.loads(path.read_text()),
+        {"method": "forward", "method_output_name": "last_hidden_state"},
+    )
+    for more in (
+        {"modality_config": {"text": text}, "tokenizer_args": {}},
+        {"model_args": {"dtype": "bfloat16"}},
+    ):
+        path.write_text(json.dumps({**told, **more}))
+        assert sentence_folder.read_settings(str(folder)).max_seq_length == 64
+    for key, value in (
+        ("tokenizer_args", {"model_max_length": 128}),
+        ("processor_kwargs", {"truncation_side": "left"}),
+        ("config_args", {"num_hidden_layers": 6}),
+        ("tokenizer_name_or_path", "somebody/bert"),
+        ("modality_config", {"text": {**text, "method_output_name": ["hidden_states", -2]}}),
+        ("modality_config", {"text": text, "message": {**text, "format": "flat"}}),
+    ):
+        path.write_text(json.dumps({**told, key: value}))
+        with pytest.raises(ConfigError, match=f"sentence_bert_config.json: {key}=.* is not supported, only"):
+            sentence_folder.read_settings(str(folder))
+
+
 def test_what_there_is_not_here_is_refused_by_name(tmp_path):
     settings = EmbeddingSettings(dense=(dense(tmp_path / "d", "zip"),), normalize=True)
     folder = write(tmp_path / "m", settings)
     cases = [
         ("modules.json", "models.Dense", "models.LSTM", "the modules Transformer, Pooling, LSTM, Normalize"),
+        (
+            "modules.json",
+            "sentence_transformers.models.Pooling",
+            "custom_st.Pooling",
+            "the modules Transformer, custom_st.Pooling, Dense, Normalize",
+        ),
         (
             "1_Pooling/config.json",
             '"pooling_mode_mean_tokens": true',

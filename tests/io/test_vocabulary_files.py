@@ -8,6 +8,7 @@ import pathlib
 import pytest
 import yaml
 
+from official.data.word_pieces.tokenizer import tokenizer_of
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, load_for_text, load_vocabulary
 from official.io import model_folder, vocabulary_files
 from official.io.errors import ConfigError
@@ -17,6 +18,7 @@ CASED = (*SPECIAL_TOKENS, "Paris", "is", "in", "France", "the", "##s", ".")
 NORMALIZER = dict(
     type="BertNormalizer", clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=True
 )
+PROCESSOR = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
 
 
 def write_vocab(folder, words=UNCASED, **config) -> str:
@@ -71,6 +73,51 @@ def test_a_normalizer_says_whether_text_is_lower_cased(tmp_path):
         assert load_for_text(path).do_lower_case == lower_case, normalizer
 
 
+def test_the_normalizer_counts_where_transformers_takes_no_class(tmp_path):
+    """Of ModernBERT's: a vocabulary that is neither cased nor uncased tells nothing."""
+    words = (*UNCASED, *(f"word{number}" for number in range(200)), "X")
+    path = write_tokenizer(tmp_path, words, {**NORMALIZER, "lowercase": False}, post_processor=PROCESSOR)
+    for config in ({}, {"do_lower_case": True}):
+        (tmp_path / "tokenizer_config.json").write_text(
+            json.dumps({"tokenizer_class": "BertTokenizer", **config})
+        )
+        for model, lower_case in (("bert", True), ("modernbert", False)):
+            (tmp_path / "config.json").write_text(json.dumps({"model_type": model}))
+            assert load_for_text(path).do_lower_case == lower_case, (config, model)
+
+
+def test_a_class_that_adds_no_special_tokens_is_not_berts(tmp_path):
+    """Without a post_processor, which a file that lies alone leaves to others."""
+    path = write_tokenizer(tmp_path)
+    assert load_for_text(path).tokenizer is None
+    for kind, message in (("BertTokenizer", ""), ("PreTrainedTokenizerFast", "joins two texts as 'a a'")):
+        path = write_tokenizer(tmp_path, (*UNCASED, "a"))
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+        if message:
+            with pytest.raises(ConfigError, match=message):
+                load_for_text(path)
+        else:
+            assert load_for_text(path).tokenizer is None
+
+
+def test_accents_are_stripped_where_the_normalizer_does_it(tmp_path):
+    """Lowercase leaves them, and StripAccents those that no NFD before it has taken from their letters."""
+    words, cased = (*UNCASED, "e", "é"), {**NORMALIZER, "lowercase": False}
+    for more, expected in (
+        ([{"type": "Lowercase"}], "é"),
+        ([{"type": "Lowercase"}, {"type": "StripAccents"}], "é"),
+        ([{"type": "StripAccents"}, {"type": "NFD"}, {"type": "Lowercase"}], None),
+        ([{"type": "NFD"}, {"type": "Lowercase"}, {"type": "StripAccents"}], "e"),
+    ):
+        normalizer = {"type": "Sequence", "normalizers": [cased, *more]}
+        path = write_tokenizer(tmp_path, words, normalizer, post_processor=PROCESSOR)
+        (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
+        vocabulary = load_for_text(path)
+        ids, _ = tokenizer_of(vocabulary).tokenize(["É"])
+        assert [words[number] for number in ids] == [expected or "[UNK]"], more
+        assert (vocabulary.tokenizer is None) == (expected == "e")
+
+
 def test_another_tokenizer_is_one_clear_line(tmp_path):
     """Those that libraries write are among the folders of test_model_folder.py."""
     cases = pathlib.Path(__file__).parent / "data" / "tokenizers.yml"
@@ -78,6 +125,32 @@ def test_another_tokenizer_is_one_clear_line(tmp_path):
         with pytest.raises(ConfigError, match=f"--vocab_file=.*{case['message']}") as error:
             load_for_text(write_tokenizer(tmp_path / "json", **case["change"]))
         assert "\n" not in str(error.value) and len(str(error.value)) < 400, case
+
+
+def test_a_line_ends_at_a_line_feed_alone_also_where_the_library_splits_text(tmp_path):
+    words = (*UNCASED[:6], "\u2028", "\u3000", "a\u0085b", *UNCASED[6:])
+    strange = {"tokenize_chinese_chars": False, "tokenizer_class": "BertTokenizer"}
+    for number, config in enumerate(({}, strange)):
+        found = load_for_text(write_vocab(tmp_path / str(number), words, **config))
+        assert found.words == words and (found.tokenizer is not None) == bool(config)
+    (tmp_path / "1" / "vocab.txt").write_bytes(b"[PAD]\n\xff\n")
+    with pytest.raises(ConfigError, match="not UTF-8 text .byte 6."):
+        load_for_text(str(tmp_path / "1"))
+
+
+def test_a_file_that_cuts_texts_at_their_beginning_is_refused(tmp_path):
+    """tokenizer.json says so after a training with truncation_side=left; tokenizer_config.json is first."""
+    truncation = {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
+    strange = {"tokenize_chinese_chars": False, "tokenizer_class": "BertTokenizer"}
+    path = write_tokenizer(tmp_path, truncation={**truncation, "direction": "Right"})
+    assert load_for_text(path).max_length is None
+    path = write_tokenizer(tmp_path, truncation=truncation)
+    for config in ({}, strange):  # BERT's fast path, and the library's
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+        with pytest.raises(ConfigError, match="truncation: direction='Left' is not supported, only 'Right'"):
+            load_for_text(path)
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "truncation_side": "right"}))
+        assert (load_for_text(path).tokenizer is not None) == (config == strange)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -133,6 +206,37 @@ def test_what_is_kept_says_what_it_was_made_of(tmp_path):
             (kept / name).write_bytes(content)
         assert load_for_text(str(kept)).do_lower_case == lower_case
         assert json.loads((kept / "tokenizer_config.json").read_text())["model_max_length"] == 512
+
+
+def test_a_tokenizer_that_gives_a_model_no_segments_is_told_from_others(tmp_path):
+    """As `model_input_names` of transformers; what a class does unasked counts for the model beside it."""
+    without, usual = ["input_ids", "attention_mask"], ["input_ids", "token_type_ids", "attention_mask"]
+    own_rules = {"tokenize_chinese_chars": False}  # the library's tokenizer
+    for number, (config, model, expected) in enumerate(
+        (
+            ({}, "bert", True),
+            ({"model_input_names": without}, "bert", False),
+            ({"model_input_names": without}, None, False),
+            ({"model_input_names": usual, "tokenizer_class": "DistilBertTokenizer"}, "bert", True),
+            ({"tokenizer_class": "DistilBertTokenizerFast"}, "bert", False),
+            ({"tokenizer_class": "DistilBertTokenizer"}, "distilbert", True),
+            ({"tokenizer_class": "DistilBertTokenizer"}, None, True),
+            ({"tokenizer_class": "BertTokenizer"}, "electra", True),
+            ({"model_input_names": without, **own_rules}, "bert", False),
+            ({"model_input_names": usual, **own_rules}, "bert", True),
+        )
+    ):
+        folder, kept = tmp_path / str(number), tmp_path / str(number) / "kept"
+        write_vocab(folder, **config)
+        if model:
+            (folder / "config.json").write_text(json.dumps({"model_type": model}))
+        found = load_for_text(str(folder))
+        assert found.marks_pairs == expected, config
+        assert (found.tokenizer is not None) == (own_rules.items() <= config.items()), config
+        kept.mkdir()
+        for name, content in vocabulary_files.companions(str(folder), None, 512).items():
+            (kept / name).write_bytes(content)
+        assert load_for_text(str(kept)).marks_pairs == expected, config
 
 
 def test_labels_come_back(tmp_path):

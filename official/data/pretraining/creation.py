@@ -136,10 +136,9 @@ def create_pretraining_data(job: Job) -> dict:
 
 def _check_pairs(words: Vocabulary, job: Job) -> None:
     """Raises ConfigError for pairs of segments whose rows are not [CLS] A [SEP] B [SEP] by the tokenizer."""
-    tokenizer = words.tokenizer
-    if not job.rules.has_pairs or tokenizer is None or (tokenizer.has_segments and tokenizer.separators == 1):
+    if not job.rules.has_pairs or (words.marks_pairs and words.separators == 1):
         return
-    rows = "puts 2 separators between them" if tokenizer.has_segments else "gives both the segment 0"
+    rows = "puts 2 separators between them" if words.marks_pairs else "gives both the segment 0"
     raise ConfigError(
         "--objective=mlm_nsp writes pairs of segments as BERT reads them, and the tokenizer of"
         f" --vocab_file={job.vocab_file} {rows}. Give --objective=mlm, which writes texts without pairs."

@@ -36,6 +36,7 @@ class Vocabulary:
       do_lower_case: whether text loses capitals and accents before its words are looked for.
       max_length: tokens that texts are cut to, as the files beside it say; None where none does.
       tokenizer: of text that is not split as BERT's; None: it is.
+      marks_pairs: whether the second text of a pair has a segment of its own.
     """
 
     words: tuple[str, ...]
@@ -43,6 +44,7 @@ class Vocabulary:
     do_lower_case: bool = True
     max_length: int | None = None
     tokenizer: TokenizerFile | None = None
+    marks_pairs: bool = True
 
     @property
     def size(self) -> int:
@@ -65,11 +67,6 @@ class Vocabulary:
     def special_ids(self) -> model_folder.Special:
         """The ids of the special tokens."""
         return model_folder.Special(*map(self.ids.__getitem__, self.special))
-
-    @property
-    def marks_pairs(self) -> bool:
-        """Whether the second text of a pair has a segment of its own."""
-        return self.tokenizer is None or self.tokenizer.has_segments
 
     @property
     def separators(self) -> int:
@@ -131,4 +128,4 @@ def _checked(file: vocabulary_files.VocabularyFile, path: str, do_lower_case: bo
     digest = hashlib.sha256(file.content).hexdigest()
     if file.tokenizer is None:
         vocabulary_files.check_words(file.words, f"--vocab_file={path}")
-    return Vocabulary(file.words, digest, do_lower_case, file.max_length, file.tokenizer)
+    return Vocabulary(file.words, digest, do_lower_case, file.max_length, file.tokenizer, file.marks_pairs)

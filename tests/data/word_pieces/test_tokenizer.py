@@ -205,8 +205,8 @@ def pieces() -> list[tuple[str, float]]:
     return list(found.items())
 
 
-def sentencepiece(pieces, kind: int = 1) -> bytes:
-    control = [(b"<unk>", 2), (b"<s>", 3), (b"</s>", 3)]
+def sentencepiece(pieces, kind: int = 1, user_defined: tuple[bytes, ...] = ()) -> bytes:
+    control = [(b"<unk>", 2), (b"<s>", 3), (b"</s>", 3), *((word, 4) for word in user_defined)]
     parts = [message((1, word), (2, 0.0), (3, number)) for word, number in control]
     parts += [message((1, word.encode()), (2, score)) for word, score in pieces]
     return b"".join(message((1, part)) for part in parts) + message((2, message((3, kind))))
@@ -246,6 +246,20 @@ def test_sentencepiece_models_follow_the_rules(tmp_path, pieces):
         assert [vocabulary.words[number] for number in found] == wanted, text
 
 
+def test_user_defined_pieces_of_a_sentencepiece_model_are_found_before_words(tmp_path, pieces):
+    """What stands behind one is a word of its own, and begins as such; unless a folder names such tokens."""
+    content = sentencepiece(pieces, user_defined=(b"<url>",))
+    for name in ("XLMRobertaTokenizer", "CamembertTokenizer"):
+        folder = write(tmp_path, **{"spiece.model": content}, settings={"tokenizer_class": name})
+        tokenizer = tokenizer_of(load_for_text(folder))
+        (one, url, other), _ = zip(*(tokenizer.tokenize([text]) for text in ("ab", "<url>", "cd")))
+        assert len(url) == 1 and tokenizer.word_of(url[0]) == "<url>"
+        assert tokenizer.tokenize(["ab<url>cd"])[0].tolist() == [*one, *url, *other]
+        settings = {"tokenizer_class": name, "additional_special_tokens": ["<other>"]}
+        other_tokenizer = tokenizer_of(load_for_text(write(tmp_path, settings=settings)))
+        assert other_tokenizer.tokenize(["ab<url>cd"])[0].tolist() != [*one, *url, *other]
+
+
 # -----------------------------------------------------------------------------------------------------------
 # Folders
 
@@ -272,6 +286,28 @@ def test_what_is_kept_reads_as_the_same(tmp_path, roberta, pieces):
     assert tokenizer.tokenize(["ab COVID-19 É"])[0].tolist() == [5, 6, 9, 8]
     plain = write(tmp_path / "plain", **{"vocab.txt": "\n".join(words).encode()})
     assert load_for_text(plain).tokenizer is None  # BERT's have their fast path
+
+
+def test_an_added_token_is_matched_as_the_first_file_that_has_it_says(tmp_path):
+    """tokenizer.json; then added_tokens.json, whose special tokens are those of tokenizer_config.json."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[", "]", "e"]
+    model = {"type": "WordPiece", "vocab": {word: number for number, word in enumerate(words)}}
+    token = {"content": "[E]", "special": True, "normalized": False}
+    whole = {"model": model, "added_tokens": [{"id": 8, **token, "lstrip": True}]}
+    settings = {"tokenizer_class": "BertTokenizer"}
+    for number, (files, more, small) in enumerate(
+        (
+            ({"tokenizer.json": whole}, {}, [5, 7, 6]),
+            ({}, {"additional_special_tokens": ["[E]"]}, [5, 7, 6]),
+            ({}, {}, [8]),  # in lower case as in capitals
+        )
+    ):
+        vocab = "\n".join(words).encode()
+        files = {"vocab.txt": vocab, "added_tokens.json": {"[E]": 8}, **files}
+        folder = write(tmp_path / str(number), **files, settings={**settings, **more})
+        tokenizer = tokenizer_of(load_for_text(folder))
+        assert tokenizer.tokenize(["[E]"])[0].tolist() == [8], number
+        assert tokenizer.tokenize(["[e]"])[0].tolist() == small, number
 
 
 def test_what_cannot_be_read_is_named(tmp_path, roberta, pieces):
