@@ -387,9 +387,17 @@ def _joins_as_bert(processor: Any) -> bool:
 # CrossEncoders of sentence-transformers; `sentence_folder` reads its other models
 
 
+# Keys of sentence_bert_config.json that are arguments of transformers' classes.
+_ARGUMENTS = (
+    *("processing_kwargs", "processor_kwargs", "tokenizer_args", "tokenizer_name_or_path"),
+    *("config_args", "config_kwargs"),
+)
+
+
 def cross_encoder_activation(location: str) -> str | None:
     """Returns the activation of the outputs of a CrossEncoder as its sentence-transformers say; None where
-    there is none, or where config.json says it. Raises ConfigError where a text is set before others."""
+    there is none, or where config.json says it. Raises ConfigError where a text is set before others, and
+    for arguments that change the model or how text becomes tokens."""
     folder = folder_of(location)
     values = read_where_there(folder, SENTENCE_TRANSFORMERS)
     if values.get("model_type") != "CrossEncoder":
@@ -400,6 +408,9 @@ def cross_encoder_activation(location: str) -> str | None:
             f"{os.path.join(folder, SENTENCE_TRANSFORMERS)}: default_prompt_name={str(name)[:60]!r} is not"
             " supported, only null: no text is set before others."
         )
+    path = os.path.join(folder, SENTENCE_SETTINGS[0])
+    settings = read_json(path, any_number=True) if files.is_file(path) else {}
+    check_values({key: settings[key] for key in _ARGUMENTS if key in settings}, SENTENCE_SETTINGS[0], path)
     return values.get("activation_fn")
 
 

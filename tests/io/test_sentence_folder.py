@@ -13,7 +13,7 @@ import shutil
 import numpy as np
 import pytest
 
-from official.io import sentence_folder
+from official.io import model_folder, sentence_folder
 from official.io.errors import ConfigError
 from official.io.sentence_folder import Dense, EmbeddingSettings
 
@@ -146,3 +146,21 @@ def test_what_there_is_not_here_is_refused_by_name(tmp_path):
         path.write_text(content)
     assert wrong == []
     assert json.loads((folder / "modules.json").read_text())[2]["path"] == "2_Dense"
+
+
+def test_settings_of_a_cross_encoder_that_there_are_not_here_are_refused_by_name(tmp_path):
+    written = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(written))
+    usual = {"transformer_task": "sequence-classification", "module_output_name": "scores"}
+    path = tmp_path / "sentence_bert_config.json"
+    for more, message in (
+        ({}, None),
+        ({"processing_kwargs": {"text": {"max_length": 8}}}, "processing_kwargs={'text'"),
+        ({"processor_kwargs": {"model_max_length": 8}}, "processor_kwargs={'model_max_length'"),
+    ):
+        path.write_text(json.dumps({**usual, **more}))
+        if message is None:
+            assert model_folder.cross_encoder_activation(str(tmp_path)) == written["activation_fn"]
+            continue
+        with pytest.raises(ConfigError, match=message):
+            model_folder.cross_encoder_activation(str(tmp_path))
