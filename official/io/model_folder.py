@@ -179,6 +179,20 @@ def folder_of(location: str) -> str:
 _NO_LENGTH = 10**6  # model_max_length from here on, mostly 1e30, means that there is none
 
 
+def words_of(content: bytes, source: str) -> tuple[str, ...]:
+    """Returns the lines of a vocab.txt, white space around them left out as Google's reader does, and the
+    byte order mark that may begin it. Raises ConfigError where it is no UTF-8."""
+    try:
+        lines = re.sub(r"\n\Z", "", content.decode("utf-8-sig").replace("\r\n", "\n")).split("\n")
+    except UnicodeDecodeError as error:
+        told = f"{source}: not UTF-8 text (byte {error.start}). Expected one word piece per line."
+        raise ConfigError(told) from None
+    words = tuple(map(str.strip, lines))
+    if "" in words:  # white space of Unicode's may be a word
+        return tuple(line.strip() or line for line in lines)
+    return words
+
+
 class TokenizerSettings(NamedTuple):
     """Settings of the tokenizer of a folder.
 

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from official.io import files, model_folder, vocabulary_files
+from official.io import files, model_folder
 from official.io.errors import ConfigError, shortened
 from official.io.json_files import parse_json, read_json
 from official.io.model_folder import (
@@ -154,7 +154,7 @@ def _content(path: str, source: str, content: bytes) -> dict:
             told = "it has no words with their ids, or no added_tokens with theirs"
             raise ConfigError(f"{source}: {told}. Save the tokenizer again.")
         return tokenizer
-    words = vocabulary_files.words_of(content, source)
+    words = model_folder.words_of(content, source)
     return {"model": {"type": "WordPiece", "vocab": {word: number for number, word in enumerate(words)}}}
 
 

@@ -113,7 +113,7 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
     else:
         if content.startswith(codecs.BOM_UTF8):  # what is kept of it is for other readers, too
             content = content[len(codecs.BOM_UTF8) :]
-        words = words_of(content, source)
+        words = model_folder.words_of(content, source)
         if tokenizer is not None:
             model_folder.check_keys(tokenizer, TOKENIZER, beside)
             _check_same(words, found, model_folder.tokenizer_words(tokenizer, beside), beside)
@@ -154,20 +154,6 @@ def _check_same(words: tuple[str, ...], path: str, others: tuple[str, ...], othe
         f"{path} and {other_path} are different vocabularies: id {first} is {ours} and {theirs}."
         " Move one of them away."
     )
-
-
-def words_of(content: bytes, source: str) -> tuple[str, ...]:
-    """Returns the lines of a vocab.txt, white space around them left out as Google's reader does, and the
-    byte order mark that may begin it. Raises ConfigError where it is no UTF-8."""
-    try:
-        lines = re.sub(r"\n\Z", "", content.decode("utf-8-sig").replace("\r\n", "\n")).split("\n")
-    except UnicodeDecodeError as error:
-        told = f"{source}: not UTF-8 text (byte {error.start}). Expected one word piece per line."
-        raise ConfigError(told) from None
-    words = tuple(map(str.strip, lines))
-    if "" in words:  # white space of Unicode's may be a word
-        return tuple(line.strip() or line for line in lines)
-    return words
 
 
 def check_words(words: tuple[str, ...], source: str) -> None:
