@@ -305,12 +305,16 @@ def _classes_of_features(features: dict) -> dict[str, list[str]]:
     them."""
     found = {}
     for name, feature in features.items():
-        while isinstance(feature, (list, dict)) and "names" not in feature:
-            feature = feature[0] if isinstance(feature, list) and feature else None
-            feature = feature if feature is None or "feature" not in feature else feature["feature"]
+        # A list is [feature], or {feature: .., _type: Sequence, List or LargeList}.
+        while isinstance(feature, list) and feature or _is_list_of_features(feature):
+            feature = feature[0] if isinstance(feature, list) else feature["feature"]
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
             found[name] = list(map(str, feature["names"]))
     return found
+
+
+def _is_list_of_features(feature: Any) -> bool:
+    return isinstance(feature, dict) and isinstance(feature.get("_type"), str) and "feature" in feature
 
 
 def _classes_of_parquet(file: BinaryIO, path: str) -> dict[str, list[str]]:

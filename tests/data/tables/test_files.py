@@ -10,10 +10,11 @@ import json
 import pytest
 
 from official.data.tables import files as tables
-from official.data.tables import predictions, texts
+from official.data.tables import predictions, tags, texts
 from official.io.errors import ConfigError
 from tests.refusals import assert_refused
 
+LISTS = ("Sequence", "List", "LargeList")  # of features, in several versions of datasets
 ROWS = [("a, b", "x"), ('say "hi"', "y"), ("two\nlines", "x"), ("tab\tin", "y"), ("é 中", "x")]
 
 
@@ -125,9 +126,30 @@ def test_saved_data_sets_name_their_labels(tmp_path):
     (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
     table = tables.open_table(str(folder), "train_file", ("text", "label"))
     assert values(table, ("text", "label")) == [("a", "yes"), ("b", "no")]
+    for feature in ([features["label"]], *({"feature": features["label"], "_type": t} for t in LISTS)):
+        assert tables._classes_of_features({"tags": feature}) == {"tags": ["no", "yes"]}, feature
+    assert tables._classes_of_features({"x": {"feature": features["label"]}, "y": []}) == {}
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["saved"]}))
     with pytest.raises(ConfigError, match="several data sets: saved"):
         tables.open_table(str(tmp_path), "train_file")
+
+
+def test_lists_of_numbered_labels_have_their_names(tmp_path):
+    """As in Parquet files of tagged words that datasets wrote."""
+    pyarrow = pytest.importorskip("pyarrow")
+    label = {"names": ["O", "B-PER"], "_type": "ClassLabel"}
+    columns = pyarrow.table({"tokens": [["Anna", "."]], "ner_tags": [[1, 0]]})
+    for kind in LISTS:
+        features = {"ner_tags": {"feature": label, "length": -1, "_type": kind}}
+        said = json.dumps({"info": {"features": features}})
+        path = str(tmp_path / f"{kind}.parquet")
+        importlib.import_module("pyarrow.parquet").write_table(
+            columns.replace_schema_metadata({"huggingface": said}), path
+        )
+        table = tables.open_table(path, "train_file", ("tokens", "ner_tags"))
+        assert values(table, ("tokens", "ner_tags")) == [(["Anna", "."], ["B-PER", "O"])], kind
+        (sentence,) = tags.read_sentences(path, "train_file", True)
+        assert sentence.tags == ["B-PER", "O"]
 
 
 def test_the_held_out_share_depends_on_the_text_alone():
