@@ -6,10 +6,12 @@ Kinds: `one` of many (softmax), `several` at once (a sigmoid each), `number` (a 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -22,6 +24,12 @@ from official.io.errors import ConfigError, counted, shortened, suggest
 ONE, SEVERAL, NUMBER, CHOICE = KINDS = ("one", "several", "number", "choice")
 MAX_LABELS = 1000  # more are numbers, or texts, that were taken for labels
 _SEPARATORS = ",;|"
+# A list of texts as Python shows it, which is what pandas writes into CSV: ['a', 'b'], ('a',), {'a', 'b'}.
+# Not NumPy's ['a' 'b'], which Python would read as one text.
+_QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_PYTHON_LIST = re.compile(rf"[\[({{]\s*{_QUOTED}(?:\s*,\s*{_QUOTED})*\s*,?\s*[\])}}]", re.DOTALL)
+_LIKE_LIST = re.compile(r"""[\[({]\s*['"]|\[.*[\s,;|].*\]\Z""", re.DOTALL)
+_ZEROS_AND_ONES = {"0", "1", "0.0", "1.0", "false", "true"}
 _BINS = 15  # of the calibration error, as Guo et al. 2017, arXiv 1706.04599
 _EPSILON = 1e-15
 THRESHOLD = 0.5  # of a label's probability, where nothing chose another
@@ -63,18 +71,37 @@ def as_text(value: Any) -> str | None:
 
 
 def as_texts(value: Any) -> list[str]:
-    """Returns several labels: those of a list, or of a text that is a JSON list or has one of , ; | between
-    them. Raises ValueError where two of these are there."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        with contextlib.suppress(ValueError):
-            value = json.loads(value)
+    """Returns several labels: those of a list, or of a text that is a list of JSON or Python, or has one of
+    , ; | between them. Raises ValueError where two of these are there, and for other lists, such as NumPy's,
+    and those that have a 0 or 1 for each label."""
+    if isinstance(value, str):
+        value = _as_list(value.strip())
     if isinstance(value, str):
         found = [separator for separator in _SEPARATORS if separator in value]
         if len(found) > 1:
             raise ValueError(f"has {' and '.join(found)} between labels: a JSON list says which they are")
         value = value.split(found[0]) if found else [value]
     values = value if isinstance(value, (list, tuple)) else [value]
-    return [text for text in map(as_text, values) if text is not None]
+    if any(isinstance(each, (dict, list, tuple)) for each in values):
+        raise ValueError("is no list of names of labels")
+    texts = [text for text in map(as_text, values) if text is not None]
+    if len(set(texts)) < len(texts) and set(texts) <= _ZEROS_AND_ONES:
+        raise ValueError("has a 0 or 1 for each label: give a list of those that are there")
+    return texts
+
+
+def _as_list(text: str) -> str | list:
+    """Returns the list that a text is; the text where it is none."""
+    with contextlib.suppress(ValueError):
+        if text.startswith("["):
+            return json.loads(text)
+    with contextlib.suppress(ValueError, SyntaxError):
+        if _PYTHON_LIST.fullmatch(text):
+            found = ast.literal_eval(text)
+            return [found] if isinstance(found, str) else list(found)
+    if _LIKE_LIST.match(text):
+        raise ValueError("is no list that is read, such as [\"a\", \"b\"] or ['a', 'b']")
+    return text
 
 
 def as_number(value: Any) -> float:

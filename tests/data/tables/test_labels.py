@@ -34,6 +34,33 @@ def test_several_labels_come_from_lists_and_separators():
     assert labels.names == ("1", "4", "7")
     assert marks.tolist() == [[1, 1, 0], [0, 1, 1], [1, 0, 0], [0, 0, 0]]
     assert "a JSON list" in wrong[-1]
+    # As pandas writes lists into CSV; a text in brackets is a label.
+    for text, names in (
+        ("['a', 'b']", ["a", "b"]),
+        ("['a']", ["a"]),
+        (" ('it\\'s, so', \"b\",) ", ["it's, so", "b"]),
+        ("[]", []),
+        ("[other]", ["[other]"]),
+        ("(a), b", ["(a)", "b"]),
+        ("[UK] politics, b", ["[UK] politics", "b"]),
+        ([0, 1], ["0", "1"]),
+        ("a, a", ["a", "a"]),
+    ):
+        assert labels_lib.as_texts(text) == names, text
+    assert sorted(labels_lib.as_texts("{'a', 'b'}")) == ["a", "b"]
+    for value, told in (
+        ("['a' 'b']", "no list that is read"),
+        ("['a', nan]", "no list that is read"),
+        ("[a, b]", "no list that is read"),
+        ("['\\x']", "no list that is read"),
+        ("[1 4]", "no list that is read"),
+        ('["a"', "no list that is read"),
+        ([0, 1, 0], "a 0 or 1 for each label"),
+        ("[1.0, 0.0, 0.0]", "a 0 or 1 for each label"),
+        ("0,0,1", "a 0 or 1 for each label"),
+        ({"a": 1, "b": 0}, "names of labels"),
+    ):
+        assert told in read(SEVERAL, [value])[2][0], value
 
 
 def test_numbers_and_choices():
