@@ -63,10 +63,12 @@ class Labels:
 
 
 def as_text(value: Any) -> str | None:
-    """Returns a label as a word: numbers as JSON writes them, true and false; None for an empty one."""
+    """Returns a label as a word: numbers as JSON writes them, true and false, of Parquet's other types their
+    text; None for an empty one."""
     if value is None or isinstance(value, float) and math.isnan(value):
         return None
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    is_json = isinstance(value, (bool, int, float, list, dict))
+    text = json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)
     return text.strip() or None
 
 

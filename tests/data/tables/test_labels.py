@@ -1,5 +1,7 @@
 """Labels: what a column says, and scores beside scikit-learn's."""
 
+import decimal
+
 import numpy as np
 import pytest
 from sklearn import metrics
@@ -21,6 +23,7 @@ def test_labels_are_words_that_are_sorted():
         ([10, 2, 10], ("2", "10")),
         ([True, False], ("false", "true")),
         (["1.0", "0.0"], ("0.0", "1.0")),
+        ([decimal.Decimal("1.50"), decimal.Decimal("0")], ("0", "1.50")),
     ):
         labels, numbers, _ = read(ONE, values)
         assert labels.names == names
