@@ -321,7 +321,8 @@ def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[st
     if labels.kind != CHOICE:
         hits, called, there = (part.sum(axis=0) for part in (calls_NC & truths_NC, calls_NC, truths_NC))
         f1_C = 2 * hits / np.maximum(called + there, 1)
-        seen = (called + there) > 0  # as scikit-learn: a class that neither has counts for nothing
+        # As scikit-learn: a class that neither has counts for nothing, and 0 where a row may have several.
+        seen = (called + there > 0) | (labels.kind == SEVERAL)
         found |= {
             "macro_f1": f1_C[seen].mean() if seen.any() else 0.0,
             "micro_f1": 2 * hits.sum() / max(called.sum() + there.sum(), 1),

@@ -111,6 +111,18 @@ def test_scores_equal_scikit_learn():
         assert found == pytest.approx(expected, abs=1e-6), labels
 
 
+@pytest.mark.filterwarnings("ignore:F-score is ill-defined")
+def test_labels_that_no_row_has_count_as_in_scikit_learn():
+    """Neither the truths nor the predictions have the last label."""
+    logits = np.array([[3.0, -3, -3], [-3, 3, -3], [3, -3, -3], [-3, 3, -3]])
+    for kind, truths in ((ONE, np.array([0, 1, 1, 1])), (SEVERAL, np.array([[1, 0, 0]] + [[0, 1, 0]] * 3))):
+        labels = Labels(kind, ("a", "b", "c"))
+        found, called = labels_lib.scores(labels, logits, truths), labels_lib.predicted(labels, logits)
+        for average in ("macro", "micro", "weighted"):
+            expected = metrics.f1_score(truths, called, average=average)
+            assert found[f"{average}_f1"] == pytest.approx(expected), (kind, average)
+
+
 def test_thresholds_are_the_best_of_all():
     generator = np.random.default_rng(4)
     chances, truths = np.round(generator.random((60, 3)), 1), generator.random((60, 3)) < 0.4
