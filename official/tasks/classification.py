@@ -498,6 +498,7 @@ class ClassifyTask(Classification):
                     name: [None if place is None else values[place] for place in own]
                     for name, values in ours.items()
                 }
-                columns = {**batch.columns, **predictions.with_free_names(table.columns, added)}
-                file.write(predictions.encode(".csv", columns, with_header=not batch.first))
+                named = predictions.with_free_names(table.columns, added)
+                columns = {**batch.columns, **named}
+                file.write(predictions.encode(".csv", columns, not batch.first, named.keys()))
         return [path]

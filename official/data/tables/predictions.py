@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,13 @@ def check_format(path: str) -> str:
 
 
 def with_free_names(columns: Sequence[str], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns our columns, with `predicted_` before a name that the input has already."""
-    return {_PREFIX + name if name in columns else name: values for name, values in ours.items()}
+    """Returns our columns, with `predicted_` before a name that the input has already, as often as needed."""
+    found: dict[str, Any] = {}
+    for name, values in ours.items():
+        while name in columns or name in found:
+            name = _PREFIX + name
+        found[name] = values
+    return found
 
 
 def columns_of(labels: Labels, logits_NC: np.ndarray, all_probabilities: bool = False) -> dict[str, list]:
@@ -54,14 +59,17 @@ def columns_of(labels: Labels, logits_NC: np.ndarray, all_probabilities: bool = 
     return found
 
 
-def encode(ending: str, columns: Mapping[str, Sequence], with_header: bool) -> bytes:
+def encode(
+    ending: str, columns: Mapping[str, Sequence], with_header: bool, ours: Collection[str] | None = None
+) -> bytes:
     """Returns rows as the bytes of a file, or of a part of one.
 
     Args:
       ending: of FORMATS.
-      columns: {name: values}; probabilities and scores are written with six digits. Of CoNLL `tokens` and
-        `tags`, lists, or None for a sentence without words.
+      columns: {name: values}. Of CoNLL `tokens` and `tags`, lists, or None for a sentence without words.
       with_header: whether names come first, in the formats that have them there.
+      ours: columns whose numbers, probabilities and scores, are written with six digits where the file is
+        text; the input's stay as they are. None: all.
     """
     rows = zip(*columns.values())
     if ending == CONLL:
@@ -75,8 +83,10 @@ def encode(ending: str, columns: Mapping[str, Sequence], with_header: bool) -> b
         buffer = io.BytesIO()
         parquet.write_table(pyarrow.table({name: list(values) for name, values in columns.items()}), buffer)
         return buffer.getvalue()
+    ours = columns.keys() if ours is None else ours
+    rows = zip(*(map(_rounded, values) if name in ours else values for name, values in columns.items()))
     if ending == ".jsonl":
-        lines = (json.dumps(dict(zip(columns, map(_rounded, row))), ensure_ascii=False) for row in rows)
+        lines = (json.dumps(dict(zip(columns, row)), ensure_ascii=False) for row in rows)
         return "".join(f"{line}\n" for line in lines).encode()
     text = io.StringIO(newline="")
     writer = csv.writer(text, delimiter="\t" if ending == ".tsv" else ",", lineterminator="\n")
@@ -100,4 +110,4 @@ def _cell(value: Any) -> Any:
     """Returns a value as delimited files have it."""
     if isinstance(value, (list, dict, bool)):
         return json.dumps(value, ensure_ascii=False)
-    return "" if value is None else _rounded(value)
+    return "" if value is None else value

@@ -169,3 +169,12 @@ def test_predictions_keep_what_is_there(tmp_path):
     assert json.loads(lines[1]) == {"id": "2", "label": None, "predicted_label": "y", "probability": 0.333333}
     with pytest.raises(ConfigError, match="says the format"):
         predictions.check_format("out.xlsx")
+    # Of a third model; and numbers of the input, which are not ours to round.
+    assert list(predictions.with_free_names([*columns, *ours], {"label": ["z", "z"]})) == [
+        "predicted_predicted_label"
+    ]
+    numbers, ours = {"p": [1.25e-9, 52.520006599], "n": [1, None]}, {"score": [1 / 3, 2 / 3]}
+    for ending in (".csv", ".jsonl"):
+        lines = predictions.encode(ending, {**numbers, **ours}, False, ours.keys()).decode().splitlines()
+        assert "1.25e-09" in lines[0] and "52.520006599" in lines[1] and "0.333333" in lines[0], ending
+        assert "0.3333333" not in lines[0], ending
