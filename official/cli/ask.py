@@ -318,7 +318,7 @@ def run_predict() -> None:
     if task == "tag" and tags.is_conll(flags.input_file):
         table, columns = tags.open_conll(flags.input_file, "input_file"), ["tokens"]
     else:
-        table = open_table(flags.input_file, "input_file", columns)
+        table = open_table(flags.input_file, "input_file", columns, all_columns=True)
     model.prepare(task)
     identity = {
         "model": model.source.digest(),

@@ -54,9 +54,9 @@ def run_embed() -> None:
     from official.data.tables.files import open_table
     from official.inference import vector_files
 
-    vector_files.check_format(flags.output_file, "output_file")
+    ending = vector_files.check_format(flags.output_file, "output_file")
     column = _one_column(flags.text_columns)
-    table = open_table(flags.input_file, "input_file", [column])
+    table = open_table(flags.input_file, "input_file", [column], all_columns=ending != ".npy")
     model = ask.load(flags)
     said = vector_files.embed_file(
         model,

@@ -355,7 +355,9 @@ class ClassifyTask(Classification):
     ) -> texts_lib.TextRows:
         config, label = self._config, self._label_column
         wanted = [*self._text_columns, *([label] if labelled else [])]
-        self._tables[split] = table = tables.open_table(known(config[flag]), flag, wanted)
+        self._tables[split] = table = tables.open_table(
+            known(config[flag]), flag, wanted, all_columns=not labelled
+        )
         reader = labels_lib.Reader(config.label_kind, labels, self._text_columns[1:]) if labelled else None
         rows, found = texts_lib.read_texts(table, self._text_columns, self._encode, reader, label, share)
         if reader is not None and labels is None:

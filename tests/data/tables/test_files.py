@@ -85,6 +85,33 @@ def test_a_missing_column_shows_the_first_rows(tmp_path):
     assert "no column 'text' (did you mean Text?)" in told and "3: world | 0 | 3" in told
 
 
+def test_no_column_is_lost(tmp_path):
+    """As of predictions, beside which all columns stand: those of late rows of JSON, and of later files."""
+    pyarrow = pytest.importorskip("pyarrow")
+    lines = [{"text": "a"}] * 150 + [{"text": "b", "late": 1}]
+    paths = [
+        write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in lines)),
+        write(tmp_path / "b.csv", "text\nc\n"),
+        write(tmp_path / "c.csv", "other,text\nx,d\n"),
+        write(tmp_path / "d.csv", "text,third\ne,y\n"),
+        str(tmp_path / "e.parquet"),
+    ]
+    importlib.import_module("pyarrow.parquet").write_table(
+        pyarrow.table({"text": ["f"], "n": [2]}), paths[-1]
+    )
+    for given, columns, last in (
+        (paths[0], ("text", "late"), ("b", 1)),
+        (",".join(paths[2:4]), ("other", "text", "third"), (None, "e", "y")),
+        (f"{paths[1]},{paths[0]},{paths[4]}", ("text", "late", "n"), ("f", None, 2)),
+    ):
+        table = tables.open_table(given, "input_file", ["text"], all_columns=True)
+        assert table.columns == columns and values(table, columns)[-1] == last, given
+    assert values(tables.open_table(",".join(paths[2:4]), "x"), ("other", "text")) == [
+        ("x", "d"),
+        (None, "e"),
+    ]
+
+
 def test_what_is_no_table_is_refused_by_name(tmp_path):
     def read(name, content):
         path = write(tmp_path / name, content)
