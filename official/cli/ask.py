@@ -324,8 +324,12 @@ def run_predict() -> None:
         "model": model.source.digest(),
         "how": [flags.backend, flags.dtype, flags.max_seq_length, flags.all_probabilities],
     }
+
+    def predict(texts: list[list[str]]) -> dict[str, list]:
+        return model.columns_of(texts, flags.all_probabilities, columns[1:])
+
     rows = predict_file(
-        model.tagged_words if by_word else lambda texts: model.columns_of(texts, flags.all_probabilities),
+        model.tagged_words if by_word else predict,
         table,
         columns,
         flags.output_file,

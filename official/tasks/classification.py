@@ -488,7 +488,7 @@ class ClassifyTask(Classification):
     def write_predictions(self, outputs: Outputs, folder: str) -> list[str]:
         table, rows = self._tables["test"], self._read["test"]
         path = os.path.join(folder, "predictions.csv")
-        ours = predictions.columns_of(self.labels, outputs["logits"], all_probabilities=True)
+        ours = predictions.columns_of(self.labels, outputs["logits"], True, self._text_columns[1:])
         places = {int(number): place for place, number in enumerate(rows.numbers)}
         with open(path, "wb") as file:
             for batch in table.batches():

@@ -164,6 +164,10 @@ def test_a_model_that_chooses_takes_rows_of_choices(tmp_path):
     found = model.predict([["the cat", "sleeps", "reads", "eats"], ["a", "b", "b", "b"]])
     assert {label.label for label in found} <= {"1", "2", "3"} and list(found[1].scores) == ["1", "2", "3"]
     assert found[1].score == pytest.approx(1 / 3)
+    rows = [["the cat", "sleeps", "reads", "eats"], ["the cat", "eats", "sleeps", "reads"]]
+    numbers = [int(label.label) for label in model.predict(rows)]
+    assert model.columns_of(rows)["label"] == list(map(str, numbers))
+    assert model.columns_of(rows, True, "xyz")["label"] == ["xyz"[number - 1] for number in numbers]
     for rows, message in (
         ("the cat", "1 text to classify, expected a text and two or more to choose from"),
         ([["a", "b", "c"], ["a", "b", "c", "d"]], "rows of 3 and 4 texts"),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from official.data.tables import labels as labels_lib
-from official.data.tables.labels import NUMBER, SEVERAL, Labels
+from official.data.tables.labels import CHOICE, NUMBER, SEVERAL, Labels
 from official.io.errors import ConfigError
 
 CONLL = ".conll"  # of tags alone
@@ -38,14 +38,19 @@ def with_free_names(columns: Sequence[str], ours: Mapping[str, Any]) -> dict[str
     return found
 
 
-def columns_of(labels: Labels, logits_NC: np.ndarray, all_probabilities: bool = False) -> dict[str, list]:
+def columns_of(
+    labels: Labels, logits_NC: np.ndarray, all_probabilities: bool = False, choices: Sequence[str] = ()
+) -> dict[str, list]:
     """Returns the columns of predicted labels: `label` and `probability`, of several `labels` (JSON), of
-    numbers `score`; with `all_probabilities` also `probability_NAME` of every class."""
+    numbers `score`; with `all_probabilities` also `probability_NAME` of every class. The label of a choice is
+    the name of the column of its text, of `choices`; without them its number, from 1 on."""
     if labels.kind == NUMBER:
         return {"score": labels_lib.predicted(labels, logits_NC).tolist()}
     chances_NC = labels_lib.probabilities(labels, logits_NC)
     called = labels_lib.predicted(labels, logits_NC)
-    names = labels.names or tuple(str(number) for number in range(chances_NC.shape[1]))
+    names = labels.names
+    if labels.kind == CHOICE:
+        names = tuple(choices) or tuple(str(number + 1) for number in range(chances_NC.shape[1]))
     if labels.kind == SEVERAL:
         marked = [[name for name, is_there in zip(names, row) if is_there] for row in called]
         found = {"labels": [json.dumps(row, ensure_ascii=False) for row in marked]}

@@ -7,10 +7,12 @@ import importlib
 import io
 import json
 
+import numpy as np
 import pytest
 
 from official.data.tables import files as tables
 from official.data.tables import predictions, tags, texts
+from official.data.tables.labels import Labels
 from official.io.errors import ConfigError
 from tests.refusals import assert_refused
 
@@ -196,6 +198,10 @@ def test_predictions_keep_what_is_there(tmp_path):
     assert json.loads(lines[1]) == {"id": "2", "label": None, "predicted_label": "y", "probability": 0.333333}
     with pytest.raises(ConfigError, match="says the format"):
         predictions.check_format("out.xlsx")
+    # A choice by the name of its column, or by its number as it is shown, from 1 on.
+    for choices, names in (("abc", ["c", "a"]), ((), ["3", "1"])):
+        found = predictions.columns_of(Labels("choice"), np.array([[0, 1, 2], [2, 1, 0]]), True, choices)
+        assert found["label"] == names and list(found)[2] == f"probability_{'1a'[bool(choices)]}"
     # Of a third model; and numbers of the input, which are not ours to round.
     assert list(predictions.with_free_names([*columns, *ours], {"label": ["z", "z"]})) == [
         "predicted_predicted_label"
