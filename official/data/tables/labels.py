@@ -14,7 +14,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import expit, softmax
@@ -114,6 +114,15 @@ def as_number(value: Any) -> float:
     return number
 
 
+class _Chosen(NamedTuple):
+    """Label of a choice: the number that it is, and the places of the text whose column it names, and of the
+    text that it is or whose letter it is; None where it is not that."""
+
+    number: int | None
+    column: int | None
+    place: int | None
+
+
 class Reader:
     """Reads the labels of a training set, whose classes are those that it finds, or of another set, whose
     classes are known.
@@ -156,19 +165,19 @@ class Reader:
             return None
         return self._chosen(text, texts) if self.kind == CHOICE else self._id_of(text)
 
-    def _chosen(self, text: str, texts: Sequence[str]) -> str:
-        """Returns the name of the column of the right text, or the number that says it."""
-        if text in self._choices:
-            return text
-        if texts.count(text) == 1:
-            return self._choices[texts.index(text)]
-        if text.isdecimal():
-            return text
-        if len(text) == 1 and text.isalpha() and ord(text.upper()) - 65 < len(self._choices):
-            return self._choices[ord(text.upper()) - 65]
-        raise ValueError(
-            f"is none of the columns {', '.join(self._choices)}, of their texts, numbers or letters"
-        )
+    def _chosen(self, text: str, texts: Sequence[str]) -> _Chosen:
+        place = texts.index(text) if texts.count(text) == 1 else None
+        column = self._choices.index(text) if text in self._choices else None
+        if text.isdecimal():  # which of the three it is, all rows say together
+            return _Chosen(int(text), column, place)
+        if column is None and place is None:
+            letter = ord(text.upper()) - 65 if len(text) == 1 and text.isalpha() else -1
+            place = letter if 0 <= letter < len(self._choices) else None
+        if column is None and place is None:
+            raise ValueError(
+                f"is none of the columns {', '.join(self._choices)}, of their texts, numbers or letters"
+            )
+        return _Chosen(None, column, place)
 
     def _id_of(self, name: str) -> int:
         number = self._ids.get(name)
@@ -202,20 +211,27 @@ class Reader:
 
     def _choice_numbers(self) -> np.ndarray:
         """Returns the places of the right texts. Numbers count from 0 where one is 0, and from 1 where one is
-        as large as there are texts. Raises ConfigError where neither says it."""
-        numbers = {int(value) for value in self._read if value.isdecimal()}
+        as large as there are texts; where all of them are also columns, or also texts of their rows, they are
+        these. Raises ConfigError where that is not certain."""
+        count, read = len(self._choices), self._read
+        places = [one.place if one.column is None else one.column for one in read]
+        rows = [row for row, one in enumerate(read) if one.number is not None]
+        numbers = [read[row].number for row in rows]
         first = 0 if 0 in numbers else 1
-        if numbers and (
-            max(numbers) - first >= len(self._choices) or {0, len(self._choices)}.isdisjoint(numbers)
-        ):
+        readings = [[read[row].column for row in rows], [read[row].place for row in rows]]
+        if rows and max(numbers) - first < count and not {0, count}.isdisjoint(numbers):
+            readings.append([number - first for number in numbers])
+        readings = [reading for reading in readings if None not in reading]
+        if not readings or any(reading != readings[0] for reading in readings):
+            shown = shortened([str(number) for number in sorted(set(numbers))])
+            others = "columns, texts or numbers" if readings else "counted from 0 or from 1"
             raise ConfigError(
-                f"the labels {shortened([str(number) for number in sorted(numbers)])} do not tell whether the"
-                f" {len(self._choices)} texts are counted from 0 or from 1. Give the names of the columns."
+                f"the labels {shown} do not tell whether the {count} texts are {others}. Give the names of"
+                " the columns, or letters, A for the first text."
             )
-        places = {name: place for place, name in enumerate(self._choices)}
-        return np.array(
-            [int(value) - first if value.isdecimal() else places[value] for value in self._read], np.int32
-        )
+        for row, place in zip(rows, readings[0]):
+            places[row] = place
+        return np.array(places, np.int32)
 
 
 def sort_key(name: str) -> tuple:

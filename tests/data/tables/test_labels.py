@@ -78,6 +78,27 @@ def test_numbers_and_choices():
         read(CHOICE, ["1", "2"], choices=("a", "b", "c"))
 
 
+def test_numbers_of_choices_that_are_also_texts_or_columns():
+    def places(choices, rows):
+        reader = Reader(CHOICE, None, choices)
+        assert not [wrong for label, *texts in rows if (wrong := reader.read(label, texts))]
+        return reader.finish()[1].tolist()
+
+    # Some texts are numbers, too, which the label does not mean.
+    assert places("abc", [("1", "2", "3", "1"), ("0", "x", "y", "z"), (2, "0", "1", "2")]) == [1, 0, 2]
+    # All labels are texts.
+    assert places("abc", [("12", "7", "12", "9"), ("3", "3", "5", "4")]) == [1, 0]
+    # Columns of a table without a header.
+    assert places("234", [("2", "x", "y", "z"), ("0", "x", "y", "z")]) == [2, 0]
+    assert places("234", [("4", "x", "y", "z"), ("2", "x", "y", "z")]) == [2, 0]
+    for choices, rows in (
+        ("abc", [("1", "2", "3", "1"), ("0", "2", "1", "0")]),
+        ("234", [("2", "x", "y", "z"), ("3", "x", "y", "z")]),
+    ):
+        with pytest.raises(ConfigError, match="columns, texts or numbers. .* letters"):
+            places(choices, rows)
+
+
 def test_unknown_and_too_many_labels_are_named():
     reader = Reader(ONE, Labels(ONE, ("a", "b")))
     assert reader.read("aa") is not None and reader.unknown == {"aa": 1}
