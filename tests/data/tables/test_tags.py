@@ -65,6 +65,11 @@ def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
     spans.write_text(json.dumps({"text": "Anna.", "entities": [entity]}) + "\n")
     (one,), (other,) = (tags.read_sentences(str(path), "train_file", True) for path in (tokens, spans))
     assert (one.words, one.tags) == (other.words, other.tags)
+    for path, row in ((tokens, {"tokens": ["a"]}), (spans, {"text": "a", "entities": None})):
+        path.write_text(path.read_text() + json.dumps(row) + "\n")
+        with pytest.raises(ConfigError, match="row 2: it has no (tags|entities)"):
+            tags.read_sentences(str(path), "train_file", True)
+        assert tags.read_sentences(str(path), "predict_file", False)[1].tags is None
     spans.write_text(json.dumps({"text": "Annabel", "entities": [entity]}) + "\n")
     with pytest.raises(ConfigError, match="cuts a word"):
         tags.read_sentences(str(spans), "train_file", True)
