@@ -80,7 +80,7 @@ class TagTask(FineTuning):
                 self._hold_out()
         else:
             self._tags = self._saved_labels(with_names=True)[1]["labels"]
-            self._scheme = tags_lib.scheme_of(self._tags)
+            self._scheme = tags_lib.scheme_of(self._tags, self._sentences.get("eval", ()))
         ids = {tag: number for number, tag in enumerate(self._tags)}
         tokenizer = tokenizer_of(vocabulary)
         for split, sentences in self._sentences.items():

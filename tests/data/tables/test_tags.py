@@ -45,6 +45,14 @@ def test_schemes_are_found_and_checked():
             tags.find_scheme([sentence(text)], "x")
 
 
+def test_a_model_has_the_scheme_of_the_sentences_that_it_is_scored_on():
+    names = ("O", "B-X", "I-X")
+    for text, scheme in (("I-X O I-X B-X", tags.IOB1), ("B-X I-X O", tags.IOB2), ("O I-X", tags.IOB1)):
+        assert tags.scheme_of(names, [sentence(text)]) == scheme, text
+    for others in ([], [sentence("I-X O"), sentence("B-X")]):  # of no sentence; of sentences of neither
+        assert tags.scheme_of(names, others) == tags.IOB2
+
+
 def test_conll_files_are_read(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text("-DOCSTART- O\n\nAnna NNP B-PER\n. . O\n\t\nBerlin NNP B-LOC\n")
