@@ -172,6 +172,15 @@ def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path, monkeypat
     assert [one["text"] for one in json.loads(first["entities"])] == ["red ball"]
 
 
+def test_numbers_in_place_of_tags_are_told(tags, tmp_path, caplog):
+    for names, is_told in ((("0", "3"), True), (("NOUN", "VERB"), False)):
+        rows = [{"tokens": ["red", f"ball{number}"], "ner_tags": names} for number in range(40)]
+        path = write_lines(tmp_path / "train.jsonl", rows)
+        caplog.clear()
+        TASKS["tag"](tags(train_file=path)).find_data()
+        assert ("tags are numbers without names" in caplog.text) == is_told, names
+
+
 def test_a_run_resumes_to_the_same_bits(table):
     assert_resumes(table, 20, 40, num_train_epochs=2, num_steps_per_epoch=20, deterministic=True)
 
