@@ -53,6 +53,7 @@ class Classification(FineTuning):
     predicts_evaluation_set = False
     labels: Labels
     ask_teacher: Callable[[list[list[str]], Labels], np.ndarray] | None = None  # see `inference.teacher`
+    _scored: Labels | None = None  # of the last scores, of several labels with their thresholds
     class_names: list[tuple[str, ...]] | None
 
     def _prepare(self, labels: Labels) -> None:
@@ -124,11 +125,13 @@ class Classification(FineTuning):
         raise NotImplementedError
 
     def score(self, outputs: Outputs) -> dict[str, float]:
-        return labels_lib.scores(self._with_thresholds(outputs), outputs["logits"], self._truths())
+        self._scored = labels = self._with_thresholds(outputs)
+        return labels_lib.scores(labels, outputs["logits"], self._truths())
 
     def _with_thresholds(self, outputs: Outputs) -> Labels:
-        """Returns the labels, of several with the thresholds that are best on the evaluation set."""
-        if self.labels.kind != SEVERAL:
+        """Returns the labels, of several with the thresholds that are best on the evaluation set of a
+        training. A model that is only evaluated has its own, which no row of the set has chosen."""
+        if self.labels.kind != SEVERAL or not self._config.do_train:
             return self.labels
         chances_NC = labels_lib.probabilities(self.labels, outputs["logits"])
         return dataclasses.replace(
@@ -488,7 +491,8 @@ class ClassifyTask(Classification):
     def write_predictions(self, outputs: Outputs, folder: str) -> list[str]:
         table, rows = self._tables["test"], self._read["test"]
         path = os.path.join(folder, "predictions.csv")
-        ours = predictions.columns_of(self.labels, outputs["logits"], True, self._text_columns[1:])
+        labels = self._scored or self.labels
+        ours = predictions.columns_of(labels, outputs["logits"], True, self._text_columns[1:])
         places = {int(number): place for place, number in enumerate(rows.numbers)}
         with open(path, "wb") as file:
             for batch in table.batches():
