@@ -200,6 +200,7 @@ def _dialect(sample: str, is_cut: bool, path: str, wanted: Sequence[str]) -> tup
     which the first line has the wanted columns, and most lines as many fields as the first one."""
     delimiters = "\t" if path.lower().split(".gz")[0].endswith((".tsv", ".tab")) else _DELIMITERS
     best, best_rank = (delimiters[0], True), (-1.0,) * 4
+    count = 0  # of the rows with the same delimiter, quoted
     for delimiter, quoted in itertools.product(delimiters, (True, False)):
         reader = _reader(io.StringIO(sample, newline=""), delimiter, quoted)
         rows: list[list[str]] = []
@@ -213,7 +214,10 @@ def _dialect(sample: str, is_cut: bool, path: str, wanted: Sequence[str]) -> tup
             continue
         has_wanted = sum(name in rows[0] for name in wanted if not name.isdecimal())
         share = is_clean * sum(len(row) == len(rows[0]) for row in rows) / len(rows)
-        rank = (float(has_wanted), share, float(len(rows[0])), float(quoted))
+        # Whole rows within quotation marks: one that opens in a sentence, and one that closes in a later one.
+        holds_rows = not quoted and share == 1 and len(rows[0]) > 1 and len(rows) > count > 0
+        count = len(rows) if quoted else 0
+        rank = (float(has_wanted), share, float(len(rows[0])), float(quoted or 2 * holds_rows))
         if rank > best_rank:
             best, best_rank = (delimiter, quoted), rank
     return best

@@ -70,6 +70,17 @@ def test_quotation_marks_of_a_plain_tsv_are_text(tmp_path):
     path = write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
     assert values(tables.open_table(path, "train_file", ("text", "label")), ("text", "label")) == rows
 
+    # A quotation over several sentences, a row each.
+    rows = [('"It began here.', "1"), ("Nothing came of it.", "0"), ('He left."', "1"), ("The end.", "0")]
+    for name, head in (("b.tsv", "text\tlabel\n"), ("c.csv", "text\tlabel\n"), ("d.tsv", "")):
+        path = write(tmp_path / name, head + "".join(f"{a}\t{b}\n" for a, b in rows))
+        columns = ("text", "label") if head else ("1", "2")
+        assert values(tables.open_table(path, "train_file", columns), columns) == rows, name
+    for delimiter in ",\t":  # a field of several lines is one
+        rows = [("one\ntwo", "1"), ("three\tlines\n\n.", "0"), ("a", "1")]
+        path = write(tmp_path / "e.csv", delimited([("text", "label"), *rows], delimiter))
+        assert values(tables.open_table(path, "train_file", ("text", "label")), ("text", "label")) == rows
+
 
 def test_columns_by_number(tmp_path):
     path = write(tmp_path / "a.csv", delimited(ROWS, ","))
