@@ -296,7 +296,8 @@ class Classifier(Method):
 
     def _set_up(self, source: Source) -> None:
         self.texts, self.kind, names, self._length = classes_of(source)
-        self.labels = Labels(self.kind, () if self.kind == NUMBER else names, source.thresholds)
+        is_one_number = self.kind == NUMBER and len(names) == 1
+        self.labels = Labels(self.kind, () if is_one_number else names, source.thresholds)
         self._names = names
 
     def __call__(self, rows: Sequence[Sequence[str]]) -> list[Label]:

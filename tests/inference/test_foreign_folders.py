@@ -148,6 +148,8 @@ def test_a_regression_shows_each_of_its_outputs(tmp_path):
     assert found.scores == pytest.approx(dict(zip("xyz", logits_C.tolist())), abs=1e-6)
     shown = "  ".join(f"{name} {value:.2f}" for name, value in found.scores.items())
     assert classify_command.shown_label(found, model.kind_of_labels) == shown
+    columns = model.columns_of([["the dog"]])
+    assert columns == {f"score_{name}": [pytest.approx(value)] for name, value in found.scores.items()}
 
 
 def test_labels_of_another_number_of_outputs_are_refused(tmp_path):

@@ -41,12 +41,15 @@ def with_free_names(columns: Sequence[str], ours: Mapping[str, Any]) -> dict[str
 def columns_of(
     labels: Labels, logits_NC: np.ndarray, all_probabilities: bool = False, choices: Sequence[str] = ()
 ) -> dict[str, list]:
-    """Returns the columns of predicted labels: `label` and `probability`, of several `labels` (JSON), of
-    numbers `score`; with `all_probabilities` also `probability_NAME` of every class. The label of a choice is
-    the name of the column of its text, of `choices`; without them its number, from 1 on."""
-    if labels.kind == NUMBER:
-        return {"score": labels_lib.predicted(labels, logits_NC).tolist()}
+    """Returns the columns of predicted labels: `label` and `probability`, of several `labels` (JSON), of a
+    number `score`, of several numbers `score_NAME`; with `all_probabilities` also `probability_NAME` of every
+    class. The label of a choice is the name of the column of its text, of `choices`; without them its number,
+    from 1 on."""
     chances_NC = labels_lib.probabilities(labels, logits_NC)
+    if labels.kind == NUMBER and chances_NC.shape[1] == 1:
+        return {"score": chances_NC[:, 0].tolist()}
+    if labels.kind == NUMBER:
+        return {f"score_{name}": column.tolist() for name, column in zip(labels.names, chances_NC.T)}
     called = labels_lib.predicted(labels, logits_NC)
     names = labels.names
     if labels.kind == CHOICE:

@@ -213,6 +213,9 @@ def test_predictions_keep_what_is_there(tmp_path):
     for choices, names in (("abc", ["c", "a"]), ((), ["3", "1"])):
         found = predictions.columns_of(Labels("choice"), np.array([[0, 1, 2], [2, 1, 0]]), True, choices)
         assert found["label"] == names and list(found)[2] == f"probability_{'1a'[bool(choices)]}"
+    for names, expected in (((), {"score": [0.5]}), (("x", "y"), {"score_x": [0.5], "score_y": [2.0]})):
+        logits = np.array([[0.5, 2.0][: len(names) or 1]])
+        assert predictions.columns_of(Labels("number", names), logits) == expected
     # Of a third model; and numbers of the input, which are not ours to round.
     assert list(predictions.with_free_names([*columns, *ours], {"label": ["z", "z"]})) == [
         "predicted_predicted_label"
