@@ -147,8 +147,10 @@ def _content(path: str, source: str, content: bytes) -> dict:
             told = "it has no words with their ids, or no added_tokens with theirs"
             raise ConfigError(f"{source}: {told}. Save the tokenizer again.")
         return tokenizer
-    words = content.decode("utf-8-sig").splitlines()
-    return {"model": {"type": "WordPiece", "vocab": {word.strip(): n for n, word in enumerate(words)}}}
+    from official.io import vocabulary_files  # which imports this module, too
+
+    words = vocabulary_files.words_of(content, source)
+    return {"model": {"type": "WordPiece", "vocab": {word: number for number, word in enumerate(words)}}}
 
 
 def _is_well_formed(tokenizer: dict) -> bool:
