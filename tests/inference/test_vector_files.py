@@ -10,6 +10,7 @@ import pytest
 
 from official import inference
 from official.checkpoint import convert, registry
+from official.cli.vectors import _queries_of as queries_of
 from official.data.tables.files import open_table
 from official.inference import predict_file, vector_files
 from official.inference.vector_files import VectorFile, embed_file, quantized, restored
@@ -153,3 +154,9 @@ def test_a_converted_folder_makes_the_same_vectors(model, tmp_path):
         "Pooling",
         "Normalize",
     ]
+
+
+def test_a_query_is_a_line(tmp_path):
+    path = tmp_path / "queries.txt"
+    path.write_bytes("one\u2028still one\r\n\ntwo\x85\rthree\n".encode())
+    assert queries_of(None, str(path)) == ["one\u2028still one", "two\x85", "three"]
