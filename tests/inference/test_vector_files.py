@@ -55,7 +55,10 @@ def test_files_hold_the_vectors_of_the_texts(model, tmp_path, caplog, monkeypatc
     assert np.abs(found["int8.npy"] - own).max() <= steps.max()
     np.testing.assert_array_equal(found["int8.npy"], found["int8.parquet"])
     np.testing.assert_array_equal(found["float16.npy"], found["float16.parquet"])
-    assert vector_files.tables.open_table(str(tmp_path / "int8.parquet"), "x").columns[:2] == ("id", "text")
+    again = open_table(str(tmp_path / "int8.parquet"), "input_file", ["text"])
+    assert again.columns == ("id", "text", "embedding") and "is replaced" not in caplog.text
+    embed_file(model, again, "text", str(tmp_path / "again.parquet"), "float16")
+    assert "its column embedding is replaced by the new vectors" in caplog.text
 
 
 def test_a_job_that_was_killed_goes_on_to_the_same_bytes(model, tmp_path, monkeypatch):
