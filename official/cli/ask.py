@@ -318,14 +318,18 @@ def run_predict() -> None:
     if task == "tag" and tags.is_conll(flags.input_file):
         table, columns = tags.open_conll(flags.input_file, "input_file"), ["tokens"]
     else:
-        table = open_table(flags.input_file, "input_file", columns)
+        table = open_table(flags.input_file, "input_file", columns, all_columns=True)
     model.prepare(task)
     identity = {
         "model": model.source.digest(),
         "how": [flags.backend, flags.dtype, flags.max_seq_length, flags.all_probabilities],
     }
+
+    def predict(texts: list[list[str]]) -> dict[str, list]:
+        return model.columns_of(texts, flags.all_probabilities, columns[1:])
+
     rows = predict_file(
-        model.tagged_words if by_word else lambda texts: model.columns_of(texts, flags.all_probabilities),
+        model.tagged_words if by_word else predict,
         table,
         columns,
         flags.output_file,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from official.cli import ask, command_line
 from official.cli.command_line import LengthFlag
 from official.io.errors import ConfigError
@@ -54,9 +56,9 @@ def run_embed() -> None:
     from official.data.tables.files import open_table
     from official.inference import vector_files
 
-    vector_files.check_format(flags.output_file, "output_file")
+    ending = vector_files.check_format(flags.output_file, "output_file")
     column = _one_column(flags.text_columns)
-    table = open_table(flags.input_file, "input_file", [column])
+    table = open_table(flags.input_file, "input_file", [column], all_columns=ending != ".npy")
     model = ask.load(flags)
     said = vector_files.embed_file(
         model,
@@ -170,7 +172,8 @@ def _queries_of(query: str | None, query_file: str | None) -> list[str]:
     if query_file is None:
         found = [str(query)]
     else:
-        found = files.read_text(query_file, f"--query_file={query_file}").splitlines()
+        # Not the lines of Unicode, such as behind U+2028 within a query.
+        found = re.split(r"\r\n|\r|\n", files.read_text(query_file, f"--query_file={query_file}"))
     found = [line for line in found if line.strip()]
     if not found:
         given = f"--query={query}" if query_file is None else f"--query_file={query_file}"

@@ -315,7 +315,8 @@ class Classifier(Method):
 
     def _set_up(self, source: Source) -> None:
         self.texts, self.kind, names, self._length = classes_of(source)
-        self.labels = Labels(self.kind, () if self.kind == NUMBER else names, source.thresholds)
+        is_one_number = self.kind == NUMBER and len(names) == 1
+        self.labels = Labels(self.kind, () if is_one_number else names, source.thresholds)
         self._names = names
 
     def __call__(self, rows: Sequence[Sequence[str]]) -> list[Label]:
@@ -748,12 +749,18 @@ class Model:
             raise ConfigError(f"{self.source.name}: {told}. Give a run of --task=classify, tag or squad.")
         return found
 
-    def columns_of(self, rows: Sequence[Sequence[str]], all_probabilities: bool = False) -> dict[str, list]:
+    def columns_of(
+        self,
+        rows: Sequence[Sequence[str]],
+        all_probabilities: bool = False,
+        choices: Sequence[str] = (),
+    ) -> dict[str, list]:
         """Returns {column: values} of predictions for rows of texts, as files have them: label and
-        probability, labels (JSON), score, entities (JSON), or answer and probability."""
+        probability, labels (JSON), score, entities (JSON), or answer and probability; `choices` as of
+        `predictions.columns_of`."""
         if self.task == "classify":
             method = self._method("classify")
-            return predictions.columns_of(method.labels, method.logits(rows), all_probabilities)
+            return predictions.columns_of(method.labels, method.logits(rows), all_probabilities, choices)
         if self.task == "tag":
             found = self._method("tag")([row[0] for row in rows])
             return {"entities": list(map(tags_lib.entities_json, found))}

@@ -155,10 +155,11 @@ def _part(
     for name, values in found.items():
         for number, value in zip(usable, values):
             added[name][number] = value
-    written = {**batch.columns, **predictions.with_free_names(table.columns, added)}
-    written = added if ending == predictions.CONLL else written
+    ours = predictions.with_free_names(table.columns, added)
+    written = added if ending == predictions.CONLL else {**batch.columns, **ours}
     is_first = batch.first == 0 and table.has_header
-    return predictions.encode(ending, written, with_header=is_first), len(rows) - len(usable)
+    content = predictions.encode(ending, written, with_header=is_first, ours=ours.keys())
+    return content, len(rows) - len(usable)
 
 
 def _are_words(value: Any) -> bool:

@@ -126,6 +126,8 @@ def embed_file(
     embedder, settings = model.embedder, model.embedder.embedding
     if dtype == "binary" and embedder.size % 8:
         raise ConfigError(f"--vector_dtype=binary packs 8 components, and vectors have {embedder.size}.")
+    if ending == ".parquet" and COLUMN in table.columns:
+        logging.warning("%s: its column %s is replaced by the new vectors", table.given, COLUMN)
     embedder.cut.is_reported = True  # all of them are, at the end
     kept = "float32" if dtype == "int8" else dtype  # of parts: ranges are those of all rows
 

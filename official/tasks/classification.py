@@ -53,6 +53,7 @@ class Classification(FineTuning):
     predicts_evaluation_set = False
     labels: Labels
     ask_teacher: Callable[[list[list[str]], Labels], np.ndarray] | None = None  # see `inference.teacher`
+    _scored: Labels | None = None  # of the last scores, of several labels with their thresholds
     class_names: list[tuple[str, ...]] | None
 
     def _prepare(self, labels: Labels) -> None:
@@ -124,11 +125,13 @@ class Classification(FineTuning):
         raise NotImplementedError
 
     def score(self, outputs: Outputs) -> dict[str, float]:
-        return labels_lib.scores(self._with_thresholds(outputs), outputs["logits"], self._truths())
+        self._scored = labels = self._with_thresholds(outputs)
+        return labels_lib.scores(labels, outputs["logits"], self._truths())
 
     def _with_thresholds(self, outputs: Outputs) -> Labels:
-        """Returns the labels, of several with the thresholds that are best on the evaluation set."""
-        if self.labels.kind != SEVERAL:
+        """Returns the labels, of several with the thresholds that are best on the evaluation set of a
+        training. A model that is only evaluated has its own, which no row of the set has chosen."""
+        if self.labels.kind != SEVERAL or not self._config.do_train:
             return self.labels
         chances_NC = labels_lib.probabilities(self.labels, outputs["logits"])
         return dataclasses.replace(
@@ -355,7 +358,9 @@ class ClassifyTask(Classification):
     ) -> texts_lib.TextRows:
         config, label = self._config, self._label_column
         wanted = [*self._text_columns, *([label] if labelled else [])]
-        self._tables[split] = table = tables.open_table(known(config[flag]), flag, wanted)
+        self._tables[split] = table = tables.open_table(
+            known(config[flag]), flag, wanted, all_columns=not labelled
+        )
         reader = labels_lib.Reader(config.label_kind, labels, self._text_columns[1:]) if labelled else None
         rows, found = texts_lib.read_texts(table, self._text_columns, self._encode, reader, label, share)
         if reader is not None and labels is None:
@@ -486,7 +491,8 @@ class ClassifyTask(Classification):
     def write_predictions(self, outputs: Outputs, folder: str) -> list[str]:
         table, rows = self._tables["test"], self._read["test"]
         path = os.path.join(folder, "predictions.csv")
-        ours = predictions.columns_of(self.labels, outputs["logits"], all_probabilities=True)
+        labels = self._scored or self.labels
+        ours = predictions.columns_of(labels, outputs["logits"], True, self._text_columns[1:])
         places = {int(number): place for place, number in enumerate(rows.numbers)}
         with open(path, "wb") as file:
             for batch in table.batches():
@@ -498,6 +504,7 @@ class ClassifyTask(Classification):
                     name: [None if place is None else values[place] for place in own]
                     for name, values in ours.items()
                 }
-                columns = {**batch.columns, **predictions.with_free_names(table.columns, added)}
-                file.write(predictions.encode(".csv", columns, with_header=not batch.first))
+                named = predictions.with_free_names(table.columns, added)
+                columns = {**batch.columns, **named}
+                file.write(predictions.encode(".csv", columns, not batch.first, named.keys()))
         return [path]

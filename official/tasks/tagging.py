@@ -80,7 +80,7 @@ class TagTask(FineTuning):
                 self._hold_out()
         else:
             self._tags = self._saved_labels(with_names=True)[1]["labels"]
-            self._scheme = tags_lib.scheme_of(self._tags)
+            self._scheme = tags_lib.scheme_of(self._tags, self._sentences.get("eval", ()))
         ids = {tag: number for number, tag in enumerate(self._tags)}
         tokenizer = tokenizer_of(vocabulary)
         for split, sentences in self._sentences.items():
@@ -116,6 +116,12 @@ class TagTask(FineTuning):
             )
         told = [f"{tag} ({counts[tag]:,})" for tag in self._tags]
         logging.info("%d tags, %s: %s", len(told), self._scheme, shortened(told, 400))
+        if self._scheme == tags_lib.WORDS and all(tag.isdecimal() for tag in self._tags):
+            logging.warning(
+                "The tags are numbers without names: each of them, the one for no entity too, is an entity of"
+                " one word in precision, recall and f1. Give names, such as O and B-PER, or the Parquet file"
+                " of datasets, which has them"
+            )
 
     def _hold_out(self) -> None:
         """Takes the evaluation set out of the training set, by a hash of the words."""

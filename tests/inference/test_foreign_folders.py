@@ -148,6 +148,8 @@ def test_a_regression_shows_each_of_its_outputs(tmp_path):
     assert found.scores == pytest.approx(dict(zip("xyz", logits_C.tolist())), abs=1e-6)
     shown = "  ".join(f"{name} {value:.2f}" for name, value in found.scores.items())
     assert classify_command.shown_label(found, model.kind_of_labels) == shown
+    columns = model.columns_of([["the dog"]])
+    assert columns == {f"score_{name}": [pytest.approx(value)] for name, value in found.scores.items()}
 
 
 def test_labels_of_another_number_of_outputs_are_refused(tmp_path):
@@ -164,6 +166,10 @@ def test_a_model_that_chooses_takes_rows_of_choices(tmp_path):
     found = model.predict([["the cat", "sleeps", "reads", "eats"], ["a", "b", "b", "b"]])
     assert {label.label for label in found} <= {"1", "2", "3"} and list(found[1].scores) == ["1", "2", "3"]
     assert found[1].score == pytest.approx(1 / 3)
+    rows = [["the cat", "sleeps", "reads", "eats"], ["the cat", "eats", "sleeps", "reads"]]
+    numbers = [int(label.label) for label in model.predict(rows)]
+    assert model.columns_of(rows)["label"] == list(map(str, numbers))
+    assert model.columns_of(rows, True, "xyz")["label"] == ["xyz"[number - 1] for number in numbers]
     for rows, message in (
         ("the cat", "1 text to classify, expected a text and two or more to choose from"),
         ([["a", "b", "c"], ["a", "b", "c", "d"]], "rows of 3 and 4 texts"),

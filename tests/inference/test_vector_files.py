@@ -10,6 +10,7 @@ import pytest
 
 from official import inference
 from official.checkpoint import convert, registry
+from official.cli.vectors import _queries_of as queries_of
 from official.data.tables.files import open_table
 from official.inference import predict_file, vector_files
 from official.inference.vector_files import VectorFile, embed_file, quantized, restored
@@ -54,7 +55,10 @@ def test_files_hold_the_vectors_of_the_texts(model, tmp_path, caplog, monkeypatc
     assert np.abs(found["int8.npy"] - own).max() <= steps.max()
     np.testing.assert_array_equal(found["int8.npy"], found["int8.parquet"])
     np.testing.assert_array_equal(found["float16.npy"], found["float16.parquet"])
-    assert vector_files.tables.open_table(str(tmp_path / "int8.parquet"), "x").columns[:2] == ("id", "text")
+    again = open_table(str(tmp_path / "int8.parquet"), "input_file", ["text"])
+    assert again.columns == ("id", "text", "embedding") and "is replaced" not in caplog.text
+    embed_file(model, again, "text", str(tmp_path / "again.parquet"), "float16")
+    assert "its column embedding is replaced by the new vectors" in caplog.text
 
 
 def test_a_job_that_was_killed_goes_on_to_the_same_bytes(model, tmp_path, monkeypatch):
@@ -153,3 +157,9 @@ def test_a_converted_folder_makes_the_same_vectors(model, tmp_path):
         "Pooling",
         "Normalize",
     ]
+
+
+def test_a_query_is_a_line(tmp_path):
+    path = tmp_path / "queries.txt"
+    path.write_bytes("one\u2028still one\r\n\ntwo\x85\rthree\n".encode())
+    assert queries_of(None, str(path)) == ["one\u2028still one", "two\x85", "three"]

@@ -60,6 +60,17 @@ def test_a_tokenizer_file_is_read_as_the_vocabulary_that_it_holds(tmp_path):
         load_for_text(str(tmp_path))
 
 
+def test_only_line_feeds_end_the_words_of_a_vocabulary_with_its_own_rules(tmp_path):
+    pytest.importorskip("tokenizers")
+    words = (*model_folder.SPECIAL_TOKENS, "\u2028", "\x85", "\u3000", "a", "##b")
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("".join(f"{word}\r\n" for word in words).encode())
+    for rules in ({}, {"strip_accents": True}):
+        said = {"tokenizer_class": "BertTokenizer", "do_lower_case": False, **rules}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+        assert vocabulary_files.read(str(path)).words == words, rules
+
+
 def test_a_normalizer_says_whether_text_is_lower_cased(tmp_path):
     lowered = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Lowercase"}, NORMALIZER]}
     for normalizer, lower_case in (

@@ -123,6 +123,31 @@ def test_every_kind_of_label_is_learned(table, tmp_path):
     assert numbers["root_mean_squared_error"] < 40  # of a deviation of 80
 
 
+def test_thresholds_are_those_of_the_training_alone(table, tmp_path):
+    """Its predictions have them, and an evaluation chooses none on the rows that it scores."""
+    train_file = table("several").train_file
+    task = TASKS["classify"](table("several", do_predict=True, predict_file=train_file))
+    task.find_data()
+    truths, names = task._truths() > 0, task.labels.names
+    logits = np.where(truths, -1.0, -3.0)
+    assert task.score({"logits": logits})["micro_f1"] == 1.0
+    all_the_same = np.full((len(task._rows["test"]), len(names)), -1.0)
+    (path,) = task.write_predictions({"logits": all_the_same}, str(tmp_path))
+    with open(path, newline="") as file:
+        found = {row["labels"] for row in csv.DictReader(file)}
+    assert found == {json.dumps([name for name, there in zip(names, truths.any(axis=0)) if there])}
+
+    (tmp_path / "known").mkdir()
+    thresholds = [0.5, 0.9, 0.2, 0.2]
+    said = {"labels": names, "problem_type": task.problem_type, "thresholds": thresholds}
+    (tmp_path / "known" / "labels.json").write_text(json.dumps(said))
+    task = TASKS["classify"](table("several", model_dir="known", do_train=False, eval_file=train_file))
+    task.find_data()
+    logits = np.where(task._truths() > 0, 1.0, -3.0)  # 0.73
+    recalls = [row[3] for row in task.tables({"logits": logits})["Scores by label"][1:]]
+    assert recalls == [1.0, 0.0, 1.0, 1.0] and task.score({"logits": logits})["accuracy"] < 1.0
+
+
 def test_duplicates_are_on_one_side_and_added_rows_move_none(table, tmp_path):
     def sides(rows):
         config = table(train_file=write_lines(tmp_path / "own.jsonl", rows))
@@ -170,6 +195,15 @@ def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path, monkeypat
     first = json.loads(columns.read_text().splitlines()[0])
     assert (first["tokens"], first["tags"]) == (read[0].words, read[0].tags)
     assert [one["text"] for one in json.loads(first["entities"])] == ["red ball"]
+
+
+def test_numbers_in_place_of_tags_are_told(tags, tmp_path, caplog):
+    for names, is_told in ((("0", "3"), True), (("NOUN", "VERB"), False)):
+        rows = [{"tokens": ["red", f"ball{number}"], "ner_tags": names} for number in range(40)]
+        path = write_lines(tmp_path / "train.jsonl", rows)
+        caplog.clear()
+        TASKS["tag"](tags(train_file=path)).find_data()
+        assert ("tags are numbers without names" in caplog.text) == is_told, names
 
 
 def test_a_run_resumes_to_the_same_bits(table):

@@ -205,9 +205,11 @@ def _of_rows(path: str, source: str) -> dict:
     """Returns rows as SQuAD's JSON: questions of one context that follow each other are one paragraph.
 
     Answers are SQuAD's, those of `datasets` (lists of text and answer_start), or texts alone, which stand
-    where the context has them first. A row with none is impossible to answer.
+    where the context has them first. A row is impossible to answer where `is_impossible` says it, or, without
+    that column, where it has none.
     """
-    table = open_table(path, source.partition("=")[0].lstrip("-"), ("context", "question"))
+    flag = source.partition("=")[0].lstrip("-")
+    table = open_table(path, flag, ("context", "question"), all_columns=True)
     paragraphs: list[dict] = []
     for batch in table.batches():
         for number in range(len(batch.columns["context"])):
@@ -218,21 +220,30 @@ def _of_rows(path: str, source: str) -> dict:
             context = _text(row, "context", place)
             if not paragraphs or paragraphs[-1]["context"] != context:
                 paragraphs.append({"context": context, "qas": []})
+            identity = row.get("id")
             asked: dict[str, Any] = {
-                "id": str(row.get("id") or batch.first + number + 1),
+                "id": str(batch.first + number + 1 if identity in (None, "") else identity),
                 "question": _text(row, "question", place),
             }
             if row.get("answers") is not None:
                 asked["answers"] = _answers_of(row["answers"], context, place)
                 asked["is_impossible"] = not asked["answers"]
+            if row.get("is_impossible") is not None:
+                asked["is_impossible"] = is_impossible = expect(row, "is_impossible", bool, place)
+                asked |= {"answers": []} if is_impossible else {}  # others are plausible, and wrong
             paragraphs[-1]["qas"].append(asked)
     return {"data": [{"paragraphs": paragraphs}]}
 
 
 def _answers_of(value: Any, context: str, place: str) -> list[dict]:
     if isinstance(value, dict):
-        texts, starts = value.get("text", []), value.get("answer_start", [])
-        value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts)]
+        texts, starts = (
+            each if isinstance(each, list) else [] if each is None else [each]
+            for each in (value.get("text"), value.get("answer_start"))
+        )
+        if starts and len(texts) != len(starts):
+            raise ConfigError(f"{place}: answers has {len(texts)} text and {len(starts)} answer_start.")
+        value = [{"text": text, "answer_start": at} for text, at in zip(texts, starts)] if starts else texts
     if isinstance(value, str):
         value = [value] if value else []
     found = []

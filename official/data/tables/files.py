@@ -64,7 +64,8 @@ class Table:
     Attributes:
       given: as the flag has it.
       flag: name of the flag.
-      columns: their names, in the order of the first file; of a file without a header "1", "2", ...
+      columns: their names, those of the first file first; of a file without a header "1", "2", ... A row has
+        None where its file does not have one.
       has_header: whether the files have a first line of names; true for those that name each value.
     """
 
@@ -111,21 +112,25 @@ class Table:
     def _delimited_rows(self, part: Part, names: list[str]) -> Iterator[Sequence | str]:
         rows = _delimited(part.path, part.delimiter, part.quoted)
         columns = next(rows) if self.has_header else self.columns
-        places, count = [list(columns).index(name) for name in names], len(columns)
+        places, count = {name: place for place, name in enumerate(columns)}, len(columns)
+        chosen = [places.get(name, count) for name in names]
         for row in rows:
             if len(row) == count:
-                yield [row[place] for place in places]
+                row.append(None)
+                yield [row[place] for place in chosen]
             elif row:  # not of an empty line
                 yield f"{len(row)} fields, expected {count}"
 
 
-def open_table(given: str, flag: str, wanted: Sequence[str] = ()) -> Table:
+def open_table(given: str, flag: str, wanted: Sequence[str] = (), all_columns: bool = False) -> Table:
     """Finds the files of a table, and how they are written.
 
     Args:
       given: comma-separated files, globs, or folders that `datasets` saved.
       flag: name of the flag that gave it, for messages.
       wanted: columns that have to be there: names, or, of files without a header, numbers from 1 on.
+      all_columns: every column is asked for: all rows of JSON are read once to find them, and not the first
+        ones alone.
 
     Raises:
       ConfigError: for a file that is missing, no table, or without a column that is wanted: it shows the
@@ -136,17 +141,20 @@ def open_table(given: str, flag: str, wanted: Sequence[str] = ()) -> Table:
         if not parts:
             raise ConfigError(f"--{flag}={given} names no file.")
         by_number = bool(wanted) and all(name.isdecimal() for name in wanted)
-        columns = _columns_of(parts[0], by_number)
+        columns: dict[str, None] = {}
+        first = _columns_of(parts[0], by_number)
         for part in parts:
-            found = _columns_of(part, by_number)
+            found = _columns_of(part, by_number, all_columns)
+            columns |= dict.fromkeys(found)
             if missing := [name for name in wanted if name not in found]:
                 raise ConfigError(_describe_missing(part, missing[0], found, by_number))
-            if part.kind == "delimited" and len(found) != len(columns):
+            if part.kind == "delimited" and len(found) != len(first):
                 raise ConfigError(
-                    f"{part.path} has {len(found)} columns and {parts[0].path} has {len(columns)}: files of"
+                    f"{part.path} has {len(found)} columns and {parts[0].path} has {len(first)}: files of"
                     " one table have the same."
                 )
-        return Table(given, flag, tuple(parts), columns, not (by_number and parts[0].kind == "delimited"))
+        has_header = not (by_number and parts[0].kind == "delimited")
+        return Table(given, flag, tuple(parts), tuple(columns) if has_header else first, has_header)
 
 
 @contextlib.contextmanager
@@ -192,6 +200,7 @@ def _dialect(sample: str, is_cut: bool, path: str, wanted: Sequence[str]) -> tup
     which the first line has the wanted columns, and most lines as many fields as the first one."""
     delimiters = "\t" if path.lower().split(".gz")[0].endswith((".tsv", ".tab")) else _DELIMITERS
     best, best_rank = (delimiters[0], True), (-1.0,) * 4
+    count = 0  # of the rows with the same delimiter, quoted
     for delimiter, quoted in itertools.product(delimiters, (True, False)):
         reader = _reader(io.StringIO(sample, newline=""), delimiter, quoted)
         rows: list[list[str]] = []
@@ -205,7 +214,10 @@ def _dialect(sample: str, is_cut: bool, path: str, wanted: Sequence[str]) -> tup
             continue
         has_wanted = sum(name in rows[0] for name in wanted if not name.isdecimal())
         share = is_clean * sum(len(row) == len(rows[0]) for row in rows) / len(rows)
-        rank = (float(has_wanted), share, float(len(rows[0])), float(quoted))
+        # Whole rows within quotation marks: one that opens in a sentence, and one that closes in a later one.
+        holds_rows = not quoted and share == 1 and len(rows[0]) > 1 and len(rows) > count > 0
+        count = len(rows) if quoted else 0
+        rank = (float(has_wanted), share, float(len(rows[0])), float(quoted or 2 * holds_rows))
         if rank > best_rank:
             best, best_rank = (delimiter, quoted), rank
     return best
@@ -305,12 +317,16 @@ def _classes_of_features(features: dict) -> dict[str, list[str]]:
     them."""
     found = {}
     for name, feature in features.items():
-        while isinstance(feature, (list, dict)) and "names" not in feature:
-            feature = feature[0] if isinstance(feature, list) and feature else None
-            feature = feature if feature is None or "feature" not in feature else feature["feature"]
+        # A list is [feature], or {feature: .., _type: Sequence, List or LargeList}.
+        while isinstance(feature, list) and feature or _is_list_of_features(feature):
+            feature = feature[0] if isinstance(feature, list) else feature["feature"]
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
             found[name] = list(map(str, feature["names"]))
     return found
+
+
+def _is_list_of_features(feature: Any) -> bool:
+    return isinstance(feature, dict) and isinstance(feature.get("_type"), str) and "feature" in feature
 
 
 def _classes_of_parquet(file: BinaryIO, path: str) -> dict[str, list[str]]:
@@ -323,7 +339,10 @@ def _classes_of_parquet(file: BinaryIO, path: str) -> dict[str, list[str]]:
 def _arrow_rows(part: Part, names: list[str]) -> Iterator[Sequence]:
     with _arrow_batches(part, names) as batches:
         for batch in batches:
-            columns = [batch.column(name).to_pylist() for name in names]
+            there = set(batch.schema.names)
+            columns = [
+                batch.column(name).to_pylist() if name in there else [None] * batch.num_rows for name in names
+            ]
             for number, name in enumerate(names):
                 if name in part.classes:
                     columns[number] = [_named(value, part.classes[name]) for value in columns[number]]
@@ -357,8 +376,8 @@ def _arrow_batches(part: Part, names: list[str] | None) -> Iterator[Any]:
 # Columns
 
 
-def _columns_of(part: Part, by_number: bool) -> tuple[str, ...]:
-    """Returns the names of a file's columns; of JSON, those of its first rows."""
+def _columns_of(part: Part, by_number: bool, all_rows: bool = False) -> tuple[str, ...]:
+    """Returns the names of a file's columns; of JSON, those of its first rows, or of all."""
     if part.kind in ("parquet", "arrow"):
         with _arrow_batches(part, None) as schema:
             return tuple(schema.names)
@@ -370,7 +389,7 @@ def _columns_of(part: Part, by_number: bool) -> tuple[str, ...]:
         if twice:
             raise ConfigError(f"{part.path} has two columns {twice[0][:60]!r}. Rename one.")
         return tuple(first)
-    rows = itertools.islice(_objects(part), 100)
+    rows = itertools.islice(_objects(part), None if all_rows else 100)
     return tuple(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
 
 

@@ -6,13 +6,15 @@ Kinds: `one` of many (softmax), `several` at once (a sigmoid each), `number` (a 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import expit, softmax
@@ -22,6 +24,12 @@ from official.io.errors import ConfigError, counted, shortened, suggest
 ONE, SEVERAL, NUMBER, CHOICE = KINDS = ("one", "several", "number", "choice")
 MAX_LABELS = 1000  # more are numbers, or texts, that were taken for labels
 _SEPARATORS = ",;|"
+# A list of texts as Python shows it, which is what pandas writes into CSV: ['a', 'b'], ('a',), {'a', 'b'}.
+# Not NumPy's ['a' 'b'], which Python would read as one text.
+_QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_PYTHON_LIST = re.compile(rf"[\[({{]\s*{_QUOTED}(?:\s*,\s*{_QUOTED})*\s*,?\s*[\])}}]", re.DOTALL)
+_LIKE_LIST = re.compile(r"""[\[({]\s*['"]|\[.*[\s,;|].*\]\Z""", re.DOTALL)
+_ZEROS_AND_ONES = {"0", "1", "0.0", "1.0", "false", "true"}
 _BINS = 15  # of the calibration error, as Guo et al. 2017, arXiv 1706.04599
 _EPSILON = 1e-15
 THRESHOLD = 0.5  # of a label's probability, where nothing chose another
@@ -55,26 +63,47 @@ class Labels:
 
 
 def as_text(value: Any) -> str | None:
-    """Returns a label as a word: numbers as JSON writes them, true and false; None for an empty one."""
+    """Returns a label as a word: numbers as JSON writes them, true and false, of Parquet's other types their
+    text; None for an empty one."""
     if value is None or isinstance(value, float) and math.isnan(value):
         return None
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    is_json = isinstance(value, (bool, int, float, list, dict))
+    text = json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)
     return text.strip() or None
 
 
 def as_texts(value: Any) -> list[str]:
-    """Returns several labels: those of a list, or of a text that is a JSON list or has one of , ; | between
-    them. Raises ValueError where two of these are there."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        with contextlib.suppress(ValueError):
-            value = json.loads(value)
+    """Returns several labels: those of a list, or of a text that is a list of JSON or Python, or has one of
+    , ; | between them. Raises ValueError where two of these are there, and for other lists, such as NumPy's,
+    and those that have a 0 or 1 for each label."""
+    if isinstance(value, str):
+        value = _as_list(value.strip())
     if isinstance(value, str):
         found = [separator for separator in _SEPARATORS if separator in value]
         if len(found) > 1:
             raise ValueError(f"has {' and '.join(found)} between labels: a JSON list says which they are")
         value = value.split(found[0]) if found else [value]
     values = value if isinstance(value, (list, tuple)) else [value]
-    return [text for text in map(as_text, values) if text is not None]
+    if any(isinstance(each, (dict, list, tuple)) for each in values):
+        raise ValueError("is no list of names of labels")
+    texts = [text for text in map(as_text, values) if text is not None]
+    if len(set(texts)) < len(texts) and set(texts) <= _ZEROS_AND_ONES:
+        raise ValueError("has a 0 or 1 for each label: give a list of those that are there")
+    return texts
+
+
+def _as_list(text: str) -> str | list:
+    """Returns the list that a text is; the text where it is none."""
+    with contextlib.suppress(ValueError):
+        if text.startswith("["):
+            return json.loads(text)
+    with contextlib.suppress(ValueError, SyntaxError):
+        if _PYTHON_LIST.fullmatch(text):
+            found = ast.literal_eval(text)
+            return [found] if isinstance(found, str) else list(found)
+    if _LIKE_LIST.match(text):
+        raise ValueError("is no list that is read, such as [\"a\", \"b\"] or ['a', 'b']")
+    return text
 
 
 def as_number(value: Any) -> float:
@@ -83,6 +112,15 @@ def as_number(value: Any) -> float:
     if not math.isfinite(number):
         raise ValueError("is no finite number")
     return number
+
+
+class _Chosen(NamedTuple):
+    """Label of a choice: the number that it is, and the places of the text whose column it names, and of the
+    text that it is or whose letter it is; None where it is not that."""
+
+    number: int | None
+    column: int | None
+    place: int | None
 
 
 class Reader:
@@ -127,19 +165,19 @@ class Reader:
             return None
         return self._chosen(text, texts) if self.kind == CHOICE else self._id_of(text)
 
-    def _chosen(self, text: str, texts: Sequence[str]) -> str:
-        """Returns the name of the column of the right text, or the number that says it."""
-        if text in self._choices:
-            return text
-        if texts.count(text) == 1:
-            return self._choices[texts.index(text)]
-        if text.isdecimal():
-            return text
-        if len(text) == 1 and text.isalpha() and ord(text.upper()) - 65 < len(self._choices):
-            return self._choices[ord(text.upper()) - 65]
-        raise ValueError(
-            f"is none of the columns {', '.join(self._choices)}, of their texts, numbers or letters"
-        )
+    def _chosen(self, text: str, texts: Sequence[str]) -> _Chosen:
+        place = texts.index(text) if texts.count(text) == 1 else None
+        column = self._choices.index(text) if text in self._choices else None
+        if text.isdecimal():  # which of the three it is, all rows say together
+            return _Chosen(int(text), column, place)
+        if column is None and place is None:
+            letter = ord(text.upper()) - 65 if len(text) == 1 and text.isalpha() else -1
+            place = letter if 0 <= letter < len(self._choices) else None
+        if column is None and place is None:
+            raise ValueError(
+                f"is none of the columns {', '.join(self._choices)}, of their texts, numbers or letters"
+            )
+        return _Chosen(None, column, place)
 
     def _id_of(self, name: str) -> int:
         number = self._ids.get(name)
@@ -173,20 +211,27 @@ class Reader:
 
     def _choice_numbers(self) -> np.ndarray:
         """Returns the places of the right texts. Numbers count from 0 where one is 0, and from 1 where one is
-        as large as there are texts. Raises ConfigError where neither says it."""
-        numbers = {int(value) for value in self._read if value.isdecimal()}
+        as large as there are texts; where all of them are also columns, or also texts of their rows, they are
+        these. Raises ConfigError where that is not certain."""
+        count, read = len(self._choices), self._read
+        places = [one.place if one.column is None else one.column for one in read]
+        rows = [row for row, one in enumerate(read) if one.number is not None]
+        numbers = [read[row].number for row in rows]
         first = 0 if 0 in numbers else 1
-        if numbers and (
-            max(numbers) - first >= len(self._choices) or {0, len(self._choices)}.isdisjoint(numbers)
-        ):
+        readings = [[read[row].column for row in rows], [read[row].place for row in rows]]
+        if rows and max(numbers) - first < count and not {0, count}.isdisjoint(numbers):
+            readings.append([number - first for number in numbers])
+        readings = [reading for reading in readings if None not in reading]
+        if not readings or any(reading != readings[0] for reading in readings):
+            shown = shortened([str(number) for number in sorted(set(numbers))])
+            others = "columns, texts or numbers" if readings else "counted from 0 or from 1"
             raise ConfigError(
-                f"the labels {shortened([str(number) for number in sorted(numbers)])} do not tell whether the"
-                f" {len(self._choices)} texts are counted from 0 or from 1. Give the names of the columns."
+                f"the labels {shown} do not tell whether the {count} texts are {others}. Give the names of"
+                " the columns, or letters, A for the first text."
             )
-        places = {name: place for place, name in enumerate(self._choices)}
-        return np.array(
-            [int(value) - first if value.isdecimal() else places[value] for value in self._read], np.int32
-        )
+        for row, place in zip(rows, readings[0]):
+            places[row] = place
+        return np.array(places, np.int32)
 
 
 def sort_key(name: str) -> tuple:
@@ -292,7 +337,8 @@ def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[st
     if labels.kind != CHOICE:
         hits, called, there = (part.sum(axis=0) for part in (calls_NC & truths_NC, calls_NC, truths_NC))
         f1_C = 2 * hits / np.maximum(called + there, 1)
-        seen = (called + there) > 0  # as scikit-learn: a class that neither has counts for nothing
+        # As scikit-learn: a class that neither has counts for nothing, and 0 where a row may have several.
+        seen = (called + there > 0) | (labels.kind == SEVERAL)
         found |= {
             "macro_f1": f1_C[seen].mean() if seen.any() else 0.0,
             "micro_f1": 2 * hits.sum() / max(called.sum() + there.sum(), 1),

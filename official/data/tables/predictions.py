@@ -6,13 +6,13 @@ import csv
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from official.data.tables import labels as labels_lib
-from official.data.tables.labels import NUMBER, SEVERAL, Labels
+from official.data.tables.labels import CHOICE, NUMBER, SEVERAL, Labels
 from official.io.errors import ConfigError
 
 CONLL = ".conll"  # of tags alone
@@ -29,18 +29,31 @@ def check_format(path: str) -> str:
 
 
 def with_free_names(columns: Sequence[str], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns our columns, with `predicted_` before a name that the input has already."""
-    return {_PREFIX + name if name in columns else name: values for name, values in ours.items()}
+    """Returns our columns, with `predicted_` before a name that the input has already, as often as needed."""
+    found: dict[str, Any] = {}
+    for name, values in ours.items():
+        while name in columns or name in found:
+            name = _PREFIX + name
+        found[name] = values
+    return found
 
 
-def columns_of(labels: Labels, logits_NC: np.ndarray, all_probabilities: bool = False) -> dict[str, list]:
-    """Returns the columns of predicted labels: `label` and `probability`, of several `labels` (JSON), of
-    numbers `score`; with `all_probabilities` also `probability_NAME` of every class."""
-    if labels.kind == NUMBER:
-        return {"score": labels_lib.predicted(labels, logits_NC).tolist()}
+def columns_of(
+    labels: Labels, logits_NC: np.ndarray, all_probabilities: bool = False, choices: Sequence[str] = ()
+) -> dict[str, list]:
+    """Returns the columns of predicted labels: `label` and `probability`, of several `labels` (JSON), of a
+    number `score`, of several numbers `score_NAME`; with `all_probabilities` also `probability_NAME` of every
+    class. The label of a choice is the name of the column of its text, of `choices`; without them its number,
+    from 1 on."""
     chances_NC = labels_lib.probabilities(labels, logits_NC)
+    if labels.kind == NUMBER and chances_NC.shape[1] == 1:
+        return {"score": chances_NC[:, 0].tolist()}
+    if labels.kind == NUMBER:
+        return {f"score_{name}": column.tolist() for name, column in zip(labels.names, chances_NC.T)}
     called = labels_lib.predicted(labels, logits_NC)
-    names = labels.names or tuple(str(number) for number in range(chances_NC.shape[1]))
+    names = labels.names
+    if labels.kind == CHOICE:
+        names = tuple(choices) or tuple(str(number + 1) for number in range(chances_NC.shape[1]))
     if labels.kind == SEVERAL:
         marked = [[name for name, is_there in zip(names, row) if is_there] for row in called]
         found = {"labels": [json.dumps(row, ensure_ascii=False) for row in marked]}
@@ -54,14 +67,17 @@ def columns_of(labels: Labels, logits_NC: np.ndarray, all_probabilities: bool = 
     return found
 
 
-def encode(ending: str, columns: Mapping[str, Sequence], with_header: bool) -> bytes:
+def encode(
+    ending: str, columns: Mapping[str, Sequence], with_header: bool, ours: Collection[str] | None = None
+) -> bytes:
     """Returns rows as the bytes of a file, or of a part of one.
 
     Args:
       ending: of FORMATS.
-      columns: {name: values}; probabilities and scores are written with six digits. Of CoNLL `tokens` and
-        `tags`, lists, or None for a sentence without words.
+      columns: {name: values}. Of CoNLL `tokens` and `tags`, lists, or None for a sentence without words.
       with_header: whether names come first, in the formats that have them there.
+      ours: columns whose numbers, probabilities and scores, are written with six digits where the file is
+        text; the input's stay as they are. None: all.
     """
     rows = zip(*columns.values())
     if ending == CONLL:
@@ -75,8 +91,10 @@ def encode(ending: str, columns: Mapping[str, Sequence], with_header: bool) -> b
         buffer = io.BytesIO()
         parquet.write_table(pyarrow.table({name: list(values) for name, values in columns.items()}), buffer)
         return buffer.getvalue()
+    ours = columns.keys() if ours is None else ours
+    rows = zip(*(map(_rounded, values) if name in ours else values for name, values in columns.items()))
     if ending == ".jsonl":
-        lines = (json.dumps(dict(zip(columns, map(_rounded, row))), ensure_ascii=False) for row in rows)
+        lines = (json.dumps(dict(zip(columns, row)), ensure_ascii=False) for row in rows)
         return "".join(f"{line}\n" for line in lines).encode()
     text = io.StringIO(newline="")
     writer = csv.writer(text, delimiter="\t" if ending == ".tsv" else ",", lineterminator="\n")
@@ -100,4 +118,4 @@ def _cell(value: Any) -> Any:
     """Returns a value as delimited files have it."""
     if isinstance(value, (list, dict, bool)):
         return json.dumps(value, ensure_ascii=False)
-    return "" if value is None else _rounded(value)
+    return "" if value is None else value

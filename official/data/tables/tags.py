@@ -172,6 +172,10 @@ def _read_table(
             if row in batch.problems:
                 raise ConfigError(f"{place}: {batch.problems[row]}.")
             labels = batch.columns[tags][row] if tags else None
+            if with_tags and labels is None:  # it is not known that the text has no entity
+                raise ConfigError(
+                    f"{place}: it has no {tags}. Give each row its own, [] where there are none."
+                )
             if isinstance(value, str):
                 yield with_spans(value, _spans_of(labels, len(value), place), place, labels is not None)
             else:
@@ -299,12 +303,14 @@ def find_scheme(sentences: Sequence[Sentence], source: str) -> str:
     return scheme
 
 
-def scheme_of(tags: Sequence[str]) -> str:
-    """Returns the scheme of a model, by the names of its tags."""
+def scheme_of(tags: Sequence[str], sentences: Sequence[Sentence] = ()) -> str:
+    """Returns the scheme of a model, by the names of its tags; where they are those of two, by sentences."""
     prefixes = {_parts(tag)[0] for tag in tags if _parts(tag)[1]}
     if not prefixes:
         return WORDS
-    return IOBES if prefixes & {"E", "S"} else IOB2 if "B" in prefixes else IOB1
+    scheme = IOBES if prefixes & {"E", "S"} else IOB2 if "B" in prefixes else IOB1
+    follows = {one: not any(breach(each.tags or [], one) for each in sentences) for one in (IOB1, IOB2)}
+    return IOB1 if scheme == IOB2 and follows[IOB1] and not follows[IOB2] else scheme
 
 
 def breach(tags: Sequence[str], scheme: str) -> str | None:

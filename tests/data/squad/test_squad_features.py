@@ -104,6 +104,40 @@ def test_impossible_questions_need_version_2(read):
     assert not data.skipped_questions
 
 
+def test_rows_say_their_ids_and_which_are_impossible(read):
+    """Rows as `datasets` writes them, {context, question, answers}; a dump of a data frame counts ids from
+    0."""
+
+    def questions(*rows, for_training=True):
+        whole = [{"context": "The cat sat.", "question": "Who?", **row} for row in rows]
+        content = "".join(json.dumps(row) + "\n" for row in whole).encode()
+        settings = dict(for_training=for_training, version_2_with_negative=True)
+        return read(content, **settings).questions
+
+    cat, none = {"text": ["cat"], "answer_start": [4]}, {"text": [], "answer_start": []}
+    found = questions(
+        *({"id": number, "answers": answers} for number, answers in enumerate((cat, none, cat))),
+        {"id": "p", "answers": cat, "is_impossible": True},
+        {"answers": cat, "is_impossible": False},
+        {"answers": {"text": "sat", "answer_start": 8}},
+        {"answers": {"text": ["sat"]}},
+    )
+    assert [(one.id, one.answers, one.is_impossible) for one in found] == [
+        ("0", ("cat",), False),
+        ("1", (), True),
+        ("2", ("cat",), False),
+        ("p", (), True),
+        ("5", ("cat",), False),
+        ("6", ("sat",), False),
+        ("7", ("sat",), False),
+    ]
+    late = [{"id": number, "answers": cat} for number in range(120)]
+    assert questions(*late, {"answers": cat, "is_impossible": True})[-1].is_impossible
+    bad = [({"answers": {"text": ["cat", "sat"], "answer_start": [4]}}, "2 text and 1 answer_start")]
+    bad += [({"answers": cat, "is_impossible": 1}, "is_impossible")]
+    assert_refused(questions, bad)
+
+
 def test_what_is_no_squad_file_is_an_error_in_one_line(read):
     bad = (
         (b'{"data": [\n  {"paragraphs": 1,]}', "not a JSON file, line 2 column 20"),

@@ -7,13 +7,16 @@ import importlib
 import io
 import json
 
+import numpy as np
 import pytest
 
 from official.data.tables import files as tables
-from official.data.tables import predictions, texts
+from official.data.tables import predictions, tags, texts
+from official.data.tables.labels import Labels
 from official.io.errors import ConfigError
 from tests.refusals import assert_refused
 
+LISTS = ("Sequence", "List", "LargeList")  # of features, in several versions of datasets
 ROWS = [("a, b", "x"), ('say "hi"', "y"), ("two\nlines", "x"), ("tab\tin", "y"), ("é 中", "x")]
 
 
@@ -67,6 +70,17 @@ def test_quotation_marks_of_a_plain_tsv_are_text(tmp_path):
     path = write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
     assert values(tables.open_table(path, "train_file", ("text", "label")), ("text", "label")) == rows
 
+    # A quotation over several sentences, a row each.
+    rows = [('"It began here.', "1"), ("Nothing came of it.", "0"), ('He left."', "1"), ("The end.", "0")]
+    for name, head in (("b.tsv", "text\tlabel\n"), ("c.csv", "text\tlabel\n"), ("d.tsv", "")):
+        path = write(tmp_path / name, head + "".join(f"{a}\t{b}\n" for a, b in rows))
+        columns = ("text", "label") if head else ("1", "2")
+        assert values(tables.open_table(path, "train_file", columns), columns) == rows, name
+    for delimiter in ",\t":  # a field of several lines is one
+        rows = [("one\ntwo", "1"), ("three\tlines\n\n.", "0"), ("a", "1")]
+        path = write(tmp_path / "e.csv", delimited([("text", "label"), *rows], delimiter))
+        assert values(tables.open_table(path, "train_file", ("text", "label")), ("text", "label")) == rows
+
 
 def test_columns_by_number(tmp_path):
     path = write(tmp_path / "a.csv", delimited(ROWS, ","))
@@ -82,6 +96,33 @@ def test_a_missing_column_shows_the_first_rows(tmp_path):
         tables.open_table(path, "train_file", ("text", "label"))
     told = str(caught.value)
     assert "no column 'text' (did you mean Text?)" in told and "3: world | 0 | 3" in told
+
+
+def test_no_column_is_lost(tmp_path):
+    """As of predictions, beside which all columns stand: those of late rows of JSON, and of later files."""
+    pyarrow = pytest.importorskip("pyarrow")
+    lines = [{"text": "a"}] * 150 + [{"text": "b", "late": 1}]
+    paths = [
+        write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in lines)),
+        write(tmp_path / "b.csv", "text\nc\n"),
+        write(tmp_path / "c.csv", "other,text\nx,d\n"),
+        write(tmp_path / "d.csv", "text,third\ne,y\n"),
+        str(tmp_path / "e.parquet"),
+    ]
+    importlib.import_module("pyarrow.parquet").write_table(
+        pyarrow.table({"text": ["f"], "n": [2]}), paths[-1]
+    )
+    for given, columns, last in (
+        (paths[0], ("text", "late"), ("b", 1)),
+        (",".join(paths[2:4]), ("other", "text", "third"), (None, "e", "y")),
+        (f"{paths[1]},{paths[0]},{paths[4]}", ("text", "late", "n"), ("f", None, 2)),
+    ):
+        table = tables.open_table(given, "input_file", ["text"], all_columns=True)
+        assert table.columns == columns and values(table, columns)[-1] == last, given
+    assert values(tables.open_table(",".join(paths[2:4]), "x"), ("other", "text")) == [
+        ("x", "d"),
+        (None, "e"),
+    ]
 
 
 def test_what_is_no_table_is_refused_by_name(tmp_path):
@@ -125,9 +166,30 @@ def test_saved_data_sets_name_their_labels(tmp_path):
     (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
     table = tables.open_table(str(folder), "train_file", ("text", "label"))
     assert values(table, ("text", "label")) == [("a", "yes"), ("b", "no")]
+    for feature in ([features["label"]], *({"feature": features["label"], "_type": t} for t in LISTS)):
+        assert tables._classes_of_features({"tags": feature}) == {"tags": ["no", "yes"]}, feature
+    assert tables._classes_of_features({"x": {"feature": features["label"]}, "y": []}) == {}
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["saved"]}))
     with pytest.raises(ConfigError, match="several data sets: saved"):
         tables.open_table(str(tmp_path), "train_file")
+
+
+def test_lists_of_numbered_labels_have_their_names(tmp_path):
+    """As in Parquet files of tagged words that datasets wrote."""
+    pyarrow = pytest.importorskip("pyarrow")
+    label = {"names": ["O", "B-PER"], "_type": "ClassLabel"}
+    columns = pyarrow.table({"tokens": [["Anna", "."]], "ner_tags": [[1, 0]]})
+    for kind in LISTS:
+        features = {"ner_tags": {"feature": label, "length": -1, "_type": kind}}
+        said = json.dumps({"info": {"features": features}})
+        path = str(tmp_path / f"{kind}.parquet")
+        importlib.import_module("pyarrow.parquet").write_table(
+            columns.replace_schema_metadata({"huggingface": said}), path
+        )
+        table = tables.open_table(path, "train_file", ("tokens", "ner_tags"))
+        assert values(table, ("tokens", "ner_tags")) == [(["Anna", "."], ["B-PER", "O"])], kind
+        (sentence,) = tags.read_sentences(path, "train_file", True)
+        assert sentence.tags == ["B-PER", "O"]
 
 
 def test_the_held_out_share_depends_on_the_text_alone():
@@ -147,3 +209,19 @@ def test_predictions_keep_what_is_there(tmp_path):
     assert json.loads(lines[1]) == {"id": "2", "label": None, "predicted_label": "y", "probability": 0.333333}
     with pytest.raises(ConfigError, match="says the format"):
         predictions.check_format("out.xlsx")
+    # A choice by the name of its column, or by its number as it is shown, from 1 on.
+    for choices, names in (("abc", ["c", "a"]), ((), ["3", "1"])):
+        found = predictions.columns_of(Labels("choice"), np.array([[0, 1, 2], [2, 1, 0]]), True, choices)
+        assert found["label"] == names and list(found)[2] == f"probability_{'1a'[bool(choices)]}"
+    for names, expected in (((), {"score": [0.5]}), (("x", "y"), {"score_x": [0.5], "score_y": [2.0]})):
+        logits = np.array([[0.5, 2.0][: len(names) or 1]])
+        assert predictions.columns_of(Labels("number", names), logits) == expected
+    # Of a third model; and numbers of the input, which are not ours to round.
+    assert list(predictions.with_free_names([*columns, *ours], {"label": ["z", "z"]})) == [
+        "predicted_predicted_label"
+    ]
+    numbers, ours = {"p": [1.25e-9, 52.520006599], "n": [1, None]}, {"score": [1 / 3, 2 / 3]}
+    for ending in (".csv", ".jsonl"):
+        lines = predictions.encode(ending, {**numbers, **ours}, False, ours.keys()).decode().splitlines()
+        assert "1.25e-09" in lines[0] and "52.520006599" in lines[1] and "0.333333" in lines[0], ending
+        assert "0.3333333" not in lines[0], ending

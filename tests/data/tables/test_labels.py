@@ -1,5 +1,7 @@
 """Labels: what a column says, and scores beside scikit-learn's."""
 
+import decimal
+
 import numpy as np
 import pytest
 from sklearn import metrics
@@ -21,6 +23,7 @@ def test_labels_are_words_that_are_sorted():
         ([10, 2, 10], ("2", "10")),
         ([True, False], ("false", "true")),
         (["1.0", "0.0"], ("0.0", "1.0")),
+        ([decimal.Decimal("1.50"), decimal.Decimal("0")], ("0", "1.50")),
     ):
         labels, numbers, _ = read(ONE, values)
         assert labels.names == names
@@ -34,6 +37,33 @@ def test_several_labels_come_from_lists_and_separators():
     assert labels.names == ("1", "4", "7")
     assert marks.tolist() == [[1, 1, 0], [0, 1, 1], [1, 0, 0], [0, 0, 0]]
     assert "a JSON list" in wrong[-1]
+    # As pandas writes lists into CSV; a text in brackets is a label.
+    for text, names in (
+        ("['a', 'b']", ["a", "b"]),
+        ("['a']", ["a"]),
+        (" ('it\\'s, so', \"b\",) ", ["it's, so", "b"]),
+        ("[]", []),
+        ("[other]", ["[other]"]),
+        ("(a), b", ["(a)", "b"]),
+        ("[UK] politics, b", ["[UK] politics", "b"]),
+        ([0, 1], ["0", "1"]),
+        ("a, a", ["a", "a"]),
+    ):
+        assert labels_lib.as_texts(text) == names, text
+    assert sorted(labels_lib.as_texts("{'a', 'b'}")) == ["a", "b"]
+    for value, told in (
+        ("['a' 'b']", "no list that is read"),
+        ("['a', nan]", "no list that is read"),
+        ("[a, b]", "no list that is read"),
+        ("['\\x']", "no list that is read"),
+        ("[1 4]", "no list that is read"),
+        ('["a"', "no list that is read"),
+        ([0, 1, 0], "a 0 or 1 for each label"),
+        ("[1.0, 0.0, 0.0]", "a 0 or 1 for each label"),
+        ("0,0,1", "a 0 or 1 for each label"),
+        ({"a": 1, "b": 0}, "names of labels"),
+    ):
+        assert told in read(SEVERAL, [value])[2][0], value
 
 
 def test_numbers_and_choices():
@@ -46,6 +76,27 @@ def test_numbers_and_choices():
         assert read(CHOICE, values, choices=("a", "b", "c"))[1].tolist() == places
     with pytest.raises(ConfigError, match="from 0 or from 1"):
         read(CHOICE, ["1", "2"], choices=("a", "b", "c"))
+
+
+def test_numbers_of_choices_that_are_also_texts_or_columns():
+    def places(choices, rows):
+        reader = Reader(CHOICE, None, choices)
+        assert not [wrong for label, *texts in rows if (wrong := reader.read(label, texts))]
+        return reader.finish()[1].tolist()
+
+    # Some texts are numbers, too, which the label does not mean.
+    assert places("abc", [("1", "2", "3", "1"), ("0", "x", "y", "z"), (2, "0", "1", "2")]) == [1, 0, 2]
+    # All labels are texts.
+    assert places("abc", [("12", "7", "12", "9"), ("3", "3", "5", "4")]) == [1, 0]
+    # Columns of a table without a header.
+    assert places("234", [("2", "x", "y", "z"), ("0", "x", "y", "z")]) == [2, 0]
+    assert places("234", [("4", "x", "y", "z"), ("2", "x", "y", "z")]) == [2, 0]
+    for choices, rows in (
+        ("abc", [("1", "2", "3", "1"), ("0", "2", "1", "0")]),
+        ("234", [("2", "x", "y", "z"), ("3", "x", "y", "z")]),
+    ):
+        with pytest.raises(ConfigError, match="columns, texts or numbers. .* letters"):
+            places(choices, rows)
 
 
 def test_unknown_and_too_many_labels_are_named():
@@ -79,6 +130,18 @@ def test_scores_equal_scikit_learn():
         expected["roc_auc"] = metrics.roc_auc_score(truths, scores, multi_class="ovr")
         expected["calibration_error"] = found["calibration_error"]
         assert found == pytest.approx(expected, abs=1e-6), labels
+
+
+@pytest.mark.filterwarnings("ignore:F-score is ill-defined")
+def test_labels_that_no_row_has_count_as_in_scikit_learn():
+    """Neither the truths nor the predictions have the last label."""
+    logits = np.array([[3.0, -3, -3], [-3, 3, -3], [3, -3, -3], [-3, 3, -3]])
+    for kind, truths in ((ONE, np.array([0, 1, 1, 1])), (SEVERAL, np.array([[1, 0, 0]] + [[0, 1, 0]] * 3))):
+        labels = Labels(kind, ("a", "b", "c"))
+        found, called = labels_lib.scores(labels, logits, truths), labels_lib.predicted(labels, logits)
+        for average in ("macro", "micro", "weighted"):
+            expected = metrics.f1_score(truths, called, average=average)
+            assert found[f"{average}_f1"] == pytest.approx(expected), (kind, average)
 
 
 def test_thresholds_are_the_best_of_all():

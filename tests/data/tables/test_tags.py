@@ -45,6 +45,14 @@ def test_schemes_are_found_and_checked():
             tags.find_scheme([sentence(text)], "x")
 
 
+def test_a_model_has_the_scheme_of_the_sentences_that_it_is_scored_on():
+    names = ("O", "B-X", "I-X")
+    for text, scheme in (("I-X O I-X B-X", tags.IOB1), ("B-X I-X O", tags.IOB2), ("O I-X", tags.IOB1)):
+        assert tags.scheme_of(names, [sentence(text)]) == scheme, text
+    for others in ([], [sentence("I-X O"), sentence("B-X")]):  # of no sentence; of sentences of neither
+        assert tags.scheme_of(names, others) == tags.IOB2
+
+
 def test_conll_files_are_read(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text("-DOCSTART- O\n\nAnna NNP B-PER\n. . O\n\t\nBerlin NNP B-LOC\n")
@@ -65,6 +73,11 @@ def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
     spans.write_text(json.dumps({"text": "Anna.", "entities": [entity]}) + "\n")
     (one,), (other,) = (tags.read_sentences(str(path), "train_file", True) for path in (tokens, spans))
     assert (one.words, one.tags) == (other.words, other.tags)
+    for path, row in ((tokens, {"tokens": ["a"]}), (spans, {"text": "a", "entities": None})):
+        path.write_text(path.read_text() + json.dumps(row) + "\n")
+        with pytest.raises(ConfigError, match="row 2: it has no (tags|entities)"):
+            tags.read_sentences(str(path), "train_file", True)
+        assert tags.read_sentences(str(path), "predict_file", False)[1].tags is None
     spans.write_text(json.dumps({"text": "Annabel", "entities": [entity]}) + "\n")
     with pytest.raises(ConfigError, match="cuts a word"):
         tags.read_sentences(str(spans), "train_file", True)
