@@ -28,7 +28,7 @@ _SEPARATORS = ",;|"
 # Not NumPy's ['a' 'b'], which Python would read as one text.
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _PYTHON_LIST = re.compile(rf"[\[({{]\s*{_QUOTED}(?:\s*,\s*{_QUOTED})*\s*,?\s*[\])}}]", re.DOTALL)
-_LIKE_LIST = re.compile(r"""[\[({]\s*['"]|\[.*[\s,;|].*\]\Z""", re.DOTALL)
+_LIST_OF_TEXTS = re.compile(r"""[\[({]\s*['"]""")
 _ZEROS_AND_ONES = {"0", "1", "0.0", "1.0", "false", "true"}
 _BINS = 15  # of the calibration error, as Guo et al. 2017, arXiv 1706.04599
 _EPSILON = 1e-15
@@ -101,7 +101,8 @@ def _as_list(text: str) -> str | list:
         if _PYTHON_LIST.fullmatch(text):
             found = ast.literal_eval(text)
             return [found] if isinstance(found, str) else list(found)
-    if _LIKE_LIST.match(text):
+    has_several = text[:1] + text[-1:] == "[]" and re.search(rf"[\s{_SEPARATORS}]", text)
+    if _LIST_OF_TEXTS.match(text) or has_several:
         raise ValueError("is no list that is read, such as [\"a\", \"b\"] or ['a', 'b']")
     return text
 
