@@ -28,8 +28,8 @@ _SEPARATORS = ",;|"
 # Not NumPy's ['a' 'b'], which Python would read as one text.
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _PYTHON_LIST = re.compile(rf"[\[({{]\s*{_QUOTED}(?:\s*,\s*{_QUOTED})*\s*,?\s*[\])}}]", re.DOTALL)
-_LIKE_LIST = re.compile(r"""[\[({]\s*['"]|\[.*[\s,;|].*\]\Z""", re.DOTALL)
-_ZEROS_AND_ONES = {"0", "1", "0.0", "1.0", "false", "true"}
+_LIST_OF_TEXTS = re.compile(r"""[\[({]\s*['"]""")
+_ZEROS, _ONES = {"0", "0.0", "false"}, {"1", "1.0", "true"}
 _BINS = 15  # of the calibration error, as Guo et al. 2017, arXiv 1706.04599
 _EPSILON = 1e-15
 THRESHOLD = 0.5  # of a label's probability, where nothing chose another
@@ -87,7 +87,8 @@ def as_texts(value: Any) -> list[str]:
     if any(isinstance(each, (dict, list, tuple)) for each in values):
         raise ValueError("is no list of names of labels")
     texts = [text for text in map(as_text, values) if text is not None]
-    if len(set(texts)) < len(texts) and set(texts) <= _ZEROS_AND_ONES:
+    different = set(texts)
+    if len(different) < len(texts) and different & _ZEROS and different <= _ZEROS | _ONES:
         raise ValueError("has a 0 or 1 for each label: give a list of those that are there")
     return texts
 
@@ -101,7 +102,8 @@ def _as_list(text: str) -> str | list:
         if _PYTHON_LIST.fullmatch(text):
             found = ast.literal_eval(text)
             return [found] if isinstance(found, str) else list(found)
-    if _LIKE_LIST.match(text):
+    has_several = text[:1] + text[-1:] == "[]" and re.search(rf"[\s{_SEPARATORS}]", text)
+    if _LIST_OF_TEXTS.match(text) or has_several:
         raise ValueError("is no list that is read, such as [\"a\", \"b\"] or ['a', 'b']")
     return text
 

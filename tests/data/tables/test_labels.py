@@ -48,6 +48,7 @@ def test_several_labels_come_from_lists_and_separators():
         ("[UK] politics, b", ["[UK] politics", "b"]),
         ([0, 1], ["0", "1"]),
         ("a, a", ["a", "a"]),
+        ("1, 1", ["1", "1"]),
     ):
         assert labels_lib.as_texts(text) == names, text
     assert sorted(labels_lib.as_texts("{'a', 'b'}")) == ["a", "b"]
