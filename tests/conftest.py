@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import gc
 import os
 import pathlib
 import shutil
@@ -37,9 +36,6 @@ atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 # time of a test that traces. One stack does for all.
 STACK = tf_stack.extract_stack()
 tf_stack.extract_stack = lambda stacklevel=1: STACK
-
-# A graph is made of very many objects, which the collector would visit again and again.
-gc.set_threshold(50_000, 10, 10)
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8

@@ -178,6 +178,7 @@ def test_a_failed_run_is_a_failed_result(tmp_path, monkeypatch):
     assert set(metrics_of(entry)) == {"exp_per_second", "steps", "success"}
 
 
+@pytest.mark.slow
 def test_missing_devices_or_data_are_a_failed_result(tmp_path, capsys):
     for method in sorted(set(bert_benchmark.FLAGFILES) - {"benchmark_cpu"}):
         getattr(BertClassifyBenchmarkReal(str(tmp_path / "out"), root_data_dir=str(tmp_path)), method)()

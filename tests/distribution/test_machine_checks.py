@@ -336,6 +336,7 @@ def test_capabilities_under_those_of_the_builds():
     assert machine_checks.judge_capability((9, 0), ["sm_80"])[0] == "broken"  # without PTX
 
 
+@pytest.mark.slow
 def test_a_cpu_is_no_fault():
     """The page of this machine, for real, but for what the machine of a developer may lack."""
     done = programs.run(

@@ -227,6 +227,7 @@ def test_a_signal_saves_and_prints_how_to_go_on_and_a_second_run_on_the_folder_i
     assert state_of(tmp_path / "run", result["step"])["global_step"] == result["step"]
 
 
+@pytest.mark.slow
 def test_a_second_signal_stops_at_once(workspace, tmp_path):
     long = dict(steps_per_loop=50000, num_steps_per_epoch=100000, checkpoint_every_steps=50000)
     process = start(workspace, tmp_path / "run", **long)

@@ -113,6 +113,7 @@ def test_pooling_is_what_is_asked_for():
     assert model.embed([]).shape == (0, 384)
 
 
+@pytest.mark.slow
 def test_it_may_come_before_tensorflow():
     done = programs.run(
         "-c", f"from official.inference import load; print(load({MINILM!r}).embed('x').shape)"

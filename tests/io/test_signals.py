@@ -48,6 +48,7 @@ def test_at_any_moment_a_signal_ends_the_process_with_one_line(number, code, wor
         assert found == (ended[0], moment["printed"], ended[1]), moment["program"]
 
 
+@pytest.mark.slow
 def test_a_section_decides_what_a_signal_does():
     wrong = []
     for section in PROGRAMS["sections"]:

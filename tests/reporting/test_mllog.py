@@ -203,6 +203,7 @@ def test_a_log_that_cannot_be_written_is_bad_input(run_config, tmp_path):
     assert_refused(run, [(run_config(mllog_file=str(tmp_path)), "--mllog_file=")])
 
 
+@pytest.mark.slow
 def test_a_block_that_a_kill_cut_off_goes_on(run_config, monkeypatch):
     config = run_config()
     stop_after(monkeypatch, 15)

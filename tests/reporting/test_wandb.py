@@ -28,6 +28,7 @@ def train(config, steps, status="finished"):
     run.close()
 
 
+@pytest.mark.slow
 def test_the_package_itself_keeps_an_offline_run_that_a_later_process_goes_on_with(
     monkeypatch, make_config, capfd
 ):

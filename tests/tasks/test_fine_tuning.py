@@ -116,6 +116,7 @@ def test_padding_in_the_loss_of_squad_is_trained_on(squad):
     assert (found["row"] > found["tokens"] + 1e-3) == is_padded and is_padded
 
 
+@pytest.mark.slow
 def test_squad_scores_do_not_depend_on_replicas_and_buckets(squad):
     """A window's logits, and what it costs in training, do not depend on the padding of its batch."""
     one_step = dict(length_buckets="never", stop_steps=1, num_steps_per_epoch=1, num_train_epochs=1)

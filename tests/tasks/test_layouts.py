@@ -239,6 +239,7 @@ def test_synthetic_rows_have_the_form_of_those_that_are_read(files):
         assert evaluated.element_spec == task.eval_dataset(8).element_spec
 
 
+@pytest.mark.slow
 def test_synthetic_rows_are_packed(make):
     for average, expected in ((None, 2), (12.0, 12), (3.0, 3)):
         for config in synthetic_tasks(

@@ -17,6 +17,7 @@ from tests.training.test_training import make_loop, replicas
 SMALL = dict(num_steps_per_epoch=10)
 
 
+@pytest.mark.slow
 def test_generated_records_go_through_the_input_pipeline(make_config):
     given = dict(SMALL, generated_data=True, use_synthetic_data=False, input_files="/not/there")
     config = make_config(**given, vocab_file="/not/there", do_eval=True, num_eval_samples=16)

@@ -110,7 +110,7 @@ class Table:
                     yield [values.get(name) for name in names] if isinstance(values, dict) else values
 
     def _delimited_rows(self, part: Part, names: list[str]) -> Iterator[Sequence | str]:
-        rows = _delimited(part.path, part.delimiter, part.quoted)
+        rows: Iterator[list[Any]] = _delimited(part.path, part.delimiter, part.quoted)
         columns = next(rows) if self.has_header else self.columns
         places, count = {name: place for place, name in enumerate(columns)}, len(columns)
         chosen = [places.get(name, count) for name in names]
