@@ -152,6 +152,7 @@ def read(prefix, options=NOTHING_GIVEN) -> garden.Mapped:
     return garden.to_canonical(object_bundle.read(str(prefix)), options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_reads_what_the_model_saves(kind, tmp_path):
     make, names = MODELS[kind]

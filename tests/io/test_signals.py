@@ -99,6 +99,7 @@ def _start(tmp_path):
     return start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["train.py", "checkpoints_tools/convert_ckpt.py"])
 def test_commands_that_load_tensorflow_end_in_one_line(start, script):
     for number, code, word in NUMBERS:

@@ -67,7 +67,7 @@ CASES = [
     dict(kernels="native"),
     dict(kernels="fused", seed=SEED, shared=True, hidden_act="gelu_erf"),
     dict(kernels="native", seed=SEED, shared=True, hidden_act="gelu_erf"),
-    dict(kernels="fused", seed=SEED, batch="packed", jit_compile=True),  # --enable_xla: the same masks
+    *slow(dict(kernels="fused", seed=SEED, batch="packed", jit_compile=True)),  # --enable_xla: the same masks
     # Types.
     *slow(*(dict(policy=policy) for policy in POLICIES)),
     *(dict(kernels="fused", seed=SEED, shared=True, policy=policy) for policy in POLICIES),

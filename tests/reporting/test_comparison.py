@@ -282,6 +282,7 @@ def everything(folder: pathlib.Path) -> dict:
     return json.loads(json.dumps(found), parse_float=lambda text: round(float(text), 6))
 
 
+@pytest.mark.slow
 def test_comparisons_and_scores_are_those_that_people_have_read(tmp_path):
     """Rewritten by `python -m tests.reporting.test_comparison`; read the difference first."""
     expected, found = json.loads(COMPARISONS.read_text()), everything(tmp_path)

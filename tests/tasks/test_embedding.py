@@ -322,6 +322,7 @@ def test_every_kind_of_table_is_learned(table, tmp_path):
         assert found == pytest.approx(result.scores["spearman"], abs=3e-3), folder
 
 
+@pytest.mark.slow
 def test_a_run_resumes_to_the_same_bits(table):
     settings = dict(num_train_epochs=2, num_steps_per_epoch=8, num_accumulation_steps=2, deterministic=True)
     assert_resumes(table, 8, 16, **settings)

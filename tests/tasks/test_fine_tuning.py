@@ -184,6 +184,7 @@ def test_a_timed_prediction_of_generated_data_needs_no_checkpoint(make, caplog):
         run(make("squad", model_dir="other", **settings))
 
 
+@pytest.mark.slow
 def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypatch):
     config, predict = squad(num_runs=3, num_train_epochs=1), finish_lib.findings
 

@@ -193,6 +193,7 @@ def test_a_packed_run_counts_sequences(files, tmp_path):
     assert [line["samples"] for line in ends] == [TRAIN, 2 * TRAIN, 3 * TRAIN]
 
 
+@pytest.mark.slow
 def test_packed_runs_resume_exactly(files, tmp_path, monkeypatch):
     settings = dict(pack=True, num_train_epochs=3, train_batch_size=4, steps_per_loop=2)
     settings |= dict(checkpoint_every_steps=2)

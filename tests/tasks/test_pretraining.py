@@ -191,6 +191,7 @@ def found_task(config) -> PretrainingTask:
     return task
 
 
+@pytest.mark.slow
 def test_the_share_of_masks_is_that_of_the_run_and_of_evaluation_its_own(make_config, bare):
     """In plain, packed and synthetic rows, and with the vocabulary that lies beside the records."""
     bare |= dict(do_eval=True, num_eval_samples=COUNT)

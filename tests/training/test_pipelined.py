@@ -67,7 +67,7 @@ MIRRORED = dict(replicas(2), num_accumulation_steps=2)
         (dict(PACKED, num_accumulation_steps=2), pipeline(4, 4, pipeline_schedule="gpipe")),
         slow(MIRRORED, pipeline(2, 4, all_reduce_alg=None)),
         (dict(FINE_TUNING, task="squad"), pipeline(2, 2)),
-        (dict(objective="mlm", num_accumulation_steps=2), pipeline("emb / hid*3 / mlm", 3)),
+        slow(dict(objective="mlm", num_accumulation_steps=2), pipeline("emb / hid*3 / mlm", 3)),
         slow(dict(num_accumulation_steps=2), pipeline(1, 1)),
         slow(dict(num_accumulation_steps=4), pipeline(4, 4)),
         slow(dict(model=GROUPBERT, num_accumulation_steps=4), pipeline(4, 4)),

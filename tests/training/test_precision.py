@@ -45,7 +45,7 @@ def assert_copies(loop) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        dict(dtype="bf16", **replicas(2)),
+        slow(dict(dtype="bf16", **replicas(2))),
         slow(dict(dtype="bf16", num_accumulation_steps=2, **LOCAL)),
         slow(dict(dtype="bf16", recompute="block", optimizer_type="adamw")),
         slow(dict(dtype="fp16")),

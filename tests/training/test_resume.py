@@ -311,6 +311,7 @@ def swap(one: pathlib.Path, other: pathlib.Path) -> None:
     one.with_name("~").rename(other)
 
 
+@pytest.mark.slow
 def test_records_that_are_others_are_refused_or_said(make_config, record_files, schema, tmp_path, caplog):
     glob = record_files(files=3)
     files = [pathlib.Path(os.path.dirname(glob)) / f"part-{number:05d}" for number in range(3)]

@@ -181,6 +181,7 @@ def test_options_of_ipus_are_compared_by_what_they_mean(make_config, tmp_path):
         assert any(map(len, changes.values())) != is_same, (before, options, changes)
 
 
+@pytest.mark.slow
 def test_evaluations_and_predictions_are_added_to_the_record(squad, tmp_path):
     run(squad(num_train_epochs=1))
     folder, train_file = tmp_path / "run", str(tmp_path / "train.json")

@@ -84,7 +84,7 @@ PACKED, UNPAD = dict(pack_on_the_fly=True), dict(unpad=True)
         (1, 8, ADAMW),
         slow(2, 4, {}),
         (2, 2, dict(PACKED, **ADAMW)),
-        (2, 2, UNPAD),
+        slow(2, 2, UNPAD),
         slow(1, 8, {}),
         slow(2, 4, ADAMW),
         slow(4, 2, ADAMW),

@@ -30,6 +30,7 @@ def check(plan: PackingPlan, histogram: Histogram, depth: int) -> None:
     assert (plan.sequences, plan.tokens) == (histogram.sequences, histogram.tokens)
 
 
+@pytest.mark.slow
 def test_as_few_rows_as_published():
     for name, algorithm, depth, rows, efficiency in (
         ("wikipedia_512", "spfhp", 12, 8_166_708, 0.99604),
