@@ -79,11 +79,9 @@ def encode(
       ours: columns whose numbers, probabilities and scores, are written with six digits where the file is
         text; the input's stay as they are. None: all.
     """
-    rows = zip(*columns.values())
     if ending == CONLL:
-        return "".join(conll(words or [], tags or []) for words, tags in rows).encode(
-            "utf-8", "surrogatepass"
-        )
+        sentences = (conll(words or [], tags or []) for words, tags in zip(*columns.values()))
+        return "".join(sentences).encode("utf-8", "surrogatepass")
     if ending == ".parquet":
         import pyarrow  # late: only Parquet needs it
         from pyarrow import parquet

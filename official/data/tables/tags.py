@@ -308,9 +308,12 @@ def scheme_of(tags: Sequence[str], sentences: Sequence[Sentence] = ()) -> str:
     prefixes = {_parts(tag)[0] for tag in tags if _parts(tag)[1]}
     if not prefixes:
         return WORDS
-    scheme = IOBES if prefixes & {"E", "S"} else IOB2 if "B" in prefixes else IOB1
-    follows = {one: not any(breach(each.tags or [], one) for each in sentences) for one in (IOB1, IOB2)}
-    return IOB1 if scheme == IOB2 and follows[IOB1] and not follows[IOB2] else scheme
+    if prefixes & {"E", "S"}:
+        return IOBES
+    if "B" not in prefixes:
+        return IOB1
+    breaks_1, breaks_2 = (any(breach(each.tags or [], one) for each in sentences) for one in (IOB1, IOB2))
+    return IOB1 if breaks_2 and not breaks_1 else IOB2
 
 
 def breach(tags: Sequence[str], scheme: str) -> str | None:
