@@ -42,16 +42,27 @@ def find_files(patterns: str, flag: str = "") -> list[str]:
     return records
 
 
+def first_of_folders(records: Iterable[str]) -> list[str]:
+    """Returns the first file of each folder, in the order of the folders."""
+    first = {os.path.dirname(path): path for path in sorted(records, reverse=True)}
+    return [first[folder] for folder in sorted(first)]
+
+
+def find_vocabularies(records: Iterable[str]) -> list[str]:
+    """Returns the vocabularies that lie beside files of records, at most one of each folder."""
+    folders = map(os.path.dirname, first_of_folders(records))
+    return [path for path in map(vocabulary_files.find, folders) if path]
+
+
 def find_vocabulary(records: Iterable[str]) -> str | None:
     """Returns the vocabulary that lies beside files of records; None where none does. Raises ConfigError
     where several folders have different ones."""
-    folders = sorted({os.path.dirname(path) for path in records})
-    found = [path for path in map(vocabulary_files.find, folders) if path]
+    found = find_vocabularies(records)
     for other in found[1:]:
         if vocabulary_files.read(other).words != vocabulary_files.read(found[0]).words:
             raise ConfigError(
                 f"{found[0]} and {other}, which lie beside the records, are different vocabularies. Give"
-                " records of one vocabulary, or say with --vocab_file which it is."
+                " records of one vocabulary."
             )
     return found[0] if found else None
 
