@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 from collections.abc import Iterable
+
+from absl import logging
 
 from official.io import files as io_files
 from official.io import json_files, vocabulary_files, writing
@@ -12,6 +16,7 @@ from official.io.files import is_remote
 from official.io.jobs import MANIFEST
 
 _NO_RECORDS = (MANIFEST, *vocabulary_files.KEPT)  # of what a job writes beside them
+_SHARD = re.compile(r"(.*-)(\d{5})-of-(\d{5})(.*)", re.DOTALL)
 
 
 def find_files(patterns: str, flag: str = "") -> list[str]:
@@ -39,7 +44,33 @@ def find_files(patterns: str, flag: str = "") -> list[str]:
         if not is_remote(path) and os.path.lexists(path):  # TensorFlow is to open it
             with io_files.naming(path):
                 io_files.check_readable(path)
+    _check_shards(records)
     return records
+
+
+def _check_shards(paths: Iterable[str]) -> None:
+    """Warns of files NAME-00000-of-00003, NAME-00001-of-00003, .. of which one is not there, and of those of
+    two numbers under one name, as an earlier job leaves them. Some of a set may be chosen: those that are
+    there are not missed."""
+    sets: dict[tuple[str, str], dict[int, set[int]]] = {}
+    for found in filter(None, map(_SHARD.fullmatch, paths)):
+        sets.setdefault((found[1], found[4]), {}).setdefault(int(found[3]), set()).add(int(found[2]))
+    for (start, end), numbers in sets.items():
+        if len(numbers) > 1:
+            counts = " and of ".join(map(str, sorted(numbers)))
+            _warn_once(f"{start}*{end} are sets of {counts} files: those of an earlier job may be among them")
+        for count, own in numbers.items():
+            first = next((number for number in range(count) if number not in own), count)
+            missing = f"{start}{first:05d}-of-{count:05d}{end}"
+            with io_files.naming(missing):
+                is_there = first == count or io_files.is_file(missing)
+            if not is_there:
+                _warn_once(f"{missing} is not there: {len(own)} of {count} files of that name are read")
+
+
+@functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
+def _warn_once(told: str) -> None:
+    logging.warning("%s.", told)
 
 
 def first_of_folders(records: Iterable[str]) -> list[str]:
