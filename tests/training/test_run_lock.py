@@ -99,6 +99,10 @@ def test_a_run_that_is_over_is_a_record(make_config, record_files, tmp_path, mon
         with pytest.raises(ConfigError, match=f"^{name} .* -> .*--overwrite") as error:
             run(make_config(**{**shared, name: value}))
         assert len(str(error.value)) < 280 + len(str(tmp_path)) * 3 and files_of(folder) == before, name
+    evaluation = dict(shared, do_train=False)
+    assert resume.left_to_do(make_config(**evaluation))[1] is None
+    with pytest.raises(ConfigError, match="^init_checkpoint=.*nowhere would not be read: .*of step 5"):
+        resume.left_to_do(make_config(**evaluation | {"init_checkpoint": str(tmp_path / "nowhere")}))
     for model in ({"hidden_dropout_prob": 0.1}, {"num_hidden_layers": 2}, {"hidden_act": "relu"}):
         with pytest.raises(ConfigError, match=f"^model.{next(iter(model))} .* does not fit the run"):
             run(make_config(model, **shared))
