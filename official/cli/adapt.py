@@ -150,7 +150,7 @@ def run_adapt() -> int:
     )
     vocabulary = _vocabulary(request, evaluation)
     command_line.configure_logging()
-    _check_same(request, paths)
+    _check_same(request, paths, labelled)
 
     words = _once(request, "words", lambda: _choose_words(request, evaluation, vocabulary))
     start = weights
@@ -246,13 +246,20 @@ def _once(request: _Request, name: str, make: Callable[[], dict]) -> dict:
     return done
 
 
-def _check_same(request: _Request, paths: list[str]) -> None:
-    """Raises ConfigError where the folder holds what was made with other flags, or of other text. The runs
-    check their own flags."""
+def _check_same(request: _Request, paths: list[str], labelled: Config | None) -> None:
+    """Raises ConfigError where the folder holds what was made with other flags, of other text, or with other
+    labelled rows. The runs check their own flags."""
     from official.data.text import text_files
 
-    job = {name: vars(request.own)[name] for name in sorted(Adapt.names() - {"model_dir"})}
+    flags = request.own
+    job = {name: vars(flags)[name] for name in sorted(Adapt.names() - {"model_dir"})}
     job["input_files"] = text_files.identify(paths)
+    if flags.general_files:
+        others = files.find_files(flags.general_files, "general_files")
+        job["general_files"] = text_files.identify(others)
+    rows = {name: labelled[name] for name in ("train_file", "eval_file")} if labelled else {}
+    for name, given in rows.items():
+        job[name] = files.digest(files.find_files(given, name)) if given else None
     earlier = _once(request, "job", lambda: job)
     if different := jobs.differences(earlier, job):
         raise ConfigError(
