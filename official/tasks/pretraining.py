@@ -94,6 +94,7 @@ class PretrainingTask:
         if self._config.do_eval:
             flag = "eval_files" if self._config.eval_files else "input_files"
             self._eval = self._find(flag, _EVAL_MASK_SHARE)
+            self._check_rule()
         files = sorted({*self._train.files, *self._eval.files})
         if self._config.vocab_file:
             self.companions = self._kept_vocabulary(files)
@@ -101,6 +102,22 @@ class PretrainingTask:
             self._take_vocabulary(files)
         self._check_masks()
         return files
+
+    def _check_rule(self) -> None:
+        """Refuses held-out records that are fewer than --eval_rule evaluates on."""
+        config, found = self._config, 0
+        if not (config.eval_rule and config.eval_files) or config.generated_data:
+            return
+        if schema_lib.is_packed(self._eval.schema):  # whose sequences only a reader of all counts
+            return
+        for path in self._eval.files:
+            found += record_batches.num_rows([path], self._eval.schema)
+            if found >= config.num_eval_samples:
+                return
+        raise ConfigError(
+            f"eval_rule={config.eval_rule} evaluates on {config.num_eval_samples:,} records, and"
+            f" --eval_files={config.eval_files} hold {found:,}. Give all of them, or drop --eval_rule."
+        )
 
     def _check_masks(self) -> None:
         """Refuses settings of masks that nothing reads, and masks without a vocabulary; logs those of
