@@ -194,13 +194,13 @@ class PretrainingTask:
             )
             return
         self._config = config_lib.replaced(self._config, vocab_file=path)
-        told = self._casing(files)
+        told = record_formats.casing_of(files)
         self.companions = vocabulary_files.companions(path, told, self._config.model.positions)
 
     def _kept_vocabulary(self, files: list[str]) -> dict[str, bytes]:
         """Returns {name: content} of the files to keep for --vocab_file, which must agree with the
         vocabularies beside the records. do_lower_case is that of the records' manifests, else the flag's."""
-        config, told = self._config, self._casing(files)
+        config, told = self._config, record_formats.casing_of(files, self._config.do_lower_case)
         vocab_file = known(config.vocab_file)
         ours = vocabulary_files.read(vocab_file).words
         for beside in record_paths.find_vocabularies(files):
@@ -213,23 +213,6 @@ class PretrainingTask:
         vocabulary = load_for_text(vocab_file, told, config.init_checkpoint)
         _warn_of_first_tokens(files, vocabulary, vocab_file)
         return vocabulary_files.companions(vocab_file, vocabulary.do_lower_case, config.model.positions)
-
-    def _casing(self, files: list[str]) -> bool | None:
-        """Returns whether the text of the records was lower-cased, as their manifests and --do_lower_case
-        say; None where nothing does. Raises ConfigError where two of them contradict each other."""
-        told = self._config.do_lower_case
-        source = "--do_lower_case" if told is not None else ""
-        for path in record_paths.first_of_folders(files):
-            found = record_formats.lower_case_of(path)
-            if None not in (told, found) and told != found:
-                advice = "Drop it" if source.startswith("--") else "Give records of one casing"
-                raise ConfigError(
-                    f"the text of the records of {path} was made with do_lower_case={str(found).lower()},"
-                    f" {source} says {str(told).lower()}. {advice}."
-                )
-            if told is None:
-                told, source = found, f"that of {path}"
-        return told
 
     def _find(self, flag: str, mask_share: float) -> _Split:
         """Finds the files of a flag; of records without masks such a share of the tokens is predicted."""
