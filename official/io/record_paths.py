@@ -44,8 +44,24 @@ def find_files(patterns: str, flag: str = "") -> list[str]:
         if not is_remote(path) and os.path.lexists(path):  # TensorFlow is to open it
             with io_files.naming(path):
                 io_files.check_readable(path)
+    _check_jobs(records)
     _check_shards(records)
     return records
+
+
+def _check_jobs(paths: Iterable[str]) -> None:
+    """Warns of files among those of a job that its manifest does not name: what somebody has put there, such
+    as an evaluation set, is trained on, too."""
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        folder, name = os.path.split(path)
+        found.setdefault(folder, []).append(name)
+    for folder, names in found.items():
+        manifest = os.path.join(folder, MANIFEST)
+        own = json_files.read_json_or_empty(manifest).get("files")
+        others = [name for name in names if isinstance(own, dict) and name not in own]
+        if 0 < len(others) < len(names):
+            _warn_once(f"{os.path.join(folder, others[0])} is read, too, which {manifest} does not name")
 
 
 def _check_shards(paths: Iterable[str]) -> None:
