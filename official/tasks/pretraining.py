@@ -95,6 +95,10 @@ class PretrainingTask:
             flag = "eval_files" if self._config.eval_files else "input_files"
             self._eval = self._find(flag, _EVAL_MASK_SHARE)
             self._check_rule()
+        shared = sorted({*self._train.files} & {*self._eval.files}) if self._config.eval_files else []
+        if shared:  # without --eval_files the training records are meant
+            told = "%s of --eval_files is one of --input_files, too: it is evaluated on what is trained on."
+            logging.warning(told, shared[0])
         files = sorted({*self._train.files, *self._eval.files})
         if self._config.vocab_file:
             self.companions = self._kept_vocabulary(files)
