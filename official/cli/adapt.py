@@ -22,6 +22,7 @@ from official.cli import flags as train_flags
 from official.cli.ask import CheckpointFlags
 from official.config import FIELDS, Config
 from official.config.setting import Field
+from official.data.text import text_files
 from official.io import files, jobs, model_folder, vocabulary_files
 from official.io.errors import ConfigError, counted, shortened
 
@@ -139,7 +140,7 @@ def read_request() -> _Request:
 def run_adapt() -> int:
     request = read_request()
     flags = request.own
-    paths = files.find_files(flags.input_files, "input_files")
+    paths = text_files.find_texts(flags.input_files)
     weights = _weights(flags)
     # All that can be wrong with the runs is said before the text is read.
     evaluation = train_flags.parse([*_evaluation(request, "own", "before", 1), *weights])
@@ -150,7 +151,7 @@ def run_adapt() -> int:
     )
     vocabulary = _vocabulary(request, evaluation)
     command_line.configure_logging()
-    _check_same(request, paths)
+    _check_same(request, paths, labelled)
 
     words = _once(request, "words", lambda: _choose_words(request, evaluation, vocabulary))
     start = weights
@@ -246,13 +247,18 @@ def _once(request: _Request, name: str, make: Callable[[], dict]) -> dict:
     return done
 
 
-def _check_same(request: _Request, paths: list[str]) -> None:
-    """Raises ConfigError where the folder holds what was made with other flags, or of other text. The runs
-    check their own flags."""
-    from official.data.text import text_files
-
-    job = {name: vars(request.own)[name] for name in sorted(Adapt.names() - {"model_dir"})}
+def _check_same(request: _Request, paths: list[str], labelled: Config | None) -> None:
+    """Raises ConfigError where the folder holds what was made with other flags, of other text, or with other
+    labelled rows. The runs check their own flags."""
+    flags = request.own
+    job = {name: vars(flags)[name] for name in sorted(Adapt.names() - {"model_dir"})}
     job["input_files"] = text_files.identify(paths)
+    if flags.general_files:
+        others = text_files.find_texts(flags.general_files, "general_files")
+        job["general_files"] = text_files.identify(others)
+    rows = {name: labelled[name] for name in ("train_file", "eval_file")} if labelled else {}
+    for name, given in rows.items():
+        job[name] = files.digest(files.find_files(given, name)) if given else None
     earlier = _once(request, "job", lambda: job)
     if different := jobs.differences(earlier, job):
         raise ConfigError(
@@ -362,7 +368,7 @@ def _make_sets(request: _Request, paths: list[str], before: Any, config: Config)
     )
     if flags.general_files:
         general: Iterable[list[str]] = read_documents(
-            files.find_files(flags.general_files, "general_files"), counts, text_field=flags.text_field
+            text_files.find_texts(flags.general_files, "general_files"), counts, text_field=flags.text_field
         )
     else:
         logging.info("Text of another kind: that of bert data corpus")

@@ -75,6 +75,7 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
         own_folder, told_of_folder = process_rank.with_folder_of_rank(given, environment)
         told = [*told, *process_rank.keeps_to_itself(given, environment), *told_of_folder]
         given = [*process_rank.chosen_by_place(given, environment), *given, *own_folder]
+        told += process_rank.leaves_nodes(given, environment)
     foreign.check_variables(given)
     return Reading(config_lib.build_config(given), told)
 

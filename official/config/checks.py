@@ -406,6 +406,11 @@ def _check_warmup(config: Config) -> None:
             f"warmup_steps={config.warmup_steps:g} counts steps, and budget_hours={config.budget_hours:g}"
             " time. Give --warmup_proportion in its place."
         )
+    if share is None and 0 < (config.warmup_steps or 0) < 1:
+        raise ConfigError(
+            f"warmup_steps={config.warmup_steps:g} is less than a step. Give --warmup_proportion="
+            f"{config.warmup_steps:g} for that share of all steps."
+        )
     if config.start_warmup_step and config.warmup_steps == 0:
         raise ConfigError(
             f"start_warmup_step={config.start_warmup_step} needs a warm-up. Set --warmup_steps above 0."

@@ -14,6 +14,11 @@ from official.io.errors import ConfigError
 
 _TOGETHER = "multi_worker_mirrored"
 _NAMING = ("worker_hosts", "task_index")
+# Of launchers that are not read: {variable with the number of processes: (that of this one, who sets them)}.
+_UNREAD = {
+    "WORLD_SIZE": ("RANK", "torchrun, or a PyTorchJob"),
+    "HOROVOD_SIZE": ("HOROVOD_RANK", "horovodrun"),
+}
 
 
 def rank(config: Config) -> int:
@@ -32,12 +37,14 @@ def chosen_by_place(
       environment: of this process.
 
     Raises:
-      ConfigError: where who started this process contradicts itself.
+      ConfigError: where who started this process contradicts itself, or is a launcher that is not read: each
+        process would train by itself.
     """
     settings = _merged(layers)
     if settings.get("distribution_strategy") is not None or settings.get("do_train") is False:
         return []
     cluster = _of_several(settings, environment)
+    _refuse_unread(environment, len(cluster.hosts) if cluster else 1)
     if cluster is None:
         return []
     return [(cluster.source, {"distribution_strategy": _TOGETHER})]
@@ -95,6 +102,32 @@ def keeps_to_itself(layers: list[tuple[str, dict]], environment: Mapping[str, st
         f"This process is rank {cluster.rank} of {len(cluster.hosts)} ({cluster.source}), but"
         f" --distribution_strategy={strategy} trains alone. Together: --distribution_strategy={_TOGETHER}."
     ]
+
+
+def leaves_nodes(layers: list[tuple[str, dict]], environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Returns a line for people where a training stays on one of several nodes of a Slurm job; else none."""
+    settings, nodes = _merged(layers), environment.get("SLURM_JOB_NUM_NODES", "")
+    is_outside = nodes.isdecimal() and int(nodes) > 1 and not environment.get("SLURM_STEP_NUM_TASKS")
+    strategy = settings.get("distribution_strategy") or FIELDS["distribution_strategy"].default
+    others = strategy not in BACKENDS or BACKENDS[strategy].several_processes or BACKENDS[strategy].program
+    if not is_outside or others or settings.get("do_train") is False:
+        return []
+    return [
+        f"This job of Slurm has {nodes} nodes, and srun has not started this command: it trains on this node"
+        " alone."
+    ]
+
+
+def _refuse_unread(environment: Mapping[str, str], count: int) -> None:
+    """Raises ConfigError where a launcher that is not read says another number of processes than `count`."""
+    for size_name, (rank_name, by) in _UNREAD.items():
+        rank, size = (environment.get(name, "") for name in (rank_name, size_name))
+        if rank.isdecimal() and size.isdecimal() and int(size) not in (1, count):
+            raise ConfigError(
+                f"{rank_name}={rank} and {size_name}={size} in the environment ({by}) say that this process"
+                f" is one of {size}, and are not read. Start it with bert launch, srun or mpirun, or let it"
+                " train alone: --distribution_strategy=mirrored."
+            )
 
 
 def _merged(layers: list[tuple[str, dict]]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class Field:
         if isinstance(value, str):
             check_arguments([value])  # JSON can spell half characters
             value = expanded(value)
-        if not isinstance(value, self.type):
+        if not isinstance(value, self.type) or isinstance(value, bool) and self.type is not bool:
             raise ConfigError(f"{received}, expected a value of type {self.type.__name__}.")
         self._check_range(value, received)
         return value

@@ -149,6 +149,17 @@ class PreviousRun:
         if last_step < done or last_step == done and (over or changes[RECIPE]):
             self._refuse(changed, f"ends at step {last_step} and leaves nothing to train in")
 
+    def check_weights(self, config: Config) -> None:
+        """Raises ConfigError where an evaluation names weights to start from that are not those of this run:
+        it takes the run's own."""
+        given, has_weights = config.init_checkpoint, self.step and self.settings
+        if given and has_weights and not self._has("init_checkpoint", config):
+            raise ConfigError(
+                f"init_checkpoint={given} would not be read: the run in"
+                f" --model_dir={self.model_dir} has weights of its own, of step {self.step}. Drop"
+                " --init_checkpoint, or give another --model_dir."
+            )
+
     def _refuse(self, changes: list[str], problem: str) -> None:
         """Raises a ConfigError that names all changed settings, if any, with as many values as fit into the
         line."""

@@ -65,7 +65,7 @@ def prepare(job: Job) -> dict:
     if job.min_sentences < 1:
         raise ConfigError(f"--min_sentences={job.min_sentences} is out of range. Allowed: 1 or more.")
     engines.check(job)
-    paths = files.find_files(job.input_files, "input_files")
+    paths = text_files.find_texts(job.input_files)
     states, versions = files.states(paths), files.versions(paths)
     flags = engines.flags_of(job)
     identity = {**flags, "text": text_files.identify(paths, versions)}

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, NamedTuple
 
 from official.data.text import parquet_files
-from official.io import files
+from official.io import files, jobs, json_files
 from official.io.errors import ConfigError, how_to_install
 
 # -----------------------------------------------------------------------------------------------------------
@@ -540,6 +540,35 @@ class Packed:
     def done(self) -> int:
         """Returns the bytes of the split that were read."""
         return min(max(self._file.tell() - self._start, 0), self.size)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Search
+
+
+CORPUS = "corpus.json"  # what `bert data corpus` writes beside its two sides
+
+
+def find_texts(patterns: str, flag: str = "input_files") -> list[str]:
+    """Returns the files that names, globs and folders of text stand for, see `files.find_files`.
+
+    Raises:
+      ConfigError: also where a job of this program tells of its own files beside them: in its folder the text
+        to train on and the text that is held out lie side by side.
+    """
+    paths = files.find_files(patterns, flag)
+    for path in paths:
+        folder, name = os.path.split(path)
+        if name not in (jobs.MANIFEST, CORPUS):
+            continue
+        told = json_files.read_json_or_empty(path)
+        if "job" in told or {"sources", "eval_share"} <= told.keys():
+            side = "train.txt" if name == CORPUS else "train"
+            raise ConfigError(
+                f"--{flag}: {path} is no text: it tells what was written beside it, to train on and to"
+                f" evaluate on. Give one of the two, such as {os.path.join(folder, side)}."
+            )
+    return paths
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -209,7 +209,7 @@ def test_a_manifest_lists_a_thousand_files_with_the_undecodable_bytes_first():
 # Bad input
 
 
-def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_path):
+def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_path, caplog):
     (tmp_path / "bad").mkdir()
     write(tmp_path / "bad" / "manifest.json", "[]")
     one = write(tmp_path / "one.txt", "The cat.\n\n\x01\n")
@@ -219,10 +219,16 @@ def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_pa
             ({"output_dir": "/proc/x"}, "--output_dir=/proc/x: No such file"),
             ({"output_dir": f"{tmp_path}/bad"}, "^[^\n]*bad[^\n]*--overwrite[.]$"),
             ({"input_files": one}, "hold 1 document with text, expected at least 2"),
+            (
+                {"num_shards": 31, "rules": examples.ExampleRules(LONG, 3, 1)},
+                "=31 is more than the 10 examples",
+            ),
         )
     ):
+        assert "max_predictions_per_seq" not in caplog.text
         with pytest.raises(ConfigError, match=message):
             create(text_file, vocab_file, tmp_path / str(number), **changes)
+    assert "--max_predictions_per_seq=3 is all that rows of 32 tokens predict: " in caplog.text
 
 
 # ------------------------------------------------------------------------------------------------------------
