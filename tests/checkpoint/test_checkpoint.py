@@ -231,11 +231,6 @@ def test_googles_checkpoint_is_read_by_name(saved_by_tf1, model, fresh):
             np.testing.assert_array_equal(variable, expected[name])
 
 
-def test_a_missing_head_starts_fresh_and_is_named(tmp_path, model):
-    report = initialize.initialize(named(model), google_checkpoint(tmp_path, model, drop=RELATION))
-    assert report.fresh == RELATION and f"started fresh: {', '.join(RELATION)}" in report.describe()
-
-
 def test_a_classifier_of_other_classes_starts_fresh(tmp_path, model, fresh):
     """As with MNLI before RTE, which RoBERTa's authors published."""
     for classes in (1, 3):
