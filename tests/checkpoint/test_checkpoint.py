@@ -392,17 +392,12 @@ def test_a_model_that_computes_something_else_is_not_initialised(tmp_path, model
 
 
 def test_weights_that_are_no_finite_numbers_are_refused(tmp_path, model):
+    """Those that are infinite only in float32, too; test_convert.py has all formats and the other kinds."""
     name = "bert/embeddings/word_embeddings"
-    for values, message in (
-        (np.full([50, 32], 3, np.int32), rf"must be floating-point numbers; these are not: {name} \(int32\)"),
-        (np.full([50, 32], np.nan, np.float32), f"holds NaN or infinite numbers in {name}"),
-        (np.full([50, 32], 1e300), f"holds NaN or infinite numbers in {name}"),
-    ):
-        other = canonical_tensors(model) | {name: tensors_lib.of_array(values, name)}
-        bundle.write(other, str(tmp_path / "model"))
-        with pytest.raises(ConfigError, match=message) as error:
-            initialize.initialize(named(model), str(tmp_path / "model"))
-        assert "\n" not in str(error.value)
+    other = canonical_tensors(model) | {name: tensors_lib.of_array(np.full([50, 32], 1e300), name)}
+    bundle.write(other, str(tmp_path / "model"))
+    with pytest.raises(ConfigError, match=f"holds NaN or infinite numbers in {name}"):
+        initialize.initialize(named(model), str(tmp_path / "model"))
 
 
 def test_weights_of_other_formats_are_taken(tmp_path, model, fresh):
