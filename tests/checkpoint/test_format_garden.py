@@ -281,20 +281,6 @@ def test_checkpoints_of_other_models(tmp_path):
         object_bundle.read(str(tmp_path / "by_name"))
 
 
-def test_damaged_files(tmp_path):
-    prefix = write(random_canonical(), tmp_path / "ckpt")
-    data = tmp_path / "ckpt.data-00000-of-00001"
-    content = bytearray(data.read_bytes())
-    content[-10] ^= 1
-    for damage in (lambda: data.write_bytes(content), data.unlink):
-        damage()
-        assert object_bundle.locate(prefix) == prefix
-        with pytest.raises(DamagedError):
-            arrays_of(object_bundle.read(prefix))
-    (tmp_path / "ckpt.index").write_bytes(b"damaged")
-    assert object_bundle.locate(str(tmp_path)) is None
-
-
 def test_a_damaged_graph(tmp_path):
     missing, wrong = (trackable_object_graph_pb2.TrackableObjectGraph() for _ in range(2))
     missing.nodes.add().attributes.add(name="VARIABLE_VALUE", checkpoint_key="gone")
