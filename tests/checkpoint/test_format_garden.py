@@ -228,12 +228,11 @@ def save_with_optimizer(optimizer, folder) -> str:
 @pytest.mark.parametrize(
     "make, slot",
     [
-        (lambda: tf.keras.optimizers.legacy.Adam(0.1), "adam"),
         (lambda: tf.keras.optimizers.Adam(0.1), "adam"),
         (lambda: tf.keras.optimizers.legacy.Adam(0.1, name="AdamWeightDecay"), "adam"),
         (lambda: pytest.importorskip("tensorflow_addons").optimizers.LAMB(0.1), "lamb"),
     ],
-    ids=["adam", "new adam", "adam with weight decay", "lamb"],
+    ids=["new adam", "adam with weight decay", "lamb"],
 )
 def test_slots_of_a_known_optimizer(make, slot, tmp_path):
     mapped = read(save_with_optimizer(make(), tmp_path))
