@@ -92,6 +92,8 @@ def test_config(tmp_path):
         (
             (HEADS, "BertForSequenceClassification"),
             (canonical.PRETRAINING_HEADS, "BertForPreTraining"),
+            (canonical.NEXT_SENTENCE_HEAD, "BertForNextSentencePrediction"),
+            (canonical.SQUAD_HEAD, "BertForQuestionAnswering"),
             ((), "BertModel"),
         )
     ):
