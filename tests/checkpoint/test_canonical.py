@@ -46,7 +46,7 @@ def test_every_part_must_be_there_in_its_shape():
 
 
 def test_all_problems_are_in_one_list():
-    """Without layers or words, heads are looked at, too; a transform needs the bias, a value for each word."""
+    """Without layers or words, heads are looked at, too; a transform needs the bias, of each word a value."""
     problems = problems_of(encoder=canonical.EMBEDDINGS, drop=[WORDS, "output_bias"])
     assert problems == {"Missing": [WORDS], "No layer": [], "missing": ["output_bias"]}
     assert problems_of(canonical.TRANSFORM) == {"missing": [BIAS]}

@@ -38,7 +38,6 @@ CONFIG = {
 HEADS = {
     "classifier": canonical.CLASSIFIER_HEAD,
     "qa_outputs": canonical.SQUAD_HEAD,
-    "cls.seq_relationship": canonical.NEXT_SENTENCE_HEAD,
 }
 
 
