@@ -20,7 +20,7 @@ from official.data.records import encoding, record_formats
 from official.data.records import files as record_files
 from official.data.records import schema as schema_lib
 from official.data.records import streams as streams_lib
-from official.data.records.files import check_first_record, detect_format, find_bad_record
+from official.data.records.files import check_first_record, detect_format
 from official.io.errors import ConfigError
 from tests.conftest import make_records, slow, write_records
 from tests.data.records.test_records import make_examples
@@ -275,13 +275,6 @@ def test_features_that_nothing_reads_are_warned_of(schema, tmp_path, caplog):
     path = write_records(tmp_path / "x", [example.SerializeToString()])
     check_first_record([path], schema, "input_files")
     assert f"{path}: records have features that are ignored: token_boundary." in caplog.text
-
-
-def test_the_bad_record_is_found(plain_files, schema, tmp_path):
-    odd = make_records(1, 9, schema_lib.pretraining_schema(8, 3))[0]
-    bad = write_records(tmp_path / "bad", [*make_records(2, 5, schema), odd])
-    assert "bad, record 3: feature input_ids has 8 values" in find_bad_record([*plain_files, bad], schema)
-    assert find_bad_record(plain_files, schema) is None
 
 
 def test_synthetic_records_fit_the_schema(schema):
