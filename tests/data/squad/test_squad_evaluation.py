@@ -1,7 +1,6 @@
 """SQuAD: the official measures on cases computed by hand, their command lines, and the download script."""
 
 import json
-import math
 import os
 import pathlib
 
@@ -216,19 +215,6 @@ def test_the_version_2_script_prints_the_keys_in_their_order(write, tmp_path, ru
     names = ["na_prob_hist_hasAns", "na_prob_hist_noAns", "pr_exact", "pr_f1", "pr_oracle"]
     assert sorted(path.name for path in images.iterdir()) == [f"{name}.png" for name in names]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in images.iterdir())
-
-
-def test_histograms_leave_out_what_is_no_probability(monkeypatch):
-    drawn = {}
-    monkeypatch.setattr(scores_lib.outputs, "write_chart", lambda path, chart: drawn.update({path: chart}))
-    gold = squad_files.GoldAnswers("v2.0", dict.fromkeys("abcde", ["x"]), {})
-    for probabilities, shown in (
-        ((0, 0.01, 0.5, 0.99, 1), {5: 0.4, 55: 0.2, 100: 0.4}),
-        ((-0.01, 0.2, 1.01, 7, math.nan), {25: 0.2}),
-    ):
-        scores_lib._draw(gold, dict.fromkeys("abcde", "x"), dict(zip("abcde", probabilities)), ".")
-        points = drawn["./na_prob_hist_hasAns.png"].curves[0].points
-        assert {x: share for x, share in points if share} == pytest.approx(shown) and len(points) == 20
 
 
 def test_bad_files_are_an_error(write, run_program):
