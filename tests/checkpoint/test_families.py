@@ -29,26 +29,12 @@ PAIR = ("the sea is calm", "a calm sea")
 DENSE, NORM = ("weight", "bias"), {"weight": "gamma", "bias": "beta"}
 
 # transformers' names of a layer -> Google's.
-BERT_LAYER = {
-    "attention.self.query": "attention/self/query",
-    "attention.self.key": "attention/self/key",
-    "attention.self.value": "attention/self/value",
-    "attention.output.dense": "attention/output/dense",
-    "attention.output.LayerNorm": "attention/output/LayerNorm",
-    "intermediate.dense": "intermediate/dense",
-    "output.dense": "output/dense",
-    "output.LayerNorm": "output/LayerNorm",
-}
-DISTILBERT_LAYER = {
-    "attention.q_lin": "attention/self/query",
-    "attention.k_lin": "attention/self/key",
-    "attention.v_lin": "attention/self/value",
-    "attention.out_lin": "attention/output/dense",
-    "sa_layer_norm": "attention/output/LayerNorm",
-    "ffn.lin1": "intermediate/dense",
-    "ffn.lin2": "output/dense",
-    "output_layer_norm": "output/LayerNorm",
-}
+GOOGLES = """attention/self/query attention/self/key attention/self/value attention/output/dense
+    attention/output/LayerNorm intermediate/dense output/dense output/LayerNorm""".split()
+DISTILBERTS = """attention.q_lin attention.k_lin attention.v_lin attention.out_lin
+    sa_layer_norm ffn.lin1 ffn.lin2 output_layer_norm""".split()
+BERT_LAYER = {name.replace("/", "."): name for name in GOOGLES}
+DISTILBERT_LAYER = dict(zip(DISTILBERTS, GOOGLES))
 BERT_CONFIG = {
     "attention_probs_dropout_prob": 0.1,
     "hidden_act": "gelu",
@@ -328,11 +314,8 @@ def test_electras_discriminator_is_kept(tmp_path):
 def test_a_pooler_beside_the_layer_of_the_classifier_is_not_read(tmp_path):
     """Older files of RoBERTa's classifiers have one that their class does not run."""
     folder, weights = classifier("roberta", tmp_path)
-    pooler = {
-        "roberta.pooler.dense.weight": np.ones((HIDDEN, HIDDEN)),
-        "roberta.pooler.dense.bias": np.ones(16),
-    }
-    pooler = {name: values.astype(np.float32) for name, values in pooler.items()}
+    shapes = {"weight": (HIDDEN, HIDDEN), "bias": HIDDEN}
+    pooler = {f"roberta.pooler.dense.{kind}": np.ones(shape, np.float32) for kind, shape in shapes.items()}
     labels = {"id2label": {0: "a", 1: "b", 2: "c"}}
     both = write_folder(
         tmp_path / "both", "roberta", weights.theirs | pooler, "ForSequenceClassification", **labels
