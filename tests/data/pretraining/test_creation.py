@@ -15,7 +15,6 @@ from official.data.packing import creation as packing
 from official.data.pretraining import creation, examples, rounds
 from official.data.pretraining import plan as plan_lib
 from official.data.records import record_formats, schema
-from official.data.text import read_counts
 from official.data.word_pieces import vocabulary
 from official.io import record_paths
 from official.io.errors import ConfigError
@@ -190,19 +189,6 @@ def test_the_manifest_counts_by_file_and_the_unknown(vocab_file, tmp_path):
     }
     assert manifest["undecodable_bytes"] == 1
     assert manifest["unknown_share"] == 60 / manifest["tokens"]
-
-
-def test_a_manifest_lists_a_thousand_files_with_the_undecodable_bytes_first():
-    by_file = {
-        f"{number:05d}": read_counts.FileCounts(undecodable_bytes=number // 9999) for number in range(20_000)
-    }
-    listed = read_counts.listed(by_file)
-    in_part = {"00000", "05000"}
-    kept = read_counts.to_json(by_file, in_part)
-    found = {path: read_counts.FileCounts(*counts) for path, counts in kept.items()}
-    assert read_counts.listed(found) == listed and in_part < set(found) and len(found) < 13_000
-    assert len(listed) == 1000 and list(listed)[-2:] == ["19998", "19999"] and "00900" not in listed
-    assert read_counts.describe_undecodable(listed) == "19999 2, 19998 2, 10996 1, 997 more files"
 
 
 # ------------------------------------------------------------------------------------------------------------
