@@ -221,24 +221,6 @@ def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_pa
 # Layout
 
 
-def test_every_copy_of_every_part_of_a_pool_is_in_one_file():
-    for passes in (1, 3, 40):
-        for pools, shards in ((1, 3), (3, 3), (2, 6), (6, 2), (1, 1)):
-            plan, where = plan_lib.Layout(pools, shards, (float(passes),)), {}
-            for shard in range(shards):
-                numbers = []
-                for stretch in plan.stretches(shard):
-                    numbers += stretch.passes
-                    for part, number in zip(stretch.parts, stretch.passes):
-                        assert where.setdefault((stretch.pool, part, number), shard) == shard
-                assert numbers == sorted(numbers)  # a pass over all, then the next one
-            parts = [(pool, part) for pool in range(pools) for part in range(plan.parts_per_pool)]
-            assert sorted(where) == sorted((*part, number) for part in parts for number in range(passes))
-            for part in parts:  # copies that follow each other are in other files, where there are enough
-                files = [where[(*part, number)] for number in range(passes)]
-                assert len(set(files[:shards])) == min(passes, shards)
-
-
 def test_there_are_as_many_pools_as_memory_asks_for():
     pool = plan_lib.POOL_TOKENS
     for tokens, documents, shards, expected in (
