@@ -7,8 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from official.cli import records
 from official.data.packing import creation as packing
@@ -140,18 +138,6 @@ def test_the_vocabulary_is_kept_beside_the_records_and_handed_on(
         with open(vocab_file, "rb") as file:
             assert (folder / "vocab.txt").read_bytes() == file.read(), folder
     assert record_paths.find_files(f"{folders[1]}/*.t*") == [f"{folders[1]}/part-00000-of-00001.tfrecord"]
-
-
-@given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 70))
-def test_parts_of_a_pool_hold_a_document_each_and_even_shares_of_the_tokens(tokens, parts):
-    found = plan_lib.parts_of(np.array(tokens), parts)
-    assert (np.diff(found) >= 0).all() and found[0] >= 0 and found[-1] < parts
-    if len(tokens) >= parts:
-        assert set(found) == set(range(parts))
-        shares = np.bincount(found, np.array(tokens), minlength=parts)
-        assert (np.bincount(found) == 1).any() or np.abs(shares - sum(tokens) / parts).max() <= max(tokens)
-    else:  # of so few documents none is far from the next
-        assert np.diff([*found, found[0] + parts]).max() <= -(-parts // len(tokens))
 
 
 @pytest.mark.parametrize("num_shards", [2, 16])
