@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import string
-import types
 import unicodedata
 from unittest import mock
 
@@ -241,25 +240,6 @@ def test_pieces_know_their_characters():
     hangul = vocabulary_lib.Vocabulary(hangul, "")
     found, _ = features.tokenize(["\u200b\u200b한"], [], WordPiece(hangul), hangul)
     assert (found.piece_begins.tolist(), found.piece_ends.tolist()) == ([2] * 3, [3] * 3)
-
-
-@hypothesis.settings(deadline=None, derandomize=True, max_examples=200)
-@hypothesis.given(
-    strategies.text(strategies.characters(exclude_characters=squad_files.SPACES), min_size=1, max_size=8)
-)
-def test_the_characters_of_a_piece_are_tokenized_to_it(word):
-    parts = reference_wordpiece.split_words(word)
-    pieces = [piece for part in parts for piece in (part[0], *("##" + letter for letter in part[1:]))]
-    ids = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}  # every character is a piece
-    found = spans(word, types.SimpleNamespace(words=list(ids), ids=ids, do_lower_case=True))
-    begins, ends = features.align(word, [piece for piece, _ in found])
-    assert begins == sorted(begins) and ends == sorted(ends) and all(map(int.__lt__, begins, ends))
-    for piece, text in found:
-        made, first = ("".join(reference_wordpiece.split_words(part)) for part in (text, text[0]))
-        letter = piece.removeprefix("##").replace("ς", "σ")
-        made = made.replace("ς", "σ")
-        # A character of several pieces is in each of them.
-        assert made == letter or letter in made and len(first) > 1
 
 
 # ------------------------------------------------------------------------------------------------------------
