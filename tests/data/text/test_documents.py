@@ -10,7 +10,6 @@ import itertools
 import json
 import lzma
 import os
-import random
 import tracemalloc
 
 import pytest
@@ -250,19 +249,6 @@ def test_compressed_files_are_read_by_their_content(tmp_path):
         assert (counts.bytes, counts.text_bytes, counts.files) == (os.path.getsize(path), len(TEXT), 1)
         assert kind == "bz2" or plan_splits([path], 10) == [Split(path)]
         assert read(write(tmp_path / "empty", pack(b"")))[0] == []
-
-
-@pytest.mark.parametrize("kind", [None, "gz"])
-def test_bytes_grow_with_what_is_read(tmp_path, kind):
-    text = "\n\n".join(random.Random(number).randbytes(4000).hex() for number in range(400)).encode()
-    path = write(tmp_path / "a", PACK[kind](text) if kind else text)
-    counts, seen = ReadCounts(bytes=100), set()
-    for _ in read_documents([path, path], counts, "never"):
-        seen.add(counts.bytes)
-    size = os.path.getsize(path)
-    assert min(seen) > 100 and max(seen) <= counts.bytes == 100 + 2 * size
-    assert any(value < 100 + size for value in seen)
-    assert any(100 + size < value < 100 + 2 * size for value in seen)
 
 
 def test_damaged_compressed_files_are_errors(tmp_path):
