@@ -315,7 +315,7 @@ def test_outputs_of_a_classifier_are_put_into_the_order_of_the_task(tmp_path, mo
         (tmp_path / "labels.json").write_text(model_folder.labels_json(labels, kind))
         with pytest.raises(ConfigError, match=message):
             initialize.initialize({**named(model), **classifier(3)}, str(tmp_path), None, names)
-    # Of another number of classes, whatever they are, as with MNLI before RTE, which RoBERTa's authors published.
+    # Of another number of classes, whatever they are: as with MNLI before RTE, in RoBERTa's recipe.
     own = classifier(2, 0.0)
     sst2 = find_task("sst2").class_names
     assert initialize.initialize(named(model) | own, str(tmp_path), None, sst2).fresh == HEAD
