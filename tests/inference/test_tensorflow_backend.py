@@ -114,7 +114,7 @@ def test_integer_products_of_the_largest_numbers_are_exact():
     np.testing.assert_array_equal(multiply(), x @ kernel)
 
 
-@pytest.mark.parametrize("head", source.HEADS)
+@pytest.mark.parametrize("head", ["answer", "classify", "fill_mask"])  # of tokens, of rows, of some tokens
 def test_batches_give_what_each_sequence_gives_alone_in_the_order_given(head):
     network = backends.build(source.random_source(CONFIG, head, classes=3), head, backends.Settings())
     asked = rows_of(LENGTHS)
