@@ -93,7 +93,7 @@ def test_the_same_text_makes_the_same_vocabulary_in_every_process():
             text=True,
             env=os.environ | {"PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads},
         ).stdout
-        for seed, threads in (("1", "1"), ("2", "2"), ("3", "4"))
+        for seed, threads in (("1", "1"), ("2", "4"))
     }
     assert len(made) == 1
 
