@@ -35,19 +35,15 @@ DISTILBERTS = """attention.q_lin attention.k_lin attention.v_lin attention.out_l
     sa_layer_norm ffn.lin1 ffn.lin2 output_layer_norm""".split()
 BERT_LAYER = {name.replace("/", "."): name for name in GOOGLES}
 DISTILBERT_LAYER = dict(zip(DISTILBERTS, GOOGLES))
-BERT_CONFIG = {
-    "attention_probs_dropout_prob": 0.1,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "hidden_size": HIDDEN,
-    "initializer_range": 0.02,
-    "intermediate_size": INNER,
-    "layer_norm_eps": 1e-12,
-    "max_position_embeddings": POSITIONS,
-    "num_attention_heads": HEADS,
-    "num_hidden_layers": LAYERS,
-    "vocab_size": WORDS,
-}
+OF_ALL = dict(initializer_range=0.02, max_position_embeddings=POSITIONS, vocab_size=WORDS)
+BERT_CONFIG = dict(
+    OF_ALL, hidden_act="gelu", hidden_size=HIDDEN, intermediate_size=INNER, layer_norm_eps=1e-12
+)
+BERT_CONFIG |= dict(attention_probs_dropout_prob=0.1, hidden_dropout_prob=0.1)
+BERT_CONFIG |= dict(num_attention_heads=HEADS, num_hidden_layers=LAYERS)
+DISTILBERT_CONFIG = dict(OF_ALL, model_type="distilbert", activation="gelu", dim=HIDDEN, hidden_dim=INNER)
+DISTILBERT_CONFIG |= dict(n_heads=HEADS, n_layers=LAYERS, pad_token_id=0, attention_dropout=0.1, dropout=0.1)
+IGNORED = dict(qa_dropout=0.1, seq_classif_dropout=0.2, sinusoidal_pos_embds=False, tie_weights_=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,27 +70,11 @@ def of_roberta(model_type: str, title: str) -> Family:
     return Family(title, config, "roberta", segments=1, first=2, masked_lm=names)
 
 
+ELECTRAS = "generator_predictions.dense", "generator_predictions.LayerNorm"
 FAMILIES = {
     "distilbert": Family(
         "DistilBert",
-        {
-            "model_type": "distilbert",
-            "activation": "gelu",
-            "attention_dropout": 0.1,
-            "dim": HIDDEN,
-            "dropout": 0.1,
-            "hidden_dim": INNER,
-            "initializer_range": 0.02,
-            "max_position_embeddings": POSITIONS,
-            "n_heads": HEADS,
-            "n_layers": LAYERS,
-            "pad_token_id": 0,
-            "qa_dropout": 0.1,
-            "seq_classif_dropout": 0.2,
-            "sinusoidal_pos_embds": False,
-            "tie_weights_": True,
-            "vocab_size": WORDS,
-        },
+        {**DISTILBERT_CONFIG, **IGNORED},
         "distilbert",
         "transformer.layer",
         DISTILBERT_LAYER,
@@ -113,12 +93,7 @@ FAMILIES = {
         segments=2,
         width=NARROW,
         act=gelu_erf,
-        masked_lm=(
-            "generator_predictions.dense",
-            "generator_predictions.LayerNorm",
-            "generator_lm_head.bias",
-            "generator_lm_head.weight",
-        ),
+        masked_lm=(*ELECTRAS, "generator_lm_head.bias", "generator_lm_head.weight"),
     ),
 }
 
@@ -248,8 +223,7 @@ def test_a_family_computes_what_its_folder_says(name, tmp_path):
     assert back.keys() == weights.theirs.keys()
     assert all(back[each].tobytes() == values.tobytes() for each, values in weights.theirs.items())
     config = json.loads((tmp_path / "back" / "config.json").read_text())
-    ignored = ("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_")
-    kept = {key: value for key, value in family.config.items() if key not in ignored}
+    kept = {key: value for key, value in family.config.items() if key not in IGNORED}
     assert {key: config.get(key) for key in kept} == kept
     assert config["architectures"] == [f"{family.title}ForSequenceClassification"]
     assert name != "distilbert" or not config.keys() & {"hidden_size", "type_vocab_size", "hidden_act"}

@@ -25,20 +25,10 @@ from tests.checkpoint.tensors import random_tensors, shapes_of
 
 WORDS = (*model_folder.SPECIAL_TOKENS, *"the a dog cat is good bad runs .".split())
 HIDDEN, POSITIONS = 48, 16
-CONFIG = {
-    "model_type": "bert",
-    "architectures": ["BertForSequenceClassification"],
-    "vocab_size": len(WORDS),
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 12,
-    "intermediate_size": 32,
-    "max_position_embeddings": POSITIONS,
-}
-HEADS = {
-    "classifier": canonical.CLASSIFIER_HEAD,
-    "qa_outputs": canonical.SQUAD_HEAD,
-}
+CONFIG = dict(model_type="bert", architectures=["BertForSequenceClassification"], hidden_size=HIDDEN)
+CONFIG |= dict(vocab_size=len(WORDS), num_hidden_layers=2, num_attention_heads=12, intermediate_size=32)
+CONFIG |= dict(max_position_embeddings=POSITIONS)
+HEADS = {"classifier": canonical.CLASSIFIER_HEAD, "qa_outputs": canonical.SQUAD_HEAD}
 
 
 def weights(outputs: int = 3, segments: int = 2, head: str | None = "classifier") -> dict[str, np.ndarray]:

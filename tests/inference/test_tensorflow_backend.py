@@ -12,16 +12,9 @@ from official.inference.backends import tensorflow as backend
 from official.io.native_library import Processor
 from official.modeling import stages
 
-CONFIG = BertConfig(
-    vocab_size=90,
-    hidden_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=3,
-    intermediate_size=64,
-    max_position_embeddings=40,
-    groupbert_ffn_output_groups=2,
-    groupbert_conv_group_size=16,
-)
+SIZES = dict(vocab_size=90, hidden_size=48, num_hidden_layers=2, num_attention_heads=3, intermediate_size=64)
+GROUPBERT = dict(groupbert_ffn_output_groups=2, groupbert_conv_group_size=16)
+CONFIG = BertConfig(**SIZES, **GROUPBERT, max_position_embeddings=40)
 LENGTHS = [5, 33, 1, 40, 4, 4, 17]
 # Outputs are around 1: what float32 and bfloat16 round.
 TOLERANCES = {"fp32": 2e-5, "bf16": 6e-2}

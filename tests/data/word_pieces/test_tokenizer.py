@@ -317,7 +317,7 @@ def test_what_cannot_be_read_is_named(tmp_path, roberta, pieces):
     joined = {**whole, "post_processor": None}
     lower = {**whole, "normalizer": {"type": "Lowercase"}}
     strange = {**whole, "post_processor": {"type": "Strange"}}
-    robertas = {"tokenizer_class": "RobertaTokenizer"}
+    robertas, xlm = ({"tokenizer_class": f"{name}RobertaTokenizer"} for name in ("", "XLM"))
     cases = [
         ({"vocab.json": vocab}, robertas, "merges.txt is missing"),
         (model, None, "nothing says which class"),
@@ -327,16 +327,8 @@ def test_what_cannot_be_read_is_named(tmp_path, roberta, pieces):
         ({"tokenizer.json": json.dumps(joined).encode()}, None, "joins two texts"),
         ({"tokenizer.json": json.dumps(lower).encode()}, robertas, "normalizer Lowercase is not what"),
         ({"tokenizer.json": json.dumps(strange).encode()}, None, "Save the tokenizer again"),
-        (
-            {"spiece.model": b"\x0a\x05ab"},
-            {"tokenizer_class": "XLMRobertaTokenizer"},
-            "no SentencePiece model",
-        ),
-        (
-            {"spiece.model": sentencepiece(pieces, 2)},
-            {"tokenizer_class": "XLMRobertaTokenizer"},
-            "model_type=2",
-        ),
+        ({"spiece.model": b"\x0a\x05ab"}, xlm, "no SentencePiece model"),
+        ({"spiece.model": sentencepiece(pieces, 2)}, xlm, "model_type=2"),
     ]
     for number, (files, settings, message) in enumerate(cases):
         more = {} if settings is None else {"settings": settings}
