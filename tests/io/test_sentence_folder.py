@@ -86,7 +86,8 @@ def test_settings_of_the_transformer_that_change_what_it_reads_or_gives_are_refu
     path = folder / "sentence_bert_config.json"
     told = json.loads(path.read_text())
     text = {"method": "forward", "method_output_name": "last_hidden_state"}
-    for more in ({"modality_config": {"text": text}, "tokenizer_args": {}}, {"model_args": {"dtype": "x"}}):
+    usual = {"modality_config": {"text": text}, "tokenizer_args": {}}
+    for more in (usual, {"model_args": {"dtype": "bfloat16"}}):
         path.write_text(json.dumps({**told, **more}))
         assert sentence_folder.read_settings(str(folder)).max_seq_length == 64
     for key, value in (
