@@ -225,13 +225,8 @@ def test_cores_are_shared_out():
 
 def make_windows(lengths, words=50):
     generator = np.random.default_rng(1)
-    return [
-        (
-            generator.integers(1, words, length, np.int32),
-            np.repeat(np.int32([0, 1]), [length // 2, -(-length // 2)]),
-        )
-        for length in lengths
-    ]
+    segments = [np.int32(np.arange(length) >= length // 2) for length in lengths]
+    return [(generator.integers(1, words, len(each), np.int32), each) for each in segments]
 
 
 def test_threads_ask_at_the_same_time_and_what_fails_in_one_is_raised():

@@ -147,7 +147,6 @@ def test_gelu_is_what_the_writer_of_the_file_means():
         (None, {}, "gelu_tanh"),
         ("gelu", {}, "gelu_tanh"),
         ("gelu_new", {}, "gelu_tanh"),
-        ("relu", {}, "relu"),
         ("gelu", of_hugging_face, "gelu_erf"),
         ("gelu", other, "gelu_erf"),
         (None, of_hugging_face, "gelu_erf"),

@@ -41,16 +41,8 @@ def asked(seed: int) -> list[tuple[str, str]]:
         return "".join(generator.choice(letters, generator.integers(0, most)))
 
     rows = [(text(14), text(int(generator.integers(1, 120)))) for _ in range(24)]
-    odd = [
-        ("", "a b"),
-        ("a", ""),
-        ("a", " \n"),
-        ("\u200b", "a b c"),
-        (" \x1f", "a"),
-        ("q", "."),
-        ("a", "zzz"),
-    ]
-    return rows + odd
+    rows += [("", "a b"), ("a", ""), ("a", " \n"), ("\u200b", "a b c"), (" \x1f", "a")]
+    return [*rows, ("q", "."), ("a", "zzz")]
 
 
 class Sides:
