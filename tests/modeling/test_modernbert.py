@@ -17,6 +17,7 @@ from official.modeling.blocks import modernbert
 from official.modeling.models import MaskedLMModel, SequenceModel, SpanModel, TagModel
 from tests.modeling import models
 from tests.numpy_modernbert import NumpyModernBert
+from tests.refusals import assert_refused
 
 VOCABULARY = f"{list(minilm)[0]}/model/vocab.txt"
 LENGTHS = (70, 41, 9)  # longer than the window of 16, and shorter
