@@ -150,13 +150,6 @@ def test_weights_are_read_without_copies():
     assert fused_bert.tensor(both, "bfloat16").dtype == tf.bfloat16
 
 
-def test_attention_is_traced_once_for_all_blocks():
-    before = fused_bert.attend.experimental_get_tracing_count()
-    deep = dataclasses.replace(CONFIG, num_hidden_layers=3, hidden_size=24)
-    backends.build(source.random_source(deep, "embed"), "embed", backends.Settings())
-    assert fused_bert.attend.experimental_get_tracing_count() - before == int(fused_bert.are_here())
-
-
 def test_threads_are_given_before_anything_is_computed():
     tf.ones(1)
     with pytest.raises(ConfigError, match="threads=77: TensorFlow computes in this process already"):

@@ -20,7 +20,6 @@ from tests.conftest import slow, write_records
 from tests.records import encode, members_of
 
 LENGTH, SHARE = 32, 0.3
-SLOTS = 10  # of 0.3 x 32 = 9.6
 SIZE = 300
 WORDS = Vocabulary((*SPECIAL_TOKENS, *(f"##{n}" if n % 3 == 0 else f"{n}" for n in range(SIZE - 5))), "")
 PAD, _, CLS, SEP, MASK = WORDS.special_ids

@@ -50,10 +50,7 @@ def test_several_labels_come_from_lists_and_separators():
         assert labels_lib.as_texts(text) == names, text
     assert sorted(labels_lib.as_texts("{'a', 'b'}")) == ["a", "b"]
     for value, told in (
-        ("['a' 'b']", "no list that is read"),
-        ("['a', nan]", "no list that is read"),
-        ("['\\x']", "no list that is read"),
-        ('["a"', "no list that is read"),
+        *((text, "no list that is read") for text in ("['a' 'b']", "['a', nan]", "['\\x']", '["a"')),
         ([0, 1, 0], "a 0 or 1 for each label"),
         ("[1.0, 0.0, 0.0]", "a 0 or 1 for each label"),
         ("0,0,1", "a 0 or 1 for each label"),
