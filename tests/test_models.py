@@ -144,6 +144,8 @@ def test_outputs_are_those_of_a_loaded_model_and_live_on(folders, tmp_path):
         assert_same(found, outputs_of(published))
         assert (published.labels, published.spec.kind) == (model.labels, model.spec.kind)
 
+        if task in ("tag", "embed", "fill_mask"):  # an export of one output, as a classifier's
+            continue
         model.export(str(tmp_path / "saved"))
         inputs = {name: tf.constant(values) for name, values in batch.items()}
         saved = tf.saved_model.load(str(tmp_path / "saved"))
