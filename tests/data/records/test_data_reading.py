@@ -228,11 +228,11 @@ def test_evaluation_reads_the_first_records_in_order(files, schema):
 
 
 def test_batches_may_be_of_any_size(files, schema):
-    one = training_ids(files, schema, 12, batch_size=6, streams=3, sequences_done=30)
-    for size in (1, 4, 18):
-        other = training_ids(files, schema, 72 // size, batch_size=size, streams=3, sequences_done=30)
+    one = training_ids(files, schema, 6, batch_size=6, streams=3, sequences_done=30)
+    for size in (1, 4):
+        other = training_ids(files, schema, 36 // size, batch_size=size, streams=3, sequences_done=30)
         common = math.lcm(6, size)
-        for first in range(0, 72, common):
+        for first in range(0, 36, common):
             assert set(other[first : first + common]) == set(one[first : first + common])
 
 
