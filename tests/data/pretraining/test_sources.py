@@ -15,6 +15,7 @@ from official.data.records import files as record_files
 from official.data.records import schema, streams
 from official.data.word_pieces import vocabulary
 from official.io.errors import ConfigError
+from tests.conftest import slow
 from tests.data.text.test_corpora import write_parquet
 
 LONG, MOST = 32, 1
@@ -109,7 +110,7 @@ def test_a_mixture_has_the_shares_that_are_wanted(vocab_file, tmp_path):
     assert manifest["instances"] == pytest.approx(6 * 600, rel=0.01)
 
 
-@pytest.mark.parametrize("levels, listed", [(0, None), (1, None), (0, 400)])
+@pytest.mark.parametrize("levels, listed", [(0, None), slow(1, None), (0, 400)])
 def test_a_mixture_weighs_what_is_left_without_duplicates(vocab_file, tmp_path, monkeypatch, levels, listed):
     """Three quarters of `wiki` are repetitions, of itself and of `books`, that meet after the first round.
     What is left is known beforehand: exactly, or from a sample of the documents."""
