@@ -42,6 +42,11 @@ _HEADERS = {
 }
 
 
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\s;\"']+)", re.IGNORECASE)
+# Parameters of addresses that say who asks, or of what interface a client is.
+_OF_CALLERS = {"key", "api_key", "api-key", "api-version"}
+
+
 class _Gone(Exception):
     """The client has closed the connection."""
 
@@ -105,6 +110,13 @@ class Request(web.RequestHandler):
         require(self._declared_length() <= most, f"a body of more than {most:,} bytes.", 413)
         is_plain = given.get("Content-Encoding", "identity").lower() == "identity"
         require(is_plain, "compressed bodies are not read here.", 415)
+        if route.methods == ("POST",):  # it reads a body
+            charset = "".join(_CHARSET.findall(given.get("Content-Type", ""))[:1])
+            is_utf8 = charset.lower() in ("", "utf-8", "utf8", "us-ascii")
+            require(is_utf8, f"charset={charset[:40]}: bodies are read as UTF-8.", 415)
+            unread = "".join(sorted(self.request.query_arguments.keys() - _OF_CALLERS)[:1])
+            told = f"the parameter {unread[:60]!r} in the address is not read. Put it into the body."
+            require(not unread, told)
 
     def _declared_length(self) -> int:
         return whole_number(self.request.headers.get("Content-Length", "0")) or 0

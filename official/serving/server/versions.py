@@ -89,14 +89,17 @@ class Served:
 
         Returns:
           One result a row: an Answer, a Label, a vector, the words of each mask; of ids {output: array}; of
-          OpenAI's embeddings {vector, tokens}.
+          OpenAI's embeddings {vector, tokens, is_cut}.
 
         Raises:
           ConfigError: where a row cannot be computed. Nothing has been computed then.
         """
         if name == embeddings.NAME:
             found = self._model.embedder(asked)
-            return [{"vector": row, "tokens": count} for row, count in zip(found.vectors_ND, found.tokens_N)]
+            return [
+                {"vector": row, "tokens": count, "is_cut": is_cut}
+                for row, count, is_cut in zip(found.vectors_ND, found.tokens_N, found.is_cut_N)
+            ]
         if name != signatures.TENSORS:
             return list(getattr(self._model, _METHODS[name])(asked))
         method = self.methods[0]

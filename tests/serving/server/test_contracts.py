@@ -210,6 +210,8 @@ def test_embeddings_are_in_openais_form(server, models):
     _, found = post(input=texts[0], encoding_format="base64", dimensions=4, user="somebody")
     vector = np.frombuffer(base64.b64decode(found["data"][0]["embedding"]), "<f4")
     np.testing.assert_allclose(vector, expected[0, :4] / np.linalg.norm(expected[0, :4]), atol=1e-5)
+    assert "truncated" not in found
+    assert post(input=["word9", "word7 " * 50])[1]["truncated"] == [1]
     wrong = []
     for values, code, part in (
         (
