@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from official.cli import command_line
 from official.cli.command_line import LengthFlag, LowerCaseFlag
 from official.io import files, streams
-from official.io.errors import ConfigError, report_error
+from official.io.errors import ConfigError, counted, report_error
 
 if TYPE_CHECKING:
     from official.inference import Model, backends
@@ -70,6 +70,12 @@ def begin(flags: argparse.Namespace) -> backends.Settings:
     settings = backends.Settings(flags.backend, flags.dtype, flags.threads)
     backends.begin(settings)
     return settings
+
+
+def how(flags: argparse.Namespace) -> list:
+    """Returns what the flags say of how a model computes, JSON values: a job of other ones is another."""
+    calibration = files.digest([flags.calibration_file]) if flags.calibration_file else None
+    return [flags.backend, flags.dtype, *([calibration] if calibration else [])]
 
 
 def load(flags: argparse.Namespace) -> Model:
@@ -312,17 +318,25 @@ def run_predict() -> None:
     columns = (flags.text_columns or model.source.setting("text_columns", None) or usual).split(",")
     if flags.all_probabilities and task != "classify":
         raise ConfigError(f"--all_probabilities is of labels, and the model can {task}. Drop it.")
+    is_conll = task == "tag" and tags.is_conll(flags.input_file)
+    columns = ["tokens"] if is_conll and flags.text_columns is None else columns
+    if is_conll and columns != ["tokens"]:
+        raise ConfigError(f"--text_columns={flags.text_columns}: files of CoNLL have tokens alone. Drop it.")
+    count = {"answer": 2, "tag": 1}.get(task, len(columns))
+    if len(columns) != count:
+        told = f"{counted(len(columns), 'column')} ({','.join(columns)}), the model can {task} of {count}"
+        raise ConfigError(f"--text_columns: {told}.")
     by_word = ending == predictions.CONLL
     if by_word and task != "tag":
         raise ConfigError(f"--output_file={flags.output_file}: .conll is of tags, and the model can {task}.")
-    if task == "tag" and tags.is_conll(flags.input_file):
-        table, columns = tags.open_conll(flags.input_file, "input_file"), ["tokens"]
+    if is_conll:
+        table = tags.open_conll(flags.input_file, "input_file")
     else:
         table = open_table(flags.input_file, "input_file", columns, all_columns=True)
     model.prepare(task)
     identity = {
         "model": model.source.digest(),
-        "how": [flags.backend, flags.dtype, flags.max_seq_length, flags.all_probabilities],
+        "how": [*how(flags), flags.max_seq_length, flags.all_probabilities],
     }
 
     def predict(texts: list[list[str]]) -> dict[str, list]:

@@ -65,7 +65,7 @@ def run_embed() -> None:
         flags.output_file,
         flags.vector_dtype,
         model.embedder.embedding.prompt(flags.prompt, flags.prompt_name),
-        [flags.backend, flags.dtype],
+        ask.how(flags),
         flags.overwrite,
     )
     print(f"{flags.output_file}: {said['rows']:,} vectors of {said['dtype']} x {said['size']}")
