@@ -90,7 +90,7 @@ class Method:
             )
 
     def _outputs(self, rows: Rows) -> Outputs:
-        return run(self.network, self.name, rows)
+        return finite(run(self.network, self.name, rows), self._source.name)
 
     def _of_run(self, setting: str) -> str:
         """Returns the path of what the run was trained with. Raises ConfigError where it is not there."""
@@ -101,6 +101,15 @@ class Method:
             needs = "int8 needs data for the ranges of activations"
             raise ConfigError(f"{needs}, and {what}. Give --calibration_file=F.")
         return path
+
+
+def finite(outputs: Outputs, name: str) -> Outputs:
+    """Returns outputs of a model. Raises ConfigError, which begins with its name, where some are NaN or
+    infinite: the first label, or any word, would be the likeliest then."""
+    if wrong := [key for key, values in outputs.items() if not np.isfinite(values).all()]:
+        told = f"gives NaN or infinite numbers ({wrong[0]}), of which nothing can be made"
+        raise ConfigError(f"{name} {told}. Give --dtype=fp32, or a checkpoint from before.")
+    return outputs
 
 
 def calibration_texts(path: str | None) -> list[str]:
@@ -574,6 +583,7 @@ class Embedder(Method):
             vectors_ND[batch] = self._pooled(self.network(part)["sequence"], part, settings.pooling)
         for kernel_IO, bias_O, activation in self._dense:
             vectors_ND = activation(vectors_ND @ kernel_IO + bias_O)
+        finite({"vectors": vectors_ND}, self._source.name)
         return (normalized(vectors_ND) if settings.normalize else vectors_ND).astype(np.float32)
 
     def _pooled(self, sequence_TD: np.ndarray, rows: Rows, pooling: str) -> np.ndarray:
@@ -668,7 +678,7 @@ class Model:
           method: answer, classify, embed or fill_mask.
           rows: sequences, one or more, that fit the model's sizes.
         """
-        return run(self._method(method).network, method, rows)
+        return finite(run(self._method(method).network, method, rows), self.source.name)
 
     def settings_of(self, method: str) -> Settings:
         """Returns the settings of a method: for int8, with the sequences that ranges were taken from."""

@@ -66,14 +66,19 @@ class Ranges(NamedTuple):
 
 def quantized(vectors_ND: np.ndarray, dtype: str, ranges: Ranges | None = None) -> np.ndarray:
     """Returns vectors in one of DTYPES: int8 [N, D] in steps of `ranges`; binary as int8 [N, D / 8], the
-    signs of 8 components, minus 128."""
+    signs of 8 components, minus 128. Raises ConfigError for numbers that are too large for float16."""
     if dtype == "int8":
         assert ranges is not None
         steps = np.clip(np.floor((vectors_ND - ranges.lowest) / ranges.steps), 0, 255)
         return (steps - 128).astype(np.int8)
     if dtype == "binary":
         return (np.packbits(vectors_ND > 0, axis=-1) ^ 0x80).view(np.int8)
-    return vectors_ND.astype(DTYPES[dtype])
+    with np.errstate(over="ignore"):
+        values_ND = vectors_ND.astype(DTYPES[dtype])
+    if not np.isfinite(values_ND).all():
+        told = f"of vectors with numbers up to {np.abs(vectors_ND).max():,.0f}, which {dtype} does not hold"
+        raise ConfigError(f"--vector_dtype={dtype} {told}. Give float32.")
+    return values_ND
 
 
 def restored(values_ND: np.ndarray, dtype: str, size: int, ranges: Ranges | None = None) -> np.ndarray:

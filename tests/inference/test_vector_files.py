@@ -87,6 +87,16 @@ def test_a_job_that_was_killed_goes_on_to_the_same_bytes(model, tmp_path, monkey
         embed_file(model, table, "text", str(killed), "int8")
 
 
+def test_numbers_that_are_none_are_refused(model, monkeypatch):
+    with pytest.raises(ConfigError, match="--vector_dtype=float16 of vectors with numbers up to 100,000"):
+        quantized(np.float32([[1, -1e5]]), "float16")
+    real = model.embedder.network
+    broken = lambda rows: {"sequence": real(rows)["sequence"] * np.float32("nan")}  # noqa: E731
+    monkeypatch.setattr(model.embedder, "network", broken)
+    with pytest.raises(ConfigError, match="gives NaN or infinite numbers"):
+        model.embed(["a cat"])
+
+
 def write_vectors(path, vectors_ND, dtype="float32", **said) -> VectorFile:
     ranges = vector_files.Ranges(vectors_ND.min(0), vectors_ND.max(0))
     np.save(path, quantized(vectors_ND, dtype, ranges))
