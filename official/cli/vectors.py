@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from absl import logging
+
 from official.cli import ask, command_line
 from official.cli.command_line import LengthFlag
 from official.io.errors import ConfigError
@@ -141,7 +143,12 @@ def run_search() -> None:
     queries_QD = model.embed(queries, prompt=settings.prompt(flags.prompt, name))
     found = vectors.search(queries_QD, flags.top_k)
     wanted = {one.row for neighbours in found for one in neighbours}
-    texts = vector_files.read_rows(table, column, wanted, vectors.rows)
+    texts, digest = vector_files.read_rows(table, column, wanted, vectors.rows)
+    if column == vectors.said["text_column"] and digest != vectors.said.get("texts_digest", digest):
+        told = f"--texts={table.given}: its texts are not those that {vectors.path} was made of"
+        if flags.texts is None:
+            raise ConfigError(f"{told}. Embed them again, or give the file of then.")
+        logging.warning("%s.", told)
     if flags.output_file:
         rows = [
             (query, rank, one.row, one.score, texts[one.row])

@@ -10,7 +10,9 @@ import pytest
 
 from official import inference
 from official.checkpoint import convert, registry
+from official.cli import ask
 from official.cli.vectors import _queries_of as queries_of
+from official.cli.vectors import run_search
 from official.data.tables.files import open_table
 from official.inference import predict_file, vector_files
 from official.inference.vector_files import VectorFile, embed_file, quantized, restored
@@ -150,6 +152,24 @@ def test_other_vectors_than_the_models_are_refused(model, tmp_path):
     os.remove(tmp_path / "v.npy.json")
     with pytest.raises(ConfigError, match="v.npy.json, which says their model, is missing"):
         VectorFile(str(tmp_path / "v.npy"))
+
+
+def test_texts_that_were_changed_since_are_told(model, tmp_path, monkeypatch, capsys, caplog):
+    monkeypatch.setattr(ask, "load", lambda flags: model)
+    for rows in (3, 8192):  # whatever the parts
+        monkeypatch.setattr(predict_file, "PART_ROWS", rows)
+        table = table_of(tmp_path / "t.csv")
+        embed_file(model, table, "text", str(tmp_path / "v.npy"), overwrite=True)
+        asked = ["bert", f"--vectors={tmp_path}/v.npy", "--query=cats", "--top_k=1"]
+        monkeypatch.setattr("sys.argv", asked)
+        run_search()
+        assert capsys.readouterr().out.endswith("\ta cat\n") and "its texts" not in caplog.text
+    table_of(tmp_path / "t.csv", ["a dog", *TEXTS[1:]])
+    with pytest.raises(ConfigError, match="t.csv: its texts are not those that .*v.npy was made of. Embed"):
+        run_search()
+    monkeypatch.setattr("sys.argv", [*asked, f"--texts={tmp_path}/t.csv"])
+    run_search()
+    assert "its texts are not those that" in caplog.text
 
 
 def test_a_converted_folder_makes_the_same_vectors(model, tmp_path):
