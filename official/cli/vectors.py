@@ -60,13 +60,18 @@ def run_embed() -> None:
     column = _one_column(flags.text_columns)
     table = open_table(flags.input_file, "input_file", [column], all_columns=ending != ".npy")
     model = ask.load(flags)
+    settings = model.embedder.embedding
+    named = [name for name, text in settings.prompts.items() if text]
+    if named and settings.default_prompt_name is None and flags.prompt is flags.prompt_name is None:
+        told = "%s has prompts (%s), and none of them is its default: texts get none. Give --prompt_name."
+        logging.warning(told, model.source.name, ", ".join(named))
     said = vector_files.embed_file(
         model,
         table,
         column,
         flags.output_file,
         flags.vector_dtype,
-        model.embedder.embedding.prompt(flags.prompt, flags.prompt_name),
+        settings.prompt(flags.prompt, flags.prompt_name),
         ask.how(flags),
         flags.overwrite,
     )

@@ -1,6 +1,7 @@
 """Vectors of files: types, what is said beside them, going on after a kill, exact neighbours."""
 
 import csv
+import dataclasses
 import json
 import os
 
@@ -12,7 +13,7 @@ from official import inference
 from official.checkpoint import convert, registry
 from official.cli import ask
 from official.cli.vectors import _queries_of as queries_of
-from official.cli.vectors import run_search
+from official.cli.vectors import run_embed, run_search
 from official.data.tables.files import open_table
 from official.inference import predict_file, vector_files
 from official.inference.vector_files import VectorFile, embed_file, quantized, restored
@@ -170,6 +171,19 @@ def test_texts_that_were_changed_since_are_told(model, tmp_path, monkeypatch, ca
     monkeypatch.setattr("sys.argv", [*asked, f"--texts={tmp_path}/t.csv"])
     run_search()
     assert "its texts are not those that" in caplog.text
+
+
+def test_prompts_that_no_text_gets_are_told(model, tmp_path, monkeypatch, caplog):
+    settings = dataclasses.replace(model.embedder.embedding, prompts={"query": "ask: ", "document": ""})
+    monkeypatch.setattr(model.embedder, "embedding", settings)
+    monkeypatch.setattr(ask, "load", lambda flags: model)
+    table_of(tmp_path / "t.csv", ["a cat"])
+    asked = ["bert", f"--input_file={tmp_path}/t.csv", f"--output_file={tmp_path}/v.npy", "--overwrite"]
+    for more, is_told in (([], True), (["--prompt_name=query"], False), (["--prompt="], False)):
+        caplog.clear()
+        monkeypatch.setattr("sys.argv", [*asked, "--checkpoint=m", *more])
+        run_embed()
+        assert ("has prompts (query), and none of them is its default" in caplog.text) == is_told, more
 
 
 def test_a_converted_folder_makes_the_same_vectors(model, tmp_path):
