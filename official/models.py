@@ -303,6 +303,15 @@ class PretrainedModel(tf.keras.Model):
             name: carried[own] for name, own in names.items() if not (own == "pooled" and self._lacks_pooler)
         }
 
+    def fit(self, *arguments: Any, **named: Any) -> Any:
+        """Trains as every model of Keras. Raises ConfigError for class weights where labels are no numbers of
+        classes, one a text: Keras would take the place of the largest number of a row for its class."""
+        is_of_classes = self.spec.task in (None, "embed") or self.spec.kind in (ONE, CHOICE)
+        if named.get("class_weight") is not None and not is_of_classes:
+            told = f"is of one label a text, and is not in task={self.spec.kind or self.spec.task}"
+            raise ConfigError(f"class_weight {told}. Give sample_weight, a weight for each label.")
+        return super().fit(*arguments, **named)
+
     def make_train_function(self, force: bool = False) -> Any:
         """Returns the function of a step of `fit`. Raises ConfigError where XLA would compile it, and for a
         loss of probabilities."""

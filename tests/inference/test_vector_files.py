@@ -179,7 +179,7 @@ def test_prompts_that_no_text_gets_are_told(model, tmp_path, monkeypatch, caplog
     monkeypatch.setattr(ask, "load", lambda flags: model)
     table_of(tmp_path / "t.csv", ["a cat"])
     asked = ["bert", f"--input_file={tmp_path}/t.csv", f"--output_file={tmp_path}/v.npy", "--overwrite"]
-    for more, is_told in (([], True), (["--prompt_name=query"], False), (["--prompt="], False)):
+    for more, is_told in (([], True), (["--prompt_name=query"], False), (["--prompt=ask: "], False)):
         caplog.clear()
         monkeypatch.setattr("sys.argv", [*asked, "--checkpoint=m", *more])
         run_embed()
