@@ -33,6 +33,7 @@ from official.io.errors import ConfigError, counted
 from official.io.sentence_folder import EmbeddingSettings
 
 _CALIBRATION_BATCH = 16
+_TABLES = (".json", ".jsonl", ".csv", ".parquet")  # whose lines are no texts
 _SPECIAL_TOKEN = re.compile("|".join(map(re.escape, model_folder.SPECIAL_TOKENS)))
 
 
@@ -120,6 +121,8 @@ def calibration_texts(path: str | None) -> list[str]:
     lines = [line for line in files.read_text(path, flag).split("\n") if line.strip()]
     if not lines:
         raise ConfigError(f"{flag} has no text.")
+    if path.lower().endswith(_TABLES):
+        raise ConfigError(f"{flag} is a table. Expected a text a line, the two of a pair with a tab between.")
     return _spread(lines)
 
 
@@ -336,6 +339,18 @@ class Classifier(Method):
 
     def logits(self, rows: Sequence[Sequence[str]]) -> np.ndarray:
         """Returns float32 [N, C] of rows of texts; of a choice a text and those to choose from, C of them."""
+        sequences = self._sequences(rows)
+        if self.kind == CHOICE and rows:
+            return self._outputs(self.rows_of(sequences))["logits"].reshape(len(rows), -1)
+        found = np.zeros((len(rows), self._source.classes), np.float32)
+        for count in {len(texts) for texts in rows}:
+            chosen = [number for number, texts in enumerate(rows) if len(texts) == count]
+            found[chosen] = self._outputs(self.rows_of([rows[number] for number in chosen]))["logits"]
+        return found
+
+    def _sequences(self, rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
+        """Returns the texts of each sequence of rows: of a choice a pair for each text to choose from. Raises
+        ConfigError for rows of another number of texts than the task's."""
         counts = {len(texts) for texts in rows}
         for count in counts:
             least, most = (3, count) if self.kind == CHOICE else (1, 2)
@@ -345,17 +360,12 @@ class Classifier(Method):
                 raise ConfigError(f"{counted(count, 'text')} to classify, expected {told}.")
             if count > 1:
                 self._source.check_pairs()
-        if self.kind == CHOICE and rows:
-            pairs = [[texts[0], choice] for texts in rows for choice in texts[1:]]
-            if len(counts) > 1:
-                told = " and ".join(map(str, sorted(counts)))
-                raise ConfigError(f"rows of {told} texts to choose from, expected as many in each.")
-            return self._outputs(self.rows_of(pairs))["logits"].reshape(len(rows), -1)
-        found = np.zeros((len(rows), self._source.classes), np.float32)
-        for count in counts:
-            chosen = [number for number, texts in enumerate(rows) if len(texts) == count]
-            found[chosen] = self._outputs(self.rows_of([rows[number] for number in chosen]))["logits"]
-        return found
+        if self.kind != CHOICE:
+            return rows
+        if len(counts) > 1:
+            told = " and ".join(map(str, sorted(counts)))
+            raise ConfigError(f"rows of {told} texts to choose from, expected as many in each.")
+        return [[texts[0], choice] for texts in rows for choice in texts[1:]]
 
     def rows_of(self, texts: Sequence[Sequence[str]]) -> Rows:
         """Returns rows of as many texts each, end to end."""
@@ -372,13 +382,19 @@ class Classifier(Method):
 
     def _calibration_rows(self, file: str | None) -> Rows:
         if file:
-            return self.rows_of([line.split("\t") for line in calibration_texts(file)])
+            sequences = self._sequences([line.split("\t") for line in calibration_texts(file)])
+            if len({len(texts) for texts in sequences}) > 1:
+                raise ConfigError(
+                    f"--calibration_file={file} has rows of 1 and 2 texts, expected as many in each."
+                )
+            return self.rows_of(sequences)
         run = self._source.run
         if run is not None and run.task == "classify":
             columns = (run.text_columns or "text").split(",")
             table = tables.open_table(self._of_run("train_file"), "calibration_file", columns)
             batch = next(table.batches(columns))
-            return self.rows_of(_spread([row for row in zip(*batch.columns.values()) if not wrong_text(row)]))
+            rows = _spread([row for row in zip(*batch.columns.values()) if not wrong_text(row)])
+            return self.rows_of(self._sequences(rows))
         folder = self._of_run("data_dir")
         split = glue_files.read_split(tasks.find_task(run.glue_task), "train", folder)
         return self.rows_of(_spread([list(texts) for texts in zip(*split.texts)]))
