@@ -309,6 +309,7 @@ def run_predict() -> None:
     flags = Predict.parse()
     from official.data.tables import predictions, tags
     from official.data.tables.files import open_table
+    from official.inference.methods import classes_of
     from official.inference.predict_file import predict_file
 
     ending = predictions.check_format(flags.output_file)
@@ -316,8 +317,9 @@ def run_predict() -> None:
     task = model.task
     usual = {"answer": "question,context"}.get(task, "text")
     columns = (flags.text_columns or model.source.setting("text_columns", None) or usual).split(",")
-    if flags.all_probabilities and task != "classify":
-        raise ConfigError(f"--all_probabilities is of labels, and the model can {task}. Drop it.")
+    if flags.all_probabilities and (task != "classify" or classes_of(model.source).kind == "number"):
+        can = f"can {task}" if task != "classify" else "gives numbers"
+        raise ConfigError(f"--all_probabilities is of labels, and the model {can}. Drop it.")
     is_conll = task == "tag" and tags.is_conll(flags.input_file)
     columns = ["tokens"] if is_conll and flags.text_columns is None else columns
     if is_conll and columns != ["tokens"]:

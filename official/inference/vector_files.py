@@ -325,11 +325,11 @@ class VectorFile:
         with files.open_binary(self.path) as file:
             try:
                 np.lib.format.read_magic(file)
-                shape, _, found = np.lib.format.read_array_header_1_0(file)
+                shape, is_by_column, found = np.lib.format.read_array_header_1_0(file)
             except ValueError as error:
                 raise ConfigError(f"--vectors={self.path} is no NumPy file ({str(error)[:80]}).") from None
-            if (shape, found) != ((self.rows, self._width), kind):
-                self._refuse(f"{found} {shape}")
+            if (shape, found) != ((self.rows, self._width), kind) or is_by_column:
+                self._refuse(f"{found} {shape}" + ", column by column" * is_by_column)
             for first in range(0, self.rows, vectors.BLOCK_ROWS):
                 count = min(vectors.BLOCK_ROWS, self.rows - first)
                 content = file.read(count * self._width * kind.itemsize)

@@ -152,7 +152,7 @@ def test_texts_to_calibrate_with_are_those_of_the_task(tmp_path):
             model.classify("a dog")
 
 
-def test_a_regression_shows_each_of_its_outputs(tmp_path):
+def test_a_regression_shows_each_of_its_outputs(tmp_path, monkeypatch):
     names = {"0": "x", "1": "y", "2": "z"}
     model = inference.load(write(tmp_path / "m", problem_type="regression", id2label=names))
     (logits_C,) = model.outputs("classify", model._method("classify").rows_of([["the dog"]]))["logits"]
@@ -163,6 +163,10 @@ def test_a_regression_shows_each_of_its_outputs(tmp_path):
     assert classify_command.shown_label(found, model.kind_of_labels) == shown
     columns = model.columns_of([["the dog"]])
     assert columns == {f"score_{name}": [pytest.approx(value)] for name, value in found.scores.items()}
+    files = [f"--checkpoint={tmp_path}/m", "--input_file=none.csv", f"--output_file={tmp_path}/out.csv"]
+    monkeypatch.setattr(sys, "argv", ["bert predict", *files, "--all_probabilities"])
+    with pytest.raises(ConfigError, match="is of labels, and the model gives numbers"):
+        classify_command.run_predict()
 
 
 def test_labels_of_another_number_of_outputs_are_refused(tmp_path):

@@ -148,6 +148,10 @@ def test_other_vectors_than_the_models_are_refused(model, tmp_path):
         write_vectors(tmp_path / "w.npy", vectors_ND[:, :24]).check_model(model)
     with pytest.raises(ConfigError, match="says 5 vectors"):
         list(write_vectors(tmp_path / "v.npy", vectors_ND, rows=5).blocks())
+    by_column = write_vectors(tmp_path / "v.npy", vectors_ND)
+    np.save(tmp_path / "v.npy", np.asfortranarray(vectors_ND))
+    with pytest.raises(ConfigError, match=r"float32 \(4, 384\), column by column"):
+        list(by_column.blocks())
     with pytest.raises(ConfigError, match="similarity='euclidean' is not searched by"):
         write_vectors(tmp_path / "v.npy", vectors_ND, similarity="euclidean")
     os.remove(tmp_path / "v.npy.json")
