@@ -60,18 +60,15 @@ def run_embed() -> None:
     column = _one_column(flags.text_columns)
     table = open_table(flags.input_file, "input_file", [column], all_columns=ending != ".npy")
     model = ask.load(flags)
-    settings = model.embedder.embedding
-    named = [name for name, text in settings.prompts.items() if text]
-    if named and settings.default_prompt_name is None and flags.prompt is flags.prompt_name is None:
-        told = "%s has prompts (%s), and none of them is its default: texts get none. Give --prompt_name."
-        logging.warning(told, model.source.name, ", ".join(named))
+    if flags.prompt is flags.prompt_name is None:
+        model.embedder.report_prompts()
     said = vector_files.embed_file(
         model,
         table,
         column,
         flags.output_file,
         flags.vector_dtype,
-        settings.prompt(flags.prompt, flags.prompt_name),
+        model.embedder.embedding.prompt(flags.prompt, flags.prompt_name),
         ask.how(flags),
         flags.overwrite,
     )

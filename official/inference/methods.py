@@ -561,6 +561,7 @@ class Embedder(Method):
         self.embedding = embedding_settings(source)
         self.size = self.embedding.size(self._bert.hidden_size)
         self._dense = [(*each.weights(), ACTIVATIONS[each.activation]) for each in self.embedding.dense]
+        self._has_told_prompts = False
 
     def __call__(
         self, texts: Sequence[str], settings: EmbeddingSettings | None = None, prompt: str | None = None
@@ -568,10 +569,22 @@ class Embedder(Method):
         """Returns the vectors of texts with a prompt before each; None: the default one. With other settings
         than the folder's, Dense modules are those of the folder all the same."""
         settings = settings or self.embedding
-        prompt = settings.prompt() if prompt is None else prompt
+        if prompt is None:
+            self.report_prompts()
+            prompt = settings.prompt()
         rows, cut = self.rows_of(texts, settings, prompt)
         self.cut.report(int(cut.sum()), self.length_of(settings))
         return Embedded(self.vectors_of(rows, settings), rows.lengths_N, cut)
+
+    def report_prompts(self) -> None:
+        """Says once, in the log, that the folder has prompts and that texts get none of them."""
+        named = [name for name, text in self.embedding.prompts.items() if text]
+        if named and self.embedding.default_prompt_name is None and not self._has_told_prompts:
+            self._has_told_prompts = True
+            told = (
+                "%s has prompts (%s), and none of them is its default: texts get none, unless a prompt_name"
+            )
+            logging.warning(f"{told} is given. This is said once.", self._source.name, ", ".join(named))
 
     def length_of(self, settings: EmbeddingSettings) -> int:
         """Returns the tokens that texts are cut to."""
@@ -819,7 +832,9 @@ class Model:
         Returns:
           float32 [N, D]; [D] of one text.
         """
-        told = (settings or self.embedder.embedding).prompt(prompt, prompt_name)
+        told = None
+        if prompt is not None or prompt_name is not None:
+            told = (settings or self.embedder.embedding).prompt(prompt, prompt_name)
         if isinstance(texts, str):
             return self.embedder([texts], settings, told).vectors_ND[0]
         return self.embedder(list(texts), settings, told).vectors_ND

@@ -185,9 +185,12 @@ def test_prompts_that_no_text_gets_are_told(model, tmp_path, monkeypatch, caplog
     asked = ["bert", f"--input_file={tmp_path}/t.csv", f"--output_file={tmp_path}/v.npy", "--overwrite"]
     for more, is_told in (([], True), (["--prompt_name=query"], False), (["--prompt=ask: "], False)):
         caplog.clear()
+        monkeypatch.setattr(model.embedder, "_has_told_prompts", False)
         monkeypatch.setattr("sys.argv", [*asked, "--checkpoint=m", *more])
         run_embed()
         assert ("has prompts (query), and none of them is its default" in caplog.text) == is_told, more
+    model.embed("a cat")
+    assert "has prompts (query)" in caplog.text
 
 
 def test_a_converted_folder_makes_the_same_vectors(model, tmp_path):
