@@ -832,7 +832,7 @@ class Model:
         Returns:
           float32 [N, D]; [D] of one text.
         """
-        told = None
+        told: str | None = None
         if prompt is not None or prompt_name is not None:
             told = (settings or self.embedder.embedding).prompt(prompt, prompt_name)
         if isinstance(texts, str):

@@ -567,9 +567,10 @@ def read_labels(folder: str) -> dict:
             told = f"kind={kind!r} and problem_type={said!r} contradict each other"
             raise ConfigError(f"{path}: {told}. Correct one of them.")
         said = PROBLEM_TYPE_OF[kind]
-    if numbers["thresholds"] and said != SEVERAL_LABELS:
-        told = f"thresholds are of kind='several', and the kind is {KIND_OF.get(str(said), 'one')!r}"
-        raise ConfigError(f"{path}: {told}. Correct one of them.")
+    for key, none, wanted in (("thresholds", (), SEVERAL_LABELS), ("scale", (0.0, 1.0), REGRESSION)):
+        if numbers[key] != none and said != wanted:
+            told = f"{key} of kind={KIND_OF.get(str(said), 'one')!r}, expected only of {KIND_OF[wanted]!r}"
+            raise ConfigError(f"{path}: {told}. Correct one of them.")
     if not all(0 <= each <= 1 for each in numbers["thresholds"]):
         told = f"thresholds={str(list(numbers['thresholds']))[:60]}, expected probabilities"
         raise ConfigError(f"{path}: {told}, from 0 to 1.")
