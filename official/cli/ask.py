@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import io
 import itertools
 import json
@@ -89,9 +90,9 @@ def load(flags: argparse.Namespace) -> Model:
 
 
 def lines(prompt: str) -> Iterator[tuple[int, bytes]]:
-    """Yields number and bytes of each line of stdin, without the spaces around it, as long as somebody reads
-    the answers; of a terminal, which shows a prompt, those that are not blank. Raises ConfigError for a line
-    that does not end: those of a device never do."""
+    """Yields number and bytes of each line of stdin, without the spaces around it and the byte order mark
+    that may begin the first, as long as somebody reads the answers; of a terminal, which shows a prompt,
+    those that are not blank. Raises ConfigError for a line that does not end: those of a device never do."""
     if sys.stdin is None:  # closed
         return
     is_terminal = sys.stdin.isatty()
@@ -106,8 +107,9 @@ def lines(prompt: str) -> Iterator[tuple[int, bytes]]:
             raise ConfigError(f"a line of the input has {MAX_LINE:,} characters or more. Give a text a line.")
         if not line:
             return
-        if line.strip() or not is_terminal:
-            yield number, line.strip()
+        line = line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip()
+        if line or not is_terminal:
+            yield number, line
 
 
 def answer_each(
