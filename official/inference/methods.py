@@ -470,6 +470,8 @@ class Filler(Method):
 
     def __call__(self, texts: Sequence[str], top_k: int) -> list[list[list[Word]]]:
         """See `Model.fill_mask`; of several texts."""
+        if top_k < 1:
+            raise ConfigError(f"top_k={top_k}, expected 1 or more words for each mask.")
         if not texts:
             return []
         made = self.rows_of(texts)

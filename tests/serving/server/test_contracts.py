@@ -9,6 +9,7 @@ import pytest
 
 from official import inference
 from official.inference.rows import Rows
+from official.io.errors import ConfigError
 from tests.serving.server.servers import ask, running, write_model
 
 QUESTIONS = [
@@ -99,6 +100,8 @@ def test_vectors_and_tokens(server, models):
 
 
 def test_labels_and_words(folder, models, classifier):
+    with pytest.raises(ConfigError, match="top_k=-1, expected 1 or more"):
+        models["fill_mask"].fill_mask(TEXTS[0], -1)
     rows = [{"sentence_a": "word7", "sentence_b": "word8"}, {"sentence_a": "word9", "sentence_b": ""}]
     _, found = classifier.predict({"instances": rows})
     expected = models["classify"].classify_all([["word7", "word8"], ["word9"]])
