@@ -142,7 +142,11 @@ def run_search() -> None:
     vectors.check_model(model)
     settings = model.embedder.embedding
     name = flags.prompt_name or ("query" if "query" in settings.prompts else None)
-    queries_QD = model.embed(queries, prompt=settings.prompt(flags.prompt, name))
+    prompt = settings.prompt(flags.prompt, name)
+    if (theirs := vectors.said.get("prompt")) and not prompt and flags.prompt is None:
+        told = "%s was made with the prompt %r, and queries get none. Give --prompt, or --prompt=''."
+        logging.warning(told, vectors.path, theirs)
+    queries_QD = model.embed(queries, prompt=prompt)
     found = vectors.search(queries_QD, flags.top_k)
     wanted = {one.row for neighbours in found for one in neighbours}
     texts, digest = vector_files.read_rows(table, column, wanted, vectors.rows)

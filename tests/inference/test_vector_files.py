@@ -191,6 +191,12 @@ def test_prompts_that_no_text_gets_are_told(model, tmp_path, monkeypatch, caplog
         assert ("has prompts (query), and none of them is its default" in caplog.text) == is_told, more
     model.embed("a cat")
     assert "has prompts (query)" in caplog.text
+    asked = ["bert", f"--vectors={tmp_path}/v.npy", "--query=cats"]
+    for prompts, is_told in (({"query": "ask: "}, False), ({}, True)):
+        monkeypatch.setattr(model.embedder, "embedding", dataclasses.replace(settings, prompts=prompts))
+        monkeypatch.setattr("sys.argv", asked)
+        run_search()
+        assert ("was made with the prompt 'ask: ', and queries get none" in caplog.text) == is_told
 
 
 def test_a_converted_folder_makes_the_same_vectors(model, tmp_path):
