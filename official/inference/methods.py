@@ -76,6 +76,11 @@ class Method:
         """Returns the sequences that ranges of activations are taken from."""
         raise NotImplementedError
 
+    def is_cut(self, rows: Sequence[Any]) -> list[bool]:
+        """Tells whether each row, as the method takes several, has a text that is cut, being longer than the
+        model takes: for masked words such are refused, and tags are given in windows."""
+        return [False] * len(rows)
+
     def _report_special(self, texts: Iterable[str]) -> None:
         """Says once, in the log, that a special token stands in a text and is split like other words."""
         if not self._finds_no_special:
@@ -196,6 +201,11 @@ class Reader(Method):
             start_NL[is_token_NL], end_NL[is_token_NL] = outputs["start_logits"], outputs["end_logits"]
         found = answers.answer_questions(start_NL, end_NL, windows, data, self._rules)
         return [answers_of(found, str(number)) for number in range(len(asked))]
+
+    def is_cut(self, rows: Sequence[tuple[str, str]]) -> list[bool]:
+        """Tells whether each question is longer than it may be; contexts are not cut."""
+        _, counts = self._tokenizer.tokenize([question for question, _ in rows])
+        return (counts > self._windows.max_query_length).tolist()
 
     def _windows_of(self, data: squad_files.SquadData) -> features.Features:
         return features.make_features(data, self._vocabulary, self._windows, self._tokenizer)
@@ -373,6 +383,14 @@ class Classifier(Method):
         rows, cut = rows_of(list(map(list, zip(*texts))), self._tokenizer, self._vocabulary, self._length)
         self.cut.report(cut, self._length)
         return rows
+
+    def is_cut(self, rows: Sequence[Sequence[str]]) -> list[bool]:
+        """Tells whether each row of texts is longer than the model takes, special tokens included."""
+        _, counts = self._tokenizer.tokenize([text for texts in rows for text in texts])
+        sizes_N = np.array([len(texts) for texts in rows])
+        pieces_N = np.add.reduceat(counts, np.cumsum(sizes_N) - sizes_N)
+        special_N = np.where(sizes_N > 1, 2 + self._vocabulary.separators, 2)
+        return (pieces_N + special_N > self._length).tolist()
 
     def _label_of(self, values_C: np.ndarray) -> Label:
         best = 0 if self.kind == NUMBER else int(values_C.argmax())
@@ -606,6 +624,10 @@ class Embedder(Method):
         rows = join([np.array([cls, *part[: length - 2], sep], np.int32) for part in parts])
         return rows, counts > length - 2
 
+    def is_cut(self, rows: Sequence[str]) -> list[bool]:
+        """Tells whether each text, behind the default prompt, is longer than texts are cut to."""
+        return self.rows_of(rows, self.embedding, self.embedding.prompt())[1].tolist()
+
     def vectors_of(self, rows: Rows, settings: EmbeddingSettings) -> np.ndarray:
         """Returns float32 [N, D] of sequences; the outputs of one batch are in memory at a time."""
         vectors_ND = np.empty((len(rows.lengths_N), self._bert.hidden_size), np.float32)
@@ -700,6 +722,11 @@ class Model:
         """Says, or does not say, that texts are cut, in the methods that are prepared: once from now on."""
         for method in self._methods.values():
             method.cut.is_reported = not is_on
+
+    def is_cut(self, method: str, rows: Sequence[Any]) -> list[bool]:
+        """Tells whether each row of a method, as `answer_all`, `classify_all` or `embed` take several, has a
+        text that is cut."""
+        return self._method(method).is_cut(rows)
 
     def outputs(self, method: str, rows: Rows) -> Outputs:
         """Returns the outputs of a method's network for token ids, as `rows.Network` has them, of all

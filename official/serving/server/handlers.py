@@ -180,7 +180,8 @@ class Request(web.RequestHandler):
 
     async def answer(self, served: Served, read: Callable, write: Callable, *given: Any) -> Any:
         """Returns the body of an answer: `read` of the request's body, computed, and `write` of the results;
-        beside the event loop where a body is large. `given`: what `read` takes behind the body."""
+        beside the event loop where a body is large. The header X-Truncated gets the numbers, from 0 on, of
+        rows with a text that was cut, the first 1,000 of them. `given`: what `read` takes behind the body."""
 
         async def called(size: int, function: Callable, *arguments: Any) -> Any:
             if size < self.server.LARGE:
@@ -191,7 +192,10 @@ class Request(web.RequestHandler):
 
         body = bytes(self.body)
         asked = await called(len(body), read, body, *given, served, self.server.limits)
-        results = await self._compute(served, asked.call)
+        found = await self._compute(served, asked.call)
+        if cut := [str(number) for number, one in enumerate(found) if one.is_cut]:
+            self.set_header("X-Truncated", ",".join([*cut[:1000], *["..."][: len(cut) > 1000]]))
+        results = [one.value for one in found]
         parts = results[0].values() if isinstance(results[0], dict) else [results[0]]
         numbers = sum(part.size if isinstance(part, np.ndarray) else 8 for part in parts)
         return await called(len(results) * numbers, write, asked, results)
