@@ -177,8 +177,8 @@ def read_integers(values: Any, name: str) -> np.ndarray:
 
 
 def columns_of(asked: Asked, results: list[Any]) -> dict[str, np.ndarray]:
-    """Returns the outputs of a call: {name: [N, ...]}, in the order of the signature; `results` are those of
-    `versions.Served.compute`, one for each row."""
+    """Returns the outputs of a call: {name: [N, ...]}, in the order of the signature; `results` are the
+    values of `versions.Served.compute`, one for each row."""
     call, signature = asked.call, asked.signature
     fields, kinds = signature.outputs, {"string": object, "int32": np.int32, "float32": np.float32}
     if call.name == signatures.TENSORS:
