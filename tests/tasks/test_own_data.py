@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from official import config as config_lib
+from official.checkpoint import model_card
 from official.checkpoint.convert import convert
 from official.cli import ask
 from official.data.pipeline import TrainingOrder
@@ -114,6 +115,7 @@ def test_every_kind_of_label_is_learned(table, tmp_path):
         result = run(table(kind, model_dir=kind))
         assert result.status == "finished" and result.scores[score] > 0.7, (kind, result.scores)
         assert json.loads((tmp_path / kind / "labels.json").read_text())["kind"] == kind
+    assert 'pipeline_tag: "multiple-choice"' in str(model_card.of_run(str(tmp_path / "choice")))
     kept = json.loads((tmp_path / "several" / "labels.json").read_text())
     assert kept["labels"] == ["ball", "blue", "green", "red"] and len(kept["thresholds"]) == 4
     written = json.loads((tmp_path / "one" / "result.json").read_text())
