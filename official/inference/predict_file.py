@@ -74,7 +74,7 @@ def write_in_parts(
             for number, batch in enumerate(table.batches(rows=PART_ROWS)):
                 path = os.path.join(folder, f"{number:06}{ending}")
                 note = jobs.read_done(f"{path}.json") if files.is_file(path) else None
-                rows = hashlib.sha256(repr(batch.columns).encode("utf-8", "surrogatepass")).hexdigest()
+                rows = _digest_of(batch)
                 if note is None or note.get("sha256") != rows:  # the table may have been changed meanwhile
                     if batch.problems:
                         place, reason = next(iter(batch.problems.items()))
@@ -91,6 +91,15 @@ def write_in_parts(
         join(parts)
     files.store_of(work).remove_folder(work)
     return [part.note for part in parts]
+
+
+def _digest_of(batch: tables.Batch) -> str:
+    """Returns a digest of rows: names and values of all columns."""
+    sha = hashlib.sha256()
+    for name, values in batch.columns.items():
+        for value in (name, *values):
+            sha.update(f"{value!r}\n".encode("utf-8", "surrogatepass"))
+    return sha.hexdigest()
 
 
 # -----------------------------------------------------------------------------------------------------------
