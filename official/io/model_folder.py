@@ -532,7 +532,8 @@ def labels_json(
 
 def read_labels(folder: str) -> dict:
     """Returns {labels: (names) or None, problem_type, kind, thresholds, scale} of a folder with labels.json;
-    empty where there is none. Of `kind` and `problem_type`, which say the same, one is enough.
+    empty where there is none, or one of another program. Of `kind` and `problem_type`, which say the same,
+    one is enough.
 
     Raises:
       ConfigError: where the file is none of that, or its keys contradict each other.
@@ -541,6 +542,9 @@ def read_labels(folder: str) -> dict:
     if not os.path.isfile(path):
         return {}
     values = read_json(path)
+    if not values.keys() & _OF_LABELS:
+        logging.warning("%s is another program's, and left out: it has no key labels or kind.", path)
+        return {}
     for key in values.keys() - _OF_LABELS:
         if meant := suggest(key, _OF_LABELS):
             raise ConfigError(f"{path}: unknown key {key[:60]!r}{meant}.")

@@ -291,3 +291,4 @@ def test_labels_that_contradict_themselves_are_refused(tmp_path):
         (dict(labels=names, treshold=[0.2, 0.3]), r"unknown key 'treshold' \(did you mean thresholds\?\)"),
     ]
     assert_refused(lambda values: read(**values), cases)
+    assert read(**{"0": "cat", "1": "dog"}) == {}
