@@ -522,6 +522,8 @@ _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
 KINDS: dict[str, type] = typing.get_type_hints(BertConfig)
 # What a model computes depends on these, and no tensor's shape tells them.
 WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps", "family")
+# What a training reads, and no answer depends on.
+OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 
 
 def activation_of(values: dict) -> Any:

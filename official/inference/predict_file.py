@@ -3,6 +3,7 @@ kill."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ def write_in_parts(
     """Computes the rows of a table part by part, then makes a file of the parts, and returns their notes.
 
     The parts that are done are kept in a folder beside the output until all are: the same command goes on
-    with them.
+    with them, where their rows are still the same.
 
     Args:
       table: the rows.
@@ -73,13 +74,15 @@ def write_in_parts(
             for number, batch in enumerate(table.batches(rows=PART_ROWS)):
                 path = os.path.join(folder, f"{number:06}{ending}")
                 note = jobs.read_done(f"{path}.json") if files.is_file(path) else None
-                if note is None:
+                rows = _digest_of(batch)
+                if note is None or note.get("sha256") != rows:  # the table may have been changed meanwhile
                     if batch.problems:
                         place, reason = next(iter(batch.problems.items()))
                         row = batch.first + place + 1
                         raise ConfigError(f"--{table.flag}={table.given}, row {row}: {reason}.")
                     content, note = make(batch)
                     writing.replace_file(path, content)
+                    note = {**note, "sha256": rows}
                     jobs.write_done(f"{path}.json", note)
                 parts.append(Part(path, note))
                 bar.update(note["rows"])
@@ -88,6 +91,15 @@ def write_in_parts(
         join(parts)
     files.store_of(work).remove_folder(work)
     return [part.note for part in parts]
+
+
+def _digest_of(batch: tables.Batch) -> str:
+    """Returns a digest of rows: names and values of all columns."""
+    sha = hashlib.sha256()
+    for name, values in batch.columns.items():
+        for value in (name, *values):
+            sha.update(f"{value!r}\n".encode("utf-8", "surrogatepass"))
+    return sha.hexdigest()
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from official.io import files
-from official.io.errors import ConfigError, shortened
+from official.io.errors import ConfigError, shortened, suggest
 from official.io.json_files import expect, read_json
 
 # -----------------------------------------------------------------------------------------------------------
@@ -490,6 +490,7 @@ def adapter_of(location: str) -> Adapter | None:
 
 
 LABELS = "labels.json"
+_OF_LABELS = {"labels", "kind", "problem_type", "thresholds", "scale"}
 REGRESSION, ONE_LABEL, SEVERAL_LABELS = (
     "regression",
     "single_label_classification",
@@ -530,16 +531,24 @@ def labels_json(
 
 
 def read_labels(folder: str) -> dict:
-    """Returns {labels: (names) or None, problem_type, thresholds, scale} of a folder with labels.json; empty
-    where there is none.
+    """Returns {labels: (names) or None, problem_type, kind, thresholds, scale} of a folder with labels.json;
+    empty where there is none, or one of another program. Of `kind` and `problem_type`, which say the same,
+    one is enough.
 
     Raises:
-      ConfigError: where the file is none of that.
+      ConfigError: where the file is none of that, or its keys contradict each other.
     """
     path = os.path.join(folder, LABELS)
     if not os.path.isfile(path):
         return {}
     values = read_json(path)
+    if not values.keys() & _OF_LABELS:
+        logging.warning("%s is another program's, and left out: it has no key labels or kind.", path)
+        return {}
+    for key in values.keys() - _OF_LABELS:
+        if meant := suggest(key, _OF_LABELS):
+            raise ConfigError(f"{path}: unknown key {key[:60]!r}{meant}.")
+        warn_of_key(key[:60], path)
     labels = values.get("labels")
     if not (labels is None or isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
         told = f"labels={repr(labels)[:60]}, expected a list of names or null"
@@ -553,7 +562,22 @@ def read_labels(folder: str) -> dict:
             raise ConfigError(
                 f"{path}: {key}={str(values[key])[:60]}, expected {count} numbers. Restore the file."
             )
-    said = _problem_type(values, path)
+    said, kind = _problem_type(values, path), values.get("kind")
+    if kind is not None:
+        if str(kind) not in PROBLEM_TYPE_OF:
+            expected = f"expected one of {', '.join(PROBLEM_TYPE_OF)}"
+            raise ConfigError(f"{path}: kind={str(kind)[:40]!r}, {expected}.")
+        if said not in (None, PROBLEM_TYPE_OF[kind]):
+            told = f"kind={kind!r} and problem_type={said!r} contradict each other"
+            raise ConfigError(f"{path}: {told}. Correct one of them.")
+        said = PROBLEM_TYPE_OF[kind]
+    for key, none, wanted in (("thresholds", (), SEVERAL_LABELS), ("scale", (0.0, 1.0), REGRESSION)):
+        if numbers[key] != none and said != wanted:
+            told = f"{key} of kind={KIND_OF.get(str(said), 'one')!r}, expected only of {KIND_OF[wanted]!r}"
+            raise ConfigError(f"{path}: {told}. Correct one of them.")
+    if not all(0 <= each <= 1 for each in numbers["thresholds"]):
+        told = f"thresholds={str(list(numbers['thresholds']))[:60]}, expected probabilities"
+        raise ConfigError(f"{path}: {told}, from 0 to 1.")
     return {"labels": labels, "problem_type": said, "kind": KIND_OF.get(str(said), "one"), **numbers}
 
 
@@ -579,7 +603,12 @@ def labels_to_hugging_face(labels: tuple[str, ...] | None, problem_type: str | N
     if not len(set(names)) == len(names) == count:
         names = tuple(f"LABEL_{number}" for number in range(count))
     by_id = {str(number): name for number, name in enumerate(names)}
-    found = {"id2label": by_id, "label2id": {name: number for number, name in enumerate(names)}}
+    found: dict[str, Any] = {
+        "id2label": by_id,
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
+    if problem_type == REGRESSION and count == 1:  # of which a CrossEncoder would take the sigmoid
+        found["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     theirs = problem_type in (REGRESSION, ONE_LABEL, SEVERAL_LABELS)
     return {**found, "problem_type": problem_type} if theirs else found
 

@@ -22,7 +22,7 @@ from official import config as config_lib
 from official.inference import Model, onnx_files
 from official.inference.backends import Settings
 from official.inference.graph_methods import GraphModel, only_ids_of
-from official.inference.methods import embedding_settings
+from official.inference.methods import answer_rules, embedding_settings
 from official.inference.rows import padded_network
 from official.inference.signatures import TENSORS, main_method, output_names
 from official.inference.source import Source
@@ -77,7 +77,7 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
     if source.run is None:
         files["bert_config.json"] = _json(dataclasses.asdict(source.bert))
     else:
-        files["config.json"] = config_lib.to_json(source.run)
+        files["config.json"] = config_lib.to_json(_run_of(source))
     if {"classify", "tag"} & {*abilities} and (source.labels or source.problem_type):
         labels = model_folder.labels_json(source.labels, source.problem_type, source.thresholds)
         files[model_folder.LABELS] = labels
@@ -85,6 +85,15 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         writing.replace_file(path, content)
+
+
+def _run_of(source: Source) -> config_lib.Config:
+    """Returns the settings of the run, with the windows that a model of another length reads."""
+    if not source.max_seq_length or "answer" not in source.abilities():
+        return source.run
+    windows, _ = answer_rules(source)
+    changed = {name: getattr(windows, name) for name in ("doc_stride", "max_query_length")}
+    return config_lib.replaced(source.run, **changed)
 
 
 def _tokenizer_files(source: Source) -> dict[str, bytes | str]:
