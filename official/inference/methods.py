@@ -293,14 +293,14 @@ def text_rows(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str
 
 def rows_of(
     columns: Sequence[list[str]], tokenizer: Tokenizer, vocabulary: Vocabulary, length: int
-) -> tuple[Rows, int]:
-    """Returns a column of texts, or two of pairs, as rows of tokens end to end, and how many rows were cut
-    to a length."""
+) -> tuple[Rows, np.ndarray]:
+    """Returns a column of texts, or two of pairs, as rows of tokens end to end, and bool [N]: whether each
+    was cut to a length."""
     made, whole_lengths = encode(columns, tokenizer, vocabulary, length)
     firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
     segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
     rows = Rows(made.ids.astype(np.int32), segments_T, made.lengths)
-    return rows, int((made.lengths < whole_lengths).sum())
+    return rows, made.lengths < whole_lengths
 
 
 class Classifier(Method):
@@ -352,7 +352,7 @@ class Classifier(Method):
         """Returns rows of as many texts each, end to end."""
         self._report_special(text for row in texts for text in row)
         rows, cut = rows_of(list(map(list, zip(*texts))), self._tokenizer, self._vocabulary, self._length)
-        self.cut.report(cut, self._length)
+        self.cut.report(int(cut.sum()), self._length)
         return rows
 
     def _label_of(self, values_C: np.ndarray) -> Label:
@@ -557,14 +557,9 @@ class Embedder(Method):
         self, texts: Sequence[str], settings: EmbeddingSettings, prompt: str = ""
     ) -> tuple[Rows, np.ndarray]:
         """Returns each text with [CLS] and [SEP], end to end, and bool [N]: whether it was cut."""
-        cls, sep = (getattr(self._vocabulary.special_ids, name) for name in ("cls", "sep"))
-        length = self.length_of(settings)
         self._report_special(texts)
         given = [lower_cased(prompt + text) if settings.lower_case else prompt + text for text in texts]
-        pieces, counts = self._tokenizer.tokenize(given)
-        parts = np.split(pieces.astype(np.int32), np.cumsum(counts)[:-1]) if given else []
-        rows = join([np.array([cls, *part[: length - 2], sep], np.int32) for part in parts])
-        return rows, counts > length - 2
+        return rows_of([given], self._tokenizer, self._vocabulary, self.length_of(settings))
 
     def vectors_of(self, rows: Rows, settings: EmbeddingSettings) -> np.ndarray:
         """Returns float32 [N, D] of sequences; the outputs of one batch are in memory at a time."""

@@ -52,7 +52,7 @@ def tokenize(
       The words of the contexts, and the ids of each other text.
     """
     if isinstance(tokenizer, LibraryTokenizer):
-        return _whole_contexts(contexts, tokenizer), _split(*tokenizer.tokenize(others))
+        return _whole_contexts(contexts, tokenizer), ragged.split(*tokenizer.tokenize(others))
     text = "\n".join(contexts)
     text_begins = np.cumsum([0, *(len(context) + 1 for context in contexts)])[:-1]
     characters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -78,11 +78,7 @@ def tokenize(
         text_pieces=first_pieces[np.searchsorted(begins, np.append(text_begins, np.iinfo(np.int64).max))],
         piece_begins=(piece_begins[source] + shifts).astype(np.int32),
         piece_ends=(piece_ends[source] + shifts).astype(np.int32),
-    ), _split(other_ids, of_others)
-
-
-def _split(ids: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
-    return np.split(ids, np.cumsum(counts)[:-1]) if len(counts) else []
+    ), ragged.split(other_ids, of_others)
 
 
 def _whole_contexts(contexts: list[str], tokenizer: LibraryTokenizer) -> Words:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from official.data.rows import ragged
 from official.data.tables import files as tables
 from official.data.tables.labels import as_text, rates
 from official.data.text import text_files
@@ -495,9 +496,8 @@ def make_windows(
     """
     special = vocabulary.special_ids
     pieces_P, counts_W = tokenizer.tokenize_words([word for words in sentences for word in words])
-    pieces = np.split(pieces_P.astype(np.int32), np.cumsum(counts_W)[:-1]) if len(counts_W) else []
-    room = max_seq_length - 2
-    pieces = [part[:room] if len(part) else np.array([special.unk], np.int32) for part in pieces]
+    room, split = max_seq_length - 2, ragged.split(pieces_P.astype(np.int32), counts_W)
+    pieces = [part[:room] if len(part) else np.array([special.unk], np.int32) for part in split]
     ids, words, lengths, numbers, first = [], [], [], [], 0
     for number, sentence in enumerate(sentences):
         own = pieces[first : first + len(sentence)]
