@@ -177,7 +177,7 @@ class PretrainingTask:
             )
             return
         self._config = config_lib.replaced(self._config, vocab_file=path)
-        told = record_formats.lower_case_of(path)
+        told = record_formats.flag_of(path, "do_lower_case", bool)
         self.companions = vocabulary_files.companions(path, told, self._config.model.positions)
 
     def _kept_vocabulary(self, files: list[str]) -> dict[str, bytes]:
@@ -185,7 +185,7 @@ class PretrainingTask:
         beside the records. do_lower_case is the flag's, else that of the records' manifest."""
         config, told = self._config, self._config.do_lower_case
         if told is None and files:
-            told = record_formats.lower_case_of(files[0])
+            told = record_formats.flag_of(files[0], "do_lower_case", bool)
         vocab_file = known(config.vocab_file)
         beside = record_paths.find_vocabulary(files[:1])
         if beside is not None:
@@ -217,7 +217,7 @@ class PretrainingTask:
             return
         first_of = {os.path.dirname(path): path for path in reversed(files)}
         for path in first_of.values():
-            if not has_masks or record_formats.objective_of(path) == "mlm":
+            if not has_masks or record_formats.flags_of(path).get("objective") == "mlm":
                 raise ConfigError(
                     f"objective=mlm_nsp learns from pairs of segments, --{flag} holds texts without pairs:"
                     f" {path}. Give --objective=mlm, or records of bert data create --objective=mlm_nsp."

@@ -177,18 +177,23 @@ def _parts_of(path: str, wanted: Sequence[str]) -> list[Part]:
 def _part_of(path: str, wanted: Sequence[str]) -> Part:
     """Returns a file by its content."""
     with text_files.open_text(text_files.Split(path)) as file:
-        if text_files.is_parquet(file.head):
-            return Part(path, "parquet", classes=_classes_of_parquet(file.text, path))
-        start = _without_mark(file.head).lstrip()
-        if not start:
+        if kind := kind_of(file.head):
+            classes = _classes_of_parquet(file.text, path) if kind == "parquet" else {}
+            return Part(path, kind, classes=classes)
+        if not _without_mark(file.head).strip():
             raise ConfigError(f"{path} is empty. Give a table with a header and rows.")
-        if start.startswith(b"{"):
-            return Part(path, "lines")
-        if text_files.is_json_array(file.head):
-            return Part(path, "array")
         sample = file.text.read(_SAMPLE_BYTES)
     text, is_cut = sample.decode("utf-8-sig", "replace"), len(sample) == _SAMPLE_BYTES
     return Part(path, "delimited", *_dialect(text, is_cut, path, wanted))
+
+
+def kind_of(head: bytes) -> str | None:
+    """Returns the kind of a file that begins so, of those that name each value; None for another."""
+    if text_files.is_parquet(head):
+        return "parquet"
+    if _without_mark(head).lstrip().startswith(b"{"):
+        return "lines"
+    return "array" if text_files.is_json_array(head) else None
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -20,11 +20,12 @@ FORMATS = (".csv", ".tsv", ".jsonl", ".parquet", CONLL)
 _PREFIX = "predicted_"
 
 
-def check_format(path: str) -> str:
-    """Returns the ending of a file of predictions. Raises ConfigError for one that says no format."""
+def check_format(path: str, flag: str = "output_file", formats: Sequence[str] = FORMATS) -> str:
+    """Returns the ending of a file, of predictions where nothing else is said. Raises ConfigError for one
+    that says no format."""
     ending = os.path.splitext(path)[1].lower()
-    if ending not in FORMATS:
-        raise ConfigError(f"--output_file={path}: the ending says the format. Allowed: {', '.join(FORMATS)}.")
+    if ending not in formats:
+        raise ConfigError(f"--{flag}={path}: the ending says the format. Allowed: {', '.join(formats)}.")
     return ending
 
 
