@@ -171,8 +171,7 @@ class Reader(Method):
         Returns:
           For each question its answers, the prediction first, then the others of the n-best list, best first.
         """
-        data = data_of(asked, self._rules.version_2_with_negative)
-        windows = self._windows_of(data)
+        data, windows = self._windows_of(asked)
         longest = self._windows.max_query_length
         if (windows.first_lengths >= longest + 2).any():  # as long as it may be, or cut
             _, counts = self._tokenizer.tokenize([question for question, _ in asked])
@@ -185,8 +184,11 @@ class Reader(Method):
         found = answers.answer_questions(start_NL, end_NL, windows, data, self._rules)
         return [answers_of(found, str(number)) for number in range(len(asked))]
 
-    def _windows_of(self, data: squad_files.SquadData) -> features.Features:
-        return features.make_features(data, self._vocabulary, self._windows, self._tokenizer)
+    def _windows_of(
+        self, asked: Sequence[tuple[str, str]]
+    ) -> tuple[squad_files.SquadData, features.Features]:
+        data = data_of(asked, self._rules.version_2_with_negative)
+        return data, features.make_features(data, self._vocabulary, self._windows, self._tokenizer)
 
     def rows_of(self, windows: features.Features) -> Rows:
         """Returns windows end to end."""
@@ -199,7 +201,7 @@ class Reader(Method):
     def _calibration_rows(self, file: str | None) -> Rows:
         data = squad_files.read_squad(file or self._of_run("train_file"), "calibration_file", False, True)
         asked = [(one.text, data.contexts[one.context]) for one in _spread(data.questions)]
-        return self.rows_of(self._windows_of(data_of(asked, self._rules.version_2_with_negative)))
+        return self.rows_of(self._windows_of(asked)[1])
 
 
 def answers_of(found: answers.Answers, identity: str) -> list[Answer]:
@@ -403,28 +405,28 @@ class Tagger(Method):
 
     def tag(self, sentences: Sequence[tags_lib.Sentence]) -> tuple[list[list[str]], list[list[float]]]:
         """Returns the tags of the words of each sentence, and their probabilities."""
-        words, counts = [one.words for one in sentences], [len(one.words) for one in sentences]
-        windows = tags_lib.make_windows(words, self._tokenizer, self._vocabulary, self._length)
+        windows, rows = self._windows_of(sentences)
         if not len(windows.lengths_N):
             return [[] for _ in sentences], [[] for _ in sentences]
-        rows = Rows(windows.ids_T, np.zeros_like(windows.ids_T), windows.lengths_N)
-        chances_TC = softmax(self._outputs(rows)["logits"], axis=-1)
-        called, chances = (
-            windows.joined(values_T, counts)
-            for values_T in (chances_TC.argmax(axis=1), chances_TC.max(axis=1))
+        chances_TC, counts = (
+            softmax(self._outputs(rows)["logits"], axis=-1),
+            [len(s.words) for s in sentences],
         )
+        called = windows.joined(chances_TC.argmax(axis=1), counts)
+        chances = windows.joined(chances_TC.max(axis=1), counts)
         return [[self.tags[n] for n in own] for own in called], [own.tolist() for own in chances]
 
+    def _windows_of(self, sentences: Sequence[tags_lib.Sentence]) -> tuple[tags_lib.Windows, Rows]:
+        words = [one.words for one in sentences]
+        windows = tags_lib.make_windows(words, self._tokenizer, self._vocabulary, self._length)
+        return windows, Rows(windows.ids_T, np.zeros_like(windows.ids_T), windows.lengths_N)
+
     def _calibration_rows(self, file: str | None) -> Rows:
-        sentences = (
-            [tags_lib.sentence_of(text).words for text in calibration_texts(file)]
-            if file
-            else _spread(
-                [one.words for one in tags_lib.read_sentences(self._of_run("train_file"), "", False)]
-            )
-        )
-        windows = tags_lib.make_windows(sentences, self._tokenizer, self._vocabulary, self._length)
-        return Rows(windows.ids_T, np.zeros_like(windows.ids_T), windows.lengths_N)
+        if file:
+            sentences = list(map(tags_lib.sentence_of, calibration_texts(file)))
+        else:
+            sentences = _spread(tags_lib.read_sentences(self._of_run("train_file"), "", False))
+        return self._windows_of(sentences)[1]
 
 
 # -----------------------------------------------------------------------------------------------------------

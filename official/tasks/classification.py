@@ -154,33 +154,30 @@ class Classification(FineTuning):
 
     def examples(self, outputs: Outputs) -> list[dict]:
         labels, truths = self.labels, self._truths()
-        if labels.kind == NUMBER:
-            values = labels_lib.predicted(labels, outputs["logits"])
-            order = examples_lib.farthest(values, truths)
-            columns = [("predicted", values), ("score", truths)]
-            items = [
-                examples_lib.row(
-                    row, [[name, f"{values[number]:.2f}"] for name, values in columns], self._place_of(number)
-                )
-                for number, row in zip(order, self._texts_of(order))
-            ]
-            note = "The rows of the evaluation set whose scores are missed by most."
-            return examples_lib.group("Largest errors", note, items)
         if labels.kind == SEVERAL:
             return []
-        chances_NC = labels_lib.probabilities(labels, outputs["logits"])
-        order = examples_lib.surest_mistakes(chances_NC, truths)
-        names = labels.names or tuple(f"text {number + 1}" for number in range(chances_NC.shape[1]))
-        texts, items = self._texts_of(order), []
-        for number, row in zip(order, texts):
-            called = int(chances_NC[number].argmax())
+        if labels.kind == NUMBER:
+            title, note = "Largest errors", "The rows of the evaluation set whose scores are missed by most."
+            values = labels_lib.predicted(labels, outputs["logits"])
+            order = examples_lib.farthest(values, truths)
+            both = [("predicted", values), ("score", truths)]
+            facts = [[[what, f"{values_N[row]:.2f}"] for what, values_N in both] for row in order]
+        else:
+            title = "Confident mistakes"
+            note = "The wrong predictions that the model gives the highest probabilities."
+            chances_NC = labels_lib.probabilities(labels, outputs["logits"])
+            order = examples_lib.surest_mistakes(chances_NC, truths)
+            names = labels.names or tuple(f"text {number + 1}" for number in range(chances_NC.shape[1]))
+            both = [("predicted", chances_NC.argmax(axis=1)), ("label", truths)]
             facts = [
-                [what, f"{names[label]} \u00b7 probability {chances_NC[number, label]:.2f}"]
-                for what, label in (("predicted", called), ("label", int(truths[number])))
+                [
+                    [what, f"{names[label_N[row]]} \u00b7 probability {chances_NC[row, label_N[row]]:.2f}"]
+                    for what, label_N in both
+                ]
+                for row in order
             ]
-            items.append(examples_lib.row(row, facts, self._place_of(number)))
-        note = "The wrong predictions that the model gives the highest probabilities."
-        return examples_lib.group("Confident mistakes", note, items)
+        rows = zip(self._texts_of(order), facts, map(self._place_of, order))
+        return examples_lib.group(title, note, [examples_lib.row(*each) for each in rows])
 
     def constant_prediction(self) -> tuple[str, float] | None:
         truths, labels = self._truths(), self.labels

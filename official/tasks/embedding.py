@@ -296,16 +296,12 @@ class EmbedTask(FineTuning):
 
     def _farthest(self, outputs: Outputs) -> list[dict]:
         cosines, truths = self._cosines(outputs), known(self._read["eval"].labels)
-        numbers, items = self._read["eval"].numbers, []
-        chosen = examples_lib.farthest(_ranks(cosines), _ranks(truths))
-        texts = texts_lib.rows_again(
-            self._tables["eval"], self._text_columns, [int(numbers[row]) for row in chosen]
-        )
-        for row in chosen:
+        chosen, items = examples_lib.farthest(_ranks(cosines), _ranks(truths)), []
+        numbers = self._read["eval"].numbers[chosen].tolist()
+        texts = texts_lib.rows_again(self._tables["eval"], self._text_columns, numbers)
+        for row, number in zip(chosen, numbers):
             facts = [["cosine", f"{cosines[row]:.3f}"], ["score", f"{truths[row]:g}"]]
-            items.append(
-                examples_lib.row(texts[int(numbers[row])], facts, f"row {numbers[row]:,} of the table")
-            )
+            items.append(examples_lib.row(texts[number], facts, f"row {number:,} of the table"))
         note = (
             "Rows of the evaluation set whose place in the order of cosines is farthest from that of scores."
         )
@@ -354,7 +350,7 @@ class EmbedTask(FineTuning):
 
 # {name of a prompt that is written: names that are read}, as of sentence-transformers' encode_query and
 # encode_document.
-_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
+_PROMPTS = {"query": ("query",), "document": sentence_folder.NAMES_OF_PASSAGES}
 
 
 def _read_sizes(given: str | None, hidden_size: int) -> tuple[int, ...]:

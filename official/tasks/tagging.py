@@ -61,14 +61,13 @@ class TagTask(FineTuning):
     def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
         config = self._config
         columns = config.text_columns, config.label_column
-        flags = {"train": "train_file", "eval": "eval_file", "test": "predict_file"}
-        needed = {
-            "train": config.do_train,
-            "eval": config.do_eval and config.eval_file,
-            "test": config.do_predict,
-        }
-        for split in [name for name, is_needed in needed.items() if is_needed]:
-            flag = flags[split]
+        for split, flag, is_needed in (
+            ("train", "train_file", config.do_train),
+            ("eval", "eval_file", config.do_eval and config.eval_file),
+            ("test", "predict_file", config.do_predict),
+        ):
+            if not is_needed:
+                continue
             given = known(config[flag])
             self._paths[split] = files.find_files(given, flag)
             read = tags_lib.read_sentences(given, flag, split != "test", columns)
@@ -84,22 +83,13 @@ class TagTask(FineTuning):
         ids = {tag: number for number, tag in enumerate(self._tags)}
         tokenizer = tokenizer_of(vocabulary)
         for split, sentences in self._sentences.items():
-            windows = self._windows[split] = tags_lib.make_windows(
-                [sentence.words for sentence in sentences], tokenizer, vocabulary, config.max_seq_length
-            )
-            numbers = [self._numbers(sentence, ids, split) for sentence in sentences]
-            self._rows[split] = TokenRows(
-                windows.ids_T,
-                windows.lengths_N,
-                windows.lengths_N,
-                {},
-                {"tags": windows.labels(numbers)},
-            )
-            if len(windows.lengths_N) > len(sentences):
-                more = len(windows.lengths_N) - len(sentences)
-                logging.info(
-                    "Sentences longer than %d tokens: %s more", config.max_seq_length, counted(more, "window")
-                )
+            words, most = [sentence.words for sentence in sentences], config.max_seq_length
+            windows = self._windows[split] = tags_lib.make_windows(words, tokenizer, vocabulary, most)
+            labels_T = windows.labels([self._numbers(sentence, ids, split) for sentence in sentences])
+            lengths_N = windows.lengths_N
+            self._rows[split] = TokenRows(windows.ids_T, lengths_N, lengths_N, {}, {"tags": labels_T})
+            if (more := len(lengths_N) - len(sentences)) > 0:
+                logging.info("Sentences longer than %d tokens: %s more", most, counted(more, "window"))
         self.class_names = [(tag,) for tag in self._tags]
         labels = model_folder.labels_json(self._tags, self.problem_type)
         self.companions[model_folder.LABELS] = labels.encode()
@@ -168,12 +158,8 @@ class TagTask(FineTuning):
     # Model and loss
 
     def _make_model(self) -> TagModel:
-        return TagModel(
-            self._config.model,
-            len(self._tags),
-            head_scale=self.head_scale,
-            **encoder_options(self._config),
-        )
+        options = {"head_scale": self.head_scale, **encoder_options(self._config)}
+        return TagModel(self._config.model, len(self._tags), **options)
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {"tag_loss": tf.reduce_sum(objectives.tag_weights(batch))}
@@ -205,39 +191,25 @@ class TagTask(FineTuning):
     def _truths(self) -> list[list[str]]:
         return [known(sentence.tags) for sentence in self._sentences["eval"]]
 
+    def _scored(self, outputs: Outputs) -> tuple[dict[str, float], list[list]]:
+        return tags_lib.scores(self._truths(), self._called(outputs, "eval")[0], self._scheme)
+
     def score(self, outputs: Outputs) -> dict[str, float]:
-        return tags_lib.scores(self._truths(), self._called(outputs, "eval")[0], self._scheme)[0]
+        return self._scored(outputs)[0]
 
     def tables(self, outputs: Outputs) -> dict[str, list[list]]:
-        return {
-            "Scores by type": tags_lib.scores(self._truths(), self._called(outputs, "eval")[0], self._scheme)[
-                1
-            ]
-        }
+        return {"Scores by type": self._scored(outputs)[1]}
 
     def examples(self, outputs: Outputs) -> list[dict]:
-        called, _ = self._called(outputs, "eval")
-        wrong = [
-            number
-            for number, (truth, call) in enumerate(zip(self._truths(), called))
-            if tags_lib.spans(truth) != tags_lib.spans(call)
-        ]
-        items = []
-        for number in examples_lib.evenly(wrong):
-            sentence, call = self._sentences["eval"][number], called[number]
-            facts = [
-                [
-                    name,
-                    "; ".join(
-                        f"{span.type}: {' '.join(sentence.words[span.start : span.end])}" for span in found
-                    )
-                    or "none",
-                ]
-                for name, found in (
-                    ("predicted", tags_lib.spans(call)),
-                    ("true", tags_lib.spans(known(sentence.tags))),
-                )
-            ]
+        called, truths = self._called(outputs, "eval")[0], self._truths()
+        every = zip(self._sentences["eval"], map(tags_lib.spans, called), map(tags_lib.spans, truths))
+        items, wrong = [], [each for each in every if each[1] != each[2]]
+        for sentence, *both in examples_lib.evenly(wrong):
+            told = (
+                [f"{span.type}: {' '.join(sentence.words[span.start : span.end])}" for span in spans]
+                for spans in both
+            )
+            facts = [[name, "; ".join(own) or "none"] for name, own in zip(("predicted", "true"), told)]
             line = [[f"{word} ", ""] for word in sentence.words]
             items.append({"texts": [line], "facts": facts})
         return examples_lib.group("Wrong sentences", "Spread over the evaluation set.", items)
