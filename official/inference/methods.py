@@ -408,10 +408,8 @@ class Tagger(Method):
         windows, rows = self._windows_of(sentences)
         if not len(windows.lengths_N):
             return [[] for _ in sentences], [[] for _ in sentences]
-        chances_TC, counts = (
-            softmax(self._outputs(rows)["logits"], axis=-1),
-            [len(s.words) for s in sentences],
-        )
+        chances_TC = softmax(self._outputs(rows)["logits"], axis=-1)
+        counts = [len(one.words) for one in sentences]
         called = windows.joined(chances_TC.argmax(axis=1), counts)
         chances = windows.joined(chances_TC.max(axis=1), counts)
         return [[self.tags[n] for n in own] for own in called], [own.tolist() for own in chances]

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from official.data.squad.features import Features, check_counts
+from official.data.squad.features import Features
 from official.data.squad.squad_files import SquadData
 from official.io import writing
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, check_counts
 
 # -----------------------------------------------------------------------------------------------------------
 # Windows with the most context

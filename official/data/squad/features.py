@@ -15,7 +15,7 @@ from official.data.word_pieces import wordpiece
 from official.data.word_pieces.tokenizer import LibraryTokenizer, Tokenizer, tokenizer_of
 from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary, without_mark
 from official.data.word_pieces.wordpiece import Kind
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, check_counts
 
 # -----------------------------------------------------------------------------------------------------------
 # Words of a context
@@ -186,13 +186,6 @@ def _normalize(character: str, do_lower_case: bool) -> tuple[Kind, int]:
 
 
 _CHUNK_CONTEXTS = 2048  # are tokenised at once
-
-
-def check_counts(**values: int) -> None:
-    """Raises ConfigError for a value, by the name of its flag, below 1."""
-    for name, value in values.items():
-        if value < 1:
-            raise ConfigError(f"--{name}={value} is out of range. Allowed: 1 or more.")
 
 
 @dataclasses.dataclass(frozen=True)
