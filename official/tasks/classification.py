@@ -15,7 +15,6 @@ from absl import logging
 
 from official.config import Config, ConfigError, encoder_options
 from official.config.checks import check_segment_types
-from official.config.setting import PIPELINED
 from official.data.glue import files as glue_files
 from official.data.glue import tasks as glue_tasks
 from official.data.rows import text_rows
@@ -287,12 +286,8 @@ class ClassifyTask(Classification):
                 f"--text_columns={config.text_columns} names {counted(self.texts, 'column')}. Allowed with"
                 f" --label_kind={kind}: {allowed}."
             )
-        strategy = config.distribution_strategy
-        others = {"pack": config.pack, "unpad": config.unpad}
-        others[f"distribution_strategy={strategy}"] = strategy in PIPELINED
-        if kind == CHOICE and any(others.values()):
-            name = next(name for name, is_asked in others.items() if is_asked)
-            raise ConfigError(f"--{name} is not for --label_kind=choice. Drop it.")
+        if kind == CHOICE:
+            self._refuse("--label_kind=choice", pack=config.pack, unpad=config.unpad)
         if kind != ONE and config.class_weights != "none":
             raise ConfigError(
                 f"--class_weights is not for --label_kind={kind}: it weighs one of many. Drop it."

@@ -13,7 +13,6 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import Config, ConfigError, encoder_options
-from official.config.setting import PIPELINED
 from official.data.pipeline import TrainingOrder
 from official.data.rows import ragged, text_rows, token_rows
 from official.data.rows.text_rows import TokenRows
@@ -80,7 +79,10 @@ class EmbedTask(FineTuning):
                 f"--text_columns={config.text_columns} names {counted(count, 'column')}. Allowed with"
                 f" --task=embed: {allowed}."
             )
-        self._check_batches()
+        # The rows of a part of a step would be compared alone, and a packed row has no place for several.
+        others = {f"loss_normalization={config.loss_normalization}": config.loss_normalization != "global"}
+        why = "--task=embed, whose loss compares the vectors of all rows of a step"
+        self._refuse(why, pack=config.pack, scale_loss=config.scale_loss, **others)
         metrics = () if self._is_scored else ("embedding_accuracy",)
         self.metrics = (*self.losses, *metrics)
         self.compared = ("example_weights", "labels" if self._is_scored else "text_ids")
@@ -90,23 +92,6 @@ class EmbedTask(FineTuning):
         self._tables: dict[str, tables.Table] = {}
         self._read: dict[str, texts_lib.TextRows] = {}
         self._held_out: EvaluationSet | None = None
-
-    def _check_batches(self) -> None:
-        """Refuses what would compare the rows of a part of a step alone, or has no place for rows of several
-        texts."""
-        config = self._config
-        strategy = config.distribution_strategy
-        wrong = {
-            "pack": config.pack,
-            f"distribution_strategy={strategy}": strategy in PIPELINED,
-            "scale_loss": config.scale_loss,
-            f"loss_normalization={config.loss_normalization}": config.loss_normalization != "global",
-        }
-        for flag in (flag for flag, is_given in wrong.items() if is_given):
-            raise ConfigError(
-                f"--{flag} is not for --task=embed, whose loss compares the vectors of all rows of a step."
-                " Drop it."
-            )
 
     # --------------------------------------------------------------------------------------------------------
     # Data

@@ -11,6 +11,7 @@ from absl import logging
 
 from official.config import Config, ConfigError, suggest
 from official.config.checks import check_segment_types
+from official.config.setting import PIPELINED
 from official.data import generated
 from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
@@ -58,6 +59,13 @@ class FineTuning:
                 f" {', '.join(dict.fromkeys(allowed))}."
             )
         self.target_metric = names[0]
+
+    def _refuse(self, why: str, **given: bool) -> None:
+        """Raises ConfigError, with `why`, for a flag that is given, and for pipelines."""
+        strategy = self._config.distribution_strategy
+        given[f"distribution_strategy={strategy}"] = strategy in PIPELINED
+        for flag in (flag for flag, is_given in given.items() if is_given):
+            raise ConfigError(f"--{flag} is not for {why}. Drop it.")
 
     def find_data(self) -> list[str]:
         config = self._config = generated.with_files(self._config)
