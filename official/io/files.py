@@ -466,18 +466,22 @@ def _state(info: dict[str, Any]) -> FileState:
     return FileState(int(info["size"] or 0), int(changed * 1e9), marks)
 
 
-class _RemoteFile(io.RawIOBase):
-    """A file of a store as Python's own input and output want it, with OSErrors."""
-
-    def __init__(self, path: str, file: Any):
-        super().__init__()
-        self._path, self._file = path, file
+class Raw(io.RawIOBase):
+    """A stream that is read, and gone back in."""
 
     def readable(self) -> bool:
         return True
 
     def seekable(self) -> bool:
         return True
+
+
+class _RemoteFile(Raw):
+    """A file of a store as Python's own input and output want it, with OSErrors."""
+
+    def __init__(self, path: str, file: Any):
+        super().__init__()
+        self._path, self._file = path, file
 
     def readinto(self, buffer) -> int:
         with _os_errors(self._path):

@@ -186,17 +186,7 @@ def _decompressed(file: BinaryIO, new_stream: Callable) -> Iterator[bytes]:
         yield text
 
 
-class _Raw(io.RawIOBase):
-    """A stream that is read, and gone back in."""
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-
-class _MadeText(_Raw):
+class _MadeText(files.Raw):
     """A text that is made while it is read: only to its start one can go back."""
 
     def __init__(self, make: Callable[[], Iterator[bytes]]):
@@ -411,7 +401,7 @@ _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _TO_LINE_FEEDS = bytes.maketrans(b"\r", b"\n")
 
 
-class LineFeeds(_Raw):
+class LineFeeds(files.Raw):
     """A text with line feeds for carriage returns, each byte in its place."""
 
     def __init__(self, text: BinaryIO):
