@@ -119,14 +119,9 @@ class TagTask(FineTuning):
         parts: tuple[list[Sentence], list[Sentence]] = ([], [])
         for sentence in self._sentences["train"]:
             parts[texts_lib.share_of(sentence.words) < share].append(sentence)
-        if not all(parts):
-            raise ConfigError(
-                f"of {counted(len(self._sentences['train']), 'sentence')} {len(parts[1]):,} are held out."
-                " Raise --eval_share, or give --eval_file."
-            )
+        texts_lib.tell_held_out(*map(len, parts), "sentence")
         self._sentences["train"], self._sentences["eval"] = parts
         self._paths["eval"] = self._paths["train"]
-        logging.info("%s held out for evaluation", counted(len(parts[1]), "sentence"))
 
     def _numbers(self, sentence: Sentence, ids: dict[str, int], split: str) -> np.ndarray:
         if sentence.tags is None or split == "test":
