@@ -151,12 +151,9 @@ def _part(
         if texts.wrong_text(row) is None or with_words and _are_words(row[0])
     ]
     found = predict([list(rows[number]) for number in usable]) if usable else predict([["-"] * len(columns)])
-    added: dict[str, list] = {name: [None] * len(rows) for name in found}
-    for name, values in found.items():
-        for number, value in zip(usable, values):
-            added[name][number] = value
-    ours = predictions.with_free_names(table.columns, added)
-    written = added if ending == predictions.CONLL else {**batch.columns, **ours}
+    places = {number: place for place, number in enumerate(usable)}
+    ours = predictions.beside(table.columns, found, [places.get(number) for number in range(len(rows))])
+    written = ours if ending == predictions.CONLL else {**batch.columns, **ours}
     is_first = batch.first == 0 and table.has_header
     content = predictions.encode(ending, written, with_header=is_first, ours=ours.keys())
     return content, len(rows) - len(usable)

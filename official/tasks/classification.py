@@ -115,12 +115,9 @@ class Classification(FineTuning):
         """Returns the labels of the evaluation set."""
         raise NotImplementedError
 
-    def _texts_of(self, rows: Sequence[int]) -> list[Sequence[str]]:
-        """Returns the texts of some rows of the evaluation set."""
-        raise NotImplementedError
-
-    def _place_of(self, row: int) -> str:
-        """Returns how a reader finds a row of the evaluation set; empty where its texts are enough."""
+    def _shown(self, rows: Sequence[int]) -> list[tuple[Sequence[str], str]]:
+        """Returns the texts of some rows of the evaluation set, and how a reader finds each of them; empty
+        where its texts are enough."""
         raise NotImplementedError
 
     def score(self, outputs: Outputs) -> dict[str, float]:
@@ -175,8 +172,9 @@ class Classification(FineTuning):
                 ]
                 for row in order
             ]
-        rows = zip(self._texts_of(order), facts, map(self._place_of, order))
-        return examples_lib.group(title, note, [examples_lib.row(*each) for each in rows])
+        rows = zip(self._shown(order), facts)
+        items = [examples_lib.row(texts, own, place) for (texts, place), own in rows]
+        return examples_lib.group(title, note, items)
 
     def constant_prediction(self) -> tuple[str, float] | None:
         truths, labels = self._truths(), self.labels
@@ -241,11 +239,8 @@ class GlueTask(Classification):
     def _truths(self) -> np.ndarray:
         return known(self._files["dev"].labels)
 
-    def _texts_of(self, rows: Sequence[int]) -> list[Sequence[str]]:
-        return [[column[row] for column in self._files["dev"].texts] for row in rows]
-
-    def _place_of(self, row: int) -> str:
-        return ""
+    def _shown(self, rows: Sequence[int]) -> list[tuple[Sequence[str], str]]:
+        return [([column[row] for column in self._files["dev"].texts], "") for row in rows]
 
     def _predictions(self, outputs: Outputs) -> np.ndarray:
         return outputs["logits"][:, 0] if self.labels.kind == NUMBER else outputs["logits"].argmax(axis=1)
@@ -441,13 +436,10 @@ class ClassifyTask(Classification):
     def _truths(self) -> np.ndarray:
         return known(self._read["eval"].labels)
 
-    def _texts_of(self, rows: Sequence[int]) -> list[Sequence[str]]:
+    def _shown(self, rows: Sequence[int]) -> list[tuple[Sequence[str], str]]:
         numbers = self._read["eval"].numbers[list(rows)].tolist()
         found = texts_lib.rows_again(self._tables["eval"], self._text_columns, numbers)
-        return [found[number] for number in numbers]
-
-    def _place_of(self, row: int) -> str:
-        return f"row {self._read['eval'].numbers[row]:,}"
+        return [(found[number], f"row {number:,}") for number in numbers]
 
     def tables(self, outputs: Outputs) -> dict[str, list[list]]:
         rows: list[list] = [["tokens", "share of the texts that fit"]]
@@ -488,15 +480,9 @@ class ClassifyTask(Classification):
         places = {int(number): place for place, number in enumerate(rows.numbers)}
         with open(path, "wb") as file:
             for batch in table.batches():
-                own = [
-                    places.get(batch.first + row + 1)
-                    for row in range(len(next(iter(batch.columns.values()))))
-                ]
-                added = {
-                    name: [None if place is None else values[place] for place in own]
-                    for name, values in ours.items()
-                }
-                named = predictions.with_free_names(table.columns, added)
+                first, count = batch.first + 1, len(next(iter(batch.columns.values())))
+                own = [places.get(number) for number in range(first, first + count)]
+                named = predictions.beside(table.columns, ours, own)
                 columns = {**batch.columns, **named}
                 file.write(predictions.encode(".csv", columns, not batch.first, named.keys()))
         return [path]

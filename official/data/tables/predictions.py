@@ -29,13 +29,16 @@ def check_format(path: str, flag: str = "output_file", formats: Sequence[str] = 
     return ending
 
 
-def with_free_names(columns: Sequence[str], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns our columns, with `predicted_` before a name that the input has already, as often as needed."""
-    found: dict[str, Any] = {}
+def beside(
+    columns: Sequence[str], ours: Mapping[str, Sequence], places: Sequence[int | None]
+) -> dict[str, list]:
+    """Returns our columns for rows of an input: of each row the value in its place, None where it has none.
+    `predicted_` stands before a name that the input has already, as often as needed."""
+    found: dict[str, list] = {}
     for name, values in ours.items():
         while name in columns or name in found:
             name = _PREFIX + name
-        found[name] = values
+        found[name] = [None if place is None else values[place] for place in places]
     return found
 
 
