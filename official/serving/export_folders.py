@@ -69,8 +69,9 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
         "packages": versions,
         **more,
     }
+    words, length = vocabulary_text(source), source.length()
     files: dict[str, bytes | str] = {
-        **_tokenizer_files(source),
+        **vocabulary_files.with_settings(vocabulary, words, vocabulary.do_lower_case, length),
         **_sentence_files(source),
         MANIFEST: _json(manifest),
     }
@@ -85,19 +86,6 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         writing.replace_file(path, content)
-
-
-def _tokenizer_files(source: Source) -> dict[str, bytes | str]:
-    vocabulary, length = source.vocabulary, source.length()
-    tokenizer = vocabulary.tokenizer
-    if tokenizer is not None:
-        config = tokenizer.sidecar_config(length)
-        return {vocabulary_files.TOKENIZER: tokenizer.content, vocabulary_files.TOKENIZER_CONFIG: config}
-    config = vocabulary_files.tokenizer_config(vocabulary.do_lower_case, length, vocabulary.marks_pairs)
-    return {
-        vocabulary_files.VOCABULARY: vocabulary_text(source),
-        vocabulary_files.TOKENIZER_CONFIG: config,
-    }
 
 
 def vocabulary_text(source: Source) -> bytes:
