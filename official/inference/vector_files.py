@@ -156,7 +156,7 @@ def embed_file(
         )
         if ranges:
             said["ranges"] = {name: values.tolist() for name, values in ranges._asdict().items()}
-        writing.replace_file(sidecar(output_file), json.dumps(said, indent=2) + "\n")
+        writing.replace_file(sidecar(output_file), json_files.written(said))
         with writing.replacing(output_file) as path:
             if ending == ".npy":
                 _write_array(parts, path, (rows, width), kept, dtype, ranges)

@@ -6,7 +6,6 @@ model_folder.yml lists all files and keys that such folders are known to have, a
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from absl import logging
 
 from official.io import files
 from official.io.errors import ConfigError, shortened
-from official.io.json_files import expect, read_json
+from official.io.json_files import expect, read_json, written
 
 # -----------------------------------------------------------------------------------------------------------
 # Keys
@@ -528,7 +527,7 @@ def labels_json(
     said = problem_type or (REGRESSION if labels is None else ONE_LABEL)
     values: dict[str, Any] = {"labels": labels, "kind": KIND_OF[said], "problem_type": said}
     values |= {name: each for name, each in (("thresholds", thresholds), ("scale", scale)) if each}
-    return json.dumps(values, indent=2) + "\n"
+    return written(values)
 
 
 def read_labels(folder: str) -> dict:

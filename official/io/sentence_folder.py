@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
-import json
 import math
 import os
 import pickletools
@@ -26,7 +25,7 @@ import numpy as np
 
 from official.io import files
 from official.io.errors import ConfigError, shortened, suggest
-from official.io.json_files import expect
+from official.io.json_files import expect, written
 from official.io.model_folder import (
     CONFIG,
     SENTENCE_SETTINGS,
@@ -323,7 +322,7 @@ def contents(settings: EmbeddingSettings, hidden_size: int) -> dict[str, bytes]:
             "bias": dense.bias,
             "activation_function": ACTIVATIONS[dense.activation],
         }
-    texts = {name: (json.dumps(content, indent=2) + "\n").encode() for name, content in values.items()}
+    texts = {name: written(content).encode() for name, content in values.items()}
     return {**texts, **weights}
 
 

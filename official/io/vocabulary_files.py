@@ -11,7 +11,6 @@ import codecs
 import dataclasses
 import functools
 import itertools
-import json
 import os
 import re
 from collections import Counter
@@ -268,7 +267,7 @@ def tokenizer_config(do_lower_case: bool, max_length: int, marks_pairs: bool = T
         **{f"{name}_token": f"[{name.upper()}]" for name in ("cls", "mask", "pad", "sep", "unk")},
         **({} if marks_pairs else {"model_input_names": ["input_ids", "attention_mask"]}),
     }
-    return json.dumps(values, indent=2) + "\n"
+    return json_files.written(values)
 
 
 def with_settings(vocabulary: Any, content: bytes, do_lower_case: bool, length: Any) -> dict[str, bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.metadata
-import json
 import os
 import shutil
 import sys
@@ -28,6 +27,7 @@ from official.inference.signatures import TENSORS, main_method, output_names
 from official.inference.source import Source
 from official.io import model_folder, sentence_folder, vocabulary_files, writing
 from official.io.errors import ConfigError
+from official.io.json_files import written
 from official.io.sentence_folder import EmbeddingSettings
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
     files: dict[str, bytes | str] = {
         **vocabulary_files.with_settings(vocabulary, words, vocabulary.do_lower_case, length),
         **_sentence_files(source),
-        MANIFEST: _json(manifest),
+        MANIFEST: written(manifest),
     }
     if source.run is None:
-        files["bert_config.json"] = _json(dataclasses.asdict(source.bert))
+        files["bert_config.json"] = written(dataclasses.asdict(source.bert))
     else:
         files["config.json"] = config_lib.to_json(source.run)
     if {"classify", "tag"} & {*abilities} and (source.labels or source.problem_type):
@@ -99,10 +99,6 @@ def _sentence_files(source: Source) -> dict[str, bytes]:
     if settings == EmbeddingSettings(max_seq_length=source.length()):
         return {}
     return sentence_folder.contents(settings, source.bert.hidden_size)
-
-
-def _json(values: Any) -> str:
-    return json.dumps(values, indent=2) + "\n"
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -603,17 +603,14 @@ def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None
 
 def _identity(path: str) -> str:
     """Returns the identity of a file of this machine."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            found = os.fstat(file.fileno())
-            size, changed = found.st_size, found.st_mtime_ns
-            is_large = size > 3 * _SAMPLE_BYTES
-            starts, length = [0], size
-            if is_large:
-                starts, length = [0, size // 2, size - _SAMPLE_BYTES], _SAMPLE_BYTES
-            head, *others = (os.pread(file.fileno(), length, start) for start in starts)
-    except OSError as error:
-        raise files.unreadable(path, error) from None
+    with files.naming(path), open(path, "rb", buffering=0) as file:
+        found = os.fstat(file.fileno())
+        size, changed = found.st_size, found.st_mtime_ns
+        is_large = size > 3 * _SAMPLE_BYTES
+        starts, length = [0], size
+        if is_large:
+            starts, length = [0, size // 2, size - _SAMPLE_BYTES], _SAMPLE_BYTES
+        head, *others = (os.pread(file.fileno(), length, start) for start in starts)
     refuse_archive(path, head)
     if not compression_of(head) and not is_parquet(head):
         refuse_binary(path, head[:_SAMPLE_BYTES])
@@ -635,17 +632,16 @@ def open_text(split: Split) -> Iterator[TextFile]:
         an unknown part of the text is worse than a job that stops.
     """
     path = split.path
-    try:
-        with files.open_binary(path) as file:
-            magic = file.read(10)  # bytes that tell how it is compressed
-            file.seek(0)
-            refuse_archive(path, magic)
-            yield _opened(file, magic, split)
-    except (DamagedError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        told = f"{path} is a truncated or damaged compressed file: {error}"
-        raise ConfigError(f"{told}. Fetch or write it again, or leave it out.") from None
-    except OSError as error:
-        raise files.unreadable(path, error) from None
+    with files.naming(path):
+        try:
+            with files.open_binary(path) as file:
+                magic = file.read(10)  # bytes that tell how it is compressed
+                file.seek(0)
+                refuse_archive(path, magic)
+                yield _opened(file, magic, split)
+        except (DamagedError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+            told = f"{path} is a truncated or damaged compressed file: {error}"
+            raise ConfigError(f"{told}. Fetch or write it again, or leave it out.") from None
 
 
 def _opened(file: BinaryIO, magic: bytes, split: Split) -> TextFile:
