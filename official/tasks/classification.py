@@ -32,7 +32,7 @@ from official.modeling import objectives
 from official.modeling.models import ChoiceModel, SequenceModel
 from official.tasks import examples as examples_lib
 from official.tasks import known
-from official.tasks.fine_tuning import FULL_DEVIATION, FineTuning, tell_truncated
+from official.tasks.fine_tuning import FULL_DEVIATION, FineTuning, TableTask, tell_truncated
 
 Outputs = dict  # {output: [rows, ...]}
 _LENGTHS = (64, 128, 256, 512)  # tokens, of the table of lengths
@@ -49,11 +49,9 @@ class Classification(FineTuning):
     losses = {"label_loss": 1.0}
     output_names = ("logits",)
     local_epsilon = {"label_loss": 0.0}
-    predicts_evaluation_set = False
     labels: Labels
     ask_teacher: Callable[[list[list[str]], Labels], np.ndarray] | None = None  # see `inference.teacher`
     _scored: Labels | None = None  # of the last scores, of several labels with their thresholds
-    class_names: list[tuple[str, ...]] | None
 
     def _prepare(self, labels: Labels) -> None:
         """Takes the labels: names of metrics and files follow from them."""
@@ -210,7 +208,7 @@ class GlueTask(Classification):
         self._digests: dict[str, dict[str, int]] = {}  # of their tokens
         self.companions = {model_folder.LABELS: model_folder.labels_json(task.labels).encode()}
 
-    def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
+    def _read_splits(self, vocabulary: Vocabulary) -> None:
         config, tokenizer = self._config, tokenizer_of(vocabulary)
         needed = {"train": config.do_train, "dev": config.do_eval, "test": config.do_predict}
         for split in [name for name, is_needed in needed.items() if is_needed]:
@@ -225,12 +223,9 @@ class GlueTask(Classification):
             if split == "train" and config.teacher:
                 self._rows[name] = self._with_teacher(self._rows[name], list(map(list, zip(*rows.texts))))
             self._digests[split] = {"tokens": int(encoded.lengths.sum()), "truncated": truncated}
+            self._paths[split] = [rows.path]
             (logging.warning if rows.problems else logging.info)("%s", rows.describe())
             tell_truncated(rows.path, truncated, len(rows), config.max_seq_length)
-        return [rows.path for rows in self._files.values()]
-
-    def data_files(self) -> dict[str, list[str]]:
-        return {split: [rows.path] for split, rows in self._files.items()}
 
     def _facts(self, split: str) -> dict[str, Any]:
         rows = self._files[split]
@@ -261,7 +256,7 @@ class GlueTask(Classification):
 # People's own tables
 
 
-class ClassifyTask(Classification):
+class ClassifyTask(Classification, TableTask):
     """Labels of texts in a table; its classes are those of the training rows."""
 
     head_scale = FULL_DEVIATION
@@ -289,23 +284,20 @@ class ClassifyTask(Classification):
             )
         if self.texts > 1:
             check_segment_types(config)
-        self.class_names, self.rows_of_example = None, max(self.texts - 1, 1)
+        self.rows_of_example = max(self.texts - 1, 1)
         # Of a plan, and of synthetic data; the data say which they are.
         self._prepare(Labels(kind, ("0", "1") if kind in (ONE, SEVERAL) else ()))
         self._take_scores(labels_lib.SCORES[kind])
-        self._tables: dict[str, tables.Table] = {}
-        self._read: dict[str, texts_lib.TextRows] = {}
-        self._vocabulary: Vocabulary | None = None
 
-    def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
+    def _read_splits(self, vocabulary: Vocabulary) -> None:
         config = self._config
         tokenizer = tokenizer_of(vocabulary)
         self._encode = lambda texts: text_rows.encode(texts, tokenizer, vocabulary, config.max_seq_length)
         if config.do_train:
             share = 0.0 if config.eval_file or not config.do_eval else config.eval_share
-            rows = self._read_table("train", "train_file", None, share)
+            self._read_table("train", "train_file", None, share)
             if share:
-                self._hold_out(rows)
+                self._hold_out()
         else:
             self._prepare(self._known_labels())
         if config.do_eval and "eval" not in self._read:
@@ -321,7 +313,6 @@ class ClassifyTask(Classification):
             self._rows["train"] = self._with_teacher(self._rows["train"], texts)
         self.class_names = [(name,) for name in self.labels.names] or None
         self.companions[model_folder.LABELS] = self._labels_json(self.labels)
-        return [path for table in self._tables.values() for path in table.paths]
 
     def _labels_json(self, labels: Labels) -> bytes:
         scale = labels.scale if labels.kind == NUMBER else ()
@@ -342,12 +333,10 @@ class ClassifyTask(Classification):
 
     def _read_table(
         self, split: str, flag: str, labels: Labels | None, share: float = 0.0, labelled: bool = True
-    ) -> texts_lib.TextRows:
+    ) -> None:
         config, label = self._config, self._label_column
         wanted = [*self._text_columns, *([label] if labelled else [])]
-        self._tables[split] = table = tables.open_table(
-            known(config[flag]), flag, wanted, all_columns=not labelled
-        )
+        table = tables.open_table(known(config[flag]), flag, wanted, all_columns=not labelled)
         reader = labels_lib.Reader(config.label_kind, labels, self._text_columns[1:]) if labelled else None
         rows, found = texts_lib.read_texts(table, self._text_columns, self._encode, reader, label, share)
         if reader is not None and labels is None:
@@ -363,9 +352,11 @@ class ClassifyTask(Classification):
             raise ConfigError(
                 f"--{flag}={table.given}: {labels_lib.describe_unknown(reader.unknown, self.labels.names)}"
             )
-        self._read[split] = rows
-        self._tell(split, table, rows)
-        return rows
+        said = f", label from {label!r}" if labelled else ""
+        columns = " and ".join(map(repr, self._text_columns))
+        self._take(split, table, rows, f"{counted(len(rows), 'row')}, text from {columns}{said}")
+        fitting = [f"{share:.1%} fit into {length}" for length, share in self._length_shares(rows)]
+        logging.info("Texts: %s tokens", ", ".join(fitting))
 
     def _check_labels(self, labels: Labels, counts: Counter, table: tables.Table) -> None:
         """Says which labels there are. Raises ConfigError where there is only one."""
@@ -382,30 +373,16 @@ class ClassifyTask(Classification):
         if once := [name for name in labels.names if counts[name] == 1]:
             logging.warning("Labels that one row has: %s", shortened(once, 200))
 
-    def _hold_out(self, rows: texts_lib.TextRows) -> None:
-        """Takes the evaluation set out of the training set."""
-        self._read["train"], self._read["eval"] = kept, held = rows.parts()
-        self._tables["eval"] = self._tables["train"]
-        for what, part in (("held-out", held), ("training", kept)):
-            there = known(part.labels)
+    def _hold_out(self) -> None:
+        super()._hold_out()
+        for what, split in (("held-out", "eval"), ("training", "train")):
+            there = known(self._read[split].labels)
             there = (
                 there.any(axis=0) if there.ndim == 2 else np.isin(np.arange(len(self.labels.names)), there)
             )
             if missing := [name for name, is_there in zip(self.labels.names, there) if not is_there]:
                 flags = "Raise --eval_share, or give --eval_file"
                 logging.warning("Labels without a %s row: %s. %s", what, shortened(missing, 200), flags)
-
-    def _tell(self, split: str, table: tables.Table, rows: texts_lib.TextRows) -> None:
-        """Says what was read, and how long the texts are."""
-        label = f", label from {self._label_column!r}" if rows.labels is not None else ""
-        columns = " and ".join(map(repr, self._text_columns))
-        logging.info("%s: %s, text from %s%s", table.given, counted(len(rows), "row"), columns, label)
-        if rows.bad:
-            logging.warning("%s: %s", table.given, rows.describe_problems())
-        longest = self._config.max_seq_length
-        tell_truncated(table.given, rows.truncated, len(rows.lengths), longest)
-        fitting = [f"{share:.1%} fit into {length}" for length, share in self._length_shares(rows)]
-        logging.info("Texts: %s tokens", ", ".join(fitting))
 
     def _length_shares(self, rows: texts_lib.TextRows) -> list[tuple[int, float]]:
         """Returns (tokens, share of the texts that fit into them)."""
@@ -423,12 +400,6 @@ class ClassifyTask(Classification):
                 np.float32
             )
         return TokenRows(rows.ids, rows.lengths, rows.first_lengths, columns, group=rows.group)
-
-    def data_files(self) -> dict[str, list[str]]:
-        return {split: table.paths for split, table in self._tables.items()}
-
-    def _facts(self, split: str) -> dict[str, Any]:
-        return self._read[split].facts()
 
     # --------------------------------------------------------------------------------------------------------
     # Scores and predictions

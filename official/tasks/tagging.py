@@ -42,23 +42,20 @@ class TagTask(FineTuning):
     eval_metrics = ("tag_loss",)
     output_names = ("tags", "chances")
     local_epsilon = {"tag_loss": 0.0}
-    predicts_evaluation_set = False
     problem_type = model_folder.PROBLEM_TYPE_OF["tag"]
 
     def __init__(self, config: Config):
         super().__init__(config)
         self._take_scores(("f1", *tags_lib.SCORES))
-        self.class_names: list[tuple[str, ...]] | None = None
         self._tags: tuple[str, ...] = (OUTSIDE, "B-X", "I-X")  # of a plan; the data say which they are
         self._scheme = tags_lib.IOB2
         self._sentences: dict[str, list[Sentence]] = {}
         self._windows: dict[str, Windows] = {}
-        self._paths: dict[str, list[str]] = {}
 
     # --------------------------------------------------------------------------------------------------------
     # Data
 
-    def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
+    def _read_splits(self, vocabulary: Vocabulary) -> None:
         config = self._config
         columns = config.text_columns, config.label_column
         for split, flag, is_needed in (
@@ -93,7 +90,6 @@ class TagTask(FineTuning):
         self.class_names = [(tag,) for tag in self._tags]
         labels = model_folder.labels_json(self._tags, self.problem_type)
         self.companions[model_folder.LABELS] = labels.encode()
-        return [path for paths in self._paths.values() for path in paths]
 
     def _learn_tags(self, source: str) -> None:
         sentences = self._sentences["train"]
@@ -136,9 +132,6 @@ class TagTask(FineTuning):
 
     def _random_token_labels(self, generator: np.random.Generator, count: int) -> dict[str, np.ndarray]:
         return {"tags": generator.integers(0, len(self._tags), count).astype(np.int32)}
-
-    def data_files(self) -> dict[str, list[str]]:
-        return dict(self._paths)
 
     def _facts(self, split: str) -> dict[str, Any]:
         sentences, windows = self._sentences[split], self._windows[split]

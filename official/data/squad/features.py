@@ -196,7 +196,7 @@ class WindowRules:
     doc_stride: int = 128
     max_query_length: int = 64
 
-    def check(self, separators: int = 1) -> None:
+    def check(self, separators: int) -> None:
         """Raises ConfigError for values that leave no room for a context; `separators` are those of the
         vocabulary."""
         check_counts(doc_stride=self.doc_stride, max_query_length=self.max_query_length)
@@ -407,7 +407,6 @@ def load_or_make_features(
     Raises:
       ConfigError: for rules that leave no room for a context, or a folder that cannot be written to.
     """
-    rules.check(vocabulary.separators)
     if cache_dir is None:
         return make_features(data, vocabulary, rules)
     folder = os.path.join(cache_dir, cache_name(data, rules))
