@@ -48,7 +48,6 @@ class Classification(FineTuning):
 
     losses = {"label_loss": 1.0}
     output_names = ("logits",)
-    local_epsilon = {"label_loss": 0.0}
     labels: Labels
     ask_teacher: Callable[[list[list[str]], Labels], np.ndarray] | None = None  # see `inference.teacher`
     _scored: Labels | None = None  # of the last scores, of several labels with their thresholds
@@ -67,9 +66,6 @@ class Classification(FineTuning):
         if self.labels.kind == CHOICE:
             return ChoiceModel(self._config.model, **options)
         return SequenceModel(self._config.model, self.labels.outputs, **options)
-
-    def weights(self, batch) -> dict[str, tf.Tensor]:
-        return {"label_loss": tf.reduce_sum(objectives.label_weights(batch))}
 
     def terms(self, outputs, batch) -> objectives.Terms:
         config, distillation = self._config, None

@@ -62,7 +62,6 @@ class EmbedTask(TableTask):
 
     losses = {"embedding_loss": 1.0}
     output_names = ("vectors",)
-    local_epsilon = {"embedding_loss": 0.0}
 
     def __init__(self, config: Config):
         super().__init__(config)
@@ -208,9 +207,6 @@ class EmbedTask(TableTask):
 
     def _make_model(self) -> EmbeddingModel:
         return EmbeddingModel(self._config.model, self._settings.pooling, **encoder_options(self._config))
-
-    def weights(self, batch) -> dict[str, tf.Tensor]:
-        return {"embedding_loss": tf.reduce_sum(batch["example_weights"])}
 
     def terms(self, outputs, batch) -> objectives.Terms:
         config = self._config

@@ -56,6 +56,7 @@ class FineTuning:
         self._rows: dict[str, TokenRows] = {}
         self._paths: dict[str, list[str]] = {}
         self.companions: dict[str, bytes] = {}
+        self.local_epsilon = dict.fromkeys(self.losses, 0.0)
 
     def _take_scores(self, names: Sequence[str]) -> None:
         """Takes the names of the task's scores, the main one first. Raises ConfigError where
@@ -107,6 +108,9 @@ class FineTuning:
     def _make_model(self) -> tf.keras.Model:
         """Makes the model, all of it trained."""
         raise NotImplementedError
+
+    def weights(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return dict.fromkeys(self.losses, tf.reduce_sum(objectives.label_weights(batch)))
 
     def assets(self, outputs: dict[str, np.ndarray]) -> dict[str, bytes]:
         return {}

@@ -42,7 +42,6 @@ class SquadTask(FineTuning):
     losses = {"span_loss": 1.0}
     metrics = ("span_loss", "start_accuracy", "end_accuracy")
     output_names = ("start_logits", "end_logits")
-    local_epsilon = {"span_loss": 0.0}
     texts = 2
     predicts_evaluation_set = True
 
@@ -131,9 +130,6 @@ class SquadTask(FineTuning):
 
     def _make_model(self) -> SpanModel:
         return SpanModel(self._config.model, **encoder_options(self._config))
-
-    def weights(self, batch) -> dict[str, tf.Tensor]:
-        return {"span_loss": tf.reduce_sum(batch["example_weights"])}
 
     def terms(self, outputs, batch) -> objectives.Terms:
         return objectives.span_terms(outputs, batch, self._config.span_places == "row")

@@ -41,7 +41,6 @@ class TagTask(FineTuning):
     metrics = ("tag_loss", "tag_accuracy")
     eval_metrics = ("tag_loss",)
     output_names = ("tags", "chances")
-    local_epsilon = {"tag_loss": 0.0}
     problem_type = model_folder.PROBLEM_TYPE_OF["tag"]
 
     def __init__(self, config: Config):
