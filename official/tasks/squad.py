@@ -160,9 +160,7 @@ class SquadTask(FineTuning):
     def _official_scores(self, outputs: Outputs) -> dict[str, float]:
         answers, gold = self._answer(outputs), known(self._gold).answers
         if self._unit == evaluation.CHARACTERS:
-            scores = evaluation.score_characters(gold, answers.predictions)
-            means = (100.0 * sum(values.values()) / len(gold) for values in (scores.exact, scores.f1))
-            return dict(zip(("exact_match", "f1"), means))
+            return evaluation.of_all(gold, evaluation.score_characters(gold, answers.predictions))
         if not self._config.version_2_with_negative:
             return evaluation.evaluate_v1(gold, answers.predictions)
         official = evaluation.evaluate_v2(gold, answers.predictions)

@@ -2,8 +2,7 @@
 pieces.
 
 Schemes: IOB1, IOB2 and IOBES mark the spans of entities by the prefixes B-, I-, E-, S- and the tag O; `words`
-  are
-tags without prefixes, such as parts of speech.
+are tags without prefixes, such as parts of speech.
 """
 
 from __future__ import annotations
