@@ -49,7 +49,7 @@ class Classification(FineTuning):
     losses = {"label_loss": 1.0}
     output_names = ("logits",)
     labels: Labels
-    ask_teacher: Callable[[list[list[str]], Labels], np.ndarray] | None = None  # see `inference.teacher`
+    ask_teacher: Callable[..., np.ndarray] | None = None  # see `inference.teacher`
     _scored: Labels | None = None  # of the last scores, of several labels with their thresholds
 
     def _prepare(self, labels: Labels) -> None:
@@ -77,7 +77,7 @@ class Classification(FineTuning):
         """Returns the rows of the training set with what the teacher says of their texts."""
         if self.ask_teacher is None:
             raise ValueError("a task with a teacher is made by inference.teacher.make_task")
-        logits_NC = self.ask_teacher(texts, self.labels)
+        logits_NC = self.ask_teacher(texts, self.labels, self.class_names)
         if self.labels.kind in (ONE, CHOICE):
             agreed = np.mean(logits_NC.argmax(axis=1) == rows.columns["labels"])
             logging.info("The teacher gives %.1f %% of the training rows their label", 100 * agreed)
