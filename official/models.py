@@ -194,7 +194,8 @@ class Tokenizer:
         first = np.repeat(first, math.prod(shape[1:]))
         flat = [column.ravel().tolist() for column in (first, *second)]
         flat[0] = [self._prompt + text for text in flat[0]]
-        rows, cut = methods.rows_of(flat, self._pieces, self.vocabulary, length)
+        rows, is_cut_N = methods.rows_of(flat, self._pieces, self.vocabulary, length)
+        cut = int(is_cut_N.sum())
         if cut and not cuts:
             told = f"{cut} texts are longer than max_length={length} tokens"
             raise ConfigError(f"{told}, and truncation={truncation}.")

@@ -53,10 +53,11 @@ class Embed(ask.ModelFlags, LengthFlag, PromptFlags):
 
 def run_embed() -> None:
     flags = Embed.parse()
+    from official.data.tables import predictions
     from official.data.tables.files import open_table
     from official.inference import vector_files
 
-    ending = vector_files.check_format(flags.output_file, "output_file")
+    ending = predictions.check_format(flags.output_file, formats=vector_files.FORMATS)
     column = _one_column(flags.text_columns)
     table = open_table(flags.input_file, "input_file", [column], all_columns=ending != ".npy")
     model = ask.load(flags)

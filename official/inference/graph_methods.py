@@ -24,6 +24,7 @@ from official.inference.graph_tokenizer import Decoded, Pieces, Splitter, repeat
 from official.inference.rows import TOKENS
 from official.inference.source import UNUSED_STAGES, Source, make_network, name_of
 from official.io import model_folder
+from official.io.model_folder import Special
 from official.modeling import blocks, layers, stages
 from official.modeling.stages import Stage
 
@@ -305,14 +306,6 @@ def masked(texts_N: tf.Tensor, split: Splitter, special: Special) -> Features:
 # each with its context of T word pieces in all; R windows of L places.
 
 
-class Special(NamedTuple):
-    """The ids of special tokens."""
-
-    cls: int
-    sep: int
-    mask: int
-
-
 class Windows(NamedTuple):
     """[CLS] question [SEP] window [SEP], the windows of a question one after the other.
 
@@ -582,7 +575,7 @@ class Methods:
         no method takes text."""
         self._source, self._networks, self._words = source, networks, words
         vocabulary, self._bert = source.vocabulary, source.bert
-        self._special = Special(*vocabulary.special_ids[2:])
+        self._special = vocabulary.special_ids
         if words is not None:
             self._split = Splitter(vocabulary)
             if "answer" in networks:

@@ -188,8 +188,7 @@ class Reader(Method):
         Returns:
           For each question its answers, the prediction first, then the others of the n-best list, best first.
         """
-        data = data_of(asked, self._rules.version_2_with_negative)
-        windows = self._windows_of(data)
+        data, windows = self._windows_of(asked)
         longest = self._windows.max_query_length
         if (windows.first_lengths >= longest + 2).any():  # as long as it may be, or cut
             _, counts = self._tokenizer.tokenize([question for question, _ in asked])
@@ -207,8 +206,11 @@ class Reader(Method):
         _, counts = self._tokenizer.tokenize([question for question, _ in rows])
         return (counts > self._windows.max_query_length).tolist()
 
-    def _windows_of(self, data: squad_files.SquadData) -> features.Features:
-        return features.make_features(data, self._vocabulary, self._windows, self._tokenizer)
+    def _windows_of(
+        self, asked: Sequence[tuple[str, str]]
+    ) -> tuple[squad_files.SquadData, features.Features]:
+        data = data_of(asked, self._rules.version_2_with_negative)
+        return data, features.make_features(data, self._vocabulary, self._windows, self._tokenizer)
 
     def rows_of(self, windows: features.Features) -> Rows:
         """Returns windows end to end."""
@@ -221,7 +223,7 @@ class Reader(Method):
     def _calibration_rows(self, file: str | None) -> Rows:
         data = squad_files.read_squad(file or self._of_run("train_file"), "calibration_file", False, True)
         asked = [(one.text, data.contexts[one.context]) for one in _spread(data.questions)]
-        return self.rows_of(self._windows_of(data_of(asked, self._rules.version_2_with_negative)))
+        return self.rows_of(self._windows_of(asked)[1])
 
 
 def answers_of(found: answers.Answers, identity: str) -> list[Answer]:
@@ -315,14 +317,14 @@ def text_rows(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str
 
 def rows_of(
     columns: Sequence[list[str]], tokenizer: Tokenizer, vocabulary: Vocabulary, length: int
-) -> tuple[Rows, int]:
-    """Returns a column of texts, or two of pairs, as rows of tokens end to end, and how many rows were cut
-    to a length."""
+) -> tuple[Rows, np.ndarray]:
+    """Returns a column of texts, or two of pairs, as rows of tokens end to end, and bool [N]: whether each
+    was cut to a length."""
     made, whole_lengths = encode(columns, tokenizer, vocabulary, length)
     firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
     segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
     rows = Rows(made.ids.astype(np.int32), segments_T, made.lengths)
-    return rows, int((made.lengths < whole_lengths).sum())
+    return rows, made.lengths < whole_lengths
 
 
 class Classifier(Method):
@@ -381,7 +383,7 @@ class Classifier(Method):
         """Returns rows of as many texts each, end to end."""
         self._report_special(text for row in texts for text in row)
         rows, cut = rows_of(list(map(list, zip(*texts))), self._tokenizer, self._vocabulary, self._length)
-        self.cut.report(cut, self._length)
+        self.cut.report(int(cut.sum()), self._length)
         return rows
 
     def is_cut(self, rows: Sequence[Sequence[str]]) -> list[bool]:
@@ -446,28 +448,26 @@ class Tagger(Method):
 
     def tag(self, sentences: Sequence[tags_lib.Sentence]) -> tuple[list[list[str]], list[list[float]]]:
         """Returns the tags of the words of each sentence, and their probabilities."""
-        words, counts = [one.words for one in sentences], [len(one.words) for one in sentences]
-        windows = tags_lib.make_windows(words, self._tokenizer, self._vocabulary, self._length)
+        windows, rows = self._windows_of(sentences)
         if not len(windows.lengths_N):
             return [[] for _ in sentences], [[] for _ in sentences]
-        rows = Rows(windows.ids_T, np.zeros_like(windows.ids_T), windows.lengths_N)
         chances_TC = softmax(self._outputs(rows)["logits"], axis=-1)
-        called, chances = (
-            windows.joined(values_T, counts)
-            for values_T in (chances_TC.argmax(axis=1), chances_TC.max(axis=1))
-        )
+        counts = [len(one.words) for one in sentences]
+        called = windows.joined(chances_TC.argmax(axis=1), counts)
+        chances = windows.joined(chances_TC.max(axis=1), counts)
         return [[self.tags[n] for n in own] for own in called], [own.tolist() for own in chances]
 
+    def _windows_of(self, sentences: Sequence[tags_lib.Sentence]) -> tuple[tags_lib.Windows, Rows]:
+        words = [one.words for one in sentences]
+        windows = tags_lib.make_windows(words, self._tokenizer, self._vocabulary, self._length)
+        return windows, Rows(windows.ids_T, np.zeros_like(windows.ids_T), windows.lengths_N)
+
     def _calibration_rows(self, file: str | None) -> Rows:
-        sentences = (
-            [tags_lib.sentence_of(text).words for text in calibration_texts(file)]
-            if file
-            else _spread(
-                [one.words for one in tags_lib.read_sentences(self._of_run("train_file"), "", False)]
-            )
-        )
-        windows = tags_lib.make_windows(sentences, self._tokenizer, self._vocabulary, self._length)
-        return Rows(windows.ids_T, np.zeros_like(windows.ids_T), windows.lengths_N)
+        if file:
+            sentences = list(map(tags_lib.sentence_of, calibration_texts(file)))
+        else:
+            sentences = _spread(tags_lib.read_sentences(self._of_run("train_file"), "", False))
+        return self._windows_of(sentences)[1]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -615,14 +615,9 @@ class Embedder(Method):
         self, texts: Sequence[str], settings: EmbeddingSettings, prompt: str = ""
     ) -> tuple[Rows, np.ndarray]:
         """Returns each text with [CLS] and [SEP], end to end, and bool [N]: whether it was cut."""
-        cls, sep = (getattr(self._vocabulary.special_ids, name) for name in ("cls", "sep"))
-        length = self.length_of(settings)
         self._report_special(texts)
         given = [lower_cased(prompt + text) if settings.lower_case else prompt + text for text in texts]
-        pieces, counts = self._tokenizer.tokenize(given)
-        parts = np.split(pieces.astype(np.int32), np.cumsum(counts)[:-1]) if given else []
-        rows = join([np.array([cls, *part[: length - 2], sep], np.int32) for part in parts])
-        return rows, counts > length - 2
+        return rows_of([given], self._tokenizer, self._vocabulary, self.length_of(settings))
 
     def is_cut(self, rows: Sequence[str]) -> list[bool]:
         """Tells whether each text, behind the default prompt, is longer than texts are cut to."""

@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -139,7 +139,7 @@ def embed_file(
     Raises:
       ConfigError: where the output is there, cannot be written, or a row of the table is malformed.
     """
-    ending = check_format(output_file, "output_file")
+    ending = predictions.check_format(output_file, formats=FORMATS)
     if dtype not in DTYPES:
         raise ConfigError(f"--vector_dtype={dtype[:60]}, expected one of {', '.join(DTYPES)}.")
     embedder, settings = model.embedder, model.embedder.embedding
@@ -176,7 +176,7 @@ def embed_file(
         )
         if ranges:
             said["ranges"] = {name: values.tolist() for name, values in ranges._asdict().items()}
-        writing.replace_file(sidecar(output_file), json.dumps(said, indent=2) + "\n")
+        writing.replace_file(sidecar(output_file), json_files.written(said))
         with writing.replacing(output_file) as path:
             if ending == ".npy":
                 _write_array(parts, path, (rows, width), kept, dtype, ranges)
@@ -203,14 +203,6 @@ def embed_file(
         if said[key]:
             logging.warning("%s: %s %s.", table.given, counted(said[key], "row"), what)
     return said
-
-
-def check_format(path: str, flag: str) -> str:
-    """Returns the ending of a file of vectors. Raises ConfigError for one that says no format."""
-    ending = os.path.splitext(path)[1].lower()
-    if ending not in FORMATS:
-        raise ConfigError(f"--{flag}={path}: the ending says the format. Allowed: {', '.join(FORMATS)}.")
-    return ending
 
 
 def sidecar(path: str) -> str:
@@ -272,7 +264,7 @@ class VectorFile:
 
     def __init__(self, path: str):
         """Reads what is said about a file. Raises ConfigError where it is missing or not about this file."""
-        self._ending, self.path = check_format(path, "vectors"), path
+        self._ending, self.path = predictions.check_format(path, "vectors", FORMATS), path
         if not files.is_file(path):
             raise ConfigError(f"--vectors={path} is not there.")
         source = sidecar(path)
@@ -361,18 +353,13 @@ class VectorFile:
           queries_QD: float32, of the same model.
           top_k: rows for each query, 1 or more; all where there are fewer.
         """
-        queries_QD = (
-            restored(quantized(queries_QD, "binary"), "binary", self.size) if self._is_binary else queries_QD
-        )
-        is_cosine = self.said["similarity"] == "cosine" or self._is_binary
-        queries_QD = normalized(queries_QD) if is_cosine else queries_QD
-        blocks = map(normalized, self.blocks()) if is_cosine else self.blocks()
+        blocks: Iterable[np.ndarray] = self.blocks()
+        if self.dtype == "binary":
+            queries_QD = restored(quantized(queries_QD, "binary"), "binary", self.size)
+        if self.said["similarity"] == "cosine" or self.dtype == "binary":
+            queries_QD, blocks = normalized(queries_QD), map(normalized, blocks)
         found = zip(*vectors.neighbours(queries_QD, blocks, top_k))
         return [[Neighbour(int(row), float(score)) for row, score in zip(*each)] for each in found]
-
-    @property
-    def _is_binary(self) -> bool:
-        return self.dtype == "binary"
 
 
 def read_rows(table: tables.Table, column: str, wanted: set[int], count: int) -> tuple[dict[int, str], str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.metadata
-import json
 import os
 import shutil
 import sys
@@ -28,6 +27,7 @@ from official.inference.signatures import TENSORS, main_method, output_names
 from official.inference.source import Source
 from official.io import model_folder, sentence_folder, vocabulary_files, writing
 from official.io.errors import ConfigError
+from official.io.json_files import written
 from official.io.sentence_folder import EmbeddingSettings
 
 if TYPE_CHECKING:
@@ -69,13 +69,14 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
         "packages": versions,
         **more,
     }
+    words, length = vocabulary_text(source), source.length()
     files: dict[str, bytes | str] = {
-        **_tokenizer_files(source),
+        **vocabulary_files.with_settings(vocabulary, words, vocabulary.do_lower_case, length),
         **_sentence_files(source),
-        MANIFEST: _json(manifest),
+        MANIFEST: written(manifest),
     }
     if source.run is None:
-        files["bert_config.json"] = _json(dataclasses.asdict(source.bert))
+        files["bert_config.json"] = written(dataclasses.asdict(source.bert))
     else:
         files["config.json"] = config_lib.to_json(_run_of(source))
     if {"classify", "tag"} & {*abilities} and (source.labels or source.problem_type):
@@ -96,19 +97,6 @@ def _run_of(source: Source) -> config_lib.Config:
     return config_lib.replaced(source.run, **changed)
 
 
-def _tokenizer_files(source: Source) -> dict[str, bytes | str]:
-    vocabulary, length = source.vocabulary, source.length()
-    tokenizer = vocabulary.tokenizer
-    if tokenizer is not None:
-        config = tokenizer.sidecar_config(length)
-        return {vocabulary_files.TOKENIZER: tokenizer.content, vocabulary_files.TOKENIZER_CONFIG: config}
-    config = vocabulary_files.tokenizer_config(vocabulary.do_lower_case, length, vocabulary.marks_pairs)
-    return {
-        vocabulary_files.VOCABULARY: vocabulary_text(source),
-        vocabulary_files.TOKENIZER_CONFIG: config,
-    }
-
-
 def vocabulary_text(source: Source) -> bytes:
     """Returns the vocabulary as a file: a word a line, as the model knows it."""
     return "".join(f"{word}\n" for word in source.vocabulary.words).encode()
@@ -120,10 +108,6 @@ def _sentence_files(source: Source) -> dict[str, bytes]:
     if settings == EmbeddingSettings(max_seq_length=source.length()):
         return {}
     return sentence_folder.contents(settings, source.bert.hidden_size)
-
-
-def _json(values: Any) -> str:
-    return json.dumps(values, indent=2) + "\n"
 
 
 # -----------------------------------------------------------------------------------------------------------
