@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent import futures
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -70,9 +70,9 @@ def _ok(found: str, wanted: str = "") -> Outcome:
     return "ok", found, wanted, ""
 
 
-def _in_thread(function: Callable[[], Any]) -> Future:
+def _in_thread(function: Callable[[], Any]) -> futures.Future:
     """Runs a function in a thread of its own, which nobody waits for when the program ends."""
-    found: Future = Future()
+    found: futures.Future = futures.Future()
 
     def run() -> None:
         try:
@@ -91,7 +91,7 @@ class Machine:
         self.driver, self.data_dir = driver, data_dir
 
     @functools.cached_property
-    def trying(self) -> Future:
+    def trying(self) -> futures.Future:
         """The trial of TensorFlow, which takes longest: to be begun before the checks that wait for it."""
         return _in_thread(lambda: gpus.try_tensorflow(LIMIT_SECS - 1))
 
@@ -616,7 +616,7 @@ def _run(row: _Row, machine: Machine, ends: float) -> Check:
     secs = max(min(LIMIT_SECS, ends - time.monotonic()), 0.1)
     try:
         outcome = _in_thread(lambda: row.function(machine)).result(secs)
-    except TimeoutError:
+    except futures.TimeoutError:
         outcome = "warning", f"no answer within {secs:.0f} s", "", "Look again; what it asks may hang."
     except Exception as error:  # noqa: BLE001  # a machine that is broken in a way nobody thought of
         told = f"the check fails: {type(error).__name__}: {first_line(error)}"
@@ -680,9 +680,9 @@ class _Start:
         It waits 5 s at most, and 20 s where an earlier start did not pass them: its run has ended in XLA,
         perhaps, before they were done.
         """
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(futures.TimeoutError):
             return self._task.result(START_SECS)
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(futures.TimeoutError):
             return self._task.result(LIMIT_SECS - START_SECS if self.earlier else 0)
         told = "not done yet: they go on, for the next start"
         unfinished = [Check("checks", "warning", told, "", "bert doctor waits for them.")]
