@@ -6,7 +6,7 @@ import dataclasses
 import math
 import pathlib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from official.io import model_folder
@@ -32,7 +32,7 @@ class Family(NamedTuple):
         texts of a pair are told apart by the [SEP] between them.
       pooler_act: activation of the layer between [CLS] and a classifier.
       masked_lm_act: of the transform of the masked-LM head; None: `hidden_act`.
-      keys: {key of BERT's config.json: the family's, or several that must have one value}.
+      keys: {key of BERT's config.json: the family's, or several, with spaces between them, of one value}.
       defaults: {key of BERT's: value} of what its config.json may leave out, where it is not BERT's.
       ignored: keys of its config.json that change nothing that is computed here.
       absent: parts of BERT's names of weights that it does not have.
@@ -54,9 +54,9 @@ class Family(NamedTuple):
     segments: int = 2
     pooler_act: str = "tanh"
     masked_lm_act: str | None = None
-    keys: Mapping[str, str | tuple[str, ...]] = {}
+    keys: Mapping[str, str] = {}
     defaults: Mapping[str, Any] = {}
-    ignored: tuple[str, ...] = ()
+    ignored: Collection[str] = ()
     absent: tuple[str, ...] = (_PROJECTION, _DISCRIMINATOR)
     renamed: tuple[tuple[str, str], ...] = ()
     heads: Mapping[str, Mapping[str, str | None]] = {}
@@ -206,13 +206,7 @@ FAMILIES = {
             },
             defaults={"num_hidden_layers": 6},
             # Its LayerNorms have an epsilon of 1e-12 whatever a file says.
-            ignored=(
-                "layer_norm_eps",
-                "qa_dropout",
-                "seq_classif_dropout",
-                "sinusoidal_pos_embds",
-                "tie_weights_",
-            ),
+            ignored="layer_norm_eps qa_dropout seq_classif_dropout sinusoidal_pos_embds tie_weights_".split(),
             absent=(_PROJECTION, _DISCRIMINATOR, _NEXT_SENTENCE, ".token_type_"),
             renamed=(
                 ("bert.embeddings.", "distilbert.embeddings."),
@@ -265,8 +259,8 @@ FAMILIES = {
             "model.",
             segments=0,
             keys={
-                "hidden_act": ("hidden_activation", "classifier_activation"),
-                "hidden_dropout_prob": ("embedding_dropout", "mlp_dropout"),
+                "hidden_act": "hidden_activation classifier_activation",
+                "hidden_dropout_prob": "embedding_dropout mlp_dropout",
                 "attention_probs_dropout_prob": "attention_dropout",
                 "layer_norm_eps": "norm_eps",
             },
@@ -283,16 +277,9 @@ FAMILIES = {
             # Padding is masked whatever its id. Of first values only those of new heads are drawn, as for
             # other families. Positions turn queries and keys, whatever `position_embedding_type` says. The
             # rest concerns kernels and sizes of outputs of transformers alone.
-            ignored=(
-                "deterministic_flash_attn",
-                "initializer_cutoff_factor",
-                "pad_token_id",
-                "position_embedding_type",
-                "reference_compile",
-                "repad_logits_with_grad",
-                "sparse_pred_ignore_index",
-                "sparse_prediction",
-            ),
+            ignored="""deterministic_flash_attn initializer_cutoff_factor pad_token_id position_embedding_type
+                reference_compile repad_logits_with_grad sparse_pred_ignore_index
+                sparse_prediction""".split(),
             absent=(_PROJECTION, _DISCRIMINATOR, _NEXT_SENTENCE),
             renamed=(
                 ("bert.embeddings.word_embeddings.", "model.embeddings.tok_embeddings."),
@@ -314,13 +301,7 @@ FAMILIES = {
             block_type="modernbert",
             has_biases=False,
             has_prediction_head=True,
-            without_shape=(
-                _EVERY,
-                "local_attention",
-                "global_rope_theta",
-                "local_rope_theta",
-                *_OF_A_RUN,
-            ),
+            without_shape=(_EVERY, *"local_attention global_rope_theta local_rope_theta".split(), *_OF_A_RUN),
             read=_modernbert_values,
         ),
     )
@@ -347,10 +328,10 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
         return dict(values)
     plain = {key: value for key, value in values.items() if key not in family.ignored}
     for ours, names in family.keys.items():
-        several = () if isinstance(names, str) else names
-        # Of several names of one size, those that a file leaves out have the usual value, too.
-        plain |= {theirs: family.defaults[ours] for theirs in several if theirs not in plain}
-        for theirs in [names] if isinstance(names, str) else names:
+        several = names.split()
+        if len(several) > 1:  # those that a file leaves out have the usual value, too
+            plain = dict.fromkeys(several, family.defaults[ours]) | plain
+        for theirs in several:
             if theirs not in plain:
                 continue
             value = plain.pop(theirs)
@@ -377,8 +358,7 @@ def with_their_keys(values: Mapping[str, Any], family: Family) -> dict[str, Any]
     absent = () if family.has_segments else ("type_vocab_size", "position_embedding_type", "layer_norm_eps")
     known: dict[str, Any] = {}
     for key, value in values.items():
-        names = family.keys.get(key, () if key in absent else key)
-        known |= dict.fromkeys([names] if isinstance(names, str) else names, value)
+        known |= dict.fromkeys(family.keys.get(key, "" if key in absent else key).split(), value)
     if "position_offset" in known:
         known["pad_token_id"] = max(known.pop("position_offset") - 1, 0)
     return known | {"model_type": family.name}
@@ -491,22 +471,7 @@ def generator_of(model: BertConfig, share: float) -> BertConfig:
 
 
 # Far above any model there is: what is larger is a slip, and would be built until memory ends.
-LARGEST = {
-    "vocab_size": 10**7,
-    "hidden_size": 2**16,
-    "num_hidden_layers": 1000,
-    "num_attention_heads": 2**10,
-    "intermediate_size": 2**18,
-    "max_position_embeddings": 2**20,
-    "type_vocab_size": 2**10,
-    "embedding_size": 2**16,
-    "position_offset": 2**20,
-    "groupbert_ffn_output_groups": 2**16,
-    "groupbert_conv_kernel_size": 2**10,
-    "groupbert_conv_group_size": 2**16,
-    "global_attn_every_n_layers": 1000,
-    "local_attention": 2**20,
-}
+LARGEST = 10**7  # of a size
 _MOST_PARAMETERS = 10**11
 
 # The activations, {our name: other names of the same function}, most of them Hugging Face's. GELU has two
@@ -579,12 +544,14 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
             f" num_attention_heads={model.num_attention_heads}."
         )
     # The large matrices: of GroupBERT more, but no order of magnitude.
-    block = 4 * model.hidden_size + 2 * model.intermediate_size
-    rows = model.vocab_size + model.max_position_embeddings + model.num_hidden_layers * block
-    if rows * model.hidden_size > _MOST_PARAMETERS:
+    taps = model.groupbert_conv_kernel_size * model.groupbert_conv_group_size if model.is_groupbert else 0
+    block = 4 * model.hidden_size + 2 * model.intermediate_size + taps
+    rows = model.vocab_size + model.max_position_embeddings + model.type_vocab_size
+    parameters = rows * model.table_width + model.num_hidden_layers * block * model.hidden_size
+    if parameters > _MOST_PARAMETERS:
         raise ConfigError(
-            f"{source}: these sizes make {rows * model.hidden_size:.1e} parameters, at most"
-            f" {_MOST_PARAMETERS:.0e} are allowed."
+            f"{source}: these sizes make {parameters:.1e} parameters, at most {_MOST_PARAMETERS:.0e} are"
+            " allowed."
         )
     _check_names(model, source)
     _check_groups(model, source)
@@ -732,6 +699,6 @@ def checked_size(key: str, value: Any, source: str) -> Any:
         raise ConfigError(f"{source}: {key}={value!r}, expected {allowed}.")
     if key == "family" and value not in FAMILIES:
         raise ConfigError(f"{source}: family={value!r} is unknown. Allowed: {', '.join(FAMILIES)}.")
-    if kind is int and value > LARGEST[key]:
-        raise ConfigError(f"{source}: {key}={value}, expected at most {LARGEST[key]:,}.")
+    if kind is int and value > LARGEST:
+        raise ConfigError(f"{source}: {key}={value}, expected at most {LARGEST:,}.")
     return value
