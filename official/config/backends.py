@@ -63,9 +63,7 @@ def _check_one_device(config: Config) -> None:
 
 
 def _check_virtual_devices(config: Config) -> None:
-    if not config.num_virtual_devices:
-        return
-    if config.all_reduce_alg == "nccl":
+    if config.num_virtual_devices and config.all_reduce_alg == "nccl":
         raise ConfigError(
             "all_reduce_alg=nccl runs on GPUs only, num_virtual_devices are CPUs. Use "
             "--all_reduce_alg=hierarchical_copy."
@@ -96,10 +94,6 @@ def _check_tpu(config: Config) -> None:
                 f"{name}={local[0][:100]} is a path of this machine, which the hosts of tpu={config.tpu} do"
                 f" not see. Copy the files to a bucket: --{name}=gs://BUCKET/PATH."
             )
-
-
-def _check_ipu(config: Config) -> None:
-    importlib.import_module("official.graphcore.rules").check_ipu(config)
 
 
 _ROWS = (
@@ -137,7 +131,7 @@ _ROWS = (
         fused_operations=False,
         graphcore_rules=True,
         program="official.graphcore.__main__",
-        check=_check_ipu,
+        check=lambda config: importlib.import_module("official.graphcore.rules").check_ipu(config),
     ),
 )
 BACKENDS = {row.name: row for row in _ROWS}
