@@ -213,11 +213,16 @@ def layers_of(names: Iterable[str]) -> int:
     return max((int(match[1]) for match in found if match), default=-1) + 1
 
 
+def in_scope(named: Mapping[str, Value], scope: str) -> tuple[dict[str, Value], dict[str, Value]]:
+    """Returns (what has no name of a scope; what has, without the scope) of {name: anything}."""
+    own = {name: value for name, value in named.items() if not name.startswith(scope)}
+    return own, {name[len(scope) :]: named[name] for name in named if name not in own}
+
+
 def apart(named: Mapping[str, Value]) -> tuple[dict[str, Value], dict[str, Value]]:
     """Returns (what is not of a generator, the generator as a model of its own, with the embeddings that it
     shares; empty where there is none) of {canonical name: anything}."""
-    own = {name: value for name, value in named.items() if not name.startswith(GENERATOR)}
-    generator = {name[len(GENERATOR) :]: value for name, value in named.items() if name.startswith(GENERATOR)}
+    own, generator = in_scope(named, GENERATOR)
     tables = {name: named[name] for name in EMBEDDINGS if name in named} if generator else {}
     return own, {**tables, **generator}
 

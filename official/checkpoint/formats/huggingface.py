@@ -119,14 +119,11 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
         generator are none.
       DamagedError: where a copy cannot be read.
     """
-    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(hf_folder.GENERATOR)}
+    own, generator = canonical.in_scope(tensors, hf_folder.GENERATOR)
     mapped = _to_canonical(own, options)
-    if len(own) == len(tensors):
+    if not generator:
         return mapped
-    scope = len(hf_folder.GENERATOR)
-    of_generator = _to_canonical(
-        {name[scope:]: tensors[name] for name in tensors.keys() - own.keys()}, options
-    )
+    of_generator = _to_canonical(generator, options)
     for name, tensor in of_generator.tensors.items():
         (theirs,) = tensor.sources
         if name not in canonical.EMBEDDINGS:
@@ -138,8 +135,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
                 f"{theirs} is no copy of {_their_name(name)}: the generator has embeddings of its own, which"
                 " no other format can hold. Remove its folder to read the discriminator alone."
             )
-    names = {hf_folder.GENERATOR + name: reason for name, reason in of_generator.dropped.items()}
-    mapped.dropped |= names
+    mapped.dropped |= {hf_folder.GENERATOR + name: reason for name, reason in of_generator.dropped.items()}
     mapped.unmatched += [hf_folder.GENERATOR + name for name in of_generator.unmatched]
     return mapped
 
@@ -232,10 +228,8 @@ def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -
     Raises:
       ConfigError: where the number of heads or the vocabulary does not fit the tensors.
     """
-    scope = hf_folder.GENERATOR
-    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(scope)}
+    own, generator = canonical.in_scope(tensors, hf_folder.GENERATOR)
     _write(own, folder, options, progress)
-    generator = {name[len(scope) :]: tensors[name] for name in tensors.keys() - own.keys()}
     if generator:
         heads = hf_folder.generator_heads(own, generator, options)
         own_options = dataclasses.replace(options, num_attention_heads=heads, model_card=None)

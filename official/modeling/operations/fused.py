@@ -26,6 +26,7 @@ from official.modeling.operations.plain import split_heads as split_heads
 
 # Lengths are traced twice, not once each.
 _compiled = tf.function(jit_compile=True, reduce_retracing=True, autograph=False)
+_gated, _rotate = _compiled(plain.gated_activation), _compiled(plain.rotate)
 
 
 def bias_activation(x: tf.Tensor, bias: tf.Tensor, activation: str) -> tf.Tensor:
@@ -228,11 +229,6 @@ def gated_activation(x: tf.Tensor, activation: str) -> tf.Tensor:
 
 
 @_compiled
-def _gated(x, activation):
-    return plain.gated_activation(x, activation)
-
-
-@_compiled
 def _gated_gradient(x, upstream, activation):
     values, gates = tf.split(tf.cast(x, tf.float32), 2, axis=-1)
     upstream, activated = tf.cast(upstream, tf.float32), ACTIVATIONS[activation].function(values)
@@ -250,11 +246,6 @@ def rotate(products_BLE: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor, heads: int) 
         return _rotate(products, cos, sin, heads), lambda upstream: _rotate(upstream, cos, -sin, heads)
 
     return turn(products_BLE)
-
-
-@_compiled
-def _rotate(products, cos, sin, heads):
-    return plain.rotate(products, cos, sin, heads)
 
 
 def gate(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
@@ -311,10 +302,12 @@ def _dropped(drop, x, rate, seed, dtype):
     return tf.cast(x, dtype) if seed is None or rate == 0 else drop(x, rate, seed, dtype)
 
 
-@_compiled
-def _drop_rows(upstream, rate, seed, dtype):
-    """As `_drop`, for [B, L, D]: one function for tensors of several ranks would lose their rank."""
-    return tf.cast(dropout(upstream, rate, seed), dtype)
+def _cast_dropped(x, rate, seed, dtype):
+    return tf.cast(dropout(x, rate, seed), dtype)
+
+
+# Of weights, and of [B, L, D]: one function for tensors of several ranks would lose their rank.
+_drop, _drop_rows = _compiled(_cast_dropped), _compiled(_cast_dropped)
 
 
 def attend(
@@ -361,11 +354,6 @@ def attend(
         return output, gradient
 
     return weigh(query_BHLK, key_BHMK, value_BHMK)
-
-
-@_compiled
-def _drop(weights, rate, seed, dtype):
-    return tf.cast(dropout(weights, rate, seed), dtype)
 
 
 @_compiled
