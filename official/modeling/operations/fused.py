@@ -16,7 +16,6 @@ from official.modeling.layers import (
     Norm,
     after,
     dropout,
-    matmul_2d,
     rounds_products,
     with_beta,
 )
@@ -192,32 +191,6 @@ def _add_and_norm_gradient(total_upstream, upstream, normal, scale, gamma, rate,
     return dropout(gradient, rate, seed), gradient, upstream * normal
 
 
-def norm_product(x: tf.Tensor, weights: Norm, epsilon: float, kernel: tf.Tensor) -> tf.Tensor:
-    """See `plain.norm_product`."""
-    return matmul_2d(norm(x, weights, epsilon, swish=False), kernel)
-
-
-def add_and_norm_product(
-    x: tf.Tensor,
-    residual: tf.Tensor,
-    weights: Norm,
-    epsilon: float,
-    kernel: tf.Tensor,
-    rate: float,
-    seed: tf.Tensor | None,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """See `plain.add_and_norm_product`."""
-    total, y = add_and_norm(x, residual, weights, epsilon, rate, seed)
-    return total, matmul_2d(y, kernel)
-
-
-def gated_product(
-    x: tf.Tensor, activation: str, kernel: tf.Tensor, rate: float, seed: tf.Tensor | None
-) -> tf.Tensor:
-    """See `plain.gated_product`."""
-    return matmul_2d(dropout(gated_activation(x, activation), rate, seed), kernel)
-
-
 def gated_activation(x: tf.Tensor, activation: str) -> tf.Tensor:
     """See `plain.gated_activation`."""
 
@@ -236,6 +209,9 @@ def _gated_gradient(x, upstream, activation):
         [upstream * gates * ACTIVATIONS[activation].slope(values), upstream * activated], axis=-1
     )
     return tf.cast(both, x.dtype)
+
+
+norm_product, add_and_norm_product, gated_product = plain.products_of(norm, add_and_norm, gated_activation)
 
 
 def rotate(products_BLE: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor, heads: int) -> tf.Tensor:
