@@ -11,14 +11,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from official import native
-from official.modeling.layers import (
-    ACTIVATIONS,
-    Norm,
-    after,
-    dropout,
-    rounds_products,
-    with_beta,
-)
+from official.modeling.layers import ACTIVATIONS, Norm, after, dropout, rounds_products, with_beta
 from official.modeling.operations import flash, plain
 from official.modeling.operations.plain import join_heads as join_heads
 from official.modeling.operations.plain import split_heads as split_heads

@@ -73,9 +73,7 @@ def products_of(norm: Callable, add_and_norm: Callable, gated_activation: Callab
         """Returns LayerNorm(x) @ kernel, in the type of both."""
         return matmul_2d(norm(x, weights, epsilon, swish=False), kernel)
 
-    def add_and_norm_product(
-        x, residual, weights, epsilon, kernel, rate, seed
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def add_and_norm_product(x, residual, weights: Norm, epsilon: float, kernel, rate: float, seed):
         """Returns residual + dropout(x), and LayerNorm of it @ kernel; arguments as in `residual_norm`."""
         total, y = add_and_norm(x, residual, weights, epsilon, rate, seed)
         return total, matmul_2d(y, kernel)
