@@ -6,7 +6,7 @@ import dataclasses
 import math
 import pathlib
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from official.io import model_folder
@@ -311,7 +311,7 @@ FAMILIES = {
 def family_of(values: Mapping[str, Any], source: str) -> Family:
     """Returns the family that a Hugging Face config.json is of. Raises ConfigError for another."""
     name = values.get("model_type", "bert")
-    if name not in FAMILIES:
+    if not isinstance(name, str) or name not in FAMILIES:
         allowed = ", ".join(map(repr, FAMILIES))
         raise ConfigError(f"{source}: model_type={str(name)[:60]!r} is not supported, only {allowed}.")
     return FAMILIES[name]
@@ -538,47 +538,14 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
     if "vocab_size" not in sizes:
         raise ConfigError(f"{source}: vocab_size is missing.")
     model = BertConfig(**sizes)
-    if model.hidden_size % model.num_attention_heads:
-        raise ConfigError(
-            f"{source}: hidden_size={model.hidden_size} is not divisible by"
-            f" num_attention_heads={model.num_attention_heads}."
-        )
-    # The large matrices: of GroupBERT more, but no order of magnitude.
-    taps = model.groupbert_conv_kernel_size * model.groupbert_conv_group_size if model.is_groupbert else 0
-    block = 4 * model.hidden_size + 2 * model.intermediate_size + taps
-    rows = model.vocab_size + model.max_position_embeddings + model.type_vocab_size
-    parameters = rows * model.table_width + model.num_hidden_layers * block * model.hidden_size
-    if parameters > _MOST_PARAMETERS:
-        raise ConfigError(
-            f"{source}: these sizes make {parameters:.1e} parameters, at most {_MOST_PARAMETERS:.0e} are"
-            " allowed."
-        )
-    _check_names(model, source)
-    _check_groups(model, source)
-    _check_family(model, source)
-    return _of_family(model, {*sizes}, source)
-
-
-def _of_family(model: BertConfig, said: set[str], source: str) -> BertConfig:
-    """Returns a model with the sizes that its family gives it, where the file has not `said` them. Raises
-    ConfigError for sizes that models of the family do not have."""
-    family = model.family_row
-    changed = {key: value for key, value in settings_of(family, {}).items() if key not in said}
-    if not family.has_segments:
+    if problem := next(_problems(model), None):
+        raise ConfigError(f"{source}: {problem}")
+    # Sizes that its family gives it, where the file has not said them.
+    changed = {key: value for key, value in settings_of(model.family_row, {}).items() if key not in sizes}
+    if not model.family_row.has_segments:
         changed["type_vocab_size"] = 0
-    elif not model.type_vocab_size:
-        raise ConfigError(f"{source}: type_vocab_size=0, expected a positive integer.")
-    others = {key for other in FAMILIES.values() for key in other.without_shape} - {*family.without_shape}
-    for key in sorted(others - {"max_position_embeddings"}):
-        if getattr(model, key) != getattr(BertConfig, key):
-            told = f"which models of family={family.name} do not have"
-            raise ConfigError(f"{source}: {key}={getattr(model, key)}, {told}.")
-    if model.embedding_size in (0, model.hidden_size):
+    if model.embedding_size == model.hidden_size:
         changed["embedding_size"] = 0
-    elif not family.has_embedding_size or not model.use_cls_layer:
-        needs = ", ".join(name for name, other in FAMILIES.items() if other.has_embedding_size)
-        told = f"another size than hidden_size={model.hidden_size} needs family={needs} and use_cls_layer"
-        raise ConfigError(f"{source}: embedding_size={model.embedding_size}: {told}.")
     model = dataclasses.replace(model, **changed)
     if model.positions < 1:
         told = f"the first token takes row {model.position_offset} of the position table"
@@ -592,53 +559,52 @@ def block_types() -> list[str]:
     return sorted(path.stem for path in folder.glob("[a-z]*.py"))
 
 
-def _check_names(model: BertConfig, source: str) -> None:
-    """Raises ConfigError where the activation or the kind of block is not known."""
+def _problems(model: BertConfig) -> Iterator[str]:
+    """Yields what is wrong with sizes beside each other, and what models of the family do not have."""
+    hidden, heads, family = model.hidden_size, model.num_attention_heads, model.family_row
+    if hidden % heads:
+        yield f"hidden_size={hidden} is not divisible by num_attention_heads={heads}."
+    # The large matrices: of GroupBERT more, but no order of magnitude.
+    taps = model.groupbert_conv_kernel_size * model.groupbert_conv_group_size if model.is_groupbert else 0
+    rows = model.vocab_size + model.max_position_embeddings + model.type_vocab_size
+    layer = (4 * hidden + 2 * model.intermediate_size + taps) * hidden
+    parameters = rows * model.table_width + model.num_hidden_layers * layer
+    if parameters > _MOST_PARAMETERS:
+        yield f"these sizes make {parameters:.1e} parameters, at most {_MOST_PARAMETERS:.0e} are allowed."
     *gelus, relu = ACTIVATIONS
-    named = (
-        ("hidden_act", [*gelus, "gelu", relu]),
-        ("block_type", block_types()),
-        ("classifier_pooling", ["cls", "mean"]),
-    )
-    for key, allowed in named:
+    named = {"hidden_act": [*gelus, "gelu", relu], "block_type": block_types()}
+    for key, allowed in {**named, "classifier_pooling": ["cls", "mean"]}.items():
         if getattr(model, key) not in allowed:
-            raise ConfigError(
-                f"{source}: {key}={getattr(model, key)!r} is unknown. Allowed: {', '.join(allowed)}."
-            )
-
-
-def _check_groups(model: BertConfig, source: str) -> None:
-    """Raises ConfigError where the groups of GroupBERT do not divide its sizes."""
-    if not model.is_groupbert:
-        return
-    for key, sizes in (
-        ("groupbert_ffn_output_groups", ("hidden_size", "intermediate_size")),
-        ("groupbert_conv_group_size", ("hidden_size",)),
-    ):
-        for size in sizes:
+            yield f"{key}={getattr(model, key)!r} is unknown. Allowed: {', '.join(allowed)}."
+    if model.is_groupbert:
+        for key, size in (
+            ("groupbert_ffn_output_groups", "hidden_size"),
+            ("groupbert_ffn_output_groups", "intermediate_size"),
+            ("groupbert_conv_group_size", "hidden_size"),
+        ):
             if getattr(model, size) % getattr(model, key):
-                raise ConfigError(
-                    f"{source}: {size}={getattr(model, size)} is not divisible by"
-                    f" {key}={getattr(model, key)}."
-                )
-    if model.groupbert_conv_kernel_size % 2 == 0:
-        raise ConfigError(
-            f"{source}: groupbert_conv_kernel_size={model.groupbert_conv_kernel_size}, expected an odd number"
-            " of tokens: a token and as many neighbours on either side."
-        )
-
-
-def _check_family(model: BertConfig, source: str) -> None:
-    """Raises ConfigError where the blocks are those of another family, or have no place for its heads."""
-    own = {family.block_type for family in FAMILIES.values()} - {BertConfig.block_type}
-    if model.block_type != model.family_row.block_type and (
-        own & {model.block_type, model.family_row.block_type}
-    ):
-        told = f"block_type={model.block_type!r}, its blocks are {model.family_row.block_type!r}"
-        raise ConfigError(f"{source}: family={model.family!r} with {told}.")
-    if not model.family_row.has_positions and model.hidden_size // model.num_attention_heads % 2:
-        told = f"hidden_size={model.hidden_size} / num_attention_heads={model.num_attention_heads} is odd"
-        raise ConfigError(f"{source}: {told}: positions turn pairs of numbers.")
+                yield f"{size}={getattr(model, size)} is not divisible by {key}={getattr(model, key)}."
+        if model.groupbert_conv_kernel_size % 2 == 0:
+            told = "expected an odd number of tokens: a token and as many neighbours on either side"
+            yield f"groupbert_conv_kernel_size={model.groupbert_conv_kernel_size}, {told}."
+    own = {each.block_type for each in FAMILIES.values()} - {BertConfig.block_type}
+    if model.block_type != family.block_type and own & {model.block_type, family.block_type}:
+        told = f"block_type={model.block_type!r}, its blocks are {family.block_type!r}"
+        yield f"family={model.family!r} with {told}."
+    if not family.has_positions and hidden // heads % 2:
+        told = f"hidden_size={hidden} / num_attention_heads={heads} is odd"
+        yield f"{told}: positions turn pairs of numbers."
+    if family.has_segments and not model.type_vocab_size:
+        yield "type_vocab_size=0, expected a positive integer."
+    others = {key for other in FAMILIES.values() for key in other.without_shape} - {*family.without_shape}
+    for key in sorted(others - {"max_position_embeddings"}):
+        if getattr(model, key) != getattr(BertConfig, key):
+            yield f"{key}={getattr(model, key)}, which models of family={family.name} do not have."
+    has_own_width = family.has_embedding_size and model.use_cls_layer
+    if model.embedding_size not in (0, hidden) and not has_own_width:
+        needs = ", ".join(name for name, other in FAMILIES.items() if other.has_embedding_size)
+        told = f"another size than hidden_size={hidden} needs family={needs} and use_cls_layer"
+        yield f"embedding_size={model.embedding_size}: {told}."
 
 
 def checked_sizes(values: dict, source: str) -> dict:
