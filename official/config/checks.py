@@ -63,7 +63,9 @@ def check_rows(config: Config) -> None:
                     f" --{name}={'' if field.default is None else str(field.default).lower()} to unset it."
                 )
         for other, why in field.excludes.items():
-            if config[other] and config[other] != FIELDS[other].default:
+            setting, is_one, value = other.partition("=")
+            is_set = config[setting] and config[setting] != FIELDS[setting].default
+            if str(config[setting]) == value if is_one else is_set:
                 raise ConfigError(f"{name} excludes {other}: {why}. Drop one of the two flags.")
         if field.only_with and (config[name] or config[name] is False):
             by, allowed = field.only_with
@@ -192,11 +194,6 @@ def check_electra(config: Config) -> None:
             f"{title} does not go with distribution_strategy={config.distribution_strategy}: both its models"
             " have the embeddings. Change --distribution_strategy."
         )
-    if config.loss_averaging_basis != FIELDS["loss_averaging_basis"].default:
-        raise ConfigError(
-            f"{title} averages its losses over tokens, received"
-            f" loss_averaging_basis={config.loss_averaging_basis}. Drop --loss_averaging_basis."
-        )
 
 
 def check_segment_types(config: Config, marks_pairs: bool = True) -> None:
@@ -289,11 +286,6 @@ def check_steps(config: Config) -> None:
             f"batch_warmup={config.batch_warmup[:100]} ends with {counts[-1]:g} micro batches,"
             f" num_accumulation_steps={config.num_accumulation_steps} is the whole batch. Change one of them."
         )
-    if config.num_steps_per_epoch == 0:
-        raise ConfigError(
-            "batch_warmup has steps of several sizes, num_steps_per_epoch=0 counts steps of one. Give"
-            " --num_steps_per_epoch=N."
-        )
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -317,20 +309,10 @@ def check_optimization(config: Config) -> None:
             "clip_norm=0 would clip every gradient to nothing. Raise --clip_norm or set --clip_scope=none."
         )
     _check_rates(config)
-    if config.loss_normalization == "local_sum" and config.scale_loss:
-        raise ConfigError(
-            "loss_normalization=local_sum adds up the mean losses of all micro batches and replicas, "
-            "scale_loss makes a mean of them. Drop --scale_loss, or use --loss_normalization=local."
-        )
     if config.clip_scope == "micro_batch" and config.loss_normalization == "global":
         raise ConfigError(
             "clip_scope=micro_batch clips a mean loss's gradient, loss_normalization=global makes none per"
             " micro batch. Use --loss_normalization=local, or --clip_scope=global."
-        )
-    if config.scale_loss and config.loss_normalization == "global":
-        raise ConfigError(
-            "scale_loss divides each replica's mean loss, loss_normalization=global has none: it already"
-            " divides by the whole step's weights. Drop --scale_loss, or use --loss_normalization=local."
         )
     if config.loss_scale and config.loss_scale != "dynamic":
         by_step = read_by_step(config.loss_scale, "loss_scale")
@@ -406,21 +388,12 @@ def _check_rates(config: Config) -> None:
 
 
 def check_packing(config: Config) -> None:
-    """Refuses predicted tokens that blocks need in their places; to leave out padding where there is next to
-    none, or where sizes cannot follow the tokens; numbers of sequences a row that contradict each other, or
-    that nothing would read; and rows that are to be packed and cut short."""
+    """Refuses predicted tokens that blocks need in their places, places that count padding where there is
+    none, and numbers of sequences a row that contradict each other, or that nothing would read."""
     if config.static_mask and config.model.block_type != "bert":
         raise ConfigError(
             "static_mask takes the predicted tokens from between their neighbours, which"
             f" block_type={config.model.block_type} looks at. Drop --static_mask."
-        )
-    backend = BACKENDS[config.distribution_strategy]
-    flag = "--pack_on_the_fly" if config.task == "pretrain" else "--pack"
-    if config.unpad and (config.enable_xla or backend.whole_step or backend.spread_replicas):
-        which = "enable_xla" if config.enable_xla else f"distribution_strategy={backend.name}"
-        raise ConfigError(
-            f"unpad gives each batch the size of its tokens, {which} takes batches of one size. Drop --unpad;"
-            f" {flag} leaves little padding there."
         )
     for name in ("unpad", "pack"):  # which leave no padding, or have it between sequences
         if config.span_places == "row" and config.do_train and config[name]:
@@ -428,11 +401,6 @@ def check_packing(config: Config) -> None:
                 f"span_places=row counts the padding behind a sequence, {name} leaves none there. Drop"
                 f" --{name}, or give --span_places=tokens."
             )
-    if config.pack and config.length_buckets == "always":
-        raise ConfigError(
-            "pack fills rows of --max_seq_length tokens, length_buckets=always cuts rows to their longest"
-            " sequence. Drop --pack, or --length_buckets."
-        )
     average = config.average_sequences_per_pack
     packs = config.pack or config.pack_on_the_fly
     if packs and average and average > pack_depth(config):
@@ -443,6 +411,7 @@ def check_packing(config: Config) -> None:
     may_be_packed = config.task == "pretrain" and not config.use_synthetic_data  # the files tell
     for name in ("max_sequences_per_pack", "average_sequences_per_pack"):
         if config[name] and not (packs or may_be_packed):
+            flag = "--pack_on_the_fly" if config.task == "pretrain" else "--pack"
             raise ConfigError(f"{name}={config[name]:g} needs {flag}. Give it, or drop --{name}.")
 
 

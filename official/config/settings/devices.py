@@ -10,6 +10,7 @@ from official.config.setting import (
     IPU,
     PIPELINED,
     RECIPE,
+    REPLICATED,
     TPU,
     TRACED,
     WHOLE,
@@ -137,7 +138,11 @@ class Devices:
     )
     unpad: bool = setting(
         False,
-        excludes=dict.fromkeys(("pack", "pack_on_the_fly"), "which fills rows, and leaves no padding"),
+        backends=REPLICATED,
+        excludes={
+            **dict.fromkeys(("pack", "pack_on_the_fly"), "which fills rows, and leaves no padding"),
+            "enable_xla": "which takes batches of one size",
+        },
     )
     enable_xla: bool | None = setting(None, backends=WHOLE)
     device_warmup: bool = setting(False)
