@@ -62,16 +62,7 @@ def _check_one_device(config: Config) -> None:
         )
 
 
-def _check_virtual_devices(config: Config) -> None:
-    if config.num_virtual_devices and config.all_reduce_alg == "nccl":
-        raise ConfigError(
-            "all_reduce_alg=nccl runs on GPUs only, num_virtual_devices are CPUs. Use "
-            "--all_reduce_alg=hierarchical_copy."
-        )
-
-
 def _check_pipeline(config: Config) -> None:
-    _check_virtual_devices(config)
     if config.clip_scope == "micro_batch":
         raise ConfigError(
             "clip_scope=micro_batch needs the whole gradient of a micro batch on one device,"
@@ -102,7 +93,6 @@ _ROWS = (
         "mirrored",
         "a group of devices",
         all_reduce_algorithms=("nccl", "hierarchical_copy"),
-        check=_check_virtual_devices,
     ),
     BackendTraits(
         "multi_worker_mirrored",

@@ -113,7 +113,13 @@ class Devices:
         "grow", backends=TRACED, excludes={"num_virtual_devices": "GPUs, or logical CPUs"}
     )
     num_virtual_devices: int | None = setting(
-        None, minimum=1, backends=("mirrored", "pipeline"), excludes={"num_gpus": "GPUs, or logical CPUs"}
+        None,
+        minimum=1,
+        backends=("mirrored", "pipeline"),
+        excludes={
+            "num_gpus": "GPUs, or logical CPUs",
+            "all_reduce_alg=nccl": "for GPUs; hierarchical_copy is for both",
+        },
     )
     tpu: str | None = setting(None, backends=TPU)
     num_tpu_cores: int | None = setting(None, minimum=1, backends=TPU)
