@@ -646,10 +646,8 @@ def is_hugging_face(values: dict) -> bool:
 def checked_size(key: str, value: Any, source: str) -> Any:
     """Returns the value of a key of BertConfig. Raises ConfigError where it is of the wrong type or range."""
     kind: Any = KINDS[key]
-    if kind is bool:
-        valid = isinstance(value, bool)
-    elif kind is str:
-        valid = isinstance(value, str)
+    if kind in (bool, str):
+        valid = isinstance(value, kind)
     elif kind is int:
         least = 0 if key in ("type_vocab_size", "embedding_size", "position_offset") else 1
         valid = isinstance(value, int) and not isinstance(value, bool) and value >= least

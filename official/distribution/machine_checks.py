@@ -720,7 +720,8 @@ def _cache_path(driver: gpus.Driver) -> str:
     wanted = gpus.wanted_libraries(gpus.tensorflow_build())
     libraries = [os.path.realpath(gpus.find_library(name)) for name in wanted]
     settings = {name: os.environ.get(name) for name in (*_VARIABLES, "PATH")}
-    known = [driver, packages, libraries, settings, platform.release(), _digest_of_sources()]
+    sources = [pathlib.Path(path).read_text("utf-8") for path in (__file__, gpus.__file__)]
+    known = [driver, packages, libraries, settings, platform.release(), sources]
     key = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
     try:
         return os.path.join(writing.private("checks"), f"{key}.json")
@@ -741,11 +742,6 @@ def of_run(config: Config) -> list[Check] | None:
     """Returns the checks of a run; None where `begin` begins none."""
     start = begin(config)
     return start.result() if start else None
-
-
-def _digest_of_sources() -> str:
-    contents = (pathlib.Path(path).read_bytes() for path in (__file__, gpus.__file__))
-    return hashlib.sha256(b"".join(contents)).hexdigest()
 
 
 def with_working_kernels(config: Config, checks: list[Check] | None) -> Config:

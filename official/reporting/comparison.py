@@ -110,7 +110,9 @@ def _read_settings(path: str) -> dict:
     settings = json_files.read_json(path)
     model = json_files.expect(settings, "model", (dict, type(None)), path, default=None) or {}
     settings.pop("model", None)
-    config_lib.check_settings(settings, path)
+    for name, value in settings.items():
+        if name in config_lib.FIELDS:  # others are of another version
+            config_lib.FIELDS[name].checked(value, path)
     config_lib.checked_sizes(model, f"{path}: model")
     return settings | {f"model.{key}": value for key, value in model.items()}
 
