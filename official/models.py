@@ -13,12 +13,14 @@ docs/keras.md has the tasks, and what is saved how.
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import json
 import math
 import os
 import pathlib
 import tempfile
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +34,7 @@ from official.config import BertConfig
 from official.config.model import OF_TRAINING
 from official.data.tables.labels import CHOICE, NUMBER, ONE, SEVERAL
 from official.data.word_pieces.tokenizer import tokenize_masked, tokenizer_of
-from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
+from official.data.word_pieces.vocabulary import load_for_text
 from official.inference import methods
 from official.inference.graph_methods import normalized, pooled
 from official.inference.rows import padded
@@ -116,16 +118,6 @@ def _folder_of(files: Mapping[str, str | bytes]) -> Iterator[str]:
 # Tokenizer
 
 
-class _WithMasks:
-    """The tokenizer of a vocabulary, for texts in which [MASK] is a word to predict."""
-
-    def __init__(self, vocabulary: Vocabulary):
-        self._vocabulary, self._tokenizer = vocabulary, tokenizer_of(vocabulary)
-
-    def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        return tokenize_masked(self._tokenizer, self._vocabulary, sentences)
-
-
 class Tokenizer:
     """Texts, with the default prompt of a sentence-transformers folder before them, to the inputs of a model.
 
@@ -142,8 +134,10 @@ class Tokenizer:
         most = spec.embedding.max_seq_length or self.vocabulary.max_length or self._positions
         self.max_length = min(most, self._positions)
         self.names = ("input_ids", "attention_mask", *["token_type_ids"][: spec.bert.family_row.has_segments])
-        kind: Any = _WithMasks if spec.task == "fill_mask" else tokenizer_of
-        self._pieces = kind(self.vocabulary)
+        self._pieces: Any = tokenizer_of(self.vocabulary)
+        if spec.task == "fill_mask":  # in its texts [MASK] is a word to predict
+            masked = functools.partial(tokenize_masked, self._pieces, self.vocabulary)
+            self._pieces = types.SimpleNamespace(tokenize=masked)
         self._cut = Truncation("tokenizer", "max_length")
 
     def __call__(

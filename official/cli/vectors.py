@@ -133,7 +133,7 @@ def run_search() -> None:
 
     queries = _queries_of(flags.query, flags.query_file)
     if flags.output_file:
-        predictions.check_format(flags.output_file)
+        ending = predictions.check_format(flags.output_file)
         writing.check_output_file(flags.output_file, "output_file", flags.overwrite)
     vectors = vector_files.VectorFile(flags.vectors)
     column = _one_column(flags.text_columns or vectors.said["text_column"])
@@ -164,7 +164,6 @@ def run_search() -> None:
         ]
         names = ("query", "rank", "row", "score", "text")
         columns = dict(zip(names, map(list, zip(*rows))))
-        ending = predictions.check_format(flags.output_file)
         writing.replace_file(flags.output_file, predictions.encode(ending, columns, with_header=True))
         print(f"{flags.output_file}: {len(rows):,} neighbours of {len(queries):,} queries")
         return

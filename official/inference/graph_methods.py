@@ -177,7 +177,7 @@ def _embedded(
     x_BLD = tf.cast(x_BLD, weights.compute_dtype)
     if projection is not None:
         x_BLD = layers.dense(x_BLD, projection)
-    seen = blocks.seen_function(blocks.find(bert.block_type))(features, bert, by_sequence=False)
+    seen = blocks.find(bert.block_type).seen(features, bert, by_sequence=False)
     return {"sequence": x_BLD, "seen": seen}
 
 
