@@ -29,7 +29,7 @@ class Main(command_line.LowerCaseFlag, command_line.LengthFlag, ask.InferenceFla
     Attributes:
       export_dir: An export, a run's folder or a checkpoint of any format, or a folder of versions 1, 2, ...
       vocab_file: Vocabulary. Unset: the one beside the weights, or that of the run.
-      methods: Comma-separated, of answer, classify, fill_mask, embed. Unset: all that the model can.
+      methods: Comma-separated, of answer, classify, tag, fill_mask, embed. Unset: all that the model can.
       model_name: The model's name in addresses.
       host: Address to listen on; 0.0.0.0 for all of this machine's.
       port: Port to listen on; 0 for a free one, which is printed.

@@ -235,7 +235,7 @@ class PretrainingTask:
         if self._config.objective != "mlm_nsp":
             return
         for path in record_paths.first_of_folders(files):
-            if not has_masks or record_formats.objective_of(path) == "mlm":
+            if not has_masks or record_formats.flags_of(path).get("objective") == "mlm":
                 raise ConfigError(
                     f"objective=mlm_nsp learns from pairs of segments, --{flag} holds texts without pairs:"
                     f" {path}. Give --objective=mlm, or records of bert data create --objective=mlm_nsp."

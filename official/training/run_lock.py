@@ -17,7 +17,7 @@ from absl import logging
 from official.checkpoint import bundle_reader
 from official.checkpoint.manager import CheckpointManager
 from official.config import FIELDS, bert_config_from_dict, process_rank, replaced
-from official.config.model import contradictions
+from official.config.model import OF_TRAINING, contradictions
 from official.config.setting import IDENTITY, LENGTH, RECIPE
 from official.config.table import Config, upgraded
 from official.io import vocabulary_files
@@ -30,8 +30,6 @@ from official.reporting.formats import setting_text
 from official.reporting.metrics import OPEN_STEPS, read_metrics
 from official.reporting.result import FILE_NAME, read_result
 
-# Keys of a model that change no weight's place: a run that goes on may have others.
-_MODEL_RECIPE = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 _FIRST_OF_SEVERAL = "run-1"  # folder of --num_runs
 _MAX_CHANGES, _MAX_VALUE = 100, 36  # characters of a message, which has to fit into a line
 
@@ -120,8 +118,8 @@ class PreviousRun:
         except ConfigError:  # it has none, or one of another version
             return found
         for key, new in dataclasses.asdict(config.model).items():
-            if model[key] != new:
-                note(RECIPE if key in _MODEL_RECIPE else IDENTITY, f"model.{key}", model[key], new)
+            if model[key] != new:  # a run that goes on may have others that change no weight's place
+                note(RECIPE if key in OF_TRAINING else IDENTITY, f"model.{key}", model[key], new)
         return found
 
     def check(self, config: Config, last_step: int | None = None) -> None:

@@ -35,7 +35,7 @@ from official.data.rows import ragged
 from official.io import engines, jobs, record_paths, writing
 from official.io import files as files_lib
 from official.io.engines import Round
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, check_counts
 from official.io.files import store_of
 
 _VERSION = 1  # of what the same flags make of the same records
@@ -71,8 +71,8 @@ def pack_records(job: Job) -> dict:
         or cannot be written to.
     """
     engines.check(job)
-    counts = {name: getattr(job, name) for name in ("num_shards", "max_sequences_per_pack")}
-    shard_files.check_flags(job.random_seed, counts)
+    check_counts(num_shards=job.num_shards, max_sequences_per_pack=job.max_sequences_per_pack)
+    check_counts(0, random_seed=job.random_seed)
     paths = record_files.find_files(job.input_files, "input_files")
     states = files_lib.states(paths)
     versions = ("{} bytes, {}".format(*version) for version in files_lib.versions(paths))

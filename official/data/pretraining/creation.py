@@ -30,7 +30,7 @@ from official.data.text import read_counts, samples, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import engines, files, jobs, record_paths
 from official.io.engines import Round
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, check_counts
 
 _VERSION = 7  # of what the same flags make of the same text
 _TASKS = 64  # of the first round, at least, where the text is large
@@ -49,7 +49,8 @@ def create_pretraining_data(job: Job) -> dict:
         written to.
     """
     engines.check(job)
-    shard_files.check_flags(job.random_seed, {"num_shards": job.num_shards})
+    check_counts(num_shards=job.num_shards)
+    check_counts(0, random_seed=job.random_seed)
     samples.check(job.side, job.eval_share)
     words = load_for_text(job.vocab_file, job.do_lower_case)
     encoding.check_vocabulary(words, job.record_format)

@@ -66,10 +66,10 @@ def flags_of(path: str) -> dict:
     return flags if isinstance(flags, dict) else {}
 
 
-def lower_case_of(path: str) -> bool | None:
-    """Returns whether the text of a file of records was lower-cased; None where that is not known."""
-    told = flags_of(path).get("do_lower_case")
-    return told if isinstance(told, bool) else None
+def flag_of(path: str, name: str, kind: type) -> Any:
+    """Returns the value of one of the flags, such as do_lower_case; None where that is not known."""
+    value = flags_of(path).get(name)
+    return value if isinstance(value, kind) else None
 
 
 def casing_of(paths: list[str], given: bool | None = None) -> bool | None:
@@ -78,7 +78,7 @@ def casing_of(paths: list[str], given: bool | None = None) -> bool | None:
     contradict each other."""
     told, source = given, "--do_lower_case"
     for path in record_paths.first_of_folders(paths):
-        found = lower_case_of(path)
+        found = flag_of(path, "do_lower_case", bool)
         if None not in (told, found) and told != found:
             advice = "Drop it" if source.startswith("--") else "Give records of one casing"
             raise ConfigError(
@@ -88,13 +88,6 @@ def casing_of(paths: list[str], given: bool | None = None) -> bool | None:
         if told is None:
             told, source = found, f"that of {path}"
     return told
-
-
-def objective_of(path: str) -> str | None:
-    """Returns the objective that a file of records was made for, mlm_nsp or mlm; None where that is not
-    known."""
-    told = flags_of(path).get("objective")
-    return told if isinstance(told, str) else None
 
 
 def detect_format(record: bytes) -> str | None:

@@ -104,7 +104,8 @@ def test_a_cased_vocabulary_keeps_capitals_and_the_manifest_says_so(tmp_path):
     manifest = create(*given, tmp_path / "out", do_lower_case=False, num_shards=1)
     assert manifest["flags"]["do_lower_case"] is False
     shard = str(tmp_path / "out" / "part-00000-of-00001.tfrecord")
-    assert record_formats.lower_case_of(shard) is False and record_formats.lower_case_of(given[0]) is None
+    for path, expected in ((shard, False), (given[0], None)):
+        assert record_formats.flag_of(path, "do_lower_case", bool) is expected
     ids = parsed(shard, "plain", len(words))["input_ids"]
     is_word, is_unknown = (ids == words.index(word) for word in ("Paris", "[UNK]"))
     assert is_word.mean() > 5 * is_unknown.mean()  # a few random replacements
