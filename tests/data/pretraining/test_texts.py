@@ -69,7 +69,8 @@ def test_texts_in_every_format_have_no_masks_and_hold_every_token(tmp_path, with
     assert "3 times, with other cuts each time" in page and "random next segment" not in page
     packing.pack_records(packing.Job(str(tmp_path / "compact10"), str(tmp_path / "packed"), num_shards=1))
     shards = [str(tmp_path / name / "part-00000-of-00001.tfrecord") for name in ("compact10", "packed")]
-    assert record_formats.flags_of(shards[1])["objective"] == "mlm" and not record_files.store_masks(shards[1:])
+    assert record_formats.flags_of(shards[1])["objective"] == "mlm"
+    assert not record_files.store_masks(shards[1:])
     before, after = (inspection.summarize([shard], words).tokens for shard in shards)
     assert before == after
 
