@@ -60,25 +60,18 @@ def fixture_table(tmp_path, make):
     """Returns a function that builds a configuration of a kind of label, on a table that can be learned."""
 
     def table(kind="one", count=160, **settings):
-        pairs = sentences(count, 1)
-        numbers = {colour: 100.0 * number for number, colour in enumerate(COLOURS)}
-        rows = {
-            "one": lambda: [{"text": text, "label": colour} for colour, text in pairs],
-            "several": lambda: [
-                {"text": text, "label": [word for word in ("ball", colour) if word in text.split()]}
-                for colour, text in pairs
-            ],
-            "number": lambda: [{"text": text, "label": numbers[colour]} for colour, text in pairs],
-            "choice": lambda: [
-                {"text": text, **dict(zip("abc", COLOURS)), "label": colour} for colour, text in pairs
-            ],
-        }[kind]()
-        defaults = dict(
-            train_file=write_lines(tmp_path / f"{kind}.jsonl", rows),
-            label_kind=kind,
-            num_train_epochs=6,
-            text_columns="text,a,b,c" if kind == "choice" else None,
-        )
+        label = {
+            "one": lambda text, colour: colour,
+            "several": lambda text, colour: [word for word in ("ball", colour) if word in text.split()],
+            "number": lambda text, colour: 100.0 * COLOURS.index(colour),
+            "choice": lambda text, colour: colour,
+        }[kind]
+        choices = dict(zip("abc", COLOURS)) if kind == "choice" else {}
+        rows = [
+            {"text": text, **choices, "label": label(text, colour)} for colour, text in sentences(count, 1)
+        ]
+        defaults = dict(train_file=write_lines(tmp_path / f"{kind}.jsonl", rows), label_kind=kind)
+        defaults |= dict(num_train_epochs=6, text_columns="text,a,b,c" if choices else None)
         return make("classify", **{**defaults, **settings})
 
     return table
