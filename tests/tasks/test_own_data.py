@@ -178,24 +178,18 @@ def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path, monkeypat
     sentences_of = [one.split() for one in path.read_text().split("\n\n")]
     tokens = write_lines(tmp_path / "new.jsonl", [{"tokens": words} for words in [*sentences_of, []]])
     texts = write_table(tmp_path / "new.csv", ["tokens"], [[" ".join(words)] for words in sentences_of])
-    for given, more in ((path, ""), (tokens, "\n"), (texts, "")):
-        files = [f"--input_file={given}", f"--output_file={output}", "--text_columns=tokens", "--overwrite"]
-        monkeypatch.setattr("sys.argv", ["bert", f"--checkpoint={tmp_path}/run", *files])
+    asked = ["bert", f"--checkpoint={tmp_path}/run", f"--output_file={output}", "--overwrite"]
+
+    def predict(given, columns="tokens"):
+        monkeypatch.setattr("sys.argv", [*asked, f"--input_file={given}", f"--text_columns={columns}"])
         ask.run_predict()
+
+    for given, more in ((path, ""), (tokens, "\n"), (texts, "")):
+        predict(given)
         assert output.read_text() == (tmp_path / "run" / "predictions.conll").read_text() + more, given
-    for given, columns, told in (
-        (path, "words", "files of CoNLL have tokens alone"),
-        (texts, "tokens,more", r"2 columns \(tokens,more\), the model can tag of 1"),
-    ):
-        files = [
-            f"--input_file={given}",
-            f"--output_file={output}",
-            f"--text_columns={columns}",
-            "--overwrite",
-        ]
-        monkeypatch.setattr("sys.argv", ["bert", f"--checkpoint={tmp_path}/run", *files])
-        with pytest.raises(ConfigError, match=told):
-            ask.run_predict()
+    wrong = [(path, "words", "files of CoNLL have tokens alone")]
+    wrong += [(texts, "tokens,more", "2 columns (tokens,more), the model can tag of 1")]
+    assert_refused(predict, wrong)
     read = tags_lib.read_sentences(str(output), "train_file", True)
     assert [one.words for one in read] == sentences_of and read[0].tags == tags_of[:3]
     tagged, columns = tags_lib.open_conll(str(output), "input_file"), tmp_path / "out.jsonl"
