@@ -233,9 +233,7 @@ def test_masks_of_a_row_depend_on_nothing_but_the_epoch(files):
     assert read(files, 5, sequences_done=60) == epochs[60:80]
     two = dict(num_streams=2, num_hosts=2, batch_size=2)
     for name, found in {
-        "streams": read(files, 12, num_streams=4),
-        "batches": read(files, 4, batch_size=12),
-        "order": read(files, 12, seed=2),
+        "streams, batches, order": read(files, 4, num_streams=4, batch_size=12, seed=2),
         "hosts": [*read(files, 12, **two, host=0), *read(files, 12, **two, host=1)],
     }.items():
         assert {row: (shown, places) for row, shown, places in found} == first, name
