@@ -279,12 +279,8 @@ def test_label_losses_equal_numpy():
 
 @pytest.mark.parametrize("kernels", ["plain", "fused", "native"])
 def test_layers_have_their_share_of_the_rate(table, kernels):
-    config = table(
-        num_steps_per_epoch=9,
-        layer_decay=0.5,
-        kernels=kernels,
-        model={**table().model.__dict__, "num_hidden_layers": 2},
-    )
+    model = {**table().model.__dict__, "num_hidden_layers": 2}
+    config = table(num_steps_per_epoch=9, layer_decay=0.5, kernels=kernels, model=model)
     task = TASKS["classify"](config)
     state = optimizers.make_state(config, task.build_model, tf.distribute.get_strategy())
     before = {variable.name: variable.numpy() for variable in state.model.trainable_variables}
@@ -304,13 +300,10 @@ def test_frozen_layers_stay(table, tmp_path):
     run(table(freeze_layers=1, stop_steps=3, do_eval=False))
     run(table(model_dir="fresh", stop_steps=1, do_eval=False, learning_rate=0.0))
     ours, theirs = (tf.train.load_checkpoint(str(tmp_path / name)) for name in ("run", "fresh"))
+    names = ("bert/embeddings/word_embeddings", "bert/encoder/layer_0/output/dense/kernel", "output_weights")
     moved = {
         name.partition("/layer_0")[0]: not np.array_equal(ours.get_tensor(name), theirs.get_tensor(name))
-        for name in (
-            "bert/embeddings/word_embeddings",
-            "bert/encoder/layer_0/output/dense/kernel",
-            "output_weights",
-        )
+        for name in names
     }
     assert moved == {"bert/embeddings/word_embeddings": False, "bert/encoder": False, "output_weights": True}
 
@@ -395,9 +388,8 @@ def test_predictions_of_a_file_are_those_of_the_model(fine_tuned, tmp_path, monk
 
 def test_a_prediction_that_is_cut_goes_on_to_the_same_file(tmp_path, monkeypatch):
     monkeypatch.setattr("official.inference.predict_file.PART_ROWS", 16)
-    table = open_table(
-        write_table(tmp_path / "new.csv", ["label", "text"], sentences(60, 5)), "input_file", ["text"]
-    )
+    path = write_table(tmp_path / "new.csv", ["label", "text"], sentences(60, 5))
+    table = open_table(path, "input_file", ["text"])
     output, whole = str(tmp_path / "out.csv"), str(tmp_path / "whole.csv")
     calls = []
 
@@ -467,15 +459,10 @@ def test_bad_tables_are_named(table, tags, tmp_path):
 
 def test_rows_that_cannot_be_used_are_counted(table, tmp_path):
     good = [{"text": text, "label": colour} for colour, text in sentences(40, 1)]
-    path = write_lines(
-        tmp_path / "some.jsonl", [{"text": "", "label": "red"}, *good, {"text": "x"}, {"label": "red"}]
-    )
-    task = TASKS["classify"](table(train_file=path))
+    rows = [{"text": "", "label": "red"}, *good, {"text": "x"}, {"label": "red"}]
+    task = TASKS["classify"](table(train_file=write_lines(tmp_path / "some.jsonl", rows)))
     task.find_data()
     digest = task.data_digest()
-    assert digest["train"]["problems"] == [
-        "row 1: has no text",
-        "row 42: has no label",
-        "row 43: has no text",
-    ]
+    told = ["row 1: has no text", "row 42: has no label", "row 43: has no text"]
+    assert digest["train"]["problems"] == told
     assert digest["train"]["left_out"] == 3
