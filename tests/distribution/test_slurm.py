@@ -44,11 +44,8 @@ def slurm(tmp_path_factory):
     (folder / "key").write_bytes(os.urandom(32))
     (folder / "key").chmod(0o600)
     own = [f"--{name}-file={folder}/{name}" for name in ("pid", "log", "seed")]
-    daemons = [
-        ["munged", "-F", "--force", f"--key-file={folder}/key", f"--socket={folder}/munge", *own],
-        ["slurmctld", "-D"],
-        ["slurmd", "-D"],
-    ]
+    munge = ["munged", "-F", "--force", f"--key-file={folder}/key", f"--socket={folder}/munge", *own]
+    daemons = [munge, ["slurmctld", "-D"], ["slurmd", "-D"]]
     environment = {**os.environ, "SLURM_CONF": f"{folder}/slurm.conf"}
     processes = []
     try:
