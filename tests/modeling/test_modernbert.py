@@ -65,11 +65,8 @@ def packed() -> dict:
     numbers = np.repeat([1, 2, 3, 0], [*LENGTHS, 10]).astype(np.int32)[None]
     positions = np.concatenate([*map(np.arange, LENGTHS), np.zeros(10)]).astype(np.int32)[None]
     batch = {"input_ids": np.concatenate([*texts(), np.zeros(10, np.int32)])[None], "sequence_ids": numbers}
-    batch |= {
-        "input_mask": np.int32(numbers > 0),
-        "segment_ids": np.int32(numbers > 0),
-        "position_ids": positions,
-    }
+    is_token = np.int32(numbers > 0)
+    batch |= dict(input_mask=is_token, segment_ids=is_token, position_ids=positions)
     batch |= {"cls_positions": np.cumsum([0, *LENGTHS[:2]]).astype(np.int32)[None]}
     return {name: tf.constant(values) for name, values in batch.items()}
 

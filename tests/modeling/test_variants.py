@@ -17,11 +17,7 @@ from tests.conftest import TINY
 from tests.modeling import models
 
 GROUPS = dict(groupbert_ffn_output_groups=2, groupbert_conv_group_size=8)
-MODELS = {
-    "pretrainer": BertPretrainer,
-    "sequence": functools.partial(SequenceModel, outputs=3),
-    "span": SpanModel,
-}
+MODELS = dict(pretrainer=BertPretrainer, sequence=functools.partial(SequenceModel, outputs=3), span=SpanModel)
 INTEGERS = {name: value for name, value in models.features().items() if value.dtype == np.int32}
 BATCHES = {
     "rows": INTEGERS,
