@@ -56,17 +56,11 @@ def fixture_table(tmp_path, make):
     """Returns a function that builds a configuration of pairs, triplets or pairs with scores."""
 
     def table(kind="pairs", **settings):
-        of_kind = {
-            "pairs": {},
-            "triplets": {"text_columns": "query,positive,negative"},
-            "scores": {"label_column": "score"},
-        }[kind]
-        defaults = dict(
-            train_file=write_lines(tmp_path / f"{kind}.jsonl", rows_of(kind)),
-            num_train_epochs=4,
-            eval_share=0.3,
-        )
-        return make("embed", **{**defaults, **of_kind, **settings})
+        of_kind = {"pairs": {}, "triplets": dict(text_columns="query,positive,negative")}
+        of_kind["scores"] = dict(label_column="score")
+        path = write_lines(tmp_path / f"{kind}.jsonl", rows_of(kind))
+        defaults = dict(train_file=path, num_train_epochs=4, eval_share=0.3)
+        return make("embed", **{**defaults, **of_kind[kind], **settings})
 
     return table
 
@@ -116,11 +110,8 @@ def test_losses_and_gradients_equal_numpy():
     ids = np.arange(18).reshape(6, 3)
     ids[1, 1], ids[2, 2], ids[4, 0], ids[5, 2] = ids[0, 1], ids[0, 1], ids[0, 0], ids[5, 0]
     scores = generator.choice([-0.5, 0.0, 0.5, 1.0], 6)
-    batch = {
-        "example_weights": tf.constant(weights, tf.float32),
-        "text_ids": tf.constant(ids),
-        "labels": tf.constant(scores, tf.float32),
-    }
+    batch = dict(example_weights=tf.constant(weights, tf.float32), text_ids=tf.constant(ids))
+    batch["labels"] = tf.constant(scores, tf.float32)
     cases = {"ranking": (vectors, lambda x, sizes: numpy_ranking(x, weights, ids, 0.2, sizes))}
     for kind in ("cosent", "cosine"):
         cases[kind] = (

@@ -79,12 +79,8 @@ def test_a_run_that_was_cut_is_not_exported(squad, tmp_path):
 def test_what_cannot_be_exported_is_said_before_the_run(vocab_file, tmp_path, capsys):
     (tmp_path / "1").mkdir()
     (tmp_path / "bert.json").write_text(json.dumps(TINY))
-    flags = {
-        "bert_config_file": tmp_path / "bert.json",
-        "vocab_file": vocab_file,
-        "use_synthetic_data": "true",
-    }
-    flags |= {"model_dir": tmp_path / "run", "export_dir": tmp_path / "1", "max_seq_length": 32}
+    flags = dict(bert_config_file=tmp_path / "bert.json", vocab_file=vocab_file, use_synthetic_data="true")
+    flags |= dict(model_dir=tmp_path / "run", export_dir=tmp_path / "1", max_seq_length=32)
     assert train.main([f"--{name}={value}" for name, value in flags.items()]) == 2
     assert f"--export_dir={tmp_path}/1 is there, and nothing is replaced" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -120,11 +120,8 @@ def test_a_batch_that_grows_is_that_of_runs_with_each_batch(
     shared = dict(deterministic, model=DROPOUT, input_files=short_files, num_steps_per_epoch=7, do_eval=True)
     shared |= dict(num_eval_samples=8, steps_between_eval=2, steps_per_loop=2)
     whole_batch, half = (dict(train_batch_size=size, num_accumulation_steps=size // 4) for size in (8, 4))
-    whole = run(
-        make_config(
-            **shared, **whole_batch, model_dir=str(tmp_path / "whole"), batch_warmup='{"0": 1, "3": 2}'
-        )
-    )
+    grows = dict(whole_batch, model_dir=str(tmp_path / "whole"), batch_warmup='{"0": 1, "3": 2}')
+    whole = run(make_config(**shared, **grows))
     run(make_config(**shared, **half, stop_steps=3))
     (tmp_path / "run" / "result.json").unlink()  # as if it were killed: a run that is over keeps its batch
     parts = run(make_config(**shared, **whole_batch))

@@ -67,11 +67,8 @@ def assert_close(ours, theirs, rtol=1e-4, atol=1e-5):
 def replicas(count, all_reduce_alg="hierarchical_copy"):
     """Settings for replicas on logical CPUs. TensorFlow's default, collective operations, allows one group
     size a process."""
-    return (
-        dict(distribution_strategy="mirrored", num_virtual_devices=count, all_reduce_alg=all_reduce_alg)
-        if count > 1
-        else {}
-    )
+    own = dict(distribution_strategy="mirrored", num_virtual_devices=count, all_reduce_alg=all_reduce_alg)
+    return own if count > 1 else {}
 
 
 ADAMW, LOCAL = dict(optimizer_type="adamw"), dict(clip_scope="micro_batch", loss_normalization="local")
