@@ -74,11 +74,8 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def all_three(tokenizer, real_vocabulary):
     """Returns (tokenizer, vocabulary): uncased, cased, and real."""
-    return [
-        (tokenizer, VOCABULARY),
-        (wordpiece.WordPiece(CASED), CASED),
-        (wordpiece.WordPiece(real_vocabulary), real_vocabulary),
-    ]
+    others = ((wordpiece.WordPiece(each), each) for each in (CASED, real_vocabulary))
+    return [(tokenizer, VOCABULARY), *others]
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -132,11 +129,8 @@ def test_vocabularies_that_two_bytes_do_not_hold_have_ids_of_four(size, dtype):
     vocabulary = Vocabulary((*SPECIAL_TOKENS, *map(str, range(size - 8)), "cat", "кот", "."), "")
     tokenizer = wordpiece.WordPiece(vocabulary)
     ids, _ = tokenizer.tokenize(["cat.", "кот 65000"])
-    assert (
-        ids.dtype == dtype
-        and ids[:3].tolist() == [size - 3, size - 1, size - 2]
-        and vocabulary.words[ids[3]] == "65000"
-    )
+    assert ids.dtype == dtype and ids[:3].tolist() == [size - 3, size - 1, size - 2]
+    assert vocabulary.words[ids[3]] == "65000"
     assert_equals_the_rules(tokenizer, vocabulary, ["cat. 77777 кот123", "", "x"])
 
 

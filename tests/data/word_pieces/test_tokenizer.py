@@ -22,19 +22,14 @@ ALPHABETS = ("abcdeéñ", "абвгд", "日本語中文", "ابتث", "कख�
 
 
 def lines(seed: int, count: int) -> list[str]:
-    rng, found = (
-        random.Random(seed),
-        ["", " ", "\t\n", "don't they've I'll", "3.14,15 ½", "👩‍👩 ok", "a\u00a0b"],
-    )
+    rng = random.Random(seed)
+    found = ["", " ", "\t\n", "don't they've I'll", "3.14,15 ½", "👩‍👩 ok", "a\u00a0b"]
     while len(found) < count:
         words = (
             "".join(rng.choices(rng.choice(ALPHABETS), k=rng.randint(1, 6))) for _ in range(rng.randint(1, 9))
         )
-        found.append(
-            rng.choice(["", " "])
-            + rng.choice([" ", "  ", ", ", "\n"]).join(words)
-            + rng.choice(["", "!", " "])
-        )
+        text = rng.choice(["", " "]) + rng.choice([" ", "  ", ", ", "\n"]).join(words)
+        found.append(text + rng.choice(["", "!", " "]))
     return found
 
 
