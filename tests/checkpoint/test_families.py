@@ -268,12 +268,9 @@ def test_distilberts_epsilon_is_that_of_its_code(tmp_path):
 
 
 def test_electras_discriminator_is_kept(tmp_path):
-    head = {
-        "discriminator_predictions.dense.weight": (HIDDEN, HIDDEN),
-        "discriminator_predictions.dense.bias": (HIDDEN,),
-        "discriminator_predictions.dense_prediction.weight": (1, HIDDEN),
-        "discriminator_predictions.dense_prediction.bias": (1,),
-    }
+    dense = "discriminator_predictions.dense"
+    head = {f"{dense}.weight": (HIDDEN, HIDDEN), f"{dense}.bias": (HIDDEN,)}
+    head |= {f"{dense}_prediction.weight": (1, HIDDEN), f"{dense}_prediction.bias": (1,)}
     weights = Weights("electra", head).theirs
     folder = write_folder(tmp_path / "theirs", "electra", weights, "ForPreTraining")
     convert(folder, "native", str(tmp_path / "ours"))

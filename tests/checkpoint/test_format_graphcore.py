@@ -165,12 +165,8 @@ def test_absent_biases_are_zeros_and_an_absent_transform_is_absent():
     assert back["bert/encoder/layer_0/attention/output/dense/bias"].read().dtype == np.float16
 
 
-CLASSIFIER = {
-    "glue_loss/output_weights": (3, H),
-    "glue_loss/output_bias": (3,),
-    "glue_loss/pooler/dense/kernel": (H, H),
-    "glue_loss/pooler/dense/bias": (H,),
-}
+CLASSIFIER = {"glue_loss/output_weights": (3, H), "glue_loss/output_bias": (3,)}
+CLASSIFIER |= {"glue_loss/pooler/dense/kernel": (H, H), "glue_loss/pooler/dense/bias": (H,)}
 
 
 def test_the_classifier_has_a_pooler_of_its_own():
