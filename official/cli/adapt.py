@@ -258,7 +258,7 @@ def _check_same(request: _Request, paths: list[str]) -> None:
     earlier = _once(request, "job", lambda: job)
     if different := jobs.differences(earlier, job):
         raise ConfigError(
-            f"--model_dir={request.own.model_dir} was begun with another {different}. Give another one."
+            f"--model_dir={request.own.model_dir} was begun with another {different}. Give another folder."
         )
 
 
@@ -277,13 +277,13 @@ def _vocabulary(request: _Request, config: Config) -> Any:
     flags = request.own
     if config.vocab_file is None:
         raise ConfigError(
-            f"--checkpoint={flags.checkpoint} has no vocabulary beside it. Give --vocab_file=PATH."
+            f"--checkpoint={flags.checkpoint} has no vocabulary in its folder. Give --vocab_file=PATH."
         )
     vocabulary = load_for_text(config.vocab_file, flags.do_lower_case, flags.checkpoint)
     if flags.add_words and vocabulary.tokenizer is not None:
         raise ConfigError(
-            f"--add_words={flags.add_words} is for vocabularies of word pieces, and {config.vocab_file} is"
-            " none. Drop --add_words."
+            f"--add_words={flags.add_words} needs a WordPiece vocabulary, and {config.vocab_file} is not one."
+            " Drop --add_words."
         )
     return vocabulary
 

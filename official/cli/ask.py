@@ -97,7 +97,8 @@ def lines(prompt: str) -> Iterator[tuple[int, bytes]]:
             print(prompt, end="", flush=True)
         line = stream.readline(MAX_LINE)
         if len(line) == MAX_LINE:
-            raise ConfigError(f"a line of the input has {MAX_LINE:,} characters or more. Give a text a line.")
+            told = f"a line of the input has {MAX_LINE:,} characters or more"
+            raise ConfigError(f"{told}. Give one text per line.")
         if not line:
             return
         if line.strip() or not is_terminal:
@@ -311,10 +312,10 @@ def run_predict() -> None:
     usual = {"answer": "question,context"}.get(task, "text")
     columns = (flags.text_columns or model.source.setting("text_columns", None) or usual).split(",")
     if flags.all_probabilities and task != "classify":
-        raise ConfigError(f"--all_probabilities is of labels, and the model can {task}. Drop it.")
+        raise ConfigError(f"--all_probabilities is for classifiers, and the model can {task}. Drop it.")
     by_word = ending == predictions.CONLL
     if by_word and task != "tag":
-        raise ConfigError(f"--output_file={flags.output_file}: .conll is of tags, and the model can {task}.")
+        raise ConfigError(f"--output_file={flags.output_file}: .conll is for tags, and the model can {task}.")
     if task == "tag" and tags.is_conll(flags.input_file):
         table, columns = tags.open_conll(flags.input_file, "input_file"), ["tokens"]
     else:

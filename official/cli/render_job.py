@@ -202,7 +202,7 @@ def _workers(config: Config, job: manifests.Job) -> BatchPlan:
     """Returns the batches of workers. Raises ConfigError where they would not train together."""
     backend = BACKENDS[config.distribution_strategy]
     if config.worker_hosts is not None or config.task_index is not None:
-        raise ConfigError("--worker_hosts and --task_index are for no manifest, which says both. Drop them.")
+        raise ConfigError("--worker_hosts and --task_index are set by the manifest. Drop them.")
     if job.workers > 1 and not backend.several_processes:
         told = f"distribution_strategy={backend.name} keeps to itself: each of the {job.workers} workers"
         raise ConfigError(f"{told} would train alone. Add --distribution_strategy=multi_worker_mirrored.")

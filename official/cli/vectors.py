@@ -75,7 +75,7 @@ def run_embed() -> None:
 
 def _one_column(given: str) -> str:
     if "," in given:
-        raise ConfigError(f"--text_columns={given}: a vector is of one text. Give one column.")
+        raise ConfigError(f"--text_columns={given}: an embedding has one text. Give one column.")
     return given
 
 

@@ -216,13 +216,13 @@ def check_vocabulary(config: Config) -> None:
     """Refuses a vocabulary of another size than the model's."""
     if config.do_lower_case is not None and not config.vocab_file:
         raise ConfigError(
-            f"do_lower_case={str(config.do_lower_case).lower()} says how text becomes the words of a"
-            " vocabulary, and there is none. Give --vocab_file, or drop --do_lower_case."
+            f"do_lower_case={str(config.do_lower_case).lower()} belongs to a vocabulary, and none is set."
+            " Give --vocab_file, or drop --do_lower_case."
         )
     if config.fit_vocabulary and not config.vocab_file and config.model.vocab_size <= UNKNOWN_WORD:
         raise ConfigError(
-            f"fit_vocabulary takes word {UNKNOWN_WORD} for [UNK], and the model's vocab_size is"
-            f" {config.model.vocab_size}. Give --vocab_file."
+            f"fit_vocabulary without a vocabulary takes id {UNKNOWN_WORD} as [UNK], and the model's"
+            f" vocab_size is {config.model.vocab_size}. Give --vocab_file."
         )
     if not config.vocab_file or config.plan and not os.path.exists(config.vocab_file):  # a plan needs no data
         return
@@ -294,8 +294,8 @@ def _check_batch_warmup(config: Config) -> None:
         )
     if config.num_steps_per_epoch == 0:
         raise ConfigError(
-            "batch_warmup has steps of several sizes, num_steps_per_epoch=0 counts steps of one. Give"
-            " --num_steps_per_epoch=N."
+            "batch_warmup changes the batch size, so num_steps_per_epoch=0 cannot count the steps of an"
+            " epoch. Give --num_steps_per_epoch=N."
         )
 
 
@@ -324,8 +324,8 @@ def _check_schedule(config: Config) -> None:
     by_step = read_by_step(config.lr_schedule, "lr_schedule")
     if config.budget_hours and (by_step or config.lr_schedule == "natural_exponential"):
         raise ConfigError(
-            f"lr_schedule={config.lr_schedule[:100]} counts steps, and budget_hours={config.budget_hours:g}"
-            " time. Change --lr_schedule, or drop --budget_hours."
+            f"lr_schedule={config.lr_schedule[:100]} counts steps, budget_hours={config.budget_hours:g}"
+            " counts time. Change --lr_schedule, or drop --budget_hours."
         )
     if by_step:
         for name in ("warmup_steps", "start_warmup_step"):
@@ -340,8 +340,8 @@ def _check_schedule(config: Config) -> None:
     warmed_up = config.start_warmup_step + int(config.warmup_steps or 0)
     if config.decay_checkpoint and first_step(config) < warmed_up:
         raise ConfigError(
-            f"decay_checkpoint={config.decay_checkpoint} lies in the warm-up, which ends at step {warmed_up}:"
-            " warmup_steps is to be that of the run. Give --warmup_steps, or a later checkpoint."
+            f"decay_checkpoint={config.decay_checkpoint} lies in the warm-up, which ends at step {warmed_up}."
+            " Give the --warmup_steps of the run that it is from, or a later checkpoint."
         )
     if config.lr_schedule.startswith("wsd") and knows_steps(config):
         left = schedule_steps(config) - warmed_up
@@ -360,8 +360,8 @@ def _check_schedule(config: Config) -> None:
 def _check_gradients(config: Config) -> None:
     if config.loss_normalization == "local_sum" and config.scale_loss:
         raise ConfigError(
-            "loss_normalization=local_sum adds up the mean losses of all micro batches and replicas, "
-            "scale_loss makes a mean of them. Drop --scale_loss, or use --loss_normalization=local."
+            "loss_normalization=local_sum sums the mean losses of all micro batches and replicas, "
+            "scale_loss averages them. Drop --scale_loss, or use --loss_normalization=local."
         )
     if config.clip_scope == "micro_batch" and config.loss_normalization == "global":
         raise ConfigError(
@@ -453,8 +453,8 @@ def _check_unpad(config: Config) -> None:
     if config.enable_xla or backend.whole_step or backend.spread_replicas:
         which = "enable_xla" if config.enable_xla else f"distribution_strategy={backend.name}"
         raise ConfigError(
-            f"unpad gives each batch the size of its tokens, {which} takes batches of one size. Drop --unpad;"
-            f" {packs} leaves little padding there."
+            f"unpad varies the size of batches with their tokens, {which} needs batches of one size. Drop"
+            f" --unpad; {packs} leaves little padding there."
         )
 
 
@@ -463,8 +463,8 @@ def _check_static_mask(config: Config) -> None:
         return
     if config.model.block_type != "bert":
         raise ConfigError(
-            "static_mask takes the predicted tokens from between their neighbours, which"
-            f" block_type={config.model.block_type} looks at. Drop --static_mask."
+            "static_mask moves the predicted tokens away from their neighbours, which"
+            f" block_type={config.model.block_type} needs. Drop --static_mask."
         )
 
 
@@ -477,8 +477,8 @@ def check_batches(config: Config) -> None:
     backend = BACKENDS[config.distribution_strategy]
     if config.length_buckets == "always" and backend.static_shapes:
         raise ConfigError(
-            f"length_buckets=always makes batches of different shapes, {backend.label} takes one. Use"
-            " --length_buckets=never."
+            f"length_buckets=always makes batches of different shapes, {backend.label} needs a single shape."
+            " Use --length_buckets=never."
         )
 
 
@@ -493,7 +493,7 @@ def check_backend(config: Config) -> None:
     if config.kernels == "native" and (config.enable_xla or backend.whole_step):
         which = "enable_xla" if config.enable_xla else f"distribution_strategy={backend.name}"
         raise ConfigError(
-            f"kernels=native is operations that XLA does not know, and {which} compiles a step as a whole."
+            f"kernels=native has operations that XLA cannot compile, and {which} compiles a step as a whole."
             " Use --kernels=auto."
         )
     backend.check(config)
@@ -525,13 +525,13 @@ def _check_allreduce_dtype(config: Config) -> None:
     backend = BACKENDS[config.distribution_strategy]
     if "fp16" in backend.refused_dtypes:
         raise ConfigError(
-            f"allreduce_dtype=float16 does not go with --distribution_strategy={backend.name}, which knows"
-            " bfloat16 numbers. Use --allreduce_dtype=bfloat16."
+            f"allreduce_dtype=float16 does not go with --distribution_strategy={backend.name}, which computes"
+            " in bfloat16. Use --allreduce_dtype=bfloat16."
         )
     if initial_loss_scale(config) is None:
         raise ConfigError(
-            "allreduce_dtype=float16 needs a loss scale: small gradients would become 0, and nothing would"
-            " see an overflow. Add --loss_scale=dynamic, or use --allreduce_dtype=bfloat16."
+            "allreduce_dtype=float16 needs a loss scale: small gradients would become 0, and overflows would"
+            " not be detected. Add --loss_scale=dynamic, or use --allreduce_dtype=bfloat16."
         )
 
 
@@ -570,9 +570,9 @@ def check_plan(config: Config) -> None:
         )
     if config.plan_picture and not (config.plan_hosts or config.distribution_strategy in PIPELINED):
         raise ConfigError(
-            f"plan_picture={config.plan_picture} draws the schedule of a pipeline, which"
-            f" distribution_strategy={config.distribution_strategy} has none of, or the curves of several"
-            " hosts. Add --plan_hosts, or drop --plan_picture."
+            f"plan_picture={config.plan_picture} draws the schedule of a pipeline or the curves of"
+            f" --plan_hosts, and distribution_strategy={config.distribution_strategy} has no pipeline. Add"
+            " --plan_hosts, or drop --plan_picture."
         )
 
 

@@ -97,8 +97,8 @@ class Method:
         path = self._source.setting(setting, None)
         if path is None or not os.path.exists(path):
             what = f"{setting}={path} of its run is not there"
-            what = what if path else "nothing says what it was trained with"
-            needs = "int8 needs data for the ranges of activations"
+            what = what if path else "the model does not name its training data"
+            needs = "int8 needs data to calibrate the ranges of activations"
             raise ConfigError(f"{needs}, and {what}. Give --calibration_file=F.")
         return path
 
@@ -106,7 +106,7 @@ class Method:
 def calibration_texts(path: str | None) -> list[str]:
     """Returns lines of a file with a text each."""
     if not path:
-        raise ConfigError("int8 needs texts for the ranges of activations. Give --calibration_file=F.")
+        raise ConfigError("int8 needs texts to calibrate activations with. Give --calibration_file=F.")
     flag = f"--calibration_file={path}"
     lines = [line for line in files.read_text(path, flag).split("\n") if line.strip()]
     if not lines:

@@ -309,7 +309,7 @@ def _vocabulary_file(found: str | None, settings: dict, location: str) -> str:
     beside = str(sidecar_files.config_beside(location))
     named = json_files.expect(settings, "vocab_file", (str, type(None)), beside, None)
     if not (found or named):
-        raise ConfigError(f"{location} has no vocabulary beside it. Give --vocab_file=PATH.")
+        raise ConfigError(f"{location} has no vocabulary in its folder. Give --vocab_file=PATH.")
     if not found and not os.path.exists(named):
         raise ConfigError(f"{beside}: vocab_file={named} is not there any more. Give --vocab_file=PATH.")
     return found or named
@@ -322,7 +322,7 @@ def _sizes(tensors: Tensors, options: Options, location: str) -> BertConfig:
     known |= dict(options.of_family)
     if "num_attention_heads" not in known:
         raise ConfigError(
-            f"{location}: nothing says how many attention heads the model has, and the weights do not tell."
-            " Put its bert_config.json, or Hugging Face's config.json, beside them."
+            f"{location}: the number of attention heads is unknown, and cannot be derived from the weights."
+            " Put the model's bert_config.json, or Hugging Face's config.json, next to them."
         )
     return bert_config_from_dict(known | sidecar_files.sizes_of(tensors), location)

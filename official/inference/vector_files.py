@@ -366,7 +366,7 @@ def read_rows(table: tables.Table, column: str, wanted: set[int], count: int) ->
         total = batch.first + len(values)
     if total != count:
         raise ConfigError(
-            f"--{table.flag}={table.given} has {total:,} rows, and there are {count:,} vectors. Give the file"
-            " that they were made of."
+            f"--{table.flag}={table.given} has {total:,} rows, and there are {count:,} vectors. Give the"
+            " table that they were made from."
         )
     return found

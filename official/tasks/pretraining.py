@@ -108,7 +108,7 @@ class PretrainingTask:
         config, splits = self._config, [split for split in (self._train, self._eval) if split.files]
         if self._train.files and self._train.mask_share is None and config.mask_share:
             raise ConfigError(
-                f"mask_share={config.mask_share:g} draws masks, and records of --input_files store theirs:"
+                f"mask_share={config.mask_share:g} draws masks, but the records of --input_files store masks:"
                 f" {self._train.files[0]}. Drop --mask_share, or give records of bert data create"
                 " --objective=mlm."
             )
@@ -117,13 +117,13 @@ class PretrainingTask:
         most = config.max_predictions_per_seq
         if most != FIELDS["max_predictions_per_seq"].default and all(split.mask_share for split in splits):
             raise ConfigError(
-                f"max_predictions_per_seq={most} is of records that store masks, and these do not:"
-                f" {splits[0].files[0]}. Drop --max_predictions_per_seq; --mask_share says how many."
+                f"max_predictions_per_seq={most} is for records that store masks, and these do not:"
+                f" {splits[0].files[0]}. Drop --max_predictions_per_seq; --mask_share sets the number."
             )
         if not (config.vocab_file or config.generated_data):
             raise ConfigError(
-                "vocab_file is not set, and no vocabulary of the model's words lies beside the records, which"
-                " store no masks: drawing them needs the words. Give --vocab_file=PATH."
+                "vocab_file is not set, and the folder of the records has no vocabulary of the model's size."
+                " The records store no masks, and drawing masks needs a vocabulary. Give --vocab_file=PATH."
             )
         if share := self._train.mask_share:
             slots = self._train.row_schema["masked_lm_ids"].length
@@ -157,8 +157,8 @@ class PretrainingTask:
         if path is None:
             if self._config.export_dir and not self._config.plan:
                 raise ConfigError(
-                    "export_dir needs the vocabulary: an export takes text, and none lies beside the records."
-                    " Give --vocab_file=PATH, or drop --export_dir."
+                    "export_dir needs the vocabulary, because an export takes text, and the folder of the"
+                    " records has none. Give --vocab_file=PATH, or drop --export_dir."
                 )
             return
         size, words = self._config.model.vocab_size, len(vocabulary_files.read(path).words)
@@ -194,7 +194,7 @@ class PretrainingTask:
             if any(ours != theirs for ours, theirs in pairs):
                 raise ConfigError(
                     f"vocab_file={vocab_file} is not the vocabulary of the records, {beside}. Drop"
-                    " --vocab_file, which takes that one, or give other --input_files."
+                    " --vocab_file to use that one, or give other --input_files."
                 )
         vocabulary = load_for_text(vocab_file, told, config.init_checkpoint)
         return vocabulary_files.companions(vocab_file, vocabulary.do_lower_case, config.model.positions)
@@ -244,8 +244,8 @@ class PretrainingTask:
             return _Split(files, read, schema, mask_share=mask_share)
         if config.unpad:
             raise ConfigError(
-                f"unpad leaves out the padding of rows of one sequence, but rows of --{flag} hold up to"
-                f" {sizes[1]} sequences, and little padding. Drop --unpad."
+                f"unpad is for rows of one sequence, but rows of --{flag} hold up to {sizes[1]} sequences,"
+                " and little padding. Drop --unpad."
             )
         slots, depth = sizes
         if config.max_sequences_per_pack not in (None, depth):
@@ -264,7 +264,7 @@ class PretrainingTask:
         found = record_files.detect_format(files)
         if files and found not in record_formats.AS_STATIC:
             raise ConfigError(
-                f"static_mask reads records whose predicted tokens stand first, --{flag} holds {found} ones:"
+                f"static_mask reads records with the predicted tokens first, --{flag} holds {found} records:"
                 f" {files[0]}. Write them with --remask, or drop --static_mask."
             )
         schema = self._read_as(schema_lib.static_schema)
