@@ -204,7 +204,7 @@ def _workers(config: Config, job: manifests.Job) -> BatchPlan:
     if config.worker_hosts is not None or config.task_index is not None:
         raise ConfigError("--worker_hosts and --task_index are set by the manifest. Drop them.")
     if job.workers > 1 and not backend.several_processes:
-        told = f"distribution_strategy={backend.name} keeps to itself: each of the {job.workers} workers"
+        told = f"distribution_strategy={backend.name} is for one process: each of the {job.workers} workers"
         raise ConfigError(f"{told} would train alone. Add --distribution_strategy=multi_worker_mirrored.")
     if config.num_gpus not in (None, job.gpus):
         ours, theirs = f"--gpus={job.gpus}", f"num_gpus={config.num_gpus}"

@@ -280,9 +280,9 @@ def text_rows(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str
     """Returns a list of texts for each row. `a` holds sentences, pairs or lists of texts; with `b`, `a` and
     `b` hold the first and the second sentences. Raises ConfigError for anything else."""
     if isinstance(a, str) or isinstance(b, str):
-        raise ConfigError("one text and several to classify: give two texts, or two lists of one length.")
+        raise ConfigError("one text and a list to classify: give two texts, or two lists of equal length.")
     if b is not None and len(a) != len(b):
-        raise ConfigError(f"{len(a)} and {len(b)} texts to classify, expected as many second texts as first.")
+        raise ConfigError(f"{len(a)} first and {len(b)} second texts to classify, expected equal numbers.")
     given: Any = a if b is None else zip(a, b)
     rows = [list(row) if isinstance(row, (list, tuple)) else [row] for row in given]
     for number, row in enumerate(rows):
@@ -340,7 +340,7 @@ class Classifier(Method):
             pairs = [[texts[0], choice] for texts in rows for choice in texts[1:]]
             if len(counts) > 1:
                 told = " and ".join(map(str, sorted(counts)))
-                raise ConfigError(f"rows of {told} texts to choose from, expected as many in each.")
+                raise ConfigError(f"rows with {told} texts, expected the same number in all rows.")
             return self._outputs(self.rows_of(pairs))["logits"].reshape(len(rows), -1)
         found = np.zeros((len(rows), self._source.classes), np.float32)
         for count in counts:

@@ -260,9 +260,7 @@ def path_of(source: Source, head: str, settings: Settings, contrib: bool) -> str
         for name, (apart, largest) in differences(source, head, network).items():
             if not apart <= _TOLERANCE * max(1.0, largest):
                 told = f"up to {apart:.1g} apart, expected {_TOLERANCE:g} at most. Use --backend=tensorflow."
-                raise ConfigError(
-                    f"{source.name} as an ONNX file computes other {name} than TensorFlow: {told}"
-                )
+                raise ConfigError(f"{source.name}: {name} of the ONNX file differ from TensorFlow's, {told}")
 
     return os.path.join(folder_of(made_of, make), NAME)
 

@@ -63,7 +63,7 @@ def write_in_parts(
       ConfigError: if the output exists or cannot be written, or if a row of the table is malformed.
     """
     if files.is_file(output_file) and not overwrite:
-        raise ConfigError(f"--output_file={output_file} is there. Give another one, or --overwrite.")
+        raise ConfigError(f"--output_file={output_file} exists. Give another one, or --overwrite.")
     work, ending = f"{output_file}.parts", os.path.splitext(output_file)[1].lower()
     job = {"input": files.digest(table.paths), "format": ending, **job}
     with jobs.unfinished_folder(work, job, overwrite) as folder:

@@ -190,7 +190,7 @@ def check_format(path: str, flag: str) -> str:
     """Returns the ending of a file of vectors. Raises ConfigError for one that says no format."""
     ending = os.path.splitext(path)[1].lower()
     if ending not in FORMATS:
-        raise ConfigError(f"--{flag}={path}: the ending says the format. Allowed: {', '.join(FORMATS)}.")
+        raise ConfigError(f"--{flag}={path}: unknown suffix. Allowed: {', '.join(FORMATS)}.")
     return ending
 
 

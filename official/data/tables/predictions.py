@@ -24,7 +24,7 @@ def check_format(path: str) -> str:
     """Returns the ending of a file of predictions. Raises ConfigError for one that says no format."""
     ending = os.path.splitext(path)[1].lower()
     if ending not in FORMATS:
-        raise ConfigError(f"--output_file={path}: the ending says the format. Allowed: {', '.join(FORMATS)}.")
+        raise ConfigError(f"--output_file={path}: unknown suffix. Allowed: {', '.join(FORMATS)}.")
     return ending
 
 
