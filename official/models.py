@@ -13,11 +13,14 @@ docs/keras.md lists the tasks and the ways to save a model.
 
 import contextlib
 import dataclasses
+import functools
+import inspect
 import json
 import math
 import os
 import pathlib
 import tempfile
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,9 +31,10 @@ from absl import logging
 from official.checkpoint import canonical, convert, registry, sidecar_files
 from official.checkpoint.tensors import of_array
 from official.config import BertConfig
+from official.config.model import OF_TRAINING
 from official.data.tables.labels import CHOICE, NUMBER, ONE, SEVERAL
 from official.data.word_pieces.tokenizer import tokenize_masked, tokenizer_of
-from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
+from official.data.word_pieces.vocabulary import load_for_text
 from official.inference import methods
 from official.inference.graph_methods import normalized, pooled
 from official.inference.rows import padded
@@ -70,8 +74,6 @@ _OUTPUTS: dict[str | None, Any] = {
 # transformers' names of a model's inputs, and this project's.
 _INPUTS = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
 _INPUTS |= {name: name for name in ("input_ids", "input_mask", "segment_ids", "position_ids")}
-# What a configuration says and no answer depends on.
-_OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 _HEADS = {*canonical.POOLER, *canonical.PRETRAINING_HEADS, *canonical.SQUAD_HEAD, *canonical.CLASSIFIER_HEAD}
 
 
@@ -85,6 +87,8 @@ class Spec:
       task: the method of a loaded model that it has the head of; None: hidden states.
       kind: of labels, a key of `model_folder.PROBLEM_TYPE_OF`; None for heads without.
       labels: names of the outputs, LABEL_0, LABEL_1, ... where nobody named them.
+      thresholds: of several labels: the probability from which on a text has each; none: one half. A training
+        does not change them.
       embedding: of `embed`.
       absent: names of weights that neither the folder had nor the task trains. They are not written.
     """
@@ -94,6 +98,7 @@ class Spec:
     task: str | None = None
     kind: str | None = None
     labels: tuple[str, ...] = ()
+    thresholds: tuple[float, ...] = ()
     embedding: EmbeddingSettings = EmbeddingSettings()  # noqa: RUF009  # immutable
     absent: tuple[str, ...] = ()
 
@@ -113,16 +118,6 @@ def _folder_of(files: Mapping[str, str | bytes]) -> Iterator[str]:
 # Tokenizer
 
 
-class _WithMasks:
-    """The tokenizer of a vocabulary, for texts in which [MASK] is a word to predict."""
-
-    def __init__(self, vocabulary: Vocabulary):
-        self._vocabulary, self._tokenizer = vocabulary, tokenizer_of(vocabulary)
-
-    def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        return tokenize_masked(self._tokenizer, self._vocabulary, sentences)
-
-
 class Tokenizer:
     """Turns texts into the inputs of a model. Prepends the default prompt of a sentence-transformers folder.
 
@@ -139,8 +134,10 @@ class Tokenizer:
         most = spec.embedding.max_seq_length or self.vocabulary.max_length or self._positions
         self.max_length = min(most, self._positions)
         self.names = ("input_ids", "attention_mask", *["token_type_ids"][: spec.bert.family_row.has_segments])
-        kind: Any = _WithMasks if spec.task == "fill_mask" else tokenizer_of
-        self._pieces = kind(self.vocabulary)
+        self._pieces: Any = tokenizer_of(self.vocabulary)
+        if spec.task == "fill_mask":  # in its texts [MASK] is a word to predict
+            masked = functools.partial(tokenize_masked, self._pieces, self.vocabulary)
+            self._pieces = types.SimpleNamespace(tokenize=masked)
         self._cut = Truncation("tokenizer", "max_length")
 
     def __call__(
@@ -149,7 +146,7 @@ class Tokenizer:
         pairs: Any = None,
         max_length: int | None = None,
         padding: str | bool = "longest",
-        truncation: bool = True,
+        truncation: str | bool = True,
     ) -> dict[str, Any]:
         """Returns {input_ids, attention_mask and, in families with segments, token_type_ids: int32 [B, L]}.
 
@@ -159,7 +156,8 @@ class Tokenizer:
           pairs: B second texts; for multiple choice the candidates [B, G], and the result is [B, G, L].
           max_length: maximum number of tokens. None: as the model's files say.
           padding: `longest` or True pads to the longest text, `max_length` to `max_length`.
-          truncation: True truncates longer inputs, of a pair the longer text; False makes them an error.
+          truncation: True or `longest_first` truncates longer inputs, of a pair the longer text. False or
+            `do_not_truncate` makes them an error.
 
         Raises:
           ConfigError: for values that are not texts, another number of pairs, a length that the model does
@@ -173,6 +171,10 @@ class Tokenizer:
             raise ConfigError(
                 f"padding={padding!r}, expected 'longest' or 'max_length': rows have one length."
             )
+        cuts = {True: True, "longest_first": True, False: False, "do_not_truncate": False}.get(truncation)
+        if cuts is None:
+            allowed = "True, 'longest_first', False or 'do_not_truncate'"
+            raise ConfigError(f"truncation={truncation!r}, expected {allowed}.")
         if pairs is not None and (why := self._bert.why_no_pairs(self.vocabulary.marks_pairs)):
             raise ConfigError(f"pairs of texts: the model has {why}")
         columns = [texts] if pairs is None else [texts, pairs]
@@ -186,11 +188,11 @@ class Tokenizer:
         first = np.repeat(first, math.prod(shape[1:]))
         flat = [column.ravel().tolist() for column in (first, *second)]
         flat[0] = [self._prompt + text for text in flat[0]]
-        rows, cut = methods.rows_of(flat, self._pieces, self.vocabulary, length)
-        if cut and not truncation:
-            raise ConfigError(
-                f"{cut} texts are longer than max_length={length} tokens, and truncation=False."
-            )
+        rows, is_cut_N = methods.rows_of(flat, self._pieces, self.vocabulary, length)
+        cut = int(is_cut_N.sum())
+        if cut and not cuts:
+            told = f"{cut} texts are longer than max_length={length} tokens"
+            raise ConfigError(f"{told}, and truncation={truncation}.")
         self._cut.report(cut, length)
         batch = padded(rows, length if padding == "max_length" else 1)
         return {name: batch[_INPUTS[name]].reshape(*shape, -1) for name in self.names}
@@ -225,7 +227,8 @@ class PretrainedModel(tf.keras.Model):
 
     Inputs: a dict {input_ids, attention_mask, token_type_ids, position_ids: int32 [B, L]}, for multiple
     choice [B, G, L], also under this project's names `input_mask` and `segment_ids`; or the ids alone.
-    Without a mask all positions are tokens, without segments all tokens have segment 0.
+    Without a mask all positions are tokens, without segments all tokens have segment 0. Position ids are as
+    in transformers: in RoBERTa's families they start after `pad_token_id`.
 
     Outputs, float32: logits [B, C] for `classify`, [B, G] for multiple choice, [B, L, C] for `tag`,
     [B, L, V] for `fill_mask`, {start_logits, end_logits: [B, L]} for `answer`; vectors [B, D] for `embed`;
@@ -281,7 +284,7 @@ class PretrainedModel(tf.keras.Model):
 
     @tf.autograph.experimental.do_not_convert  # nothing needs it, and it takes seconds
     def _compute(self, inputs: Any, training: bool | None) -> Any:
-        features, spec, seed = _features(inputs), self.spec, None
+        features, spec, seed = _features(inputs, self.spec), self.spec, None
         if training:
             seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
         if spec.kind == CHOICE:
@@ -299,11 +302,35 @@ class PretrainedModel(tf.keras.Model):
             name: carried[own] for name, own in names.items() if not (own == "pooled" and self._lacks_pooler)
         }
 
+    def fit(self, *arguments: Any, **named: Any) -> Any:
+        """Trains as every model of Keras. Raises ConfigError for class weights where labels are no numbers of
+        classes, one a text: Keras would take the place of the largest number of a row for its class."""
+        is_of_classes = self.spec.task in (None, "embed") or self.spec.kind in (ONE, CHOICE)
+        if named.get("class_weight") is not None and not is_of_classes:
+            told = f"is of one label a text, and is not in task={self.spec.kind or self.spec.task}"
+            raise ConfigError(f"class_weight {told}. Give sample_weight, a weight for each label.")
+        return super().fit(*arguments, **named)
+
     def make_train_function(self, force: bool = False) -> Any:
-        """Returns the function of a step of `fit`. Raises ConfigError where XLA would compile it."""
+        """Returns the function of a step of `fit`. Raises ConfigError where XLA would compile it, and for a
+        loss of probabilities."""
+        self._check_losses()
         if self.jit_compile:
             raise ConfigError("jit_compile=True: the operations of training are compiled already. Drop it.")
         return super().make_train_function(force)
+
+    def make_test_function(self, force: bool = False) -> Any:
+        """Returns the function of a step of `evaluate`. Raises ConfigError for a loss of probabilities."""
+        self._check_losses()
+        return super().make_test_function(force)
+
+    def _check_losses(self) -> None:
+        """Raises ConfigError where a loss takes logits for probabilities."""
+        losses = [] if self.spec.task in (None, "embed") else tf.nest.flatten(getattr(self, "loss", None))
+        if wrong := [loss for loss in losses if loss is not None and _takes_probabilities(loss)]:
+            name = getattr(wrong[0], "name", getattr(wrong[0], "__name__", wrong[0]))
+            told = "it takes probabilities, and the outputs are logits"
+            raise ConfigError(f"loss={str(name)[:60]}: {told}. Give it with from_logits=True.")
 
     def get_config(self) -> dict[str, Any]:
         frozen = [n for n, layer in enumerate(self.network._flatten_layers()) if not layer.trainable]
@@ -312,7 +339,7 @@ class PretrainedModel(tf.keras.Model):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "PretrainedModel":
         values = dict(config["spec"])
-        values |= {name: tuple(values[name]) for name in ("labels", "absent")}
+        values |= {name: tuple(values.get(name, ())) for name in ("labels", "absent", "thresholds")}
         values |= {
             "bert": BertConfig(**values["bert"]),
             "embedding": EmbeddingSettings(**values["embedding"] | {"dense": ()}),
@@ -340,9 +367,9 @@ class PretrainedModel(tf.keras.Model):
             "bert_config.json": json.dumps(dataclasses.asdict(spec.bert)),
         }
         if spec.kind is not None:
-            named = None if model_folder.are_numbered_labels(spec.labels) else spec.labels
-            kind = model_folder.PROBLEM_TYPE_OF[spec.kind]
-            files[model_folder.LABELS] = model_folder.labels_json(named, kind)
+            is_named = spec.thresholds or not model_folder.are_numbered_labels(spec.labels)
+            named, kind = spec.labels if is_named else None, model_folder.PROBLEM_TYPE_OF[spec.kind]
+            files[model_folder.LABELS] = model_folder.labels_json(named, kind, spec.thresholds)
         if spec.task == "embed":
             files |= sentence_folder.contents(spec.embedding, spec.bert.hidden_size)
         with _folder_of(files) as beside:
@@ -365,13 +392,34 @@ def _network(spec: Spec) -> Any:
     return kinds.get(str(spec.task), BertEncoder)(spec.bert, **options)
 
 
-def _features(inputs: Any) -> dict[str, tf.Tensor]:
+def _takes_probabilities(loss: Any) -> bool:
+    """Tells whether a loss of Keras's, or the name of one, takes predictions for probabilities."""
+    found = tf.keras.losses.get(loss)
+    if isinstance(found, tf.keras.losses.Loss):
+        return found.get_config().get("from_logits") is False
+    with contextlib.suppress(TypeError, ValueError):  # what has no signature
+        parameter = inspect.signature(found).parameters.get("from_logits")
+        return parameter is not None and parameter.default is False
+    return False
+
+
+def _features(inputs: Any, spec: Spec) -> dict[str, tf.Tensor]:
     """Returns the features of a batch. Raises ConfigError for inputs that a model does not take."""
     given = {"input_ids": inputs} if tf.is_tensor(inputs) else inputs
     if not isinstance(given, Mapping) or "input_ids" not in given or given.keys() - _INPUTS.keys():
         what = ", ".join(given) if isinstance(given, Mapping) else type(inputs).__name__
         raise ConfigError(f"the inputs are {what[:120]}, expected a dict of some of {', '.join(_INPUTS)}.")
+    if len({_INPUTS[name] for name in given}) < len(given):
+        raise ConfigError(f"the inputs {', '.join(given)} have one of them under two names. Drop one.")
     features = {_INPUTS[name]: tf.cast(values, tf.int32) for name, values in given.items()}
+    rank = 3 if spec.kind == CHOICE else 2
+    if wrong := [name for name, values in features.items() if values.shape.rank not in (None, rank)]:
+        shape, expected = features[wrong[0]].shape, "[B, G, L]" if rank == 3 else "[B, L]"
+        raise ConfigError(f"the input {wrong[0]} is of shape {shape}, expected {expected}.")
+    if "input_mask" in features:  # a token is one, whatever number a mask has for it
+        features["input_mask"] = tf.minimum(features["input_mask"], 1)
+    if "position_ids" in features and spec.bert.position_offset:
+        features["position_ids"] = tf.maximum(features["position_ids"] - spec.bert.position_offset, 0)
     ids = features["input_ids"]
     return {"input_mask": tf.ones_like(ids), "segment_ids": tf.zeros_like(ids), **features}
 
@@ -421,9 +469,10 @@ def from_pretrained(
     ]
     absent = () if head == "classify" else tuple(missing)
     said = sidecar_files.sizes_beside(source.location)
-    bert = dataclasses.replace(source.bert, **{name: said[name] for name in _OF_TRAINING if name in said})
+    bert = dataclasses.replace(source.bert, **{name: said[name] for name in OF_TRAINING if name in said})
     texts = {name: content.decode() for name, content in files.items()}
-    model = PretrainedModel(Spec(bert, texts, head, kind, names, embedding, absent))
+    thresholds = tuple(source.thresholds[place] for place in order or ()) if source.thresholds else ()
+    model = PretrainedModel(Spec(bert, texts, head, kind, names, thresholds, embedding, absent))
     _fill(model, source, order)
     return model
 

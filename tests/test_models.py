@@ -325,6 +325,15 @@ def test_what_cannot_be_is_refused(folders):
         ("max_length=17 is out of range", lambda: model.tokenizer("a", max_length=17)),
         ("longer than max_length=4 tokens", lambda: model.tokenizer(TEXTS, max_length=4, truncation=False)),
         ("the inputs are input_ids, labels", lambda: model({"input_ids": [[1]], "labels": [1]})),
+        (
+            "under two names",
+            lambda: model({name: [[1]] for name in ("input_ids", "input_mask", "attention_mask")}),
+        ),
+        (
+            "the input input_mask is of shape (1, 1, 1), expected [B, L]",
+            lambda: model({"input_ids": [[1]], "attention_mask": [[[1]]]}),
+        ),
+        ("truncation='only_second', expected True", lambda: model.tokenizer("a", truncation="only_second")),
     ):
         with pytest.raises(ConfigError) as error:
             call()
@@ -332,3 +341,36 @@ def test_what_cannot_be_is_refused(folders):
     model.compile(loss="mse", jit_compile=True)
     with pytest.raises(ConfigError, match="jit_compile=True: the operations of training are compiled"):
         fit(model)
+    with pytest.raises(ConfigError, match="class_weight is of one label a text, and is not in task=tag"):
+        compiled(folders["tag"], task="tag").fit(np.ones((1, 4)), np.ones((1, 4)), class_weight={0: 1, 1: 2})
+    name, losses = "sparse_categorical_crossentropy", tf.keras.losses
+    for loss in (name, losses.sparse_categorical_crossentropy, losses.SparseCategoricalCrossentropy()):
+        model.compile(loss=loss)
+        for call in (fit, lambda each: each.evaluate(batch_of(each), np.arange(3), verbose=0)):
+            with pytest.raises(ConfigError, match=f"loss={name}: it takes probabilities"):
+                call(model)
+
+
+def test_what_a_folder_says_beside_its_weights_lives_on(tmp_path):
+    """Thresholds, in the order of the labels, and rates of dropout; in a mask 2 is a token, too."""
+    rates = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.0, "initializer_range": 0.05}
+    kind = "multi_label_classification"
+    folder = folder_of("classify", tmp_path / "several", **LABELS, **rates)
+    said = {"labels": ["bad", "fair", "good"], "problem_type": kind, "thresholds": [0.1, 0.2, 0.3]}
+    (tmp_path / "several" / "labels.json").write_text(json.dumps(said))
+    model = from_pretrained(folder, "several", ["good", "bad", "fair"])
+    model.save(str(tmp_path / "model.keras"))
+    model.save_pretrained(tmp_path / "published")
+    config = json.loads((tmp_path / "published" / "config.json").read_text())
+    assert {name: config[name] for name in rates} == rates
+    for again in (
+        model,
+        tf.keras.models.load_model(str(tmp_path / "model.keras")),
+        from_pretrained(tmp_path / "published", "several"),
+    ):
+        assert (again.labels, again.spec.thresholds) == (("good", "bad", "fair"), (0.3, 0.1, 0.2))
+        assert again.spec.bert == model.spec.bert
+    batch = batch_of(model)
+    np.testing.assert_array_equal(
+        model(batch), model({**batch, "attention_mask": 2.0 * batch["attention_mask"]})
+    )

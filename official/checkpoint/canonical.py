@@ -125,11 +125,13 @@ MODERNBERT = (  # its encoder
 )
 PREDICTION_HEAD = (TRANSFORM[0], TRANSFORM[2])  # before all its output layers
 MODERNBERT_HEADS = (*PREDICTION_HEAD, OUTPUT_BIAS, *SQUAD_HEAD, *CLASSIFIER_HEAD)
+MODERNBERT_HEAD_GROUPS = (((*PREDICTION_HEAD, OUTPUT_BIAS), PREDICTION_HEAD), *HEAD_GROUPS[1:])
 
 
 class Sizes(NamedTuple):
     """Sizes of a BERT: words of the vocabulary, hidden size, size between the feed-forward layers, positions,
-    token types, classes, width of the tables (0: hidden size)."""
+    token types, classes, width of the tables (0: hidden size), and whether the first feed-forward layer gives
+    gates beside values."""
 
     words: int
     hidden: int
@@ -138,35 +140,42 @@ class Sizes(NamedTuple):
     types: int
     classes: int = 2
     width: int = 0
+    gated: bool = False
+
+
+# {pattern of a weight's name: its sizes}, of which the first one that fits counts. Kernels are [in, out].
+_SHAPES = {
+    "bert/embeddings/word_embeddings": "words width",
+    "bert/embeddings/position_embeddings": "positions width",
+    SEGMENTS: "types width",
+    "bert/embeddings/.*": "width",
+    PROJECTION[0]: "width hidden",
+    ".*/self/qkv/kernel": "hidden qkv",
+    ".*/attention/output/dense/kernel": "hidden hidden",
+    ".*/intermediate/dense/kernel": "hidden up",
+    ".*/intermediate/dense/bias": "up",
+    ".*/output/dense/kernel": "inner hidden",
+    TRANSFORM[0]: "hidden width",
+    "|".join(TRANSFORM): "width",
+    OUTPUT_BIAS: "words",
+    "cls/(seq_relationship|squad)/output_weights": "2 hidden",
+    "cls/(seq_relationship|squad)/output_bias": "2",
+    CLASSIFIER_HEAD[0]: "classes hidden",
+    CLASSIFIER_HEAD[1]: "classes",
+    DISCRIMINATOR_HEAD[2]: "hidden 1",
+    DISCRIMINATOR_HEAD[3]: "1",
+    ".*/kernel": "hidden hidden",
+    ".*": "hidden",
+}
 
 
 def shape_of(name: str, sizes: Sizes) -> tuple[int, ...]:
-    """Returns the shape of a weight of WEIGHTS or ELECTRA, with the number of a layer or with `{layer}`.
-    Kernels are [in, out]."""
-    rows = {
-        "bert/embeddings/word_embeddings": sizes.words,
-        "bert/embeddings/position_embeddings": sizes.positions,
-        SEGMENTS: sizes.types,
-        OUTPUT_BIAS: sizes.words,
-        **dict.fromkeys((*NEXT_SENTENCE_HEAD, *SQUAD_HEAD), 2),
-        **dict.fromkeys(CLASSIFIER_HEAD, sizes.classes),
-    }
-    width = sizes.width or sizes.hidden
-    is_of_table = name.startswith("bert/embeddings/")
-    if name in rows:
-        return (rows[name], width if is_of_table else sizes.hidden)[: rank_of(name)]
-    inputs = outputs = sizes.hidden
-    if name.endswith("/output/dense/kernel") and "/attention/" not in name:
-        inputs = sizes.inner
-    elif name in PROJECTION:
-        inputs = width
-    if "/intermediate/dense/" in name:
-        outputs = sizes.inner
-    elif is_of_table or name in TRANSFORM:
-        outputs = width
-    elif "/dense_prediction/" in name:
-        outputs = 1
-    return (inputs, outputs)[-rank_of(name) :]
+    """Returns the shape of a weight of WEIGHTS, ELECTRA or MODERNBERT, with the number of a layer or with
+    `{layer}`."""
+    derived = {"width": sizes.width or sizes.hidden, "qkv": 3 * sizes.hidden}
+    known = {**sizes._asdict(), **derived, "up": sizes.inner * (1 + sizes.gated)}
+    shape = next(shape for pattern, shape in _SHAPES.items() if re.fullmatch(pattern, name))
+    return tuple(known[size] if size in known else int(size) for size in shape.split())
 
 
 def rank_of(name: str) -> int:
@@ -204,11 +213,16 @@ def layers_of(names: Iterable[str]) -> int:
     return max((int(match[1]) for match in found if match), default=-1) + 1
 
 
+def in_scope(named: Mapping[str, Value], scope: str) -> tuple[dict[str, Value], dict[str, Value]]:
+    """Returns (what has no name of a scope; what has, without the scope) of {name: anything}."""
+    own = {name: value for name, value in named.items() if not name.startswith(scope)}
+    return own, {name[len(scope) :]: named[name] for name in named if name not in own}
+
+
 def apart(named: Mapping[str, Value]) -> tuple[dict[str, Value], dict[str, Value]]:
     """Returns (what is not of a generator, the generator as a model of its own, with the embeddings that it
     shares; empty where there is none) of {canonical name: anything}."""
-    own = {name: value for name, value in named.items() if not name.startswith(GENERATOR)}
-    generator = {name[len(GENERATOR) :]: value for name, value in named.items() if name.startswith(GENERATOR)}
+    own, generator = in_scope(named, GENERATOR)
     tables = {name: named[name] for name in EMBEDDINGS if name in named} if generator else {}
     return own, {**tables, **generator}
 
@@ -249,52 +263,20 @@ def is_modernbert(names: Iterable[str]) -> bool:
     return any("/attention/self/qkv/" in name for name in names)
 
 
-def _shapes_of_modernbert(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[str, tuple[int, ...]]:
-    """Does what `_expected_shapes` does."""
-
-    def size(name: str, axis: int) -> int:
-        return (*shapes.get(name, ()), 0, 0)[axis]
-
-    table = "bert/embeddings/word_embeddings"
-    words, hidden = size(table, 0), size(table, 1)
-    inner = size("bert/encoder/layer_0/output/dense/kernel", 0)
-    of_layer = {
-        "attention/self/qkv/kernel": (hidden, 3 * hidden),
-        "attention/output/dense/kernel": (hidden, hidden),
-        "intermediate/dense/kernel": (hidden, 2 * inner),
-        "output/dense/kernel": (inner, hidden),
-    }
-    found: dict[str, tuple[int, ...]] = {name: (hidden,) for name in MODERNBERT if "{layer}" not in name}
-    found[table] = (words, hidden)
-    for pattern in MODERNBERT:
-        for layer in range(layers) if "{layer}" in pattern else ():
-            part = pattern.split("{layer}/")[1]
-            found[pattern.replace("{layer}", str(layer))] = of_layer.get(part, (hidden,))
-    del found[MODERNBERT_FIRST_NORM]
-    if shapes.keys() & {*PREDICTION_HEAD, OUTPUT_BIAS}:
-        found |= dict(zip(PREDICTION_HEAD, ((hidden, hidden), (hidden,))))
-    for head, outputs in ((SQUAD_HEAD, 2), (CLASSIFIER_HEAD, size(CLASSIFIER_HEAD[0], 0))):
-        if shapes.keys() & {*head}:
-            found |= dict(zip(head, ((outputs, hidden), (outputs,))))
-    return found | ({OUTPUT_BIAS: (words,)} if OUTPUT_BIAS in shapes else {})
-
-
 def _expected_shapes(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[str, tuple[int, ...]]:
     """Returns {name: shape} of the tensors that must be there; where a shape cannot be known, it is the one
     that the checkpoint has."""
-    if is_modernbert(shapes):
-        return _shapes_of_modernbert(shapes, layers)
-    groupbert = any("/convolution/" in name for name in shapes)
+    modernbert, groupbert = is_modernbert(shapes), any("/convolution/" in name for name in shapes)
     has_pooler = any(name in shapes for name in POOLER)  # Hugging Face's masked-LM models have none
     names = [
         name.replace("{layer}", str(layer))
-        for name in (GROUPBERT if groupbert else ENCODER)
+        for name in (MODERNBERT if modernbert else GROUPBERT if groupbert else ENCODER)
         for layer in (range(layers) if "{layer}" in name else (0,))
         if has_pooler or name not in POOLER
     ]
-    for some, group in HEAD_GROUPS:
+    for some, group in MODERNBERT_HEAD_GROUPS if modernbert else HEAD_GROUPS:
         names += group if any(member in shapes for member in some) else ()
-    for pattern in (QKV_BIAS, PROJECTION_BIAS, MIXER):
+    for pattern in (QKV_BIAS, PROJECTION_BIAS, MODERNBERT_FIRST_NORM if modernbert else MIXER):
         if not any(re.fullmatch(pattern, name) for name in shapes):
             names = [name for name in names if not re.fullmatch(pattern, name)]
     own = {name: shapes.get(name, (0,) * rank_of(name)) for name in names}
@@ -306,10 +288,11 @@ def _expected_shapes(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[st
         return (*shapes.get(name, ()), default)[0]
 
     hidden = rows(PROJECTION[1], width)
-    inner = rows("bert/encoder/layer_0/intermediate/dense/bias", 4 * hidden)
+    of_inner = "output/dense/kernel" if modernbert else "intermediate/dense/bias"
+    inner = rows(f"bert/encoder/layer_0/{of_inner}", 4 * hidden)
     parts = ("position", "token_type")
     positions, types = (rows(f"bert/embeddings/{part}_embeddings", 0) for part in parts)
     classes = rows("output_weights", rows("output_bias", 2))
-    sizes = Sizes(words, hidden, inner, positions, types, classes, width)
+    sizes = Sizes(words, hidden, inner, positions, types, classes, width, modernbert)
     known = (name for name in names if not (groupbert and name.startswith("bert/encoder/")))
     return own | {name: shape_of(name, sizes) for name in known}

@@ -178,7 +178,9 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
         raise ConfigError(f"{checkpoint.location} {told}. Allowed: {holders}.")
     sidecar_files.check_source(checkpoint.location, read)
     if options.vocab_file and "huggingface" in (checkpoint.format.name, target.name):
-        _check_padding(options)
+        file, padding = vocabulary_files.read(options.vocab_file), options.of_family.get("position_offset", 0)
+        special = file.tokenizer.special if file.tokenizer else vocabulary_files.SPECIAL_TOKENS
+        vocabulary_files.check_padding(file.words, special, padding - 1, file.path)
     if not target.may_lack_biases and FAMILIES[options.family].has_biases:
         mapping.add_zero_biases(read)
     dropped, kept = dict(read.dropped), read.tensors
@@ -208,13 +210,6 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
         sources = {name: " ".join(tensor.sources) for name, tensor in result.items()}
         added |= {name: reason for name, names in sources.items() if f"{CUT_WORDS}:" in names}
     return Content(result, kept, rows, vocabulary, dropped, added, options)
-
-
-def _check_padding(options: Options) -> None:
-    file = vocabulary_files.read(str(options.vocab_file))
-    special = file.tokenizer.special if file.tokenizer else vocabulary_files.SPECIAL_TOKENS
-    padding = options.of_family.get("position_offset", 0) - 1
-    vocabulary_files.check_padding(file.words, special, padding, file.path)
 
 
 def _with_precision(name: str, tensor: Tensor, options: Options, target: Format) -> Tensor:

@@ -52,14 +52,15 @@ def of_run(location: str) -> str | None:
     keys = [key for key in keys if key != "best_step" and isinstance(result[key], (int, float))]
     scores = {key: result[key] for key in keys}
     metrics = [{"type": key, "value": round(value, 6)} for key, value in scores.items()]
-    about = {"task": {"type": _PIPELINES[task]}, "dataset": {"type": "own", "name": "own data"}}
+    pipeline = "multiple-choice" if labels.get("kind") == "choice" else _PIPELINES[task]
+    about = {"task": {"type": pipeline}, "dataset": {"type": "own", "name": "own data"}}
     versions = environment.get("versions") or {}
     page = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     page.filters |= {"json": json.dumps, "short": _short}
     template = pathlib.Path(__file__).with_name("model_card.md.jinja").read_text(encoding="utf-8")
     return page.from_string(template).render(
         name=name,
-        pipeline=_PIPELINES[task],
+        pipeline=pipeline,
         library=_LIBRARIES.get(task, "transformers"),
         index=[{"name": name, "results": [{**about, "metrics": metrics}]}],
         made=_MADE[labels.get("kind", "one") if task in ("classify", "glue") else task],

@@ -16,7 +16,7 @@ from official.checkpoint.mapping import Mapped
 from official.checkpoint.registry import Checkpoint, open_checkpoint
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, checked_sizes
-from official.config.model import FAMILIES, WITHOUT_SHAPE, activation_of, settings_of
+from official.config.model import FAMILIES, OF_TRAINING, WITHOUT_SHAPE, activation_of, settings_of
 from official.io import files as io_files
 from official.io import json_files, model_folder, sentence_folder, vocabulary_files
 from official.io.errors import ConfigError, shortened
@@ -116,6 +116,7 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
     }
     found = {name: getattr(options, name) or value for name, value in usual.items()}
     found["model_card"] = model_card.of_run(checkpoint.location)
+    found["of_training"] = {name: said[name] for name in OF_TRAINING if name in said}
     found |= of_family(said)
     return dataclasses.replace(options, **found, **labels_beside(checkpoint.location))
 

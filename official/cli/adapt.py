@@ -22,6 +22,7 @@ from official.cli import flags as train_flags
 from official.cli.ask import CheckpointFlags
 from official.config import FIELDS, Config
 from official.config.setting import Field
+from official.data.text import text_files
 from official.io import files, jobs, model_folder, vocabulary_files
 from official.io.errors import ConfigError, counted, shortened
 
@@ -128,9 +129,7 @@ def read_request() -> _Request:
     given: tuple[list[str], list[str]] = [], []
     of_labels = [field.name for field in _of_fine_tuning()]
     for name in sorted(parser.given & FIELDS.keys() - Adapt.names()):
-        value = vars(flags)[name]
-        text_value = str(value).lower() if isinstance(value, bool) else value
-        given[name in of_labels].append(f"--{name}={text_value}")
+        given[name in of_labels].extend(_words(**{name: vars(flags)[name]}))
     if given[True] and not vars(flags)["train_file"]:
         raise ConfigError(f"{given[True][0]} is for the rows of --train_file. Give it, or drop the flag.")
     if not 0 < flags.eval_share < 1:
@@ -141,18 +140,20 @@ def read_request() -> _Request:
 def run_adapt() -> int:
     request = read_request()
     flags = request.own
-    paths = files.find_files(flags.input_files, "input_files")
-    weights = _weights(flags)
+    paths = text_files.find_texts(flags.input_files)
+    weights = _words(
+        init_checkpoint=flags.checkpoint, vocab_file=flags.vocab_file, do_lower_case=flags.do_lower_case
+    )
     # All that can be wrong with the runs is said before the text is read.
     evaluation = train_flags.parse([*_evaluation(request, "own", "before", 1), *weights])
     rate = f"--learning_rate={_RATE * _WIDTH / evaluation.model.hidden_size:.1g}"
     train_flags.parse([*_training(request, 1), *weights, rate, *request.pretraining])
-    labelled = (
-        train_flags.parse([*_fine_tuning(request, "before"), *weights]) if request.fine_tuning else None
-    )
+    labelled = None
+    if request.fine_tuning:
+        labelled = train_flags.parse([*_fine_tuning(request, "before"), *weights])
     vocabulary = _vocabulary(request, evaluation)
     command_line.configure_logging()
-    _check_same(request, paths)
+    _check_same(request, paths, labelled)
 
     words = _once(request, "words", lambda: _choose_words(request, evaluation, vocabulary))
     start = weights
@@ -181,39 +182,39 @@ def run_adapt() -> int:
 # Runs
 
 
-def _weights(flags: Adapt) -> list[str]:
-    """Returns the flags that name the weights to adapt."""
-    casing = [] if flags.do_lower_case is None else [f"--do_lower_case={str(flags.do_lower_case).lower()}"]
-    vocabulary = [f"--vocab_file={flags.vocab_file}"] if flags.vocab_file else []
-    return [f"--init_checkpoint={flags.checkpoint}", *vocabulary, *casing]
+def _words(**settings: Any) -> list[str]:
+    """Returns settings as flags of bert train, without those that are None."""
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else value for name, value in settings.items()
+    }
+    return [f"--{name}={text}" for name, text in texts.items() if text is not None]
 
 
-def _pretraining(request: _Request) -> list[str]:
-    shape, flags = _shape(request), request.own
-    sizes = [f"--max_seq_length={shape.length}", f"--max_predictions_per_seq={shape.predictions}"]
-    return ["--task=pretrain", "--objective=mlm", "--do_eval", f"--seed={flags.seed}", *sizes]
+def _pretraining(request: _Request, **settings: Any) -> list[str]:
+    shape, usual = _shape(request), {"task": "pretrain", "objective": "mlm", "do_eval": True}
+    sizes = {"max_seq_length": shape.length, "max_predictions_per_seq": shape.predictions}
+    return _words(**usual, seed=request.own.seed, **sizes, **settings)
 
 
 def _evaluation(request: _Request, name: str, side: str, rows: int) -> list[str]:
     """Returns the flags of a run that evaluates on a set, `own` or `general`, without the weights."""
-    own = ["--do_train=false", f"--eval_files={request.folder(name, side)}", f"--num_eval_samples={rows}"]
-    return [*_pretraining(request), *own, f"--model_dir={request.folder(f'loss_{name}_{side}')}"]
+    folder, data = request.folder(f"loss_{name}_{side}"), request.folder(name, side)
+    return _pretraining(request, do_train=False, eval_files=data, num_eval_samples=rows, model_dir=folder)
 
 
 def _training(request: _Request, rows: int) -> list[str]:
     """Returns the flags of the continued pre-training, without those of the weights."""
-    own = [f"--eval_files={request.folder('own', 'after')}", f"--num_eval_samples={rows}"]
-    own += [
-        f"--input_files={request.folder('records')}",
-        "--num_steps_per_epoch=0",
-        "--warmup_proportion=0.1",
-    ]
-    return [*_pretraining(request), *own, f"--model_dir={request.own.model_dir}"]
+    data = {"input_files": request.folder("records"), "eval_files": request.folder("own", "after")}
+    steps = {"num_eval_samples": rows, "num_steps_per_epoch": 0, "warmup_proportion": 0.1}
+    return _pretraining(request, **data, **steps, model_dir=request.own.model_dir)
 
 
 def _fine_tuning(request: _Request, side: str) -> list[str]:
-    own = ["--task=classify", f"--seed={request.own.seed}", f"--eval_share={request.own.eval_share}"]
-    return [*own, f"--model_dir={request.folder(f'scores_{side}')}", *request.fine_tuning]
+    own, folder = request.own, request.folder(f"scores_{side}")
+    return [
+        *_words(task="classify", seed=own.seed, eval_share=own.eval_share, model_dir=folder),
+        *request.fine_tuning,
+    ]
 
 
 def _run(request: _Request, words: list[str]) -> int:
@@ -248,13 +249,18 @@ def _once(request: _Request, name: str, make: Callable[[], dict]) -> dict:
     return done
 
 
-def _check_same(request: _Request, paths: list[str]) -> None:
-    """Raises ConfigError where the folder holds what was made with other flags, or of other text. The runs
-    check their own flags."""
-    from official.data.text import text_files
-
-    job = {name: vars(request.own)[name] for name in sorted(Adapt.names() - {"model_dir"})}
+def _check_same(request: _Request, paths: list[str], labelled: Config | None) -> None:
+    """Raises ConfigError where the folder holds what was made with other flags, of other text, or with other
+    labelled rows. The runs check their own flags."""
+    flags = request.own
+    job = {name: vars(flags)[name] for name in sorted(Adapt.names() - {"model_dir"})}
     job["input_files"] = text_files.identify(paths)
+    if flags.general_files:
+        others = text_files.find_texts(flags.general_files, "general_files")
+        job["general_files"] = text_files.identify(others)
+    rows = {name: labelled[name] for name in ("train_file", "eval_file")} if labelled else {}
+    for name, given in rows.items():
+        job[name] = files.digest(files.find_files(given, name)) if given else None
     earlier = _once(request, "job", lambda: job)
     if different := jobs.differences(earlier, job):
         raise ConfigError(
@@ -364,7 +370,7 @@ def _make_sets(request: _Request, paths: list[str], before: Any, config: Config)
     )
     if flags.general_files:
         general: Iterable[list[str]] = read_documents(
-            files.find_files(flags.general_files, "general_files"), counts, text_field=flags.text_field
+            text_files.find_texts(flags.general_files, "general_files"), counts, text_field=flags.text_field
         )
     else:
         logging.info("Text of another kind: that of bert data corpus")
@@ -462,14 +468,6 @@ def _report(request: _Request, words: dict, sets: dict, losses: dict, scores: di
     }
     result_lib.note(flags.model_dir, tables=tables, adaptation=adaptation)
     report.write_report(flags.model_dir, "BERT adapted", result.config, result)
-    for name, rows in list(tables.items())[: 2 if scores else 1]:
-        print(name)
-        columns = [
-            (str(head), str(place), ".4f" if place >= len(rows[0]) - 2 else "")
-            for place, head in enumerate(rows[0])
-        ]
-        print(
-            outputs.table(
-                columns, [{str(place): value for place, value in enumerate(row)} for row in rows[1:]]
-            )
-        )
+    for name, (head, *rows) in list(tables.items())[: 2 if scores else 1]:
+        columns = [(title, title, ".4f" if title in ("before", "after") else "") for title in head]
+        print(f"{name}\n{outputs.table(columns, [dict(zip(head, row)) for row in rows])}")

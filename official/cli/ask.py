@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import io
 import itertools
 import json
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from official.cli import command_line
 from official.cli.command_line import LengthFlag, LowerCaseFlag
 from official.io import files, streams
-from official.io.errors import ConfigError, report_error
+from official.io.errors import ConfigError, counted, report_error
 
 if TYPE_CHECKING:
     from official.inference import Model, backends
@@ -72,6 +73,12 @@ def begin(flags: argparse.Namespace) -> backends.Settings:
     return settings
 
 
+def how(flags: argparse.Namespace) -> list:
+    """Returns what the flags say of how a model computes, JSON values: a job of other ones is another."""
+    calibration = files.digest([flags.calibration_file]) if flags.calibration_file else None
+    return [flags.backend, flags.dtype, *([calibration] if calibration else [])]
+
+
 def load(flags: argparse.Namespace) -> Model:
     """Loads the model that the flags name. Raises ConfigError."""
     from official.inference import Model, source
@@ -83,9 +90,9 @@ def load(flags: argparse.Namespace) -> Model:
 
 
 def lines(prompt: str) -> Iterator[tuple[int, bytes]]:
-    """Yields number and bytes of each line of stdin, without the spaces around it, as long as somebody reads
-    the answers; of a terminal, which shows a prompt, those that are not blank. Raises ConfigError for a line
-    that does not end: those of a device never do."""
+    """Yields number and bytes of each line of stdin, without the spaces around it and the byte order mark
+    that may begin the first, as long as somebody reads the answers; of a terminal, which shows a prompt,
+    those that are not blank. Raises ConfigError for a line that does not end: those of a device never do."""
     if sys.stdin is None:  # closed
         return
     is_terminal = sys.stdin.isatty()
@@ -101,8 +108,9 @@ def lines(prompt: str) -> Iterator[tuple[int, bytes]]:
             raise ConfigError(f"{told}. Give one text per line.")
         if not line:
             return
-        if line.strip() or not is_terminal:
-            yield number, line.strip()
+        line = line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip()
+        if line or not is_terminal:
+            yield number, line
 
 
 def answer_each(
@@ -304,6 +312,7 @@ def run_predict() -> None:
     flags = Predict.parse()
     from official.data.tables import predictions, tags
     from official.data.tables.files import open_table
+    from official.inference.methods import classes_of
     from official.inference.predict_file import predict_file
 
     ending = predictions.check_format(flags.output_file)
@@ -311,19 +320,28 @@ def run_predict() -> None:
     task = model.task
     usual = {"answer": "question,context"}.get(task, "text")
     columns = (flags.text_columns or model.source.setting("text_columns", None) or usual).split(",")
-    if flags.all_probabilities and task != "classify":
-        raise ConfigError(f"--all_probabilities is for classifiers, and the model can {task}. Drop it.")
+    if flags.all_probabilities and (task != "classify" or classes_of(model.source).kind == "number"):
+        can = f"can {task}" if task != "classify" else "gives numbers"
+        raise ConfigError(f"--all_probabilities is for classifiers, and the model {can}. Drop it.")
+    is_conll = task == "tag" and tags.is_conll(flags.input_file)
+    columns = ["tokens"] if is_conll and flags.text_columns is None else columns
+    if is_conll and columns != ["tokens"]:
+        raise ConfigError(f"--text_columns={flags.text_columns}: files of CoNLL have tokens alone. Drop it.")
+    count = {"answer": 2, "tag": 1}.get(task, len(columns))
+    if len(columns) != count:
+        told = f"{counted(len(columns), 'column')} ({','.join(columns)}), the model can {task} of {count}"
+        raise ConfigError(f"--text_columns: {told}.")
     by_word = ending == predictions.CONLL
     if by_word and task != "tag":
         raise ConfigError(f"--output_file={flags.output_file}: .conll is for tags, and the model can {task}.")
-    if task == "tag" and tags.is_conll(flags.input_file):
-        table, columns = tags.open_conll(flags.input_file, "input_file"), ["tokens"]
+    if is_conll:
+        table = tags.open_conll(flags.input_file, "input_file")
     else:
         table = open_table(flags.input_file, "input_file", columns, all_columns=True)
     model.prepare(task)
     identity = {
         "model": model.source.digest(),
-        "how": [flags.backend, flags.dtype, flags.max_seq_length, flags.all_probabilities],
+        "how": [*how(flags), flags.max_seq_length, flags.all_probabilities],
     }
 
     def predict(texts: list[list[str]]) -> dict[str, list]:

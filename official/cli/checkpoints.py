@@ -70,7 +70,7 @@ class Convert(command_line.Flags):
     @classmethod
     def parser(cls) -> command_line.Parser:
         parser = super().parser()
-        parser.ranges = {name: (1, LARGEST[name]) for name in ("vocab_size", "num_attention_heads")}
+        parser.ranges = dict.fromkeys(("vocab_size", "num_attention_heads"), (1, LARGEST))
         for action in parser._actions:
             action.help = action.help and action.help.replace("ACTIONS", registry.describe_actions())
         for option, having in registry.options_of_formats().items():

@@ -72,9 +72,8 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
         )
     given, told = foreign.layers_of(source, settings, family, options, flags, _typed(argv))
     if environment is not None:
-        own_folder, told_of_folder = process_rank.with_folder_of_rank(given, environment)
-        told = [*told, *process_rank.keeps_to_itself(given, environment), *told_of_folder]
-        given = [*process_rank.chosen_by_place(given, environment), *given, *own_folder]
+        given, told_of_place = process_rank.placed(given, environment)
+        told = [*told, *told_of_place]
     foreign.check_variables(given)
     return Reading(config_lib.build_config(given), told)
 

@@ -57,7 +57,7 @@ def write_card_beside(folder: str, paths: list[str]) -> None:
       folder: of the job.
       paths: its files of records; none for text.
     """
-    rounds, path = jobs.take_rounds(), data_card.path_in(folder)
+    rounds, path = jobs.take_rounds(), os.path.join(folder, data_card.FILE_NAME)
     if files.is_remote(folder):
         print(f"data card: bert data inspect {folder} --report_page=card.html makes one.")
         return

@@ -29,8 +29,8 @@ class Main(command_line.LowerCaseFlag, command_line.LengthFlag, ask.InferenceFla
     Attributes:
       export_dir: An export, a run's folder or a checkpoint of any format, or a folder of versions 1, 2, ...
       vocab_file: Vocabulary. Unset: the one in the folder of the weights or run.
-      methods: Comma-separated methods to serve, of answer, classify, fill_mask, embed. Unset: all that the
-        model supports.
+      methods: Comma-separated methods to serve, of answer, classify, tag, fill_mask, embed. Unset: all that
+        the model supports.
       model_name: Name of the model in URLs.
       host: Address to listen on; 0.0.0.0 for all addresses of this machine.
       port: Port to listen on; 0 for a free one, which is printed.

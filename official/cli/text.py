@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from official.cli import command_line, outputs, records
 from official.data.pretraining import examples, plan
-from official.data.text import preparation, read_counts
+from official.data.text import preparation, read_counts, text_files
 from official.data.text.documents import ReadCounts, read_documents
 from official.io import engines, files, jobs
 from official.io.errors import ConfigError, counted
@@ -237,7 +237,7 @@ def run_corpus() -> None:
     share = flags.eval_share
     if not 0 < share < 1:
         raise ConfigError(f"--eval_share={share} is out of range. Allowed: above 0, below 1.")
-    paths = [os.path.join(flags.output_dir, name) for name in ("train.txt", "eval.txt", "corpus.json")]
+    paths = [os.path.join(flags.output_dir, name) for name in ("train.txt", "eval.txt", text_files.CORPUS)]
     for path in paths:
         check_output_file(path, "output_dir", flags.overwrite)
     train, evaluation, counts = documentation_corpus.build_corpus(flags.sources.split(","), share)
@@ -303,7 +303,7 @@ def read_sentences(
     import tqdm
 
     step, kept = 1, []
-    paths = files.find_files(patterns, "input_files")
+    paths = text_files.find_texts(patterns)
     size = sum(files.sizes(paths))
     with tqdm.tqdm(total=size, desc="Reading", unit="B", unit_scale=True, delay=0.5) as bar:
         read = filter(keeps, read_documents(paths, counts, text_field=text_field))

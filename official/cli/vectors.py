@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from absl import logging
+
 from official.cli import ask, command_line
 from official.cli.command_line import LengthFlag
 from official.io.errors import ConfigError
@@ -53,13 +55,16 @@ class Embed(ask.ModelFlags, LengthFlag, PromptFlags):
 
 def run_embed() -> None:
     flags = Embed.parse()
+    from official.data.tables import predictions
     from official.data.tables.files import open_table
     from official.inference import vector_files
 
-    ending = vector_files.check_format(flags.output_file, "output_file")
+    ending = predictions.check_format(flags.output_file, formats=vector_files.FORMATS)
     column = _one_column(flags.text_columns)
     table = open_table(flags.input_file, "input_file", [column], all_columns=ending != ".npy")
     model = ask.load(flags)
+    if flags.prompt is flags.prompt_name is None:
+        model.embedder.report_prompts()
     said = vector_files.embed_file(
         model,
         table,
@@ -67,7 +72,7 @@ def run_embed() -> None:
         flags.output_file,
         flags.vector_dtype,
         model.embedder.embedding.prompt(flags.prompt, flags.prompt_name),
-        [flags.backend, flags.dtype],
+        ask.how(flags),
         flags.overwrite,
     )
     print(f"{flags.output_file}: {said['rows']:,} vectors of {said['dtype']} x {said['size']}")
@@ -130,7 +135,7 @@ def run_search() -> None:
 
     queries = _queries_of(flags.query, flags.query_file)
     if flags.output_file:
-        predictions.check_format(flags.output_file)
+        ending = predictions.check_format(flags.output_file)
         writing.check_output_file(flags.output_file, "output_file", flags.overwrite)
     vectors = vector_files.VectorFile(flags.vectors)
     column = _one_column(flags.text_columns or vectors.said["text_column"])
@@ -140,10 +145,19 @@ def run_search() -> None:
     vectors.check_model(model)
     settings = model.embedder.embedding
     name = flags.prompt_name or ("query" if "query" in settings.prompts else None)
-    queries_QD = model.embed(queries, prompt=settings.prompt(flags.prompt, name))
+    prompt = settings.prompt(flags.prompt, name)
+    if (theirs := vectors.said.get("prompt")) and not prompt and flags.prompt is None:
+        told = "%s was made with the prompt %r, and queries get none. Give --prompt, or --prompt=''."
+        logging.warning(told, vectors.path, theirs)
+    queries_QD = model.embed(queries, prompt=prompt)
     found = vectors.search(queries_QD, flags.top_k)
     wanted = {one.row for neighbours in found for one in neighbours}
-    texts = vector_files.read_rows(table, column, wanted, vectors.rows)
+    texts, digest = vector_files.read_rows(table, column, wanted, vectors.rows)
+    if column == vectors.said["text_column"] and digest != vectors.said.get("texts_digest", digest):
+        told = f"--texts={table.given}: its texts are not those that {vectors.path} was made of"
+        if flags.texts is None:
+            raise ConfigError(f"{told}. Embed them again, or give the file of then.")
+        logging.warning("%s.", told)
     if flags.output_file:
         rows = [
             (query, rank, one.row, one.score, texts[one.row])
@@ -152,7 +166,6 @@ def run_search() -> None:
         ]
         names = ("query", "rank", "row", "score", "text")
         columns = dict(zip(names, map(list, zip(*rows))))
-        ending = predictions.check_format(flags.output_file)
         writing.replace_file(flags.output_file, predictions.encode(ending, columns, with_header=True))
         print(f"{flags.output_file}: {len(rows):,} neighbours of {len(queries):,} queries")
         return

@@ -125,14 +125,6 @@ def with_data(config: Config, train_samples: int | None, sequences_per_row: floa
     return complete
 
 
-def check_settings(values: dict, source: str) -> None:
-    """Checks values by themselves: types, ranges, choices. Names that are not known, of another version,
-    pass. Raises ConfigError."""
-    for name, value in values.items():
-        if name in FIELDS:
-            FIELDS[name].checked(value, source)
-
-
 def to_dict(config: Config) -> dict[str, Any]:
     """Returns the whole configuration, as config.json has it."""
     return {**{name: config[name] for name in FIELDS}, "model": dataclasses.asdict(config.model)}

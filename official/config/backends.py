@@ -62,18 +62,7 @@ def _check_one_device(config: Config) -> None:
         )
 
 
-def _check_virtual_devices(config: Config) -> None:
-    if not config.num_virtual_devices:
-        return
-    if config.all_reduce_alg == "nccl":
-        raise ConfigError(
-            "all_reduce_alg=nccl runs on GPUs only, num_virtual_devices are CPUs. Use "
-            "--all_reduce_alg=hierarchical_copy."
-        )
-
-
 def _check_pipeline(config: Config) -> None:
-    _check_virtual_devices(config)
     if config.clip_scope == "micro_batch":
         raise ConfigError(
             "clip_scope=micro_batch needs the whole gradient of a micro batch on one device,"
@@ -98,17 +87,12 @@ def _check_tpu(config: Config) -> None:
             )
 
 
-def _check_ipu(config: Config) -> None:
-    importlib.import_module("official.graphcore.rules").check_ipu(config)
-
-
 _ROWS = (
     BackendTraits("one_device", "a single device", check=_check_one_device),
     BackendTraits(
         "mirrored",
         "a group of devices",
         all_reduce_algorithms=("nccl", "hierarchical_copy"),
-        check=_check_virtual_devices,
     ),
     BackendTraits(
         "multi_worker_mirrored",
@@ -137,7 +121,7 @@ _ROWS = (
         fused_operations=False,
         graphcore_rules=True,
         program="official.graphcore.__main__",
-        check=_check_ipu,
+        check=lambda config: importlib.import_module("official.graphcore.rules").check_ipu(config),
     ),
 )
 BACKENDS = {row.name: row for row in _ROWS}

@@ -63,7 +63,9 @@ def check_rows(config: Config) -> None:
                     f" --{name}={'' if field.default is None else str(field.default).lower()} to unset it."
                 )
         for other, why in field.excludes.items():
-            if config[other] and config[other] != FIELDS[other].default:
+            setting, is_one, value = other.partition("=")
+            is_set = config[setting] and config[setting] != FIELDS[setting].default
+            if str(config[setting]) == value if is_one else is_set:
                 raise ConfigError(f"{name} excludes {other}: {why}. Drop one of the two flags.")
         if field.only_with and (config[name] or config[name] is False):
             by, allowed = field.only_with
@@ -192,11 +194,6 @@ def check_electra(config: Config) -> None:
             f"{title} does not go with distribution_strategy={config.distribution_strategy}: both its models"
             " have the embeddings. Change --distribution_strategy."
         )
-    if config.loss_averaging_basis != FIELDS["loss_averaging_basis"].default:
-        raise ConfigError(
-            f"{title} averages its losses over tokens, received"
-            f" loss_averaging_basis={config.loss_averaging_basis}. Drop --loss_averaging_basis."
-        )
 
 
 def check_segment_types(config: Config, marks_pairs: bool = True) -> None:
@@ -258,7 +255,8 @@ def check_schedule(config: Config) -> None:
 
 
 def check_steps(config: Config) -> None:
-    """Refuses steps that do not fit into loops, and evaluations that do not take place."""
+    """Refuses steps that do not fit into loops, evaluations that do not take place, batches that do not grow
+    to the whole one, and counts of steps that suppose one batch."""
     if knows_steps(config):
         check_schedule(config)
     for name in ("steps_between_eval", "checkpoint_every_steps"):
@@ -274,10 +272,6 @@ def check_steps(config: Config) -> None:
             "eval_rule=mlperf_1.0 evaluates held-out records. Give --eval_files, e.g. one made by"
             " scripts/make_eval_set.py."
         )
-
-
-def _check_batch_warmup(config: Config) -> None:
-    """Refuses batches that do not grow to the whole one, and counts of steps that suppose one batch."""
     if config.batch_warmup is None:
         return
     counts = [*read_by_step(config.batch_warmup, "batch_warmup").values()]
@@ -292,18 +286,14 @@ def _check_batch_warmup(config: Config) -> None:
             f"batch_warmup={config.batch_warmup[:100]} ends with {counts[-1]:g} micro batches,"
             f" num_accumulation_steps={config.num_accumulation_steps} is the whole batch. Change one of them."
         )
-    if config.num_steps_per_epoch == 0:
-        raise ConfigError(
-            "batch_warmup changes the batch size, so num_steps_per_epoch=0 cannot count the steps of an"
-            " epoch. Give --num_steps_per_epoch=N."
-        )
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Optimization
 
 
-def _check_optimizer(config: Config) -> None:
+def check_optimization(config: Config) -> None:
+    """Refuses an update, a schedule and scales of losses and gradients that contradict themselves."""
     if config.end_learning_rate > config.learning_rate:
         raise ConfigError(
             f"end_learning_rate={config.end_learning_rate} is above learning_rate={config.learning_rate}."
@@ -318,9 +308,50 @@ def _check_optimizer(config: Config) -> None:
         raise ConfigError(
             "clip_norm=0 would clip every gradient to nothing. Raise --clip_norm or set --clip_scope=none."
         )
+    _check_rates(config)
+    if config.clip_scope == "micro_batch" and config.loss_normalization == "global":
+        raise ConfigError(
+            "clip_scope=micro_batch clips a mean loss's gradient, loss_normalization=global makes none per"
+            " micro batch. Use --loss_normalization=local, or --clip_scope=global."
+        )
+    if config.loss_scale and config.loss_scale != "dynamic":
+        by_step = read_by_step(config.loss_scale, "loss_scale")
+        try:
+            valid = min(by_step.values()) > 0 if by_step else 0 < float(config.loss_scale) < math.inf
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ConfigError(
+                f"loss_scale={config.loss_scale[:100]}, expected dynamic or a number above 0, or such numbers"
+                " by step."
+            )
+    share = config.warmup_proportion
+    if (
+        share is not None
+        and config.warmup_steps is not None
+        and (not knows_steps(config) or config.warmup_steps != share * schedule_steps(config))
+    ):
+        raise ConfigError(
+            f"warmup_steps={config.warmup_steps:g} and warmup_proportion={config.warmup_proportion:g} both"
+            " set the warm-up. Drop one."
+        )
+    if config.budget_hours and share is None and config.warmup_steps:
+        raise ConfigError(
+            f"warmup_steps={config.warmup_steps:g} counts steps, and budget_hours={config.budget_hours:g}"
+            " time. Give --warmup_proportion in its place."
+        )
+    if share is None and 0 < (config.warmup_steps or 0) < 1:
+        raise ConfigError(
+            f"warmup_steps={config.warmup_steps:g} is less than a step. Give --warmup_proportion="
+            f"{config.warmup_steps:g} for that share of all steps."
+        )
+    if config.start_warmup_step and config.warmup_steps == 0:
+        raise ConfigError(
+            f"start_warmup_step={config.start_warmup_step} needs a warm-up. Set --warmup_steps above 0."
+        )
 
 
-def _check_schedule(config: Config) -> None:
+def _check_rates(config: Config) -> None:
     by_step = read_by_step(config.lr_schedule, "lr_schedule")
     if config.budget_hours and (by_step or config.lr_schedule == "natural_exponential"):
         raise ConfigError(
@@ -357,79 +388,24 @@ def _check_schedule(config: Config) -> None:
         raise ConfigError("warmup_power=0 is no warm-up. Raise --warmup_power, or set --warmup_steps=0.")
 
 
-def _check_gradients(config: Config) -> None:
-    if config.loss_normalization == "local_sum" and config.scale_loss:
-        raise ConfigError(
-            "loss_normalization=local_sum sums the mean losses of all micro batches and replicas, "
-            "scale_loss averages them. Drop --scale_loss, or use --loss_normalization=local."
-        )
-    if config.clip_scope == "micro_batch" and config.loss_normalization == "global":
-        raise ConfigError(
-            "clip_scope=micro_batch clips a mean loss's gradient, loss_normalization=global makes none per"
-            " micro batch. Use --loss_normalization=local, or --clip_scope=global."
-        )
-    if config.scale_loss and config.loss_normalization == "global":
-        raise ConfigError(
-            "scale_loss divides each replica's mean loss, loss_normalization=global has none: it already"
-            " divides by the whole step's weights. Drop --scale_loss, or use --loss_normalization=local."
-        )
-
-
-def _check_loss_scale(config: Config) -> None:
-    if config.loss_scale in (None, "dynamic"):
-        return
-    by_step = read_by_step(config.loss_scale, "loss_scale")
-    try:
-        valid = min(by_step.values()) > 0 if by_step else 0 < float(config.loss_scale) < math.inf
-    except ValueError:
-        valid = False
-    if not valid:
-        raise ConfigError(
-            f"loss_scale={config.loss_scale[:100]}, expected dynamic or a number above 0, or such numbers by"
-            " step."
-        )
-
-
-def _check_warmup(config: Config) -> None:
-    share = config.warmup_proportion
-    if (
-        share is not None
-        and config.warmup_steps is not None
-        and (not knows_steps(config) or config.warmup_steps != share * schedule_steps(config))
-    ):
-        raise ConfigError(
-            f"warmup_steps={config.warmup_steps:g} and warmup_proportion={config.warmup_proportion:g} both"
-            " set the warm-up. Drop one."
-        )
-    if config.budget_hours and share is None and config.warmup_steps:
-        raise ConfigError(
-            f"warmup_steps={config.warmup_steps:g} counts steps, and budget_hours={config.budget_hours:g}"
-            " time. Give --warmup_proportion in its place."
-        )
-    if config.start_warmup_step and config.warmup_steps == 0:
-        raise ConfigError(
-            f"start_warmup_step={config.start_warmup_step} needs a warm-up. Set --warmup_steps above 0."
-        )
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Packing
 
 
 def check_packing(config: Config) -> None:
-    """Refuses numbers of sequences a row that contradict each other, or that nothing would read, and rows
-    that are to be packed and cut short."""
+    """Refuses predicted tokens that blocks need in their places, places that count padding where there is
+    none, and numbers of sequences a row that contradict each other, or that nothing would read."""
+    if config.static_mask and config.model.block_type != "bert":
+        raise ConfigError(
+            "static_mask takes the predicted tokens from between their neighbours, which"
+            f" block_type={config.model.block_type} looks at. Drop --static_mask."
+        )
     for name in ("unpad", "pack"):  # which leave no padding, or have it between sequences
         if config.span_places == "row" and config.do_train and config[name]:
             raise ConfigError(
                 f"span_places=row counts the padding behind a sequence, {name} leaves none there. Drop"
                 f" --{name}, or give --span_places=tokens."
             )
-    if config.pack and config.length_buckets == "always":
-        raise ConfigError(
-            "pack fills rows of --max_seq_length tokens, length_buckets=always cuts rows to their longest"
-            " sequence. Drop --pack, or --length_buckets."
-        )
     average = config.average_sequences_per_pack
     packs = config.pack or config.pack_on_the_fly
     if packs and average and average > pack_depth(config):
@@ -442,30 +418,6 @@ def check_packing(config: Config) -> None:
         if config[name] and not (packs or may_be_packed):
             flag = "--pack_on_the_fly" if config.task == "pretrain" else "--pack"
             raise ConfigError(f"{name}={config[name]:g} needs {flag}. Give it, or drop --{name}.")
-
-
-def _check_unpad(config: Config) -> None:
-    """Refuses to leave out padding where there is next to none, or where sizes cannot follow the tokens."""
-    if not config.unpad:
-        return
-    backend = BACKENDS[config.distribution_strategy]
-    packs = "--pack_on_the_fly" if config.task == "pretrain" else "--pack"
-    if config.enable_xla or backend.whole_step or backend.spread_replicas:
-        which = "enable_xla" if config.enable_xla else f"distribution_strategy={backend.name}"
-        raise ConfigError(
-            f"unpad varies the size of batches with their tokens, {which} needs batches of one size. Drop"
-            f" --unpad; {packs} leaves little padding there."
-        )
-
-
-def _check_static_mask(config: Config) -> None:
-    if not config.static_mask:
-        return
-    if config.model.block_type != "bert":
-        raise ConfigError(
-            "static_mask moves the predicted tokens away from their neighbours, which"
-            f" block_type={config.model.block_type} needs. Drop --static_mask."
-        )
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -482,8 +434,8 @@ def check_batches(config: Config) -> None:
         )
 
 
-def check_backend(config: Config) -> None:
-    """Refuses what the back end does not take."""
+def check_devices(config: Config) -> None:
+    """Refuses what the back end does not take: types, kernels, memory, pipelines, all-reduces."""
     backend = BACKENDS[config.distribution_strategy]
     if config.dtype in backend.refused_dtypes:
         raise ConfigError(
@@ -497,59 +449,35 @@ def check_backend(config: Config) -> None:
             " Use --kernels=auto."
         )
     backend.check(config)
-
-
-def _check_gpu_memory(config: Config) -> None:
-    """Refuses what is no amount of memory, and one that no GPU of the run would be held to."""
-    limit = gpu_memory_bytes(config.gpu_memory)
-    if limit and config.num_gpus == 0:
+    if gpu_memory_bytes(config.gpu_memory) and config.num_gpus == 0:
         raise ConfigError(
             f"gpu_memory={config.gpu_memory} limits the memory of GPUs, num_gpus=0 uses none. Drop"
             " --gpu_memory, or --num_gpus."
         )
-
-
-def check_all_reduce(config: Config) -> None:
-    """Refuses an all-reduce that the back end does not have, or that excludes other settings."""
-    backend = BACKENDS[config.distribution_strategy]
+    if config.pipeline_stages:
+        read_stages(config.pipeline_stages)
+    if config.device_mapping:
+        read_devices(config.device_mapping)
+    known = SCHEDULES.get(backend.name, ())
+    if config.pipeline_schedule and config.pipeline_schedule not in known:
+        raise ConfigError(
+            f"pipeline_schedule={config.pipeline_schedule} does not go with"
+            f" --distribution_strategy={backend.name}. Use one of {', '.join(known)}."
+        )
     if config.all_reduce_alg and config.all_reduce_alg not in backend.all_reduce_algorithms:
         raise ConfigError(
             f"all_reduce_alg={config.all_reduce_alg} does not go with distribution_strategy={backend.name},"
             f" which takes {' or '.join(backend.all_reduce_algorithms) or 'none'}. Change --all_reduce_alg."
         )
-
-
-def _check_allreduce_dtype(config: Config) -> None:
-    if config.allreduce_dtype != "float16":
-        return
-    backend = BACKENDS[config.distribution_strategy]
-    if "fp16" in backend.refused_dtypes:
+    if config.allreduce_dtype == "float16" and "fp16" in backend.refused_dtypes:
         raise ConfigError(
             f"allreduce_dtype=float16 does not go with --distribution_strategy={backend.name}, which computes"
             " in bfloat16. Use --allreduce_dtype=bfloat16."
         )
-    if initial_loss_scale(config) is None:
+    if config.allreduce_dtype == "float16" and initial_loss_scale(config) is None:
         raise ConfigError(
             "allreduce_dtype=float16 needs a loss scale: small gradients would become 0, and overflows would"
             " not be detected. Add --loss_scale=dynamic, or use --allreduce_dtype=bfloat16."
-        )
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Pipeline
-
-
-def check_pipeline(config: Config) -> None:
-    """Refuses texts that say no stages and no devices, and schedules of another back end."""
-    if config.pipeline_stages:
-        read_stages(config.pipeline_stages)
-    if config.device_mapping:
-        read_devices(config.device_mapping)
-    known = SCHEDULES.get(config.distribution_strategy, ())
-    if config.pipeline_schedule and config.pipeline_schedule not in known:
-        raise ConfigError(
-            f"pipeline_schedule={config.pipeline_schedule} does not go with"
-            f" --distribution_strategy={config.distribution_strategy}. Use one of {', '.join(known)}."
         )
 
 
@@ -558,7 +486,8 @@ def check_pipeline(config: Config) -> None:
 
 
 def check_plan(config: Config) -> None:
-    """Refuses speeds of 0, and devices that are none."""
+    """Refuses speeds of 0, devices that are none, steps that this process alone cannot run, and numbers of
+    hosts that are none, or without the time of a step."""
     for name in ("plan_tflops", "plan_gbps"):
         if config[name] == 0:
             raise ConfigError(f"{name}=0, expected a number above 0. Raise --{name}.")
@@ -574,25 +503,15 @@ def check_plan(config: Config) -> None:
             f" --plan_hosts, and distribution_strategy={config.distribution_strategy} has no pipeline. Add"
             " --plan_hosts, or drop --plan_picture."
         )
-
-
-def _check_measure(config: Config) -> None:
-    """Refuses to measure steps that this process alone cannot run."""
-    if not config.measure:
-        return
     backend = BACKENDS[config.distribution_strategy]
-    hosts = len(read_cluster(config).hosts) if backend.several_processes else 1
-    if backend.program or hosts > 1:
+    hosts = len(read_cluster(config).hosts) if config.measure and backend.several_processes else 1
+    if config.measure and (backend.program or hosts > 1):
         of = f" of {hosts} processes" if hosts > 1 else ""
         raise ConfigError(
             f"measure=true runs steps in this process, distribution_strategy={backend.name}{of} needs others."
             " Measure one host with --distribution_strategy=mirrored and add --plan_hosts, or give"
             " --plan_tflops."
         )
-
-
-def _check_hosts(config: Config) -> None:
-    """Refuses numbers of hosts that are none, or without the time of a step."""
     if config.plan_hosts is None:
         return
     read_host_counts(config.plan_hosts)
@@ -631,26 +550,13 @@ _CHECKS = (
     check_lengths,
     check_electra,
     check_vocabulary,
-    _check_static_mask,
-    _check_unpad,
     check_packing,
     check_streams,
     check_steps,
-    _check_batch_warmup,
-    _check_optimizer,
-    _check_schedule,
-    _check_gradients,
-    _check_loss_scale,
-    _check_warmup,
-    check_backend,
-    _check_gpu_memory,
-    check_pipeline,
-    check_all_reduce,
-    _check_allreduce_dtype,
+    check_optimization,
+    check_devices,
     check_export,
     check_plan,
-    _check_measure,
-    _check_hosts,
 )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import pathlib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from official.io import model_folder
@@ -32,7 +32,7 @@ class Family(NamedTuple):
         texts of a pair are told apart by the [SEP] between them.
       pooler_act: activation of the layer between [CLS] and a classifier.
       masked_lm_act: of the transform of the masked-LM head; None: `hidden_act`.
-      keys: {key of BERT's config.json: the family's, or several that must have one value}.
+      keys: {key of BERT's config.json: the family's, or several, with spaces between them, of one value}.
       defaults: {key of BERT's: value} of what its config.json may leave out, where it is not BERT's.
       ignored: keys of its config.json that change nothing that is computed here.
       absent: parts of BERT's names of weights that it does not have.
@@ -54,9 +54,9 @@ class Family(NamedTuple):
     segments: int = 2
     pooler_act: str = "tanh"
     masked_lm_act: str | None = None
-    keys: Mapping[str, str | tuple[str, ...]] = {}
+    keys: Mapping[str, str] = {}
     defaults: Mapping[str, Any] = {}
-    ignored: tuple[str, ...] = ()
+    ignored: Collection[str] = ()
     absent: tuple[str, ...] = (_PROJECTION, _DISCRIMINATOR)
     renamed: tuple[tuple[str, str], ...] = ()
     heads: Mapping[str, Mapping[str, str | None]] = {}
@@ -206,13 +206,7 @@ FAMILIES = {
             },
             defaults={"num_hidden_layers": 6},
             # Its LayerNorms have an epsilon of 1e-12 whatever a file says.
-            ignored=(
-                "layer_norm_eps",
-                "qa_dropout",
-                "seq_classif_dropout",
-                "sinusoidal_pos_embds",
-                "tie_weights_",
-            ),
+            ignored="layer_norm_eps qa_dropout seq_classif_dropout sinusoidal_pos_embds tie_weights_".split(),
             absent=(_PROJECTION, _DISCRIMINATOR, _NEXT_SENTENCE, ".token_type_"),
             renamed=(
                 ("bert.embeddings.", "distilbert.embeddings."),
@@ -265,8 +259,8 @@ FAMILIES = {
             "model.",
             segments=0,
             keys={
-                "hidden_act": ("hidden_activation", "classifier_activation"),
-                "hidden_dropout_prob": ("embedding_dropout", "mlp_dropout"),
+                "hidden_act": "hidden_activation classifier_activation",
+                "hidden_dropout_prob": "embedding_dropout mlp_dropout",
                 "attention_probs_dropout_prob": "attention_dropout",
                 "layer_norm_eps": "norm_eps",
             },
@@ -283,16 +277,9 @@ FAMILIES = {
             # Padding is masked whatever its id. Of first values only those of new heads are drawn, as for
             # other families. Positions turn queries and keys, whatever `position_embedding_type` says. The
             # rest concerns kernels and sizes of outputs of transformers alone.
-            ignored=(
-                "deterministic_flash_attn",
-                "initializer_cutoff_factor",
-                "pad_token_id",
-                "position_embedding_type",
-                "reference_compile",
-                "repad_logits_with_grad",
-                "sparse_pred_ignore_index",
-                "sparse_prediction",
-            ),
+            ignored="""deterministic_flash_attn initializer_cutoff_factor pad_token_id position_embedding_type
+                reference_compile repad_logits_with_grad sparse_pred_ignore_index
+                sparse_prediction""".split(),
             absent=(_PROJECTION, _DISCRIMINATOR, _NEXT_SENTENCE),
             renamed=(
                 ("bert.embeddings.word_embeddings.", "model.embeddings.tok_embeddings."),
@@ -314,13 +301,7 @@ FAMILIES = {
             block_type="modernbert",
             has_biases=False,
             has_prediction_head=True,
-            without_shape=(
-                _EVERY,
-                "local_attention",
-                "global_rope_theta",
-                "local_rope_theta",
-                *_OF_A_RUN,
-            ),
+            without_shape=(_EVERY, *"local_attention global_rope_theta local_rope_theta".split(), *_OF_A_RUN),
             read=_modernbert_values,
         ),
     )
@@ -330,7 +311,7 @@ FAMILIES = {
 def family_of(values: Mapping[str, Any], source: str) -> Family:
     """Returns the family that a Hugging Face config.json is of. Raises ConfigError for another."""
     name = values.get("model_type", "bert")
-    if name not in FAMILIES:
+    if not isinstance(name, str) or name not in FAMILIES:
         allowed = ", ".join(map(repr, FAMILIES))
         raise ConfigError(f"{source}: model_type={str(name)[:60]!r} is not supported, only {allowed}.")
     return FAMILIES[name]
@@ -347,10 +328,10 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
         return dict(values)
     plain = {key: value for key, value in values.items() if key not in family.ignored}
     for ours, names in family.keys.items():
-        several = () if isinstance(names, str) else names
-        # Of several names of one size, those that a file leaves out have the usual value, too.
-        plain |= {theirs: family.defaults[ours] for theirs in several if theirs not in plain}
-        for theirs in [names] if isinstance(names, str) else names:
+        several = names.split()
+        if len(several) > 1:  # those that a file leaves out have the usual value, too
+            plain = dict.fromkeys(several, family.defaults[ours]) | plain
+        for theirs in several:
             if theirs not in plain:
                 continue
             value = plain.pop(theirs)
@@ -377,8 +358,7 @@ def with_their_keys(values: Mapping[str, Any], family: Family) -> dict[str, Any]
     absent = () if family.has_segments else ("type_vocab_size", "position_embedding_type", "layer_norm_eps")
     known: dict[str, Any] = {}
     for key, value in values.items():
-        names = family.keys.get(key, () if key in absent else key)
-        known |= dict.fromkeys([names] if isinstance(names, str) else names, value)
+        known |= dict.fromkeys(family.keys.get(key, "" if key in absent else key).split(), value)
     if "position_offset" in known:
         known["pad_token_id"] = max(known.pop("position_offset") - 1, 0)
     return known | {"model_type": family.name}
@@ -491,22 +471,7 @@ def generator_of(model: BertConfig, share: float) -> BertConfig:
 
 
 # Far above any model there is: what is larger is a slip, and would be built until memory ends.
-LARGEST = {
-    "vocab_size": 10**7,
-    "hidden_size": 2**16,
-    "num_hidden_layers": 1000,
-    "num_attention_heads": 2**10,
-    "intermediate_size": 2**18,
-    "max_position_embeddings": 2**20,
-    "type_vocab_size": 2**10,
-    "embedding_size": 2**16,
-    "position_offset": 2**20,
-    "groupbert_ffn_output_groups": 2**16,
-    "groupbert_conv_kernel_size": 2**10,
-    "groupbert_conv_group_size": 2**16,
-    "global_attn_every_n_layers": 1000,
-    "local_attention": 2**20,
-}
+LARGEST = 10**7  # of a size
 _MOST_PARAMETERS = 10**11
 
 # The activations, {our name: other names of the same function}, most of them Hugging Face's. GELU has two
@@ -522,6 +487,8 @@ _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
 KINDS: dict[str, type] = typing.get_type_hints(BertConfig)
 # What a model computes depends on these, and no tensor's shape tells them.
 WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps", "family")
+# What a training reads, and no answer depends on.
+OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 
 
 def activation_of(values: dict) -> Any:
@@ -573,45 +540,14 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
     if "vocab_size" not in sizes:
         raise ConfigError(f"{source}: vocab_size is missing.")
     model = BertConfig(**sizes)
-    if model.hidden_size % model.num_attention_heads:
-        raise ConfigError(
-            f"{source}: hidden_size={model.hidden_size} is not divisible by"
-            f" num_attention_heads={model.num_attention_heads}."
-        )
-    # The large matrices: of GroupBERT more, but no order of magnitude.
-    block = 4 * model.hidden_size + 2 * model.intermediate_size
-    rows = model.vocab_size + model.max_position_embeddings + model.num_hidden_layers * block
-    if rows * model.hidden_size > _MOST_PARAMETERS:
-        raise ConfigError(
-            f"{source}: these sizes make {rows * model.hidden_size:.1e} parameters, at most"
-            f" {_MOST_PARAMETERS:.0e} are allowed."
-        )
-    _check_names(model, source)
-    _check_groups(model, source)
-    _check_family(model, source)
-    return _of_family(model, {*sizes}, source)
-
-
-def _of_family(model: BertConfig, said: set[str], source: str) -> BertConfig:
-    """Returns a model with the sizes that its family gives it, where the file has not `said` them. Raises
-    ConfigError for sizes that models of the family do not have."""
-    family = model.family_row
-    changed = {key: value for key, value in settings_of(family, {}).items() if key not in said}
-    if not family.has_segments:
+    if problem := next(_problems(model), None):
+        raise ConfigError(f"{source}: {problem}")
+    # Sizes that its family gives it, where the file has not said them.
+    changed = {key: value for key, value in settings_of(model.family_row, {}).items() if key not in sizes}
+    if not model.family_row.has_segments:
         changed["type_vocab_size"] = 0
-    elif not model.type_vocab_size:
-        raise ConfigError(f"{source}: type_vocab_size=0, expected a positive integer.")
-    others = {key for other in FAMILIES.values() for key in other.without_shape} - {*family.without_shape}
-    for key in sorted(others - {"max_position_embeddings"}):
-        if getattr(model, key) != getattr(BertConfig, key):
-            told = f"which models of family={family.name} do not have"
-            raise ConfigError(f"{source}: {key}={getattr(model, key)}, {told}.")
-    if model.embedding_size in (0, model.hidden_size):
+    if model.embedding_size == model.hidden_size:
         changed["embedding_size"] = 0
-    elif not family.has_embedding_size or not model.use_cls_layer:
-        needs = ", ".join(name for name, other in FAMILIES.items() if other.has_embedding_size)
-        told = f"another size than hidden_size={model.hidden_size} needs family={needs} and use_cls_layer"
-        raise ConfigError(f"{source}: embedding_size={model.embedding_size}: {told}.")
     model = dataclasses.replace(model, **changed)
     if model.positions < 1:
         told = f"the first token takes row {model.position_offset} of the position table"
@@ -625,53 +561,52 @@ def block_types() -> list[str]:
     return sorted(path.stem for path in folder.glob("[a-z]*.py"))
 
 
-def _check_names(model: BertConfig, source: str) -> None:
-    """Raises ConfigError where the activation or the kind of block is not known."""
+def _problems(model: BertConfig) -> Iterator[str]:
+    """Yields what is wrong with sizes beside each other, and what models of the family do not have."""
+    hidden, heads, family = model.hidden_size, model.num_attention_heads, model.family_row
+    if hidden % heads:
+        yield f"hidden_size={hidden} is not divisible by num_attention_heads={heads}."
+    # The large matrices: of GroupBERT more, but no order of magnitude.
+    taps = model.groupbert_conv_kernel_size * model.groupbert_conv_group_size if model.is_groupbert else 0
+    rows = model.vocab_size + model.max_position_embeddings + model.type_vocab_size
+    layer = (4 * hidden + 2 * model.intermediate_size + taps) * hidden
+    parameters = rows * model.table_width + model.num_hidden_layers * layer
+    if parameters > _MOST_PARAMETERS:
+        yield f"these sizes make {parameters:.1e} parameters, at most {_MOST_PARAMETERS:.0e} are allowed."
     *gelus, relu = ACTIVATIONS
-    named = (
-        ("hidden_act", [*gelus, "gelu", relu]),
-        ("block_type", block_types()),
-        ("classifier_pooling", ["cls", "mean"]),
-    )
-    for key, allowed in named:
+    named = {"hidden_act": [*gelus, "gelu", relu], "block_type": block_types()}
+    for key, allowed in {**named, "classifier_pooling": ["cls", "mean"]}.items():
         if getattr(model, key) not in allowed:
-            raise ConfigError(
-                f"{source}: {key}={getattr(model, key)!r} is unknown. Allowed: {', '.join(allowed)}."
-            )
-
-
-def _check_groups(model: BertConfig, source: str) -> None:
-    """Raises ConfigError where the groups of GroupBERT do not divide its sizes."""
-    if not model.is_groupbert:
-        return
-    for key, sizes in (
-        ("groupbert_ffn_output_groups", ("hidden_size", "intermediate_size")),
-        ("groupbert_conv_group_size", ("hidden_size",)),
-    ):
-        for size in sizes:
+            yield f"{key}={getattr(model, key)!r} is unknown. Allowed: {', '.join(allowed)}."
+    if model.is_groupbert:
+        for key, size in (
+            ("groupbert_ffn_output_groups", "hidden_size"),
+            ("groupbert_ffn_output_groups", "intermediate_size"),
+            ("groupbert_conv_group_size", "hidden_size"),
+        ):
             if getattr(model, size) % getattr(model, key):
-                raise ConfigError(
-                    f"{source}: {size}={getattr(model, size)} is not divisible by"
-                    f" {key}={getattr(model, key)}."
-                )
-    if model.groupbert_conv_kernel_size % 2 == 0:
-        raise ConfigError(
-            f"{source}: groupbert_conv_kernel_size={model.groupbert_conv_kernel_size}, expected an odd number"
-            " of tokens: a token and as many neighbours on either side."
-        )
-
-
-def _check_family(model: BertConfig, source: str) -> None:
-    """Raises ConfigError where the blocks are those of another family, or have no place for its heads."""
-    own = {family.block_type for family in FAMILIES.values()} - {BertConfig.block_type}
-    if model.block_type != model.family_row.block_type and (
-        own & {model.block_type, model.family_row.block_type}
-    ):
-        told = f"block_type={model.block_type!r}, its blocks are {model.family_row.block_type!r}"
-        raise ConfigError(f"{source}: family={model.family!r} with {told}.")
-    if not model.family_row.has_positions and model.hidden_size // model.num_attention_heads % 2:
-        told = f"hidden_size={model.hidden_size} / num_attention_heads={model.num_attention_heads} is odd"
-        raise ConfigError(f"{source}: {told}: positions turn pairs of numbers.")
+                yield f"{size}={getattr(model, size)} is not divisible by {key}={getattr(model, key)}."
+        if model.groupbert_conv_kernel_size % 2 == 0:
+            told = "expected an odd number of tokens: a token and as many neighbours on either side"
+            yield f"groupbert_conv_kernel_size={model.groupbert_conv_kernel_size}, {told}."
+    own = {each.block_type for each in FAMILIES.values()} - {BertConfig.block_type}
+    if model.block_type != family.block_type and own & {model.block_type, family.block_type}:
+        told = f"block_type={model.block_type!r}, its blocks are {family.block_type!r}"
+        yield f"family={model.family!r} with {told}."
+    if not family.has_positions and hidden // heads % 2:
+        told = f"hidden_size={hidden} / num_attention_heads={heads} is odd"
+        yield f"{told}: positions turn pairs of numbers."
+    if family.has_segments and not model.type_vocab_size:
+        yield "type_vocab_size=0, expected a positive integer."
+    others = {key for other in FAMILIES.values() for key in other.without_shape} - {*family.without_shape}
+    for key in sorted(others - {"max_position_embeddings"}):
+        if getattr(model, key) != getattr(BertConfig, key):
+            yield f"{key}={getattr(model, key)}, which models of family={family.name} do not have."
+    has_own_width = family.has_embedding_size and model.use_cls_layer
+    if model.embedding_size not in (0, hidden) and not has_own_width:
+        needs = ", ".join(name for name, other in FAMILIES.items() if other.has_embedding_size)
+        told = f"another size than hidden_size={hidden} needs family={needs} and use_cls_layer"
+        yield f"embedding_size={model.embedding_size}: {told}."
 
 
 def checked_sizes(values: dict, source: str) -> dict:
@@ -713,10 +648,8 @@ def is_hugging_face(values: dict) -> bool:
 def checked_size(key: str, value: Any, source: str) -> Any:
     """Returns the value of a key of BertConfig. Raises ConfigError where it is of the wrong type or range."""
     kind: Any = KINDS[key]
-    if kind is bool:
-        valid = isinstance(value, bool)
-    elif kind is str:
-        valid = isinstance(value, str)
+    if kind in (bool, str):
+        valid = isinstance(value, kind)
     elif kind is int:
         least = 0 if key in ("type_vocab_size", "embedding_size", "position_offset") else 1
         valid = isinstance(value, int) and not isinstance(value, bool) and value >= least
@@ -732,6 +665,6 @@ def checked_size(key: str, value: Any, source: str) -> Any:
         raise ConfigError(f"{source}: {key}={value!r}, expected {allowed}.")
     if key == "family" and value not in FAMILIES:
         raise ConfigError(f"{source}: family={value!r} is unknown. Allowed: {', '.join(FAMILIES)}.")
-    if kind is int and value > LARGEST[key]:
-        raise ConfigError(f"{source}: {key}={value}, expected at most {LARGEST[key]:,}.")
+    if kind is int and value > LARGEST:
+        raise ConfigError(f"{source}: {key}={value}, expected at most {LARGEST:,}.")
     return value

@@ -14,6 +14,11 @@ from official.io.errors import ConfigError
 
 _TOGETHER = "multi_worker_mirrored"
 _NAMING = ("worker_hosts", "task_index")
+# Of launchers that are not read: {variable with the number of processes: (that of this one, who sets them)}.
+_UNREAD = {
+    "WORLD_SIZE": ("RANK", "torchrun, or a PyTorchJob"),
+    "HOROVOD_SIZE": ("HOROVOD_RANK", "horovodrun"),
+}
 
 
 def rank(config: Config) -> int:
@@ -21,84 +26,80 @@ def rank(config: Config) -> int:
     return read_cluster(config).rank if BACKENDS[config.distribution_strategy].several_processes else 0
 
 
-def chosen_by_place(
-    layers: list[tuple[str, dict]], environment: Mapping[str, str] = os.environ
-) -> list[tuple[str, dict[str, Any]]]:
-    """Returns a layer of settings, to be put below the others, that chooses the strategy of several processes
-    where this is one of them that train and nobody has chosen; else none.
+def placed(
+    layers: list[tuple[str, dict]], environment: Mapping[str, str]
+) -> tuple[list[tuple[str, dict]], list[str]]:
+    """Returns layers of settings with what follows from this process being one of several, and lines for
+    people.
+
+    Of processes that train, the strategy of several is below the others, where nobody has chosen one; a
+    strategy that knows no other processes is told of. One that times predictions (`predict_epochs`) gets a
+    folder of its own, above the others.
 
     Args:
       layers: as of `official.config.build_config`.
       environment: of this process.
 
     Raises:
-      ConfigError: where who started this process contradicts itself.
+      ConfigError: where who started this process contradicts itself, or is a launcher that is not read: each
+        process would train by itself.
     """
-    settings = _merged(layers)
-    if settings.get("distribution_strategy") is not None or settings.get("do_train") is False:
-        return []
+    settings = {name: value for _, layer in layers for name, value in layer.items()}
+    asked, folder = settings.get("distribution_strategy"), settings.get("model_dir")
+    trains = settings.get("do_train") is not False
+    if trains and asked is None:
+        cluster = _of_several(settings, environment)
+        _refuse_unread(environment, len(cluster.hosts) if cluster else 1)
+        if cluster is None:
+            return layers, _nodes_without(environment)
+        return [(cluster.source, {"distribution_strategy": _TOGETHER}), *layers], []
+    backend = BACKENDS.get(asked or FIELDS["distribution_strategy"].default)
+    if backend is None or backend.several_processes or backend.program:
+        return layers, []
+    if trains:
+        try:
+            cluster = _of_several({}, environment)
+        except ConfigError:  # of what has no part in this run
+            cluster = None
+        told = f"--distribution_strategy={asked} trains alone. Together: --distribution_strategy={_TOGETHER}."
+        return layers, [f"{_place(cluster)}, but {told}"] if cluster else _nodes_without(environment)
+    if settings.get("predict_epochs") is None or not isinstance(folder, str):
+        return layers, []
     cluster = _of_several(settings, environment)
     if cluster is None:
-        return []
-    return [(cluster.source, {"distribution_strategy": _TOGETHER})]
-
-
-def with_folder_of_rank(
-    layers: list[tuple[str, dict]], environment: Mapping[str, str] = os.environ
-) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
-    """Returns a layer of settings, to be put above the others, with a folder of its own for a process that
-    times predictions (`predict_epochs`) and is one of several, and a line for people; else none.
-
-    Args:
-      layers: as of `official.config.build_config`.
-      environment: of this process.
-
-    Raises:
-      ConfigError: where who started this process contradicts itself.
-    """
-    settings = _merged(layers)
-    strategy = settings.get("distribution_strategy") or FIELDS["distribution_strategy"].default
-    folder = settings.get("model_dir")
-    times = settings.get("predict_epochs") is not None and settings.get("do_train") is False
-    if not times or not isinstance(folder, str) or strategy not in BACKENDS:
-        return [], []
-    if BACKENDS[strategy].several_processes or BACKENDS[strategy].program:
-        return [], []
-    cluster = _of_several(settings, environment)
-    if cluster is None:
-        return [], []
-    own: str = f"{folder.rstrip('/')}_rank_{cluster.rank}"
-    layer = {"model_dir": own}
+        return layers, []
+    own = {"model_dir": f"{folder.rstrip('/')}_rank_{cluster.rank}"}
+    told = f"which time predictions: each works by itself, this one in --model_dir={own['model_dir']}."
     if not settings.get("init_checkpoint") and os.path.exists(os.path.join(folder, "checkpoint")):
-        layer["init_checkpoint"] = folder
-    told = (
-        f"This process is rank {cluster.rank} of {len(cluster.hosts)} ({cluster.source}), which time"
-        f" predictions: each works by itself, this one in --model_dir={own}."
-    )
-    return [(cluster.source, layer)], [told]
+        own["init_checkpoint"] = folder
+    return [*layers, (cluster.source, own)], [f"{_place(cluster)}, {told}"]
 
 
-def keeps_to_itself(layers: list[tuple[str, dict]], environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Returns a line for people where this process is one of several, but was told of a strategy that knows
-    no other processes; else none."""
-    settings = _merged(layers)
-    strategy = settings.get("distribution_strategy")
-    if strategy not in BACKENDS or BACKENDS[strategy].several_processes or BACKENDS[strategy].program:
-        return []
-    try:
-        cluster = _of_several({}, environment)
-    except ConfigError:  # of what has no part in this run
-        return []
-    if settings.get("do_train") is False or cluster is None:
+def _place(cluster: Cluster) -> str:
+    return f"This process is rank {cluster.rank} of {len(cluster.hosts)} ({cluster.source})"
+
+
+def _nodes_without(environment: Mapping[str, str]) -> list[str]:
+    """Returns a line for people where a training stays on one of several nodes of a Slurm job; else none."""
+    nodes = environment.get("SLURM_JOB_NUM_NODES", "")
+    if not nodes.isdecimal() or int(nodes) < 2 or environment.get("SLURM_STEP_NUM_TASKS"):
         return []
     return [
-        f"This process is rank {cluster.rank} of {len(cluster.hosts)} ({cluster.source}), but"
-        f" --distribution_strategy={strategy} trains alone. Together: --distribution_strategy={_TOGETHER}."
+        f"This job of Slurm has {nodes} nodes, and srun has not started this command: it trains on this node"
+        " alone."
     ]
 
 
-def _merged(layers: list[tuple[str, dict]]) -> dict[str, Any]:
-    return {name: value for _, layer in layers for name, value in layer.items()}
+def _refuse_unread(environment: Mapping[str, str], count: int) -> None:
+    """Raises ConfigError where a launcher that is not read says another number of processes than `count`."""
+    for size_name, (rank_name, by) in _UNREAD.items():
+        rank, size = (environment.get(name, "") for name in (rank_name, size_name))
+        if rank.isdecimal() and size.isdecimal() and int(size) not in (1, count):
+            raise ConfigError(
+                f"{rank_name}={rank} and {size_name}={size} in the environment ({by}) say that this process"
+                f" is one of {size}, and are not read. Start it with bert launch, srun or mpirun, or let it"
+                " train alone: --distribution_strategy=mirrored."
+            )
 
 
 def _of_several(settings: dict[str, Any], environment: Mapping[str, str]) -> Cluster | None:

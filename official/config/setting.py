@@ -45,7 +45,7 @@ class Field:
       tasks: the tasks that know it; empty: all. Others refuse a value that is not the default.
       backends: the values of --distribution_strategy that know it; empty: all. Others refuse it likewise.
       needs: names of settings without each of which this one is not read, and has to be at its default.
-      excludes: {name of a setting that does not go with this one: why}.
+      excludes: {name of a setting, or NAME=VALUE of one, that does not go with this one: why}.
       only_with: (name of a setting, its values with which this one is read). With others it has to be at its
         default, or off.
       evaluation: whether what an evaluation finds, with the same weights, depends on it, or config ->
@@ -113,7 +113,7 @@ class Field:
         if isinstance(value, str):
             check_arguments([value])  # JSON can spell half characters
             value = expanded(value)
-        if not isinstance(value, self.type):
+        if not isinstance(value, self.type) or isinstance(value, bool) and self.type is not bool:
             raise ConfigError(f"{received}, expected a value of type {self.type.__name__}.")
         self._check_range(value, received)
         return value

@@ -19,8 +19,7 @@ def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int)
     valid values.
 
     Tokens have no relation to each other, but word frequencies as text has them: a model that learns no more
-      than these gets
-    9 % of the masked tokens right with 30522 words, where one that learns nothing gets none.
+    than these gets 9 % of the masked tokens right with 30522 words, where one that learns nothing gets none.
     """
     generator = np.random.default_rng(seed)
     length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length

@@ -16,6 +16,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import pathlib
 import platform
 import re
 import resource
@@ -25,6 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent import futures
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -68,29 +70,18 @@ def _ok(found: str, wanted: str = "") -> Outcome:
     return "ok", found, wanted, ""
 
 
-class _Task:
-    """A function that runs in a thread of its own, which nobody waits for when the program ends."""
+def _in_thread(function: Callable[[], Any]) -> futures.Future:
+    """Runs a function in a thread of its own, which nobody waits for when the program ends."""
+    found: futures.Future = futures.Future()
 
-    def __init__(self, function: Callable[[], Any]):
-        self._outcome: list[tuple[Any, Exception | None]] = []
-        self._thread = threading.Thread(target=self._run, args=(function,), daemon=True)
-        self._thread.start()
-
-    def _run(self, function: Callable[[], Any]) -> None:
+    def run() -> None:
         try:
-            self._outcome.append((function(), None))
+            found.set_result(function())
         except Exception as error:  # noqa: BLE001  # it is raised where somebody waits for the result
-            self._outcome.append((None, error))
+            found.set_exception(error)
 
-    def result(self, timeout_secs: float) -> Any:
-        """Returns the function's result, or raises its error, or TimeoutError."""
-        self._thread.join(max(timeout_secs, 0))
-        if not self._outcome:
-            raise TimeoutError
-        value, error = self._outcome[0]
-        if error:
-            raise error
-        return value
+    threading.Thread(target=run, daemon=True).start()
+    return found
 
 
 class Machine:
@@ -100,9 +91,9 @@ class Machine:
         self.driver, self.data_dir = driver, data_dir
 
     @functools.cached_property
-    def trying(self) -> _Task:
+    def trying(self) -> futures.Future:
         """The trial of TensorFlow, which takes longest: to be begun before the checks that wait for it."""
-        return _Task(lambda: gpus.try_tensorflow(LIMIT_SECS - 1))
+        return _in_thread(lambda: gpus.try_tensorflow(LIMIT_SECS - 1))
 
     @property
     def devices(self) -> tuple[gpus.Gpu, ...]:
@@ -143,8 +134,8 @@ def _tensorflow_version() -> str | None:
     return _installed("tensorflow", "tensorflow-cpu", "tf-nightly")
 
 
-def _numbers(version: str, count: int = 2) -> tuple[int, ...]:
-    return gpus.version_key(version)[:count]
+def _numbers(version: str) -> tuple[int, ...]:
+    return gpus.version_key(version)[:2]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -154,12 +145,8 @@ def _numbers(version: str, count: int = 2) -> tuple[int, ...]:
 def _machine(machine: Machine) -> Outcome:
     cpu = native_library.processor()
     gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    cores = counted(cpu.cores, "core")
-    return _ok(f"{cpu.name}, {cores}, {gigabytes:.0f} GB, {platform.platform()}, {python_version()}")
-
-
-def python_version() -> str:
-    return f"Python {platform.python_version()}"
+    cores, python = counted(cpu.cores, "core"), platform.python_version()
+    return _ok(f"{cpu.name}, {cores}, {gigabytes:.0f} GB, {platform.platform()}, Python {python}")
 
 
 def _driver(machine: Machine) -> Outcome:
@@ -200,16 +187,13 @@ def _cuda_libraries(machine: Machine) -> Outcome:
         if _UNFINISHED.search(fault):
             return "warning", f"{name}: {fault}", wanted, "Look again when the disk is warm."
         if name == gpus.DRIVER_LIBRARY:
-            advice = (
-                "It is the driver's: install it; in a container, NVIDIA_DRIVER_CAPABILITIES needs compute."
-            )
+            container = "in a container, NVIDIA_DRIVER_CAPABILITIES needs compute."
+            advice = f"It is the driver's: install it; {container}"
         return "broken", f"{name} does not load: {fault}{more}", wanted, advice
     found = ", ".join(f"{name} {_version_of(name, machine)}" for name in (*packages, gpus.NCCL))
     if machine.libraries[gpus.NCCL].fault and len(machine.devices) > 1:
-        advice = (
-            "pip install nvidia-nccl-cu12, or --all_reduce_alg=hierarchical_copy, unless the build has it."
-        )
-        return "warning", found, wanted, advice
+        instead = "--all_reduce_alg=hierarchical_copy, unless the build has it."
+        return "warning", found, wanted, f"pip install nvidia-nccl-cu12, or {instead}"
     return _ok(found, wanted)
 
 
@@ -333,35 +317,20 @@ def _cudnn(machine: Machine) -> Outcome:
         return _ok("none needed: no GPU" if not machine.devices else "none is loaded")
     library, least = machine.libraries[name], _cudnn_of_build(machine.build)
     wanted = f"{least} or newer, below {_numbers(least)[0] + 1}"
-    found = f"{_version_of(name, machine)}"
-    theirs = [path for path in machine.libraries if os.path.isabs(path) and not machine.libraries[path].fault]
+    found = _version_of(name, machine)
     if not _fits(library.version, least):
-        others = [f"{package} pins {pin}" for package, pin in _pins("nvidia-cudnn")]
-        told = f"{found}{'; ' if others else ''}{', '.join(others)}"
-        return (
-            "warning",
-            told,
-            wanted,
-            f"pip install 'nvidia-cudnn-cu12>={least}', or an environment of its own.",
-        )
-    rival = next(
-        (package for package in ("nvidia-cudnn-cu13", "nvidia-cudnn-cu11") if _installed(package)), None
-    )
+        advice = f"pip install 'nvidia-cudnn-cu12>={least}', or an environment of its own."
+        return "warning", "; ".join(filter(None, (found, ", ".join(_pins())))), wanted, advice
+    rival = next(filter(_installed, ("nvidia-cudnn-cu13", "nvidia-cudnn-cu11")), None)
     if rival and _installed("nvidia-cudnn-cu12"):
-        advice = (
-            f"Both packages write the same files: pip uninstall {rival}, and install nvidia-cudnn-cu12 again."
-        )
-        return "warning", f"{found}; {rival} {_installed(rival)} is installed, too", wanted, advice
-    for path in theirs:
-        version = machine.libraries[path].version
-        if not _fits(version, least):
-            told = f"{found}; PyTorch's own is {version} ({os.path.dirname(path)})"
-            return (
-                "warning",
-                told,
-                wanted,
-                "Import TensorFlow before torch, or keep them in two environments.",
-            )
+        again = f"pip uninstall {rival}, and install nvidia-cudnn-cu12 again."
+        told = f"{found}; {rival} {_installed(rival)} is installed, too"
+        return "warning", told, wanted, f"Both packages write the same files: {again}"
+    for path, theirs in machine.libraries.items():
+        if os.path.isabs(path) and not theirs.fault and not _fits(theirs.version, least):
+            told = f"{found}; PyTorch's own is {theirs.version} ({os.path.dirname(path)})"
+            advice = "Import TensorFlow before torch, or keep them in two environments."
+            return "warning", told, wanted, advice
     return _ok(found, wanted)
 
 
@@ -380,14 +349,14 @@ def _cudnn_of_build(build: dict[str, Any]) -> str:
     return f"{build.get('cudnn_version')}.0"
 
 
-def _pins(package: str) -> list[tuple[str, str]]:
-    """Returns (package, requirement) of those installed, but TensorFlow, that ask for a package."""
+def _pins() -> list[str]:
+    """Returns 'PACKAGE pins REQUIREMENT' of those installed, but TensorFlow, that ask for a cuDNN."""
     found = []
     for each in importlib.metadata.distributions():
         name = each.metadata["Name"] or ""
-        pins = [text.partition(";")[0].strip() for text in each.requires or () if text.startswith(package)]
-        if pins and not name.startswith(("tensorflow", "nvidia")):
-            found.append((f"{name} {each.version}", pins[0]))
+        pin = next((text for text in each.requires or () if text.startswith("nvidia-cudnn")), None)
+        if pin and not name.startswith(("tensorflow", "nvidia")):
+            found.append(f"{name} {each.version} pins {pin.partition(';')[0].strip()}")
     return found
 
 
@@ -412,36 +381,36 @@ def _xla(machine: Machine) -> Outcome:
     if trial.timed_out:
         return _stopped_before(trial, f"on {device}")
     if trial.fault:
-        return (
-            "broken",
-            f"on {device}: {trial.fault}",
-            "compiled operations",
-            f"{_cause(trial)} {_PLAIN_COST}",
-        )
+        advice = f"{_cause(trial)} {_PLAIN_COST}"
+        return "broken", f"on {device}: {trial.fault}", "compiled operations", advice
     return _ok(f"compiled for {device} in {secs:.1f} s" + (_tools() if device.startswith("GPU") else ""))
 
 
 def _cause(trial: gpus.Trial) -> str:
     """Returns the advice that fits what a trial has said, and its line."""
     lines = [" ".join(line.split()) for line in [*trial.said.splitlines(), trial.fault or ""]]
+    told = [line for line in lines if not _NOISE.match(line)]
     for pattern, advice in _XLA_ADVICE.items():
-        # XLA announces what it looks for: what it has not found counts.
-        if line := next(
-            (line for line in lines if re.search(pattern, line) and not _NOISE.match(line)), None
-        ):
+        if line := next((line for line in told if re.search(pattern, line)), None):
             return f"{advice} It says: {_message(line)}."
-    last = next(
-        (line for line in reversed(lines) if re.match(r"\S+ \S+ ?[EF] |[EF]\d{4} |\w+Error", line)), ""
-    )
+    last = next(filter(_ERROR.match, reversed(lines)), "")
     return f"It says: {_message(last)}." if last else ""
 
 
+# XLA announces what it looks for: what it has not found counts.
 _NOISE = re.compile(r"(\S+ )?(\S+ )?[IW]\d{0,4} ")
+_ERROR = re.compile(r"\S+ \S+ ?[EF] |[EF]\d{4} |\w+Error")
 
 
 def _message(line: str) -> str:
     """Returns a log line without time and place, at most 160 letters."""
     return re.sub(r"^.*?\.(?:cc|h|py):\d+\] ", "", line)[:160].rstrip(". ")
+
+
+def _output(*command: str, secs: float = 10) -> subprocess.CompletedProcess[str]:
+    """Runs a program for some seconds at most. Raises OSError and subprocess.TimeoutExpired."""
+    settings: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace"}
+    return subprocess.run(command, timeout=secs, check=False, **settings)
 
 
 def _tools() -> str:
@@ -450,10 +419,7 @@ def _tools() -> str:
     if ptxas:
         version = ""
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            done = subprocess.run(
-                [ptxas, "--version"], capture_output=True, text=True, timeout=5, check=False
-            )
-            version = (re.findall(r"release ([\d.]+)", done.stdout) or [""])[0]
+            version = (re.findall(r"release ([\d.]+)", _output(ptxas, "--version").stdout) or [""])[0]
         told += f"; ptxas {version} ({os.path.dirname(ptxas)})"
     flag = re.search(r"--xla_gpu_cuda_data_dir=(\S+)", os.environ.get("XLA_FLAGS", ""))
     return told + (f"; libdevice of {flag.group(1)}" if flag else "")
@@ -474,14 +440,7 @@ def _all_reduce(machine: Machine) -> Outcome:
     wanted = f"a sum of {len(machine.devices)} GPUs"
     advice = "Use --all_reduce_alg=hierarchical_copy; NCCL_DEBUG=INFO and NCCL_P2P_DISABLE=1 find the cause."
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _ALL_REDUCE],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=LIMIT_SECS - 2,
-        )
+        done = _output(sys.executable, "-c", _ALL_REDUCE, secs=LIMIT_SECS - 2)
     except subprocess.TimeoutExpired:
         return "broken", f"no end within {LIMIT_SECS - 2:.0f} s", wanted, advice
     lines = done.stdout.split()
@@ -531,12 +490,8 @@ def _shared_memory(machine: Machine) -> Outcome:
     free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     told = f"{free / 2**30:.2f} of {size / 2**30:.2f} GiB free in {_SHARED_MEMORY}"
     if len(machine.devices) > 1 and free < _LEAST_SHARED:
-        return (
-            "warning",
-            told,
-            "1 GiB, for NCCL",
-            "docker run --shm-size=1g; in Kubernetes an emptyDir of medium Memory.",
-        )
+        advice = "docker run --shm-size=1g; in Kubernetes an emptyDir of medium Memory."
+        return "warning", told, "1 GiB, for NCCL", advice
     return _ok(told)
 
 
@@ -553,17 +508,13 @@ def _compiler(machine: Machine) -> Outcome:
     wanted = "" if machine.devices else "a C++ compiler, for the native kernels of CPUs"
     try:
         path = native_library.find_compiler()
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False)
-        return _ok(f"{path}: {next(iter(done.stdout.splitlines()), '')}", wanted)
+        said = _output(path, "--version").stdout.splitlines()
+        return _ok(f"{path}: {next(iter(said), '')}", wanted)
     except (native_library.NotBuilt, OSError, subprocess.SubprocessError) as error:
         if machine.devices:
             return _ok(f"none, and GPUs need none ({first_line(error)})")
-        return (
-            "warning",
-            first_line(error),
-            wanted,
-            "Install g++ or clang: steps take longer without (--kernels).",
-        )
+        advice = "Install g++ or clang: steps take longer without (--kernels)."
+        return "warning", first_line(error), wanted, advice
 
 
 # Variables that change what a run does, or how fast; of others nothing is told, which may be secret.
@@ -576,11 +527,11 @@ _VARIABLES = (
     " TF_FORCE_UNIFIED_MEMORY TF_GPU_ALLOCATOR TF_GPU_THREAD_COUNT TF_GPU_THREAD_MODE"
     " TF_NUM_INTEROP_THREADS TF_NUM_INTRAOP_THREADS TF_USE_LEGACY_KERAS TF_XLA_FLAGS XLA_FLAGS"
 ).split()
-# {variable: (what its value matches, what to do)}
+# {variable: (what its value matches, what to do)}; all but the first matter to GPUs alone
 _SPOILT = {
+    "TF_USE_LEGACY_KERAS": (r"(0|false|)$", "Keras 3 does not hold these models: unset it"),
     "CUDA_LAUNCH_BLOCKING": (r"1$", "waits for every kernel: unset it"),
     "TF_CPP_MAX_VLOG_LEVEL": (r"[1-9]", "writes gigabytes of logs: unset it"),
-    "TF_USE_LEGACY_KERAS": (r"(0|false|)$", "Keras 3 does not hold these models: unset it"),
     "NVIDIA_DRIVER_CAPABILITIES": (r"(?!.*(compute|all))", "gives no compute: add it"),
 }
 
@@ -588,16 +539,12 @@ _SPOILT = {
 def _environment(machine: Machine) -> Outcome:
     values = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     found = ", ".join(f"{name}={value}" for name, value in values.items()) or "nothing of note"
-    on = (
-        values
-        if machine.devices
-        else {name: values[name] for name in ("TF_USE_LEGACY_KERAS",) if name in values}
-    )
+    of_this = list(_SPOILT.items())[: None if machine.devices else 1]
     spoilt = [
-        f"{name} {_SPOILT[name][1]}" for name in _SPOILT if re.match(_SPOILT[name][0], on.get(name, "-"))
+        f"{name} {advice}"
+        for name, (pattern, advice) in of_this
+        if name in values and re.match(pattern, values[name])
     ]
-    if "NVIDIA_DRIVER_CAPABILITIES" not in on:
-        spoilt = [text for text in spoilt if not text.startswith("NVIDIA_DRIVER")]
     return ("warning", found, "", f"{'; '.join(spoilt)}.") if spoilt else _ok(found)
 
 
@@ -612,12 +559,8 @@ def _package_name(machine: Machine) -> Outcome:
         return _ok(f"only ours, in {here}")
     in_packages = os.path.basename(os.path.dirname(here)) in ("site-packages", "dist-packages")
     advice = f"pip uninstall {others[0].split()[0]}, or an environment of its own."
-    return (
-        "broken" if in_packages else "warning",
-        f"of {', '.join(others)}, too; ours is in {here}",
-        "",
-        advice,
-    )
+    told = f"of {', '.join(others)}, too; ours is in {here}"
+    return "broken" if in_packages else "warning", told, "", advice
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -672,8 +615,8 @@ def _run_all(rows: Iterable[_Row], machine: Machine) -> list[Check]:
 def _run(row: _Row, machine: Machine, ends: float) -> Check:
     secs = max(min(LIMIT_SECS, ends - time.monotonic()), 0.1)
     try:
-        outcome = _Task(lambda: row.function(machine)).result(secs)
-    except TimeoutError:
+        outcome = _in_thread(lambda: row.function(machine)).result(secs)
+    except futures.TimeoutError:
         outcome = "warning", f"no answer within {secs:.0f} s", "", "Look again; what it asks may hang."
     except Exception as error:  # noqa: BLE001  # a machine that is broken in a way nobody thought of
         told = f"the check fails: {type(error).__name__}: {first_line(error)}"
@@ -715,7 +658,7 @@ class _Start:
     def __init__(self):
         self.earlier: list[Check] | None = None
         self._path = ""
-        self._task = _Task(self._run)
+        self._task = _in_thread(self._run)
 
     def _run(self) -> list[Check]:
         driver = gpus.find_driver(LIMIT_SECS / 4)
@@ -737,9 +680,9 @@ class _Start:
         It waits 5 s at most, and 20 s where an earlier start did not pass them: its run has ended in XLA,
         perhaps, before they were done.
         """
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(futures.TimeoutError):
             return self._task.result(START_SECS)
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(futures.TimeoutError):
             return self._task.result(LIMIT_SECS - START_SECS if self.earlier else 0)
         told = "not done yet: they go on, for the next start"
         unfinished = [Check("checks", "warning", told, "", "bert doctor waits for them.")]
@@ -777,7 +720,8 @@ def _cache_path(driver: gpus.Driver) -> str:
     wanted = gpus.wanted_libraries(gpus.tensorflow_build())
     libraries = [os.path.realpath(gpus.find_library(name)) for name in wanted]
     settings = {name: os.environ.get(name) for name in (*_VARIABLES, "PATH")}
-    known = [driver, packages, libraries, settings, platform.release(), _digest_of_sources()]
+    sources = [pathlib.Path(path).read_text("utf-8") for path in (__file__, gpus.__file__)]
+    known = [driver, packages, libraries, settings, platform.release(), sources]
     key = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
     try:
         return os.path.join(writing.private("checks"), f"{key}.json")
@@ -788,26 +732,16 @@ def _cache_path(driver: gpus.Driver) -> str:
 _started = functools.lru_cache(_Start)  # once in a process
 
 
-def begin(config: Config) -> None:
-    """Begins the checks of a run, in the background; nothing on machines without GPUs. To be called before
-    TensorFlow is imported, which takes as long as they do."""
-    if asks_for_gpus(config) and gpus.may_be_there() and not gpus.hidden():
-        _started()
+def begin(config: Config) -> _Start | None:
+    """Begins the checks of a run, in the background; None where it asks for no GPU, or the machine has none.
+    To be called before TensorFlow is imported, which takes as long as they do."""
+    return _started() if asks_for_gpus(config) and gpus.may_be_there() and not gpus.hidden() else None
 
 
 def of_run(config: Config) -> list[Check] | None:
-    """Returns the checks of a run; None where it asks for no GPU, or the machine has none."""
-    if not asks_for_gpus(config) or not gpus.may_be_there() or gpus.hidden():
-        return None
-    return _started().result()
-
-
-def _digest_of_sources() -> str:
-    digest = hashlib.sha256()
-    for path in (__file__, gpus.__file__):
-        with open(path, "rb") as file:
-            digest.update(file.read())
-    return digest.hexdigest()
+    """Returns the checks of a run; None where `begin` begins none."""
+    start = begin(config)
+    return start.result() if start else None
 
 
 def with_working_kernels(config: Config, checks: list[Check] | None) -> Config:

@@ -275,6 +275,8 @@ def _table(rows: Mapping[str, Any]) -> Table:
     found |= {key: _row(ours, of(names)) for key, (ours, names) in rows.get("choices", {}).items()}
     for why, keys in rows.get("not_needed", {}).items():
         found |= {key: Row(NOT_NEEDED, why=why) for key in keys.split()}
+    for key, value in rows.get("only", {}).items():
+        found[key] = dataclasses.replace(found[key], read=of({value: value}))
     return found | {key: Row(IPU_ONLY) for key in rows["ipu_only"].split()}
 
 

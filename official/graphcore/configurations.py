@@ -182,18 +182,21 @@ def _read(
     said_by: dict[str, str] = {}
     for key, value in values.items():
         row = table[key]
-        if row.to in (IPU_ONLY, NOT_NEEDED) or not row.is_known_to(backend):
-            lines.append(Line(prefix + key, value, (), row.why if row.to == NOT_NEEDED else IPU_ONLY))
-            continue
-        fields = SHOWN[row.to[1:]] if row.to.startswith("@") else [row.to]
-        lines.append(Line(prefix + key, value, tuple(fields)))
-        if value is None or value == "":
+        is_setting = row.to not in (IPU_ONLY, NOT_NEEDED) and row.is_known_to(backend)
+        fields: list[str] = []
+        if is_setting:
+            fields = SHOWN[row.to[1:]] if row.to.startswith("@") else [row.to]
+        note = "" if is_setting else row.why if row.to == NOT_NEEDED else IPU_ONLY
+        lines.append(Line(prefix + key, value, tuple(fields), note))
+        if value is None or value == "" or note == IPU_ONLY:
             continue
         received, converted = f"{source}: {key}={value!r}", _expanded(value)
         try:
             converted = row.read(converted) if row.read else converted
         except ConfigError as error:
             raise ConfigError(f"{received}, {error}.") from None
+        if not is_setting:
+            continue
         other = said_by.setdefault(row.to, key)
         if found.setdefault(row.to, converted) != converted:
             raise ConfigError(f"{received}, but {other}={values[other]!r} means the same. Drop one of them.")

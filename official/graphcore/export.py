@@ -22,6 +22,7 @@ from official.graphcore import program as program_lib
 from official.graphcore.program import initialize
 from official.graphcore.run import make_task
 from official.io.errors import ConfigError
+from official.io.json_files import written
 from official.io.writing import replace_file
 from official.training.task import Task
 
@@ -134,7 +135,7 @@ def export(config: Config, path: str) -> None:
         "outputs": list(chain.last.gives),
         "step": state.step,
     }
-    replace_file(path + ".json", json.dumps(about, indent=2) + "\n")
+    replace_file(path + ".json", written(about))
     print(f"exported step {state.step} to {path}")
 
 

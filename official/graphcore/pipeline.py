@@ -212,7 +212,7 @@ class Part(NamedTuple):
 
 def names_of(config: Config) -> list[str]:
     """Returns the names of the model's stages, before it is built."""
-    prenorm = blocks.is_prenorm(blocks.find(config.model.block_type))
+    prenorm = blocks.find(config.model.block_type).IS_PRENORM
     layers = [f"layer_{index}" for index in range(config.model.num_hidden_layers)]
     return ["embeddings", *layers, *["final_norm"] * prenorm, *_HEADS[config.task]]
 

@@ -24,6 +24,7 @@ from official.inference.graph_tokenizer import Decoded, Pieces, Splitter, repeat
 from official.inference.rows import TOKENS
 from official.inference.source import UNUSED_STAGES, Source, make_network, name_of
 from official.io import model_folder
+from official.io.model_folder import Special
 from official.modeling import blocks, layers, stages
 from official.modeling.stages import Stage
 
@@ -176,7 +177,7 @@ def _embedded(
     x_BLD = tf.cast(x_BLD, weights.compute_dtype)
     if projection is not None:
         x_BLD = layers.dense(x_BLD, projection)
-    seen = blocks.seen_function(blocks.find(bert.block_type))(features, bert, by_sequence=False)
+    seen = blocks.find(bert.block_type).seen(features, bert, by_sequence=False)
     return {"sequence": x_BLD, "seen": seen}
 
 
@@ -303,14 +304,6 @@ def masked(texts_N: tf.Tensor, split: Splitter, special: Special) -> Features:
 #
 # It gives what `official.data.squad.features` and `official.data.squad.answers` give. Shapes: N questions,
 # each with its context of T word pieces in all; R windows of L places.
-
-
-class Special(NamedTuple):
-    """The ids of special tokens."""
-
-    cls: int
-    sep: int
-    mask: int
 
 
 class Windows(NamedTuple):
@@ -582,7 +575,7 @@ class Methods:
         no method takes text."""
         self._source, self._networks, self._words = source, networks, words
         vocabulary, self._bert = source.vocabulary, source.bert
-        self._special = Special(*vocabulary.special_ids[2:])
+        self._special = vocabulary.special_ids
         if words is not None:
             self._split = Splitter(vocabulary)
             if "answer" in networks:

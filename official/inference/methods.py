@@ -33,6 +33,7 @@ from official.io.errors import ConfigError, counted
 from official.io.sentence_folder import EmbeddingSettings
 
 _CALIBRATION_BATCH = 16
+_TABLES = (".json", ".jsonl", ".csv", ".parquet")  # whose lines are no texts
 _SPECIAL_TOKEN = re.compile("|".join(map(re.escape, model_folder.SPECIAL_TOKENS)))
 
 
@@ -75,6 +76,11 @@ class Method:
         """Returns the sequences to calibrate the ranges of int8's activations with."""
         raise NotImplementedError
 
+    def is_cut(self, rows: Sequence[Any]) -> list[bool]:
+        """Tells whether each row, as the method takes several, has a text that is cut, being longer than the
+        model takes: for masked words such are refused, and tags are given in windows."""
+        return [False] * len(rows)
+
     def _report_special(self, texts: Iterable[str]) -> None:
         """Warns once if a text contains a special token, which is split like any other word."""
         if not self._finds_no_special:
@@ -90,7 +96,7 @@ class Method:
             )
 
     def _outputs(self, rows: Rows) -> Outputs:
-        return run(self.network, self.name, rows)
+        return finite(run(self.network, self.name, rows), self._source.name)
 
     def _of_run(self, setting: str) -> str:
         """Returns the path in a file setting of the run. Raises ConfigError if the file no longer exists."""
@@ -103,6 +109,15 @@ class Method:
         return path
 
 
+def finite(outputs: Outputs, name: str) -> Outputs:
+    """Returns outputs of a model. Raises ConfigError, which begins with its name, where some are NaN or
+    infinite: the first label, or any word, would be the likeliest then."""
+    if wrong := [key for key, values in outputs.items() if not np.isfinite(values).all()]:
+        told = f"gives NaN or infinite numbers ({wrong[0]}), of which nothing can be made"
+        raise ConfigError(f"{name} {told}. Give --dtype=fp32, or a checkpoint from before.")
+    return outputs
+
+
 def calibration_texts(path: str | None) -> list[str]:
     """Returns up to 128 lines of a calibration file, evenly spaced; one text per line. Raises ConfigError."""
     if not path:
@@ -111,6 +126,8 @@ def calibration_texts(path: str | None) -> list[str]:
     lines = [line for line in files.read_text(path, flag).split("\n") if line.strip()]
     if not lines:
         raise ConfigError(f"{flag} has no text.")
+    if path.lower().endswith(_TABLES):
+        raise ConfigError(f"{flag} is a table. Expected a text a line, the two of a pair with a tab between.")
     return _spread(lines)
 
 
@@ -172,8 +189,7 @@ class Reader(Method):
           For each question the answers of its n-best list: the predicted one first, then the others, best
           first.
         """
-        data = data_of(asked, self._rules.version_2_with_negative)
-        windows = self._windows_of(data)
+        data, windows = self._windows_of(asked)
         longest = self._windows.max_query_length
         if (windows.first_lengths >= longest + 2).any():  # as long as it may be, or cut
             _, counts = self._tokenizer.tokenize([question for question, _ in asked])
@@ -186,8 +202,16 @@ class Reader(Method):
         found = answers.answer_questions(start_NL, end_NL, windows, data, self._rules)
         return [answers_of(found, str(number)) for number in range(len(asked))]
 
-    def _windows_of(self, data: squad_files.SquadData) -> features.Features:
-        return features.make_features(data, self._vocabulary, self._windows, self._tokenizer)
+    def is_cut(self, rows: Sequence[tuple[str, str]]) -> list[bool]:
+        """Tells whether each question is longer than it may be; contexts are not cut."""
+        _, counts = self._tokenizer.tokenize([question for question, _ in rows])
+        return (counts > self._windows.max_query_length).tolist()
+
+    def _windows_of(
+        self, asked: Sequence[tuple[str, str]]
+    ) -> tuple[squad_files.SquadData, features.Features]:
+        data = data_of(asked, self._rules.version_2_with_negative)
+        return data, features.make_features(data, self._vocabulary, self._windows, self._tokenizer)
 
     def rows_of(self, windows: features.Features) -> Rows:
         """Returns the windows as rows without padding."""
@@ -200,7 +224,7 @@ class Reader(Method):
     def _calibration_rows(self, file: str | None) -> Rows:
         data = squad_files.read_squad(file or self._of_run("train_file"), "calibration_file", False, True)
         asked = [(one.text, data.contexts[one.context]) for one in _spread(data.questions)]
-        return self.rows_of(self._windows_of(data_of(asked, self._rules.version_2_with_negative)))
+        return self.rows_of(self._windows_of(asked)[1])
 
 
 def answers_of(found: answers.Answers, identity: str) -> list[Answer]:
@@ -293,14 +317,14 @@ def text_rows(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str
 
 def rows_of(
     columns: Sequence[list[str]], tokenizer: Tokenizer, vocabulary: Vocabulary, length: int
-) -> tuple[Rows, int]:
-    """Returns (token rows without padding, number of truncated rows) for one column of texts, or for two
-    columns of text pairs."""
+) -> tuple[Rows, np.ndarray]:
+    """Returns (token rows without padding, bool [N]: whether each row was truncated) for one column of texts,
+    or for two columns of text pairs."""
     made, whole_lengths = encode(columns, tokenizer, vocabulary, length)
     firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
     segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
     rows = Rows(made.ids.astype(np.int32), segments_T, made.lengths)
-    return rows, int((made.lengths < whole_lengths).sum())
+    return rows, made.lengths < whole_lengths
 
 
 class Classifier(Method):
@@ -327,6 +351,18 @@ class Classifier(Method):
 
     def logits(self, rows: Sequence[Sequence[str]]) -> np.ndarray:
         """Returns the logits of rows, float32 [N, C]. A row of multiple choice is a text and C candidates."""
+        sequences = self._sequences(rows)
+        if self.kind == CHOICE and rows:
+            return self._outputs(self.rows_of(sequences))["logits"].reshape(len(rows), -1)
+        found = np.zeros((len(rows), self._source.classes), np.float32)
+        for count in {len(texts) for texts in rows}:
+            chosen = [number for number, texts in enumerate(rows) if len(texts) == count]
+            found[chosen] = self._outputs(self.rows_of([rows[number] for number in chosen]))["logits"]
+        return found
+
+    def _sequences(self, rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
+        """Returns the texts of each sequence of the rows; for multiple choice a pair per candidate. Raises
+        ConfigError if a row has another number of texts than the task."""
         counts = {len(texts) for texts in rows}
         for count in counts:
             least, most = (3, count) if self.kind == CHOICE else (1, 2)
@@ -336,24 +372,27 @@ class Classifier(Method):
                 raise ConfigError(f"{counted(count, 'text')} to classify, expected {told}.")
             if count > 1:
                 self._source.check_pairs()
-        if self.kind == CHOICE and rows:
-            pairs = [[texts[0], choice] for texts in rows for choice in texts[1:]]
-            if len(counts) > 1:
-                told = " and ".join(map(str, sorted(counts)))
-                raise ConfigError(f"rows with {told} texts, expected the same number in all rows.")
-            return self._outputs(self.rows_of(pairs))["logits"].reshape(len(rows), -1)
-        found = np.zeros((len(rows), self._source.classes), np.float32)
-        for count in counts:
-            chosen = [number for number, texts in enumerate(rows) if len(texts) == count]
-            found[chosen] = self._outputs(self.rows_of([rows[number] for number in chosen]))["logits"]
-        return found
+        if self.kind != CHOICE:
+            return rows
+        if len(counts) > 1:
+            told = " and ".join(map(str, sorted(counts)))
+            raise ConfigError(f"rows with {told} texts, expected the same number in all rows.")
+        return [[texts[0], choice] for texts in rows for choice in texts[1:]]
 
     def rows_of(self, texts: Sequence[Sequence[str]]) -> Rows:
         """Returns rows of texts, all with the same number of texts, as token rows without padding."""
         self._report_special(text for row in texts for text in row)
         rows, cut = rows_of(list(map(list, zip(*texts))), self._tokenizer, self._vocabulary, self._length)
-        self.cut.report(cut, self._length)
+        self.cut.report(int(cut.sum()), self._length)
         return rows
+
+    def is_cut(self, rows: Sequence[Sequence[str]]) -> list[bool]:
+        """Tells whether each row of texts is longer than the model takes, special tokens included."""
+        _, counts = self._tokenizer.tokenize([text for texts in rows for text in texts])
+        sizes_N = np.array([len(texts) for texts in rows])
+        pieces_N = np.add.reduceat(counts, np.cumsum(sizes_N) - sizes_N)
+        special_N = np.where(sizes_N > 1, 2 + self._vocabulary.separators, 2)
+        return (pieces_N + special_N > self._length).tolist()
 
     def _label_of(self, values_C: np.ndarray) -> Label:
         best = 0 if self.kind == NUMBER else int(values_C.argmax())
@@ -363,13 +402,19 @@ class Classifier(Method):
 
     def _calibration_rows(self, file: str | None) -> Rows:
         if file:
-            return self.rows_of([line.split("\t") for line in calibration_texts(file)])
+            sequences = self._sequences([line.split("\t") for line in calibration_texts(file)])
+            if len({len(texts) for texts in sequences}) > 1:
+                raise ConfigError(
+                    f"--calibration_file={file} has rows of 1 and 2 texts, expected as many in each."
+                )
+            return self.rows_of(sequences)
         run = self._source.run
         if run is not None and run.task == "classify":
             columns = (run.text_columns or "text").split(",")
             table = tables.open_table(self._of_run("train_file"), "calibration_file", columns)
             batch = next(table.batches(columns))
-            return self.rows_of(_spread([row for row in zip(*batch.columns.values()) if not wrong_text(row)]))
+            rows = _spread([row for row in zip(*batch.columns.values()) if not wrong_text(row)])
+            return self.rows_of(self._sequences(rows))
         folder = self._of_run("data_dir")
         split = glue_files.read_split(tasks.find_task(run.glue_task), "train", folder)
         return self.rows_of(_spread([list(texts) for texts in zip(*split.texts)]))
@@ -403,28 +448,26 @@ class Tagger(Method):
 
     def tag(self, sentences: Sequence[tags_lib.Sentence]) -> tuple[list[list[str]], list[list[float]]]:
         """Returns the tags of the words of each sentence, and their probabilities."""
-        words, counts = [one.words for one in sentences], [len(one.words) for one in sentences]
-        windows = tags_lib.make_windows(words, self._tokenizer, self._vocabulary, self._length)
+        windows, rows = self._windows_of(sentences)
         if not len(windows.lengths_N):
             return [[] for _ in sentences], [[] for _ in sentences]
-        rows = Rows(windows.ids_T, np.zeros_like(windows.ids_T), windows.lengths_N)
         chances_TC = softmax(self._outputs(rows)["logits"], axis=-1)
-        called, chances = (
-            windows.joined(values_T, counts)
-            for values_T in (chances_TC.argmax(axis=1), chances_TC.max(axis=1))
-        )
+        counts = [len(one.words) for one in sentences]
+        called = windows.joined(chances_TC.argmax(axis=1), counts)
+        chances = windows.joined(chances_TC.max(axis=1), counts)
         return [[self.tags[n] for n in own] for own in called], [own.tolist() for own in chances]
 
+    def _windows_of(self, sentences: Sequence[tags_lib.Sentence]) -> tuple[tags_lib.Windows, Rows]:
+        words = [one.words for one in sentences]
+        windows = tags_lib.make_windows(words, self._tokenizer, self._vocabulary, self._length)
+        return windows, Rows(windows.ids_T, np.zeros_like(windows.ids_T), windows.lengths_N)
+
     def _calibration_rows(self, file: str | None) -> Rows:
-        sentences = (
-            [tags_lib.sentence_of(text).words for text in calibration_texts(file)]
-            if file
-            else _spread(
-                [one.words for one in tags_lib.read_sentences(self._of_run("train_file"), "", False)]
-            )
-        )
-        windows = tags_lib.make_windows(sentences, self._tokenizer, self._vocabulary, self._length)
-        return Rows(windows.ids_T, np.zeros_like(windows.ids_T), windows.lengths_N)
+        if file:
+            sentences = list(map(tags_lib.sentence_of, calibration_texts(file)))
+        else:
+            sentences = _spread(tags_lib.read_sentences(self._of_run("train_file"), "", False))
+        return self._windows_of(sentences)[1]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -445,6 +488,8 @@ class Filler(Method):
 
     def __call__(self, texts: Sequence[str], top_k: int) -> list[list[list[Word]]]:
         """See `Model.fill_mask`; of several texts."""
+        if top_k < 1:
+            raise ConfigError(f"top_k={top_k}, expected 1 or more words for each mask.")
         if not texts:
             return []
         made = self.rows_of(texts)
@@ -537,6 +582,7 @@ class Embedder(Method):
         self.embedding = embedding_settings(source)
         self.size = self.embedding.size(self._bert.hidden_size)
         self._dense = [(*each.weights(), ACTIVATIONS[each.activation]) for each in self.embedding.dense]
+        self._has_told_prompts = False
 
     def __call__(
         self, texts: Sequence[str], settings: EmbeddingSettings | None = None, prompt: str | None = None
@@ -544,10 +590,22 @@ class Embedder(Method):
         """Returns the vectors of texts with a prompt before each; None: the default one. With other settings
         than the folder's, Dense modules are those of the folder all the same."""
         settings = settings or self.embedding
-        prompt = settings.prompt() if prompt is None else prompt
+        if prompt is None:
+            self.report_prompts()
+            prompt = settings.prompt()
         rows, cut = self.rows_of(texts, settings, prompt)
         self.cut.report(int(cut.sum()), self.length_of(settings))
         return Embedded(self.vectors_of(rows, settings), rows.lengths_N, cut)
+
+    def report_prompts(self) -> None:
+        """Says once, in the log, that the folder has prompts and that texts get none of them."""
+        named = [name for name, text in self.embedding.prompts.items() if text]
+        if named and self.embedding.default_prompt_name is None and not self._has_told_prompts:
+            self._has_told_prompts = True
+            told = (
+                "%s has prompts (%s), and none of them is its default: texts get none, unless a prompt_name"
+            )
+            logging.warning(f"{told} is given. This is said once.", self._source.name, ", ".join(named))
 
     def length_of(self, settings: EmbeddingSettings) -> int:
         """Returns the maximum length of a text in tokens."""
@@ -558,14 +616,13 @@ class Embedder(Method):
         self, texts: Sequence[str], settings: EmbeddingSettings, prompt: str = ""
     ) -> tuple[Rows, np.ndarray]:
         """Returns (rows [CLS] text [SEP] without padding, bool [N]: whether the text was truncated)."""
-        cls, sep = (getattr(self._vocabulary.special_ids, name) for name in ("cls", "sep"))
-        length = self.length_of(settings)
         self._report_special(texts)
         given = [lower_cased(prompt + text) if settings.lower_case else prompt + text for text in texts]
-        pieces, counts = self._tokenizer.tokenize(given)
-        parts = np.split(pieces.astype(np.int32), np.cumsum(counts)[:-1]) if given else []
-        rows = join([np.array([cls, *part[: length - 2], sep], np.int32) for part in parts])
-        return rows, counts > length - 2
+        return rows_of([given], self._tokenizer, self._vocabulary, self.length_of(settings))
+
+    def is_cut(self, rows: Sequence[str]) -> list[bool]:
+        """Tells whether each text, behind the default prompt, is longer than texts are cut to."""
+        return self.rows_of(rows, self.embedding, self.embedding.prompt())[1].tolist()
 
     def vectors_of(self, rows: Rows, settings: EmbeddingSettings) -> np.ndarray:
         """Returns the vectors of rows, float32 [N, D]. Token vectors of only one batch are in memory."""
@@ -575,6 +632,7 @@ class Embedder(Method):
             vectors_ND[batch] = self._pooled(self.network(part)["sequence"], part, settings.pooling)
         for kernel_IO, bias_O, activation in self._dense:
             vectors_ND = activation(vectors_ND @ kernel_IO + bias_O)
+        finite({"vectors": vectors_ND}, self._source.name)
         return (normalized(vectors_ND) if settings.normalize else vectors_ND).astype(np.float32)
 
     def _pooled(self, sequence_TD: np.ndarray, rows: Rows, pooling: str) -> np.ndarray:
@@ -662,6 +720,11 @@ class Model:
         for method in self._methods.values():
             method.cut.is_reported = not is_on
 
+    def is_cut(self, method: str, rows: Sequence[Any]) -> list[bool]:
+        """Tells whether each row of a method, as `answer_all`, `classify_all` or `embed` take several, has a
+        text that is cut."""
+        return self._method(method).is_cut(rows)
+
     def outputs(self, method: str, rows: Rows) -> Outputs:
         """Returns the outputs of a method's network for token ids, in the form of `rows.Network`. All rows
         are computed in one batch.
@@ -670,7 +733,7 @@ class Model:
           method: answer, classify, embed or fill_mask.
           rows: sequences, one or more, that fit the model's sizes.
         """
-        return run(self._method(method).network, method, rows)
+        return finite(run(self._method(method).network, method, rows), self.source.name)
 
     def settings_of(self, method: str) -> Settings:
         """Returns the settings of a method, which for int8 include the calibration sequences."""
@@ -798,7 +861,9 @@ class Model:
         Returns:
           float32 [N, D]; [D] for a single text.
         """
-        told = (settings or self.embedder.embedding).prompt(prompt, prompt_name)
+        told: str | None = None
+        if prompt is not None or prompt_name is not None:
+            told = (settings or self.embedder.embedding).prompt(prompt, prompt_name)
         if isinstance(texts, str):
             return self.embedder([texts], settings, told).vectors_ND[0]
         return self.embedder(list(texts), settings, told).vectors_ND

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -48,7 +49,7 @@ def write_in_parts(
     """Processes the rows of a table in parts, joins the parts to one file, and returns their notes.
 
     Finished parts are kept in a folder next to the output until all are finished, so the same command can
-    resume.
+    resume, if the rows of these parts are unchanged.
 
     Args:
       table: the rows.
@@ -72,13 +73,15 @@ def write_in_parts(
             for number, batch in enumerate(table.batches(rows=PART_ROWS)):
                 path = os.path.join(folder, f"{number:06}{ending}")
                 note = jobs.read_done(f"{path}.json") if files.is_file(path) else None
-                if note is None:
+                rows = _digest_of(batch)
+                if note is None or note.get("sha256") != rows:  # the table may have been changed meanwhile
                     if batch.problems:
                         place, reason = next(iter(batch.problems.items()))
                         row = batch.first + place + 1
                         raise ConfigError(f"--{table.flag}={table.given}, row {row}: {reason}.")
                     content, note = make(batch)
                     writing.replace_file(path, content)
+                    note = {**note, "sha256": rows}
                     jobs.write_done(f"{path}.json", note)
                 parts.append(Part(path, note))
                 bar.update(note["rows"])
@@ -87,6 +90,15 @@ def write_in_parts(
         join(parts)
     files.store_of(work).remove_folder(work)
     return [part.note for part in parts]
+
+
+def _digest_of(batch: tables.Batch) -> str:
+    """Returns a digest of rows: names and values of all columns."""
+    sha = hashlib.sha256()
+    for name, values in batch.columns.items():
+        for value in (name, *values):
+            sha.update(f"{value!r}\n".encode("utf-8", "surrogatepass"))
+    return sha.hexdigest()
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -121,11 +133,29 @@ def predict_file(
     ending = predictions.check_format(output_file)
 
     def make(batch: tables.Batch) -> tuple[bytes, dict[str, Any]]:
-        content, without = _part(predict, table, batch, columns, ending, with_words)
-        return content, {"rows": len(batch.columns[columns[0]]), "empty": without}
+        rows = list(zip(*(batch.columns[name] for name in columns)))
+        usable = [
+            number
+            for number, row in enumerate(rows)
+            if texts.wrong_text(row) is None or with_words and _are_words(row[0])
+        ]
+        found = predict([list(rows[number]) for number in usable] or [["-"] * len(columns)])
+        places = {number: place for place, number in enumerate(usable)}
+        ours = predictions.beside(table.columns, found, [places.get(number) for number in range(len(rows))])
+        written = ours if ending == predictions.CONLL else {**batch.columns, **ours}
+        is_first = batch.first == 0 and table.has_header
+        content = predictions.encode(ending, written, with_header=is_first, ours=ours.keys())
+        return content, {"rows": len(rows), "empty": len(rows) - len(usable)}
 
     def join(parts: Sequence[Part]) -> None:
-        _join([part.path for part in parts], output_file, ending)
+        with writing.replacing(output_file) as path:
+            if ending == ".parquet":
+                write_parquet([part.path for part in parts], path)
+                return
+            with open(path, "wb") as file:
+                for part in parts:
+                    with files.open_binary(part.path) as content:
+                        shutil.copyfileobj(content, file)
 
     job = {"columns": list(columns), **identity}
     notes = write_in_parts(table, output_file, job, make, join, overwrite, "Predicting")
@@ -134,47 +164,8 @@ def predict_file(
     return sum(note["rows"] for note in notes)
 
 
-def _part(
-    predict: Predict,
-    table: tables.Table,
-    batch: tables.Batch,
-    columns: Sequence[str],
-    ending: str,
-    with_words: bool,
-) -> tuple[bytes, int]:
-    """Returns the bytes of some rows with their predictions, and how many of them have no text."""
-    rows = list(zip(*(batch.columns[name] for name in columns)))
-    usable = [
-        number
-        for number, row in enumerate(rows)
-        if texts.wrong_text(row) is None or with_words and _are_words(row[0])
-    ]
-    found = predict([list(rows[number]) for number in usable]) if usable else predict([["-"] * len(columns)])
-    added: dict[str, list] = {name: [None] * len(rows) for name in found}
-    for name, values in found.items():
-        for number, value in zip(usable, values):
-            added[name][number] = value
-    ours = predictions.with_free_names(table.columns, added)
-    written = added if ending == predictions.CONLL else {**batch.columns, **ours}
-    is_first = batch.first == 0 and table.has_header
-    content = predictions.encode(ending, written, with_header=is_first, ours=ours.keys())
-    return content, len(rows) - len(usable)
-
-
 def _are_words(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(word, str) for word in value)
-
-
-def _join(parts: Sequence[str], output_file: str, ending: str) -> None:
-    """Makes one file of the parts; it is there whole or not at all."""
-    with writing.replacing(output_file) as path:
-        if ending == ".parquet":
-            write_parquet(parts, path)
-            return
-        with open(path, "wb") as file:
-            for part in parts:
-                with files.open_binary(part) as content:
-                    shutil.copyfileobj(content, file)
 
 
 def write_parquet(

@@ -48,15 +48,14 @@ class Rows(NamedTuple):
 
     def pick(self, sequences: Sequence[int] | np.ndarray) -> "Rows":
         """Returns some of the sequences, in the order given."""
-        firsts_N = self.firsts_N
-        ranges = [np.arange(firsts_N[n], firsts_N[n] + self.lengths_N[n]) for n in sequences]
-        places_T = np.concatenate(ranges) if ranges else np.zeros(0, np.int64)
+        chosen = np.asarray(sequences, np.int64)
+        lengths_N = self.lengths_N[chosen]
+        places_T = ragged.ranges(self.firsts_N[chosen], lengths_N)
         masked_M = None
         if self.masked_M is not None:
             is_masked_T = np.zeros(len(self.ids_T), bool)
             is_masked_T[self.masked_M] = True
             masked_M = np.flatnonzero(is_masked_T[places_T]).astype(np.int32)
-        lengths_N = self.lengths_N[list(sequences)]
         return Rows(self.ids_T[places_T], self.segments_T[places_T], lengths_N, masked_M)
 
     def masked_places(self) -> tuple[np.ndarray, np.ndarray]:

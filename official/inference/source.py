@@ -103,7 +103,7 @@ class Source:
         own = [name for name in names if self.location == folder or name.startswith(prefix)]
         found = [(name, *files.version(os.path.join(folder, name))) for name in own]
         text = self.vocabulary.sha256, self.vocabulary.do_lower_case, self.max_seq_length
-        said = [*text, self.labels, self.thresholds]
+        said = [*text, self.labels, self.problem_type, self.thresholds]
         return hashlib.sha256(repr([found, said]).encode()).hexdigest()
 
     def abilities(self) -> list[str]:

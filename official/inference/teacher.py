@@ -28,24 +28,24 @@ from official.tasks import TASKS
 
 _ROWS = 4096  # are computed and kept at a time
 _VERSION = 1  # of what is kept
+Names = Sequence[Sequence[str]] | None  # of each class all of its names
 
 
 def make_task(config: Config) -> Any:
     """Returns the task of a configuration with --teacher, which has the teacher's logits."""
     task = TASKS[config.task](config)
-    task.ask_teacher = functools.partial(ask, config, class_names=lambda: task.class_names)
+    task.ask_teacher = functools.partial(ask, config)
     return task
 
 
-def ask(config: Config, rows: Sequence[list[str]], labels: Labels, class_names: Any) -> np.ndarray:
+def ask(config: Config, rows: Sequence[list[str]], labels: Labels, class_names: Names) -> np.ndarray:
     """Returns the teacher's logits, computed or read from the cache.
 
     Args:
       config: configuration of the run.
       rows: rows of one or two texts, or of a text and its candidates.
       labels: labels of the task.
-      class_names: () -> all names of each class of the task, in order; None for regression and multiple
-      choice.
+      class_names: all names of each class of the task, in order; None: the names in `labels`.
 
     Returns:
       Logits, float32 [N, C], in the order of the task's classes; for regression in the units of its outputs.
@@ -55,7 +55,7 @@ def ask(config: Config, rows: Sequence[list[str]], labels: Labels, class_names: 
     """
     source = find(str(config.teacher), flag="teacher")
     teacher = Classifier(source, Settings())
-    order = _order(str(config.teacher), teacher, labels, source.labels, class_names())
+    order = _order(str(config.teacher), teacher, labels, source.labels, class_names)
     folder = os.path.join(config.cache_dir or os.path.join(config.model_dir, "features"), "teacher")
     logging.info("Teacher %s: its logits of %s rows are kept in %s", config.teacher, f"{len(rows):,}", folder)
     wanted, parts = {"version": _VERSION, "teacher": source.digest()}, []
@@ -78,7 +78,7 @@ def ask(config: Config, rows: Sequence[list[str]], labels: Labels, class_names: 
 
 
 def _order(
-    path: str, teacher: Classifier, labels: Labels, names: Sequence[str] | None, class_names: Any
+    path: str, teacher: Classifier, labels: Labels, names: Sequence[str] | None, class_names: Names
 ) -> list[int] | None:
     """Returns the teacher's output of each class of the task; None where outputs are no classes."""
     advice = "Give one that was fine-tuned for this task."

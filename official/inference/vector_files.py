@@ -13,7 +13,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -49,6 +49,20 @@ def digest_of(model: Model) -> str:
     return hashlib.sha256(said.encode()).hexdigest()
 
 
+def _digest_of_texts(values: Sequence[Any], first: int) -> int:
+    """Returns a number that the texts of consecutive rows, and the number of the first row, decide; those of
+    several batches add up, modulo 2^128, to that of all rows. Rows without a text have an empty one."""
+    hashes = (
+        hashlib.blake2b(f"{row} {text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        for row, text in enumerate(map(_text_of, values), first)
+    )
+    return sum(int.from_bytes(each, "big") for each in hashes) % 2**128
+
+
+def _text_of(value: Any) -> str:
+    return value if texts.wrong_text([value]) is None else ""
+
+
 # -----------------------------------------------------------------------------------------------------------
 # Numbers of fewer bits
 
@@ -67,14 +81,19 @@ class Ranges(NamedTuple):
 
 def quantized(vectors_ND: np.ndarray, dtype: str, ranges: Ranges | None = None) -> np.ndarray:
     """Returns vectors in one of DTYPES: int8 [N, D] in steps of `ranges`; binary as int8 [N, D / 8], the
-    signs of 8 components, minus 128."""
+    signs of 8 components, minus 128. Raises ConfigError for numbers that are too large for float16."""
     if dtype == "int8":
         assert ranges is not None
         steps = np.clip(np.floor((vectors_ND - ranges.lowest) / ranges.steps), 0, 255)
         return (steps - 128).astype(np.int8)
     if dtype == "binary":
         return (np.packbits(vectors_ND > 0, axis=-1) ^ 0x80).view(np.int8)
-    return vectors_ND.astype(DTYPES[dtype])
+    with np.errstate(over="ignore"):
+        values_ND = vectors_ND.astype(DTYPES[dtype])
+    if not np.isfinite(values_ND).all():
+        told = f"of vectors with numbers up to {np.abs(vectors_ND).max():,.0f}, which {dtype} does not hold"
+        raise ConfigError(f"--vector_dtype={dtype} {told}. Give float32.")
+    return values_ND
 
 
 def restored(values_ND: np.ndarray, dtype: str, size: int, ranges: Ranges | None = None) -> np.ndarray:
@@ -121,7 +140,7 @@ def embed_file(
     Raises:
       ConfigError: if the output exists or cannot be written, or if a row of the table is malformed.
     """
-    ending = check_format(output_file, "output_file")
+    ending = predictions.check_format(output_file, formats=FORMATS)
     if dtype not in DTYPES:
         raise ConfigError(f"--vector_dtype={dtype[:60]}, expected one of {', '.join(DTYPES)}.")
     embedder, settings = model.embedder, model.embedder.embedding
@@ -133,13 +152,13 @@ def embed_file(
     kept = "float32" if dtype == "int8" else dtype  # of parts: ranges are those of all rows
 
     def make(batch: tables.Batch) -> tuple[bytes, dict[str, Any]]:
-        given = batch.columns[column]
-        is_text = [texts.wrong_text([value]) is None for value in given]
-        found = embedder([text if ok else "" for text, ok in zip(given, is_text)], settings, prompt)
+        given = list(map(_text_of, batch.columns[column]))
+        found = embedder(given, settings, prompt)
         vectors_ND, ranges = found.vectors_ND, {}
         if dtype == "int8":
             ranges = {"lowest": vectors_ND.min(0).tolist(), "highest": vectors_ND.max(0).tolist()}
-        note = {"rows": len(given), "empty": is_text.count(False), "cut": int(found.is_cut_N.sum()), **ranges}
+        note = {"rows": len(given), "empty": given.count(""), "cut": int(found.is_cut_N.sum()), **ranges}
+        note["texts"] = f"{_digest_of_texts(given, batch.first):x}"
         values_ND = quantized(vectors_ND, kept)
         if ending == ".npy":
             return values_ND.tobytes(), note
@@ -154,10 +173,11 @@ def embed_file(
             rows=rows,
             empty_texts=sum(part.note["empty"] for part in parts),
             truncated_texts=sum(part.note["cut"] for part in parts),
+            texts_digest=f"{sum(int(part.note['texts'], 16) for part in parts) % 2**128:032x}",
         )
         if ranges:
             said["ranges"] = {name: values.tolist() for name, values in ranges._asdict().items()}
-        writing.replace_file(sidecar(output_file), json.dumps(said, indent=2) + "\n")
+        writing.replace_file(sidecar(output_file), json_files.written(said))
         with writing.replacing(output_file) as path:
             if ending == ".npy":
                 _write_array(parts, path, (rows, width), kept, dtype, ranges)
@@ -184,14 +204,6 @@ def embed_file(
         if said[key]:
             logging.warning("%s: %s %s.", table.given, counted(said[key], "row"), what)
     return said
-
-
-def check_format(path: str, flag: str) -> str:
-    """Returns the ending of a file of vectors. Raises ConfigError for one that says no format."""
-    ending = os.path.splitext(path)[1].lower()
-    if ending not in FORMATS:
-        raise ConfigError(f"--{flag}={path}: unknown suffix. Allowed: {', '.join(FORMATS)}.")
-    return ending
 
 
 def sidecar(path: str) -> str:
@@ -253,7 +265,7 @@ class VectorFile:
 
     def __init__(self, path: str):
         """Reads the sidecar file. Raises ConfigError if it is missing or belongs to another file."""
-        self._ending, self.path = check_format(path, "vectors"), path
+        self._ending, self.path = predictions.check_format(path, "vectors", FORMATS), path
         if not files.is_file(path):
             raise ConfigError(f"--vectors={path} is not there.")
         source = sidecar(path)
@@ -306,11 +318,11 @@ class VectorFile:
         with files.open_binary(self.path) as file:
             try:
                 np.lib.format.read_magic(file)
-                shape, _, found = np.lib.format.read_array_header_1_0(file)
+                shape, is_by_column, found = np.lib.format.read_array_header_1_0(file)
             except ValueError as error:
                 raise ConfigError(f"--vectors={self.path} is no NumPy file ({str(error)[:80]}).") from None
-            if (shape, found) != ((self.rows, self._width), kind):
-                self._refuse(f"{found} {shape}")
+            if (shape, found) != ((self.rows, self._width), kind) or is_by_column:
+                self._refuse(f"{found} {shape}" + ", column by column" * is_by_column)
             for first in range(0, self.rows, vectors.BLOCK_ROWS):
                 count = min(vectors.BLOCK_ROWS, self.rows - first)
                 content = file.read(count * self._width * kind.itemsize)
@@ -342,26 +354,23 @@ class VectorFile:
           queries_QD: float32 vectors of the same model.
           top_k: number of rows per query, 1 or more.
         """
-        queries_QD = (
-            restored(quantized(queries_QD, "binary"), "binary", self.size) if self._is_binary else queries_QD
-        )
-        is_cosine = self.said["similarity"] == "cosine" or self._is_binary
-        queries_QD = normalized(queries_QD) if is_cosine else queries_QD
-        blocks = map(normalized, self.blocks()) if is_cosine else self.blocks()
+        blocks: Iterable[np.ndarray] = self.blocks()
+        if self.dtype == "binary":
+            queries_QD = restored(quantized(queries_QD, "binary"), "binary", self.size)
+        if self.said["similarity"] == "cosine" or self.dtype == "binary":
+            queries_QD, blocks = normalized(queries_QD), map(normalized, blocks)
         found = zip(*vectors.neighbours(queries_QD, blocks, top_k))
         return [[Neighbour(int(row), float(score)) for row, score in zip(*each)] for each in found]
 
-    @property
-    def _is_binary(self) -> bool:
-        return self.dtype == "binary"
 
-
-def read_rows(table: tables.Table, column: str, wanted: set[int], count: int) -> dict[int, str]:
-    """Returns {row: text} of some rows of a table. Raises ConfigError where it has not `count` rows."""
+def read_rows(table: tables.Table, column: str, wanted: set[int], count: int) -> tuple[dict[int, str], str]:
+    """Returns {row: text} of some rows of a table, and the `texts_digest` of all of them. Raises ConfigError
+    where it has not `count` rows."""
     found: dict[int, str] = {}
-    total = 0
+    total = digest = 0
     for batch in table.batches([column]):
         values = batch.columns[column]
+        digest += _digest_of_texts(values, batch.first)
         numbers = wanted.intersection(range(batch.first, batch.first + len(values)))
         found |= {row: str(values[row - batch.first] or "") for row in numbers}
         total = batch.first + len(values)
@@ -370,4 +379,4 @@ def read_rows(table: tables.Table, column: str, wanted: set[int], count: int) ->
             f"--{table.flag}={table.given} has {total:,} rows, and there are {count:,} vectors. Give the"
             " table that they were made from."
         )
-    return found
+    return found, f"{digest % 2**128:032x}"

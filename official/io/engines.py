@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Protocol
 
 from official.io import signals, streams
-from official.io.errors import ConfigError, check_installed
+from official.io.errors import ConfigError, check_counts, check_installed
 
 if TYPE_CHECKING:
     from official.io.bars import ProgressBar
@@ -250,8 +250,7 @@ def check(choice: Choice) -> None:
     """Raises ConfigError where the flags of an engine do not go together."""
     if choice.engine not in NAMES:
         raise ConfigError(f"--engine={choice.engine} is unknown. Allowed: {', '.join(NAMES)}.")
-    if choice.num_workers is not None and choice.num_workers < 1:
-        raise ConfigError(f"--num_workers={choice.num_workers} is out of range. Allowed: 1 or more.")
+    check_counts(num_workers=choice.num_workers)
     if choice.ray_address and choice.engine != "ray":
         raise ConfigError(f"--ray_address={choice.ray_address} needs --engine=ray.")
 

@@ -76,6 +76,13 @@ def check_arguments(arguments: Sequence[str]) -> None:
             raise ConfigError(f"{told}. Rename the file, or set a locale of UTF-8.") from None
 
 
+def check_counts(least: int = 1, **values: int | None) -> None:
+    """Raises ConfigError for a value, by the name of its flag, below the least one; None is unset."""
+    for name, value in values.items():
+        if value is not None and value < least:
+            raise ConfigError(f"--{name}={value} is out of range. Allowed: {least} or more.")
+
+
 def cut(text: str, most: int = 299) -> str:
     """Returns a text of `most` characters at most: its beginning and its end.
 

@@ -466,18 +466,22 @@ def _state(info: dict[str, Any]) -> FileState:
     return FileState(int(info["size"] or 0), int(changed * 1e9), marks)
 
 
-class _RemoteFile(io.RawIOBase):
-    """A file of a store as Python's own input and output want it, with OSErrors."""
-
-    def __init__(self, path: str, file: Any):
-        super().__init__()
-        self._path, self._file = path, file
+class Raw(io.RawIOBase):
+    """A stream that is read, and gone back in."""
 
     def readable(self) -> bool:
         return True
 
     def seekable(self) -> bool:
         return True
+
+
+class _RemoteFile(Raw):
+    """A file of a store as Python's own input and output want it, with OSErrors."""
+
+    def __init__(self, path: str, file: Any):
+        super().__init__()
+        self._path, self._file = path, file
 
     def readinto(self, buffer) -> int:
         with _os_errors(self._path):
@@ -612,11 +616,9 @@ def _states(paths: Iterable[str]) -> list[tuple[str, FileState]]:
     """Returns (path, state) of files. Raises ConfigError for one that is not there."""
     paths = list(paths)
     found: dict[str, FileState] = {}
-    try:
+    with naming():
         for store in dict.fromkeys(map(store_of, paths)):
             found.update(store.states(path for path in paths if store_of(path) is store))
-    except OSError as error:
-        raise unreadable(error.filename, error) from None
     return [(path, found[path]) for path in paths]
 
 
@@ -718,14 +720,11 @@ def reading_parts(path: str) -> Iterator[Callable[[int, int], bytes]]:
 
 
 @contextlib.contextmanager
-def naming(path: str) -> Iterator[None]:
-    """Makes of an OSError in its block a ConfigError that names the file."""
+def naming(path: str | None = None) -> Iterator[None]:
+    """Makes of an OSError in its block a ConfigError that names the file; None: the one that the error
+    has."""
     try:
         yield
     except OSError as error:
-        raise unreadable(path, error) from None
-
-
-def unreadable(path: str, error: OSError) -> ConfigError:
-    """Returns the ConfigError that names a file."""
-    return ConfigError(f"{path} cannot be read: {error.strerror or error}.")
+        told = error.strerror or error
+        raise ConfigError(f"{path or error.filename} cannot be read: {told}.") from None

@@ -326,4 +326,4 @@ def digest(values) -> str:
 
 def write_json(path: str, values: dict, durable: bool = True) -> None:
     """Writes JSON; `durable` as of `writing.publish`."""
-    writing.replace_file(path, json.dumps(values, indent=2) + "\n", durable)
+    writing.replace_file(path, json_files.written(values), durable)

@@ -55,6 +55,11 @@ def read_json_or_empty(path: str) -> dict:
         return {}
 
 
+def written(values) -> str:
+    """Returns values as the content of a JSON file that people read, too."""
+    return json.dumps(values, indent=2) + "\n"
+
+
 def parse_json(
     content: bytes | str, source: str, kind: Kind = dict, once: bool = False, any_number: bool = False
 ):

@@ -6,7 +6,6 @@ model_folder.yml lists all files and keys that such folders are known to have, a
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +14,8 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from official.io import files
-from official.io.errors import ConfigError, shortened
-from official.io.json_files import expect, read_json
+from official.io.errors import ConfigError, shortened, suggest
+from official.io.json_files import expect, read_json, written
 
 # -----------------------------------------------------------------------------------------------------------
 # Keys
@@ -226,15 +225,13 @@ def tokenizer_settings(
     folder = folder_of(location)
     config = read_where_there(folder, TOKENIZER_CONFIG)
     read_where_there(folder, SPECIAL_TOKENS_MAP)
-    path, model, added = (os.path.join(folder, name) for name in (TOKENIZER_CONFIG, CONFIG, ADDED_TOKENS))
-    kind, has_model = config.get("tokenizer_class"), files.is_file(model)
-    values = read_json(model, any_number=True) if has_model else {}
-    if kind is None and has_model:
+    path, values = os.path.join(folder, TOKENIZER_CONFIG), read_where_there(folder, CONFIG, False)
+    kind, has_model = config.get("tokenizer_class"), files.is_file(os.path.join(folder, CONFIG))
+    if kind is None:
         kind = values.get("tokenizer_class")
-        check_values({"tokenizer_class": kind}, TOKENIZER_CONFIG, model)
-    strange = _other_tokens(list(read_json(added, any_number=True))) if files.is_file(added) else []
-    if strange:
-        raise ConfigError(f"{added}: {shortened(strange)} {_BESIDE}.")
+        check_values({"tokenizer_class": kind}, TOKENIZER_CONFIG, os.path.join(folder, CONFIG))
+    if strange := _other_tokens(list(read_where_there(folder, ADDED_TOKENS, False))):
+        raise ConfigError(f"{os.path.join(folder, ADDED_TOKENS)}: {shortened(strange)} {_BESIDE}.")
     lower_case, wrong = config.get("do_lower_case"), None
     if not isinstance(lower_case, (bool, type(None))):
         wrong = f"do_lower_case={str(lower_case)[:40]!r}, expected true or false"
@@ -245,10 +242,10 @@ def tokenizer_settings(
         raise ConfigError(f"{path}: {wrong}.")
     tokenizer = read_where_there(folder, TOKENIZER) if tokenizer is None else tokenizer
     if tokenizer:
-        check_truncation(tokenizer, config, source or os.path.join(folder, TOKENIZER))
+        whole = source or os.path.join(folder, TOKENIZER)
+        check_truncation(tokenizer, config, whole)
         is_whole = kind in _GENERIC_TOKENIZERS or not config and not has_model
         is_whole |= values.get("model_type") == "modernbert"  # transformers takes no class's word for it
-        whole = source or os.path.join(folder, TOKENIZER)
         told = tokenizer_lower_case(tokenizer, whole, is_whole, lower_case)
         if is_whole or told and lower_case is None:
             lower_case = told
@@ -292,10 +289,13 @@ def length_told(config: Mapping[str, Any], path: str) -> int | None:
     return int(length) if length and length < _NO_LENGTH else None
 
 
-def read_where_there(folder: str, name: str) -> dict:
-    """Reads one of the files of a folder; {} where it is not there."""
+def read_where_there(folder: str, name: str, is_checked: bool = True) -> dict:
+    """Reads one of the files of a folder, and checks its keys unless it is said not to; {} where it is not
+    there."""
     path = os.path.join(folder, name)
-    return read(path) if files.is_file(path) else {}
+    if not files.is_file(path):
+        return {}
+    return read(path) if is_checked else read_json(path, any_number=True)
 
 
 def tokenizer_words(tokenizer: dict, source: str) -> tuple[str, ...]:
@@ -337,9 +337,9 @@ def tokenizer_lower_case(
     Raises:
       ConfigError: where the normalizer, or how words are cut or joined with special tokens, is not as BERT's.
     """
-    steps = list(_steps(tokenizer.get("normalizer")))
-    names = [str(step.get("type")) for step in steps]
-    bert = next((step for step in steps if step.get("type") == "BertNormalizer"), {})
+    found = list(steps(tokenizer.get("normalizer")))
+    names = [str(step.get("type")) for step in found]
+    bert = next((step for step in found if step.get("type") == "BertNormalizer"), {})
     lower_case = "Lowercase" in names or bert.get("lowercase") is True
     accents, lowers = bert.get("strip_accents"), bert.get("lowercase") is True if is_whole else lower_case
     strips = lowers if accents is None else accents is True
@@ -373,12 +373,13 @@ def tokenizer_lower_case(
     return lower_case
 
 
-def _steps(normalizer: object) -> Iterable[dict]:
-    if isinstance(normalizer, dict):
-        yield normalizer
-        parts = normalizer.get("normalizers")
+def steps(part: object) -> Iterable[dict]:
+    """Yields a normalizer or pre_tokenizer of a tokenizer.json and, of a Sequence, those that it is of."""
+    if isinstance(part, dict):
+        yield part
+        parts = part.get("normalizers") or part.get("pretokenizers")
         for step in parts if isinstance(parts, list) else ():
-            yield from _steps(step)
+            yield from steps(step)
 
 
 def _joins_as_bert(processor: Any) -> bool:
@@ -422,9 +423,9 @@ def cross_encoder_activation(location: str) -> str | None:
             f"{os.path.join(folder, SENTENCE_TRANSFORMERS)}: default_prompt_name={str(name)[:60]!r} is not"
             " supported, only null: no text is set before others."
         )
-    path = os.path.join(folder, SENTENCE_SETTINGS[0])
-    settings = read_json(path, any_number=True) if files.is_file(path) else {}
-    check_values({key: settings[key] for key in _ARGUMENTS if key in settings}, SENTENCE_SETTINGS[0], path)
+    settings = read_where_there(folder, SENTENCE_SETTINGS[0], False)
+    arguments = {key: settings[key] for key in _ARGUMENTS if key in settings}
+    check_values(arguments, SENTENCE_SETTINGS[0], os.path.join(folder, SENTENCE_SETTINGS[0]))
     return values.get("activation_fn")
 
 
@@ -490,6 +491,7 @@ def adapter_of(location: str) -> Adapter | None:
 
 
 LABELS = "labels.json"
+_OF_LABELS = {"labels", "kind", "problem_type", "thresholds", "scale"}
 REGRESSION, ONE_LABEL, SEVERAL_LABELS = (
     "regression",
     "single_label_classification",
@@ -526,20 +528,28 @@ def labels_json(
     said = problem_type or (REGRESSION if labels is None else ONE_LABEL)
     values: dict[str, Any] = {"labels": labels, "kind": KIND_OF[said], "problem_type": said}
     values |= {name: each for name, each in (("thresholds", thresholds), ("scale", scale)) if each}
-    return json.dumps(values, indent=2) + "\n"
+    return written(values)
 
 
 def read_labels(folder: str) -> dict:
-    """Returns {labels: (names) or None, problem_type, thresholds, scale} of a folder with labels.json; empty
-    where there is none.
+    """Returns {labels: (names) or None, problem_type, kind, thresholds, scale} of a folder with labels.json;
+    empty where there is none, or one of another program. Of `kind` and `problem_type`, which say the same,
+    one is enough.
 
     Raises:
-      ConfigError: where the file is none of that.
+      ConfigError: where the file is none of that, or its keys contradict each other.
     """
     path = os.path.join(folder, LABELS)
     if not os.path.isfile(path):
         return {}
     values = read_json(path)
+    if not values.keys() & _OF_LABELS:
+        logging.warning("%s is another program's, and left out: it has no key labels or kind.", path)
+        return {}
+    for key in values.keys() - _OF_LABELS:
+        if meant := suggest(key, _OF_LABELS):
+            raise ConfigError(f"{path}: unknown key {key[:60]!r}{meant}.")
+        warn_of_key(key[:60], path)
     labels = values.get("labels")
     if not (labels is None or isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
         told = f"labels={repr(labels)[:60]}, expected a list of names or null"
@@ -553,7 +563,22 @@ def read_labels(folder: str) -> dict:
             raise ConfigError(
                 f"{path}: {key}={str(values[key])[:60]}, expected {count} numbers. Restore the file."
             )
-    said = _problem_type(values, path)
+    said, kind = _problem_type(values, path), values.get("kind")
+    if kind is not None:
+        if str(kind) not in PROBLEM_TYPE_OF:
+            expected = f"expected one of {', '.join(PROBLEM_TYPE_OF)}"
+            raise ConfigError(f"{path}: kind={str(kind)[:40]!r}, {expected}.")
+        if said not in (None, PROBLEM_TYPE_OF[kind]):
+            told = f"kind={kind!r} and problem_type={said!r} contradict each other"
+            raise ConfigError(f"{path}: {told}. Correct one of them.")
+        said = PROBLEM_TYPE_OF[kind]
+    for key, none, wanted in (("thresholds", (), SEVERAL_LABELS), ("scale", (0.0, 1.0), REGRESSION)):
+        if numbers[key] != none and said != wanted:
+            told = f"{key} of kind={KIND_OF.get(str(said), 'one')!r}, expected only of {KIND_OF[wanted]!r}"
+            raise ConfigError(f"{path}: {told}. Correct one of them.")
+    if not all(0 <= each <= 1 for each in numbers["thresholds"]):
+        told = f"thresholds={str(list(numbers['thresholds']))[:60]}, expected probabilities"
+        raise ConfigError(f"{path}: {told}, from 0 to 1.")
     return {"labels": labels, "problem_type": said, "kind": KIND_OF.get(str(said), "one"), **numbers}
 
 
@@ -579,7 +604,12 @@ def labels_to_hugging_face(labels: tuple[str, ...] | None, problem_type: str | N
     if not len(set(names)) == len(names) == count:
         names = tuple(f"LABEL_{number}" for number in range(count))
     by_id = {str(number): name for number, name in enumerate(names)}
-    found = {"id2label": by_id, "label2id": {name: number for number, name in enumerate(names)}}
+    found: dict[str, Any] = {
+        "id2label": by_id,
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
+    if problem_type == REGRESSION and count == 1:  # of which a CrossEncoder would take the sigmoid
+        found["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     theirs = problem_type in (REGRESSION, ONE_LABEL, SEVERAL_LABELS)
     return {**found, "problem_type": problem_type} if theirs else found
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 from collections.abc import Iterable
+
+from absl import logging
 
 from official.io import files as io_files
 from official.io import json_files, vocabulary_files, writing
@@ -12,6 +16,7 @@ from official.io.files import is_remote
 from official.io.jobs import MANIFEST
 
 _NO_RECORDS = (MANIFEST, *vocabulary_files.KEPT)  # of what a job writes beside them
+_SHARD = re.compile(r"(.*-)(\d{5})-of-(\d{5})(.*)", re.DOTALL)
 
 
 def find_files(patterns: str, flag: str = "") -> list[str]:
@@ -39,19 +44,72 @@ def find_files(patterns: str, flag: str = "") -> list[str]:
         if not is_remote(path) and os.path.lexists(path):  # TensorFlow is to open it
             with io_files.naming(path):
                 io_files.check_readable(path)
+    _check_jobs(records)
+    _check_shards(records)
     return records
+
+
+def _check_jobs(paths: Iterable[str]) -> None:
+    """Warns of files among those of a job that its manifest does not name: what somebody has put there, such
+    as an evaluation set, is trained on, too."""
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        folder, name = os.path.split(path)
+        found.setdefault(folder, []).append(name)
+    for folder, names in found.items():
+        manifest = os.path.join(folder, MANIFEST)
+        own = json_files.read_json_or_empty(manifest).get("files")
+        others = [name for name in names if isinstance(own, dict) and name not in own]
+        if 0 < len(others) < len(names):
+            _warn_once(f"{os.path.join(folder, others[0])} is read, too, which {manifest} does not name")
+
+
+def _check_shards(paths: Iterable[str]) -> None:
+    """Warns of files NAME-00000-of-00003, NAME-00001-of-00003, .. of which one is not there, and of those of
+    two numbers under one name, as an earlier job leaves them. Some of a set may be chosen: those that are
+    there are not missed."""
+    sets: dict[tuple[str, str], dict[int, set[int]]] = {}
+    for found in filter(None, map(_SHARD.fullmatch, paths)):
+        sets.setdefault((found[1], found[4]), {}).setdefault(int(found[3]), set()).add(int(found[2]))
+    for (start, end), numbers in sets.items():
+        if len(numbers) > 1:
+            counts = " and of ".join(map(str, sorted(numbers)))
+            _warn_once(f"{start}*{end} are sets of {counts} files: those of an earlier job may be among them")
+        for count, own in numbers.items():
+            first = next((number for number in range(count) if number not in own), count)
+            missing = f"{start}{first:05d}-of-{count:05d}{end}"
+            with io_files.naming(missing):
+                is_there = first == count or io_files.is_file(missing)
+            if not is_there:
+                _warn_once(f"{missing} is not there: {len(own)} of {count} files of that name are read")
+
+
+@functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
+def _warn_once(told: str) -> None:
+    logging.warning("%s.", told)
+
+
+def first_of_folders(records: Iterable[str]) -> list[str]:
+    """Returns the first file of each folder, in the order of the folders."""
+    first = {os.path.dirname(path): path for path in sorted(records, reverse=True)}
+    return [first[folder] for folder in sorted(first)]
+
+
+def find_vocabularies(records: Iterable[str]) -> list[str]:
+    """Returns the vocabularies that lie beside files of records, at most one of each folder."""
+    folders = map(os.path.dirname, first_of_folders(records))
+    return [path for path in map(vocabulary_files.find, folders) if path]
 
 
 def find_vocabulary(records: Iterable[str]) -> str | None:
     """Returns the vocabulary that lies beside files of records; None where none does. Raises ConfigError
     where several folders have different ones."""
-    folders = sorted({os.path.dirname(path) for path in records})
-    found = [path for path in map(vocabulary_files.find, folders) if path]
+    found = find_vocabularies(records)
     for other in found[1:]:
         if vocabulary_files.read(other).words != vocabulary_files.read(found[0]).words:
             raise ConfigError(
                 f"{found[0]} and {other}, which lie beside the records, are different vocabularies. Give"
-                " records of one vocabulary, or say with --vocab_file which it is."
+                " records of one vocabulary."
             )
     return found[0] if found else None
 

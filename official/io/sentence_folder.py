@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
-import json
 import math
 import os
 import pickletools
@@ -26,7 +25,7 @@ import numpy as np
 
 from official.io import files
 from official.io.errors import ConfigError, shortened, suggest
-from official.io.json_files import expect
+from official.io.json_files import expect, written
 from official.io.model_folder import (
     CONFIG,
     SENTENCE_SETTINGS,
@@ -49,8 +48,7 @@ ACTIVATIONS = {
         for name in ("Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")
     },
 }
-QUERY, PASSAGE = "query", "passage"
-_NAMES_OF_PASSAGES = ("document", PASSAGE, "corpus")  # in the order of sentence-transformers
+NAMES_OF_PASSAGES = ("document", "passage", "corpus")  # of a prompt, in the order of sentence-transformers
 _MODES = {"cls_token": "cls", "max_tokens": "max", "mean_tokens": "mean"}
 _WEIGHTS, _PICKLE = "model.safetensors", "pytorch_model.bin"
 
@@ -140,7 +138,7 @@ class EmbeddingSettings:
         Raises:
           ConfigError: where there is no such prompt, or its tokens would have to be left out of the pooling.
         """
-        names = _NAMES_OF_PASSAGES if name in _NAMES_OF_PASSAGES else (name or self.default_prompt_name,)
+        names = NAMES_OF_PASSAGES if name in NAMES_OF_PASSAGES else (name or self.default_prompt_name,)
         found = [each for each in (name, *names) if each in self.prompts]
         if text is None and name is not None and not found:
             told = f"Allowed: {', '.join(self.prompts)}" if self.prompts else "The model has none"
@@ -324,7 +322,7 @@ def contents(settings: EmbeddingSettings, hidden_size: int) -> dict[str, bytes]:
             "bias": dense.bias,
             "activation_function": ACTIVATIONS[dense.activation],
         }
-    texts = {name: (json.dumps(content, indent=2) + "\n").encode() for name, content in values.items()}
+    texts = {name: written(content).encode() for name, content in values.items()}
     return {**texts, **weights}
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import json
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from official.io import files, model_folder
 from official.io.errors import ConfigError, shortened
-from official.io.json_files import parse_json, read_json
+from official.io.json_files import parse_json
 from official.io.model_folder import (
     ADDED_TOKENS,
     CONFIG,
@@ -27,6 +28,7 @@ from official.io.model_folder import (
     VOCAB_JSON,
     Special,
     contents,
+    read_where_there,
 )
 
 MERGES = "merges.txt"
@@ -82,7 +84,7 @@ def read(path: str, source: str, content: bytes) -> TokenizerFile:
         transformers that is known here does.
     """
     folder = os.path.dirname(path) or "."
-    config = _read_where_there(folder, TOKENIZER_CONFIG)
+    config = read_where_there(folder, TOKENIZER_CONFIG, False)
     config_path = os.path.join(folder, TOKENIZER_CONFIG)
     model_folder.check_keys(config, _LIBRARY_KEYS, config_path)
     _class_of(folder, config, False)
@@ -98,7 +100,7 @@ def read(path: str, source: str, content: bytes) -> TokenizerFile:
             f" tokenizer_class ({', '.join(_CLASSES)}) next to it, or give a {TOKENIZER}."
         )
     made = _finished(tokenizer, special, added, model_folder.length_told(config, config_path), source)
-    gives_segments = model_folder.gives_segments(config, _read_where_there(folder, CONFIG))
+    gives_segments = model_folder.gives_segments(config, read_where_there(folder, CONFIG, False))
     return dataclasses.replace(made, has_segments=made.has_segments and gives_segments)
 
 
@@ -113,7 +115,7 @@ def has_own_rules(path: str, tokenizer: dict | None) -> bool:
       ConfigError: where tokenizer_config.json cannot be read.
     """
     folder = os.path.dirname(path) or "."
-    config = _read_where_there(folder, TOKENIZER_CONFIG)
+    config = read_where_there(folder, TOKENIZER_CONFIG, False)
     try:
         kind = _class_of(folder, config, True)
     except ConfigError:
@@ -121,7 +123,7 @@ def has_own_rules(path: str, tokenizer: dict | None) -> bool:
     if tokenizer and not _is_well_formed(tokenizer):
         return False  # likewise
     if kind is None and tokenizer:
-        model = _read_where_there(folder, CONFIG)
+        model = read_where_there(folder, CONFIG, False)
         is_said = config.get("tokenizer_class") or model.get("tokenizer_class") or "model_type" in model
         if is_said and tokenizer.get("post_processor") is None:  # no [CLS] and [SEP]
             return True
@@ -180,8 +182,7 @@ def _class_of(folder: str, config: Mapping[str, Any], is_wordpiece: bool) -> str
     """Returns the class that builds the tokenizer, a key of _CLASSES; None where a tokenizer.json says
     everything. Where nothing names one, a vocabulary of word pieces is BERT's, with any model. Raises
     ConfigError for a class that is not known."""
-    path = os.path.join(folder, CONFIG)
-    model = read_json(path, any_number=True) if files.is_file(path) else {}
+    model = read_where_there(folder, CONFIG, False)
     told, of_model = config.get("tokenizer_class") or model.get("tokenizer_class"), model.get("model_type")
     if of_model == "modernbert":  # transformers takes no class's word for it
         return None
@@ -192,14 +193,10 @@ def _class_of(folder: str, config: Mapping[str, Any], is_wordpiece: bool) -> str
         return None
     if name not in _CLASSES:
         allowed = ", ".join([*_CLASSES, "PreTrainedTokenizerFast"])
-        where = path if told and not config.get("tokenizer_class") else os.path.join(folder, TOKENIZER_CONFIG)
+        where = CONFIG if told and not config.get("tokenizer_class") else TOKENIZER_CONFIG
+        where = os.path.join(folder, where)
         raise ConfigError(f"{where}: tokenizer_class={name[:60]} is not supported, only {allowed}.")
     return name
-
-
-def _read_where_there(folder: str, name: str) -> dict:
-    path = os.path.join(folder, name)
-    return read_json(path, any_number=True) if files.is_file(path) else {}
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -223,18 +220,18 @@ def _tokens_of(
     order in which those that the vocabulary lacks get ids."""
     said, added = dict(config), {}
     if "added_tokens_decoder" in config:
-        decoder = config["added_tokens_decoder"]
-        added = {token["content"]: _token(token) for _, token in sorted(decoder.items(), key=_number)}
+        tokens = sorted(config["added_tokens_decoder"].items(), key=lambda item: int(item[0]))
+        added = {token["content"]: _token(token) for _, token in tokens}
     else:  # as older versions kept them
-        said |= (mapped := _read_where_there(folder, SPECIAL_TOKENS_MAP))
-        beside = _read_where_there(folder, ADDED_TOKENS)
+        said |= (mapped := read_where_there(folder, SPECIAL_TOKENS_MAP, False))
+        beside = read_where_there(folder, ADDED_TOKENS, False)
         named = {contents(said[f"{name}_token"]) for name in _NAMES if said.get(f"{name}_token")}
         extra = config.get("extra_special_tokens") or config.get("additional_special_tokens")
         for values in (extra, mapped.get("extra_special_tokens")):
             named.update(contents(values) if isinstance(values, list) else ())
-        tokens = {number: _token(text, text in named) for text, number in beside.items()}
-        tokens |= {token["id"]: _token(token) for token in tokenizer.get("added_tokens") or ()}
-        added = {token["content"]: token for _, token in sorted(tokens.items())}
+        by_id = {number: _token(text, text in named) for text, number in beside.items()}
+        by_id |= {token["id"]: _token(token) for token in tokenizer.get("added_tokens") or ()}
+        added = {token["content"]: token for _, token in sorted(by_id.items())}
     usual = [ROBERTA] if kind in _WITH_ROBERTAS_TOKENS else [model_folder.SPECIAL_TOKENS, ROBERTA]
     vocab = tokenizer["model"].get("vocab") or ()
     known = {*added, *(vocab if isinstance(vocab, dict) else (word for word, _ in vocab))}
@@ -261,10 +258,6 @@ def _tokens_of(
 
 
 _NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-
-
-def _number(item: tuple[str, Any]) -> int:
-    return int(item[0])
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -304,15 +297,18 @@ def _bpe(tokenizer: dict, special: Special, config: dict, source: str) -> dict:
     }
 
 
-def _unigram(first: tuple[str, ...], dropped: int, tokenizer: dict, config: dict, source: str) -> dict:
+def _unigram(
+    tokenizer: dict, special: Special, config: dict, source: str, first: tuple[str, ...], dropped: int
+) -> dict:
     """Returns the Unigram of a SentencePiece model.
 
     Args:
-      first: pieces that stand before those of the model, which the last one, <mask>, follows.
-      dropped: pieces of the model that those take the place of.
       tokenizer: as it was read.
+      special: the special tokens, which the class sets itself.
       config: of tokenizer_config.json.
       source: begins the messages.
+      first: pieces that stand before those of the model, which the last one, <mask>, follows.
+      dropped: pieces of the model that those take the place of.
     """
     parts = {"WhitespaceSplit", "Metaspace"}
     _check_parts(tokenizer, source, {"Unigram"}, {"Precompiled", "Replace", "Strip", "Nmt", "NFKC"}, parts)
@@ -321,7 +317,7 @@ def _unigram(first: tuple[str, ...], dropped: int, tokenizer: dict, config: dict
     if "pieces" in model:  # of a SentencePiece model
         scores = [-100.0 if word.endswith("NOTUSED") and word.startswith("<unk>") else 0.0 for word in first]
         vocab = [*zip(first, scores), *vocab[dropped:], ("<mask>", 0.0)]
-    for step in _steps(tokenizer.get("normalizer")):
+    for step in model_folder.steps(tokenizer.get("normalizer")):
         charsmap = step.get("precompiled_charsmap") or charsmap
     space = config.get("add_prefix_space", True)
     metaspace = {
@@ -330,37 +326,19 @@ def _unigram(first: tuple[str, ...], dropped: int, tokenizer: dict, config: dict
         "prepend_scheme": "never" if space is False else "always",
         "split": True,
     }
-    words = [word for word, _ in vocab]
-    template = [_piece("<s>"), _text("A", 0), _piece("</s>")]
-    ids = {
-        token: {"id": token, "ids": [_id_of(token, words)], "tokens": [token]} for token in ("<s>", "</s>")
-    }
+    ids = {word: number for number, (word, _) in enumerate(vocab)}
     return {
         "normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap} if charsmap else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
         "decoder": metaspace,
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": template,
-            "pair": [*template, _piece("</s>"), _text("B", 0), _piece("</s>")],
-            "special_tokens": ids,
-        },
+        "post_processor": _template("<s>", "</s>", ids, separators=2, segment=0),
         "model": {
             "type": "Unigram",
-            "unk_id": _id_of("<unk>", words),
+            "unk_id": ids.get("<unk>", 0),
             "vocab": vocab,
             "byte_fallback": False,
         },
     }
-
-
-def _xlm_roberta(tokenizer: dict, special: Special, config: dict, source: str) -> dict:
-    return _unigram(("<s>", "<pad>", "</s>", "<unk>"), 3, tokenizer, config, source)
-
-
-def _camembert(tokenizer: dict, special: Special, config: dict, source: str) -> dict:
-    first = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
-    return _unigram(first, 1, tokenizer, config, source)
 
 
 _WORDPIECE = {
@@ -375,8 +353,6 @@ def _wordpiece(tokenizer: dict, special: Special, config: dict, source: str) -> 
     """Returns the WordPiece of BERT, with its normalizer as tokenizer_config.json says."""
     _check_parts(tokenizer, source, {"WordPiece"}, {"BertNormalizer"}, {"BertPreTokenizer"})
     ids = tokenizer["model"]["vocab"]
-    template = [_piece(special.cls), _text("A", 0), _piece(special.sep)]
-    tokens = {token: {"id": token, "ids": [ids.get(token, 0)], "tokens": [token]} for token in special[2:4]}
     return {
         "normalizer": {
             "type": "BertNormalizer",
@@ -387,21 +363,18 @@ def _wordpiece(tokenizer: dict, special: Special, config: dict, source: str) -> 
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": False},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": template,
-            "pair": [*template, _text("B", 1), _piece(special.sep, 1)],
-            "special_tokens": tokens,
-        },
+        "post_processor": _template(special.cls, special.sep, ids, separators=1, segment=1),
         "model": {**_WORDPIECE, "unk_token": special.unk, "vocab": ids},
     }
 
 
-_CLASSES = {
+_CLASSES: dict[str, Callable[..., dict]] = {
     **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), _wordpiece),
     "RobertaTokenizer": _bpe,
-    "XLMRobertaTokenizer": _xlm_roberta,
-    "CamembertTokenizer": _camembert,
+    "XLMRobertaTokenizer": functools.partial(_unigram, first=("<s>", "<pad>", "</s>", "<unk>"), dropped=3),
+    "CamembertTokenizer": functools.partial(
+        _unigram, first=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), dropped=1
+    ),
 }
 _WITH_ROBERTAS_TOKENS = ("RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer")
 _CLASS_OF_MODEL = {
@@ -412,26 +385,19 @@ _CLASS_OF_MODEL = {
 }
 
 
-def _piece(token: str, segment: int = 0) -> dict:
-    return {"SpecialToken": {"id": token, "type_id": segment}}
+def _template(cls: str, sep: str, ids: Mapping[str, int], separators: int, segment: int) -> dict:
+    """Returns the post_processor that joins texts as CLS A SEP and CLS A SEP B SEP, with so many SEP between
+    two and a segment for the second."""
 
+    def piece(kind: str, name: str, segment: int = 0) -> dict:
+        return {kind: {"id": name, "type_id": segment}}
 
-def _text(name: str, segment: int) -> dict:
-    return {"Sequence": {"id": name, "type_id": segment}}
-
-
-def _id_of(token: str, words: list[str]) -> int:
-    return words.index(token) if token in words else 0
-
-
-def _steps(part: Any) -> Iterator[dict]:
-    """Yields the steps of a normalizer or pre-tokenizer."""
-    if isinstance(part, dict):
-        inner = part.get("normalizers") or part.get("pretokenizers")
-        if inner is None:
-            yield part
-        for step in inner or ():
-            yield from _steps(step)
+    end = piece("SpecialToken", sep)
+    single = [piece("SpecialToken", cls), piece("Sequence", "A"), end]
+    second = [piece("Sequence", "B", segment), piece("SpecialToken", sep, segment)]
+    tokens = {token: {"id": token, "ids": [ids.get(token, 0)], "tokens": [token]} for token in (cls, sep)}
+    pair = [*single, *[end] * (separators - 1), *second]
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}
 
 
 def _check_parts(
@@ -440,8 +406,8 @@ def _check_parts(
     """Raises ConfigError where a tokenizer.json has parts that the class would replace by others."""
     parts = ("normalizer", normalizers), ("pre_tokenizer", pre_tokenizers), ("model", models)
     for name, allowed in parts:
-        for step in _steps(tokenizer.get(name)):
-            if (kind := step.get("type")) not in (None, *allowed):
+        for step in model_folder.steps(tokenizer.get(name)):
+            if (kind := step.get("type")) not in (None, "Sequence", *allowed):
                 raise ConfigError(
                     f"{source}: its {name} {str(kind)[:60]} is not what tokenizer_class says, which has"
                     f" {', '.join(sorted(allowed)) or 'none'}. Set tokenizer_class=PreTrainedTokenizerFast in"

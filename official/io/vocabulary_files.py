@@ -11,12 +11,11 @@ import codecs
 import dataclasses
 import functools
 import itertools
-import json
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
@@ -268,16 +267,30 @@ def tokenizer_config(do_lower_case: bool, max_length: int, marks_pairs: bool = T
         **{f"{name}_token": f"[{name.upper()}]" for name in ("cls", "mask", "pad", "sep", "unk")},
         **({} if marks_pairs else {"model_input_names": ["input_ids", "attention_mask"]}),
     }
-    return json.dumps(values, indent=2) + "\n"
+    return json_files.written(values)
 
 
-def contents_of(file: VocabularyFile, max_length: int | None = None) -> dict[str, bytes]:
-    """Returns {name of file: content} of a vocabulary alone. `max_length`: of a tokenizer_config.json that
-    has to be there; None: as the vocabulary's says."""
+def with_settings(vocabulary: Any, content: bytes, do_lower_case: bool, length: Any) -> dict[str, bytes]:
+    """Returns {name of file: content} of a vocabulary, and of how text is split by it.
+
+    Args:
+      vocabulary: has `tokenizer` and `marks_pairs` as `VocabularyFile` has them.
+      content: of its vocab.txt.
+      do_lower_case: whether text is lower-cased.
+      length: tokens that texts are cut to; of a tokenizer's own files None says none.
+    """
+    kept = vocabulary.tokenizer
+    if kept is not None:
+        return {TOKENIZER: kept.content.encode(), TOKENIZER_CONFIG: kept.sidecar_config(length).encode()}
+    config = tokenizer_config(do_lower_case, length, vocabulary.marks_pairs)
+    return {VOCABULARY: content, TOKENIZER_CONFIG: config.encode()}
+
+
+def contents_of(file: VocabularyFile) -> dict[str, bytes]:
+    """Returns {name of file: content} of a vocabulary alone."""
     if file.tokenizer is None:
         return {VOCABULARY: file.content}
-    config = file.tokenizer.sidecar_config(max_length or file.max_length)
-    return {TOKENIZER: file.content, TOKENIZER_CONFIG: config.encode()}
+    return with_settings(file, file.content, False, file.max_length)
 
 
 def companions(path: str, do_lower_case: bool | None, max_length: int) -> dict[str, bytes]:
@@ -289,10 +302,6 @@ def companions(path: str, do_lower_case: bool | None, max_length: int) -> dict[s
       max_length: positions of the model; where the vocabulary's files name a shorter length, that is kept.
     """
     file = read(path)
-    length = min(file.max_length or max_length, max_length)
-    if file.tokenizer is not None:
-        return contents_of(file, length)
     told = file.do_lower_case if do_lower_case is None else do_lower_case
     lower_case = not is_cased(file.words) if told is None else told
-    config = tokenizer_config(lower_case, length, file.marks_pairs)
-    return {VOCABULARY: file.content, TOKENIZER_CONFIG: config.encode()}
+    return with_settings(file, file.content, lower_case, min(file.max_length or max_length, max_length))

@@ -4,7 +4,6 @@ question answering, classification and regression, multiple choice, token classi
 from __future__ import annotations
 
 import dataclasses
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import tensorflow as tf
@@ -219,7 +218,7 @@ class BertEncoder(tf.keras.layers.Layer):
                     "pooler/dense", config.hidden_size, config.hidden_size, config.initializer_range
                 )
         self.final_norm = None
-        if blocks.is_prenorm(kind):  # Graphcore's name has no scope.
+        if kind.IS_PRENORM:  # Graphcore's name has no scope.
             self.final_norm = layers.LayerNorm(config.hidden_size, config.family_row.has_biases)
         self._kind = kind
         ops = operations.choose(kernels, attends_again=recompute == "attention")
@@ -309,14 +308,15 @@ class BertEncoder(tf.keras.layers.Layer):
         return Stage("embeddings", layer.variables, layer.tensors, run, (), ("sequence", "seen"))
 
     def _seen(self, features):
-        return blocks.seen_function(self._kind)(features, self._config, self.by_sequence)
+        return self._kind.seen(features, self._config, self.by_sequence)
 
     def _block_stage(self, block: Any, find_reads: FindReads | None = None) -> Stage:
         def run(weights, carried, features, seed):
             ids_BL = features.get("sequence_ids", features["input_mask"])
-            slots = blocks.find_slots(self._kind, features, self._config)
+            slots = self._kind.slots(features, self._config)
             reads_BR = None if find_reads is None else find_reads(features).positions_BR
-            context = attention.Context(blocks.seen_by(block, carried["seen"]), ids_BL, slots, reads_BR)
+            seen = block.sees(carried["seen"]) if hasattr(block, "sees") else carried["seen"]
+            context = attention.Context(seen, ids_BL, slots, reads_BR)
             run_block = self._run_without_dropout if seed is None else self._run_block
             return {"sequence": run_block(carried["sequence"], seed, weights, context)}
 
@@ -381,13 +381,13 @@ def _of_cls(sequence_BLD: tf.Tensor, features: Tensors, find_reads: FindReads | 
     return layers.gather_positions(sequence_BLD, places_BS)
 
 
-def _block_function(kind: ModuleType, config: BertConfig, ops: operations.Operations) -> Callable:
+def _block_function(kind: Any, config: BertConfig, ops: operations.Operations) -> Callable:
     """Returns (x_BLD, seed, weights, context) -> [B, L, D], or [B, R, D] at the context's `reads_BR`: the
     function of every block."""
 
     def run_block(x_BLD, seed, weights, context):
         y_BLD = kind.run(weights, x_BLD, context, seed, config, ops)
-        return y_BLD if blocks.is_narrow(kind) else layers.picked(y_BLD, context.reads_BR)
+        return y_BLD if kind.IS_NARROW else layers.picked(y_BLD, context.reads_BR)
 
     return run_block
 

@@ -154,14 +154,12 @@ def read_as(variable: tf.Variable, dtype: str, is_shared: bool) -> tf.Tensor:
         return tf.cast(tf.convert_to_tensor(variable), dtype)
     # Read by its handle: by itself, a variable of Keras would be cast.
     value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32)
-    return (_shared_copy if is_shared else _copy)(value, copy.read_value())
 
+    @tf.custom_gradient
+    def copied(value, copy):
+        def gradient(upstream):
+            return tf.cast(upstream, value.dtype) if is_shared else upstream, None
 
-@tf.custom_gradient
-def _copy(value, copy):
-    return tf.identity(copy), lambda upstream: (upstream, None)
+        return tf.identity(copy), gradient
 
-
-@tf.custom_gradient
-def _shared_copy(value, copy):
-    return tf.identity(copy), lambda upstream: (tf.cast(upstream, value.dtype), None)
+    return copied(value, copy.read_value())

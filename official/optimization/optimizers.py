@@ -39,9 +39,6 @@ from official.optimization.train_state import TrainState, build_state
 # compiled functions, one for each shape, that read a gradient once and write the moments in place; norms
 # stay outside, where they use all cores. The others, vectors, go through ResourceApplyAdam.
 
-
-# Traced and optimised once for all layers that are alike.
-_shared = tf.function(autograph=False, experimental_attributes={"_noinline": True})
 _LAYER = re.compile(r".*/layer_\d+/")
 
 
@@ -89,8 +86,9 @@ class CompiledOptimizer(Moments):
             },
         }
 
-    # It takes handles: of a variable TensorFlow would keep a stand-in that does not live as long.
-    @_shared
+    # Traced and optimised once for all layers that are alike. It takes handles: of a variable TensorFlow
+    # would keep a stand-in that does not live as long.
+    @tf.function(autograph=False, experimental_attributes={"_noinline": True})
     def _update_layer(self, handles, gradients, decays, step):
         with tf.name_scope(type(self).__name__):  # that of the caller ends at the call
             for (weight, m, v), gradient, does_decay in zip(handles, gradients, decays):
@@ -119,7 +117,7 @@ class CompiledOptimizer(Moments):
 
     def _epsilon_beside_root(self, beta_2_power):
         """Returns the epsilon of m / (sqrt(v) + epsilon), in which v is not corrected."""
-        raise NotImplementedError
+        return self._constants.epsilon
 
 
 @jitted
@@ -177,9 +175,6 @@ class CompiledAdamW(CompiledOptimizer):
 
     _update_decayed = staticmethod(_update_adamw)
 
-    def _epsilon_beside_root(self, beta_2_power):
-        return self._constants.epsilon
-
     def _decayed_state(self, rate, beta_1_power, beta_2_power):
         return rate * tf.sqrt(1 - beta_2_power) / (1 - beta_1_power), 1 - rate * self._constants.weight_decay
 
@@ -201,27 +196,6 @@ class CompiledLamb(CompiledOptimizer):
         return rate, 1 / (1 - beta_1_power), 1 / (1 - beta_2_power)
 
 
-class CompiledStableAdamW(CompiledOptimizer):
-    """AdamW with clipped updates, `plain_optimizers.StableAdamW`; vectors too go through the compiled
-    function."""
-
-    def _decayed_state(self, rate, beta_1_power, beta_2_power):
-        decay = tf.constant(self._constants.weight_decay)
-        return rate, decay, 1 / (1 - beta_1_power), 1 / (1 - beta_2_power)
-
-    def _epsilon_beside_root(self, beta_2_power):
-        return self._constants.epsilon
-
-    @staticmethod
-    def _update_decayed(handles, grad, factor, state, constants):
-        _update_stable(handles, grad, factor, state, constants)
-
-    def _update_excluded(self, handles, gradient, step) -> None:
-        rate, _, *corrections = step["decayed"]
-        state = rate, tf.constant(0.0), *corrections
-        _update_stable(handles, gradient, step["factor"], state, self._constants)
-
-
 @jitted
 def _update_stable(handles, grad, factor, state, constants):
     """Updates a weight: `state` is the rate, the decay, and the factors that correct the moments."""
@@ -235,27 +209,28 @@ def _update_stable(handles, grad, factor, state, constants):
     write(handles, (weight - rate * update, new_m, new_v))
 
 
+class CompiledStableAdamW(CompiledOptimizer):
+    """AdamW with clipped updates, `plain_optimizers.StableAdamW`; vectors too go through the compiled
+    function."""
+
+    _update_decayed = staticmethod(_update_stable)
+
+    def _decayed_state(self, rate, beta_1_power, beta_2_power):
+        decay = tf.constant(self._constants.weight_decay)
+        return rate, decay, 1 / (1 - beta_1_power), 1 / (1 - beta_2_power)
+
+    def _update_excluded(self, handles, gradient, step) -> None:
+        rate, _, *corrections = step["decayed"]
+        state = rate, tf.constant(0.0), *corrections
+        _update_stable(handles, gradient, step["factor"], state, self._constants)
+
+
 # -----------------------------------------------------------------------------------------------------------
 # AdamW with a first moment in float16
 
 
-class CompiledMpAdamW(ScaledMoment, CompiledAdamW):
-    """`CompiledAdamW` with the first moment in float16; vectors too go through the compiled function."""
-
-    def _decayed_state(self, rate, beta_1_power, beta_2_power):
-        return *super()._decayed_state(rate, beta_1_power, beta_2_power), tf.convert_to_tensor(self._scale)
-
-    @staticmethod
-    def _update_decayed(handles, grad, factor, state, constants):
-        _update(handles, grad, factor, state, constants)
-
-    def _update_excluded(self, handles, gradient, step) -> None:
-        step_size, _, scale = step["decayed"]
-        _update(handles, gradient, step["factor"], (step_size, tf.constant(1.0), scale), self._constants)
-
-
 @jitted
-def _update(handles, grad, factor, state, constants):
+def _update_mixed(handles, grad, factor, state, constants):
     """Updates a weight: `state` is its step size, the share of it that decay leaves, and the scale."""
     step_size, kept, scale = state
     weight, v = read((handles[0], handles[2]), grad.shape)
@@ -265,6 +240,20 @@ def _update(handles, grad, factor, state, constants):
     new_m = stored(new_m, scale)
     change = step_size * loaded(new_m, scale) / (tf.sqrt(new_v) + constants.epsilon)
     write(handles, (weight * kept - change, new_m, new_v))
+
+
+class CompiledMpAdamW(ScaledMoment, CompiledAdamW):
+    """`CompiledAdamW` with the first moment in float16; vectors too go through the compiled function."""
+
+    _update_decayed = staticmethod(_update_mixed)
+
+    def _decayed_state(self, rate, beta_1_power, beta_2_power):
+        return *super()._decayed_state(rate, beta_1_power, beta_2_power), tf.convert_to_tensor(self._scale)
+
+    def _update_excluded(self, handles, gradient, step) -> None:
+        step_size, _, scale = step["decayed"]
+        state = step_size, tf.constant(1.0), scale
+        _update_mixed(handles, gradient, step["factor"], state, self._constants)
 
 
 # -----------------------------------------------------------------------------------------------------------

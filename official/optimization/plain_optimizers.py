@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
@@ -33,11 +33,12 @@ class Constants(NamedTuple):
     epsilon: float
 
 
-class Slots:
-    """Step counter, and the slots of every variable.
+class Optimizer:
+    """Base of all optimizers: step counter, and the slots of every variable.
 
     Attributes:
-      iterations: int64 variable, counts the updates.
+      iterations: int64 variable, counts the updates and drives the schedule.
+      share_of: name of a variable -> its share of the learning rate; 1 of all, where nobody sets it.
       SLOTS: {slot: its type, None for that of the variable}.
       compiles: whether XLA compiles the whole update, and the norm, to one program each. On a GPU, launching
         the operations of hundreds of variables would take as long as computing the gradients.
@@ -58,12 +59,13 @@ class Slots:
         )
         self._learning_rate = learning_rate
         self._moments: dict[str, dict[str, tf.Variable]] = {}
-        self.share_of: Callable[[str], float] = lambda name: 1.0  # of the rate, by the name of a variable
+        self.share_of: Callable[[str], float] = lambda name: 1.0
         self._share = 1.0
         self._finite: tf.Tensor | None = None
 
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
-        """Creates the slots of variables, no two of one name, in the strategy's scope."""
+        """Creates the slots of variables, no two of one name, in the strategy's scope: before the first
+        step, so that a checkpoint can be restored."""
         for variable in variables:
             zeros = functools.partial(tf.zeros, shape=variable.shape)
             with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
@@ -121,7 +123,7 @@ class Slots:
         write(variable, value)
 
 
-class Moments(Slots):
+class Moments(Optimizer):
     """Moments `m` and `v` of every variable, and which variables decay."""
 
     def __init__(
@@ -282,7 +284,7 @@ class Lamb(PlainOptimizer):
 # Graphcore's TF1 BERT takes them.
 
 
-class PlainSgd(Slots):
+class PlainSgd(Optimizer):
     """w -= rate * g."""
 
     SLOTS: ClassVar[dict[str, tf.DType | None]] = {}
@@ -410,38 +412,6 @@ SLOT_NAMES: dict[str, dict[str, str]] = {
     "momentum": {"m": "Momentum"},
     "sgd": {},
 }
-
-
-class Optimizer(Protocol):
-    """An optimizer of weights: our own, or tensorflow-addons' behind the same methods.
-
-    Attributes:
-      iterations: int64 variable, counts the updates and drives the schedule.
-      share_of: function from a variable's name to its share of the learning rate; default 1.
-      compiles: whether XLA compiles an update as one program.
-    """
-
-    iterations: tf.Variable
-    compiles: bool
-    share_of: Callable[[str], float]
-
-    def create_slots(self, variables) -> None:
-        """Creates the moments of variables, in the strategy's scope: before the first step, so that a
-        checkpoint can be restored."""
-
-    def get_slot(self, variable, slot: str) -> tf.Variable:
-        """Returns a moment of a variable, "m" or "v"."""
-
-    def scalars(self) -> dict[str, tf.Variable]:
-        """Returns {checkpoint name: variable} of the state beside the step counter and the slots."""
-
-    def global_norm(self, tensors) -> tf.Tensor:
-        """Returns the norm, float32, of all numbers of tensors that are on one device."""
-
-    def update(self, gradients, variables, factor, finite=None) -> None:
-        """Updates variables with gradients times `factor`, float32, which are the same on every replica; in
-        the context of a replica. `finite`, of an optimizer that `compiles`: false leaves all but the step
-        counter as it is."""
 
 
 _PLAIN: dict[str, Callable[..., Optimizer]] = {

@@ -44,11 +44,13 @@ class FlatGraph:
     Attributes:
       nodes: in the order in which they were made.
       tensors: (dtype, number of elements) of every tensor; resources have no elements.
+      numbers: {name: number} of the tensors outside of functions.
     """
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.tensors: list[tuple[tf.DType, int]] = []
+        self.numbers: dict[str, int] = {}
         # Number of a resource -> nodes that come before the next change of it.
         self._users: dict[int, list[int]] = collections.defaultdict(list)
 
@@ -56,8 +58,12 @@ class FlatGraph:
         """Returns the FLOPs of all nodes in all their runs."""
         return sum(node.flops * node.runs for node in self.nodes)
 
-    def add(self, graph, operations, numbers: dict[str, int], runs: int = 1, after: tuple = ()) -> None:
-        """Adds operations.
+    def add(self, graph, operations) -> None:
+        """Adds operations of a graph, in an order in which they can run."""
+        self._add(graph, operations, self.numbers, 1, [])
+
+    def _add(self, graph, operations, numbers: dict[str, int], runs: int, after: list[int]) -> None:
+        """Adds operations of a graph or of a function's body.
 
         Args:
           graph: what they belong to.
@@ -101,7 +107,7 @@ class FlatGraph:
     def _add_body(self, body, arguments: list[int], runs: int, after: list[int]) -> list[int]:
         """Adds a function with its arguments in place and returns its results."""
         numbers, start = dict(zip((tensor.name for tensor in body.inputs), arguments)), len(self.nodes)
-        self.add(body, body.get_operations(), numbers, runs, tuple(after))
+        self._add(body, body.get_operations(), numbers, runs, after)
         outputs = [numbers[tensor.name] for tensor in body.outputs]
         made = _producers(self.nodes[start:], start)
         # The end of the call, for those who wait for it.

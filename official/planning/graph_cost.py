@@ -109,12 +109,11 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan, native_update:
             # Nothing here is Python that a graph would have to be made of, and looking for it takes seconds.
             gradients, factor, sums, norm = tf.autograph.experimental.do_not_convert(step)(batch)
         flat = FlatGraph()
-        numbers: dict[str, int] = {}  # of tensors, by name
-        flat.add(graph, graph.get_operations(), numbers)
-        _add_update(flat, numbers, state, gradients, factor, norm)
+        flat.add(graph, graph.get_operations())
+        _add_update(flat, state, gradients, factor, norm)
     variables = state.model.trainable_variables
     slots = plain_optimizers.slot_variables(state.optimizer, config.optimizer_type, variables).values()
-    cost = _cost(variables, slots, flat, [numbers[sums.name], numbers[norm.name]])
+    cost = _cost(variables, slots, flat, [sums, norm])
     return dataclasses.replace(cost, gradient_bytes=_bytes(gradients), copy_bytes=_bytes(copies.values()))
 
 
@@ -143,10 +142,8 @@ def forward_cost(build_model: Callable[[], Any], run: Callable[[Any], Any]) -> C
         given = tf.nest.flatten(tf.autograph.experimental.do_not_convert(run)(model))
         results = [each for each in given if each is not None]
         flat = FlatGraph()
-        numbers: dict[str, int] = {}
-        flat.add(graph, graph.get_operations(), numbers)
-    kept = [numbers[result.name] for result in results]
-    return _cost(model.trainable_variables, (), flat, kept)
+        flat.add(graph, graph.get_operations())
+    return _cost(model.trainable_variables, (), flat, results)
 
 
 def model_of_whole_rows(task: PlannedTask) -> tf.keras.Model:
@@ -158,8 +155,9 @@ def model_of_whole_rows(task: PlannedTask) -> tf.keras.Model:
     return model
 
 
-def _cost(variables: list, slots: Iterable, flat: FlatGraph, kept: list[int]) -> Cost:
-    """Returns the cost of a graph whose tensors `kept` live to its end."""
+def _cost(variables: list, slots: Iterable, flat: FlatGraph, results: list[tf.Tensor]) -> Cost:
+    """Returns the cost of a graph whose `results` live to its end."""
+    kept = [flat.numbers[result.name] for result in results]
     return Cost(
         len(variables),
         sum(variable.shape.num_elements() for variable in variables),
@@ -182,9 +180,7 @@ def _bytes(variables: Any) -> int:
     return sum(variable.shape.num_elements() * variable.dtype.size for variable in variables)
 
 
-def _add_update(
-    flat: FlatGraph, numbers: dict[str, int], state: TrainState, gradients: list, factor: Any, norm: tf.Tensor
-) -> None:
+def _add_update(flat: FlatGraph, state: TrainState, gradients: list, factor: Any, norm: tf.Tensor) -> None:
     """Adds the update of every variable.
 
     The native one is one operation. Else TensorFlow is asked for one of each kind, such as
@@ -198,7 +194,7 @@ def _add_update(
         # With loss scaling the update is a branch, which starts when the norm is known to be finite.
         with tf.control_dependencies([norm] if state.loss_scale else []):
             state.optimizer.update(gradients, variables, factor)
-        flat.add(graph, graph.get_operations()[known:], numbers)
+        flat.add(graph, graph.get_operations()[known:])
 
     if isinstance(state.optimizer, NativeOptimizer):
         add(gradients, variables)
@@ -208,7 +204,7 @@ def _add_update(
         kind, start = (re.sub(r"layer_\d+", "layer_{}", variable.name), variable.shape), len(flat.nodes)
         if kind in built:
             first, begin, end = built[kind]
-            flat.repeat(begin, end, {numbers[first.name]: numbers[gradient.name]})
+            flat.repeat(begin, end, {flat.numbers[first.name]: flat.numbers[gradient.name]})
         else:
             add([gradient], [variable])
             built[kind] = gradient, start, len(flat.nodes)
@@ -346,12 +342,11 @@ def _stage_cost(stage: Stage, carried: dict, features: dict, seed: Any, last: bo
     wanted = [tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor for tensor in found]
     # Flattened after the backward pass, which changes calls of functions.
     flat, ends = FlatGraph(), []
-    numbers: dict[str, int] = {}
     operations = graph.get_operations()
     for part in (operations[:before], operations[before:between], operations[between:]):
-        flat.add(graph, part, numbers)
+        flat.add(graph, part)
         ends.append(len(flat.nodes))
-    forward, backward = range(*ends[:2]), range(*ends[1:])
+    numbers, forward, backward = flat.numbers, range(*ends[:2]), range(*ends[1:])
     given_to = [each for each in tf.nest.flatten((taken, features, seed)) if each is not None]
     gradients = [numbers[tensor.name] for tensor in wanted if tensor is not None]
     read = _kept(flat, [numbers[tensor.name] for tensor in given_to], forward, gradients)

@@ -110,7 +110,9 @@ def _read_settings(path: str) -> dict:
     settings = json_files.read_json(path)
     model = json_files.expect(settings, "model", (dict, type(None)), path, default=None) or {}
     settings.pop("model", None)
-    config_lib.check_settings(settings, path)
+    for name, value in settings.items():
+        if name in config_lib.FIELDS:  # others are of another version
+            config_lib.FIELDS[name].checked(value, path)
     config_lib.checked_sizes(model, f"{path}: model")
     return settings | {f"model.{key}": value for key, value in model.items()}
 
@@ -233,6 +235,7 @@ def _secs_until(events: list[dict], samples: int | None) -> float | None:
 # Wider tables wrap in a terminal: more settings than this get a table of their own, a row each.
 _MAX_SETTINGS = 5
 _HEADER_WIDTH, _VALUE_WIDTH = 10, 24
+_NUMBER = re.compile(rf"{DASH}|-?[\d,.]+(e[-+]?\d+)?")
 
 
 def format_comparison(comparison: dict) -> str:
@@ -293,7 +296,7 @@ def format_table(columns: list[tuple[str, list[str]]]) -> str:
     for header, (_, cells) in zip(headers, columns):
         lines = [""] * (depth - len(header)) + header + cells
         width = max(map(len, lines))
-        align = str.rjust if all(map(_is_number, cells)) else str.ljust
+        align = str.rjust if all(map(_NUMBER.fullmatch, cells)) else str.ljust
         blocks.append([align(line, width) for line in lines])
     return "\n".join("  ".join(line).rstrip() for line in zip(*blocks))
 
@@ -305,10 +308,6 @@ def _broken(title: str) -> list[str]:
             lines.append("")
         lines[-1] += word
     return [line.strip() for line in lines]
-
-
-def _is_number(cell: str) -> bool:
-    return re.fullmatch(rf"{DASH}|-?[\d,.]+(e[-+]?\d+)?", cell) is not None
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from official.reporting import charts, page, palette
 
 FILE_NAME = "report.html"
@@ -16,11 +14,6 @@ _MASKS = {
 _MAX_FILES = 20
 _MAX_POINTS = 128  # of a histogram
 _MAX_WORD = 40  # characters of a word in a table: whatever is very long is [UNK]
-
-
-def path_in(folder: str) -> str:
-    """Returns the path of a folder's page."""
-    return os.path.join(folder, FILE_NAME)
 
 
 def render(facts: dict) -> str:

@@ -188,14 +188,9 @@ def evaluation_entry(fields: dict, command: str, checkpoint: str, settings: dict
     return plain_value({**head, **own, **fields["scores"]})
 
 
-def add_evaluation(model_dir: str, entry: dict) -> None:
-    """Adds an entry to the evaluations of model_dir/result.json, and leaves all else in it alone."""
-    values = load_result(model_dir)
-    _write(model_dir, {**values, "evaluations": [*values.get("evaluations", []), entry]})
-
-
 def note(model_dir: str, **values: Any) -> None:
-    """Notes what was made of a run since, such as the folder of its export, in model_dir/result.json."""
+    """Notes what was made of a run since, such as the folder of its export, in model_dir/result.json, and
+    leaves all else in it alone."""
     _write(model_dir, {**load_result(model_dir), **plain_value(values)})
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.metadata
-import json
 import os
 import shutil
 import sys
@@ -23,12 +22,13 @@ from official import config as config_lib
 from official.inference import Model, onnx_files
 from official.inference.backends import Settings
 from official.inference.graph_methods import GraphModel, only_ids_of
-from official.inference.methods import embedding_settings
+from official.inference.methods import answer_rules, embedding_settings
 from official.inference.rows import padded_network
 from official.inference.signatures import TENSORS, main_method, output_names
 from official.inference.source import Source
 from official.io import model_folder, sentence_folder, vocabulary_files, writing
 from official.io.errors import ConfigError
+from official.io.json_files import written
 from official.io.sentence_folder import EmbeddingSettings
 
 if TYPE_CHECKING:
@@ -70,15 +70,16 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
         "packages": versions,
         **more,
     }
+    words, length = vocabulary_text(source), source.length()
     files: dict[str, bytes | str] = {
-        **_tokenizer_files(source),
+        **vocabulary_files.with_settings(vocabulary, words, vocabulary.do_lower_case, length),
         **_sentence_files(source),
-        MANIFEST: _json(manifest),
+        MANIFEST: written(manifest),
     }
     if source.run is None:
-        files["bert_config.json"] = _json(dataclasses.asdict(source.bert))
+        files["bert_config.json"] = written(dataclasses.asdict(source.bert))
     else:
-        files["config.json"] = config_lib.to_json(source.run)
+        files["config.json"] = config_lib.to_json(_run_of(source))
     if {"classify", "tag"} & {*abilities} and (source.labels or source.problem_type):
         labels = model_folder.labels_json(source.labels, source.problem_type, source.thresholds)
         files[model_folder.LABELS] = labels
@@ -88,17 +89,13 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
         writing.replace_file(path, content)
 
 
-def _tokenizer_files(source: Source) -> dict[str, bytes | str]:
-    vocabulary, length = source.vocabulary, source.length()
-    tokenizer = vocabulary.tokenizer
-    if tokenizer is not None:
-        config = tokenizer.sidecar_config(length)
-        return {vocabulary_files.TOKENIZER: tokenizer.content, vocabulary_files.TOKENIZER_CONFIG: config}
-    config = vocabulary_files.tokenizer_config(vocabulary.do_lower_case, length, vocabulary.marks_pairs)
-    return {
-        vocabulary_files.VOCABULARY: vocabulary_text(source),
-        vocabulary_files.TOKENIZER_CONFIG: config,
-    }
+def _run_of(source: Source) -> config_lib.Config:
+    """Returns the settings of the run, with the windows that a model of another length reads."""
+    if not source.max_seq_length or "answer" not in source.abilities():
+        return source.run
+    windows, _ = answer_rules(source)
+    changed = {name: getattr(windows, name) for name in ("doc_stride", "max_query_length")}
+    return config_lib.replaced(source.run, **changed)
 
 
 def vocabulary_text(source: Source) -> bytes:
@@ -112,10 +109,6 @@ def _sentence_files(source: Source) -> dict[str, bytes]:
     if settings == EmbeddingSettings(max_seq_length=source.length()):
         return {}
     return sentence_folder.contents(settings, source.bert.hidden_size)
-
-
-def _json(values: Any) -> str:
-    return json.dumps(values, indent=2) + "\n"
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from absl import logging
 
 from official.config import Config, ConfigError, encoder_options
 from official.config.checks import check_segment_types
-from official.config.setting import PIPELINED
 from official.data.glue import files as glue_files
 from official.data.glue import tasks as glue_tasks
 from official.data.rows import text_rows
@@ -33,7 +32,7 @@ from official.modeling import objectives
 from official.modeling.models import ChoiceModel, SequenceModel
 from official.tasks import examples as examples_lib
 from official.tasks import known
-from official.tasks.fine_tuning import FULL_DEVIATION, FineTuning, tell_truncated
+from official.tasks.fine_tuning import FULL_DEVIATION, FineTuning, TableTask, tell_truncated
 
 Outputs = dict  # {output: [rows, ...]}
 _LENGTHS = (64, 128, 256, 512)  # tokens, of the table of lengths
@@ -49,12 +48,9 @@ class Classification(FineTuning):
 
     losses = {"label_loss": 1.0}
     output_names = ("logits",)
-    local_epsilon = {"label_loss": 0.0}
-    predicts_evaluation_set = False
     labels: Labels
-    ask_teacher: Callable[[list[list[str]], Labels], np.ndarray] | None = None  # see `inference.teacher`
+    ask_teacher: Callable[..., np.ndarray] | None = None  # see `inference.teacher`
     _scored: Labels | None = None  # of the last scores, of several labels with their thresholds
-    class_names: list[tuple[str, ...]] | None
 
     def _prepare(self, labels: Labels) -> None:
         """Takes the labels: names of metrics and files follow from them."""
@@ -71,9 +67,6 @@ class Classification(FineTuning):
             return ChoiceModel(self._config.model, **options)
         return SequenceModel(self._config.model, self.labels.outputs, **options)
 
-    def weights(self, batch) -> dict[str, tf.Tensor]:
-        return {"label_loss": tf.reduce_sum(objectives.label_weights(batch))}
-
     def terms(self, outputs, batch) -> objectives.Terms:
         config, distillation = self._config, None
         if config.teacher:
@@ -84,7 +77,7 @@ class Classification(FineTuning):
         """Returns the rows of the training set with what the teacher says of their texts."""
         if self.ask_teacher is None:
             raise ValueError("a task with a teacher is made by inference.teacher.make_task")
-        logits_NC = self.ask_teacher(texts, self.labels)
+        logits_NC = self.ask_teacher(texts, self.labels, self.class_names)
         if self.labels.kind in (ONE, CHOICE):
             agreed = np.mean(logits_NC.argmax(axis=1) == rows.columns["labels"])
             logging.info("The teacher gives %.1f %% of the training rows their label", 100 * agreed)
@@ -116,12 +109,9 @@ class Classification(FineTuning):
         """Returns the labels of the evaluation set."""
         raise NotImplementedError
 
-    def _texts_of(self, rows: Sequence[int]) -> list[Sequence[str]]:
-        """Returns the texts of some rows of the evaluation set."""
-        raise NotImplementedError
-
-    def _place_of(self, row: int) -> str:
-        """Returns how a reader finds a row of the evaluation set; empty where its texts are enough."""
+    def _shown(self, rows: Sequence[int]) -> list[tuple[Sequence[str], str]]:
+        """Returns the texts of some rows of the evaluation set, and how a reader finds each of them; empty
+        where its texts are enough."""
         raise NotImplementedError
 
     def score(self, outputs: Outputs) -> dict[str, float]:
@@ -154,33 +144,31 @@ class Classification(FineTuning):
 
     def examples(self, outputs: Outputs) -> list[dict]:
         labels, truths = self.labels, self._truths()
-        if labels.kind == NUMBER:
-            values = labels_lib.predicted(labels, outputs["logits"])
-            order = examples_lib.farthest(values, truths)
-            columns = [("predicted", values), ("score", truths)]
-            items = [
-                examples_lib.row(
-                    row, [[name, f"{values[number]:.2f}"] for name, values in columns], self._place_of(number)
-                )
-                for number, row in zip(order, self._texts_of(order))
-            ]
-            note = "The rows of the evaluation set whose scores are missed by most."
-            return examples_lib.group("Largest errors", note, items)
         if labels.kind == SEVERAL:
             return []
-        chances_NC = labels_lib.probabilities(labels, outputs["logits"])
-        order = examples_lib.surest_mistakes(chances_NC, truths)
-        names = labels.names or tuple(f"text {number + 1}" for number in range(chances_NC.shape[1]))
-        texts, items = self._texts_of(order), []
-        for number, row in zip(order, texts):
-            called = int(chances_NC[number].argmax())
+        if labels.kind == NUMBER:
+            title, note = "Largest errors", "The rows of the evaluation set whose scores are missed by most."
+            values = labels_lib.predicted(labels, outputs["logits"])
+            order = examples_lib.farthest(values, truths)
+            both = [("predicted", values), ("score", truths)]
+            facts = [[[what, f"{values_N[row]:.2f}"] for what, values_N in both] for row in order]
+        else:
+            title = "Confident mistakes"
+            note = "The wrong predictions that the model gives the highest probabilities."
+            chances_NC = labels_lib.probabilities(labels, outputs["logits"])
+            order = examples_lib.surest_mistakes(chances_NC, truths)
+            names = labels.names or tuple(f"text {number + 1}" for number in range(chances_NC.shape[1]))
+            both = [("predicted", chances_NC.argmax(axis=1)), ("label", truths)]
             facts = [
-                [what, f"{names[label]} \u00b7 probability {chances_NC[number, label]:.2f}"]
-                for what, label in (("predicted", called), ("label", int(truths[number])))
+                [
+                    [what, f"{names[label_N[row]]} \u00b7 probability {chances_NC[row, label_N[row]]:.2f}"]
+                    for what, label_N in both
+                ]
+                for row in order
             ]
-            items.append(examples_lib.row(row, facts, self._place_of(number)))
-        note = "The wrong predictions that the model gives the highest probabilities."
-        return examples_lib.group("Confident mistakes", note, items)
+        rows = zip(self._shown(order), facts)
+        items = [examples_lib.row(texts, own, place) for (texts, place), own in rows]
+        return examples_lib.group(title, note, items)
 
     def constant_prediction(self) -> tuple[str, float] | None:
         truths, labels = self._truths(), self.labels
@@ -216,7 +204,7 @@ class GlueTask(Classification):
         self._digests: dict[str, dict[str, int]] = {}  # of their tokens
         self.companions = {model_folder.LABELS: model_folder.labels_json(task.labels).encode()}
 
-    def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
+    def _read_splits(self, vocabulary: Vocabulary) -> None:
         config, tokenizer = self._config, tokenizer_of(vocabulary)
         needed = {"train": config.do_train, "dev": config.do_eval, "test": config.do_predict}
         for split in [name for name, is_needed in needed.items() if is_needed]:
@@ -231,12 +219,9 @@ class GlueTask(Classification):
             if split == "train" and config.teacher:
                 self._rows[name] = self._with_teacher(self._rows[name], list(map(list, zip(*rows.texts))))
             self._digests[split] = {"tokens": int(encoded.lengths.sum()), "truncated": truncated}
+            self._paths[split] = [rows.path]
             (logging.warning if rows.problems else logging.info)("%s", rows.describe())
             tell_truncated(rows.path, truncated, len(rows), config.max_seq_length)
-        return [rows.path for rows in self._files.values()]
-
-    def data_files(self) -> dict[str, list[str]]:
-        return {split: [rows.path] for split, rows in self._files.items()}
 
     def _facts(self, split: str) -> dict[str, Any]:
         rows = self._files[split]
@@ -245,11 +230,8 @@ class GlueTask(Classification):
     def _truths(self) -> np.ndarray:
         return known(self._files["dev"].labels)
 
-    def _texts_of(self, rows: Sequence[int]) -> list[Sequence[str]]:
-        return [[column[row] for column in self._files["dev"].texts] for row in rows]
-
-    def _place_of(self, row: int) -> str:
-        return ""
+    def _shown(self, rows: Sequence[int]) -> list[tuple[Sequence[str], str]]:
+        return [([column[row] for column in self._files["dev"].texts], "") for row in rows]
 
     def _predictions(self, outputs: Outputs) -> np.ndarray:
         return outputs["logits"][:, 0] if self.labels.kind == NUMBER else outputs["logits"].argmax(axis=1)
@@ -270,7 +252,7 @@ class GlueTask(Classification):
 # People's own tables
 
 
-class ClassifyTask(Classification):
+class ClassifyTask(Classification, TableTask):
     """Labels of texts in a table; its classes are those of the training rows."""
 
     head_scale = FULL_DEVIATION
@@ -290,35 +272,28 @@ class ClassifyTask(Classification):
                 f"--text_columns={config.text_columns} names {counted(self.texts, 'column')}. Allowed with"
                 f" --label_kind={kind}: {allowed}."
             )
-        strategy = config.distribution_strategy
-        others = {"pack": config.pack, "unpad": config.unpad}
-        others[f"distribution_strategy={strategy}"] = strategy in PIPELINED
-        if kind == CHOICE and any(others.values()):
-            name = next(name for name, is_asked in others.items() if is_asked)
-            raise ConfigError(f"--{name} is not for --label_kind=choice. Drop it.")
+        if kind == CHOICE:
+            self._refuse("--label_kind=choice", pack=config.pack, unpad=config.unpad)
         if kind != ONE and config.class_weights != "none":
             raise ConfigError(
                 f"--class_weights is not for --label_kind={kind}: it weighs one of many. Drop it."
             )
         if self.texts > 1:
             check_segment_types(config)
-        self.class_names, self.rows_of_example = None, max(self.texts - 1, 1)
+        self.rows_of_example = max(self.texts - 1, 1)
         # Of a plan, and of synthetic data; the data say which they are.
         self._prepare(Labels(kind, ("0", "1") if kind in (ONE, SEVERAL) else ()))
         self._take_scores(labels_lib.SCORES[kind])
-        self._tables: dict[str, tables.Table] = {}
-        self._read: dict[str, texts_lib.TextRows] = {}
-        self._vocabulary: Vocabulary | None = None
 
-    def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
+    def _read_splits(self, vocabulary: Vocabulary) -> None:
         config = self._config
         tokenizer = tokenizer_of(vocabulary)
         self._encode = lambda texts: text_rows.encode(texts, tokenizer, vocabulary, config.max_seq_length)
         if config.do_train:
             share = 0.0 if config.eval_file or not config.do_eval else config.eval_share
-            rows = self._read_table("train", "train_file", None, share)
+            self._read_table("train", "train_file", None, share)
             if share:
-                self._hold_out(rows)
+                self._hold_out()
         else:
             self._prepare(self._known_labels())
         if config.do_eval and "eval" not in self._read:
@@ -334,7 +309,6 @@ class ClassifyTask(Classification):
             self._rows["train"] = self._with_teacher(self._rows["train"], texts)
         self.class_names = [(name,) for name in self.labels.names] or None
         self.companions[model_folder.LABELS] = self._labels_json(self.labels)
-        return [path for table in self._tables.values() for path in table.paths]
 
     def _labels_json(self, labels: Labels) -> bytes:
         scale = labels.scale if labels.kind == NUMBER else ()
@@ -355,12 +329,10 @@ class ClassifyTask(Classification):
 
     def _read_table(
         self, split: str, flag: str, labels: Labels | None, share: float = 0.0, labelled: bool = True
-    ) -> texts_lib.TextRows:
+    ) -> None:
         config, label = self._config, self._label_column
         wanted = [*self._text_columns, *([label] if labelled else [])]
-        self._tables[split] = table = tables.open_table(
-            known(config[flag]), flag, wanted, all_columns=not labelled
-        )
+        table = tables.open_table(known(config[flag]), flag, wanted, all_columns=not labelled)
         reader = labels_lib.Reader(config.label_kind, labels, self._text_columns[1:]) if labelled else None
         rows, found = texts_lib.read_texts(table, self._text_columns, self._encode, reader, label, share)
         if reader is not None and labels is None:
@@ -376,9 +348,11 @@ class ClassifyTask(Classification):
             raise ConfigError(
                 f"--{flag}={table.given}: {labels_lib.describe_unknown(reader.unknown, self.labels.names)}"
             )
-        self._read[split] = rows
-        self._tell(split, table, rows)
-        return rows
+        said = f", label from {label!r}" if labelled else ""
+        columns = " and ".join(map(repr, self._text_columns))
+        self._take(split, table, rows, f"{counted(len(rows), 'row')}, text from {columns}{said}")
+        fitting = [f"{share:.1%} fit into {length}" for length, share in self._length_shares(rows)]
+        logging.info("Texts: %s tokens", ", ".join(fitting))
 
     def _check_labels(self, labels: Labels, counts: Counter, table: tables.Table) -> None:
         """Says which labels there are. Raises ConfigError where there is only one."""
@@ -395,30 +369,16 @@ class ClassifyTask(Classification):
         if once := [name for name in labels.names if counts[name] == 1]:
             logging.warning("Labels that one row has: %s", shortened(once, 200))
 
-    def _hold_out(self, rows: texts_lib.TextRows) -> None:
-        """Takes the evaluation set out of the training set."""
-        self._read["train"], self._read["eval"] = kept, held = rows.parts()
-        self._tables["eval"] = self._tables["train"]
-        for what, part in (("held-out", held), ("training", kept)):
-            there = known(part.labels)
+    def _hold_out(self) -> None:
+        super()._hold_out()
+        for what, split in (("held-out", "eval"), ("training", "train")):
+            there = known(self._read[split].labels)
             there = (
                 there.any(axis=0) if there.ndim == 2 else np.isin(np.arange(len(self.labels.names)), there)
             )
             if missing := [name for name, is_there in zip(self.labels.names, there) if not is_there]:
                 flags = "Raise --eval_share, or give --eval_file"
                 logging.warning("Labels without a %s row: %s. %s", what, shortened(missing, 200), flags)
-
-    def _tell(self, split: str, table: tables.Table, rows: texts_lib.TextRows) -> None:
-        """Says what was read, and how long the texts are."""
-        label = f", label from {self._label_column!r}" if rows.labels is not None else ""
-        columns = " and ".join(map(repr, self._text_columns))
-        logging.info("%s: %s, text from %s%s", table.given, counted(len(rows), "row"), columns, label)
-        if rows.bad:
-            logging.warning("%s: %s", table.given, rows.describe_problems())
-        longest = self._config.max_seq_length
-        tell_truncated(table.given, rows.truncated, len(rows.lengths), longest)
-        fitting = [f"{share:.1%} fit into {length}" for length, share in self._length_shares(rows)]
-        logging.info("Texts: %s tokens", ", ".join(fitting))
 
     def _length_shares(self, rows: texts_lib.TextRows) -> list[tuple[int, float]]:
         """Returns (tokens, share of the texts that fit into them)."""
@@ -437,25 +397,16 @@ class ClassifyTask(Classification):
             )
         return TokenRows(rows.ids, rows.lengths, rows.first_lengths, columns, group=rows.group)
 
-    def data_files(self) -> dict[str, list[str]]:
-        return {split: table.paths for split, table in self._tables.items()}
-
-    def _facts(self, split: str) -> dict[str, Any]:
-        return self._read[split].facts()
-
     # --------------------------------------------------------------------------------------------------------
     # Scores and predictions
 
     def _truths(self) -> np.ndarray:
         return known(self._read["eval"].labels)
 
-    def _texts_of(self, rows: Sequence[int]) -> list[Sequence[str]]:
+    def _shown(self, rows: Sequence[int]) -> list[tuple[Sequence[str], str]]:
         numbers = self._read["eval"].numbers[list(rows)].tolist()
         found = texts_lib.rows_again(self._tables["eval"], self._text_columns, numbers)
-        return [found[number] for number in numbers]
-
-    def _place_of(self, row: int) -> str:
-        return f"row {self._read['eval'].numbers[row]:,}"
+        return [(found[number], f"row {number:,}") for number in numbers]
 
     def tables(self, outputs: Outputs) -> dict[str, list[list]]:
         rows: list[list] = [["tokens", "share of the texts that fit"]]
@@ -496,15 +447,9 @@ class ClassifyTask(Classification):
         places = {int(number): place for place, number in enumerate(rows.numbers)}
         with open(path, "wb") as file:
             for batch in table.batches():
-                own = [
-                    places.get(batch.first + row + 1)
-                    for row in range(len(next(iter(batch.columns.values()))))
-                ]
-                added = {
-                    name: [None if place is None else values[place] for place in own]
-                    for name, values in ours.items()
-                }
-                named = predictions.with_free_names(table.columns, added)
+                first, count = batch.first + 1, len(next(iter(batch.columns.values())))
+                own = [places.get(number) for number in range(first, first + count)]
+                named = predictions.beside(table.columns, ours, own)
                 columns = {**batch.columns, **named}
                 file.write(predictions.encode(".csv", columns, not batch.first, named.keys()))
         return [path]

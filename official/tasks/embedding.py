@@ -13,7 +13,6 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import Config, ConfigError, encoder_options
-from official.config.setting import PIPELINED
 from official.data.pipeline import TrainingOrder
 from official.data.rows import ragged, text_rows, token_rows
 from official.data.rows.text_rows import TokenRows
@@ -30,7 +29,7 @@ from official.modeling import objectives
 from official.modeling.models import EmbeddingModel
 from official.tasks import examples as examples_lib
 from official.tasks import known
-from official.tasks.fine_tuning import FineTuning, tell_truncated
+from official.tasks.fine_tuning import TableTask
 
 Outputs = dict  # {output: [texts, ...]}
 SIMILARITY_SCORES = ("spearman", "pearson")
@@ -54,7 +53,7 @@ class EvaluationSet:
     places: np.ndarray
 
 
-class EmbedTask(FineTuning):
+class EmbedTask(TableTask):
     """Vectors of texts that are near each other where the texts belong together; see
     `official.training.task.Task` and `ScoredTask` for what each member means.
 
@@ -62,11 +61,7 @@ class EmbedTask(FineTuning):
     """
 
     losses = {"embedding_loss": 1.0}
-    eval_metrics: tuple[str, ...] = ()  # the loss compares the rows of a batch
     output_names = ("vectors",)
-    local_epsilon = {"embedding_loss": 0.0}
-    class_names = None
-    predicts_evaluation_set = False
 
     def __init__(self, config: Config):
         super().__init__(config)
@@ -80,38 +75,22 @@ class EmbedTask(FineTuning):
                 f"--text_columns={config.text_columns} names {counted(count, 'column')}. Allowed with"
                 f" --task=embed: {allowed}."
             )
-        self._check_batches()
+        # The rows of a part of a step would be compared alone, and a packed row has no place for several.
+        others = {f"loss_normalization={config.loss_normalization}": config.loss_normalization != "global"}
+        why = "--task=embed, whose loss compares the vectors of all rows of a step"
+        self._refuse(why, pack=config.pack, scale_loss=config.scale_loss, **others)
         metrics = () if self._is_scored else ("embedding_accuracy",)
         self.metrics = (*self.losses, *metrics)
         self.compared = ("example_weights", "labels" if self._is_scored else "text_ids")
         self._take_scores(SIMILARITY_SCORES if self._is_scored else vectors_lib.RANKING_SCORES)
         self._sizes = _read_sizes(config.matryoshka_sizes, config.model.hidden_size)
         self._settings = EmbeddingSettings(pooling=config.pooling or "mean")
-        self._tables: dict[str, tables.Table] = {}
-        self._read: dict[str, texts_lib.TextRows] = {}
         self._held_out: EvaluationSet | None = None
-
-    def _check_batches(self) -> None:
-        """Refuses what would compare the rows of a part of a step alone, or has no place for rows of several
-        texts."""
-        config = self._config
-        strategy = config.distribution_strategy
-        wrong = {
-            "pack": config.pack,
-            f"distribution_strategy={strategy}": strategy in PIPELINED,
-            "scale_loss": config.scale_loss,
-            f"loss_normalization={config.loss_normalization}": config.loss_normalization != "global",
-        }
-        for flag in (flag for flag, is_given in wrong.items() if is_given):
-            raise ConfigError(
-                f"--{flag} is not for --task=embed, whose loss compares the vectors of all rows of a step."
-                " Drop it."
-            )
 
     # --------------------------------------------------------------------------------------------------------
     # Data
 
-    def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
+    def _read_splits(self, vocabulary: Vocabulary) -> None:
         config, tokenizer = self._config, tokenizer_of(vocabulary)
         self._settings = settings = self._read_settings(vocabulary)
         first, others = (settings.prompts.get(name, "") for name in _PROMPTS)
@@ -125,10 +104,9 @@ class EmbedTask(FineTuning):
         self._encode = lambda columns: encode(columns, prompts)
         holds_out = config.do_eval and not config.eval_file
         if config.do_train:
-            rows = self._read_table("train", "train_file", config.eval_share if holds_out else 0.0)
+            self._read_table("train", "train_file", config.eval_share if holds_out else 0.0)
             if holds_out:
-                self._read["train"], self._read["eval"] = rows.parts()
-                self._tables["eval"] = self._tables["train"]
+                self._hold_out()
             self._rows["train"] = self._examples(self._read["train"])
         if config.do_eval:
             if "eval" not in self._read:
@@ -141,7 +119,6 @@ class EmbedTask(FineTuning):
             told = f"{held_out.queries:,} and {len(held_out.texts) - held_out.queries:,}"
             logging.info("Distinct texts of the evaluation set, first and other columns: %s", told)
         self.companions.update(sentence_folder.contents(settings, config.model.hidden_size))
-        return [path for table in self._tables.values() for path in table.paths]
 
     def _read_settings(self, vocabulary: Vocabulary) -> EmbeddingSettings:
         """Returns the settings of the run, or of the weights that it begins with, and what flags say
@@ -172,20 +149,19 @@ class EmbedTask(FineTuning):
             similarity="cosine",
         )
 
-    def _read_table(self, split: str, flag: str, share: float = 0.0) -> texts_lib.TextRows:
+    def _read_table(self, split: str, flag: str, share: float = 0.0) -> None:
         config, label = self._config, self._config.label_column
         wanted = [*self._text_columns, *([label] if label else [])]
-        self._tables[split] = table = tables.open_table(known(config[flag]), flag, wanted)
+        table = tables.open_table(known(config[flag]), flag, wanted)
         reader = labels_lib.Reader(labels_lib.NUMBER) if label else None
         # All rows of a query are on one side.
         rows, _ = texts_lib.read_texts(
             table, self._text_columns, self._encode, reader, label, share, True, None if label else 1
         )
-        self._read[split] = rows
         score = f", score from {label!r}" if label else ""
         columns = ", ".join(map(repr, self._text_columns))
-        logging.info("%s: %s, texts from %s%s", table.given, counted(len(rows), "row"), columns, score)
-        self._tell(table, rows)
+        told = f"{counted(len(rows), 'row')}, texts from {columns}{score}"
+        self._take(split, table, rows, told, "texts")
         if label and config.score_loss == "cosine":
             beyond = known(rows.labels)[np.abs(known(rows.labels)) > 1]
             if len(beyond):
@@ -193,21 +169,13 @@ class EmbedTask(FineTuning):
                     f"--{flag}={table.given} has the score {beyond[0]:g}, cosines are from -1 to 1. Divide"
                     " the scores, or give --score_loss=cosent, which reads their order alone."
                 )
-        return rows
 
     def _read_corpus(self, encode: Any) -> texts_lib.TextRows:
         column = self._text_columns[1]
         table = tables.open_table(known(self._config.corpus_file), "corpus_file", [column])
-        self._tables["corpus"] = table
-        self._read["corpus"] = rows = texts_lib.read_texts(table, [column], encode, apart=True)[0]
-        logging.info("%s: %s", table.given, counted(len(rows), "passage"))
-        self._tell(table, rows)
+        rows = texts_lib.read_texts(table, [column], encode, apart=True)[0]
+        self._take("corpus", table, rows, counted(len(rows), "passage"), "texts")
         return rows
-
-    def _tell(self, table: tables.Table, rows: texts_lib.TextRows) -> None:
-        if rows.bad:
-            logging.warning("%s: %s", table.given, rows.describe_problems())
-        tell_truncated(table.given, rows.truncated, len(rows.lengths), self._config.max_seq_length, "texts")
 
     def _examples(self, rows: texts_lib.TextRows) -> TokenRows:
         ids_NG = rows.text_ids.reshape(-1, rows.group)
@@ -234,20 +202,11 @@ class EmbedTask(FineTuning):
             return {"labels": generator.random(count).astype(np.float32)}
         return {"text_ids": np.arange(count * self.rows_of_example).reshape(count, -1)}
 
-    def data_files(self) -> dict[str, list[str]]:
-        return {split: table.paths for split, table in self._tables.items()}
-
-    def _facts(self, split: str) -> dict[str, Any]:
-        return self._read[split].facts()
-
     # --------------------------------------------------------------------------------------------------------
     # Model and loss
 
     def _make_model(self) -> EmbeddingModel:
         return EmbeddingModel(self._config.model, self._settings.pooling, **encoder_options(self._config))
-
-    def weights(self, batch) -> dict[str, tf.Tensor]:
-        return {"embedding_loss": tf.reduce_sum(batch["example_weights"])}
 
     def terms(self, outputs, batch) -> objectives.Terms:
         config = self._config
@@ -296,16 +255,12 @@ class EmbedTask(FineTuning):
 
     def _farthest(self, outputs: Outputs) -> list[dict]:
         cosines, truths = self._cosines(outputs), known(self._read["eval"].labels)
-        numbers, items = self._read["eval"].numbers, []
-        chosen = examples_lib.farthest(_ranks(cosines), _ranks(truths))
-        texts = texts_lib.rows_again(
-            self._tables["eval"], self._text_columns, [int(numbers[row]) for row in chosen]
-        )
-        for row in chosen:
+        chosen, items = examples_lib.farthest(_ranks(cosines), _ranks(truths)), []
+        numbers = self._read["eval"].numbers[chosen].tolist()
+        texts = texts_lib.rows_again(self._tables["eval"], self._text_columns, numbers)
+        for row, number in zip(chosen, numbers):
             facts = [["cosine", f"{cosines[row]:.3f}"], ["score", f"{truths[row]:g}"]]
-            items.append(
-                examples_lib.row(texts[int(numbers[row])], facts, f"row {numbers[row]:,} of the table")
-            )
+            items.append(examples_lib.row(texts[number], facts, f"row {number:,} of the table"))
         note = (
             "Rows of the evaluation set whose place in the order of cosines is farthest from that of scores."
         )
@@ -354,7 +309,7 @@ class EmbedTask(FineTuning):
 
 # {name of a prompt that is written: names that are read}, as of sentence-transformers' encode_query and
 # encode_document.
-_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
+_PROMPTS = {"query": ("query",), "document": sentence_folder.NAMES_OF_PASSAGES}
 
 
 def _read_sizes(given: str | None, hidden_size: int) -> tuple[int, ...]:

@@ -27,10 +27,9 @@ def group(title: str, note: str, items: list[dict]) -> list[dict]:
     return [{"title": title, "note": note, "items": items}] if items else []
 
 
-def evenly(items: Sequence, count: int = MAX_ITEMS) -> list:
-    """Returns at most `count` items, spread over all of them."""
-    if len(items) <= count:
-        return list(items)
+def evenly(items: Sequence) -> list:
+    """Returns at most MAX_ITEMS items, spread over all of them."""
+    count = min(len(items), MAX_ITEMS)
     return [items[number * len(items) // count] for number in range(count)]
 
 

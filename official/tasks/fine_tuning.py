@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +11,7 @@ from absl import logging
 
 from official.config import Config, ConfigError, suggest
 from official.config.checks import check_segment_types
+from official.config.setting import PIPELINED
 from official.data import generated
 from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
@@ -19,6 +20,10 @@ from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import files, model_folder, vocabulary_files
 from official.modeling import layers, objectives
 from official.tasks import known
+
+if TYPE_CHECKING:
+    from official.data.tables.files import Table
+    from official.data.tables.texts import TextRows
 
 _SYNTHETIC_SEQUENCES = 1000
 # Google's heads begin with the deviation 0.88 initializer_range, what is left of a normal without its tails;
@@ -31,14 +36,17 @@ class FineTuning:
     """Base of such tasks; see `official.training.task.Task` and `ScoredTask` for what each member means.
 
     A task reads its files in `_read_splits` and puts the rows of each set, with their labels, into `_rows`:
-    of the training set "train", of the evaluation set "eval", of the set to predict "test". `_random_labels`
-    are those of random sequences.
+    of the training set "train", of the evaluation set "eval", of the set to predict "test"; and into `_paths`
+    the files of each split. `_random_labels` are those of random sequences.
     """
 
     is_scored = True
     problem_type = model_folder.ONE_LABEL
     head_scale = 1.0  # of the first weights of a head, see `modeling.models.SequenceModel`
     compared: tuple[str, ...] = ()
+    eval_metrics: tuple[str, ...] = ()
+    class_names: list[tuple[str, ...]] | None = None
+    predicts_evaluation_set = False
     losses: dict[str, float]
     target_metric: str
     texts = 1  # of a row
@@ -46,7 +54,9 @@ class FineTuning:
     def __init__(self, config: Config):
         self._config = config
         self._rows: dict[str, TokenRows] = {}
+        self._paths: dict[str, list[str]] = {}
         self.companions: dict[str, bytes] = {}
+        self.local_epsilon = dict.fromkeys(self.losses, 0.0)
 
     def _take_scores(self, names: Sequence[str]) -> None:
         """Takes the names of the task's scores, the main one first. Raises ConfigError where
@@ -58,6 +68,13 @@ class FineTuning:
                 f" {', '.join(dict.fromkeys(allowed))}."
             )
         self.target_metric = names[0]
+
+    def _refuse(self, why: str, **given: bool) -> None:
+        """Raises ConfigError, with `why`, for a flag that is given, and for pipelines."""
+        strategy = self._config.distribution_strategy
+        given[f"distribution_strategy={strategy}"] = strategy in PIPELINED
+        for flag in (flag for flag, is_given in given.items() if is_given):
+            raise ConfigError(f"--{flag} is not for {why}. Drop it.")
 
     def find_data(self) -> list[str]:
         config = self._config = generated.with_files(self._config)
@@ -71,10 +88,11 @@ class FineTuning:
         )
         if self.texts > 1:
             check_segment_types(config, vocabulary.marks_pairs)
-        return self._read_splits(vocabulary)
+        self._read_splits(vocabulary)
+        return [path for paths in self._paths.values() for path in paths]
 
-    def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
-        """Reads the sets that the run needs; returns the paths of their files."""
+    def _read_splits(self, vocabulary: Vocabulary) -> None:
+        """Reads the sets that the run needs."""
         raise NotImplementedError
 
     def build_model(self) -> tf.keras.Model:
@@ -90,6 +108,9 @@ class FineTuning:
     def _make_model(self) -> tf.keras.Model:
         """Makes the model, all of it trained."""
         raise NotImplementedError
+
+    def weights(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return dict.fromkeys(self.losses, tf.reduce_sum(objectives.label_weights(batch)))
 
     def assets(self, outputs: dict[str, np.ndarray]) -> dict[str, bytes]:
         return {}
@@ -140,7 +161,7 @@ class FineTuning:
         return token_rows.synthetic_dataset(labels, batch_size, config, tokens, self.rows_of_example)
 
     def data_files(self) -> dict[str, list[str]]:
-        raise NotImplementedError
+        return dict(self._paths)
 
     def data_digest(self) -> dict:
         return {
@@ -170,6 +191,33 @@ class FineTuning:
 
     def explain_read_error(self) -> str | None:
         return None  # all data are in memory
+
+
+class TableTask(FineTuning):
+    """Base of tasks whose splits are people's own tables, `_tables`, and the rows of them that can be used,
+    `_read`."""
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        self._tables: dict[str, Table] = {}
+        self._read: dict[str, TextRows] = {}
+
+    def _take(self, split: str, table: Table, rows: TextRows, told: str, what: str = "rows") -> None:
+        """Keeps the rows of a table, and says in the log what they are, `told`, and what is wrong with
+        others; `what` as of `tell_truncated`."""
+        self._tables[split], self._read[split], self._paths[split] = table, rows, table.paths
+        logging.info("%s: %s", table.given, told)
+        if rows.bad:
+            logging.warning("%s: %s", table.given, rows.describe_problems())
+        tell_truncated(table.given, rows.truncated, len(rows.lengths), self._config.max_seq_length, what)
+
+    def _hold_out(self) -> None:
+        """Takes the evaluation set out of the training set."""
+        self._read["train"], self._read["eval"] = self._read["train"].parts()
+        self._tables["eval"], self._paths["eval"] = self._tables["train"], self._paths["train"]
+
+    def _facts(self, split: str) -> dict[str, Any]:
+        return self._read[split].facts()
 
 
 def tell_truncated(path: str, truncated: int, count: int, max_seq_length: int, what: str = "rows") -> None:

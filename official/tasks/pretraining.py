@@ -94,6 +94,11 @@ class PretrainingTask:
         if self._config.do_eval:
             flag = "eval_files" if self._config.eval_files else "input_files"
             self._eval = self._find(flag, _EVAL_MASK_SHARE)
+            self._check_rule()
+        shared = sorted({*self._train.files} & {*self._eval.files}) if self._config.eval_files else []
+        if shared:  # without --eval_files the training records are meant
+            told = "%s of --eval_files is one of --input_files, too: it is evaluated on what is trained on."
+            logging.warning(told, shared[0])
         files = sorted({*self._train.files, *self._eval.files})
         if self._config.vocab_file:
             self.companions = self._kept_vocabulary(files)
@@ -101,6 +106,22 @@ class PretrainingTask:
             self._take_vocabulary(files)
         self._check_masks()
         return files
+
+    def _check_rule(self) -> None:
+        """Refuses held-out records that are fewer than --eval_rule evaluates on."""
+        config, found = self._config, 0
+        if not (config.eval_rule and config.eval_files) or config.generated_data:
+            return
+        if schema_lib.is_packed(self._eval.schema):  # whose sequences only a reader of all counts
+            return
+        for path in self._eval.files:
+            found += record_batches.num_rows([path], self._eval.schema)
+            if found >= config.num_eval_samples:
+                return
+        raise ConfigError(
+            f"eval_rule={config.eval_rule} evaluates on {config.num_eval_samples:,} records, and"
+            f" --eval_files={config.eval_files} hold {found:,}. Give all of them, or drop --eval_rule."
+        )
 
     def _check_masks(self) -> None:
         """Raises ConfigError for mask settings that have no effect, and for masks without a vocabulary; logs
@@ -177,26 +198,24 @@ class PretrainingTask:
             )
             return
         self._config = config_lib.replaced(self._config, vocab_file=path)
-        told = record_formats.lower_case_of(path)
+        told = record_formats.casing_of(files)
         self.companions = vocabulary_files.companions(path, told, self._config.model.positions)
 
     def _kept_vocabulary(self, files: list[str]) -> dict[str, bytes]:
-        """Returns {name: content} of the files to keep for --vocab_file, which must agree with the vocabulary
-        beside the records. do_lower_case is the flag's, else that of the records' manifest."""
-        config, told = self._config, self._config.do_lower_case
-        if told is None and files:
-            told = record_formats.lower_case_of(files[0])
+        """Returns {name: content} of the files to keep for --vocab_file, which must agree with the
+        vocabularies beside the records. do_lower_case is that of the records' manifests, else the flag's."""
+        config, told = self._config, record_formats.casing_of(files, self._config.do_lower_case)
         vocab_file = known(config.vocab_file)
-        beside = record_paths.find_vocabulary(files[:1])
-        if beside is not None:
+        ours = vocabulary_files.read(vocab_file).words
+        for beside in record_paths.find_vocabularies(files):
             # Of a model with a few words fewer or more (--fit_vocabulary) one begins as the other does.
-            pairs = zip(vocabulary_files.read(vocab_file).words, vocabulary_files.read(beside).words)
-            if any(ours != theirs for ours, theirs in pairs):
+            if any(word != other for word, other in zip(ours, vocabulary_files.read(beside).words)):
                 raise ConfigError(
                     f"vocab_file={vocab_file} is not the vocabulary of the records, {beside}. Drop"
                     " --vocab_file to use that one, or give other --input_files."
                 )
         vocabulary = load_for_text(vocab_file, told, config.init_checkpoint)
+        _warn_of_first_tokens(files, vocabulary, vocab_file)
         return vocabulary_files.companions(vocab_file, vocabulary.do_lower_case, config.model.positions)
 
     def _find(self, flag: str, mask_share: float) -> _Split:
@@ -214,9 +233,8 @@ class PretrainingTask:
         without masks have no pairs; for others their manifest says it, and without a manifest they pass."""
         if self._config.objective != "mlm_nsp":
             return
-        first_of = {os.path.dirname(path): path for path in reversed(files)}
-        for path in first_of.values():
-            if not has_masks or record_formats.objective_of(path) == "mlm":
+        for path in record_paths.first_of_folders(files):
+            if not has_masks or record_formats.flags_of(path).get("objective") == "mlm":
                 raise ConfigError(
                     f"objective=mlm_nsp learns from pairs of segments, --{flag} holds texts without pairs:"
                     f" {path}. Give --objective=mlm, or records of bert data create --objective=mlm_nsp."
@@ -421,6 +439,30 @@ class PretrainingTask:
             counts = new
         word = examples_lib.word_of(self._vocabulary())
         return word(int(counts.argmax())), float(counts.max() / max(counts.sum(), 1.0))
+
+
+def _warn_of_first_tokens(files: list[str], vocabulary: Vocabulary, vocab_file: str) -> None:
+    """Warns of records that begin with another token than [CLS] by the vocabulary: their ids seem to be those
+    of another one, of which nothing else tells."""
+    from official.data.pretraining import inspection  # late: runs on IPUs, which keep no words, lack it
+
+    for path in record_paths.first_of_folders(files):
+        try:
+            shape, features = inspection.describe_first(path, None)
+            records = next(record_files.read_batches(path, shape.record_format, 1))
+            ids = record_formats.parse_records(tf.constant(records), features, shape.record_format)
+        except (ValueError, tf.errors.OpError):  # whoever reads all of it says what is wrong
+            continue
+        first, expected = int(ids["input_ids"][0, 0]), vocabulary.special_ids.cls
+        if first != expected:
+            logging.warning(
+                "%s begins with token %d, and %s is %d in %s: its records seem to be of another vocabulary.",
+                path,
+                first,
+                vocabulary.special.cls,
+                expected,
+                vocab_file,
+            )
 
 
 def _counts_name(order: pipeline.TrainingOrder) -> str:

@@ -41,10 +41,7 @@ class SquadTask(FineTuning):
 
     losses = {"span_loss": 1.0}
     metrics = ("span_loss", "start_accuracy", "end_accuracy")
-    eval_metrics: tuple[str, ...] = ()  # windows of the evaluation set have no labels
     output_names = ("start_logits", "end_logits")
-    local_epsilon = {"span_loss": 0.0}
-    class_names = None
     texts = 2
     predicts_evaluation_set = True
 
@@ -69,12 +66,7 @@ class SquadTask(FineTuning):
     # --------------------------------------------------------------------------------------------------------
     # Data
 
-    def find_data(self) -> list[str]:
-        if not self._config.use_synthetic_data:
-            self._windows.check()
-        return super().find_data()
-
-    def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
+    def _read_splits(self, vocabulary: Vocabulary) -> None:
         config = self._config
         if config.do_train:
             features = self._read("train", "train_file", vocabulary).features
@@ -94,7 +86,6 @@ class SquadTask(FineTuning):
                 )
             self._unit = config.score_by or evaluation.unit_of(self._gold.answers)
             logging.info("%s: scored by %s (--score_by)", config.predict_file, self._unit)
-        return [split.data.path for split in self._splits.values()]
 
     def _read(self, name: str, flag: str, vocabulary: Vocabulary) -> _Split:
         config = self._config
@@ -109,7 +100,7 @@ class SquadTask(FineTuning):
         features = features_lib.load_or_make_features(
             data, vocabulary, self._windows, None if files.is_remote(folder) else folder
         )
-        self._splits[name] = _Split(data, features)
+        self._splits[name], self._paths[name] = _Split(data, features), [data.path]
         return self._splits[name]
 
     predict_dataset = FineTuning.eval_dataset
@@ -123,9 +114,6 @@ class SquadTask(FineTuning):
     def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
         dataset = super().synthetic_dataset(batch_size)
         return dataset.map(_without_answers) if for_evaluation else dataset
-
-    def data_files(self) -> dict[str, list[str]]:
-        return {name: [split.data.path] for name, split in self._splits.items()}
 
     def _facts(self, split: str) -> dict[str, Any]:
         data, features = self._splits[split].data, self._splits[split].features
@@ -142,9 +130,6 @@ class SquadTask(FineTuning):
 
     def _make_model(self) -> SpanModel:
         return SpanModel(self._config.model, **encoder_options(self._config))
-
-    def weights(self, batch) -> dict[str, tf.Tensor]:
-        return {"span_loss": tf.reduce_sum(batch["example_weights"])}
 
     def terms(self, outputs, batch) -> objectives.Terms:
         return objectives.span_terms(outputs, batch, self._config.span_places == "row")
@@ -175,9 +160,7 @@ class SquadTask(FineTuning):
     def _official_scores(self, outputs: Outputs) -> dict[str, float]:
         answers, gold = self._answer(outputs), known(self._gold).answers
         if self._unit == evaluation.CHARACTERS:
-            scores = evaluation.score_characters(gold, answers.predictions)
-            means = (100.0 * sum(values.values()) / len(gold) for values in (scores.exact, scores.f1))
-            return dict(zip(("exact_match", "f1"), means))
+            return evaluation.of_all(gold, evaluation.score_characters(gold, answers.predictions))
         if not self._config.version_2_with_negative:
             return evaluation.evaluate_v1(gold, answers.predictions)
         official = evaluation.evaluate_v2(gold, answers.predictions)

@@ -41,34 +41,29 @@ class TagTask(FineTuning):
     metrics = ("tag_loss", "tag_accuracy")
     eval_metrics = ("tag_loss",)
     output_names = ("tags", "chances")
-    local_epsilon = {"tag_loss": 0.0}
-    predicts_evaluation_set = False
     problem_type = model_folder.PROBLEM_TYPE_OF["tag"]
 
     def __init__(self, config: Config):
         super().__init__(config)
         self._take_scores(("f1", *tags_lib.SCORES))
-        self.class_names: list[tuple[str, ...]] | None = None
         self._tags: tuple[str, ...] = (OUTSIDE, "B-X", "I-X")  # of a plan; the data say which they are
         self._scheme = tags_lib.IOB2
         self._sentences: dict[str, list[Sentence]] = {}
         self._windows: dict[str, Windows] = {}
-        self._paths: dict[str, list[str]] = {}
 
     # --------------------------------------------------------------------------------------------------------
     # Data
 
-    def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
+    def _read_splits(self, vocabulary: Vocabulary) -> None:
         config = self._config
         columns = config.text_columns, config.label_column
-        flags = {"train": "train_file", "eval": "eval_file", "test": "predict_file"}
-        needed = {
-            "train": config.do_train,
-            "eval": config.do_eval and config.eval_file,
-            "test": config.do_predict,
-        }
-        for split in [name for name, is_needed in needed.items() if is_needed]:
-            flag = flags[split]
+        for split, flag, is_needed in (
+            ("train", "train_file", config.do_train),
+            ("eval", "eval_file", config.do_eval and config.eval_file),
+            ("test", "predict_file", config.do_predict),
+        ):
+            if not is_needed:
+                continue
             given = known(config[flag])
             self._paths[split] = files.find_files(given, flag)
             read = tags_lib.read_sentences(given, flag, split != "test", columns)
@@ -84,26 +79,16 @@ class TagTask(FineTuning):
         ids = {tag: number for number, tag in enumerate(self._tags)}
         tokenizer = tokenizer_of(vocabulary)
         for split, sentences in self._sentences.items():
-            windows = self._windows[split] = tags_lib.make_windows(
-                [sentence.words for sentence in sentences], tokenizer, vocabulary, config.max_seq_length
-            )
-            numbers = [self._numbers(sentence, ids, split) for sentence in sentences]
-            self._rows[split] = TokenRows(
-                windows.ids_T,
-                windows.lengths_N,
-                windows.lengths_N,
-                {},
-                {"tags": windows.labels(numbers)},
-            )
-            if len(windows.lengths_N) > len(sentences):
-                more = len(windows.lengths_N) - len(sentences)
-                logging.info(
-                    "Sentences longer than %d tokens: %s more", config.max_seq_length, counted(more, "window")
-                )
+            words, most = [sentence.words for sentence in sentences], config.max_seq_length
+            windows = self._windows[split] = tags_lib.make_windows(words, tokenizer, vocabulary, most)
+            labels_T = windows.labels([self._numbers(sentence, ids, split) for sentence in sentences])
+            lengths_N = windows.lengths_N
+            self._rows[split] = TokenRows(windows.ids_T, lengths_N, lengths_N, {}, {"tags": labels_T})
+            if (more := len(lengths_N) - len(sentences)) > 0:
+                logging.info("Sentences longer than %d tokens: %s more", most, counted(more, "window"))
         self.class_names = [(tag,) for tag in self._tags]
         labels = model_folder.labels_json(self._tags, self.problem_type)
         self.companions[model_folder.LABELS] = labels.encode()
-        return [path for paths in self._paths.values() for path in paths]
 
     def _learn_tags(self, source: str) -> None:
         sentences = self._sentences["train"]
@@ -129,14 +114,9 @@ class TagTask(FineTuning):
         parts: tuple[list[Sentence], list[Sentence]] = ([], [])
         for sentence in self._sentences["train"]:
             parts[texts_lib.share_of(sentence.words) < share].append(sentence)
-        if not all(parts):
-            raise ConfigError(
-                f"of {counted(len(self._sentences['train']), 'sentence')} {len(parts[1]):,} are held out."
-                " Raise --eval_share, or give --eval_file."
-            )
+        texts_lib.tell_held_out(*map(len, parts), "sentence")
         self._sentences["train"], self._sentences["eval"] = parts
         self._paths["eval"] = self._paths["train"]
-        logging.info("%s held out for evaluation", counted(len(parts[1]), "sentence"))
 
     def _numbers(self, sentence: Sentence, ids: dict[str, int], split: str) -> np.ndarray:
         if sentence.tags is None or split == "test":
@@ -152,9 +132,6 @@ class TagTask(FineTuning):
     def _random_token_labels(self, generator: np.random.Generator, count: int) -> dict[str, np.ndarray]:
         return {"tags": generator.integers(0, len(self._tags), count).astype(np.int32)}
 
-    def data_files(self) -> dict[str, list[str]]:
-        return dict(self._paths)
-
     def _facts(self, split: str) -> dict[str, Any]:
         sentences, windows = self._sentences[split], self._windows[split]
         return {
@@ -168,12 +145,8 @@ class TagTask(FineTuning):
     # Model and loss
 
     def _make_model(self) -> TagModel:
-        return TagModel(
-            self._config.model,
-            len(self._tags),
-            head_scale=self.head_scale,
-            **encoder_options(self._config),
-        )
+        options = {"head_scale": self.head_scale, **encoder_options(self._config)}
+        return TagModel(self._config.model, len(self._tags), **options)
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {"tag_loss": tf.reduce_sum(objectives.tag_weights(batch))}
@@ -205,39 +178,25 @@ class TagTask(FineTuning):
     def _truths(self) -> list[list[str]]:
         return [known(sentence.tags) for sentence in self._sentences["eval"]]
 
+    def _scored(self, outputs: Outputs) -> tuple[dict[str, float], list[list]]:
+        return tags_lib.scores(self._truths(), self._called(outputs, "eval")[0], self._scheme)
+
     def score(self, outputs: Outputs) -> dict[str, float]:
-        return tags_lib.scores(self._truths(), self._called(outputs, "eval")[0], self._scheme)[0]
+        return self._scored(outputs)[0]
 
     def tables(self, outputs: Outputs) -> dict[str, list[list]]:
-        return {
-            "Scores by type": tags_lib.scores(self._truths(), self._called(outputs, "eval")[0], self._scheme)[
-                1
-            ]
-        }
+        return {"Scores by type": self._scored(outputs)[1]}
 
     def examples(self, outputs: Outputs) -> list[dict]:
-        called, _ = self._called(outputs, "eval")
-        wrong = [
-            number
-            for number, (truth, call) in enumerate(zip(self._truths(), called))
-            if tags_lib.spans(truth) != tags_lib.spans(call)
-        ]
-        items = []
-        for number in examples_lib.evenly(wrong):
-            sentence, call = self._sentences["eval"][number], called[number]
-            facts = [
-                [
-                    name,
-                    "; ".join(
-                        f"{span.type}: {' '.join(sentence.words[span.start : span.end])}" for span in found
-                    )
-                    or "none",
-                ]
-                for name, found in (
-                    ("predicted", tags_lib.spans(call)),
-                    ("true", tags_lib.spans(known(sentence.tags))),
-                )
-            ]
+        called, truths = self._called(outputs, "eval")[0], self._truths()
+        every = zip(self._sentences["eval"], map(tags_lib.spans, called), map(tags_lib.spans, truths))
+        items, wrong = [], [each for each in every if each[1] != each[2]]
+        for sentence, *both in examples_lib.evenly(wrong):
+            told = (
+                [f"{span.type}: {' '.join(sentence.words[span.start : span.end])}" for span in spans]
+                for spans in both
+            )
+            facts = [[name, "; ".join(own) or "none"] for name, own in zip(("predicted", "true"), told)]
             line = [[f"{word} ", ""] for word in sentence.words]
             items.append({"texts": [line], "facts": facts})
         return examples_lib.group("Wrong sentences", "Spread over the evaluation set.", items)

@@ -63,6 +63,9 @@ def make_result(
     made = found.since(compiled) if found and compiled else None
     if made and made.functions:
         logging.info("XLA compiled %d functions in %.1f s", *made)
+    rates = loop.budget.rates if loop.budget else {}
+    if config.do_train and not loop.budget:  # those of the schedule's corners
+        rates = schedules.corners(config)
     values: dict[str, Any] = dict(
         status=end.status,
         reason=end.reason,
@@ -74,7 +77,7 @@ def make_result(
         target_metric=task.target_metric,
         baseline_score=score,
         baseline_prediction=prediction,
-        learning_rates=_learning_rates(loop),
+        learning_rates=rates,
         # Where nothing was trained, the speed is the earlier processes'.
         sequences_per_sec=earlier.get("sequences_per_sec") if is_known else outcome.sequences_per_sec(),
         wall_secs=earlier.get("wall_secs") if is_known else time.time() - run_started,
@@ -104,13 +107,6 @@ def make_result(
     return TrainResult(**values, evaluations=evaluations)
 
 
-def _learning_rates(loop: RunLoop) -> dict[int, float]:
-    """Returns {step: learning rate}: that of the schedule's corners, with a time budget those of its run."""
-    if loop.budget:
-        return loop.budget.rates
-    return schedules.corners(loop.config) if loop.config.do_train else {}
-
-
 def _is_added(config: Config, previous: PreviousRun) -> bool:
     """Tells whether the result is an entry, with a page of its own, of the result that the folder has."""
     return bool(not config.do_train and previous.result)
@@ -122,7 +118,8 @@ def write_result(config: Config, result: TrainResult, previous: PreviousRun) -> 
     if not _is_added(config, previous):
         result_lib.write_result(config.model_dir, result)
     elif result.status not in STOPPED:
-        result_lib.add_evaluation(config.model_dir, result.evaluations[-1])
+        entries = [*previous.result.get("evaluations", []), result.evaluations[-1]]
+        result_lib.note(config.model_dir, evaluations=entries)
 
 
 # -----------------------------------------------------------------------------------------------------------

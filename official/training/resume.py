@@ -49,11 +49,13 @@ def left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
       finished run's result where no work is left, else None).
 
     Raises:
-      ConfigError: where the run is another one, or is over and was trained otherwise.
+      ConfigError: where the run is another one, or is over and was trained otherwise; for an evaluation,
+        where it has other weights than those that are named.
     """
-    if not config.do_train:
-        return config, None
     previous = PreviousRun(config.model_dir)
+    if not config.do_train:
+        previous.check_weights(config)
+        return config, None
     previous.check(config)
     if config.decay_checkpoint and not previous.step:
         check_decay(config)

@@ -17,7 +17,7 @@ from absl import logging
 from official.checkpoint import bundle_reader
 from official.checkpoint.manager import CheckpointManager
 from official.config import FIELDS, bert_config_from_dict, process_rank, replaced
-from official.config.model import contradictions
+from official.config.model import OF_TRAINING, contradictions
 from official.config.setting import IDENTITY, LENGTH, RECIPE
 from official.config.table import Config, upgraded
 from official.io import vocabulary_files
@@ -30,8 +30,6 @@ from official.reporting.formats import setting_text
 from official.reporting.metrics import OPEN_STEPS, read_metrics
 from official.reporting.result import FILE_NAME, read_result
 
-# Keys of a model that change no weight's place: a run that goes on may have others.
-_MODEL_RECIPE = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 _FIRST_OF_SEVERAL = "run-1"  # folder of --num_runs
 _MAX_CHANGES, _MAX_VALUE = 100, 36  # characters of a message, which has to fit into a line
 
@@ -120,8 +118,8 @@ class PreviousRun:
         except ConfigError:  # it has none, or one of another version
             return found
         for key, new in dataclasses.asdict(config.model).items():
-            if model[key] != new:
-                note(RECIPE if key in _MODEL_RECIPE else IDENTITY, f"model.{key}", model[key], new)
+            if model[key] != new:  # a run that goes on may have others that change no weight's place
+                note(RECIPE if key in OF_TRAINING else IDENTITY, f"model.{key}", model[key], new)
         return found
 
     def check(self, config: Config, last_step: int | None = None) -> None:
@@ -148,6 +146,17 @@ class PreviousRun:
             self._refuse(changed, f"is no more than the {score:.4f} that is reached by")
         if last_step < done or last_step == done and (over or changes[RECIPE]):
             self._refuse(changed, f"ends at step {last_step} and leaves nothing to train in")
+
+    def check_weights(self, config: Config) -> None:
+        """Raises ConfigError where an evaluation names weights to start from that are not those of this run:
+        it takes the run's own."""
+        given, has_weights = config.init_checkpoint, self.step and self.settings
+        if given and has_weights and not self._has("init_checkpoint", config):
+            raise ConfigError(
+                f"init_checkpoint={given} would not be read: the run in"
+                f" --model_dir={self.model_dir} has weights of its own, of step {self.step}. Drop"
+                " --init_checkpoint, or give another --model_dir."
+            )
 
     def _refuse(self, changes: list[str], problem: str) -> None:
         """Raises a ConfigError that names all changed settings, if any, with as many values as fit into the

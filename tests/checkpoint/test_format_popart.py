@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from official.checkpoint import DamagedError, canonical
+from official.checkpoint import DamagedError, canonical, registry, sidecar_files
 from official.checkpoint.containers import onnx_file
 from official.checkpoint.formats import Options, popart
 from official.io.errors import ConfigError
@@ -60,6 +60,13 @@ def to_arrays(tensors) -> dict[str, np.ndarray]:
 
 def popart_arrays(**settings) -> dict[str, np.ndarray]:
     return arrays_of(popart.from_canonical(of_arrays(weights(**settings)), Options()).tensors)
+
+
+def test_the_epsilon_is_that_of_their_program_unless_a_configuration_says_it(tmp_path):
+    checkpoint = registry.Checkpoint(popart.FORMAT, str(tmp_path / "x.onnx"), of_arrays(popart_arrays()))
+    assert sidecar_files.with_settings(Options(), checkpoint).layer_norm_eps == 1e-3
+    (tmp_path / "bert_config.json").write_text('{"layer_norm_eps": 1e-5}')
+    assert sidecar_files.with_settings(Options(), checkpoint).layer_norm_eps == 1e-5
 
 
 def save_model(path, initializers, **arguments) -> str:

@@ -1,6 +1,7 @@
 """`bert adapt`: words that are added, losses that are told, kills in between, and what is refused."""
 
 import json
+import pathlib
 import shutil
 import sys
 
@@ -175,6 +176,16 @@ def test_a_command_that_was_cut_goes_on_to_the_same_weights(adapted, call, monke
     with pytest.raises(ConfigError, match="begun with another add_words"):
         call("cut", "--add_words=2")
     shutil.rmtree(folder)
+
+
+def test_other_text_to_compare_with_is_refused(adapted, call):
+    """What was made of it is kept."""
+    path = pathlib.Path(adapted).parent / "other.txt"
+    content = path.read_text()
+    path.write_text(content.replace("a", "b"))
+    with pytest.raises(ConfigError, match="begun with another general_files"):
+        call("whole", "--add_words=3")
+    path.write_text(content)
 
 
 def test_what_the_command_cannot_do_is_refused(call, tmp_path):

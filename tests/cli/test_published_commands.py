@@ -80,7 +80,7 @@ def test_processes_of_mpirun_that_do_not_train_predict_in_folders_of_their_own(t
     assert flags.read([*argv, "--init_checkpoint=c"], mpi)[0].init_checkpoint == "c"
     assert flags.read(argv, {})[0].model_dir == "run"
     trains = {"model_dir": "run", "predict_epochs": 2}
-    assert process_rank.with_folder_of_rank([("", trains)], mpi) == ([], [])
+    assert process_rank.placed([("", trains)], mpi)[0][1:] == [("", trains)]  # nothing is above
 
 
 def test_the_table_names_field_value_what_replaces_it_and_what_is_for_ipus_only():

@@ -1,5 +1,7 @@
 """What cannot be read as a file: one line says what it is, whatever reads it, and nothing waits."""
 
+import codecs
+import io
 import os
 import socket
 
@@ -147,6 +149,12 @@ def test_a_byte_order_mark_is_no_part_of_what_is_read(tmp_path):
     read = methods.calibration_texts(write("lines.txt", "one\r\n\ntwo\n"))
     assert read == ["one", "two"]
     assert read_documents(write("text", "A text.\n")) == [["A text."]]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line_of_stdin(monkeypatch):
+    mark = codecs.BOM_UTF8
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(mark + b"one\n" + mark + b"two\n"), "utf-8"))
+    assert list(ask.lines("")) == [(1, b"one"), (2, mark + b"two")]
 
 
 def test_a_byte_order_mark_is_no_part_of_a_flagfile(tmp_path):

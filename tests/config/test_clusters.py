@@ -193,6 +193,35 @@ def test_one_of_several_may_keep_to_itself(monkeypatch):
     assert evaluating.config.distribution_strategy == "mirrored" and evaluating.told == []
 
 
+def test_launchers_that_are_not_read_are_refused_where_nobody_else_says_the_same(monkeypatch):
+    torchrun, horovod = {"RANK": "1", "WORLD_SIZE": "8"}, {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}
+    assert_refused(
+        lambda environment: flags.read(GOOD, environment),
+        (
+            (torchrun, "RANK=1 and WORLD_SIZE=8 .* say that this process is one of 8, and are not read"),
+            (horovod, "(horovodrun) say that this process is one of 2"),
+            (SLURM | torchrun, "is one of 8"),
+        ),
+    )
+    for rank, size in (("0", "1"), ("", "8"), ("x", "8")):
+        alone = flags.read(GOOD, {"RANK": rank, "WORLD_SIZE": size})
+        assert alone.config.distribution_strategy == "mirrored" and not alone.told
+    together = flags.read(GOOD, placed(monkeypatch, SLURM | {"RANK": "2", "WORLD_SIZE": "3"}))
+    assert together.config.distribution_strategy == "multi_worker_mirrored"
+    assert not flags.read([*GOOD, "--distribution_strategy=mirrored"], torchrun).told
+
+
+def test_a_batch_script_of_several_nodes_is_told_that_it_trains_on_one(monkeypatch):
+    script = {"SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "4", "SLURM_PROCID": "0"}
+    assert "has 4 nodes, and srun has not started this command" in flags.read(GOOD, script).told[0]
+    for words, more in (
+        ([], {"SLURM_JOB_NUM_NODES": "1"}),
+        (["--do_train=false", "--do_eval"], {}),
+        ([], tf_config("a:1,b:1", 1)),
+    ):
+        assert flags.read([*GOOD, *words], placed(monkeypatch, script | more)).told == []
+
+
 def test_a_stray_variable_is_nothing_to_who_chose_to_be_alone():
     alone = [*GOOD, "--distribution_strategy=one_device"]
     assert flags.read(alone, {"TF_CONFIG": "{"}).told == []

@@ -40,6 +40,12 @@ def test_settings_are_read_by_name_and_never_set():
     assert replaced(config, seed=4) == Config(seed=4) != config
 
 
+def test_a_truth_is_no_number():
+    for name in ("num_accumulation_steps", "seed", "learning_rate"):
+        with pytest.raises(ConfigError, match=f"^c.json: {name}=True, expected a value of type"):
+            build_config([("c.json", {name: True})])
+
+
 def test_a_misspelled_trait_of_a_row_is_found_at_once():
     @dataclasses.dataclass(frozen=True)
     class Rows:

@@ -139,7 +139,20 @@ def test_several_texts_have_a_list_of_labels(tmp_path):
             model.classify(*wrong)
 
 
-def test_a_regression_shows_each_of_its_outputs(tmp_path):
+def test_texts_to_calibrate_with_are_those_of_the_task(tmp_path):
+    folder = write(tmp_path / "m")
+    for name, content, message in (
+        ("rows.tsv", "a dog\tgood\nthe cat\n", "has rows of 1 and 2 texts"),
+        ("rows.txt", "a\tdog\tgood\n", "3 texts to classify, expected a text or two"),
+        ("rows.csv", "text,label\na dog,good\n", "is a table. Expected a text a line"),
+    ):
+        (tmp_path / name).write_text(content)
+        model = inference.load(folder, dtype="int8", calibration_file=str(tmp_path / name))
+        with pytest.raises(ConfigError, match=message):
+            model.classify("a dog")
+
+
+def test_a_regression_shows_each_of_its_outputs(tmp_path, monkeypatch):
     names = {"0": "x", "1": "y", "2": "z"}
     model = inference.load(write(tmp_path / "m", problem_type="regression", id2label=names))
     (logits_C,) = model.outputs("classify", model._method("classify").rows_of([["the dog"]]))["logits"]
@@ -150,6 +163,10 @@ def test_a_regression_shows_each_of_its_outputs(tmp_path):
     assert classify_command.shown_label(found, model.kind_of_labels) == shown
     columns = model.columns_of([["the dog"]])
     assert columns == {f"score_{name}": [pytest.approx(value)] for name, value in found.scores.items()}
+    files = [f"--checkpoint={tmp_path}/m", "--input_file=none.csv", f"--output_file={tmp_path}/out.csv"]
+    monkeypatch.setattr(sys, "argv", ["bert predict", *files, "--all_probabilities"])
+    with pytest.raises(ConfigError, match="is of labels, and the model gives numbers"):
+        classify_command.run_predict()
 
 
 def test_labels_of_another_number_of_outputs_are_refused(tmp_path):

@@ -11,13 +11,12 @@ from official.data.squad import answers, features
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary
 from official.data.word_pieces.wordpiece import WordPiece
 from official.inference import graph_methods
-from official.inference.graph_methods import Special
 from official.inference.graph_tokenizer import Splitter
 from official.inference.methods import answers_of, data_of
 
 LETTERS = "abcdefgh"
 WORDS = Vocabulary((*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS), "."), "")
-SPECIAL = Special(*map(WORDS.id_of, ("[CLS]", "[SEP]", "[MASK]")))
+SPECIAL = WORDS.special_ids
 RULES = [
     (features.WindowRules(24, 5, 6), answers.AnswerRules(3, 4)),
     (features.WindowRules(24, 20, 6), answers.AnswerRules(20, 30)),

@@ -1,6 +1,7 @@
 """Vectors of files: types, what is said beside them, going on after a kill, exact neighbours."""
 
 import csv
+import dataclasses
 import json
 import os
 
@@ -10,7 +11,9 @@ import pytest
 
 from official import inference
 from official.checkpoint import convert, registry
+from official.cli import ask
 from official.cli.vectors import _queries_of as queries_of
+from official.cli.vectors import run_embed, run_search
 from official.data.tables.files import open_table
 from official.inference import predict_file, vector_files
 from official.inference.vector_files import VectorFile, embed_file, quantized, restored
@@ -87,6 +90,16 @@ def test_a_job_that_was_killed_goes_on_to_the_same_bytes(model, tmp_path, monkey
         embed_file(model, table, "text", str(killed), "int8")
 
 
+def test_numbers_that_are_none_are_refused(model, monkeypatch):
+    with pytest.raises(ConfigError, match="--vector_dtype=float16 of vectors with numbers up to 100,000"):
+        quantized(np.float32([[1, -1e5]]), "float16")
+    real = model.embedder.network
+    broken = lambda rows: {"sequence": real(rows)["sequence"] * np.float32("nan")}  # noqa: E731
+    monkeypatch.setattr(model.embedder, "network", broken)
+    with pytest.raises(ConfigError, match="gives NaN or infinite numbers"):
+        model.embed(["a cat"])
+
+
 def write_vectors(path, vectors_ND, dtype="float32", **said) -> VectorFile:
     ranges = vector_files.Ranges(vectors_ND.min(0), vectors_ND.max(0))
     np.save(path, quantized(vectors_ND, dtype, ranges))
@@ -135,11 +148,55 @@ def test_other_vectors_than_the_models_are_refused(model, tmp_path):
         write_vectors(tmp_path / "w.npy", vectors_ND[:, :24]).check_model(model)
     with pytest.raises(ConfigError, match="says 5 vectors"):
         list(write_vectors(tmp_path / "v.npy", vectors_ND, rows=5).blocks())
+    by_column = write_vectors(tmp_path / "v.npy", vectors_ND)
+    np.save(tmp_path / "v.npy", np.asfortranarray(vectors_ND))
+    with pytest.raises(ConfigError, match=r"float32 \(4, 384\), column by column"):
+        list(by_column.blocks())
     with pytest.raises(ConfigError, match="similarity='euclidean' is not searched by"):
         write_vectors(tmp_path / "v.npy", vectors_ND, similarity="euclidean")
     os.remove(tmp_path / "v.npy.json")
     with pytest.raises(ConfigError, match="v.npy.json, which says their model, is missing"):
         VectorFile(str(tmp_path / "v.npy"))
+
+
+def test_texts_that_were_changed_since_are_told(model, tmp_path, monkeypatch, capsys, caplog):
+    monkeypatch.setattr(ask, "load", lambda flags: model)
+    for rows in (3, 8192):  # whatever the parts
+        monkeypatch.setattr(predict_file, "PART_ROWS", rows)
+        table = table_of(tmp_path / "t.csv")
+        embed_file(model, table, "text", str(tmp_path / "v.npy"), overwrite=True)
+        asked = ["bert", f"--vectors={tmp_path}/v.npy", "--query=cats", "--top_k=1"]
+        monkeypatch.setattr("sys.argv", asked)
+        run_search()
+        assert capsys.readouterr().out.endswith("\ta cat\n") and "its texts" not in caplog.text
+    table_of(tmp_path / "t.csv", ["a dog", *TEXTS[1:]])
+    with pytest.raises(ConfigError, match="t.csv: its texts are not those that .*v.npy was made of. Embed"):
+        run_search()
+    monkeypatch.setattr("sys.argv", [*asked, f"--texts={tmp_path}/t.csv"])
+    run_search()
+    assert "its texts are not those that" in caplog.text
+
+
+def test_prompts_that_no_text_gets_are_told(model, tmp_path, monkeypatch, caplog):
+    settings = dataclasses.replace(model.embedder.embedding, prompts={"query": "ask: ", "document": ""})
+    monkeypatch.setattr(model.embedder, "embedding", settings)
+    monkeypatch.setattr(ask, "load", lambda flags: model)
+    table_of(tmp_path / "t.csv", ["a cat"])
+    asked = ["bert", f"--input_file={tmp_path}/t.csv", f"--output_file={tmp_path}/v.npy", "--overwrite"]
+    for more, is_told in (([], True), (["--prompt_name=query"], False), (["--prompt=ask: "], False)):
+        caplog.clear()
+        monkeypatch.setattr(model.embedder, "_has_told_prompts", False)
+        monkeypatch.setattr("sys.argv", [*asked, "--checkpoint=m", *more])
+        run_embed()
+        assert ("has prompts (query), and none of them is its default" in caplog.text) == is_told, more
+    model.embed("a cat")
+    assert "has prompts (query)" in caplog.text
+    asked = ["bert", f"--vectors={tmp_path}/v.npy", "--query=cats"]
+    for prompts, is_told in (({"query": "ask: "}, False), ({}, True)):
+        monkeypatch.setattr(model.embedder, "embedding", dataclasses.replace(settings, prompts=prompts))
+        monkeypatch.setattr("sys.argv", asked)
+        run_search()
+        assert ("was made with the prompt 'ask: ', and queries get none" in caplog.text) == is_told
 
 
 def test_a_converted_folder_makes_the_same_vectors(model, tmp_path):

@@ -12,6 +12,7 @@ from official.data.word_pieces.tokenizer import tokenizer_of
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, load_for_text, load_vocabulary
 from official.io import model_folder, vocabulary_files
 from official.io.errors import ConfigError
+from tests.refusals import assert_refused
 
 UNCASED = (*SPECIAL_TOKENS, "paris", "is", "in", "france", "##s", "[unused1]", ".", "12", "中")
 CASED = (*SPECIAL_TOKENS, "Paris", "is", "in", "France", "the", "##s", ".")
@@ -262,6 +263,32 @@ def test_labels_come_back(tmp_path):
     keys = model_folder.labels_to_hugging_face(None, "regression", 1)
     found = model_folder.labels_of_hugging_face(keys, "config.json")
     assert found == {"labels": ("LABEL_0",), "problem_type": "regression"}
-    (tmp_path / "labels.json").write_text('{"labels": 3}')
-    with pytest.raises(ConfigError, match="labels=3, expected a list of names"):
-        model_folder.read_labels(str(tmp_path))
+    assert keys["sentence_transformers"] == {"activation_fn": "torch.nn.modules.linear.Identity"}
+    several = {"labels": ["a", "b"], "kind": "several"}
+    (tmp_path / "labels.json").write_text(json.dumps({**several, "thresholds": [0.2, 1]}))
+    found = model_folder.read_labels(str(tmp_path))
+    assert (found["problem_type"], found["thresholds"]) == ("multi_label_classification", (0.2, 1))
+
+
+def test_labels_that_contradict_themselves_are_refused(tmp_path):
+    def read(**values):
+        (tmp_path / "labels.json").write_text(json.dumps(values))
+        return model_folder.read_labels(str(tmp_path))
+
+    names = ["a", "b"]
+    cases = [
+        (dict(labels=3), "labels=3, expected a list of names"),
+        (dict(labels=names, kind="many"), "kind='many', expected one of one, several"),
+        (
+            dict(labels=names, kind="one", problem_type="regression"),
+            "kind='one' and problem_type='regression'",
+        ),
+        (
+            dict(labels=names, thresholds=[0.2, 0.3]),
+            "thresholds are of kind='several', and the kind is 'one'",
+        ),
+        (dict(labels=names, kind="several", thresholds=[20, 30]), "expected probabilities, from 0 to 1"),
+        (dict(labels=names, treshold=[0.2, 0.3]), r"unknown key 'treshold' \(did you mean thresholds\?\)"),
+    ]
+    assert_refused(lambda values: read(**values), cases)
+    assert read(**{"0": "cat", "1": "dog"}) == {}

@@ -225,9 +225,9 @@ def graph_of(seed, block_type="bert", layers=2, **options):
         if seed is not None:
             objective = tf.add_n([tf.reduce_sum(output) for output in outputs])
             results = tf.gradients(objective, [weight.handle for weight in model.trainable_variables])
-        flat, numbers = FlatGraph(), {}
-        flat.add(graph, graph.get_operations(), numbers)
-    kept = [numbers[tensor.name] for tensor in results]
+        flat = FlatGraph()
+        flat.add(graph, graph.get_operations())
+    kept = [flat.numbers[tensor.name] for tensor in results]
     return flat, execution_order(flat, kept), kept
 
 

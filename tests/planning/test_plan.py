@@ -130,9 +130,9 @@ def flat_graph(build) -> tuple[FlatGraph, list[int]]:
     result."""
     with tf.Graph().as_default() as graph:
         result = build(tf.compat.v1.placeholder(tf.float32, [1000]))
-        flat, numbers = FlatGraph(), {}
-        flat.add(graph, graph.get_operations(), numbers)
-    return flat, [numbers[result.name]]
+        flat = FlatGraph()
+        flat.add(graph, graph.get_operations())
+    return flat, [flat.numbers[result.name]]
 
 
 def peak_of(build) -> float:

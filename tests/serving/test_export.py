@@ -13,7 +13,7 @@ import tensorflow as tf
 from official import inference
 from official.checkpoint import registry
 from official.checkpoint.convert import convert
-from official.config import BertConfig, ConfigError
+from official.config import BertConfig, Config, ConfigError
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary
 from official.inference import Model, source
 from official.inference.rows import join
@@ -223,6 +223,17 @@ def test_what_computes_something_else_is_not_published(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="computes something else than the model: up to nan apart"):
         export.export(made_up("embed"), str(tmp_path / "1"))
     assert os.listdir(tmp_path) == []
+
+
+def test_a_run_of_another_length_is_exported_with_its_windows(tmp_path):
+    """A model that reads the export cuts contexts as the functions in it do."""
+    from official.serving import export_folders
+
+    run = Config(task="squad", model=BertConfig(**SIZES), max_seq_length=48)
+    found = dataclasses.replace(made_up("answer"), run=run, max_seq_length=48)
+    export_folders.write_files(str(tmp_path), found, "onnx", "fp32", {})
+    kept = json.loads((tmp_path / "config.json").read_text())
+    assert (kept["max_seq_length"], kept["doc_stride"], kept["max_query_length"]) == (48, 16, 24)
 
 
 @pytest.mark.slow

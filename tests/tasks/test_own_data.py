@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from official import config as config_lib
+from official.checkpoint import model_card
 from official.checkpoint.convert import convert
 from official.cli import ask
 from official.data.pipeline import TrainingOrder
@@ -114,6 +115,7 @@ def test_every_kind_of_label_is_learned(table, tmp_path):
         result = run(table(kind, model_dir=kind))
         assert result.status == "finished" and result.scores[score] > 0.7, (kind, result.scores)
         assert json.loads((tmp_path / kind / "labels.json").read_text())["kind"] == kind
+    assert 'pipeline_tag: "multiple-choice"' in str(model_card.of_run(str(tmp_path / "choice")))
     kept = json.loads((tmp_path / "several" / "labels.json").read_text())
     assert kept["labels"] == ["ball", "blue", "green", "red"] and len(kept["thresholds"]) == 4
     written = json.loads((tmp_path / "one" / "result.json").read_text())
@@ -188,6 +190,19 @@ def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path, monkeypat
         monkeypatch.setattr("sys.argv", ["bert", f"--checkpoint={tmp_path}/run", *files])
         ask.run_predict()
         assert output.read_text() == (tmp_path / "run" / "predictions.conll").read_text() + more, given
+    for given, columns, told in (
+        (path, "words", "files of CoNLL have tokens alone"),
+        (texts, "tokens,more", r"2 columns \(tokens,more\), the model can tag of 1"),
+    ):
+        files = [
+            f"--input_file={given}",
+            f"--output_file={output}",
+            f"--text_columns={columns}",
+            "--overwrite",
+        ]
+        monkeypatch.setattr("sys.argv", ["bert", f"--checkpoint={tmp_path}/run", *files])
+        with pytest.raises(ConfigError, match=told):
+            ask.run_predict()
     read = tags_lib.read_sentences(str(output), "train_file", True)
     assert [one.words for one in read] == sentences_of and read[0].tags == tags_of[:3]
     tagged, columns = tags_lib.open_conll(str(output), "input_file"), tmp_path / "out.jsonl"
@@ -413,6 +428,30 @@ def test_a_prediction_that_is_cut_goes_on_to_the_same_file(tmp_path, monkeypatch
     predict_file(predict, table, ["text"], whole, {})
     with open(output, "rb") as ours, open(whole, "rb") as theirs:
         assert ours.read() == theirs.read()
+
+
+def test_rows_that_were_changed_before_a_prediction_goes_on_are_predicted_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr("official.inference.predict_file.PART_ROWS", 16)
+    monkeypatch.setattr("official.io.files.digest", lambda paths: {})  # which sees the first 64 KiB alone
+    rows, calls, output = sentences(60, 5), [], tmp_path / "out.jsonl"
+
+    def predict(rows):
+        calls.append(rows)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return {"length": [len(text) for (text,) in rows]}
+
+    def predicted():
+        path = write_table(tmp_path / "new.csv", ["label", "text"], rows)
+        predict_file(predict, open_table(path, "input_file", ["text"]), ["text"], str(output), {})
+
+    with pytest.raises(KeyboardInterrupt):
+        predicted()
+    rows[20] = ("red", "another text")
+    predicted()
+    assert len(calls) == 3 + 3  # of four parts the first one is as it was
+    found = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [(row["text"], row["length"]) for row in found] == [(text, len(text)) for _, text in rows]
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -98,6 +98,20 @@ def test_what_does_not_fit_is_refused(make_config, settings):
         make_config(**settings(words=50) | {"model": {"vocab_size": 50}}, fit_vocabulary=True)
 
 
+def test_a_file_to_train_and_to_evaluate_on_is_told(make_config, record_files, caplog):
+    files = record_files()
+    for other, is_told in ((record_files(name="eval"), False), (None, False), (files, True)):
+        PretrainingTask(make_config(input_files=files, eval_files=other, do_eval=True)).find_data()
+        assert ("part-00000 of --eval_files is one of --input_files, too" in caplog.text) == is_told
+
+
+def test_a_rule_of_evaluation_has_all_its_records(make_config, record_files):
+    files = dict(input_files=record_files(), eval_files=record_files(name="eval"), do_eval=True)
+    config = make_config(**files, eval_rule="mlperf_1.0")
+    with pytest.raises(ConfigError, match="evaluates on 10,000 records, and .*eval/part-.* hold 40"):
+        PretrainingTask(config).find_data()
+
+
 # ------------------------------------------------------------------------------------------------------------
 # Objectives
 

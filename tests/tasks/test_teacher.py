@@ -84,12 +84,12 @@ def test_logits_are_the_teachers_in_the_order_of_the_classes_and_kept(table, fol
     )
     names = tuple(sorted(COLOURS))
     for order in (names, names[::-1]):
-        found = teacher.ask(config, texts, Labels("one", order), lambda: None)
+        found = teacher.ask(config, texts, Labels("one", order), None)
         expected = logits if order == names else logits[:, ::-1]
         np.testing.assert_allclose(log_softmax(found), expected, atol=1e-5)
         monkeypatch.setattr(teacher.Classifier, "logits", None)  # from now on they are read
     with pytest.raises(TypeError):
-        teacher.ask(config, texts[:3], Labels("one", names), lambda: None)
+        teacher.ask(config, texts[:3], Labels("one", names), None)
 
 
 def test_losses_and_gradients_do_not_depend_on_packing(table, folder):
@@ -162,6 +162,6 @@ def test_what_a_teacher_cannot_be_is_refused(table, folder, tmp_path):
     ]
     for labels, expected in cases:
         with pytest.raises(ConfigError, match=expected):
-            teacher.ask(config, [["red"]], labels, lambda: None)
+            teacher.ask(config, [["red"]], labels, None)
     with pytest.raises(ConfigError, match="--teacher"):
-        teacher.ask(table(teacher=str(tmp_path / "nothing")), [["red"]], Labels("one", COLOURS), lambda: None)
+        teacher.ask(table(teacher=str(tmp_path / "nothing")), [["red"]], Labels("one", COLOURS), None)

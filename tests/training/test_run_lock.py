@@ -99,6 +99,10 @@ def test_a_run_that_is_over_is_a_record(make_config, record_files, tmp_path, mon
         with pytest.raises(ConfigError, match=f"^{name} .* -> .*--overwrite") as error:
             run(make_config(**{**shared, name: value}))
         assert len(str(error.value)) < 280 + len(str(tmp_path)) * 3 and files_of(folder) == before, name
+    evaluation = dict(shared, do_train=False)
+    assert resume.left_to_do(make_config(**evaluation))[1] is None
+    with pytest.raises(ConfigError, match="^init_checkpoint=.*nowhere would not be read: .*of step 5"):
+        resume.left_to_do(make_config(**evaluation | {"init_checkpoint": str(tmp_path / "nowhere")}))
     for model in ({"hidden_dropout_prob": 0.1}, {"num_hidden_layers": 2}, {"hidden_act": "relu"}):
         with pytest.raises(ConfigError, match=f"^model.{next(iter(model))} .* does not fit the run"):
             run(make_config(model, **shared))
@@ -390,7 +394,7 @@ def test_a_glue_run_keeps_its_labels_and_exports_them(glue, tmp_path, vocab_file
     assert lower_case_of(exported) is True
 
 
-def test_pre_training_keeps_the_vocabulary_of_its_records(make_config, record_files, tmp_path):
+def test_pre_training_keeps_the_vocabulary_of_its_records(make_config, record_files, tmp_path, caplog):
     content = "\n".join([*SPECIAL, *(f"Word{number}" for number in range(45))]) + "\n"
     (tmp_path / "vocab.txt").write_text(content)
     settings = dict(input_files=record_files(), vocab_file=str(tmp_path / "vocab.txt"), num_steps_per_epoch=5)
@@ -400,6 +404,7 @@ def test_pre_training_keeps_the_vocabulary_of_its_records(make_config, record_fi
     run(make_config(**settings))
     assert (tmp_path / "run" / "vocab.txt").read_text() == content
     assert lower_case_of(tmp_path / "run") is False
+    assert "part-00000 begins with token 0, and [CLS] is 2 in " in caplog.text  # no record does
 
 
 def test_a_run_takes_the_vocabulary_that_lies_beside_its_records(make_config, record_files, tmp_path, caplog):
@@ -419,9 +424,18 @@ def test_a_run_takes_the_vocabulary_that_lies_beside_its_records(make_config, re
     assert inference.load(str(tmp_path / "run")).fill_mask("word1 [MASK]", top_k=1)[0][0][0] in words
     more = record_files(name="more")
     (tmp_path / "more" / "vocab.txt").write_bytes(other.read_bytes())
+    both = f"{settings['input_files']},{more}"
     for change, message in (
         (dict(vocab_file=str(other)), "other.txt is not the vocabulary of the records, .*train/vocab.txt"),
-        (dict(input_files=f"{settings['input_files']},{more}"), "are different vocabularies"),
+        (dict(input_files=both), "are different vocabularies"),
+        (
+            dict(input_files=both, vocab_file=str(beside)),
+            "not the vocabulary of the records, .*more/vocab.txt",
+        ),
+        (
+            dict(vocab_file=str(beside), do_lower_case=True),
+            "with do_lower_case=false, --do_lower_case says true. Drop it",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             TASKS["pretrain"](make_config(**{**settings, **change})).find_data()

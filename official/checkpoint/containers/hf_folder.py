@@ -392,8 +392,8 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
 
     Args:
       tensors: {Hugging Face's name of BERT's: tensor}, of a whole encoder at least.
-      options: num_attention_heads, hidden_act, family, of_family, vocab_file, do_lower_case, labels,
-        problem_type, embedding.
+      options: num_attention_heads, hidden_act, family, of_family, of_training, vocab_file, do_lower_case,
+        labels, problem_type, embedding.
 
     Raises:
       ConfigError: where the number of heads is not known, or it or the vocabulary does not fit the tensors.
@@ -440,6 +440,7 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
         "position_embedding_type": "absolute",
         "tie_word_embeddings": True,
         **options.of_family,
+        **options.of_training,
         "torch_dtype": next(one.dtype.name for name, one in tensors.items() if name.endswith(_TABLE)),
         **labels,
     }

@@ -62,6 +62,7 @@ class Options:
       family: of the model, one of `config.model.FAMILIES`.
       of_family: {key of BertConfig: value} of its `Family.without_shape`, as a config file says them, else
         the usual ones.
+      of_training: {key of BertConfig: value} of `config.model.OF_TRAINING`, of those that a config file says.
       vocab_file: vocabulary that is put beside the result: vocab.txt, tokenizer.json, or a folder with one of
         them.
       do_lower_case: whether its text is lower-cased; None: as the vocabulary's files say, else as its words
@@ -85,6 +86,7 @@ class Options:
     layer_norm_eps: float | None = None
     family: str = BertConfig.family
     of_family: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    of_training: Mapping[str, float] = dataclasses.field(default_factory=dict)
     vocab_file: str | None = None
     do_lower_case: bool | None = None
     labels: tuple[str, ...] | None = None

@@ -132,16 +132,12 @@ def native_to_canonical(tensors: Tensors, options: Options) -> Mapped:
     return mapped
 
 
-def native_from_canonical(tensors: Tensors, options: Options) -> Mapped:
-    return mapping.from_canonical(NATIVE_TABLE, tensors, "")
-
-
 NATIVE = Format(
     name="native",
     title="this project",
     container="bundle",
     to_canonical=native_to_canonical,
-    from_canonical=native_from_canonical,
+    from_canonical=lambda tensors, options: mapping.from_canonical(NATIVE_TABLE, tensors, ""),
     aliases=("keras",),
     name_in_reports="keras",
     signature="samples|.*/lamb_[mv]|.*/attention/self/qkv/kernel",

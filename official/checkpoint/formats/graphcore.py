@@ -40,7 +40,7 @@ from official.checkpoint.tensors import Tensor, Tensors
 from official.config.model import LARGEST
 
 NUM_EMBEDDINGS_SPLITS = Option(
-    "num_embeddings_splits", 1, "parts of the word embeddings (unset: 1).", most=LARGEST["vocab_size"]
+    "num_embeddings_splits", 1, "parts of the word embeddings (unset: 1).", most=LARGEST
 )
 USE_CLS_LAYER = Option("use_cls_layer", True, "keep the transform of the masked-LM head (unset: no).")
 USE_QKV_BIAS = Option("use_qkv_bias", True, "keep the biases of query, key and value (unset: yes).")

@@ -119,36 +119,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
         generator are none.
       DamagedError: where a copy cannot be read.
     """
-    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(hf_folder.GENERATOR)}
-    mapped = _to_canonical(own, options)
-    if len(own) == len(tensors):
-        return mapped
-    scope = len(hf_folder.GENERATOR)
-    of_generator = _to_canonical(
-        {name[scope:]: tensors[name] for name in tensors.keys() - own.keys()}, options
-    )
-    for name, tensor in of_generator.tensors.items():
-        (theirs,) = tensor.sources
-        if name not in canonical.EMBEDDINGS:
-            mapped.tensors[canonical.GENERATOR + name] = tensor
-        elif name in mapped.tensors and _are_equal(tensor, mapped.tensors[name]):
-            mapped.dropped[theirs] = "a copy of the discriminator's, tied"
-        else:
-            raise ConfigError(
-                f"{theirs} is no copy of {_their_name(name)}: the generator has embeddings of its own, which"
-                " no other format can hold. Remove its folder to read the discriminator alone."
-            )
-    names = {hf_folder.GENERATOR + name: reason for name, reason in of_generator.dropped.items()}
-    mapped.dropped |= names
-    mapped.unmatched += [hf_folder.GENERATOR + name for name in of_generator.unmatched]
-    return mapped
-
-
-def _are_equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and np.array_equal(one.read(), other.read())
-
-
-def _to_canonical(tensors: Tensors, options: Options) -> Mapped:
+    tensors, generator = canonical.in_scope(tensors, hf_folder.GENERATOR)
     family = _family_of(tensors, options.family)
     table, usual = (TABLES[family.name][head] for head in (_head_of(tensors, family), ""))
     spelling = mapping.Spelling(tensors, lambda name: _common_name(name, tensors, family))
@@ -172,7 +143,27 @@ def _to_canonical(tensors: Tensors, options: Options) -> Mapped:
     mapped = mapping.to_canonical(table, spelling.tensors, dropped)
     spelling.restore(mapped)
     mapped.family = family.name
+    if not generator:
+        return mapped
+    of_generator = to_canonical(generator, options)
+    for name, tensor in of_generator.tensors.items():
+        (theirs,) = tensor.sources
+        if name not in canonical.EMBEDDINGS:
+            mapped.tensors[canonical.GENERATOR + name] = tensor
+        elif name in mapped.tensors and _are_equal(tensor, mapped.tensors[name]):
+            mapped.dropped[theirs] = "a copy of the discriminator's, tied"
+        else:
+            raise ConfigError(
+                f"{theirs} is no copy of {_their_name(name)}: the generator has embeddings of its own, which"
+                " no other format can hold. Remove its folder to read the discriminator alone."
+            )
+    mapped.dropped |= {hf_folder.GENERATOR + name: reason for name, reason in of_generator.dropped.items()}
+    mapped.unmatched += [hf_folder.GENERATOR + name for name in of_generator.unmatched]
     return mapped
+
+
+def _are_equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and np.array_equal(one.read(), other.read())
 
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
@@ -180,24 +171,12 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     BertForPreTraining saves them, or as `hf_prefix` says. Those of a generator, a model in a folder of its
     own, are `generator.` and their names there."""
     own, generator = canonical.apart(tensors)
-    mapped = _from_canonical(own, options)
-    of_generator = _from_canonical(generator, options)
-    for name, tensor in of_generator.tensors.items():
-        mapped.tensors[hf_folder.GENERATOR + name] = tensor
-    for name, reason in of_generator.dropped.items():
-        if canonical.GENERATOR + name in tensors:
-            mapped.dropped[canonical.GENERATOR + name] = reason
-    mapped.unmatched += [canonical.GENERATOR + name for name in of_generator.unmatched]
-    return mapped
-
-
-def _from_canonical(tensors: Tensors, options: Options) -> Mapped:
     family = FAMILIES[options.family]
-    names = {_PLAIN[name] for name in tensors if name in _PLAIN}
+    names = {_PLAIN[name] for name in own if name in _PLAIN}
     architecture = hf_folder.architecture_of(names, options.problem_type).removeprefix("Bert")
     tables, prefix = TABLES[family.name], family.scope
     table = tables.get(architecture, tables[""])
-    mapped = mapping.from_canonical(table, tensors, "optimizer slot: the format has weights only")
+    mapped = mapping.from_canonical(table, own, "optimizer slot: the format has weights only")
     counters = mapped.dropped.keys() & set(canonical.COUNTERS)
     mapped.dropped |= dict.fromkeys(counters, "a counter of this project's trainer")
     absent = mapped.dropped.keys() & {*canonical.WEIGHTS}
@@ -205,6 +184,15 @@ def _from_canonical(tensors: Tensors, options: Options) -> Mapped:
     has_head, asked = any(not name.startswith(prefix) for name in mapped.tensors), options.get(HF_PREFIX)
     if not (has_head if asked is None else asked):
         mapped.tensors = {name.removeprefix(prefix): tensor for name, tensor in mapped.tensors.items()}
+    if not generator:
+        return mapped
+    of_generator = from_canonical(generator, options)
+    for name, tensor in of_generator.tensors.items():
+        mapped.tensors[hf_folder.GENERATOR + name] = tensor
+    for name, reason in of_generator.dropped.items():
+        if canonical.GENERATOR + name in tensors:
+            mapped.dropped[canonical.GENERATOR + name] = reason
+    mapped.unmatched += [canonical.GENERATOR + name for name in of_generator.unmatched]
     return mapped
 
 
@@ -232,17 +220,7 @@ def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -
     Raises:
       ConfigError: where the number of heads or the vocabulary does not fit the tensors.
     """
-    scope = hf_folder.GENERATOR
-    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(scope)}
-    _write(own, folder, options, progress)
-    generator = {name[len(scope) :]: tensors[name] for name in tensors.keys() - own.keys()}
-    if generator:
-        heads = hf_folder.generator_heads(own, generator, options)
-        own_options = dataclasses.replace(options, num_attention_heads=heads, model_card=None)
-        _write(generator, os.path.join(folder, hf_folder.GENERATOR_FOLDER), own_options, progress)
-
-
-def _write(tensors: Tensors, folder: str, options: Options, progress: Progress) -> None:
+    tensors, generator = canonical.in_scope(tensors, hf_folder.GENERATOR)
     family = FAMILIES[options.family]
     table = TABLES[family.name][_head_of(tensors, family)]
     plain = {theirs: _PLAIN[name] for name, theirs in table.items() if theirs}
@@ -250,6 +228,10 @@ def _write(tensors: Tensors, folder: str, options: Options, progress: Progress) 
     of_bert = mapping.from_canonical(plain, common, "").tensors
     files = hf_folder.files_beside(of_bert, options)
     hf_folder.write(as_saved(tensors, family), folder, progress, files)
+    if generator:
+        heads = hf_folder.generator_heads(tensors, generator, options)
+        own_options = dataclasses.replace(options, num_attention_heads=heads, model_card=None)
+        write(generator, os.path.join(folder, hf_folder.GENERATOR_FOLDER), own_options, progress)
 
 
 def as_saved(tensors: Tensors, family: Family) -> Tensors:

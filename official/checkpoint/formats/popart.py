@@ -8,6 +8,7 @@ settings:
   Embedding_Dict    [V, H], or [H, V] after pre-training, or blocks of rows Embedding_Dict/split0, .... The
                     size H of Embedding/Gamma tells the orientation; where V = H it is taken as [V, H].
   Absent biases     of the attention (PopART's default) are read as zeros, which are the same function.
+  Epsilon           of LayerNorm is 0.001 in its program, where nobody says another (bert_model.py).
 
 The optimizer's moments (Accl1___NAME, Accl2___NAME) are taken as LAMB's for loss scale 1: PopART multiplies
 them by the loss scale and its square while it trains, and a file does not say by how much.
@@ -17,7 +18,7 @@ import re
 
 from official.checkpoint import canonical, mapping
 from official.checkpoint import tensors as tensors_lib
-from official.checkpoint.formats import ENCODER_NAMES, Format, Options
+from official.checkpoint.formats import ENCODER_NAMES, Format, Options, graphcore
 from official.checkpoint.mapping import Mapped, Transposed
 from official.checkpoint.tensors import Tensor, Tensors
 
@@ -141,5 +142,6 @@ FORMAT = Format(
     from_canonical=from_canonical,
     precedence=12,
     encoder_names=rf"{ENCODER_NAMES}|^(Layer\d+|Embedding)/",
+    usual_epsilon=graphcore.EPSILON,
     float32_names="Accl[12]___.*",  # the optimizer's moments
 )

@@ -131,11 +131,19 @@ class Packing:
     """
 
     pack_on_the_fly: bool = setting(False, tasks=PRETRAIN)
-    pack: bool = setting(False, tasks=FINE_TUNING)
+    pack: bool = setting(
+        False,
+        tasks=FINE_TUNING,
+        excludes={"length_buckets=always": "which cuts rows to their longest sequence"},
+    )
     max_sequences_per_pack: int | None = setting(None, minimum=1)
     average_sequences_per_pack: float | None = setting(None, minimum=1, training=None)
     loss_averaging_basis: str = setting(
-        "pertoken", choices=("pertoken", "persequence"), tasks=PRETRAIN, evaluation=True
+        "pertoken",
+        choices=("pertoken", "persequence"),
+        tasks=PRETRAIN,
+        only_with=("objective", ("mlm_nsp", "mlm")),
+        evaluation=True,
     )
 
 

@@ -10,6 +10,7 @@ from official.config.setting import (
     IPU,
     PIPELINED,
     RECIPE,
+    REPLICATED,
     TPU,
     TRACED,
     WHOLE,
@@ -112,7 +113,13 @@ class Devices:
         "grow", backends=TRACED, excludes={"num_virtual_devices": "GPUs, or logical CPUs"}
     )
     num_virtual_devices: int | None = setting(
-        None, minimum=1, backends=("mirrored", "pipeline"), excludes={"num_gpus": "GPUs, or logical CPUs"}
+        None,
+        minimum=1,
+        backends=("mirrored", "pipeline"),
+        excludes={
+            "num_gpus": "GPUs, or logical CPUs",
+            "all_reduce_alg=nccl": "for GPUs; hierarchical_copy is for both",
+        },
     )
     tpu: str | None = setting(None, backends=TPU)
     num_tpu_cores: int | None = setting(None, minimum=1, backends=TPU)
@@ -137,7 +144,11 @@ class Devices:
     )
     unpad: bool = setting(
         False,
-        excludes=dict.fromkeys(("pack", "pack_on_the_fly"), "which fills rows, and leaves no padding"),
+        backends=REPLICATED,
+        excludes={
+            **dict.fromkeys(("pack", "pack_on_the_fly"), "which fills rows, and leaves no padding"),
+            "enable_xla": "which takes batches of one size",
+        },
     )
     enable_xla: bool | None = setting(None, backends=WHOLE)
     device_warmup: bool = setting(False)

@@ -83,6 +83,7 @@ class Batch:
         excludes={
             "eval_rule": "it counts steps of one batch",
             "logical_workers": "its micro batches are those of one batch",
+            "num_steps_per_epoch=0": "which counts steps of one size",
             "synthetic_input": "one batch stays on the devices",
         },
     )
@@ -237,7 +238,7 @@ class Optimization:
     clip_norm: float = setting(1.0, minimum=0)
     clip_scope: str = setting(None, choices=("micro_batch", "global", "replicas", "none"))
     loss_normalization: str = setting(None, choices=("global", "local", "local_sum"))
-    scale_loss: bool = setting(False)
+    scale_loss: bool = setting(False, only_with=("loss_normalization", ("local",)))
     loss_scale: str | None = setting(None, by_step=True)
 
 

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from official.data.packing.plan import Histogram, PackingPlan, first_fit, make_plan
 from official.io import json_files
-from official.io.errors import ConfigError, suggest
+from official.io.errors import ConfigError, check_counts, suggest
 
 # -----------------------------------------------------------------------------------------------------------
 # Least squares
@@ -202,8 +202,7 @@ def plan_by_algorithm(histogram: Histogram, algorithm: str | None, depth: int) -
     if algorithm is not None and algorithm not in ALGORITHMS:
         allowed = f"{suggest(algorithm, ALGORITHMS)}. Allowed: {', '.join(ALGORITHMS)}"
         raise ConfigError(f"--algorithm={algorithm} is unknown{allowed}.")
-    if depth < 1:
-        raise ConfigError(f"--max_sequences_per_pack={depth} is out of range. Allowed: 1 or more.")
+    check_counts(max_sequences_per_pack=depth)
     if not histogram.sequences:
         raise ConfigError("There are no sequences to pack: all counts of the histogram are 0.")
     started = time.perf_counter()

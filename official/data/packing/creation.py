@@ -35,7 +35,7 @@ from official.data.rows import ragged
 from official.io import engines, jobs, record_paths, writing
 from official.io import files as files_lib
 from official.io.engines import Round
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, check_counts
 from official.io.files import store_of
 
 _VERSION = 1  # of what the same flags make of the same records
@@ -71,8 +71,8 @@ def pack_records(job: Job) -> dict:
         or cannot be written to.
     """
     engines.check(job)
-    counts = {name: getattr(job, name) for name in ("num_shards", "max_sequences_per_pack")}
-    shard_files.check_flags(job.random_seed, counts)
+    check_counts(num_shards=job.num_shards, max_sequences_per_pack=job.max_sequences_per_pack)
+    check_counts(0, random_seed=job.random_seed)
     paths = record_files.find_files(job.input_files, "input_files")
     states = files_lib.states(paths)
     versions = ("{} bytes, {}".format(*version) for version in files_lib.versions(paths))
@@ -80,6 +80,7 @@ def pack_records(job: Job) -> dict:
     if manifest := jobs.read_manifest(job.output_dir, identity, job.overwrite):
         return manifest
     vocabulary = record_paths.find_vocabulary(paths)
+    record_formats.casing_of(paths)
     record_paths.check_vocabulary(job.output_dir, vocabulary, job.overwrite)
     work = identity | {"blocks": BLOCKS_VERSION}
     with jobs.unfinished_folder(job.output_dir, work, job.overwrite) as folder, engines.opened(job) as engine:
@@ -144,12 +145,11 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
     run(((write_shard, path, dealer, own, *others) for own, path in enumerate(written)), shards, "Writing")
     shard_files.remove_all_but(job.output_dir, set(written))
     made = list(each_done("shard", shards))
-    packs, told = sum(shard["packs"] for shard in made), record_formats.flags_of(paths[0])
-    kept = {name: told[name] for name in ("vocab_file", "do_lower_case", "objective") if name in told}
+    packs = sum(shard["packs"] for shard in made)
     # Efficiency and speedup are those of the files, with rows that were split for want of slots for predicted
     # tokens; the plan has none.
     return {
-        "flags": kept | engines.flags_of(job) | {"num_shards": shards},
+        "flags": _flags_of(paths) | engines.flags_of(job) | {"num_shards": shards},
         "packs": packs,
         "sequences": sum(shard["sequences"] for shard in made),
         "split_packs": sum(shard["split"] for shard in made),
@@ -162,6 +162,15 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
         "files": {name: shard["packs"] for name, shard in zip(names, made)},
         "file_bytes": {name: shard["bytes"] for name, shard in zip(names, made)},
     }
+
+
+def _flags_of(paths: list[str]) -> dict:
+    """Returns what the manifests beside some records say of their text: of several folders the first one's
+    flags, and the objective mlm where one of them holds texts without pairs."""
+    told = [record_formats.flags_of(path) for path in record_paths.first_of_folders(paths)]
+    names = ("vocab_file", "do_lower_case", "objective")
+    kept = {name: own[name] for own in reversed(told) for name in names if name in own}
+    return kept | ({"objective": "mlm"} if any(own.get("objective") == "mlm" for own in told) else {})
 
 
 def _planned(path: str, histogram: Histogram, job: Job) -> algorithms.Planned:

@@ -19,6 +19,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from absl import logging
 
 from official.data import compaction
 from official.data.compaction import Grouping, done_path
@@ -29,7 +30,7 @@ from official.data.text import read_counts, samples, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import engines, files, jobs, record_paths
 from official.io.engines import Round
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, check_counts
 
 _VERSION = 7  # of what the same flags make of the same text
 _TASKS = 64  # of the first round, at least, where the text is large
@@ -48,11 +49,13 @@ def create_pretraining_data(job: Job) -> dict:
         written to.
     """
     engines.check(job)
-    shard_files.check_flags(job.random_seed, {"num_shards": job.num_shards})
+    check_counts(num_shards=job.num_shards)
+    check_counts(0, random_seed=job.random_seed)
     samples.check(job.side, job.eval_share)
     words = load_for_text(job.vocab_file, job.do_lower_case)
     encoding.check_vocabulary(words, job.record_format)
     _check_pairs(words, job)
+    _warn_of_few_masks(job.rules)
     # Of a tokenizer with rules of its own nothing else says it.
     lower_case = words.do_lower_case if words.tokenizer is None else None
     job = dataclasses.replace(job, do_lower_case=lower_case, vocabulary_sha256=words.sha256)
@@ -143,6 +146,17 @@ def _check_pairs(words: Vocabulary, job: Job) -> None:
         "--objective=mlm_nsp writes pairs of segments as BERT reads them, and the tokenizer of"
         f" --vocab_file={job.vocab_file} {rows}. Give --objective=mlm, which writes texts without pairs."
     )
+
+
+def _warn_of_few_masks(rules: examples.ExampleRules) -> None:
+    """Warns where full rows have clearly fewer predicted tokens than --masked_lm_prob asks for; published
+    recipes have 56 of 58."""
+    most, wanted = rules.max_predictions_per_seq, round(rules.masked_lm_prob * rules.max_tokens)
+    if rules.has_pairs and most < 0.9 * wanted:
+        told = (
+            "--max_predictions_per_seq=%d is all that rows of %d tokens predict: --masked_lm_prob=%g are %d."
+        )
+        logging.warning(told, most, rules.max_tokens, rules.masked_lm_prob, wanted)
 
 
 def _manifest(job: Job, layout: Layout, words: Vocabulary, text: dict[str, int], shards: list[dict]) -> dict:

@@ -94,7 +94,7 @@ def make_sets(
             break
         num_documents += 1
         words = [word for sentence in document for word in split_words(sentence, vocabularies[0])]
-        pieces_TW = [_pieces_of(tokenizer, words) for tokenizer in tokenizers]
+        pieces_TW = [ragged.split(*tokenizer.tokenize_words(words)) for tokenizer in tokenizers]
         lengths_TW = np.array([list(map(len, own)) for own in pieces_TW]).reshape(len(tokenizers), -1)
         known_W = ~np.array(
             [[number in ids for ids in own] for own, number in zip(pieces_TW, unknown)], bool
@@ -123,12 +123,6 @@ def write_set(examples: Examples, folder: str) -> None:
     os.makedirs(folder, exist_ok=True)
     with shard_files.writing(os.path.join(folder, "part-00000-of-00001.tfrecord"), "plain") as write:
         write(examples)
-
-
-def _pieces_of(tokenizer, words: Sequence[str]) -> list[np.ndarray]:
-    ids, lengths = tokenizer.tokenize_words(words)
-    starts = ragged.offsets(lengths).tolist()
-    return [ids[first:end] for first, end in zip(starts, starts[1:])]
 
 
 def _cuts(lengths_TW: np.ndarray, most: int) -> Iterable[tuple[int, int]]:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from official.data.pretraining.examples import ExampleRules
+from official.data.text import text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_vocabulary
-from official.io import engines, files
+from official.io import engines
 from official.io.errors import ConfigError, counted
 
 # -----------------------------------------------------------------------------------------------------------
@@ -94,7 +95,7 @@ def find_sources(job: Job) -> list[Source]:
       ConfigError: where --input_files and --mixture do not go together, or a pattern stands for no file.
     """
     if job.mixture is None:
-        return [Source("", 1.0, files.find_files(job.input_files, "input_files"))]
+        return [Source("", 1.0, text_files.find_texts(job.input_files))]
     shares, patterns = _parse_mixture(job.mixture), _parse_names(job.input_files)
     if shares.keys() != patterns.keys():
         named = f"names the sources {', '.join(shares)}, --input_files names {', '.join(patterns)}"
@@ -103,7 +104,7 @@ def find_sources(job: Job) -> list[Source]:
     found: list[Source] = []
     owners: dict[str, str] = {}
     for name, share in shares.items():
-        found.append(Source(name, share, files.find_files(",".join(patterns[name]), "input_files")))
+        found.append(Source(name, share, text_files.find_texts(",".join(patterns[name]))))
         for path in found[-1].paths:
             if owners.setdefault(path, name) != name:
                 two = f"{path} belongs to two sources, {owners[path]} and {name}"

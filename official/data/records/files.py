@@ -26,12 +26,12 @@ from absl import logging
 from official.data.records import record_formats
 from official.data.records.formats.row_reader import Shape
 from official.data.records.record_formats import READERS
-from official.data.records.schema import Feature
+from official.data.records.schema import Feature, read_example
 from official.data.records.shard_files import FRAME_BYTES
 from official.data.rows import ragged
 from official.io import files as io_files
 from official.io import json_files, writing
-from official.io.errors import ConfigError, counted
+from official.io.errors import ConfigError, counted, shortened
 from official.io.jobs import MANIFEST
 from official.io.record_paths import find_files as find_files
 
@@ -443,9 +443,21 @@ def _masked_crc32c(data: bytes) -> int:
 
 def check_first_record(files: list[str], schema: dict[str, Feature], flag: str) -> None:
     """Compares the first record of the first files with the schema, before anything is compiled. Raises
-    ConfigError."""
+    ConfigError. Features that a plain record has beside those of the schema are warned of."""
     if problem := next(_problems(files, schema, files[:_FILES_CHECKED_FIRST], 1), None):
         raise ConfigError(f"--{flag}: {problem}.")
+    if detect_format(files) == "plain":
+        record = next(read_batches(files[0], "plain", 1))[0]
+        others = (read_example(record) or {}).keys() - schema.keys()
+        if others:
+            _warn_of_features(files[0], shortened(sorted(others)))
+
+
+@functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
+def _warn_of_features(path: str, names: str) -> None:
+    """Warns, once, of features of the records of a file that nothing reads."""
+    told = "%s: records have features that are ignored: %s. See that the others do not mean something else."
+    logging.warning(told, path, names)
 
 
 def find_bad_record(files: list[str], schema: dict[str, Feature]) -> str | None:

@@ -23,6 +23,8 @@ from official.data.records import encoding
 from official.data.records.formats import compact, packed
 from official.data.records.formats.plain import Plain, Remask, Static
 from official.data.records.schema import Feature, read_example
+from official.io import record_paths
+from official.io.errors import ConfigError
 from official.io.jobs import MANIFEST
 from official.io.json_files import read_json_or_empty
 
@@ -64,17 +66,28 @@ def flags_of(path: str) -> dict:
     return flags if isinstance(flags, dict) else {}
 
 
-def lower_case_of(path: str) -> bool | None:
-    """Returns whether the text of a file of records was lower-cased; None where that is not known."""
-    told = flags_of(path).get("do_lower_case")
-    return told if isinstance(told, bool) else None
+def flag_of(path: str, name: str, kind: type) -> Any:
+    """Returns the value of one of the flags, such as do_lower_case; None where that is not known."""
+    value = flags_of(path).get(name)
+    return value if isinstance(value, kind) else None
 
 
-def objective_of(path: str) -> str | None:
-    """Returns the objective that a file of records was made for, mlm_nsp or mlm; None where that is not
-    known."""
-    told = flags_of(path).get("objective")
-    return told if isinstance(told, str) else None
+def casing_of(paths: list[str], given: bool | None = None) -> bool | None:
+    """Returns whether the text of files of records was lower-cased, as the manifests beside them say, and the
+    flag do_lower_case where it is given; None where nothing does. Raises ConfigError where two of them
+    contradict each other."""
+    told, source = given, "--do_lower_case"
+    for path in record_paths.first_of_folders(paths):
+        found = flag_of(path, "do_lower_case", bool)
+        if None not in (told, found) and told != found:
+            advice = "Drop it" if source.startswith("--") else "Give records of one casing"
+            raise ConfigError(
+                f"the text of the records of {path} was made with do_lower_case={str(found).lower()},"
+                f" {source} says {str(told).lower()}. {advice}."
+            )
+        if told is None:
+            told, source = found, f"that of {path}"
+    return told
 
 
 def detect_format(record: bytes) -> str | None:

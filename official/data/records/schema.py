@@ -109,7 +109,7 @@ def in_range(values: dict[str, tf.Tensor], schema: dict[str, Feature]) -> dict[s
     is out of its range.
 
     Not every step would fail on such a value: a segment 9 is a row of zeros, and a GPU has zeros for any id
-      that it has not.
+    that it has not.
     """
 
     def is_good(value: tf.Tensor, feature: Feature) -> tf.Tensor:

@@ -8,7 +8,7 @@ import errno
 import fnmatch
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -16,23 +16,12 @@ from official.data import compiled
 from official.data.pretraining.examples import Examples
 from official.data.records import encoding
 from official.io import files, jobs
-from official.io.errors import ConfigError
 from official.io.files import store_of
 
 FRAME_BYTES = 16  # of a record in a TFRecord file: its length, and checksums of that and of the record
 
 # -----------------------------------------------------------------------------------------------------------
 # Folder
-
-
-def check_flags(random_seed: int, counts: Mapping[str, int | None]) -> None:
-    """Raises ConfigError where a count, by the name of its flag, is below 1 (None: unset), or the seed is
-    below 0."""
-    for name, value in counts.items():
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name}={value} is out of range. Allowed: 1 or more.")
-    if random_seed < 0:
-        raise ConfigError(f"--random_seed={random_seed} is out of range. Allowed: 0 or more.")
 
 
 def remove_earlier(folder: str) -> None:

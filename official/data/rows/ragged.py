@@ -1,5 +1,7 @@
 """Rows of different lengths that lie one after the other in one array."""
 
+from __future__ import annotations
+
 import numpy as np
 
 
@@ -12,6 +14,12 @@ def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Returns starts[0], starts[0] + 1, .. (lengths[0] of them), starts[1], .. in one array."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+
+
+def split(values: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+    """Returns the rows of these lengths, as views."""
+    bounds = offsets(lengths).tolist()
+    return [values[first:end] for first, end in zip(bounds, bounds[1:])]
 
 
 def take(values: np.ndarray, bounds: np.ndarray, order: np.ndarray) -> np.ndarray:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -155,7 +154,7 @@ def kept(folder: str, wanted: dict, make: Callable[[], Mapping[str, np.ndarray]]
     try:
         os.makedirs(folder, exist_ok=True)
         writing.replace_file(paths[0], content)
-        writing.replace_file(paths[1], json.dumps(manifest, indent=2) + "\n")
+        writing.replace_file(paths[1], json_files.written(manifest))
     except OSError as error:
         raise ConfigError(f"the features cannot be written to {folder}: {error.strerror or error}.") from None
     return made

@@ -81,10 +81,6 @@ class BatchShape:
     length_step: int = _LENGTH_STEP
     pool_batches: int = _POOL_BATCHES
 
-    def num_batches(self, rows: int) -> int:
-        """Returns the batches of an epoch; the last one may be filled up."""
-        return -(-rows // self.batch_size)
-
 
 def shape_of(config: Config, batch_size: int, part_size: int) -> BatchShape:
     """Returns the batches of fine-tuning."""
@@ -136,7 +132,8 @@ def _batches(rows: TokenRows, shape: BatchShape, order: pipeline.TrainingOrder) 
         epoch, skipped = divmod(order.sequences_done, len(rows))
         ranks_RP = tf.constant(_ranks(rows, shape))
     else:
-        epoch, skipped = divmod(order.sequences_done // shape.batch_size, shape.num_batches(len(rows)))
+        batches_of_epoch = -(-len(rows) // shape.batch_size)  # the last one may be filled up
+        epoch, skipped = divmod(order.sequences_done // shape.batch_size, batches_of_epoch)
 
     def epoch_batches(number):
         folded = tf.random.experimental.stateless_fold_in(tf.constant([order.seed, 0], tf.int64), number)

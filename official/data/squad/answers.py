@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from official.data.squad.features import Features, check_counts
+from official.data.squad.features import Features
 from official.data.squad.squad_files import SquadData
 from official.io import writing
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, check_counts
 
 # -----------------------------------------------------------------------------------------------------------
 # Windows with the most context
@@ -69,10 +69,8 @@ def _context_scores(features: Features, windows: np.ndarray, rows: np.ndarray) -
 #   - The best starts and ends are looked for among the tokens that an answer may have, so tokens of the
 #     question, padding and pieces that another window shows better do not take the places of the best.
 #   - An answer's text is the stretch of the context from its first to its last word piece. The source takes
-#     the
-#     words and strips what it can by comparing texts, and gives whole words, with their punctuation, where
-#     that
-#     fails.
+#     the words and strips what it can by comparing texts, and gives whole words, with their punctuation,
+#     where that fails.
 #   - A question with a window always has an answer in its n-best list; the source writes "empty" or fails.
 
 

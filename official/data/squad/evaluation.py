@@ -79,10 +79,13 @@ def evaluate_v1(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> dict[s
     scores = score_v1(gold, predictions)
     if not gold:
         raise ConfigError("the data hold no question, so there is nothing to evaluate.")
-    return {
-        "exact_match": 100.0 * sum(scores.exact.values()) / len(gold),
-        "f1": 100.0 * sum(scores.f1.values()) / len(gold),
-    }
+    return of_all(gold, scores)
+
+
+def of_all(gold: AcceptedAnswers, scores: Scores) -> dict[str, float]:
+    """Returns exact_match and f1 over all questions, in percent; one without a score counts 0."""
+    means = (100.0 * sum(values.values()) / len(gold) for values in scores)
+    return dict(zip(("exact_match", "f1"), means))
 
 
 def _score(
@@ -152,7 +155,7 @@ def _stretch_f1(answer: str, predicted: str) -> float:
 def score_v2(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> Scores:
     """Scores every question that has a prediction; '' is right where there is no answer.
 
-    AcceptedAnswers of nothing but articles and punctuation do not count.
+    Answers of nothing but articles and punctuation do not count.
     """
     kept = {
         identity: [answer for answer in answers if normalize(answer)] or [""]

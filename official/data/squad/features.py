@@ -15,7 +15,7 @@ from official.data.word_pieces import wordpiece
 from official.data.word_pieces.tokenizer import LibraryTokenizer, Tokenizer, tokenizer_of
 from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary, without_mark
 from official.data.word_pieces.wordpiece import Kind
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, check_counts
 
 # -----------------------------------------------------------------------------------------------------------
 # Words of a context
@@ -52,7 +52,7 @@ def tokenize(
       The words of the contexts, and the ids of each other text.
     """
     if isinstance(tokenizer, LibraryTokenizer):
-        return _whole_contexts(contexts, tokenizer), _split(*tokenizer.tokenize(others))
+        return _whole_contexts(contexts, tokenizer), ragged.split(*tokenizer.tokenize(others))
     text = "\n".join(contexts)
     text_begins = np.cumsum([0, *(len(context) + 1 for context in contexts)])[:-1]
     characters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -78,11 +78,7 @@ def tokenize(
         text_pieces=first_pieces[np.searchsorted(begins, np.append(text_begins, np.iinfo(np.int64).max))],
         piece_begins=(piece_begins[source] + shifts).astype(np.int32),
         piece_ends=(piece_ends[source] + shifts).astype(np.int32),
-    ), _split(other_ids, of_others)
-
-
-def _split(ids: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
-    return np.split(ids, np.cumsum(counts)[:-1]) if len(counts) else []
+    ), ragged.split(other_ids, of_others)
 
 
 def _whole_contexts(contexts: list[str], tokenizer: LibraryTokenizer) -> Words:
@@ -192,13 +188,6 @@ def _normalize(character: str, do_lower_case: bool) -> tuple[Kind, int]:
 _CHUNK_CONTEXTS = 2048  # are tokenised at once
 
 
-def check_counts(**values: int) -> None:
-    """Raises ConfigError for a value, by the name of its flag, below 1."""
-    for name, value in values.items():
-        if value < 1:
-            raise ConfigError(f"--{name}={value} is out of range. Allowed: 1 or more.")
-
-
 @dataclasses.dataclass(frozen=True)
 class WindowRules:
     """Rules for cutting windows; the fields are the flags of the same names."""
@@ -207,7 +196,7 @@ class WindowRules:
     doc_stride: int = 128
     max_query_length: int = 64
 
-    def check(self, separators: int = 1) -> None:
+    def check(self, separators: int) -> None:
         """Raises ConfigError for values that leave no room for a context; `separators` are those of the
         vocabulary."""
         check_counts(doc_stride=self.doc_stride, max_query_length=self.max_query_length)
@@ -418,7 +407,6 @@ def load_or_make_features(
     Raises:
       ConfigError: for rules that leave no room for a context, or a folder that cannot be written to.
     """
-    rules.check(vocabulary.separators)
     if cache_dir is None:
         return make_features(data, vocabulary, rules)
     folder = os.path.join(cache_dir, cache_name(data, rules))

@@ -246,11 +246,10 @@ def _answers_of(value: Any, context: str, place: str) -> list[dict]:
         value = [{"text": text, "answer_start": at} for text, at in zip(texts, starts)] if starts else texts
     if isinstance(value, str):
         value = [value] if value else []
-    found = []
-    for answer in value:
-        if isinstance(answer, str):
-            answer = {"text": answer, "answer_start": context.find(answer)}
-        found.append(answer)
+    found = [
+        {"text": answer, "answer_start": context.find(answer)} if isinstance(answer, str) else answer
+        for answer in value
+    ]
     if not all(isinstance(answer, dict) for answer in found):
         raise ConfigError(
             f"{place}: answers={str(value)[:80]}, expected texts, or text and answer_start of each."

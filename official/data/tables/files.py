@@ -110,7 +110,7 @@ class Table:
                     yield [values.get(name) for name in names] if isinstance(values, dict) else values
 
     def _delimited_rows(self, part: Part, names: list[str]) -> Iterator[Sequence | str]:
-        rows: Iterator[list[Any]] = _delimited(part.path, part.delimiter, part.quoted)
+        rows: Iterator[list[Any]] = _delimited(part)
         columns = next(rows) if self.has_header else self.columns
         places, count = {name: place for place, name in enumerate(columns)}, len(columns)
         chosen = [places.get(name, count) for name in names]
@@ -177,18 +177,23 @@ def _parts_of(path: str, wanted: Sequence[str]) -> list[Part]:
 def _part_of(path: str, wanted: Sequence[str]) -> Part:
     """Returns a file by its content."""
     with text_files.open_text(text_files.Split(path)) as file:
-        if text_files.is_parquet(file.head):
-            return Part(path, "parquet", classes=_classes_of_parquet(file.text, path))
-        start = _without_mark(file.head).lstrip()
-        if not start:
+        if kind := kind_of(file.head):
+            classes = _classes_of_parquet(file.text, path) if kind == "parquet" else {}
+            return Part(path, kind, classes=classes)
+        if not _without_mark(file.head).strip():
             raise ConfigError(f"{path} is empty. Give a table with a header and rows.")
-        if start.startswith(b"{"):
-            return Part(path, "lines")
-        if text_files.is_json_array(file.head):
-            return Part(path, "array")
         sample = file.text.read(_SAMPLE_BYTES)
     text, is_cut = sample.decode("utf-8-sig", "replace"), len(sample) == _SAMPLE_BYTES
     return Part(path, "delimited", *_dialect(text, is_cut, path, wanted))
+
+
+def kind_of(head: bytes) -> str | None:
+    """Returns the kind of a file that begins so, of those that name each value; None for another."""
+    if text_files.is_parquet(head):
+        return "parquet"
+    if _without_mark(head).lstrip().startswith(b"{"):
+        return "lines"
+    return "array" if text_files.is_json_array(head) else None
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -234,11 +239,12 @@ def _reader(text: Iterable[str], delimiter: str, quoted: bool) -> Any:
     return csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE)
 
 
-def _delimited(path: str, delimiter: str, quoted: bool) -> Iterator[list[str]]:
+def _delimited(part: Part) -> Iterator[list[str]]:
     """Yields the fields of each line; of an empty one none."""
+    path = part.path
     with text_files.open_text(text_files.Split(path)) as file:
         text = io.TextIOWrapper(file.text, "utf-8-sig", newline="")
-        reader = _reader(text, delimiter, quoted)
+        reader = _reader(text, part.delimiter, part.quoted)
         try:
             yield from reader
         except csv.Error as error:
@@ -271,8 +277,7 @@ def _objects(part: Part) -> Iterator[dict | str]:
             for values in parse_json(content, part.path, list, any_number=True):
                 yield values if isinstance(values, dict) else "no JSON object"
             return
-        for number, line in enumerate(file.text, 1):
-            line = _without_mark(line) if number == 1 else line
+        for line in itertools.chain([_without_mark(file.text.readline())], file.text):
             if line.strip():
                 yield _object(line)
 
@@ -382,7 +387,7 @@ def _columns_of(part: Part, by_number: bool, all_rows: bool = False) -> tuple[st
         with _arrow_batches(part, None) as schema:
             return tuple(schema.names)
     if part.kind == "delimited":
-        first = next(_delimited(part.path, part.delimiter, part.quoted), [])
+        first = next(_delimited(part), [])
         if by_number:
             return tuple(str(number + 1) for number in range(len(first)))
         twice = [name for name in first if first.count(name) > 1]
@@ -400,7 +405,7 @@ def _describe_missing(part: Part, name: str, columns: tuple[str, ...], by_number
     told = f"{part.path} has no column {name!r}{suggest(name, columns)}."
     if part.kind != "delimited":
         return f"{told} Columns: {shortened([str(column) for column in columns])}."
-    rows = itertools.islice(_delimited(part.path, part.delimiter, part.quoted), _SHOWN_ROWS)
+    rows = itertools.islice(_delimited(part), _SHOWN_ROWS)
     shown = "; ".join(f"{number}: {' | '.join(row)[:_SHOWN_WIDTH]}" for number, row in enumerate(rows, 1))
     named = "--text_columns, of training also --label_column; by number where there is no header"
     return f"{told} First rows: {shown}. Name the columns: {named}."

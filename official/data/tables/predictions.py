@@ -20,21 +20,25 @@ FORMATS = (".csv", ".tsv", ".jsonl", ".parquet", CONLL)
 _PREFIX = "predicted_"
 
 
-def check_format(path: str) -> str:
-    """Returns the ending of a file of predictions. Raises ConfigError for one that says no format."""
+def check_format(path: str, flag: str = "output_file", formats: Sequence[str] = FORMATS) -> str:
+    """Returns the ending of a file, of predictions where nothing else is said. Raises ConfigError for one
+    that says no format."""
     ending = os.path.splitext(path)[1].lower()
-    if ending not in FORMATS:
-        raise ConfigError(f"--output_file={path}: unknown suffix. Allowed: {', '.join(FORMATS)}.")
+    if ending not in formats:
+        raise ConfigError(f"--{flag}={path}: unknown suffix. Allowed: {', '.join(formats)}.")
     return ending
 
 
-def with_free_names(columns: Sequence[str], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns our columns, with `predicted_` before a name that the input has already, as often as needed."""
-    found: dict[str, Any] = {}
+def beside(
+    columns: Sequence[str], ours: Mapping[str, Sequence], places: Sequence[int | None]
+) -> dict[str, list]:
+    """Returns our columns for rows of an input: of each row the value in its place, None where it has none.
+    `predicted_` stands before a name that the input has already, as often as needed."""
+    found: dict[str, list] = {}
     for name, values in ours.items():
         while name in columns or name in found:
             name = _PREFIX + name
-        found[name] = values
+        found[name] = [None if place is None else values[place] for place in places]
     return found
 
 

@@ -2,8 +2,7 @@
 pieces.
 
 Schemes: IOB1, IOB2 and IOBES mark the spans of entities by the prefixes B-, I-, E-, S- and the tag O; `words`
-  are
-tags without prefixes, such as parts of speech.
+are tags without prefixes, such as parts of speech.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from official.data.rows import ragged
 from official.data.tables import files as tables
 from official.data.tables.labels import as_text, rates
 from official.data.text import text_files
@@ -85,13 +85,8 @@ def read_sentences(
     found: list[Sentence] = []
     for path in files.find_files(given, flag):
         with text_files.open_text(text_files.Split(path)) as file:
-            start = file.head.removeprefix(b"\xef\xbb\xbf").lstrip()
-            is_table = start.startswith(b"{") or text_files.is_parquet(file.head)
-            is_table = is_table or text_files.is_json_array(file.head)
-            if not is_table:
-                found += _read_conll(file.text, path, with_tags)
-        if is_table:
-            found += _read_table(path, flag, with_tags, columns)
+            is_table = tables.kind_of(file.head) is not None
+        found += _read_table(path, flag, with_tags, columns) if is_table else _read_conll(path, with_tags)
     if not found:
         raise ConfigError(f"--{flag}={given} has no sentence.")
     return found
@@ -102,14 +97,9 @@ class ConllTable(tables.Table):
     """Sentences of CoNLL columns as rows of a table: `tokens`, and `tags` where the first one has them."""
 
     def _rows(self, part: Any, names: list[str]) -> Iterator[Sequence]:
-        for sentence in _sentences_of(part.path):
+        for sentence in _read_conll(part.path):
             values = {"tokens": sentence.words, "tags": sentence.tags}
             yield [values[name] for name in names]
-
-
-def _sentences_of(path: str) -> Iterator[Sentence]:
-    with text_files.open_text(text_files.Split(path)) as file:
-        yield from _read_conll(file.text, path, with_tags=False)
 
 
 def is_conll(given: str) -> bool:
@@ -121,38 +111,39 @@ def open_conll(given: str, flag: str) -> tables.Table:
     """Returns files of CoNLL columns, with tags or without, as a table. Raises ConfigError where there is no
     sentence."""
     paths = files.find_files(given, flag)
-    first = next(itertools.chain.from_iterable(map(_sentences_of, paths)), None)
+    first = next(itertools.chain.from_iterable(map(_read_conll, paths)), None)
     if first is None:
         raise ConfigError(f"--{flag}={given} has no sentence.")
     columns = ("tokens", *(["tags"] if first.tags else []))
     return ConllTable(given, flag, tuple(tables.Part(path, "conll") for path in paths), columns, True)
 
 
-def _read_conll(lines: Any, path: str, with_tags: bool) -> Iterator[Sentence]:
+def _read_conll(path: str, with_tags: bool = False) -> Iterator[Sentence]:
     words: list[str] = []
     tags: list[str] = []
     count = 0
-    for number, line in enumerate(lines, 1):
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"{path}:{number}: not UTF-8 text (byte {error.start + 1}).") from None
-        fields = text.split("\t") if "\t" in text else text.split(" ")
-        fields = [field.strip() for field in fields if field.strip()]
-        if not fields or fields[0] == _DOCUMENT:
-            if words:
-                yield Sentence(words, tags or None)
-            words, tags = [], []
-            continue
-        count = count or len(fields)
-        if len(fields) != count or with_tags and count < 2:
-            expected = f"{count}, as the lines before" if count > 1 or not with_tags else "a word and its tag"
-            raise ConfigError(f"{path}:{number}: {len(fields)} columns ({text[:40]!r}), expected {expected}.")
-        words.append(fields[0])
-        if count > 1:
-            tags.append(fields[-1])
-    if words:
-        yield Sentence(words, tags or None)
+    with text_files.open_text(text_files.Split(path)) as file:
+        for number, line in enumerate(itertools.chain(file.text, [b""]), 1):  # the end is an empty line, too
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise ConfigError(f"{path}:{number}: not UTF-8 text (byte {error.start + 1}).") from None
+            fields = text.split("\t") if "\t" in text else text.split(" ")
+            fields = [field.strip() for field in fields if field.strip()]
+            if not fields or fields[0] == _DOCUMENT:
+                if words:
+                    yield Sentence(words, tags or None)
+                words, tags = [], []
+                continue
+            count = count or len(fields)
+            if len(fields) != count or with_tags and count < 2:
+                usual = count > 1 or not with_tags
+                expected = f"{count}, as the lines before" if usual else "a word and its tag"
+                told = f"{len(fields)} columns ({text[:40]!r}), expected {expected}"
+                raise ConfigError(f"{path}:{number}: {told}.")
+            words.append(fields[0])
+            if count > 1:
+                tags.append(fields[-1])
 
 
 def _read_table(
@@ -495,9 +486,8 @@ def make_windows(
     """
     special = vocabulary.special_ids
     pieces_P, counts_W = tokenizer.tokenize_words([word for words in sentences for word in words])
-    pieces = np.split(pieces_P.astype(np.int32), np.cumsum(counts_W)[:-1]) if len(counts_W) else []
-    room = max_seq_length - 2
-    pieces = [part[:room] if len(part) else np.array([special.unk], np.int32) for part in pieces]
+    room, split = max_seq_length - 2, ragged.split(pieces_P.astype(np.int32), counts_W)
+    pieces = [part[:room] if len(part) else np.array([special.unk], np.int32) for part in split]
     ids, words, lengths, numbers, first = [], [], [], [], 0
     for number, sentence in enumerate(sentences):
         own = pieces[first : first + len(sentence)]

@@ -72,12 +72,7 @@ class TextRows:
     def parts(self) -> tuple[TextRows, TextRows]:
         """Returns the rows to train on and those held out. Raises ConfigError where one has none."""
         kept, held = self.pick(~self.held_out), self.pick(self.held_out)
-        if not len(kept) or not len(held):
-            told = f"of {len(self):,} rows {len(held):,} are held out"
-            raise ConfigError(f"{told}. Raise --eval_share, or give --eval_file.")
-        logging.info(
-            "%s held out for evaluation, %s to train on", counted(len(held), "row"), f"{len(kept):,}"
-        )
+        tell_held_out(len(kept), len(held), "row")
         return kept, held
 
     @property
@@ -99,6 +94,14 @@ class TextRows:
         """Returns how many rows are left out, and why the first ones are."""
         shown = [f"row {number}: {reason}" for number, reason in list(self.problems.items())[:SHOWN_PROBLEMS]]
         return f"{self.bad:,} rows left out: {'; '.join(shown)}{'; ...' * (self.bad > len(shown))}"
+
+
+def tell_held_out(kept: int, held: int, noun: str) -> None:
+    """Says how many rows, or sentences, are held out. Raises ConfigError where it is none of them, or all."""
+    if not (kept and held):
+        told = f"of {counted(kept + held, noun)} {held:,} are held out"
+        raise ConfigError(f"{told}. Raise --eval_share, or give --eval_file.")
+    logging.info("%s held out for evaluation, %s to train on", counted(held, noun), f"{kept:,}")
 
 
 def read_texts(

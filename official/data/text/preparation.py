@@ -13,7 +13,7 @@ import re
 from official.data.text import documents, read_counts, samples, text_files
 from official.data.text.samples import SPLITS
 from official.io import engines, files, jobs, writing
-from official.io.errors import ConfigError
+from official.io.errors import check_counts
 from official.io.files import store_of
 
 _TASK_BYTES = 32 << 20  # of text, in parts of a file or in small files
@@ -62,10 +62,9 @@ def prepare(job: Job) -> dict:
       ConfigError: for input that cannot be used, or an output folder that is in use or cannot be written to.
     """
     samples.check(SPLITS[0], job.eval_share)
-    if job.min_sentences < 1:
-        raise ConfigError(f"--min_sentences={job.min_sentences} is out of range. Allowed: 1 or more.")
+    check_counts(min_sentences=job.min_sentences)
     engines.check(job)
-    paths = files.find_files(job.input_files, "input_files")
+    paths = text_files.find_texts(job.input_files)
     states, versions = files.states(paths), files.versions(paths)
     flags = engines.flags_of(job)
     identity = {**flags, "text": text_files.identify(paths, versions)}

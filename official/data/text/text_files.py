@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, NamedTuple
 
 from official.data.text import parquet_files
-from official.io import files
+from official.io import files, jobs, json_files
 from official.io.errors import ConfigError, how_to_install
 
 # -----------------------------------------------------------------------------------------------------------
@@ -186,17 +186,7 @@ def _decompressed(file: BinaryIO, new_stream: Callable) -> Iterator[bytes]:
         yield text
 
 
-class _Raw(io.RawIOBase):
-    """A stream that is read, and gone back in."""
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-
-class _MadeText(_Raw):
+class _MadeText(files.Raw):
     """A text that is made while it is read: only to its start one can go back."""
 
     def __init__(self, make: Callable[[], Iterator[bytes]]):
@@ -411,7 +401,7 @@ _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _TO_LINE_FEEDS = bytes.maketrans(b"\r", b"\n")
 
 
-class LineFeeds(_Raw):
+class LineFeeds(files.Raw):
     """A text with line feeds for carriage returns, each byte in its place."""
 
     def __init__(self, text: BinaryIO):
@@ -543,6 +533,35 @@ class Packed:
 
 
 # ------------------------------------------------------------------------------------------------------------
+# Search
+
+
+CORPUS = "corpus.json"  # what `bert data corpus` writes beside its two sides
+
+
+def find_texts(patterns: str, flag: str = "input_files") -> list[str]:
+    """Returns the files that names, globs and folders of text stand for, see `files.find_files`.
+
+    Raises:
+      ConfigError: also where a job of this program tells of its own files beside them: in its folder the text
+        to train on and the text that is held out lie side by side.
+    """
+    paths = files.find_files(patterns, flag)
+    for path in paths:
+        folder, name = os.path.split(path)
+        if name not in (jobs.MANIFEST, CORPUS):
+            continue
+        told = json_files.read_json_or_empty(path)
+        if "job" in told or {"sources", "eval_share"} <= told.keys():
+            side = "train.txt" if name == CORPUS else "train"
+            raise ConfigError(
+                f"--{flag}: {path} is no text: it tells what was written beside it, to train on and to"
+                f" evaluate on. Give one of the two, such as {os.path.join(folder, side)}."
+            )
+    return paths
+
+
+# ------------------------------------------------------------------------------------------------------------
 # Parts of files
 
 
@@ -613,17 +632,14 @@ def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None
 
 def _identity(path: str) -> str:
     """Returns the identity of a file of this machine."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            found = os.fstat(file.fileno())
-            size, changed = found.st_size, found.st_mtime_ns
-            is_large = size > 3 * _SAMPLE_BYTES
-            starts, length = [0], size
-            if is_large:
-                starts, length = [0, size // 2, size - _SAMPLE_BYTES], _SAMPLE_BYTES
-            head, *others = (os.pread(file.fileno(), length, start) for start in starts)
-    except OSError as error:
-        raise files.unreadable(path, error) from None
+    with files.naming(path), open(path, "rb", buffering=0) as file:
+        found = os.fstat(file.fileno())
+        size, changed = found.st_size, found.st_mtime_ns
+        is_large = size > 3 * _SAMPLE_BYTES
+        starts, length = [0], size
+        if is_large:
+            starts, length = [0, size // 2, size - _SAMPLE_BYTES], _SAMPLE_BYTES
+        head, *others = (os.pread(file.fileno(), length, start) for start in starts)
     refuse_archive(path, head)
     if not compression_of(head) and not is_parquet(head):
         refuse_binary(path, head[:_SAMPLE_BYTES])
@@ -645,17 +661,16 @@ def open_text(split: Split) -> Iterator[TextFile]:
         an unknown part of the text is worse than a job that stops.
     """
     path = split.path
-    try:
-        with files.open_binary(path) as file:
-            magic = file.read(10)  # bytes that tell how it is compressed
-            file.seek(0)
-            refuse_archive(path, magic)
-            yield _opened(file, magic, split)
-    except (DamagedError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        told = f"{path} is a truncated or damaged compressed file: {error}"
-        raise ConfigError(f"{told}. Fetch or write it again, or leave it out.") from None
-    except OSError as error:
-        raise files.unreadable(path, error) from None
+    with files.naming(path):
+        try:
+            with files.open_binary(path) as file:
+                magic = file.read(10)  # bytes that tell how it is compressed
+                file.seek(0)
+                refuse_archive(path, magic)
+                yield _opened(file, magic, split)
+        except (DamagedError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+            told = f"{path} is a truncated or damaged compressed file: {error}"
+            raise ConfigError(f"{told}. Fetch or write it again, or leave it out.") from None
 
 
 def _opened(file: BinaryIO, magic: bytes, split: Split) -> TextFile:

@@ -48,12 +48,11 @@ def choose_words(counts: Mapping[str, int], vocabulary: Vocabulary, number: int)
       number: of words.
     """
     words = [word for word, count in counts.items() if count >= MIN_COUNT and any(map(str.isalpha, word))]
-    ids, lengths = WordPiece(vocabulary).tokenize_words(words)
-    starts = ragged.offsets(lengths).tolist()
+    split = ragged.split(*WordPiece(vocabulary).tokenize_words(words))
     unknown = vocabulary.ids[UNKNOWN]
     found = []
-    for word, first, end in zip(words, starts, starts[1:]):
-        pieces = tuple(ids[first:end].tolist())
+    for word, ids in zip(words, split):
+        pieces = tuple(ids.tolist())
         if len(pieces) > 1 and unknown not in pieces:
             found.append(AddedWord(word, counts[word], pieces))
     found.sort(key=lambda one: (-one.frequency * (len(one.pieces) - 1), one.word))

@@ -31,13 +31,9 @@ class Tokenizer(Protocol):
         """Returns an id's piece for people to read."""
 
 
+@functools.lru_cache(maxsize=1)
 def tokenizer_of(vocabulary: Vocabulary) -> Tokenizer:
     """Returns the tokenizer of a vocabulary, made once as long as nobody asks for that of another one."""
-    return _kept(vocabulary)
-
-
-@functools.lru_cache(maxsize=1)
-def _kept(vocabulary: Vocabulary) -> Tokenizer:
     return WordPiece(vocabulary) if vocabulary.tokenizer is None else LibraryTokenizer(vocabulary)
 
 

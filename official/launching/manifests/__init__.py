@@ -202,11 +202,6 @@ class Job:
         _expect(_of_all(self))
 
     @property
-    def tpu_chips(self) -> int:
-        """Returns the chips of the TPU: the product of its topology."""
-        return math.prod(int(side) for side in self.tpu_topology.split("x"))
-
-    @property
     def ipu_replicas(self) -> int:
         """Returns the replicas that the IPUs are for."""
         return self.ipus // self.ipus_per_replica
@@ -361,7 +356,8 @@ def made(
     """
     # Devices are whole; memory is not shared out twice, cores may be. Of devices Kubernetes takes the limit
     # for the request; GKE's page of TPUs has both.
-    tpu = {"google.com/tpu": job.tpu_chips} if job.tpu_type else {}
+    sides = job.tpu_topology.split("x") if job.tpu_type else ()
+    tpu = {"google.com/tpu": math.prod(map(int, sides))} if sides else {}  # chips
     memory = {"memory": amount(job.memory)} if job.memory else {}
     cores = {"cpu": amount(job.cpu)} if job.cpu else {}
     gpus = {"nvidia.com/gpu": job.gpus} if job.gpus and not tpu else {}

@@ -23,42 +23,21 @@ Nothing else names the kinds: a new file is a new kind.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
-import tensorflow as tf
-
-from official.config import BertConfig
 from official.modeling import attention
 
-
-def find(block_type: str) -> ModuleType:
-    """Returns the module of a kind of block, one of `official.config.model.block_types()`."""
-    return importlib.import_module(f"{__name__}.{block_type}")
-
-
-def is_prenorm(kind: ModuleType) -> bool:
-    """Tells whether a LayerNorm follows the last block of a kind."""
-    return getattr(kind, "IS_PRENORM", False)
+# What the file of a kind may leave out.
+_USUAL: dict[str, Any] = {
+    "IS_PRENORM": False,
+    "IS_NARROW": False,
+    "slots": lambda features, config: None,
+    "seen": attention.seen,
+}
 
 
-def is_narrow(kind: ModuleType) -> bool:
-    """Tells whether a kind computes only the vectors that are read."""
-    return getattr(kind, "IS_NARROW", False)
-
-
-def seen_function(kind: ModuleType) -> Callable:
-    """Returns (features, config, by_sequence) -> the view of a batch that all blocks of a kind have."""
-    return getattr(kind, "seen", attention.seen)
-
-
-def seen_by(block: Any, seen: Any) -> Any:
-    """Returns the view of a batch that a block has, of that of all of its kind."""
-    return block.sees(seen) if hasattr(block, "sees") else seen
-
-
-def find_slots(kind: ModuleType, features: dict[str, tf.Tensor], config: BertConfig) -> Any:
-    """Returns the slots of a batch's tokens; None for a kind that needs none."""
-    function = getattr(kind, "slots", None)
-    return None if function is None else function(features, config)
+def find(block_type: str) -> SimpleNamespace:
+    """Returns what the file of a kind of block has, one of `official.config.model.block_types()`, and what is
+    usual of that which it leaves out."""
+    return SimpleNamespace(**{**_USUAL, **vars(importlib.import_module(f"{__name__}.{block_type}"))})

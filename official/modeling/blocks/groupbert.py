@@ -83,16 +83,6 @@ def _put(places_BL: tf.Tensor, values_BL: tf.Tensor, width: int | tf.Tensor, emp
     return tf.reshape(put, [batch, width]) + empty
 
 
-def into_slots(x_BLD: tf.Tensor, slots: Slots) -> tf.Tensor:
-    """Returns the vectors in their slots, [B, W, D]; zeros in empty ones."""
-    return _move(x_BLD, slots.tokens_BW, slots.slots_BL)
-
-
-def out_of_slots(x_BWD: tf.Tensor, slots: Slots) -> tf.Tensor:
-    """Returns the vectors of the tokens, [B, L, D]; zeros for padding."""
-    return _move(x_BWD, slots.slots_BL, slots.tokens_BW)
-
-
 def _move(x: tf.Tensor, places: tf.Tensor, back: tf.Tensor) -> tf.Tensor:
     """Returns the vectors of each row at `places`, zeros for what lies behind its end. `back` is the way
     back, which the gradient goes."""
@@ -441,8 +431,9 @@ def _gated_convolution(
         y_BLD = y_BLD * tf.cast(context.sequence_ids_BL > 0, y_BLD.dtype)[:, :, None]
         y_BLD = convolution(y_BLD, weights.weight)
     else:
-        y_BWD = convolution(into_slots(y_BLD, context.slots), weights.weight)
-        y_BLD = out_of_slots(y_BWD, context.slots)
+        tokens_BW, slots_BL = context.slots.tokens_BW, context.slots.slots_BL
+        y_BWD = convolution(_move(y_BLD, tokens_BW, slots_BL), weights.weight)  # zeros in empty slots
+        y_BLD = _move(y_BWD, slots_BL, tokens_BW)
     return ops.norm(y_BLD, weights.norm, config.layer_norm_eps, swish=True), weights.post
 
 

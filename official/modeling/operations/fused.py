@@ -11,21 +11,14 @@ from __future__ import annotations
 import tensorflow as tf
 
 from official import native
-from official.modeling.layers import (
-    ACTIVATIONS,
-    Norm,
-    after,
-    dropout,
-    matmul_2d,
-    rounds_products,
-    with_beta,
-)
+from official.modeling.layers import ACTIVATIONS, Norm, after, dropout, rounds_products, with_beta
 from official.modeling.operations import flash, plain
 from official.modeling.operations.plain import join_heads as join_heads
 from official.modeling.operations.plain import split_heads as split_heads
 
 # Lengths are traced twice, not once each.
 _compiled = tf.function(jit_compile=True, reduce_retracing=True, autograph=False)
+_gated, _rotate = _compiled(plain.gated_activation), _compiled(plain.rotate)
 
 
 def bias_activation(x: tf.Tensor, bias: tf.Tensor, activation: str) -> tf.Tensor:
@@ -191,32 +184,6 @@ def _add_and_norm_gradient(total_upstream, upstream, normal, scale, gamma, rate,
     return dropout(gradient, rate, seed), gradient, upstream * normal
 
 
-def norm_product(x: tf.Tensor, weights: Norm, epsilon: float, kernel: tf.Tensor) -> tf.Tensor:
-    """See `plain.norm_product`."""
-    return matmul_2d(norm(x, weights, epsilon, swish=False), kernel)
-
-
-def add_and_norm_product(
-    x: tf.Tensor,
-    residual: tf.Tensor,
-    weights: Norm,
-    epsilon: float,
-    kernel: tf.Tensor,
-    rate: float,
-    seed: tf.Tensor | None,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """See `plain.add_and_norm_product`."""
-    total, y = add_and_norm(x, residual, weights, epsilon, rate, seed)
-    return total, matmul_2d(y, kernel)
-
-
-def gated_product(
-    x: tf.Tensor, activation: str, kernel: tf.Tensor, rate: float, seed: tf.Tensor | None
-) -> tf.Tensor:
-    """See `plain.gated_product`."""
-    return matmul_2d(dropout(gated_activation(x, activation), rate, seed), kernel)
-
-
 def gated_activation(x: tf.Tensor, activation: str) -> tf.Tensor:
     """See `plain.gated_activation`."""
 
@@ -225,11 +192,6 @@ def gated_activation(x: tf.Tensor, activation: str) -> tf.Tensor:
         return _gated(x, activation), lambda upstream: _gated_gradient(x, upstream, activation)
 
     return activate(x)
-
-
-@_compiled
-def _gated(x, activation):
-    return plain.gated_activation(x, activation)
 
 
 @_compiled
@@ -242,6 +204,9 @@ def _gated_gradient(x, upstream, activation):
     return tf.cast(both, x.dtype)
 
 
+norm_product, add_and_norm_product, gated_product = plain.products_of(norm, add_and_norm, gated_activation)
+
+
 def rotate(products_BLE: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor, heads: int) -> tf.Tensor:
     """See `plain.rotate`."""
 
@@ -250,11 +215,6 @@ def rotate(products_BLE: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor, heads: int) 
         return _rotate(products, cos, sin, heads), lambda upstream: _rotate(upstream, cos, -sin, heads)
 
     return turn(products_BLE)
-
-
-@_compiled
-def _rotate(products, cos, sin, heads):
-    return plain.rotate(products, cos, sin, heads)
 
 
 def gate(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
@@ -311,10 +271,12 @@ def _dropped(drop, x, rate, seed, dtype):
     return tf.cast(x, dtype) if seed is None or rate == 0 else drop(x, rate, seed, dtype)
 
 
-@_compiled
-def _drop_rows(upstream, rate, seed, dtype):
-    """As `_drop`, for [B, L, D]: one function for tensors of several ranks would lose their rank."""
-    return tf.cast(dropout(upstream, rate, seed), dtype)
+def _cast_dropped(x, rate, seed, dtype):
+    return tf.cast(dropout(x, rate, seed), dtype)
+
+
+# Of weights, and of [B, L, D]: one function for tensors of several ranks would lose their rank.
+_drop, _drop_rows = _compiled(_cast_dropped), _compiled(_cast_dropped)
 
 
 def attend(
@@ -361,11 +323,6 @@ def attend(
         return output, gradient
 
     return weigh(query_BHLK, key_BHMK, value_BHMK)
-
-
-@_compiled
-def _drop(weights, rate, seed, dtype):
-    return tf.cast(dropout(weights, rate, seed), dtype)
 
 
 @_compiled

@@ -6,6 +6,8 @@ its oracle.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from official.modeling.layers import ACTIVATIONS, Norm, dropout, layer_norm, matmul_2d, recomputed, sizes
@@ -57,37 +59,35 @@ def add_and_norm(
     return total, tf.cast(layer_norm(tf.cast(total, tf.float32), norm, epsilon), x.dtype)
 
 
-def norm_product(x: tf.Tensor, weights: Norm, epsilon: float, kernel: tf.Tensor) -> tf.Tensor:
-    """Returns LayerNorm(x) @ kernel, in the type of both."""
-    return matmul_2d(norm(x, weights, epsilon, swish=False), kernel)
-
-
-def add_and_norm_product(
-    x: tf.Tensor,
-    residual: tf.Tensor,
-    weights: Norm,
-    epsilon: float,
-    kernel: tf.Tensor,
-    rate: float,
-    seed: tf.Tensor | None,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns residual + dropout(x), and LayerNorm of it @ kernel; arguments as in `residual_norm`."""
-    total, y = add_and_norm(x, residual, weights, epsilon, rate, seed)
-    return total, matmul_2d(y, kernel)
-
-
-def gated_product(
-    x: tf.Tensor, activation: str, kernel: tf.Tensor, rate: float, seed: tf.Tensor | None
-) -> tf.Tensor:
-    """Returns dropout(gated_activation(x)) @ kernel."""
-    return matmul_2d(dropout(gated_activation(x, activation), rate, seed), kernel)
-
-
 def gated_activation(x: tf.Tensor, activation: str) -> tf.Tensor:
     """Returns activation(first half) times the second half of x [..., 2 x F], in its type; `activation` is a
     name of `layers.ACTIVATIONS`."""
     values, gates = tf.split(x, 2, axis=-1)
     return ACTIVATIONS[activation].function(values) * gates
+
+
+def products_of(norm: Callable, add_and_norm: Callable, gated_activation: Callable) -> tuple[Callable, ...]:
+    """Returns the functions of a set that multiply what its other ones give."""
+
+    def norm_product(x: tf.Tensor, weights: Norm, epsilon: float, kernel: tf.Tensor) -> tf.Tensor:
+        """Returns LayerNorm(x) @ kernel, in the type of both."""
+        return matmul_2d(norm(x, weights, epsilon, swish=False), kernel)
+
+    def add_and_norm_product(x, residual, weights: Norm, epsilon: float, kernel, rate: float, seed):
+        """Returns residual + dropout(x), and LayerNorm of it @ kernel; arguments as in `residual_norm`."""
+        total, y = add_and_norm(x, residual, weights, epsilon, rate, seed)
+        return total, matmul_2d(y, kernel)
+
+    def gated_product(
+        x: tf.Tensor, activation: str, kernel: tf.Tensor, rate: float, seed: tf.Tensor | None
+    ) -> tf.Tensor:
+        """Returns dropout(gated_activation(x)) @ kernel."""
+        return matmul_2d(dropout(gated_activation(x, activation), rate, seed), kernel)
+
+    return norm_product, add_and_norm_product, gated_product
+
+
+norm_product, add_and_norm_product, gated_product = products_of(norm, add_and_norm, gated_activation)
 
 
 def rotate(products_BLE: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor, heads: int) -> tf.Tensor:

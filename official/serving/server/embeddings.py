@@ -73,7 +73,8 @@ def _texts_of(given: Any, limits: Limits) -> list[str]:
 
 
 def write(asked: Asked, results: list[dict[str, Any]]) -> bytes:
-    """Returns the body of an answer; `results` are {vector, tokens} of each text."""
+    """Returns the body of an answer; `results` are {vector, tokens, is_cut} of each text. `truncated` in
+    it has the numbers of texts that were cut, where there are some."""
     vectors_ND = np.stack([result["vector"] for result in results])
     if asked.dimensions is not None:
         vectors_ND = normalized(vectors_ND[:, : asked.dimensions])
@@ -88,6 +89,8 @@ def write(asked: Asked, results: list[dict[str, Any]]) -> bytes:
     tokens = int(sum(result["tokens"] for result in results))
     usage = json.dumps({"prompt_tokens": tokens, "total_tokens": tokens})
     head = f'{{"object": "list", "model": {json.dumps(asked.model)}, "usage": {usage}'
+    if cut := [number for number, result in enumerate(results) if result["is_cut"]]:
+        head += f', "truncated": {cut}'
     return f'{head}, "data": [{", ".join(entries)}]}}'.encode()
 
 

@@ -42,6 +42,11 @@ _HEADERS = {
 }
 
 
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\s;\"']+)", re.IGNORECASE)
+# Parameters of addresses that say who asks, or of what interface a client is.
+_OF_CALLERS = {"key", "api_key", "api-key", "api-version"}
+
+
 class _Gone(Exception):
     """The client has closed the connection."""
 
@@ -105,6 +110,13 @@ class Request(web.RequestHandler):
         require(self._declared_length() <= most, f"a body of more than {most:,} bytes.", 413)
         is_plain = given.get("Content-Encoding", "identity").lower() == "identity"
         require(is_plain, "compressed bodies are not read here.", 415)
+        if route.methods == ("POST",):  # it reads a body
+            charset = "".join(_CHARSET.findall(given.get("Content-Type", ""))[:1])
+            is_utf8 = charset.lower() in ("", "utf-8", "utf8", "us-ascii")
+            require(is_utf8, f"charset={charset[:40]}: bodies are read as UTF-8.", 415)
+            unread = "".join(sorted(self.request.query_arguments.keys() - _OF_CALLERS)[:1])
+            told = f"the parameter {unread[:60]!r} in the address is not read. Put it into the body."
+            require(not unread, told)
 
     def _declared_length(self) -> int:
         return whole_number(self.request.headers.get("Content-Length", "0")) or 0
@@ -168,7 +180,8 @@ class Request(web.RequestHandler):
 
     async def answer(self, served: Served, read: Callable, write: Callable, *given: Any) -> Any:
         """Returns the body of an answer: `read` of the request's body, computed, and `write` of the results;
-        beside the event loop where a body is large. `given`: what `read` takes behind the body."""
+        beside the event loop where a body is large. The header X-Truncated gets the numbers, from 0 on, of
+        rows with a text that was cut, the first 1,000 of them. `given`: what `read` takes behind the body."""
 
         async def called(size: int, function: Callable, *arguments: Any) -> Any:
             if size < self.server.LARGE:
@@ -179,7 +192,10 @@ class Request(web.RequestHandler):
 
         body = bytes(self.body)
         asked = await called(len(body), read, body, *given, served, self.server.limits)
-        results = await self._compute(served, asked.call)
+        found = await self._compute(served, asked.call)
+        if cut := [str(number) for number, one in enumerate(found) if one.is_cut]:
+            self.set_header("X-Truncated", ",".join([*cut[:1000], *["..."][: len(cut) > 1000]]))
+        results = [one.value for one in found]
         parts = results[0].values() if isinstance(results[0], dict) else [results[0]]
         numbers = sum(part.size if isinstance(part, np.ndarray) else 8 for part in parts)
         return await called(len(results) * numbers, write, asked, results)

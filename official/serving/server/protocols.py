@@ -178,8 +178,8 @@ def read_integers(values: Any, name: str) -> np.ndarray:
 
 
 def columns_of(asked: Asked, results: list[Any]) -> dict[str, np.ndarray]:
-    """Returns the outputs of a call: {name: [N, ...]}, in the order of the signature; `results` are those of
-    `versions.Served.compute`, one for each row."""
+    """Returns the outputs of a call: {name: [N, ...]}, in the order of the signature; `results` are the
+    values of `versions.Served.compute`, one for each row."""
     call, signature = asked.call, asked.signature
     fields, kinds = signature.outputs, {"string": object, "int32": np.int32, "float32": np.float32}
     if call.name == signatures.TENSORS:
@@ -229,14 +229,16 @@ def _padded(rows: Sequence[Any], most: int, dtype: Any, shape: tuple[Any, ...]) 
 
 
 DEFAULT = "serving_default"
+_REST_KEYS = ("signature_name", "instances", "inputs")
 _REST_TYPES = {"string": "DT_STRING", "int32": "DT_INT32", "float32": "DT_FLOAT"}
 
 
 def read_rest(body: bytes, served: Served, limits: Limits) -> Asked:
     """Reads the body of a prediction. Raises HTTPError."""
     values = read_object(body)
-    name = values.get("signature_name") or DEFAULT
-    name = served.methods[0] if name == DEFAULT else name
+    check_keys(values, _REST_KEYS, "the request")
+    name = values.get("signature_name")
+    name = served.methods[0] if name in (None, "", DEFAULT) else name
     is_known, known = isinstance(name, str) and name in served.signatures, ", ".join(served.signatures)
     require(is_known, f"signature_name={str(name)[:60]!r} is unknown. Allowed: {known}.")
     by_rows = "instances" in values
@@ -253,6 +255,13 @@ def read_object(body: bytes | str) -> dict[str, Any]:
         return json_files.parse_json(body, "the request")
     except ConfigError as error:
         raise HTTPError(400, str(error).replace("not a JSON file", "not JSON")) from None
+
+
+def check_keys(values: dict[str, Any], known: Sequence[str], where: str) -> None:
+    """Raises HTTPError for a key that nothing here reads, unless its value asks for nothing."""
+    for key, value in values.items():
+        told = f"unknown key {key[:60]!r} in {where}. Allowed: {', '.join(known)}."
+        require(key in known or value in (None, False, "", [], {}), told)
 
 
 def _of_instances(values: dict[str, Any], name: str, signature: Signature) -> dict[str, list]:
@@ -360,6 +369,13 @@ V2_HEADER = "Inference-Header-Content-Length"
 _V2_TYPES = {"string": "BYTES", "int32": "INT32", "float32": "FP32"}
 _INTEGERS = {"INT32": "<i4", "INT64": "<i8"}  # of token ids
 _LINE = 1024  # numbers of an output that are written at once
+# What is read, or, the latter ones, changes no result: the model is that of the address.
+_V2_KEYS = ("inputs", "outputs", "id", "parameters", "model_name", "model_version")
+_V2_PARAMETERS = ("binary_data_output", "content_type", "priority", "timeout")
+_TENSOR_KEYS = ("name", "datatype", "shape", "data", "parameters")
+_TENSOR_PARAMETERS = ("binary_data_size", "content_type")
+_OUTPUT_KEYS, _OUTPUT_PARAMETERS = ("name", "parameters"), ("binary_data", "content_type")
+_CONTENT_TYPES = ("str", "np", "pd", "hf")  # MLServer's, that mean the elements as they are
 
 
 def find_signature(model: str, asked: str, served: Served) -> str:
@@ -393,6 +409,7 @@ def read_v2(body: bytes, json_length: str | None, name: str, served: Served, lim
         require(length <= end, f"{V2_HEADER}={json_length}: the body has {end:,} bytes.")
         end = length
     values, binary = read_object(body[:end]), memoryview(body)[end:]
+    check_keys(values, _V2_KEYS, "the request")
     signature = served.signatures[name]
     inputs: Any = values.get("inputs")
     require(inputs and isinstance(inputs, list), '"inputs" is to be a list with one tensor or more.')
@@ -412,6 +429,7 @@ def _read_tensor(tensor: Any, signature: Signature, binary: memoryview) -> tuple
     """Returns the name of an input, its column, and the binary data of the next ones."""
     kinds = {"name": str, "datatype": str, "shape": list}
     name, datatype, shape = (_member(tensor, *each) for each in kinds.items())
+    check_keys(tensor, _TENSOR_KEYS, f"the input {name[:60]!r}")
     fields = {field.name: field for field in signature.inputs}
     require(name in fields, f"unknown input {name[:60]!r}. Allowed: {', '.join(fields)}.")
     field = fields[name]
@@ -421,12 +439,14 @@ def _read_tensor(tensor: Any, signature: Signature, binary: memoryview) -> tuple
     is_rows = len(shape) == 2 if field.shape else shape[1:] in ([], [1])
     expected = "[N, L]" if field.shape else "[N] or [N, 1]"
     require(is_right and is_rows, f"{name}: shape={str(shape)[:60]}, expected {expected}.")
-    size, there = _parameters(tensor).get("binary_data_size"), len(binary)
+    size, there = _parameters(tensor, _TENSOR_PARAMETERS).get("binary_data_size"), len(binary)
     if size is None:
         return name, _from_list(tensor, name, shape, field), binary
     is_there = is_of_kind(size, int) and 0 <= size <= there
     require(is_there, f"{name}: binary_data_size={str(size)[:20]}, {there:,} bytes are there.")
-    return name, _from_bytes(bytes(binary[:size]), datatype, shape, name), binary[size:]
+    column = _from_bytes(bytes(binary[:size]), datatype, shape, name)
+    require(tensor.get("data") is None, f'{name} has both "data" and "binary_data_size".')
+    return name, column, binary[size:]
 
 
 def _member(tensor: Any, name: str, kind: type) -> Any:
@@ -436,9 +456,13 @@ def _member(tensor: Any, name: str, kind: type) -> Any:
     return tensor[name]
 
 
-def _parameters(values: dict) -> dict:
+def _parameters(values: dict, known: Sequence[str]) -> dict:
     parameters = values.get("parameters", {})
     require(isinstance(parameters, dict), '"parameters" is to be an object.')
+    check_keys(parameters, known, '"parameters"')
+    kind = parameters.get("content_type")
+    told = f"content_type={str(kind)[:40]!r}, expected one of {', '.join(_CONTENT_TYPES)}."
+    require(kind in (None, *_CONTENT_TYPES), told)
     return parameters
 
 
@@ -474,7 +498,7 @@ def _from_bytes(data: bytes, datatype: str, shape: list[int], name: str) -> Any:
 
 def _requested_outputs(values: dict, signature: Signature) -> dict[str, bool]:
     """Returns the outputs that a request asks for, and whether each is to be binary."""
-    default = _parameters(values).get("binary_data_output", False)
+    default = _parameters(values, _V2_PARAMETERS).get("binary_data_output", False)
     names = [field.name for field in signature.outputs]
     asked = values.get("outputs") or [{"name": name} for name in names]
     is_right = isinstance(asked, list) and is_of_kind(default, bool)
@@ -483,7 +507,9 @@ def _requested_outputs(values: dict, signature: Signature) -> dict[str, bool]:
     for output in asked:
         name = _member(output, "name", str)
         require(name in names, f"unknown output {name[:60]!r}. Allowed: {', '.join(names)}.")
-        found[name] = _parameters(output).get("binary_data", default) is True
+        check_keys(output, _OUTPUT_KEYS, f"the output {name!r}")
+        found[name] = _parameters(output, _OUTPUT_PARAMETERS).get("binary_data", default)
+        require(is_of_kind(found[name], bool), f'{name}: "binary_data" is to be true or false.')
     return found
 
 

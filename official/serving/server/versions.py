@@ -51,6 +51,13 @@ class Loading(NamedTuple):
     max_seq_length: int | None = None
 
 
+class Result(NamedTuple):
+    """Result of a row, and whether a text of it was longer than the model takes, and cut."""
+
+    value: Any
+    is_cut: bool
+
+
 class Served:
     """A loaded version of the model.
 
@@ -80,7 +87,7 @@ class Served:
         """Number of components of the vectors of `embed`."""
         return self._model.embedder.size
 
-    def compute(self, name: str, asked: list[Any]) -> list[Any]:
+    def compute(self, name: str, asked: list[Any]) -> list[Result]:
         """Computes a batch; one thread at a time.
 
         Args:
@@ -88,17 +95,22 @@ class Served:
           asked: rows, in the form of `protocols.Call`.
 
         Returns:
-          One result per row: an Answer, a Label, a vector, or the words of each mask; for token ids {output:
-          array}; for OpenAI's embeddings {vector, tokens}.
+          One result per row, whose value is an Answer, a Label, a vector, or the words of each mask; for
+          token ids {output: array}; for OpenAI's embeddings {vector, tokens, is_cut}.
 
         Raises:
           ConfigError: if a row cannot be computed; then no row has been computed.
         """
         if name == embeddings.NAME:
             found = self._model.embedder(asked)
-            return [{"vector": row, "tokens": count} for row, count in zip(found.vectors_ND, found.tokens_N)]
+            rows = zip(found.vectors_ND, found.tokens_N, found.is_cut_N.tolist())
+            return [
+                Result({"vector": row, "tokens": count, "is_cut": is_cut}, is_cut)
+                for row, count, is_cut in rows
+            ]
         if name != signatures.TENSORS:
-            return list(getattr(self._model, _METHODS[name])(asked))
+            answers = getattr(self._model, _METHODS[name])(asked)
+            return [Result(*pair) for pair in zip(answers, self._model.is_cut(name, asked), strict=True)]
         method = self.methods[0]
         made = join(*map(list, zip(*asked)))
         if method == "fill_mask":  # every token is one to predict
@@ -107,7 +119,8 @@ class Served:
         ends = np.cumsum(made.lengths_N) if method != "classify" else np.arange(len(asked)) + 1
         parts = {name: np.split(values, ends[:-1]) for name, values in outputs.items()}
         one = 0 if method == "classify" else slice(None)
-        return [{name: rows_of[n][one] for name, rows_of in parts.items()} for n in range(len(asked))]
+        values = ({name: rows_of[n][one] for name, rows_of in parts.items()} for n in range(len(asked)))
+        return [Result(value, False) for value in values]
 
     def warm_up(self) -> None:
         """Computes generated texts of several lengths, so that the first requests of clients are not delayed.

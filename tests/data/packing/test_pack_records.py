@@ -61,6 +61,27 @@ def test_every_sequence_is_in_exactly_one_row(tmp_path, kind):
     assert summary.lengths.tolist() == manifest["plan"]["lengths"]
 
 
+def test_what_manifests_of_several_folders_say_is_kept_or_refused(tmp_path):
+    def write(name, **flags):
+        (tmp_path / name / "manifest.json").write_text(json.dumps({"flags": flags}))
+
+    job = creation.Job(f"{tmp_path}/a,{tmp_path}/b", str(tmp_path / "out"), num_shards=1)
+    for number, name in enumerate("ab"):
+        (tmp_path / name).mkdir()
+        write_records(
+            tmp_path / name / "x.tfrecord", encode(make_examples(20, seed=number, most=MOST), "plain")
+        )
+    write("a", do_lower_case=True, objective="mlm_nsp")
+    write("b", do_lower_case=False)
+    with pytest.raises(
+        ConfigError, match="b/x.tfrecord was made with do_lower_case=false, .*a/x.tfrecord says"
+    ):
+        creation.pack_records(job)
+    write("b", objective="mlm")
+    flags = creation.pack_records(job)["flags"]
+    assert (flags["do_lower_case"], flags["objective"]) == (True, "mlm")
+
+
 def test_a_damaged_block_is_named(tmp_path, plain, monkeypatch):
     write = creation.write_file
     for damage, problem in (

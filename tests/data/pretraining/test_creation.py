@@ -107,7 +107,8 @@ def test_a_cased_vocabulary_keeps_capitals_and_the_manifest_says_so(tmp_path):
     manifest = create(*given, tmp_path / "out", do_lower_case=False, num_shards=1)
     assert manifest["flags"]["do_lower_case"] is False
     shard = str(tmp_path / "out" / "part-00000-of-00001.tfrecord")
-    assert record_formats.lower_case_of(shard) is False and record_formats.lower_case_of(given[0]) is None
+    for path, expected in ((shard, False), (given[0], None)):
+        assert record_formats.flag_of(path, "do_lower_case", bool) is expected
     ids = parsed(shard, "plain", len(words))["input_ids"]
     is_word, is_unknown = (ids == words.index(word) for word in ("Paris", "[UNK]"))
     assert is_word.mean() > 5 * is_unknown.mean()  # a few random replacements
@@ -209,7 +210,7 @@ def test_a_manifest_lists_a_thousand_files_with_the_undecodable_bytes_first():
 # Bad input
 
 
-def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_path):
+def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_path, caplog):
     (tmp_path / "bad").mkdir()
     write(tmp_path / "bad" / "manifest.json", "[]")
     one = write(tmp_path / "one.txt", "The cat.\n\n\x01\n")
@@ -219,10 +220,16 @@ def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_pa
             ({"output_dir": "/proc/x"}, "--output_dir=/proc/x: No such file"),
             ({"output_dir": f"{tmp_path}/bad"}, "^[^\n]*bad[^\n]*--overwrite[.]$"),
             ({"input_files": one}, "hold 1 document with text, expected at least 2"),
+            (
+                {"num_shards": 31, "rules": examples.ExampleRules(LONG, 3, 1)},
+                "=31 is more than the 10 examples",
+            ),
         )
     ):
+        assert "max_predictions_per_seq" not in caplog.text
         with pytest.raises(ConfigError, match=message):
             create(text_file, vocab_file, tmp_path / str(number), **changes)
+    assert "--max_predictions_per_seq=3 is all that rows of 32 tokens predict: " in caplog.text
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def test_texts_in_every_format_have_no_masks_and_hold_every_token(tmp_path, with
         flags = manifest["flags"]
         assert (flags["objective"], flags["masked_lm_prob"], manifest["masked_tokens"]) == ("mlm", 0.0, 0)
         shard = str(out / "part-00000-of-00001.tfrecord")
-        assert record_formats.objective_of(shard) == "mlm" and not record_files.store_masks([shard])
+        assert record_formats.flags_of(shard)["objective"] == "mlm" and not record_files.store_masks([shard])
         values = parsed(shard, kind)
         ids, lengths = values["input_ids"], values["input_mask"].sum(axis=1)
         assert not values["segment_ids"].any() and not values["next_sentence_labels"].any()
@@ -69,7 +69,7 @@ def test_texts_in_every_format_have_no_masks_and_hold_every_token(tmp_path, with
     assert "3 times, with other cuts each time" in page and "random next segment" not in page
     packing.pack_records(packing.Job(str(tmp_path / "compact10"), str(tmp_path / "packed"), num_shards=1))
     shard = str(tmp_path / "packed" / "part-00000-of-00001.tfrecord")
-    assert record_formats.objective_of(shard) == "mlm" and not record_files.store_masks([shard])
+    assert record_formats.flags_of(shard)["objective"] == "mlm" and not record_files.store_masks([shard])
     assert (
         inspection.summarize([shard], words).tokens
         == inspection.summarize([str(tmp_path / "compact10" / "part-00000-of-00001.tfrecord")], words).tokens

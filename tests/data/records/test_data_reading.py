@@ -268,6 +268,15 @@ def test_records_of_another_shape_are_named_before_training(files, schema, tmp_p
             record_batches.training_dataset([*files, str(tmp_path / "empty")], schema, 4, TrainingOrder(1))
 
 
+def test_features_that_nothing_reads_are_warned_of(schema, tmp_path, caplog):
+    """Such as those of ALBERT, whose next_sentence_labels tell the order of two segments."""
+    example = tf.train.Example.FromString(make_records(1, 5, schema)[0])
+    example.features.feature["token_boundary"].int64_list.value.append(1)
+    path = write_records(tmp_path / "x", [example.SerializeToString()])
+    check_first_record([path], schema, "input_files")
+    assert f"{path}: records have features that are ignored: token_boundary." in caplog.text
+
+
 def test_the_bad_record_is_found(plain_files, schema, tmp_path):
     odd = make_records(1, 9, schema_lib.pretraining_schema(8, 3))[0]
     bad = write_records(tmp_path / "bad", [*make_records(2, 5, schema), odd])

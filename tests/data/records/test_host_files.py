@@ -40,6 +40,35 @@ def test_a_manifest_names_its_files(tmp_path):
         find_files(manifest, "input_files")
 
 
+def test_sets_of_files_that_are_not_whole_are_told(tmp_path, caplog):
+    def add(*numbers, of=3):
+        for number in numbers:
+            (tmp_path / f"part-{number:05d}-of-{of:05d}.tfrecord").write_text("x")
+
+    add(0, 2)
+    assert len(find_files(str(tmp_path), "input_files")) == 2
+    assert "part-00001-of-00003.tfrecord is not there: 2 of 3 files of that name are read." in caplog.text
+    add(1)
+    caplog.clear()
+    assert len(find_files(f"{tmp_path}/part-*[02]-of-*", "input_files")) == 2  # chosen
+    assert len(find_files(str(tmp_path), "input_files")) == 3 and not caplog.text
+    add(0, of=1)
+    assert len(find_files(str(tmp_path), "input_files")) == 4
+    assert "part-*.tfrecord are sets of 1 and of 3 files" in caplog.text
+
+
+def test_a_file_among_those_of_a_job_is_told(tmp_path, caplog):
+    names = [f"part-{number:05d}-of-00002.tfrecord" for number in range(2)]
+    for name in (*names, "picked.tfrecord"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "manifest.json").write_text(json.dumps({"files": dict.fromkeys(names, 1)}))
+    for pattern in ("part-*", "picked.tfrecord"):
+        find_files(f"{tmp_path}/{pattern}", "input_files")
+    assert not caplog.text
+    assert len(find_files(str(tmp_path), "input_files")) == 3
+    assert "picked.tfrecord is read, too, which " in caplog.text
+
+
 def test_a_host_looks_at_its_own_files_only(tmp_path):
     files = [str(tmp_path / f"part-{number}") for number in range(8)]
     for path in files[1::4]:

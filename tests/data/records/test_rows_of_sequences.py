@@ -149,6 +149,14 @@ def test_a_masked_position_behind_its_sequence_is_refused(tmp_path):
         batches([path], 1)
 
 
+def test_weights_that_packed_rows_do_not_hold_are_refused(tmp_path):
+    features = examples(0).features()
+    features["masked_lm_weights"] *= 0.5
+    path = write_records(tmp_path / "x", encoding.tf_examples(features))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="parts are out of order"):
+        batches([path], 1)
+
+
 def test_rows_without_slots_for_all_predictions_are_parted(tmp_path):
     """Four sequences of six tokens have room, 4 x 4 predicted tokens do not: there are 4 + 4 - 1 slots."""
     some = short_examples(20, length=LENGTH, most=MOST, shortest=6, longest=6)

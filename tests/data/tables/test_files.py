@@ -201,7 +201,9 @@ def test_the_held_out_share_depends_on_the_text_alone():
 
 def test_predictions_keep_what_is_there(tmp_path):
     columns = {"id": ["1", "2"], "label": ["a,b", None]}
-    ours = predictions.with_free_names(columns, {"label": ["x", "y"], "probability": [0.25, 1 / 3]})
+    found = {"label": ["x", "y"], "probability": [0.25, 1 / 3]}
+    ours = predictions.beside(columns, found, (0, 1))
+    assert predictions.beside([], found, (1, None)) == {"label": ["y", None], "probability": [1 / 3, None]}
     assert list(ours) == ["predicted_label", "probability"]
     written = predictions.encode(".csv", {**columns, **ours}, with_header=True).decode()
     assert written.splitlines() == ["id,label,predicted_label,probability", '1,"a,b",x,0.25', "2,,y,0.333333"]
@@ -217,9 +219,8 @@ def test_predictions_keep_what_is_there(tmp_path):
         logits = np.array([[0.5, 2.0][: len(names) or 1]])
         assert predictions.columns_of(Labels("number", names), logits) == expected
     # Of a third model; and numbers of the input, which are not ours to round.
-    assert list(predictions.with_free_names([*columns, *ours], {"label": ["z", "z"]})) == [
-        "predicted_predicted_label"
-    ]
+    again = predictions.beside([*columns, *ours], {"label": ["z", "z"]}, (0, 1))
+    assert list(again) == ["predicted_predicted_label"]
     numbers, ours = {"p": [1.25e-9, 52.520006599], "n": [1, None]}, {"score": [1 / 3, 2 / 3]}
     for ending in (".csv", ".jsonl"):
         lines = predictions.encode(ending, {**numbers, **ours}, False, ours.keys()).decode().splitlines()

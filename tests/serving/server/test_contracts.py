@@ -9,6 +9,7 @@ import pytest
 
 from official import inference
 from official.inference.rows import Rows
+from official.io.errors import ConfigError
 from tests.serving.server.servers import ask, running, write_model
 
 QUESTIONS = [
@@ -17,6 +18,7 @@ QUESTIONS = [
 ]
 ASKED = [(each["question"], each["context"]) for each in QUESTIONS]
 HEADS = ("answer", "classify", "fill_mask")
+PREDICT = "/v1/models/bert:predict"
 TEXTS = ["word7 word8 [MASK]", "[MASK] word9 word10 [MASK] word11"]
 
 
@@ -99,6 +101,8 @@ def test_vectors_and_tokens(server, models):
 
 
 def test_labels_and_words(folder, models, classifier):
+    with pytest.raises(ConfigError, match="top_k=-1, expected 1 or more"):
+        models["fill_mask"].fill_mask(TEXTS[0], -1)
     rows = [{"sentence_a": "word7", "sentence_b": "word8"}, {"sentence_a": "word9", "sentence_b": ""}]
     _, found = classifier.predict({"instances": rows})
     expected = models["classify"].classify_all([["word7", "word8"], ["word9"]])
@@ -120,6 +124,26 @@ def test_labels_and_words(folder, models, classifier):
             assert status == 400 and message in told["error"]
         _, found = server.predict({"signature_name": "tensors", "inputs": ids})
         assert np.shape(found["outputs"]) == (1, 3, 60)
+
+
+def test_rows_that_were_cut_are_named(server, classifier):
+    long, v2 = "word7 " * 60, "/v2/models/bert/infer"
+    tensors = [
+        {"name": name, "shape": [2], "datatype": "BYTES", "data": ["word7", text]}
+        for name, text in (("sentence_a", "word8"), ("sentence_b", long))
+    ]
+    for asked, path, body, expected in (
+        (server, PREDICT, {"signature_name": "embed", "instances": ["word7", long, long]}, "1,2"),
+        (server, PREDICT, {"instances": [QUESTIONS[0], {"question": long, "context": "word7"}]}, "1"),
+        (server, PREDICT, {"instances": [{"question": "word7", "context": long}]}, None),  # has windows
+        (server, "/v1/embeddings", {"input": [long, "word7"]}, "0"),
+        (classifier, PREDICT, {"instances": [{"sentence_a": long}, {"sentence_a": "word7"}]}, "0"),
+        (classifier, PREDICT, {"instances": [{"sentence_a": "word7 " * 38}]}, None),
+        (classifier, PREDICT, {"instances": [{"sentence_a": "word7 " * 39}]}, "0"),
+        (classifier, v2, {"inputs": tensors}, "1"),
+    ):
+        status, headers, content = asked.request("POST", path, body)
+        assert status == 200 and headers.get("x-truncated") == expected, (path, body, content)
 
 
 def test_messages_of_tensorflow_serving(server):
@@ -210,6 +234,8 @@ def test_embeddings_are_in_openais_form(server, models):
     _, found = post(input=texts[0], encoding_format="base64", dimensions=4, user="somebody")
     vector = np.frombuffer(base64.b64decode(found["data"][0]["embedding"]), "<f4")
     np.testing.assert_allclose(vector, expected[0, :4] / np.linalg.norm(expected[0, :4]), atol=1e-5)
+    assert "truncated" not in found
+    assert post(input=["word9", "word7 " * 50])[1]["truncated"] == [1]
     wrong = []
     for values, code, part in (
         (

@@ -116,6 +116,24 @@ def test_a_large_body_is_refused_before_it_is_read(server):
     assert server.request("POST", PREDICT, b"\x1f\x8b", {"Content-Encoding": "gzip"})[0] == 415
 
 
+def test_what_an_address_or_a_header_asks_for_is_read_or_refused(server):
+    for path, kind, expected in (
+        (PREDICT, "application/json; charset=UTF-8", 200),
+        (PREDICT, 'application/json; charset="iso-8859-1"', 415),
+        (f"{PREDICT}?api-version=1&key=k", "application/json", 200),
+        (f"{PREDICT}?signature_name=embed", "application/json", 400),
+        ("/v2/models/bert/infer?version=2", "application/json", 400),
+        ("/v1/embeddings?dimensions=4", "application/json", 400),
+        ("/healthz?t=1", "text/plain", 200),
+    ):
+        method = "GET" if path.startswith("/healthz") else "POST"
+        status, _, body = server.request(
+            method, path, BODY if method == "POST" else None, {"Content-Type": kind}
+        )
+        assert status == expected, (path, kind, body)
+        assert expected != 400 or b"in the address is not read" in body, (path, body)
+
+
 def test_what_is_no_http_is_refused_or_closed(server):
     post = b"POST / HTTP/1.1\r\nHost: x\r\n"
     for data in (

@@ -40,20 +40,20 @@ def to_words(values: dict[str, tf.Tensor]) -> tf.Tensor:
     `parse_rows` but for the id of [PAD].
 
     Fails with InvalidArgumentError for examples that words cannot say: tokens behind padding, a first segment
-    behind the second one, slots that are used behind one that is not.
+    behind the second one, weights that are not ones and then zeros.
     """
     tokens_N = tf.reduce_sum(values["input_mask"], axis=1)
     first_N = tokens_N - tf.reduce_sum(values["segment_ids"], axis=1)
-    is_used_NP = tf.cast(values["masked_lm_weights"] > 0, tf.int32)
-    used_N = tf.reduce_sum(is_used_NP, axis=1)
-    column_L, slot_P = tf.range(values["input_mask"].shape[1]), tf.range(is_used_NP.shape[1])
+    weights_NP = values["masked_lm_weights"]
+    used_N = tf.reduce_sum(tf.cast(weights_NP > 0, tf.int32), axis=1)
+    column_L, slot_P = tf.range(values["input_mask"].shape[1]), tf.range(weights_NP.shape[1])
     is_token_NL = column_L < tokens_N[:, None]
     expected = (
         (values["input_mask"], is_token_NL),
         (values["segment_ids"], is_token_NL & (column_L >= first_N[:, None])),
-        (is_used_NP, slot_P < used_N[:, None]),
+        (weights_NP, slot_P < used_N[:, None]),
     )
-    are_whole = [found == tf.cast(wanted, tf.int32) for found, wanted in expected]
+    are_whole = [found == tf.cast(wanted, found.dtype) for found, wanted in expected]
     head = [tokens_N, first_N, used_N, values["next_sentence_labels"][:, 0], tf.zeros_like(tokens_N)]
     rest = [values[name] for name in ("masked_lm_positions", "masked_lm_ids", "input_ids")]
     return tf.concat([tf.stack(where_all(are_whole, head, "parts are out of order"), axis=1), *rest], axis=1)
