@@ -165,7 +165,7 @@ def test_a_regression_shows_each_of_its_outputs(tmp_path, monkeypatch):
     assert columns == {f"score_{name}": [pytest.approx(value)] for name, value in found.scores.items()}
     files = [f"--checkpoint={tmp_path}/m", "--input_file=none.csv", f"--output_file={tmp_path}/out.csv"]
     monkeypatch.setattr(sys, "argv", ["bert predict", *files, "--all_probabilities"])
-    with pytest.raises(ConfigError, match="is of labels, and the model gives numbers"):
+    with pytest.raises(ConfigError, match="is for classifiers, and the model gives numbers"):
         classify_command.run_predict()
 
 
