@@ -1,4 +1,4 @@
-"""The Keras door: any model as a `tf.keras.Model` with its tokenizer, for training code of one's own.
+"""Models as `tf.keras.Model` with their tokenizers, for your own Keras training code.
 
     from official.models import from_pretrained
 
@@ -8,7 +8,7 @@
     model.fit(model.tokenizer(texts), classes, batch_size=16, epochs=3)
     model.save_pretrained("published")  # for bert predict, bert serve, transformers
 
-docs/keras.md has the tasks, and what is saved how.
+docs/keras.md lists the tasks and the ways to save a model.
 """
 
 import contextlib
@@ -119,12 +119,12 @@ def _folder_of(files: Mapping[str, str | bytes]) -> Iterator[str]:
 
 
 class Tokenizer:
-    """Texts, with the default prompt of a sentence-transformers folder before them, to the inputs of a model.
+    """Turns texts into the inputs of a model. Prepends the default prompt of a sentence-transformers folder.
 
     Attributes:
-      vocabulary: its words, by their ids.
-      max_length: tokens that texts are cut to, where a call says no other number.
-      names: of the inputs that it makes.
+      vocabulary: the vocabulary.
+      max_length: default of the maximum length in tokens.
+      names: names of the inputs that it returns.
     """
 
     def __init__(self, spec: Spec):
@@ -151,17 +151,17 @@ class Tokenizer:
         """Returns {input_ids, attention_mask and, in families with segments, token_type_ids: int32 [B, L]}.
 
         Args:
-          texts: B texts, or one. Also a tensor of them in a graph, as of
+          texts: B texts, or one. May be a string tensor in a graph, as in
             `dataset.batch(B).map(lambda text, label: (model.tokenizer(text), label))`.
-          pairs: as many second texts; or, of a choice, those to choose from, [B, G]: the result is [B, G, L].
-          max_length: tokens, at most. None: as the model's files say.
-          padding: `longest` or true: up to the longest text; `max_length`: up to that.
-          truncation: true or `longest_first`: cuts what is longer, of a pair the longer text. False or
-            `do_not_truncate`: it is an error.
+          pairs: B second texts; for multiple choice the candidates [B, G], and the result is [B, G, L].
+          max_length: maximum number of tokens. None: as the model's files say.
+          padding: `longest` or True pads to the longest text, `max_length` to `max_length`.
+          truncation: True or `longest_first` truncates longer inputs, of a pair the longer text; False or
+            `do_not_truncate` makes them an error.
 
         Raises:
-          ConfigError: for what are no texts, or another number of pairs; for a length that the model does not
-            take; for pairs where it cannot tell them apart.
+          ConfigError: for values that are not texts, another number of pairs, a length that the model does
+            not support, or pairs for a model without segments.
         """
         length = self.max_length if max_length is None else max_length
         if not SHORTEST <= length <= self._positions:
@@ -207,7 +207,7 @@ class Tokenizer:
 
 
 def _strings(texts: Any) -> np.ndarray:
-    """Returns texts as an array of str, [B] or [B, G]. Raises ConfigError where one is something else."""
+    """Returns texts as an array of str, [B] or [B, G]. Raises ConfigError for other types."""
     array = np.atleast_1d(np.asarray(texts, object))
     flat = [text.decode() if isinstance(text, bytes) else text for text in array.ravel()]
     if wrong := [text for text in flat if not isinstance(text, str)]:
@@ -223,20 +223,23 @@ def _strings(texts: Any) -> np.ndarray:
 
 @tf.keras.utils.register_keras_serializable("official")
 class PretrainedModel(tf.keras.Model):
-    """A model of tf.keras, of what `from_pretrained` reads.
+    """The `tf.keras.Model` that `from_pretrained` returns.
 
-    It takes {input_ids, attention_mask, token_type_ids, position_ids: int32 [B, L]}, of a choice [B, G, L],
-    also under this project's names `input_mask` and `segment_ids`, or the ids alone: without a mask all are
-    tokens, without segments all are of the first. Positions are transformers': in RoBERTa's families the
-    first token has that behind `pad_token_id`. It gives logits, float32: [B, C] of `classify`, [B, G] of a
-    choice, [B, L, C] of `tag`, [B, L, V] of `fill_mask`, {start_logits, end_logits: [B, L]} of `answer`; the
-    vectors [B, D] of `embed`; without a task {last_hidden_state [B, L, D], pooler_output [B, D]}, the latter
-    where the folder has a pooler. Dropout follows the seed of `tf.keras.utils.set_random_seed`.
+    Inputs: a dict {input_ids, attention_mask, token_type_ids, position_ids: int32 [B, L]}, for multiple
+    choice [B, G, L], also under this project's names `input_mask` and `segment_ids`; or the ids alone.
+    Without a mask all positions are tokens, without segments all tokens have segment 0. `position_ids` are
+    numbered as in transformers: in RoBERTa's families the first token has the position after `pad_token_id`.
+
+    Outputs, float32: logits [B, C] for `classify`, [B, G] for multiple choice, [B, L, C] for `tag`,
+    [B, L, V] for `fill_mask`, {start_logits, end_logits: [B, L]} for `answer`; vectors [B, D] for `embed`;
+    without a task {last_hidden_state [B, L, D], pooler_output [B, D]}, the latter if the folder has a pooler.
+
+    Dropout follows the seed of `tf.keras.utils.set_random_seed`.
 
     Attributes:
-      spec: all but the weights.
-      tokenizer: makes its inputs of texts.
-      network: the model of `official.modeling`, with Google's names of variables.
+      spec: configuration: everything but the weights.
+      tokenizer: turns texts into the inputs.
+      network: the model of `official.modeling`, with Google's variable names.
     """
 
     def __init__(self, spec: Spec, dtype: Any = None):
@@ -253,7 +256,8 @@ class PretrainedModel(tf.keras.Model):
 
     @property
     def encoder(self) -> BertEncoder:
-        """Embeddings, `blocks` and `pooler`: layers, whose `trainable` may be switched off."""
+        """The encoder. Set `trainable = False` on it, its `embeddings`, one of its `blocks` or its `pooler`
+        to freeze them."""
         return getattr(self.network, "encoder", self.network)
 
     @property
@@ -347,11 +351,11 @@ class PretrainedModel(tf.keras.Model):
         return model
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Writes a Hugging Face folder: weights, sizes, vocabulary, labels. An older one there is replaced
-        when the new one is whole.
+        """Writes a Hugging Face folder: weights, configuration, vocabulary, labels. An existing folder is
+        replaced when the new one is complete.
 
         Raises:
-          ConfigError: for a model that Hugging Face has no names for, and where nothing can be written.
+          ConfigError: for a model that transformers has no class for, or if the folder cannot be written.
         """
         spec = self.spec
         weights = {name_of(each): each for each in self.network.variables}

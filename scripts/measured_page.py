@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Page docs/measured.md, made from results/: what each file is, with its command, commit and machine.
+"""Writes docs/measured.md: a table of the files in results/ with title, command, commit and machine.
 
   python scripts/measured_page.py           writes the page
-  python scripts/measured_page.py --check   exit code 1 where the page is not that of the files
+  python scripts/measured_page.py --check   exit code 1 if the page is out of date
 
-A title is a line of results/titles.yml; all else stands in the files themselves.
+The titles are in results/titles.yml, everything else in the files themselves.
 """
 
 import argparse
@@ -21,15 +21,15 @@ RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "measured.md"
 MAX_COMMAND = 90
 HEAD = """# What was measured
 
-Made from the files of `results/` and their titles, `results/titles.yml`: `python
-scripts/measured_page.py`. Each file holds its whole command, commit, versions, machine, seed and all
-numbers. **All were measured on CPUs with two cores, but for those on an H200, whose titles say so. No number
-here is from several GPUs, a TPU or an IPU.**
-What they say is told in [performance](performance.md) and in the pages that the titles lead to. Commands
-are those of their commit: questions that were a command of the benchmarks then are programs in
-`benchmarks/` now.
+All result files of this project, with the command, commit and machine of each. Each JSON file in `results/`
+has the whole command, commit, versions, machine, seed and all numbers. **Everything was measured on CPUs with
+two cores, except the files whose titles say H200. No number is from several GPUs, a TPU or an IPU.**
 
-| File | What | Command | Commit | Machine |
+The titles link to the pages that discuss the numbers; [performance](performance.md) has an overview. Commands
+are those of their commit: some that were commands of `bert benchmark` then are programs in `benchmarks/` now.
+`python scripts/measured_page.py` writes this page from the files and from `results/titles.yml`.
+
+| File | Content | Command | Commit | Machine |
 |---|---|---|---|---|
 """
 

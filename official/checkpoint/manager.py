@@ -182,7 +182,7 @@ class CheckpointManager:
             reason = str(error).splitlines()[0].rpartition("; ")[2][:100]
             raise ConfigError(
                 f"--model_dir={self._model_dir}: ckpt-{step} cannot be written ({reason}). Earlier"
-                " checkpoints are whole; make room or give the folder back its permissions, and start the"
+                " checkpoints are complete. Free disk space or fix the folder's permissions, then run the"
                 " same command again."
             ) from None
         # The index goes first: what is left of a removal that is interrupted is then no checkpoint any more.
@@ -258,8 +258,8 @@ class CheckpointManager:
         weights = [name for name in values if name.rpartition("/")[2] not in canonical.SLOTS]
         if bad := sorted(name for name in weights if not np.isfinite(values[name]).all()):
             raise ConfigError(
-                f"{prefix} holds NaN or infinite numbers in {shortened(bad)}. Remove its files to go"
-                " on from the checkpoint before, or change --model_dir."
+                f"{prefix} holds NaN or infinite numbers in {shortened(bad)}. Remove its files to resume"
+                " from the previous checkpoint, or change --model_dir."
             )
         for name, value in values.items():
             self._variables[name].assign(value)

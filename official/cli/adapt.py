@@ -37,27 +37,29 @@ _MOST_SENTENCES = 1_000_000  # that words are counted in
 
 
 class Adapt(command_line.TextFlags, CheckpointFlags):
-    """Goes on with the pre-training of a model on your own text, adds words of it to the vocabulary, and says
-    what that has changed: the loss of masked words and, with a labelled file, a fine-tuning's scores.
+    """Continues the pre-training of a model on your own text, optionally adds words to its vocabulary, and
+    measures the effect: the loss of masked words and, with a labelled file, the scores of a fine-tuning.
 
       bert adapt --checkpoint=FOLDER --input_files=my_text --model_dir=runs/mine
       bert adapt --checkpoint=FOLDER --input_files=my_text --model_dir=runs/mine --add_words=500 \\
         --train_file=tickets.csv --label_column=topic --num_runs=3
 
-    Other flags of bert train go to the runs that they are of: those of --task=classify, such as --train_file,
-    --label_column and --num_runs, to a fine-tuning before and after, which is left out without --train_file;
-    all others, such as --learning_rate, --num_train_epochs and --dtype, to the continued pre-training.
+    Other flags of bert train configure the runs of the command. Those of --task=classify, such as
+    --train_file, --label_column and --num_runs, configure a fine-tuning before and after, which needs
+    --train_file; all others, such as --learning_rate, --num_train_epochs and --dtype, the continued
+    pre-training.
 
     Attributes:
-      model_dir: Folder of the adapted model: a run, which every command takes, with result.json and
-        report.html. The same command goes on with what is there.
-      add_words: Frequent words of the text to add to a vocabulary of word pieces, at most: those that save
-        the most pieces. For a text whose own terms fall into many pieces; what they mean has to be learned,
-        which takes more text than going on without them.
-      general_files: Text of another kind, to see what the model forgets. Unset: that of bert data corpus.
-      eval_share: Share of the documents, and of the rows of --train_file, that is held out.
-      max_seq_length: Tokens of a row of the pre-training, which documents fill end to end.
-      seed: Seeds masks, data order and dropout; that of the first fine-tuning.
+      model_dir: Folder of the adapted model: a run, which all commands accept, with result.json and
+        report.html. The same command resumes it.
+      add_words: Maximum number of frequent words of the text to add to a WordPiece vocabulary, those that
+        save the most pieces. For texts whose terms split into many pieces; their meaning has to be learned,
+        which takes more text than adapting without them.
+      general_files: Text of another kind, to measure what the model forgets. Unset: the corpus of bert data
+        corpus.
+      eval_share: Share of the documents, and of the rows of --train_file, to hold out.
+      max_seq_length: Number of tokens per row of the pre-training; documents are concatenated to fill it.
+      seed: Seed of masks, data order and dropout, and of the first fine-tuning.
     """
 
     ALIASES = command_line.NAMES
@@ -262,7 +264,7 @@ def _check_same(request: _Request, paths: list[str], labelled: Config | None) ->
     earlier = _once(request, "job", lambda: job)
     if different := jobs.differences(earlier, job):
         raise ConfigError(
-            f"--model_dir={request.own.model_dir} was begun with another {different}. Give another one."
+            f"--model_dir={request.own.model_dir} was begun with another {different}. Give another folder."
         )
 
 
@@ -281,13 +283,13 @@ def _vocabulary(request: _Request, config: Config) -> Any:
     flags = request.own
     if config.vocab_file is None:
         raise ConfigError(
-            f"--checkpoint={flags.checkpoint} has no vocabulary beside it. Give --vocab_file=PATH."
+            f"--checkpoint={flags.checkpoint} has no vocabulary in its folder. Give --vocab_file=PATH."
         )
     vocabulary = load_for_text(config.vocab_file, flags.do_lower_case, flags.checkpoint)
     if flags.add_words and vocabulary.tokenizer is not None:
         raise ConfigError(
-            f"--add_words={flags.add_words} is for vocabularies of word pieces, and {config.vocab_file} is"
-            " none. Drop --add_words."
+            f"--add_words={flags.add_words} needs a WordPiece vocabulary, and {config.vocab_file} is not one."
+            " Drop --add_words."
         )
     return vocabulary
 

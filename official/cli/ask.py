@@ -33,7 +33,7 @@ class CheckpointFlags(LowerCaseFlag):
 
     Attributes:
       checkpoint: A run's folder (--model_dir), or a checkpoint of any known format: file, prefix or folder.
-      vocab_file: Vocabulary. Unset: the one beside the checkpoint, or that of the run.
+      vocab_file: Vocabulary. Unset: the one in the folder of the checkpoint or run.
     """
 
     checkpoint: str
@@ -44,12 +44,12 @@ class InferenceFlags(command_line.Flags):
     """Flags that say how a model computes.
 
     Attributes:
-      backend: What computes: tensorflow, onnxruntime or openvino.
+      backend: Library that computes the model: tensorflow, onnxruntime or openvino.
       dtype: Type of matrix products: fp32, bf16 or int8.
-      threads: Threads of products. Unset: one a core.
-      calibration_file: What the ranges of int8's activations are taken from: SQuAD's JSON for questions,
-        else a text a line, pairs with a tab between them. Unset: the training data of the run, if they are
-        still there.
+      threads: Number of threads for matrix products. Unset: one per core.
+      calibration_file: Texts to calibrate the activation ranges of int8 with: SQuAD's JSON for a SQuAD model,
+        else one text per line, or pairs separated by a tab. Unset: the training data of the run, if it still
+        exists.
     """
 
     backend: str = "tensorflow"
@@ -104,7 +104,8 @@ def lines(prompt: str) -> Iterator[tuple[int, bytes]]:
             print(prompt, end="", flush=True)
         line = stream.readline(MAX_LINE)
         if len(line) == MAX_LINE:
-            raise ConfigError(f"a line of the input has {MAX_LINE:,} characters or more. Give a text a line.")
+            told = f"a line of the input has {MAX_LINE:,} characters or more"
+            raise ConfigError(f"{told}. Give one text per line.")
         if not line:
             return
         line = line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip()
@@ -159,13 +160,13 @@ class Ask(ModelFlags, LengthFlag):
       bert ask --checkpoint=runs/squad --context=text.txt
       echo "Who was first?" | bert ask --checkpoint=runs/squad --context=text.txt --answers=3
 
-    A question a line; the end of input ends it. Each answer comes with its probability among the answers of
-    the n-best list. Exit code 2 where a line could not be used, which a line on stderr says; the others are
-    answered.
+    Reads one question per line until the end of input. Each answer is printed with its probability among the
+    answers of the n-best list. Lines that cannot be used are named on stderr, and the exit code is 2; the
+    others are answered.
 
     Attributes:
-      context: File with the text, UTF-8.
-      answers: Answers to show for each question.
+      context: File with the text to search for answers, UTF-8.
+      answers: Number of answers to show per question.
     """
 
     RANGES = {"answers": command_line.COUNT}
@@ -206,14 +207,14 @@ class Classify(ModelFlags, LengthFlag):
       echo "A fine film." | bert classify --checkpoint=runs/sst2
       bert classify --checkpoint=runs/sst2 --all_probabilities < sentences.txt > labels.txt
 
-    A sentence a line, or two with a tab between them for the tasks with pairs; the end of input ends it. Each
-    line of a file has a line of the output: a blank one for a line that is blank, or that could not be used,
-    which a line on stderr says with its number; the exit code is 2 then. Of a model that gives several labels
-    at once, or several scores, all are printed.
+    Reads one sentence per line, or two separated by a tab for tasks with pairs, until the end of input.
+    Prints one line per line of a file. It is blank if the input line is blank or cannot be used; the latter
+    is named on stderr with its number, and the exit code is 2. For multi-label and regression models all
+    labels or scores are printed.
 
     Attributes:
-      all_probabilities: Print every label with its probability, the highest first, not the most probable one
-        alone.
+      all_probabilities: Print every label with its probability, the highest first, instead of only the most
+        probable one.
     """
 
     all_probabilities: bool = False
@@ -252,11 +253,11 @@ class Tag(ModelFlags, LengthFlag):
       bert tag --checkpoint=runs/names
       echo "Anna lives in Berlin." | bert tag --checkpoint=runs/names --json
 
-    A text a line; the end of input ends it. Each line has a line of the output: its entities with their types
-    and probabilities, a blank one for none.
+    Reads one text per line until the end of input. Prints one line per text: its entities with their types
+    and probabilities, or a blank line.
 
     Attributes:
-      json: Print the entities as JSON, with their characters.
+      json: Print the entities as JSON, with character offsets.
     """
 
     json: bool = False
@@ -281,23 +282,23 @@ def run_tag() -> int:
 
 
 class Predict(ModelFlags, LengthFlag):
-    """Predicts for every row of a file: all its columns in their order, and those of the predictions behind
-    them.
+    """Predicts for every row of a table, and writes the table with columns of predictions added.
 
       bert predict --checkpoint=runs/tickets --input_file=new.csv --output_file=out.csv
 
-    Labels give label and probability, several labels at once labels (JSON), numbers score, tags entities
-    (JSON, with characters), questions answer and probability. A command that was killed goes on where it was.
+    The columns are label and probability for a classifier, labels (JSON) for a multi-label model, score for
+    regression, entities (JSON, with character offsets) for a tagger, answer and probability for SQuAD. A
+    killed command resumes where it was.
 
     Attributes:
-      input_file: CSV, TSV, JSON lines, Parquet, a folder that datasets saved; globs, compressed files. For
-        tags also CoNLL, a word a line, in files that are called .conll.
-      output_file: CSV, TSV, JSON lines or Parquet, by its ending. Of tags also .conll: a word and its tag a
-        line, an empty line behind each row.
-      text_columns: Columns with the texts. Unset: those that the run was trained with, or text; of questions
+      input_file: CSV, TSV, JSON lines, Parquet, a folder written by datasets' save_to_disk; globs, compressed
+        files. For a tagger also CoNLL, one word per line, in files named .conll.
+      output_file: CSV, TSV, JSON lines or Parquet, by its suffix. For a tagger also .conll: a word and its
+        tag per line, an empty line after each row.
+      text_columns: Columns with the texts. Unset: those that the run was trained with, or text; for SQuAD
         question,context.
-      all_probabilities: Also write probability_LABEL of every label.
-      overwrite: Replace --output_file where it is there.
+      all_probabilities: Also write a column probability_LABEL for every label.
+      overwrite: Replace an existing --output_file.
     """
 
     input_file: str
@@ -321,7 +322,7 @@ def run_predict() -> None:
     columns = (flags.text_columns or model.source.setting("text_columns", None) or usual).split(",")
     if flags.all_probabilities and (task != "classify" or classes_of(model.source).kind == "number"):
         can = f"can {task}" if task != "classify" else "gives numbers"
-        raise ConfigError(f"--all_probabilities is of labels, and the model {can}. Drop it.")
+        raise ConfigError(f"--all_probabilities is for classifiers, and the model {can}. Drop it.")
     is_conll = task == "tag" and tags.is_conll(flags.input_file)
     columns = ["tokens"] if is_conll and flags.text_columns is None else columns
     if is_conll and columns != ["tokens"]:
@@ -332,7 +333,7 @@ def run_predict() -> None:
         raise ConfigError(f"--text_columns: {told}.")
     by_word = ending == predictions.CONLL
     if by_word and task != "tag":
-        raise ConfigError(f"--output_file={flags.output_file}: .conll is of tags, and the model can {task}.")
+        raise ConfigError(f"--output_file={flags.output_file}: .conll is for tags, and the model can {task}.")
     if is_conll:
         table = tags.open_conll(flags.input_file, "input_file")
     else:
@@ -363,17 +364,17 @@ def run_predict() -> None:
 
 
 class FillMask(ModelFlags):
-    """Predicts the words that stand as [MASK] in typed text, with any checkpoint that has a masked-LM head.
+    """Predicts the words at [MASK] in typed text, with any checkpoint that has a masked-LM head.
 
       echo "the capital of france is [MASK]." | bert fill-mask --checkpoint=runs/mine
       bert fill-mask --checkpoint=bert-base-uncased --top_k=3 --json < lines.txt
 
-    A text a line; the end of input ends it. Each [MASK] gets a line of its own: the likeliest words with
-    their probabilities. Exit code 2 where a line could not be used, which a line on stderr says; the others
+    Reads one text per line until the end of input. Prints one line per [MASK]: the most probable words with
+    their probabilities. Lines that cannot be used are named on stderr, and the exit code is 2; the others
     are answered.
 
     Attributes:
-      top_k: Words to show for each mask.
+      top_k: Number of words to show per mask.
       json: Print a JSON object for each text: {text, masks: [[{word, probability}]]}, or {text, error}.
     """
 

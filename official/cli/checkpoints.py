@@ -30,26 +30,28 @@ class Convert(command_line.Flags):
 
     ACTION is SOURCE2TARGET with any two of google, graphcore, popart, native (this project; also keras),
     garden (TF2 object checkpoints of the MLPerf submission), huggingface (or hf); or research2apps,
-    apps2research (GroupBERT). PATH is a prefix, a file, or a folder: of a run's the best checkpoint is
-    taken, of others the newest.
+    apps2research (GroupBERT). PATH is a prefix, a file, or a folder: the
+    best checkpoint of a run's folder is used, the newest of any other.
     The result is DIR/<basename of PATH>, or DIR itself for huggingface.
 
-    Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ, 2 bad input.
+    Exit codes: 0 converted; 1 the result differs when it is read back, or its outputs with --verify; 2 bad
+    input.
 
     Attributes:
       action: ACTIONS.
       path: Checkpoint: prefix, file or folder.
       output_dir: Folder of the result.
-      vocab_size: Words of the result: cut off or filled up with zeros. Unset: as the source has, and what an
-        earlier conversion cut off comes back; 30400 for graphcore.
-      precision: Float type. Unset: as the source has; 16 for graphcore and research, 32 from graphcore.
-      num_attention_heads: Unset: as a config file beside the checkpoint or its shapes say, else hidden size
-        / 64.
-      vocab_file: Vocabulary to put with the result. Unset: vocab.txt beside the checkpoint.
-      with_optimizer: Carry optimizer slots where both formats have them.
+      vocab_size: Number of words of the result: embeddings are truncated or padded with zeros. Unset: that of
+        the source, with the rows that an earlier conversion truncated restored; 30400 for graphcore.
+      precision: Floating-point type. Unset: that of the source; 16 for graphcore and research, 32 from
+        graphcore.
+      num_attention_heads: Number of attention heads. Unset: as a config file next to the checkpoint or its
+        shapes say, else hidden size / 64.
+      vocab_file: Vocabulary to put next to the result. Unset: vocab.txt next to the checkpoint.
+      with_optimizer: Also convert optimizer slots, if both formats have them.
       report: Write the report of the conversion to this JSON file.
-      verify: Build the model from both checkpoints and compare its outputs, of all heads, on a random batch.
-      overwrite: Replace an older result.
+      verify: Build the model from both checkpoints and compare the outputs of all heads on a random batch.
+      overwrite: Replace an existing result.
     """
 
     POSITIONAL = ("action", "path")
@@ -150,7 +152,7 @@ class Bar:
 
 
 class Inspect(command_line.Flags):
-    """Shows what is in a checkpoint of any known format: its format, sizes, and a table of its tensors.
+    """Shows the contents of a checkpoint of any known format: its format, sizes, and a table of its tensors.
 
     bert inspect PATH [--digest] [--json]
 
@@ -213,15 +215,15 @@ class Export(ask.CheckpointFlags, command_line.LengthFlag):
       bert export --checkpoint=runs/sst2 --export_dir=sst2_int8 --dtype=int8
       bert export --checkpoint=runs/squad --export_dir=squad_onnx --format=onnx
 
-    The SavedModel has its tokenizer within: it is loaded by TensorFlow with tensorflow-text, by TensorFlow
-    Serving, and by every command here that takes a --checkpoint. Nothing that is there is replaced.
+    The SavedModel contains its tokenizer. TensorFlow with tensorflow-text, TensorFlow Serving, and every
+    command here with a --checkpoint flag can load it. Existing files are never replaced.
 
     Attributes:
-      export_dir: Folder to write, which must not be there.
+      export_dir: Folder to write; it must not exist.
       format: saved_model or onnx.
       dtype: Type of the weights: fp32, bf16 (not for onnx) or int8.
-      calibration_file: For onnx: what the ranges of int8's activations are taken from, see bert ask. Unset:
-        the training data of the run.
+      calibration_file: With --format=onnx --dtype=int8: texts to calibrate the activation ranges with, see
+        bert ask. Unset: the training data of the run.
     """
 
     export_dir: str

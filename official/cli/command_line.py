@@ -181,8 +181,9 @@ class LengthFlag(Flags):
     """Flag of commands that ask a model about text.
 
     Attributes:
-      max_seq_length: Tokens of a sequence; what is longer is cut, and said once. Unset: as the model was
-        trained, or all that it and its tokenizer take (ask: at most 384, in windows).
+      max_seq_length: Maximum number of tokens of a sequence; longer texts are truncated, with one warning.
+        Unset: the length that the model was trained with, or the maximum of model and tokenizer (ask: at most
+        384, in windows).
     """
 
     max_seq_length: int | None = None
@@ -192,8 +193,8 @@ class LowerCaseFlag(Flags):
     """Flag of commands that tokenise text.
 
     Attributes:
-      do_lower_case: Text loses its capitals and accents, as an uncased vocabulary wants it. Unset: as
-        tokenizer_config.json beside the vocabulary says, else yes.
+      do_lower_case: Lower-case the text and strip accents, for uncased vocabularies. Unset: as the
+        tokenizer_config.json next to the vocabulary says, else true.
     """
 
     do_lower_case: bool | None = None
@@ -203,11 +204,12 @@ class EngineFlags(Flags):
     """Flags of jobs with tasks.
 
     Attributes:
-      num_workers: Tasks at a time; what is made does not depend on it. Unset: one per core, fewer where there
-        is little to do; with --engine=ray one per CPU of the cluster.
-      engine: local: processes of this machine. ray: the nodes of a Ray cluster. What is made is the same.
-      ray_address: With --engine=ray: an existing cluster, HOST:PORT or ray://HOST:PORT. Unset: one is
-        started on this machine, and ends with the job.
+      num_workers: Number of concurrent tasks; the output does not depend on it. Unset: one per core, fewer
+        for small jobs; with --engine=ray one per CPU of the cluster.
+      engine: local: run tasks in processes of this machine. ray: on the nodes of a Ray cluster. The output is
+        the same.
+      ray_address: With --engine=ray: address of an existing cluster, HOST:PORT or ray://HOST:PORT. Unset:
+        start a cluster on this machine, and stop it with the job.
     """
 
     num_workers: int | None = None
@@ -219,11 +221,11 @@ class TextFlags(Flags):
     """Flags of commands that read text.
 
     Attributes:
-      input_files: Text: comma-separated files, globs or folders, of this machine or a store (s3://, gs://,
-        hdfs://); also .gz .bz2 .xz .zst. Lines with blank lines between documents, WikiExtractor output, JSON
-        lines or arrays, Parquet, WikiText, MediaWiki dumps.
-      text_field: Of JSON and Parquet: the field, or the column, that holds the text of a document. a.b is
-        field b of the object in field a.
+      input_files: Text: comma-separated files, globs or folders, on this machine or in a store (s3://, gs://,
+        hdfs://), also compressed as .gz .bz2 .xz .zst. Formats: lines with blank lines between documents,
+        WikiExtractor output, JSON lines or arrays, Parquet, WikiText, MediaWiki dumps.
+      text_field: For JSON and Parquet: field, or column, with the text of a document. a.b is field b of the
+        object in field a.
     """
 
     input_files: str

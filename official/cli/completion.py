@@ -3,7 +3,7 @@
   source <(bert completion bash)
   source <(bert completion zsh)
 
-It is made of the table of commands and of their flags; print it again after an update. None for fish.
+Print it again after an update. There is none for fish.
 """
 
 import argparse
@@ -17,7 +17,7 @@ class Main(command_line.Flags):
     """Flags of the command.
 
     Attributes:
-      shell: Whose completions.
+      shell: Shell to print completions for.
     """
 
     POSITIONAL = ("shell",)

@@ -11,12 +11,12 @@ class Doctor(command_line.Flags):
       bert doctor
       bert doctor --json --data_dir=data > doctor.json
 
-    Exit codes: 0 all is well, 1 warnings, 2 something is broken. The page holds no secrets and no names of
-    users: it can go into a report of a bug.
+    Exit codes: 0 no problem, 1 warnings, 2 something is broken. The output has no secrets and no user names,
+    so you can paste it into a bug report.
 
     Attributes:
       json: Print {"checks": [{name, status, found, wanted, advice}]}, for programs.
-      data_dir: Folder or glob of data, of this machine or a store: measure how fast it is read. Unset: not.
+      data_dir: Folder or glob of data, on this machine or in a store: also measure how fast it is read.
     """
 
     json: bool = False

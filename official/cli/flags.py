@@ -198,7 +198,7 @@ def _read_source(source: foreign.Source, changes: Mapping[str, Any]) -> tuple[di
     if source.path.endswith(".flags"):
         settings, *more = _read_flags([f"--flagfile={source.path}"])
         if any(more) or settings.keys() - config_lib.FIELDS:
-            raise ConfigError(f"--config={source.path} is more than settings. Give it as --flagfile.")
+            raise ConfigError(f"--config={source.path} has more than settings. Give it as --flagfile.")
     else:
         settings, family = foreign.read_theirs(source)
     if family or not changes:

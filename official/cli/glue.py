@@ -53,17 +53,17 @@ AX, MRPC_TRAIN, MRPC_TEST, MRPC_DEV_IDS = map(ARCHIVES.pop, ("AX", "MRPC_TRAIN",
 
 
 class Glue(command_line.Flags):
-    """Downloads GLUE's data: every file checked by its sha256, a transfer that broke off resumed, nothing
-    fetched twice.
+    """Downloads GLUE's data. Checks the sha256 of every file, resumes interrupted transfers, and fetches
+    nothing twice.
 
       bert data glue --data_dir=data/glue --tasks=all
       bert data glue --data_dir=data/glue --tasks=cola,mrpc
 
     Attributes:
-      data_dir: Folder for the data; each task gets its own in it.
-      tasks: all, or some of cola, mnli, mnli-mm, ax, mrpc, sst2, stsb, qqp, qnli, rte, wnli, separated by
-        commas.
-      base_url: A mirror with the same paths: https://, http:// or file://.
+      data_dir: Folder for the data, with a subfolder for each task.
+      tasks: all, or a comma-separated list of cola, mnli, mnli-mm, ax, mrpc, sst2, stsb, qqp, qnli, rte,
+        wnli.
+      base_url: Mirror with the same paths: https://, http:// or file://.
     """
 
     data_dir: str

@@ -1,11 +1,11 @@
-"""Starts the processes of a run, here or on other hosts through ssh, and again after one was lost.
+"""Starts the processes of a run, here or on other hosts through ssh, and restarts them after a loss.
 
   bert launch --hosts=localhost --instances_per_host=2 -- bert train --config=quickstart
   bert launch --hosts=node1:4000,node2:4000 --max_restarts=5 -x PATH -- bert train --config=quickstart
 
-Each process gets TF_CONFIG: who is in the job, and which of them it is. Its lines are printed with its rank
-in front: [1,RANK]<stdout>: or <stderr>:. Ctrl-C, SIGTERM and SIGHUP go to all processes. Exit codes are those
-of the run: 1, 2, 3, 129, 130 and 143 end the job, anything else but 0 is a loss.
+Each process gets TF_CONFIG with the addresses of all processes and its own index. Its output lines are
+prefixed with its rank: [1,RANK]<stdout>: or <stderr>:. Ctrl-C, SIGTERM and SIGHUP are sent to all processes.
+The exit code is that of the run: 1, 2, 3, 129, 130 and 143 end the job, any other code but 0 is a loss.
 """
 
 import functools
@@ -31,25 +31,27 @@ class Main(command_line.Flags):
     """Flags of the command.
 
     Attributes:
-      hosts: HOST:PORT,...: node[0-2,4] is four. Unset: this machine, whose ports may be left out.
-      instances_per_host: Processes of a host, at its port and the next ones.
-      max_restarts: How often all start again after one was lost.
-      passed: NAME or NAME=VALUE: a variable that all processes get. May be repeated.
-      ssh: Command that reaches other hosts.
-      host_timeout_secs: How long a lost host is waited for.
-      topology: Print the table of hosts, instances and replicas; without a command nothing else.
-      num_replicas: Replicas of the whole job. Unset: as the command's settings say.
+      hosts: HOST:PORT,...: node[0-2,4] means four hosts. Unset: this machine, whose ports may be left out.
+      instances_per_host: Number of processes per host, on its port and the following ones.
+      max_restarts: Maximum number of restarts of all processes after a loss.
+      passed: NAME or NAME=VALUE: environment variable to pass to all processes. May be repeated.
+      ssh: Command that runs a command on another host.
+      host_timeout_secs: How long a restart waits for a lost host.
+      topology: Print the table of hosts, instances and replicas; without a command, do nothing else.
+      num_replicas: Number of replicas of the whole job. Unset: as the command's settings say.
       print_poprun: Print poprun's command line for IPU pods and start nothing.
-      poprun_like: Whose published options poprun gets. Unset: of the program whose configuration it is.
-      ipus_per_replica: IPUs of a replica. Unset: as the stages of the command say.
-      num_ilds: IPU-Link domains. Unset: one for every 64 IPUs.
+      poprun_like: Published run whose form poprun's command line takes. Unset: the one of the program whose
+        configuration it is.
+      ipus_per_replica: Number of IPUs per replica. Unset: as the pipeline stages of the command say.
+      num_ilds: Number of IPU-Link domains. Unset: one for every 64 IPUs.
       vipu_server_host: poprun's --vipu-server-host.
       vipu_partition: poprun's --vipu-partition.
       vipu_cluster: poprun's --vipu-cluster.
       vipu_allocation: poprun's --vipu-allocation.
-      tcp_if_include: Network of the hosts, for mpirun. Unset: by the first host's address.
-      preparation: With --hosts, also print how keys, code and SDK reach them.
-      copies: PATH,...: with --hosts, also print how these files and folders reach the same places there.
+      tcp_if_include: Network of the hosts, for mpirun. Unset: derived from the first host's address.
+      preparation: With --hosts: also print the commands that copy keys, code and SDK to the hosts.
+      copies: PATH,...: with --hosts: also print the commands that copy these files and folders to the same
+        paths there.
     """
 
     RANGES = dict(instances_per_host=(1, 1024), max_restarts=(0, 10**6), host_timeout_secs=(0, 10**6))

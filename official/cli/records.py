@@ -95,24 +95,24 @@ def write_card(path: str, folder: str, paths: list[str], summary=None, vocab_fil
 
 
 class Inspect(command_line.EngineFlags):
-    """Checks every record of pre-training data, says what they hold, shows examples, and draws the lengths.
+    """Checks every record of pre-training data, prints statistics and examples, and draws the lengths.
 
       bert data inspect 'records/*.tfrecord' --vocab_file=vocab.txt --picture=lengths.png
 
-    Exit code 2, with file and number, at the first record that departs from the schema.
+    Exit code 2 at the first invalid record; the error names its file and number.
 
     Attributes:
       files: TFRecord files, globs or folders.
-      vocab_file: Vocabulary of the records. Unset: the one that manifest.json beside the first file names,
-        where it is there.
-      examples: Examples to show.
-      compare_to: Files, globs or folders of other records, whose shares and lengths are shown beside.
+      vocab_file: Vocabulary of the records. Unset: the one that manifest.json next to the first file names,
+        if it exists.
+      examples: Number of examples to show.
+      compare_to: Files, globs or folders of other records, to show their shares and lengths for comparison.
       picture: File for a histogram of the lengths (.png, .svg, .pdf).
       report: File for the numbers (JSON).
       report_page: File for the data card: a page about these records (HTML).
-      spread: Every folder, and every file that is named or matched by a glob, is a data set of its own, as
-        of a seed each: show mean and spread of their shares.
-      work_dir: With --engine=ray: a folder that all nodes see, for temporary files.
+      spread: Treat every folder, and every file that is named or matched by a glob, as a data set of its own,
+        such as one per seed: show mean and spread of their shares.
+      work_dir: With --engine=ray: folder for temporary files that all nodes see.
       overwrite: Replace --picture, --report and --report_page.
     """
 
@@ -301,11 +301,11 @@ class EvalSet(command_line.Flags):
         --num_samples=10000
 
     Attributes:
-      input_files: TFRecords: comma-separated files, folders or globs, taken in the order of their names; a
-        manifest.json among them is left out.
+      input_files: TFRecords: comma-separated files, folders or globs, read in the order of their names; a
+        manifest.json among them is ignored.
       output_file: TFRecord file to write.
-      num_samples: Examples to pick.
-      overwrite: Replace --output_file where it is there.
+      num_samples: Number of examples to pick.
+      overwrite: Replace an existing --output_file.
     """
 
     RANGES = {"num_samples": command_line.COUNT}
@@ -399,27 +399,27 @@ def run_eval_set() -> None:
 
 
 class Pack(command_line.EngineFlags):
-    """Packs several sequences into a row: records of any of our formats to packed records.
+    """Packs several sequences into each row: reads records of any supported format and writes packed records.
 
       bert pack --input_files='records/*.tfrecord' --output_dir=packed
       bert pack --histogram=lengths.json --algorithm=lpfhp --max_sequences_per_pack=12
 
-    Each sequence is in exactly one row. The same input and flags make the same files; the same command goes
-    on with what an interrupted one has left.
+    Each sequence is in exactly one row. The same input and flags make the same files; the same command
+    resumes an interrupted one.
 
     Attributes:
       input_files: TFRecords of one format: comma-separated files, folders or globs.
       output_dir: Folder for part-00000-of-000NN.tfrecord, manifest.json and report.html.
-      histogram: JSON with max_sequence_length and counts_by_length_from_1: only plan, without records.
-      algorithm: spfhp: into the row with the most room. lpfhp: into the fullest that fits. nnlshp, ennlshp:
-        least squares over all ways to fill a row with up to 3 lengths. Unset: all are tried, and the one
-        with the fewest rows is taken.
-      max_sequences_per_pack: Sequences of a row, at most.
-      random_seed: Seed of the order of the rows and who shares one.
-      num_shards: Output files. Unset: 8, more where there are many sequences.
+      histogram: JSON with max_sequence_length and counts_by_length_from_1, to plan without records.
+      algorithm: spfhp: put the next sequence into the row with the most room. lpfhp: into the fullest row
+        that it fits. nnlshp, ennlshp: least squares over all ways to fill a row with up to 3 lengths. Unset:
+        try all, and use the one with the fewest rows.
+      max_sequences_per_pack: Maximum number of sequences per row.
+      random_seed: Seed of the order of the rows, and of which sequences share one.
+      num_shards: Number of output files. Unset: 8, more for many sequences.
       report: File for the numbers (JSON).
-      picture: File for a picture of the lengths before and the rows after (.png, .svg, .pdf).
-      overwrite: Replace what is there already.
+      picture: File for a chart of the lengths before and of the rows after packing (.png, .svg, .pdf).
+      overwrite: Replace existing files.
     """
 
     input_files: str | None = None

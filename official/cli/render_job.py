@@ -1,11 +1,11 @@
-"""Writes a training command as a job of Kubernetes: JobSet, Job, TFJob, a Job on a TPU, IPUJob.
+"""Writes a Kubernetes manifest for a training command: JobSet, Job, TFJob, a Job on a TPU, or IPUJob.
 
   bert render-job --kind=jobset --image=registry.example.com/bert-gpu:0.1.0 --workers=4 --gpus=8 \
     --volume=bert-data:/data:ro --volume=bert-runs:/runs \
     -- bert train --config=pretrain_base_128_phase1 --model_dir=/runs/base | kubectl apply -f -
 
-What is after -- runs in every pod. A command of `bert train` is checked here as it would be there: its
-flags, its batches over all replicas, and that it saves where what it saves is kept.
+The command after -- runs in every pod. A `bert train` command is checked before the job is written: its
+flags, its batch sizes over all replicas, and that --model_dir is in a writable volume.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ class Main(command_line.Flags):
     """Flags of the command.
 
     Attributes:
-      kind: What it becomes: jobset, indexed_job, tfjob, tpu_job, ipujob.
-      image: Image with this project, as deploy/docker builds it.
-      name: Of the job.
-      namespace: Unset: the one that kubectl is set to.
-      workers: Pods, one process each; not for tpu_job and ipujob.
-      gpus: NVIDIA GPUs of each worker.
+      kind: Kind of job: jobset, indexed_job, tfjob, tpu_job, ipujob.
+      image: Image with this project, as built from deploy/docker.
+      name: Name of the job.
+      namespace: Namespace of the job. Unset: kubectl's current one.
+      workers: Number of pods, with one process each; not for tpu_job and ipujob.
+      gpus: Number of NVIDIA GPUs per worker.
       tpu_type: For tpu_job: label of the node.
-      tpu_topology: For tpu_job: chips of one host.
-      ipus: For ipujob: a power of two, 64 at most.
-      ipus_per_replica: For ipujob: what the pipeline takes.
-      instances: For ipujob: processes that share the replicas.
+      tpu_topology: For tpu_job: topology of the chips, of a single host.
+      ipus: For ipujob: number of IPUs, a power of two, at most 64.
+      ipus_per_replica: For ipujob: number of IPUs of the pipeline of a replica.
+      instances: For ipujob: number of processes that share the replicas.
       ipu_image: For ipujob: image with Graphcore's SDK. Unset: graphcore/tensorflow:2.
-      cpu: Cores of a worker, such as 8. Unset: 32 for ipujob, else none are asked for.
-      memory: Memory of a worker, such as 64Gi. Unset: 200Gi for ipujob, else none is asked for.
+      cpu: Cores per worker, such as 8. Unset: 32 for ipujob, else no request.
+      memory: Memory per worker, such as 64Gi. Unset: 200Gi for ipujob, else no request.
       shm: Size of /dev/shm, which counts as memory. Unset: 10Gi for ipujob, else 16Gi.
-      volume: CLAIM:/PATH or CLAIM:/PATH:ro: a PersistentVolumeClaim that is there. May be repeated.
-      env: NAME=VALUE of the environment. May be repeated.
-      node_label: NAME=VALUE: a label that a node must have. May be repeated.
-      port: On which workers reach each other.
-      max_restarts: Restarts of the whole job after a lost worker; not for tfjob, which has no limit, and
-        ipujob.
-      grace_secs: Seconds from SIGTERM, on which a run saves, to SIGKILL. Unset: 120; for ipujob the
-        cluster's.
-      check_command: Check a command of bert train.
+      volume: CLAIM:/PATH or CLAIM:/PATH:ro: an existing PersistentVolumeClaim to mount. May be repeated.
+      env: NAME=VALUE: environment variable of the pods. May be repeated.
+      node_label: NAME=VALUE: label that a node must have. May be repeated.
+      port: Port on which workers reach each other.
+      max_restarts: Maximum number of restarts of the whole job after a lost worker; not for tfjob, which has
+        no limit, and ipujob.
+      grace_secs: Seconds between SIGTERM, on which a run saves, and SIGKILL. Unset: 120; for ipujob the
+        cluster's default.
+      check_command: Check a command of bert train before writing the job.
       output: File to write. Unset: standard output.
-      overwrite: Replace it where it is there.
-      command: After --: what each pod runs.
+      overwrite: Replace an existing --output.
+      command: After --: the command that each pod runs.
     """
 
     POSITIONAL = ("command",)
@@ -202,9 +202,9 @@ def _workers(config: Config, job: manifests.Job) -> BatchPlan:
     """Returns the batches of workers. Raises ConfigError where they would not train together."""
     backend = BACKENDS[config.distribution_strategy]
     if config.worker_hosts is not None or config.task_index is not None:
-        raise ConfigError("--worker_hosts and --task_index are for no manifest, which says both. Drop them.")
+        raise ConfigError("--worker_hosts and --task_index are set by the manifest. Drop them.")
     if job.workers > 1 and not backend.several_processes:
-        told = f"distribution_strategy={backend.name} keeps to itself: each of the {job.workers} workers"
+        told = f"distribution_strategy={backend.name} is for one process: each of the {job.workers} workers"
         raise ConfigError(f"{told} would train alone. Add --distribution_strategy=multi_worker_mirrored.")
     if config.num_gpus not in (None, job.gpus):
         ours, theirs = f"--gpus={job.gpus}", f"num_gpus={config.num_gpus}"

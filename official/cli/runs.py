@@ -12,7 +12,7 @@ from official.io.writing import check_output_file
 
 
 class Compare(command_line.Flags):
-    """Compares runs: a table of settings and results, their curves in one picture, and the MLPerf score of
+    """Compares runs: a table of settings and results, a chart of their curves, and the MLPerf score of
     several seeds.
 
       bert compare runs/lr_3e-3 runs/lr_5e-3 --target=0.30 --output=comparison.png
@@ -20,12 +20,13 @@ class Compare(command_line.Flags):
 
     Attributes:
       folders: Folders of runs (--model_dir).
-      target: Masked-LM accuracy, or score of a task, to reach. Unset: each run's stop_threshold.
-      output: Picture to write: .png, .svg or .pdf.
-      json: File for the numbers.
-      mlperf: Score the runs, which are one recipe with several seeds, as MLPerf does.
-      ruleset: With --mlperf: the rules whose reference convergence points count, 1.0.0 to 5.0.0.
-      overwrite: Replace the files where they are there.
+      target: Masked-LM accuracy, or score of a task, to compare the time to. Unset: each run's
+        stop_threshold.
+      output: Chart to write: .png, .svg or .pdf.
+      json: JSON file for the numbers.
+      mlperf: Compute the MLPerf score of the runs, which must be one recipe with several seeds.
+      ruleset: With --mlperf: rules whose reference convergence points apply, 1.0.0 to 5.0.0.
+      overwrite: Replace existing files.
     """
 
     POSITIONAL = ("folders",)
@@ -72,9 +73,9 @@ class Record(command_line.Flags):
       bert record --model_dir=runs/glue_mrpc,runs/glue_cola --output=results/glue_minilm
 
     Attributes:
-      model_dir: Folder of the run, or of several: comma-separated.
-      output: Files to write, without their endings: .json, and .png for one run.
-      overwrite: Replace them where they are there.
+      model_dir: Folder of the run, or comma-separated folders of several.
+      output: Files to write, without their suffixes: .json, and .png for one run.
+      overwrite: Replace existing files.
     """
 
     model_dir: str

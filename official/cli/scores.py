@@ -60,17 +60,17 @@ class SquadV2(command_line.Flags):
 
       bert evaluate squad-v2 dev-v2.0.json predictions.json --na-prob-file=null_odds.json
 
-    The best thresholds come with --na-prob-file, the average precisions and the pictures with --out-image-dir
-    besides, as published.
+    As in the published script, --na-prob-file adds the best thresholds, and --out-image-dir the average
+    precisions and the charts.
 
     Attributes:
       data: Questions and answers: SQuAD's JSON.
       predictions: JSON object from question ids to texts, '' for no answer.
-      na_prob_file: JSON object from question ids to numbers: how likely there is no answer.
-      na_prob_thresh: A question above it is taken to have the prediction ''.
-      out_file: File for the measures, on one line. Unset: they are printed.
+      na_prob_file: JSON object from question ids to numbers: the probability that there is no answer.
+      na_prob_thresh: Questions with a higher probability count as predicted ''.
+      out_file: File for the scores, on one line. Unset: they are printed.
       out_image_dir: Folder for the precision-recall curves and histograms; with --na_prob_file.
-      verbose: Say on stderr how many questions were evaluated, and by which kind.
+      verbose: Print on stderr how many questions of each kind were evaluated.
     """
 
     POSITIONAL = ("data", "predictions")
@@ -151,17 +151,17 @@ _FILE_TIME = (1980, 1, 1, 0, 0, 0)  # the same predictions make the same bytes
 
 
 class GlueSubmission(command_line.Flags):
-    """Checks the test predictions of all GLUE tasks and zips them as GLUE's server takes them.
+    """Checks the test predictions of all GLUE tasks and zips them for GLUE's server.
 
     bert evaluate glue-submission --predictions runs/glue_cola runs/glue_mnli ... --output=submission.zip
 
     Attributes:
-      predictions: Folders with files of predictions, as runs leave them in --model_dir.
-      data_dir: GLUE's data: predictions are counted against its test files. Unset: against the published
-        numbers of rows.
+      predictions: Folders with prediction files, as runs write them in --model_dir.
+      data_dir: GLUE's data, to compare the number of predictions with its test files. Unset: compare with the
+        published numbers of rows.
       output: Zip file to write.
-      allow_missing: Zip what is there; the server takes no submission without all tasks.
-      overwrite: Replace --output where it is there.
+      allow_missing: Zip the tasks that are there; the server accepts only submissions with all tasks.
+      overwrite: Replace an existing --output.
     """
 
     predictions: list[str]

@@ -3,9 +3,9 @@
   bert serve --export_dir=models/bert --port=8501
   bert serve --export_dir=runs/squad --port=0
 
-What is served is an export, a run or a checkpoint, or a folder of numbered versions of these, whose greatest
-is served: a greater one that appears takes its place. SIGTERM and Ctrl-C stop the server after it has
-answered what it has accepted. Log lines go to stderr, a JSON object each.
+--export_dir is an export, a run, a checkpoint, or a folder of numbered versions of these. The highest version
+is served; a new, higher one replaces it while the server runs. SIGTERM and Ctrl-C stop the server after it
+has answered the accepted requests. Logs go to stderr, one JSON object per line.
 """
 
 import re
@@ -28,30 +28,33 @@ class Main(command_line.LowerCaseFlag, command_line.LengthFlag, ask.InferenceFla
 
     Attributes:
       export_dir: An export, a run's folder or a checkpoint of any format, or a folder of versions 1, 2, ...
-      vocab_file: Vocabulary. Unset: the one beside the weights, or that of the run.
-      methods: Comma-separated, of answer, classify, tag, fill_mask, embed. Unset: all that the model can.
-      model_name: The model's name in addresses.
-      host: Address to listen on; 0.0.0.0 for all of this machine's.
+      vocab_file: Vocabulary. Unset: the one in the folder of the weights or run.
+      methods: Comma-separated methods to serve, of answer, classify, tag, fill_mask, embed. Unset: all that
+        the model supports.
+      model_name: Name of the model in URLs.
+      host: Address to listen on; 0.0.0.0 for all addresses of this machine.
       port: Port to listen on; 0 for a free one, which is printed.
-      token_file: File with a token that requests must have: Authorization: Bearer TOKEN.
-      allowed_hosts: Comma-separated names that requests may have as Host, beside localhost, 127.0.0.1, ::1
-        and --host; '*' for all. Unset: with --token_file, or where --host is no loopback address, all.
-      allowed_origins: Comma-separated SCHEME://NAME[:PORT] of pages that may ask, beside those of the
-        allowed hosts; '*' for all. Unset: all where all hosts are allowed, else none.
-      batch_delay_ms: How long an idle model waits for further requests.
-      max_batch_size: Sequences that are computed together.
-      max_batch_tokens: Tokens that are computed together, about: at 4 characters each.
-      max_queue: Requests that wait for the model; above it they get 429.
-      max_request_bytes: Bytes of a request's body; above it 413.
-      max_instances: Instances of a request.
-      max_text_chars: Characters of a text.
-      max_connections: Connections that are open at once; further ones are closed.
-      request_timeout_secs: From a request's headers to its answer; after it 504.
-      idle_timeout_secs: A connection is closed when for so long no headers of a request are complete, or
-        its client does not read the answer.
-      body_timeout_secs: From a request's headers to the end of its body; after it: closed.
-      poll_secs: Between looks for newer versions in a folder of numbered ones.
-      grace_secs: When the server stops: for the requests that it has accepted.
+      token_file: File with a token that requests must send: Authorization: Bearer TOKEN.
+      allowed_hosts: Comma-separated host names that requests may have as Host, in addition to localhost,
+        127.0.0.1, ::1 and --host; '*' for all. Unset: all with --token_file, or if --host is not a loopback
+        address.
+      allowed_origins: Comma-separated SCHEME://NAME[:PORT] of web pages that may send requests, in addition
+        to those of the allowed hosts; '*' for all. Unset: all if all hosts are allowed, else none.
+      batch_delay_ms: How long an idle model waits for more requests to batch.
+      max_batch_size: Maximum number of sequences per batch.
+      max_batch_tokens: Approximate maximum number of tokens per batch, counting 4 characters per token.
+      max_queue: Maximum number of waiting requests; further ones get status 429.
+      max_request_bytes: Maximum size of a request body; larger ones get status 413.
+      max_instances: Maximum number of instances per request.
+      max_text_chars: Maximum number of characters per text.
+      max_connections: Maximum number of open connections; further ones are closed.
+      request_timeout_secs: Maximum time from the headers of a request to its answer; then status 504.
+      idle_timeout_secs: Close a connection if it takes this long to send complete request headers, or to read
+        an answer.
+      body_timeout_secs: Maximum time from the headers of a request to the end of its body; then the
+        connection is closed.
+      poll_secs: Interval of checks for new versions in a folder of numbered versions.
+      grace_secs: When the server stops: maximum time to answer the accepted requests.
     """
 
     RANGES = dict(port=(0, 65535), poll_secs=(0.1, 86400), grace_secs=(0, 86400))

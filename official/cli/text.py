@@ -26,43 +26,44 @@ Splitting = Literal["auto", "always", "never"]
 
 
 class Create(command_line.TextFlags, command_line.LowerCaseFlag, command_line.EngineFlags):
-    """Makes TFRecords of masked-LM examples from text: of pairs of segments, or of texts whose masks are
-    drawn in training.
+    """Makes pre-training TFRecords from text: pairs of segments with masks, or texts whose masks are drawn
+    during training.
 
     bert data create --input_files='wiki/wiki_*' --vocab_file=vocab.txt \\
       --output_dir=records
 
     Attributes:
       output_dir: Folder for part-00000-of-000NN.tfrecord, manifest.json and report.html.
-      output_file: In place of --output_dir: exactly these files, comma-separated, and no manifest. As in
-        Graphcore's commands, whose names of the other flags are taken, too, case is kept without
-        --do_lower_case, --dupe_factor is 6 and --random_seed 1984.
-      vocab_file: WordPiece vocabulary: one word piece per line, or tokenizer.json, or a folder with one of
+      output_file: In place of --output_dir: exactly these files, comma-separated, without a manifest. For
+        Graphcore's commands, whose other flag names are accepted, too: then case is kept unless
+        --do_lower_case is set, --dupe_factor defaults to 6 and --random_seed to 1984.
+      vocab_file: Vocabulary: vocab.txt (one word piece per line), tokenizer.json, or a folder with one of
         them.
-      drop_duplicates: Keep one of the documents that are the same, token by token.
-      mixture: Shares of the tokens, by source: 'books=0.3,wiki=0.7'. --input_files then names the sources:
+      drop_duplicates: Keep only one of several documents that are equal token by token.
+      mixture: Share of the tokens for each source: 'books=0.3,wiki=0.7'. Name the sources in --input_files:
         'books=FILES,..,wiki=FILES,..'.
-      objective: mlm_nsp: pairs of segments, half of them with a random second one, with masks. mlm: documents
-        end to end in full rows, without masks, which bert train --objective=mlm draws anew for every epoch.
-      max_seq_length: Tokens of an example.
-      max_predictions_per_seq: Of pairs: masked tokens of an example, at most. Unset: 20.
-      dupe_factor: Times that the text is cut into examples, each time with other cuts and masks. Unset: 10;
-        of --objective=mlm 1.
-      masked_lm_prob: Of pairs: share of the tokens that are masked. Unset: 0.15.
-      short_seq_prob: Of pairs: share of the documents cut into shorter examples. Unset: 0.1.
-      do_whole_word_mask: Of pairs: mask all pieces of a word or none.
+      objective: mlm_nsp: pairs of segments with masks, half of them with a random second segment. mlm:
+        documents concatenated into full rows without masks, which bert train --objective=mlm draws anew in
+        every epoch.
+      max_seq_length: Maximum number of tokens of an example.
+      max_predictions_per_seq: For pairs: maximum number of masked tokens of an example. Unset: 20.
+      dupe_factor: Number of times that the text is cut into examples, each time at other points and with
+        other masks. Unset: 10; with --objective=mlm 1.
+      masked_lm_prob: For pairs: share of the tokens that are masked. Unset: 0.15.
+      short_seq_prob: For pairs: share of the documents that are cut into shorter examples. Unset: 0.1.
+      do_whole_word_mask: For pairs: mask all word pieces of a word or none.
       random_seed: Seed of every random choice.
-      sentence_splitting: Split lines into sentences. auto: those of WikiExtractor and WikiText, and of
-        plain text whose lines are paragraphs.
-      eval_share: Share of the documents that is held out for evaluation, by the documents' own text; with
-        --side.
-      side: Documents to read: those to train on, or those held out (--eval_share). Unset: all.
-      record_format: plain: Google's tf.train.Example. compact: 16-bit ids without padding, less than half
-        the size; train.py reads both.
-      remask: Write Graphcore's static-mask records: the masked tokens first.
-      pad_position_value: With --remask: position of the padding. Unset: --max_seq_length.
-      num_shards: Output files. Unset: 8, more where the text is large.
-      overwrite: Replace the files of an earlier run in --output_dir, and an unfinished one of other flags.
+      sentence_splitting: Whether to split lines into sentences. auto: split WikiExtractor, WikiText and all
+        other formats; plain text only if its lines are paragraphs.
+      eval_share: With --side: share of the documents that is held out for evaluation, by a hash of their
+        text.
+      side: Documents to read: train or eval, as held out by --eval_share. Unset: all.
+      record_format: plain: Google's tf.train.Example. compact: 16-bit ids without padding, less than half the
+        size; bert train reads both.
+      remask: Write Graphcore's static-mask records, with the masked tokens first.
+      pad_position_value: With --remask: position id of padding. Unset: --max_seq_length.
+      num_shards: Number of output files. Unset: 8, more for much text.
+      overwrite: Replace the files of an earlier job in --output_dir, also an unfinished one with other flags.
     """
 
     # Graphcore's names of the flags
@@ -176,15 +177,15 @@ class Prepare(command_line.TextFlags, command_line.EngineFlags):
       bert data prepare --input_files=extracted --output_dir=text --eval_share=0.005
 
     Writes OUTPUT_DIR/train/part-NNNNN.txt and OUTPUT_DIR/eval/part-NNNNN.txt (one sentence per line, a blank
-    line between documents), manifest.json and report.html. On which side a document is depends on its text
-    alone.
+    line between documents), manifest.json and report.html. A document's side depends only on its
+    text.
 
     Attributes:
       output_dir: Folder for train/, eval/, manifest.json and report.html.
       eval_share: Share of the documents that are held out for evaluation.
-      min_sentences: Documents of fewer sentences are left out.
-      sentence_splitting: As of create_pretraining_data.py.
-      overwrite: Replace the files of an earlier run in --output_dir.
+      min_sentences: Drop documents with fewer sentences.
+      sentence_splitting: As of bert data create.
+      overwrite: Replace the files of an earlier job in --output_dir.
     """
 
     OF = (preparation.Job,)
@@ -209,7 +210,7 @@ def run_prepare() -> None:
 
 
 class Corpus(command_line.Flags):
-    """Builds a small English corpus from what is installed: the language reference and docstrings.
+    """Builds a small English corpus from installed packages: Python's language reference and docstrings.
 
       bert data corpus --output_dir=data/quickstart/corpus
 
@@ -217,8 +218,8 @@ class Corpus(command_line.Flags):
 
     Attributes:
       output_dir: Folder for train.txt, eval.txt and corpus.json.
-      sources: topics (the language reference), stdlib (the standard library), installed packages,
-        or folders (./NAME: docstrings and pages of documentation), separated by commas.
+      sources: Comma-separated: topics (Python's language reference), stdlib (the standard library), installed
+        packages, or folders (./NAME: docstrings and pages of documentation).
       eval_share: Share of the documents that are held out for evaluation.
       overwrite: Replace the files in --output_dir.
     """
@@ -271,13 +272,13 @@ class Vocab(command_line.TextFlags):
     bert vocab --input_files=corpus/train.txt --output_file=vocab.txt --vocab_size=8192
 
     Attributes:
-      kind: wordpiece, as BERT's; bpe, byte-level as RoBERTa's; or unigram, as XLM-RoBERTa's.
-      output_file: Vocabulary to write, one word piece per line: [PAD] [UNK] [CLS] [SEP] [MASK] first. Of
-        other kinds a tokenizer.json.
-      vocab_size: Entries of the vocabulary.
-      do_lower_case: Whether text loses capitals and accents. Unset: true of wordpiece, false of others. false
-        also writes tokenizer_config.json beside a vocabulary, which says so.
-      max_sentences: Learn from this many sentences at most, evenly spread.
+      kind: wordpiece, as BERT; bpe: byte-level BPE, as RoBERTa; unigram, as XLM-RoBERTa.
+      output_file: File to write: a vocabulary with one word piece per line, [PAD] [UNK] [CLS] [SEP] [MASK]
+        first; for the other kinds a tokenizer.json.
+      vocab_size: Number of entries of the vocabulary.
+      do_lower_case: Lower-case the text and strip accents. Unset: true for wordpiece, false for the others.
+        false also writes a tokenizer_config.json, which says so, into the folder of the vocabulary.
+      max_sentences: Maximum number of sentences to learn from, evenly spread over the text.
       overwrite: Replace --output_file.
     """
 

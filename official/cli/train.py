@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 def start() -> NoReturn:
-    """Runs the command line of this process, and ends it.
+    """Runs this process's command line and exits the process.
 
-    After a signal, or the loss of another process, at once: TensorFlow's threads may take longer to end than
-    whoever sent it waits, or wait for that process.
+    After a signal, or the loss of another process, it exits at once, without waiting for TensorFlow's
+    threads: these may take longer than the sender of the signal waits, or wait for the lost process.
     """
     code = main(sys.argv[1:])
     if code > 128 or code == 4:
@@ -77,7 +77,7 @@ def run(config: Config, arguments: list[str]) -> int:
 
     Args:
       config: the frozen configuration.
-      arguments: those of this process, which go on with the run where it is interrupted.
+      arguments: the command-line arguments, for the message that tells how to resume the run.
 
     Raises:
       ConfigError, PeerError, KeyboardInterrupt: see `main`.
@@ -126,7 +126,7 @@ def run(config: Config, arguments: list[str]) -> int:
 
 
 def _planned(config: Config, plan: Any, make_task: Callable) -> str:
-    """Writes the files of a plan that are asked for, and returns its page."""
+    """Writes --plan_file and --plan_picture if they are set. Returns the text of the plan."""
     from official.cli import outputs, plan_pictures
 
     if config.plan_picture:
@@ -138,22 +138,20 @@ def _planned(config: Config, plan: Any, make_task: Callable) -> str:
 
 
 def _check_export(config: Config) -> None:
-    """Raises ConfigError, before a run, where its export could not be written."""
+    """Raises ConfigError before the run if --export_dir could not be written at its end."""
     if config.export_dir and not (config.plan or config.compile_only or _is_exported(config)):
         importlib.import_module("official.serving.export").check(config.export_dir)
 
 
 def _is_exported(config: Config) -> bool:
-    """Tells whether the run in --model_dir has been exported to --export_dir: the same command again leaves
-    it."""
+    """Tells whether an earlier call of the same command has already exported the run to --export_dir."""
     folder = os.path.abspath(config.export_dir or "")
     noted = read_json_or_empty(os.path.join(config.model_dir, "result.json")).get("export")
     return not config.overwrite and noted == folder and os.path.isdir(folder)
 
 
 def _export(result: TrainResult, config: Config) -> None:
-    """Exports the weights of a run that has ended in order to --export_dir, where that is set, and says so in
-    result.json."""
+    """Exports the weights of a run that ended normally to --export_dir, if set; notes it in result.json."""
     if not config.export_dir or not _is_first(config) or result.status in ("interrupted", "failed"):
         return
     if _is_exported(config):
@@ -169,7 +167,7 @@ def _export(result: TrainResult, config: Config) -> None:
 
 
 def _say_config(arguments: list[str], config: Config) -> None:
-    """Says which configuration is underneath the flags, in Graphcore's words, where these are asked for."""
+    """With --log_style=graphcore, prints the name of the configuration as Graphcore's programs do."""
     if not follows_graphcore_log(config) or config.verbosity < 0 or not _is_first(config):
         return
     for name, value in command_line.given_values(arguments):
@@ -190,13 +188,13 @@ def _tell(result: TrainResult, config: Config, command: list[str]) -> None:
 
 
 def _is_first(config: Config) -> bool:
-    """Tells whether this process is the first of its run, which prints messages for people."""
+    """Tells whether this process is the first of its run, the only one that prints messages for people."""
     return process_rank.rank(config) == 0
 
 
 def _say_what_starts(config: Config) -> None:
-    """Says on a terminal that something happens, and what: loading TensorFlow takes seconds. Elsewhere a
-    refused run stays one line."""
+    """Prints on a terminal what the command is about to do, since loading TensorFlow takes seconds. Prints
+    nothing elsewhere, so that the output of a refused run is a single line."""
     if sys.stderr.isatty() and config.verbosity >= 0 and not config.plan and _is_first(config):
         where = f", in {config.model_dir}" if config.model_dir else ""
         what = f"BERT, task {config.task}{where}: loading TensorFlow"

@@ -13,8 +13,9 @@ class PromptFlags(command_line.Flags):
     """Flags of the text that is set before others.
 
     Attributes:
-      prompt: Text before each text, such as "query: ". Unset: that of --prompt_name.
-      prompt_name: Name of a prompt of the model's folder, such as query or passage. Unset: its default one.
+      prompt: Text to prepend to each text, such as "query: ". Unset: that of --prompt_name.
+      prompt_name: Name of a prompt in the model's folder, such as query or passage. Unset: the folder's
+        default prompt.
     """
 
     prompt: str | None = None
@@ -26,22 +27,23 @@ class PromptFlags(command_line.Flags):
 
 
 class Embed(ask.ModelFlags, LengthFlag, PromptFlags):
-    """Writes a vector for each text of a file, as sentence-transformers makes them of the same model.
+    """Writes an embedding for each text of a table, equal to those of sentence-transformers.
 
       bert embed --checkpoint=M --input_file=texts.csv --output_file=vectors.npy
       bert embed --checkpoint=M --input_file=new.parquet --output_file=out.parquet --vector_dtype=int8
 
-    Beside the vectors lies vectors.npy.json: the model's digest, pooling, rows, texts that were cut. A row
-    without a text gets the vector of an empty one; they are counted. A command that was killed goes on where
-    it was.
+    vectors.npy.json, next to the vectors, has the model's digest, pooling, rows, and the number of truncated
+    texts. Rows without a text get the vector of the empty text, and are counted. A killed command resumes
+    where it was.
 
     Attributes:
-      input_file: CSV, TSV, JSON lines, Parquet, a folder that datasets saved; globs, compressed files.
-      output_file: .npy, a NumPy array [rows, size], or .parquet, the input with a column embedding.
-      text_columns: Column with the texts.
-      vector_dtype: Type of the vectors: float32, float16, int8 (256 steps between the smallest and largest
-        value of each component) or binary (8 signs a byte), the latter two as sentence-transformers has them.
-      overwrite: Replace --output_file where it is there.
+      input_file: CSV, TSV, JSON lines, Parquet, a folder written by datasets' save_to_disk; globs, compressed
+        files.
+      output_file: .npy: a NumPy array [rows, size]. .parquet: the input table with a column embedding.
+      text_columns: Column with the text.
+      vector_dtype: Type of the vectors: float32, float16, int8 (256 levels between the minimum and maximum of
+        each component) or binary (8 signs per byte); the latter two equal those of sentence-transformers.
+      overwrite: Replace an existing --output_file.
     """
 
     input_file: str
@@ -78,7 +80,7 @@ def run_embed() -> None:
 
 def _one_column(given: str) -> str:
     if "," in given:
-        raise ConfigError(f"--text_columns={given}: a vector is of one text. Give one column.")
+        raise ConfigError(f"--text_columns={given}: an embedding has one text. Give one column.")
     return given
 
 
@@ -92,22 +94,22 @@ class Search(ask.InferenceFlags, LengthFlag, PromptFlags):
       bert search --vectors=vectors.npy --texts=texts.csv --query="a film about the sea"
       bert search --vectors=vectors.npy --query_file=questions.txt --output_file=found.csv --top_k=3
 
-    Each line has a row of the file, counted from 0, its similarity to the query, and its text. All vectors
-    are compared, in blocks, so that neighbours are exact. For many millions of them, or many queries a
-    second, give vectors.npy to faiss, hnswlib or usearch.
+    Each output line has a row number of the table (from 0), its similarity to the query, and its text. The
+    search is exact: it compares all vectors, in blocks. For many millions of vectors, or many queries per
+    second, load vectors.npy into faiss, hnswlib or usearch.
 
     Attributes:
-      vectors: .npy or .parquet, with its .json beside it.
-      checkpoint: Model of the query. Unset: that which made the vectors, where it was then.
-      vocab_file: Vocabulary. Unset: the one beside the checkpoint, or that of the run.
-      do_lower_case: Whether text loses its capitals and accents. Unset: as the model's files say.
-      texts: File that the vectors were made of. Unset: that of then.
-      text_columns: Column with the texts. Unset: that of then.
-      query: Text to find neighbours of.
-      query_file: File with a query a line.
-      output_file: Table of all neighbours, CSV, TSV, JSON lines or Parquet. Unset: they are printed.
-      top_k: Neighbours of each query.
-      overwrite: Replace --output_file where it is there.
+      vectors: Vectors written by bert embed: .npy or .parquet, with the .json file next to it.
+      checkpoint: Model for the query. Unset: the path of the model that made the vectors.
+      vocab_file: Vocabulary. Unset: the one in the folder of the checkpoint or run.
+      do_lower_case: Lower-case the text and strip accents. Unset: as the model's files say.
+      texts: Table that the vectors were made from, to print the texts. Unset: its path at that time.
+      text_columns: Column with the text. Unset: the one that the vectors were made from.
+      query: Text to search for.
+      query_file: File with one query per line.
+      output_file: Table of all results: CSV, TSV, JSON lines or Parquet. Unset: print them.
+      top_k: Number of results per query.
+      overwrite: Replace an existing --output_file.
     """
 
     RANGES = {"top_k": command_line.COUNT}

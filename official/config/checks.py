@@ -213,13 +213,13 @@ def check_vocabulary(config: Config) -> None:
     """Refuses a vocabulary of another size than the model's."""
     if config.do_lower_case is not None and not config.vocab_file:
         raise ConfigError(
-            f"do_lower_case={str(config.do_lower_case).lower()} says how text becomes the words of a"
-            " vocabulary, and there is none. Give --vocab_file, or drop --do_lower_case."
+            f"do_lower_case={str(config.do_lower_case).lower()} belongs to a vocabulary, and none is set."
+            " Give --vocab_file, or drop --do_lower_case."
         )
     if config.fit_vocabulary and not config.vocab_file and config.model.vocab_size <= UNKNOWN_WORD:
         raise ConfigError(
-            f"fit_vocabulary takes word {UNKNOWN_WORD} for [UNK], and the model's vocab_size is"
-            f" {config.model.vocab_size}. Give --vocab_file."
+            f"fit_vocabulary without a vocabulary takes id {UNKNOWN_WORD} as [UNK], and the model's"
+            f" vocab_size is {config.model.vocab_size}. Give --vocab_file."
         )
     if not config.vocab_file or config.plan and not os.path.exists(config.vocab_file):  # a plan needs no data
         return
@@ -355,8 +355,8 @@ def _check_rates(config: Config) -> None:
     by_step = read_by_step(config.lr_schedule, "lr_schedule")
     if config.budget_hours and (by_step or config.lr_schedule == "natural_exponential"):
         raise ConfigError(
-            f"lr_schedule={config.lr_schedule[:100]} counts steps, and budget_hours={config.budget_hours:g}"
-            " time. Change --lr_schedule, or drop --budget_hours."
+            f"lr_schedule={config.lr_schedule[:100]} counts steps, budget_hours={config.budget_hours:g}"
+            " counts time. Change --lr_schedule, or drop --budget_hours."
         )
     if by_step:
         for name in ("warmup_steps", "start_warmup_step"):
@@ -371,8 +371,8 @@ def _check_rates(config: Config) -> None:
     warmed_up = config.start_warmup_step + int(config.warmup_steps or 0)
     if config.decay_checkpoint and first_step(config) < warmed_up:
         raise ConfigError(
-            f"decay_checkpoint={config.decay_checkpoint} lies in the warm-up, which ends at step {warmed_up}:"
-            " warmup_steps is to be that of the run. Give --warmup_steps, or a later checkpoint."
+            f"decay_checkpoint={config.decay_checkpoint} lies in the warm-up, which ends at step {warmed_up}."
+            " Give the --warmup_steps of the run that it is from, or a later checkpoint."
         )
     if config.lr_schedule.startswith("wsd") and knows_steps(config):
         left = schedule_steps(config) - warmed_up
@@ -397,8 +397,8 @@ def check_packing(config: Config) -> None:
     none, and numbers of sequences a row that contradict each other, or that nothing would read."""
     if config.static_mask and config.model.block_type != "bert":
         raise ConfigError(
-            "static_mask takes the predicted tokens from between their neighbours, which"
-            f" block_type={config.model.block_type} looks at. Drop --static_mask."
+            "static_mask moves the predicted tokens away from their neighbours, which"
+            f" block_type={config.model.block_type} needs. Drop --static_mask."
         )
     for name in ("unpad", "pack"):  # which leave no padding, or have it between sequences
         if config.span_places == "row" and config.do_train and config[name]:
@@ -429,8 +429,8 @@ def check_batches(config: Config) -> None:
     backend = BACKENDS[config.distribution_strategy]
     if config.length_buckets == "always" and backend.static_shapes:
         raise ConfigError(
-            f"length_buckets=always makes batches of different shapes, {backend.label} takes one. Use"
-            " --length_buckets=never."
+            f"length_buckets=always makes batches of different shapes, {backend.label} needs a single shape."
+            " Use --length_buckets=never."
         )
 
 
@@ -445,7 +445,7 @@ def check_devices(config: Config) -> None:
     if config.kernels == "native" and (config.enable_xla or backend.whole_step):
         which = "enable_xla" if config.enable_xla else f"distribution_strategy={backend.name}"
         raise ConfigError(
-            f"kernels=native is operations that XLA does not know, and {which} compiles a step as a whole."
+            f"kernels=native has operations that XLA cannot compile, and {which} compiles a step as a whole."
             " Use --kernels=auto."
         )
     backend.check(config)
@@ -471,13 +471,13 @@ def check_devices(config: Config) -> None:
         )
     if config.allreduce_dtype == "float16" and "fp16" in backend.refused_dtypes:
         raise ConfigError(
-            f"allreduce_dtype=float16 does not go with --distribution_strategy={backend.name}, which knows"
-            " bfloat16 numbers. Use --allreduce_dtype=bfloat16."
+            f"allreduce_dtype=float16 does not go with --distribution_strategy={backend.name}, which computes"
+            " in bfloat16. Use --allreduce_dtype=bfloat16."
         )
     if config.allreduce_dtype == "float16" and initial_loss_scale(config) is None:
         raise ConfigError(
-            "allreduce_dtype=float16 needs a loss scale: small gradients would become 0, and nothing would"
-            " see an overflow. Add --loss_scale=dynamic, or use --allreduce_dtype=bfloat16."
+            "allreduce_dtype=float16 needs a loss scale: small gradients would become 0, and overflows would"
+            " not be detected. Add --loss_scale=dynamic, or use --allreduce_dtype=bfloat16."
         )
 
 
@@ -499,9 +499,9 @@ def check_plan(config: Config) -> None:
         )
     if config.plan_picture and not (config.plan_hosts or config.distribution_strategy in PIPELINED):
         raise ConfigError(
-            f"plan_picture={config.plan_picture} draws the schedule of a pipeline, which"
-            f" distribution_strategy={config.distribution_strategy} has none of, or the curves of several"
-            " hosts. Add --plan_hosts, or drop --plan_picture."
+            f"plan_picture={config.plan_picture} draws the schedule of a pipeline or the curves of"
+            f" --plan_hosts, and distribution_strategy={config.distribution_strategy} has no pipeline. Add"
+            " --plan_hosts, or drop --plan_picture."
         )
     backend = BACKENDS[config.distribution_strategy]
     hosts = len(read_cluster(config).hosts) if config.measure and backend.several_processes else 1

@@ -114,7 +114,7 @@ def read_worker_flags(worker_hosts: str | None, task_index: int | None) -> Clust
     """Returns the processes that the two flags name; None where they are not given. Raises ConfigError."""
     if worker_hosts is None:
         if task_index is not None:
-            raise ConfigError(f"task_index={task_index} is a number in --worker_hosts: give both, or none.")
+            raise ConfigError(f"task_index={task_index} is an index in --worker_hosts: give both, or none.")
         return None
     hosts = checked_hosts(worker_hosts.split(","), "worker_hosts")
     if task_index is None or task_index >= len(hosts):

@@ -50,13 +50,13 @@ def num_streams(num_files: int, train_batch_size: int, asked: int | None = None)
 
 
 def check_hosts(num_files: int, streams: int, hosts: int, train_batch_size: int) -> None:
-    """Raises ConfigError where the streams cannot be shared out evenly among hosts, each with files of its
-    own."""
+    """Raises ConfigError if the streams cannot be divided evenly among the hosts, or a host would have no
+    file."""
     if num_files < hosts:
         raise ConfigError(
-            f"input_files: {num_files} files for {hosts} hosts: host {num_files} and those behind it would"
-            f" have none. Write a number of shards that is a multiple of {hosts}, or start {num_files} hosts"
-            " at most."
+            f"input_files: {num_files} files for {hosts} hosts: host {num_files} and the following ones would"
+            f" have none. Write a number of shards that is a multiple of {hosts}, or start at most"
+            f" {num_files} hosts."
         )
     if streams % hosts == 0:
         return

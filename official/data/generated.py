@@ -42,7 +42,7 @@ def make_vocabulary(size: int, vocab_file: str | None) -> Vocabulary:
         return load_vocabulary(vocab_file)
     if size <= len(SPECIAL_TOKENS):
         raise ConfigError(
-            f"generated_data: vocab_size={size} has no room for a word beside {', '.join(SPECIAL_TOKENS)}."
+            f"generated_data: vocab_size={size} has no room for words after {', '.join(SPECIAL_TOKENS)}."
             " Change --bert_config_file."
         )
     numbers = range(len(SPECIAL_TOKENS), size)

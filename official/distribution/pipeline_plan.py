@@ -432,7 +432,7 @@ def check_micro_batches(devices: Sequence[int], schedule: str, micro_batches: in
     shown = ",".join(map(str, devices))
     if schedule == "interleaved" and trains and len(set(devices)) < len(devices):
         raise ConfigError(
-            f"pipeline_schedule=interleaved trains with one stage an IPU, device_mapping={shown} has two on"
+            f"pipeline_schedule=interleaved trains with one stage per IPU, device_mapping={shown} has two on"
             " one. Use --pipeline_schedule=grouped."
         )
     divisor = micro_batch_divisor(devices, schedule, trains)

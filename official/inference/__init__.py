@@ -1,4 +1,4 @@
-"""Loads any model that there is and asks it.
+"""Inference with any model: `load` a run or checkpoint, then call its methods.
 
     from official.inference import load
 
@@ -7,7 +7,8 @@
     load("all-MiniLM-L6-v2").embed(["one text", "another"])
     load("bert-base-uncased").fill_mask("The capital of France is [MASK].")
 
-What is loaded is a run, or a checkpoint of any format; what a model cannot do ends in ConfigError.
+The path is a run, an export, or a checkpoint of any format. A method that the model has no head for raises
+ConfigError.
 """
 
 import official  # first: sets what TensorFlow reads when it is imported

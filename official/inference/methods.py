@@ -1,5 +1,5 @@
-"""Models that are loaded and asked, and their methods: answer, classify, embed and fill_mask, each from texts
-to rows, outputs and results."""
+"""Loaded models and their methods: answer, classify, tag, embed and fill_mask. Each method turns texts into
+token rows, rows into the network's outputs, and outputs into results."""
 
 import dataclasses
 import os
@@ -70,10 +70,10 @@ class Method:
         self.network = build(source, self.name, settings)
 
     def _set_up(self, source: Source) -> None:
-        """Reads what the method needs of the model."""
+        """Sets the attributes of the method from the model. Called before the network is built."""
 
     def _calibration_rows(self, file: str | None) -> Rows:
-        """Returns the sequences that ranges of activations are taken from."""
+        """Returns the sequences to calibrate the ranges of int8's activations with."""
         raise NotImplementedError
 
     def is_cut(self, rows: Sequence[Any]) -> list[bool]:
@@ -82,7 +82,7 @@ class Method:
         return [False] * len(rows)
 
     def _report_special(self, texts: Iterable[str]) -> None:
-        """Says once, in the log, that a special token stands in a text and is split like other words."""
+        """Warns once if a text contains a special token, which is split like any other word."""
         if not self._finds_no_special:
             return
         match = next(filter(None, map(_SPECIAL_TOKEN.search, texts)), None)
@@ -99,12 +99,12 @@ class Method:
         return finite(run(self.network, self.name, rows), self._source.name)
 
     def _of_run(self, setting: str) -> str:
-        """Returns the path of what the run was trained with. Raises ConfigError where it is not there."""
+        """Returns the path in a file setting of the run. Raises ConfigError if the file no longer exists."""
         path = self._source.setting(setting, None)
         if path is None or not os.path.exists(path):
             what = f"{setting}={path} of its run is not there"
-            what = what if path else "nothing says what it was trained with"
-            needs = "int8 needs data for the ranges of activations"
+            what = what if path else "the model does not name its training data"
+            needs = "int8 needs data to calibrate the ranges of activations"
             raise ConfigError(f"{needs}, and {what}. Give --calibration_file=F.")
         return path
 
@@ -119,9 +119,9 @@ def finite(outputs: Outputs, name: str) -> Outputs:
 
 
 def calibration_texts(path: str | None) -> list[str]:
-    """Returns lines of a file with a text each."""
+    """Returns up to 128 lines of a calibration file, evenly spaced; one text per line. Raises ConfigError."""
     if not path:
-        raise ConfigError("int8 needs texts for the ranges of activations. Give --calibration_file=F.")
+        raise ConfigError("int8 needs texts to calibrate activations with. Give --calibration_file=F.")
     flag = f"--calibration_file={path}"
     lines = [line for line in files.read_text(path, flag).split("\n") if line.strip()]
     if not lines:
@@ -132,7 +132,7 @@ def calibration_texts(path: str | None) -> list[str]:
 
 
 def _spread(values: Sequence[Any]) -> list[Any]:
-    """Returns at most so many of them as are needed, from the first on at equal distances."""
+    """Returns at most 128 of the values, evenly spaced from the first on."""
     count = min(len(values), 128)
     return [values[place] for place in np.linspace(0, len(values), count, endpoint=False).astype(int)]
 
@@ -142,12 +142,12 @@ def _spread(values: Sequence[Any]) -> list[Any]:
 
 
 class Answer(NamedTuple):
-    """A stretch of the context, '' for no answer, and its probability among the n-best answers.
+    """Answer to a question: a span of the context.
 
     Attributes:
-      text: of the answer.
-      probability: in [0, 1].
-      start, end: its first character in the context, and the one behind its last; 0 and 0 for no answer.
+      text: text of the span; '' for no answer.
+      probability: its probability among the n-best answers, in [0, 1].
+      start, end: character offsets of the span in the context, `end` exclusive; 0 and 0 for no answer.
     """
 
     text: str
@@ -157,7 +157,7 @@ class Answer(NamedTuple):
 
 
 def answer_rules(source: Source) -> tuple[features.WindowRules, answers.AnswerRules]:
-    """Returns the rules for the windows of a model, and those for its answers."""
+    """Returns the settings with which a model splits contexts into windows and selects answers."""
     length = source.length(384)
     stride, query = source.setting("doc_stride", length // 3), source.setting("max_query_length", length // 6)
     if source.max_seq_length:  # the others were said for another length
@@ -170,7 +170,7 @@ def answer_rules(source: Source) -> tuple[features.WindowRules, answers.AnswerRu
 
 
 class Reader(Method):
-    """Answers questions as the predictions of --task=squad do."""
+    """Extractive question answering, with the same answers as the predictions of --task=squad."""
 
     name = "answer"
 
@@ -183,10 +183,11 @@ class Reader(Method):
         """Answers questions.
 
         Args:
-          asked: (question, context) each; windows of one context are made once.
+          asked: pairs (question, context). A context of several questions is tokenized once.
 
         Returns:
-          For each question its answers, the prediction first, then the others of the n-best list, best first.
+          For each question the answers of its n-best list: the predicted one first, then the others, best
+          first.
         """
         data, windows = self._windows_of(asked)
         longest = self._windows.max_query_length
@@ -213,7 +214,7 @@ class Reader(Method):
         return data, features.make_features(data, self._vocabulary, self._windows, self._tokenizer)
 
     def rows_of(self, windows: features.Features) -> Rows:
-        """Returns windows end to end."""
+        """Returns the windows as rows without padding."""
         places_L = np.arange(windows.input_ids.shape[1])
         is_token_NL = places_L < windows.lengths[:, None]
         segments_NL = (places_L >= windows.first_lengths[:, None]).astype(np.int32)
@@ -235,8 +236,7 @@ def answers_of(found: answers.Answers, identity: str) -> list[Answer]:
 
 
 def data_of(asked: Sequence[tuple[str, str]], with_negative: bool) -> squad_files.SquadData:
-    """Returns questions as a file of them: those of a context one after the other. Their numbers are their
-    names."""
+    """Returns questions in the form of a SQuAD file, sorted by context; a question's id is its index."""
     contexts = list(dict.fromkeys(context for _, context in asked))
     numbers = {context: number for number, context in enumerate(contexts)}
     questions = [
@@ -252,12 +252,12 @@ def data_of(asked: Sequence[tuple[str, str]], with_negative: bool) -> squad_file
 
 
 class Label(NamedTuple("_Label", [("label", str | None), ("score", float)])):
-    """Label of a row, with the probability or score of every output.
+    """Prediction of a classifier or regression model for one row.
 
     Attributes:
-      label: the most probable one; None of a model whose outputs are scores.
-      score: its probability; of such a model, its first output.
-      scores: {name of an output: probability, or score} of all outputs, in their order.
+      label: the most probable label; None for regression.
+      score: the probability of `label`; for regression the first output.
+      scores: {output name: probability, or score for regression}, in the order of the outputs.
     """
 
     scores: dict[str, float]
@@ -269,13 +269,13 @@ class Label(NamedTuple("_Label", [("label", str | None), ("score", float)])):
 
 
 class Classes(NamedTuple):
-    """Classes of a classifier.
+    """Inputs and outputs of a classifier.
 
     Attributes:
-      texts: of a row: 1 or 2, or those of a choice; None where nothing says it.
-      kind: of label, one of `labels.KINDS`.
+      texts: number of texts per row: 1 or 2, more for multiple choice; None if unknown.
+      kind: kind of label, one of `labels.KINDS`.
       labels: names of the outputs.
-      length: tokens of a row, at most.
+      length: maximum number of tokens per row.
     """
 
     texts: int | None
@@ -285,8 +285,8 @@ class Classes(NamedTuple):
 
 
 def classes_of(source: Source) -> Classes:
-    """Returns the labels of a model's classifier, and their kind. A single output is a number, unless the
-    model says that it is one of several labels."""
+    """Returns the inputs and outputs of a model's classifier. A single output means regression, unless the
+    model's configuration says that it is multi-label."""
     outputs, run = source.classes, source.run
     labels, texts = source.labels, None
     kind = model_folder.KIND_OF.get(str(source.problem_type), ONE)
@@ -301,12 +301,12 @@ def classes_of(source: Source) -> Classes:
 
 
 def text_rows(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str]]:
-    """Returns a row of texts for each of several sentences, pairs of them, or rows. Raises ConfigError for
-    what is none of these."""
+    """Returns a list of texts for each row. `a` holds sentences, pairs or lists of texts; with `b`, `a` and
+    `b` hold the first and the second sentences. Raises ConfigError for anything else."""
     if isinstance(a, str) or isinstance(b, str):
-        raise ConfigError("one text and several to classify: give two texts, or two lists of one length.")
+        raise ConfigError("one text and a list to classify: give two texts, or two lists of equal length.")
     if b is not None and len(a) != len(b):
-        raise ConfigError(f"{len(a)} and {len(b)} texts to classify, expected as many second texts as first.")
+        raise ConfigError(f"{len(a)} first and {len(b)} second texts to classify, expected equal numbers.")
     given: Any = a if b is None else zip(a, b)
     rows = [list(row) if isinstance(row, (list, tuple)) else [row] for row in given]
     for number, row in enumerate(rows):
@@ -318,8 +318,8 @@ def text_rows(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str
 def rows_of(
     columns: Sequence[list[str]], tokenizer: Tokenizer, vocabulary: Vocabulary, length: int
 ) -> tuple[Rows, np.ndarray]:
-    """Returns a column of texts, or two of pairs, as rows of tokens end to end, and bool [N]: whether each
-    was cut to a length."""
+    """Returns (token rows without padding, bool [N]: whether the row was truncated) for one column of texts,
+    or for two columns of text pairs."""
     made, whole_lengths = encode(columns, tokenizer, vocabulary, length)
     firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
     segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
@@ -328,11 +328,11 @@ def rows_of(
 
 
 class Classifier(Method):
-    """Labels rows as the predictions of --task=classify and glue do.
+    """Text classification and regression, with the same predictions as --task=classify and glue.
 
     Attributes:
-      texts: of a row: 1 or 2, or those of a choice; None where nothing says it.
-      kind: of label, one of `labels.KINDS`.
+      texts: number of texts per row: 1 or 2, more for multiple choice; None if unknown.
+      kind: kind of label, one of `labels.KINDS`.
     """
 
     name = "classify"
@@ -344,13 +344,13 @@ class Classifier(Method):
         self._names = names
 
     def __call__(self, rows: Sequence[Sequence[str]]) -> list[Label]:
-        """Returns the label of each row of 1 or 2 texts. Raises ConfigError for another number of texts than
-        the task's."""
+        """Returns the label of each row. Raises ConfigError if a row has another number of texts than the
+        task."""
         values_NC = labels_lib.probabilities(self.labels, self.logits(rows))
         return [self._label_of(values_C) for values_C in values_NC]
 
     def logits(self, rows: Sequence[Sequence[str]]) -> np.ndarray:
-        """Returns float32 [N, C] of rows of texts; of a choice a text and those to choose from, C of them."""
+        """Returns the logits of rows, float32 [N, C]. A row of multiple choice is a text and C candidates."""
         sequences = self._sequences(rows)
         if self.kind == CHOICE and rows:
             return self._outputs(self.rows_of(sequences))["logits"].reshape(len(rows), -1)
@@ -361,8 +361,8 @@ class Classifier(Method):
         return found
 
     def _sequences(self, rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
-        """Returns the texts of each sequence of rows: of a choice a pair for each text to choose from. Raises
-        ConfigError for rows of another number of texts than the task's."""
+        """Returns the texts of each sequence of rows: for multiple choice, a pair for each candidate. Raises
+        ConfigError if a row has another number of texts than the task's."""
         counts = {len(texts) for texts in rows}
         for count in counts:
             least, most = (3, count) if self.kind == CHOICE else (1, 2)
@@ -376,11 +376,11 @@ class Classifier(Method):
             return rows
         if len(counts) > 1:
             told = " and ".join(map(str, sorted(counts)))
-            raise ConfigError(f"rows of {told} texts to choose from, expected as many in each.")
+            raise ConfigError(f"rows with {told} texts, expected the same number in all rows.")
         return [[texts[0], choice] for texts in rows for choice in texts[1:]]
 
     def rows_of(self, texts: Sequence[Sequence[str]]) -> Rows:
-        """Returns rows of as many texts each, end to end."""
+        """Returns rows of texts, all with the same number of texts, as token rows without padding."""
         self._report_special(text for row in texts for text in row)
         rows, cut = rows_of(list(map(list, zip(*texts))), self._tokenizer, self._vocabulary, self._length)
         self.cut.report(int(cut.sum()), self._length)
@@ -425,7 +425,7 @@ class Classifier(Method):
 
 
 class Tagger(Method):
-    """Tags words as the predictions of --task=tag do.
+    """Token classification, with the same predictions as --task=tag.
 
     Attributes:
       tags: names of the outputs.
@@ -502,7 +502,8 @@ class Filler(Method):
         return [words[first:last] for first, last in zip([0, *ends], ends)]
 
     def rows_of(self, texts: Sequence[str]) -> Rows:
-        """Returns texts end to end. Raises ConfigError where one has no mask, or is too long."""
+        """Returns texts as token rows without padding. Raises ConfigError for one without a mask, or one
+        that is too long."""
         ids = [self._ids_of(text) for text in texts]
         mask = self._vocabulary.special_ids.mask
         if not all(mask in ids_L for ids_L in ids):
@@ -607,14 +608,14 @@ class Embedder(Method):
             logging.warning(f"{told} is given. This is said once.", self._source.name, ", ".join(named))
 
     def length_of(self, settings: EmbeddingSettings) -> int:
-        """Returns the tokens that texts are cut to."""
+        """Returns the maximum length of a text in tokens."""
         positions = self._bert.positions
         return min(settings.max_seq_length or self.embedding.max_seq_length or positions, positions)
 
     def rows_of(
         self, texts: Sequence[str], settings: EmbeddingSettings, prompt: str = ""
     ) -> tuple[Rows, np.ndarray]:
-        """Returns each text with [CLS] and [SEP], end to end, and bool [N]: whether it was cut."""
+        """Returns (rows [CLS] text [SEP] without padding, bool [N]: whether the text was truncated)."""
         self._report_special(texts)
         given = [lower_cased(prompt + text) if settings.lower_case else prompt + text for text in texts]
         return rows_of([given], self._tokenizer, self._vocabulary, self.length_of(settings))
@@ -624,7 +625,7 @@ class Embedder(Method):
         return self.rows_of(rows, self.embedding, self.embedding.prompt())[1].tolist()
 
     def vectors_of(self, rows: Rows, settings: EmbeddingSettings) -> np.ndarray:
-        """Returns float32 [N, D] of sequences; the outputs of one batch are in memory at a time."""
+        """Returns the vectors of rows, float32 [N, D]. Token vectors of only one batch are in memory."""
         vectors_ND = np.empty((len(rows.lengths_N), self._bert.hidden_size), np.float32)
         for batch in batches_of(rows.lengths_N):
             part = rows.pick(batch)
@@ -646,7 +647,8 @@ class Embedder(Method):
 
 
 def lower_cased(text: str) -> str:
-    """Returns a text in lower case, each letter by itself: a sigma at the end of a word stays one."""
+    """Returns a text in lower case, letter by letter: a capital sigma at the end of a word becomes the
+    ordinary small sigma, not the final one."""
     return text.lower() if "\u03a3" not in text else "".join(map(str.lower, text))
 
 
@@ -673,15 +675,15 @@ def load(
 
     Args:
       path, vocab_file, do_lower_case, max_seq_length: as of `source.find`.
-      backend: what computes it, one of `backends.names()`.
-      dtype: of products: fp32, bf16 or int8.
-      calibration_file: what the ranges of int8's activations are taken from, see `Method`. Unset: the
-        training data of the run.
-      threads: of products, 1 or more; unset: as many as there are cores. TensorFlow has one number in a
-        process, which must be given before it computes anything.
+      backend: library that computes the model, one of `backends.names()`.
+      dtype: type of matrix products: fp32, bf16 or int8.
+      calibration_file: texts to calibrate int8's activation ranges with, see `Method`. Unset: the training
+        data of the run.
+      threads: number of threads for matrix products; unset: one per core. TensorFlow has one number per
+        process, so set it before the process computes anything.
 
     Raises:
-      ConfigError: also for a back end or dtype that there is not.
+      ConfigError: for a path that cannot be loaded, an unknown back end, or a type that it does not support.
     """
     settings = Settings(backend, dtype, threads)
     begin(settings)
@@ -690,9 +692,9 @@ def load(
 
 
 class Model:
-    """A model with its vocabulary. What a question needs is built when it is first asked.
+    """A loaded model with its tokenizer. The network of a method is built at the first call of the method.
 
-    Every method raises ConfigError where the model has no head for it, or its weights cannot be read.
+    Every method raises ConfigError if the model has no head for it, or if its weights cannot be read.
     """
 
     def __init__(
@@ -706,7 +708,7 @@ class Model:
         self._methods: dict[str, Any] = {}
 
     def prepare(self, method: str) -> None:
-        """Builds what a method needs, so that the first question does not wait for it.
+        """Builds the network of a method, so that its first call does not wait for it.
 
         Args:
           method: answer, classify, embed or fill_mask.
@@ -714,7 +716,7 @@ class Model:
         self._method(method)
 
     def report_cuts(self, is_on: bool) -> None:
-        """Says, or does not say, that texts are cut, in the methods that are prepared: once from now on."""
+        """Switches the warning about truncated texts on (once from now) or off, for all built methods."""
         for method in self._methods.values():
             method.cut.is_reported = not is_on
 
@@ -724,8 +726,8 @@ class Model:
         return self._method(method).is_cut(rows)
 
     def outputs(self, method: str, rows: Rows) -> Outputs:
-        """Returns the outputs of a method's network for token ids, as `rows.Network` has them, of all
-        rows at once and in their order.
+        """Returns the outputs of a method's network for token ids, in the form of `rows.Network`. All rows
+        are computed in one batch.
 
         Args:
           method: answer, classify, embed or fill_mask.
@@ -734,19 +736,19 @@ class Model:
         return finite(run(self._method(method).network, method, rows), self.source.name)
 
     def settings_of(self, method: str) -> Settings:
-        """Returns the settings of a method: for int8, with the sequences that ranges were taken from."""
+        """Returns the settings of a method, which for int8 include the calibration sequences."""
         return self._method(method).settings
 
     def answer(self, question: str, context: str) -> Answer:
-        """Returns the answer to a question: a stretch of the context, or '' for no answer."""
+        """Returns the answer to a question: a span of the context, or '' for no answer."""
         return self.answers(question, context)[0]
 
     def answers(self, question: str, context: str) -> list[Answer]:
-        """Returns the answers of the n-best list, the one that is predicted first."""
+        """Returns the answers of the n-best list, the predicted one first."""
         return self._method("answer")([(question, context)])[0]
 
     def answer_all(self, asked: Sequence[tuple[str, str]]) -> list[Answer]:
-        """Returns the answer to each (question, context); windows of all of them are batched by length."""
+        """Returns the answer to each (question, context). Windows are batched by length."""
         return [found[0] for found in self._method("answer")(asked)]
 
     @overload
@@ -758,44 +760,47 @@ class Model:
     ) -> list[Label]: ...
 
     def classify(self, a, b=None):
-        """Returns the label, or the score, of a sentence or of a pair of them.
+        """Classifies a sentence, a pair of sentences, or several of them.
 
         Args:
-          a: a sentence; or several, whose labels are a list: sentences, or pairs of them.
-          b: the second sentence, or those of several.
+          a: a sentence, or a list of sentences or pairs.
+          b: the second sentence, or the list of second sentences.
+
+        Returns:
+          `Label`; for a list of inputs, a list of `Label`.
         """
         if isinstance(a, str) and (b is None or isinstance(b, str)):
             return self._method("classify")([[a] if b is None else [a, b]])[0]
         return self._method("classify")(text_rows(a, b))
 
     def classify_all(self, rows: Sequence[Sequence[str]]) -> list[Label]:
-        """Returns the label of each row of one or two texts; rows are batched by length."""
+        """Returns the label of each row of texts. Rows are batched by length."""
         return self._method("classify")(rows)
 
     @property
     def texts_of_a_row(self) -> int | None:
-        """Number of texts of a row of `classify`, 1 or 2; None where nothing says it."""
+        """Number of texts per row of `classify`: 1 or 2, more for multiple choice; None if unknown."""
         return self._method("classify").texts
 
     @property
     def kind_of_labels(self) -> str:
-        """Kind of the labels that `classify` gives: one of many, several at once, or a number."""
+        """Kind of the labels of `classify`: one, several (multi-label), number (regression) or choice."""
         return self._method("classify").kind
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Names of the outputs that `classify` gives; none where a model only counts them, as LABEL_0."""
+        """Names of the outputs of `classify`; () if they are only numbered, as LABEL_0."""
         labels = classes_of(self.source).labels
         return () if model_folder.are_numbered_labels(labels) else labels
 
     def tag(self, texts: str | Sequence[str]) -> list[Any]:
-        """Returns the entities of a text, or of each of several: {type, text, start, end, probability}, with
-        its first character and the one behind its last."""
+        """Returns the entities of a text, or a list of entities per text: {type, text, start, end,
+        probability}, with character offsets, `end` exclusive."""
         return self._method("tag")([texts])[0] if isinstance(texts, str) else self._method("tag")(list(texts))
 
     def predict(self, texts: Sequence[Any]) -> list[Any]:
-        """Returns the predictions of the task that the model was fine-tuned for, of each text, or row of
-        texts: its `Label`, its entities, or the `Answer` to a (question, context)."""
+        """Returns the prediction for each text or row of texts, by the task that the model was fine-tuned
+        for: a `Label`, a list of entities, or the `Answer` to a (question, context)."""
         task = self.task
         if task == "answer":
             return self.answer_all(list(texts))
@@ -803,8 +808,8 @@ class Model:
 
     @property
     def task(self) -> str:
-        """The method that the model was fine-tuned for: answer, classify or tag. Raises ConfigError for
-        none."""
+        """The method that the model was fine-tuned for: answer, classify or tag. Raises ConfigError if there
+        is none."""
         can = self.source.abilities()
         found = next((method for method in ("tag", "classify", "answer") if method in can), None)
         if found is None:
@@ -818,8 +823,8 @@ class Model:
         all_probabilities: bool = False,
         choices: Sequence[str] = (),
     ) -> dict[str, list]:
-        """Returns {column: values} of predictions for rows of texts, as files have them: label and
-        probability, labels (JSON), score, entities (JSON), or answer and probability; `choices` as of
+        """Returns the columns that `bert predict` adds to rows of texts, {column: values}: label and
+        probability, labels (JSON), score, entities (JSON), or answer and probability. For `choices` see
         `predictions.columns_of`."""
         if self.task == "classify":
             method = self._method("classify")
@@ -831,8 +836,8 @@ class Model:
         return {"answer": [one.text for one in found], "probability": [one.probability for one in found]}
 
     def tagged_words(self, rows: Sequence[Sequence[Any]]) -> dict[str, list]:
-        """Returns {tokens, tags: a list of each row}, the words of rows of a text, or a list of words, each
-        and their tags."""
+        """Returns the words and tags of each row, {tokens: lists, tags: lists}. A row has one text, or one
+        list of words."""
         sentences = [tags_lib.sentence_of(row[0]) for row in rows]
         called, _ = self._method("tag").tag(sentences)
         return {"tokens": [one.words for one in sentences], "tags": called}
@@ -844,17 +849,17 @@ class Model:
         prompt: str | None = None,
         prompt_name: str | None = None,
     ) -> np.ndarray:
-        """Returns a vector for each text.
+        """Returns the embeddings of texts.
 
         Args:
-          texts: some, or one.
-          settings: how the vectors of a text's tokens become one. Unset: as the sentence-transformers files
-            beside the checkpoint say; else the mean.
-          prompt: text set before each text. Unset: that of `prompt_name`.
-          prompt_name: of one of the folder's prompts, such as query and passage. Unset: its default one.
+          texts: a text, or a sequence of texts.
+          settings: pooling, normalization and length. Unset: as the sentence-transformers files in the folder
+            of the checkpoint say, else the mean of the token vectors.
+          prompt: text to prepend to each text. Unset: that of `prompt_name`.
+          prompt_name: name of a prompt of the folder, such as query or passage. Unset: its default prompt.
 
         Returns:
-          float32 [N, D]; [D] of one text.
+          float32 [N, D]; [D] for a single text.
         """
         told: str | None = None
         if prompt is not None or prompt_name is not None:
@@ -865,21 +870,21 @@ class Model:
 
     @property
     def embedder(self) -> Embedder:
-        """The method behind `embed`, with its settings, which also counts tokens and texts that are cut."""
+        """The method behind `embed`, with its settings. It also returns token counts and truncated texts."""
         return self._method("embed")
 
     def fill_mask(self, text: str, top_k: int = TOP_WORDS) -> list[list[Word]]:
-        """Predicts the words of a text that stand as [MASK].
+        """Predicts the word at each [MASK] of a text.
 
         Args:
-          text: one sequence.
-          top_k: words to return for each mask, 1 or more; at most those that there are.
+          text: a text with one or more [MASK].
+          top_k: number of words to return per mask, 1 or more.
 
         Returns:
-          For each mask, in their order, [(word piece, probability)], likeliest first.
+          For each mask, in the order of the text, a list of (word piece, probability), most probable first.
 
         Raises:
-          ConfigError: also where the text has no mask, or more word pieces than the model has positions.
+          ConfigError: also if the text has no mask, or more word pieces than the model has positions.
         """
         return self._method("fill_mask")([text], top_k)[0]
 
@@ -888,7 +893,7 @@ class Model:
         return self._method("fill_mask")(texts, top_k)
 
     def _method(self, name: str) -> Any:
-        """Returns the function that computes a method; it is made when it is first asked."""
+        """Returns the object that computes a method, built at the first call."""
         if name not in self._methods:
             self._methods[name] = METHODS[name](*self._how)
         return self._methods[name]

@@ -1,4 +1,4 @@
-"""Models as ONNX files, made once and kept in the user's cache, and the back ends that read them."""
+"""Conversion of models to ONNX files, which are cached, and the back ends that run them."""
 
 import contextlib
 import dataclasses
@@ -43,11 +43,11 @@ class Traced(NamedTuple):
     """A graph of TensorFlow.
 
     Attributes:
-      graph_def: with an input for each weight.
-      inputs: names of those that are no weights: input_ids, input_mask and, in families with segments,
-        segment_ids, int32 [B, L]; for fill_mask also masked, int32 [M], in [0, B x L).
-      outputs: of the head, as a network returns them, but [B, L, ...] where a network has [T, ...].
-      shapes: of the weights, by the names of their variables.
+      graph_def: the graph, with an input for each weight.
+      inputs: names of the other inputs: input_ids, input_mask and, in families with segments, segment_ids,
+        int32 [B, L]; for fill_mask also masked, int32 [M], in [0, B x L).
+      outputs: outputs of the head as in `rows.Network`, but [B, L, ...] instead of [T, ...].
+      shapes: {variable name: shape} of the weights.
     """
 
     graph_def: Any
@@ -221,18 +221,18 @@ _TOLERANCE = 1e-4  # of outputs around 1
 
 
 def path_of(source: Source, head: str, settings: Settings, contrib: bool) -> str:
-    """Returns the ONNX file of a model in a type; makes it where it is not kept.
+    """Returns the path of a model's ONNX file in a type; converts the model if the file is not cached.
 
     Args:
       source: the model.
       head: one of `source.HEADS`.
-      settings: of the back end, with which a new file is compared with TensorFlow; int8 is calibrated with
-        their rows, by ONNX Runtime.
-      contrib: with operations that only ONNX Runtime has; not in int8.
+      settings: settings of the back end that compares a new file with TensorFlow. ONNX Runtime calibrates
+        int8 with their rows.
+      contrib: use operations that only ONNX Runtime has; not for int8.
 
     Raises:
-      ConfigError: where a package is missing, a weight is missing or cannot be read, the file cannot be
-        written, or computes something else than TensorFlow; for int8 also without rows to calibrate with.
+      ConfigError: if a package or weight is missing, a weight cannot be read, the file cannot be written, or
+        its outputs differ from TensorFlow's; for int8 also without calibration rows.
     """
     library(settings.backend, settings.backend)
     if settings.dtype == "int8":
@@ -260,9 +260,7 @@ def path_of(source: Source, head: str, settings: Settings, contrib: bool) -> str
         for name, (apart, largest) in differences(source, head, network).items():
             if not apart <= _TOLERANCE * max(1.0, largest):
                 told = f"up to {apart:.1g} apart, expected {_TOLERANCE:g} at most. Use --backend=tensorflow."
-                raise ConfigError(
-                    f"{source.name} as an ONNX file computes other {name} than TensorFlow: {told}"
-                )
+                raise ConfigError(f"{source.name}: {name} of the ONNX file differ from TensorFlow's, {told}")
 
     return os.path.join(folder_of(made_of, make), NAME)
 
@@ -401,13 +399,13 @@ MANIFEST = "manifest.json"
 
 
 def folder_of(made_of: dict[str, Any], make: Callable[[str], None]) -> str:
-    """Returns a folder with files, which are made where they are not there.
+    """Returns a cached folder of files, and creates it if it is missing.
 
-    Two processes may do this at once: both make them, and the first one's count.
+    If two processes create it at once, the folder of the first one is used.
 
     Args:
-      made_of: all that the files depend on, as JSON.
-      make: writes the files into an empty folder.
+      made_of: JSON value of everything that the files depend on; the cache key.
+      make: function that writes the files to an empty folder.
 
     Raises:
       ConfigError: where the folder cannot be written; and what `make` raises.
@@ -427,7 +425,7 @@ def folder_of(made_of: dict[str, Any], make: Callable[[str], None]) -> str:
 
 
 def is_whole(folder: str) -> bool:
-    """Tells whether all files of a folder are there as they were written."""
+    """Tells whether all files of a folder exist and match their sha256 in manifest.json."""
     try:
         files = json_files.read_json(os.path.join(folder, MANIFEST)).get("sha256")
         paths = {os.path.join(folder, name): digest for name, digest in files.items()}

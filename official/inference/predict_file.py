@@ -1,5 +1,4 @@
-"""Predictions for the rows of a file: one row out for each row in, in their order, gone on with after a
-kill."""
+"""Predictions for the rows of a table, one output row per input row in the same order; resumable."""
 
 from __future__ import annotations
 
@@ -47,25 +46,25 @@ def write_in_parts(
     overwrite: bool,
     doing: str,
 ) -> list[dict[str, Any]]:
-    """Computes the rows of a table part by part, then makes a file of the parts, and returns their notes.
+    """Processes the rows of a table in parts, joins the parts to one file, and returns their notes.
 
-    The parts that are done are kept in a folder beside the output until all are: the same command goes on
-    with them, where their rows are still the same.
+    Finished parts are kept in a folder next to the output until all are finished, so the same command can
+    resume, if their rows are still the same.
 
     Args:
       table: the rows.
-      output_file: what `join` writes.
-      job: what makes it this job, JSON values; files and format are added.
-      make: (rows) -> bytes of a part and its note.
-      join: writes the output of all parts.
-      overwrite: whether a file that is there is replaced.
-      doing: word of the progress bar.
+      output_file: path that `join` writes.
+      job: JSON values that identify the job; files and format are added.
+      make: (rows) -> bytes of a part, and its note.
+      join: writes the output from all parts.
+      overwrite: whether to replace an existing file.
+      doing: label of the progress bar.
 
     Raises:
-      ConfigError: where the output is there, cannot be written, or a row of the table is malformed.
+      ConfigError: if the output exists or cannot be written, or if a row of the table is malformed.
     """
     if files.is_file(output_file) and not overwrite:
-        raise ConfigError(f"--output_file={output_file} is there. Give another one, or --overwrite.")
+        raise ConfigError(f"--output_file={output_file} exists. Give another one, or --overwrite.")
     work, ending = f"{output_file}.parts", os.path.splitext(output_file)[1].lower()
     job = {"input": files.digest(table.paths), "format": ending, **job}
     with jobs.unfinished_folder(work, job, overwrite) as folder:
@@ -115,21 +114,21 @@ def predict_file(
     overwrite: bool = False,
     with_words: bool = False,
 ) -> int:
-    """Writes a table with the predictions behind its columns; returns the number of its rows.
+    """Writes a table with columns of predictions appended; returns the number of its rows.
 
-    Rows without a text get empty predictions; how many there are is said.
+    Rows without a text get empty predictions, and their number is printed.
 
     Args:
-      predict: computes the columns of some rows.
+      predict: computes the columns of predictions for some rows.
       table: the rows.
-      columns: those with the texts.
-      output_file: CSV, TSV, JSON lines, Parquet or CoNLL by its ending.
-      identity: what makes it this job, JSON values: the model and how it computes.
-      overwrite: whether a file that is there is replaced.
-      with_words: whether a list of words is a text, too.
+      columns: columns with the texts.
+      output_file: CSV, TSV, JSON lines, Parquet or CoNLL, by its suffix.
+      identity: JSON values that identify the job: the model and its settings.
+      overwrite: whether to replace an existing file.
+      with_words: whether a list of words is accepted as a text.
 
     Raises:
-      ConfigError: where the output is there, cannot be written, or a row of the table is malformed.
+      ConfigError: if the output exists or cannot be written, or if a row of the table is malformed.
     """
     ending = predictions.check_format(output_file)
 

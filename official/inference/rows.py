@@ -1,4 +1,4 @@
-"""Sequences laid end to end, which are the input of a network, and the batches that they are computed in.
+"""Token rows without padding, the input of a network, and how they are split into batches.
 
 Shapes: N sequences, T tokens in all, M masked; of a padded batch B and L.
 """
@@ -14,7 +14,7 @@ Outputs = dict[str, np.ndarray]
 
 
 class Rows(NamedTuple):
-    """Token ids of some sequences, one after the other, without padding.
+    """Concatenated token ids of several sequences, without padding.
 
     Attributes:
       ids_T: int32.
@@ -36,7 +36,7 @@ class Rows(NamedTuple):
 
     @property
     def masked_ends_N(self) -> np.ndarray:
-        """Number of masked tokens up to the end of each sequence, int64; 0 where none are asked."""
+        """Cumulative number of masked tokens at the end of each sequence, int64; 0 without masks."""
         if self.masked_M is None:
             return np.zeros(len(self.lengths_N), np.int64)
         return np.searchsorted(self.masked_M, np.cumsum(self.lengths_N))

@@ -21,12 +21,12 @@ class Field(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """A way to call a model.
+    """Signature of an export or of the server: the inputs and outputs of a method.
 
     Attributes:
-      method: of `Model` that it is.
-      inputs, outputs: by their order.
-      optional: inputs that '' stands for where they are not given.
+      method: name of the method of `Model`.
+      inputs, outputs: fields, in order.
+      optional: names of inputs that may be left out; they default to ''.
     """
 
     method: str
@@ -88,7 +88,7 @@ TENSOR_OUTPUTS = {
 
 
 def main_method(abilities: list[str]) -> str:
-    """Returns the method that the head of a model is for: the first of SIGNATURES among `abilities`."""
+    """Returns the default method of a model: the first of SIGNATURES that is among `abilities`."""
     return next(name for name in SIGNATURES if name in abilities)
 
 

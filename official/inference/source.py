@@ -42,20 +42,20 @@ _POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "int8": "float32"}
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A model that was found and not built yet.
+    """A checkpoint with its vocabulary and settings, before a network is built.
 
     Attributes:
-      name: the path as it was given, with its flag where there is one: what messages call the model.
-      location: of the checkpoint: prefix, folder or file.
-      tensors: of the weights, under canonical names.
-      bert: the sizes.
-      vocabulary: its words; the table of the model may have a few rows more.
-      run: the configuration of a fine-tuning run; None of anything else.
-      labels: the names of a classifier's outputs; None where nothing says them.
-      problem_type: of a classifier, a value of `model_folder.PROBLEM_TYPE_OF`; None where nothing says it.
-      thresholds: of several labels: the probability from which on a text has each; none: one half.
-      max_seq_length: tokens of a sequence, as it was given; None: see `length`.
-      vocab_file: the file of the vocabulary.
+      name: how messages call the model: the path as the user gave it, with the flag if there is one.
+      location: prefix, folder or file of the checkpoint.
+      tensors: the weights, under canonical names, read on demand.
+      bert: the model's sizes.
+      vocabulary: the vocabulary; the model's embeddings may have a few rows more.
+      run: configuration of the fine-tuning run; None for other checkpoints.
+      labels: names of a classifier's outputs; None if unknown.
+      problem_type: a value of `model_folder.PROBLEM_TYPE_OF` for classifiers; None if unknown.
+      thresholds: for multi-label classifiers: the minimum probability of each label; () means 0.5 for all.
+      max_seq_length: maximum length in tokens that the user asked for; None: see `length`.
+      vocab_file: path of the vocabulary.
     """
 
     name: str
@@ -71,22 +71,22 @@ class Source:
     vocab_file: str = ""
 
     def setting(self, name: str, default: Any) -> Any:
-        """Returns a setting of the run, or what is usual where there is no run."""
+        """Returns a setting of the run, or `default` if there is no run."""
         return default if self.run is None else self.run[name]
 
     def length(self, usual: int | None = None) -> int:
-        """Returns the maximum length of a sequence in tokens: as given, as the run was trained, or as the
-        model's own files and positions allow.
+        """Returns the maximum length of a sequence in tokens: the user's `max_seq_length`, else the run's,
+        else the maximum of tokenizer and positions.
 
         Args:
-          usual: where neither was given, no more than that. None: all that the model takes.
+          usual: upper limit of that last case; None: no limit.
         """
         positions = self.bert.positions
         most = min(self.vocabulary.max_length or positions, positions, usual or positions)
         return self.max_seq_length or self.setting("max_seq_length", most)
 
     def check_pairs(self) -> None:
-        """Raises ConfigError where the model cannot tell the texts of a pair apart."""
+        """Raises ConfigError if the model does not support text pairs."""
         if why := self.bert.why_no_pairs(self.vocabulary.marks_pairs):
             raise ConfigError(f"{self.name} has {why}")
 
@@ -96,7 +96,7 @@ class Source:
         return self.tensors["output_weights"].shape[0] if "output_weights" in self.tensors else 0
 
     def digest(self) -> str:
-        """Returns a digest of what the model computes with: its files, as they are now, and its settings."""
+        """Returns a digest of the model's files (names, sizes, times) and settings."""
         folder = model_folder.folder_of(self.location)
         prefix = os.path.basename(self.location)
         names = sorted(os.listdir(folder))
@@ -107,7 +107,7 @@ class Source:
         return hashlib.sha256(repr([found, said]).encode()).hexdigest()
 
     def abilities(self) -> list[str]:
-        """Returns the methods of a model that have the head that they need."""
+        """Returns the names of the methods that the model has a head for."""
         other = "classify" if self.problem_type == TAGS else "tag"
         found = {name for name in HEADS if all(part in self.tensors for part in self._head_of(name))}
         return [name for name in HEADS if name in found - {other}]
@@ -121,7 +121,7 @@ class Source:
         return (*(name for name in head if name not in others), *canonical.PREDICTION_HEAD)
 
     def check_can(self, method: str) -> None:
-        """Raises ConfigError where the head of a method is not there."""
+        """Raises ConfigError if the model has no head for a method."""
         what, _, origin = HEADS[method]
         if missing := [name for name in self._head_of(method) if name not in self.tensors]:
             told = f"so it cannot {method}; it can {', '.join(self.abilities())}. Give one that was {origin}."
@@ -132,10 +132,10 @@ class Source:
             raise ConfigError(f"{self.name} has no {what}: its classifier is of another kind. It can {can}.")
 
     def fill(self, model: tf.keras.layers.Layer) -> None:
-        """Assigns the weights of a model. The pooler, which not all heads need, may be missing.
+        """Assigns the checkpoint's weights to the variables of a model. The pooler may be missing.
 
         Raises:
-          ConfigError: where weights are missing, not finite, or cannot be read.
+          ConfigError: if weights are missing, not finite, or cannot be read.
         """
         for variable in model.variables:
             name = name_of(variable)
@@ -159,14 +159,14 @@ class Source:
 def make_network(
     bert: BertConfig, head: str, classes: int, dtype: str = "fp32", kernels: str = "plain"
 ) -> Any:
-    """Makes the model of modeling that has a head.
+    """Builds the `official.modeling` model of a head, with fresh weights.
 
     Args:
-      bert: its sizes.
+      bert: sizes of the model.
       head: one of HEADS.
-      classes: of `classify`.
-      dtype: of products: fp32, bf16 or int8.
-      kernels: as of `BertEncoder`.
+      classes: number of outputs of `classify` and `tag`.
+      dtype: type of matrix products: fp32, bf16 or int8.
+      kernels: see `BertEncoder`.
     """
     policy = tf.keras.mixed_precision.global_policy()
     tf.keras.mixed_precision.set_global_policy(_POLICIES[dtype])
@@ -183,18 +183,18 @@ def name_of(variable: tf.Variable) -> str:
 
 
 class Truncation:
-    """Says once, in the log, that a model's texts are longer than it takes.
+    """Warns once about texts that are truncated.
 
     Attributes:
-      is_reported: whether it has been said.
+      is_reported: whether the warning was logged.
     """
 
     def __init__(self, name: str, setting: str = "max_seq_length"):
-        """`name` is what messages call the model, `setting` the one that says the length."""
+        """`name` is the model's name in messages, `setting` the name of the setting with the length."""
         self._name, self._setting, self.is_reported = name, setting, False
 
     def report(self, texts: int, length: int) -> None:
-        """Says that texts, how many, were cut to a length in tokens; 0 texts say nothing."""
+        """Logs that `texts` texts were truncated to `length` tokens, unless it is 0 or already logged."""
         if texts and not self.is_reported:
             self.is_reported, number = True, f"{texts} are" if texts > 1 else "one is"
             told = "%s: %s longer than %s=%d tokens and cut. This is said once."
@@ -208,20 +208,20 @@ def find(
     flag: str = "",
     max_seq_length: int | None = None,
 ) -> Source:
-    """Finds a model; reads no weights.
+    """Opens a checkpoint with its vocabulary and settings; reads no weights.
 
     Args:
-      path: a run's folder, or a checkpoint of any format of `registry.FORMATS`: file, prefix or folder. Of a
-        run the weights of its best evaluation count, or its newest ones.
-      vocab_file: the vocabulary. Unset: the one beside the checkpoint, or that of the run.
-      do_lower_case: whether text loses its capitals and accents. Unset: as the run, or what lies beside the
-        vocabulary, says.
-      flag: the name of the flag that gave the path, for messages.
-      max_seq_length: tokens of a sequence; what is longer is cut. Unset: see `Source.length`.
+      path: folder of a run, or a checkpoint of any format of `registry.FORMATS`: file, prefix or folder. In a
+        run's folder the checkpoint of the best evaluation is used, or the newest.
+      vocab_file: path of the vocabulary. Unset: the one in the folder of the checkpoint or run.
+      do_lower_case: whether to lower-case text and strip accents. Unset: as the run's settings or the files
+        next to the vocabulary say.
+      flag: name of the flag that the path comes from, for messages.
+      max_seq_length: maximum length of a sequence in tokens. Unset: see `Source.length`.
 
     Raises:
-      ConfigError: where there is no checkpoint or vocabulary, they do not fit together, or something that
-        lies with them asks for what is not supported.
+      ConfigError: if there is no checkpoint or vocabulary, if they do not fit together, or if a file in their
+        folder asks for something unsupported.
     """
     path, vocab_file = expanded(path), expanded(vocab_file) if vocab_file else None
     name = f"--{flag}={path}" if flag else path
@@ -264,13 +264,13 @@ def find(
 
 
 def random_source(bert: BertConfig, head: str, classes: int = 2, seed: int = 0) -> Source:
-    """Returns a model of random weights, to measure with.
+    """Returns a model with random weights, for benchmarks.
 
     Args:
-      bert: its sizes.
+      bert: sizes of the model.
       head: one of HEADS.
-      classes: of `classify`.
-      seed: of the weights.
+      classes: number of outputs of `classify` and `tag`.
+      seed: seed of the weights.
     """
     with tf.Graph().as_default():  # nothing is initialised
         variables = make_network(bert, head, classes).variables
@@ -309,7 +309,7 @@ def _vocabulary_file(found: str | None, settings: dict, location: str) -> str:
     beside = str(sidecar_files.config_beside(location))
     named = json_files.expect(settings, "vocab_file", (str, type(None)), beside, None)
     if not (found or named):
-        raise ConfigError(f"{location} has no vocabulary beside it. Give --vocab_file=PATH.")
+        raise ConfigError(f"{location} has no vocabulary in its folder. Give --vocab_file=PATH.")
     if not found and not os.path.exists(named):
         raise ConfigError(f"{beside}: vocab_file={named} is not there any more. Give --vocab_file=PATH.")
     return found or named
@@ -322,7 +322,7 @@ def _sizes(tensors: Tensors, options: Options, location: str) -> BertConfig:
     known |= dict(options.of_family)
     if "num_attention_heads" not in known:
         raise ConfigError(
-            f"{location}: nothing says how many attention heads the model has, and the weights do not tell."
-            " Put its bert_config.json, or Hugging Face's config.json, beside them."
+            f"{location}: the number of attention heads is unknown, and cannot be derived from the weights."
+            " Put the model's bert_config.json, or Hugging Face's config.json, next to them."
         )
     return bert_config_from_dict(known | sidecar_files.sizes_of(tensors), location)

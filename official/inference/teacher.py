@@ -1,7 +1,7 @@
-"""Teachers: fine-tuned models whose logits of the training rows a smaller one learns from (--teacher).
+"""Distillation (--teacher): the logits of a fine-tuned model on the training rows.
 
-They are computed once, before the training, and kept: the training is then as exact and as fast as without a
-teacher, on resume, too. Teacher and student each tokenise the same texts, by their own vocabularies.
+They are computed once before the training and cached, so the training is as fast, and resumes as exactly, as
+without a teacher. Teacher and student tokenize the same texts with their own vocabularies.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ Names = Sequence[Sequence[str]] | None  # of each class all of its names
 
 
 def make_task(config: Config) -> Any:
-    """Makes the task of a configuration, whose teacher is asked for its logits."""
+    """Returns the task of a configuration with --teacher, which has the teacher's logits."""
     task = TASKS[config.task](config)
     task.ask_teacher = functools.partial(ask, config)
     return task
 
 
 def ask(config: Config, rows: Sequence[list[str]], labels: Labels, class_names: Names) -> np.ndarray:
-    """Computes the logits of the teacher of a configuration, or reads those that are kept.
+    """Returns the teacher's logits, computed or read from the cache.
 
     Args:
-      config: of the run.
-      rows: of one or two texts each, or of a text and those to choose from.
-      labels: of the task.
-      class_names: all names of each class of the task, in their order; None: those of the labels.
+      config: configuration of the run.
+      rows: rows of one or two texts, or of a text and its candidates.
+      labels: labels of the task.
+      class_names: all names of each class of the task, in order; None: those of `labels`.
 
     Returns:
-      Logits, float32 [N, C], in the order of the task's classes; of numbers in the units of its outputs.
+      Logits, float32 [N, C], in the order of the task's classes; for regression in the units of its outputs.
 
     Raises:
-      ConfigError: where the teacher has other labels, or no classifier.
+      ConfigError: if the teacher has other labels, or no classifier.
     """
     source = find(str(config.teacher), flag="teacher")
     teacher = Classifier(source, Settings())

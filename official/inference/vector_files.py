@@ -1,7 +1,8 @@
-"""Files of vectors: made of the texts of a table, and searched for the nearest ones.
+"""Files of embeddings: written from the texts of a table, and searched for nearest neighbours.
 
-V.npy is one NumPy array, V.parquet the table with a column `embedding`; V.npy.json beside it says which model
-made it, and how. Memory does not grow with the rows: both are written and read in blocks.
+V.npy is one NumPy array, V.parquet the table with a column `embedding`. The sidecar file V.npy.json or
+V.parquet.json names the model and the settings. Both are written and read in blocks, so memory does not grow
+with the number of rows.
 
 Source: https://github.com/UKPLab/sentence-transformers, `quantize_embeddings`: int8 and binary are the same.
 """
@@ -36,7 +37,7 @@ _SIMILARITIES = ("cosine", "dot")  # that are searched by
 
 
 def digest_of(model: Model) -> str:
-    """Returns a digest of what decides on the vectors of a text: weights, vocabulary, pooling."""
+    """Returns a digest of everything that determines the vectors: weights, vocabulary, pooling."""
     source, settings = model.source, model.embedder.embedding
     kinds = [settings.pooling, settings.normalize, settings.lower_case]
     layers = [
@@ -67,7 +68,7 @@ def _text_of(value: Any) -> str:
 
 
 class Ranges(NamedTuple):
-    """Smallest and largest value of each component, float32 [D]: what int8 counts 256 steps between."""
+    """Minimum and maximum of each component, float32 [D], between which int8 has 256 levels."""
 
     lowest: np.ndarray
     highest: np.ndarray
@@ -121,23 +122,23 @@ def embed_file(
     identity: Sequence[Any] = (),
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Writes the vector of each row of a table, and what they are beside it; returns the latter.
+    """Writes the embedding of each row of a table, and the sidecar file; returns the sidecar's content.
 
-    A row without a text gets the vector of an empty one. Such rows, and texts that are cut, are counted and
-    said.
+    A row without a text gets the vector of the empty string. Such rows, and truncated texts, are counted and
+    reported.
 
     Args:
-      model: makes the vectors.
+      model: model that computes the vectors.
       table: the rows.
-      column: that with the texts.
-      output_file: .npy, or .parquet with the columns of the table before `embedding`.
+      column: column with the texts.
+      output_file: .npy, or .parquet, which has the columns of the table and `embedding`.
       dtype: one of DTYPES.
-      prompt: set before each text.
-      identity: what else makes it this job, JSON values: how the model computes.
-      overwrite: whether a file that is there is replaced.
+      prompt: text to prepend to each text.
+      identity: further JSON values that identify the job: the settings of the model.
+      overwrite: whether to replace an existing file.
 
     Raises:
-      ConfigError: where the output is there, cannot be written, or a row of the table is malformed.
+      ConfigError: if the output exists or cannot be written, or if a row of the table is malformed.
     """
     ending = predictions.check_format(output_file, formats=FORMATS)
     if dtype not in DTYPES:
@@ -206,7 +207,7 @@ def embed_file(
 
 
 def sidecar(path: str) -> str:
-    """Returns the path of what is said about a file of vectors."""
+    """Returns the path of the sidecar file of a file of vectors."""
     return f"{path}.json"
 
 
@@ -254,16 +255,16 @@ class Neighbour(NamedTuple):
 
 
 class VectorFile:
-    """Vectors in a file, with what is said about them.
+    """Vectors in a file, with the content of its sidecar file.
 
     Attributes:
-      path: of the file.
-      said: content of its sidecar file.
-      rows, size: of the vectors.
+      path: path of the vectors.
+      said: content of the sidecar file.
+      rows, size: number and size of the vectors.
     """
 
     def __init__(self, path: str):
-        """Reads what is said about a file. Raises ConfigError where it is missing or not about this file."""
+        """Reads the sidecar file. Raises ConfigError if it is missing or belongs to another file."""
         self._ending, self.path = predictions.check_format(path, "vectors", FORMATS), path
         if not files.is_file(path):
             raise ConfigError(f"--vectors={path} is not there.")
@@ -292,7 +293,7 @@ class VectorFile:
         self._width = self.size // 8 if self.dtype == "binary" else self.size
 
     def check_model(self, model: Model) -> None:
-        """Raises ConfigError where other vectors are a model's."""
+        """Raises ConfigError if another model made the vectors."""
         own = model.embedder.size
         if own != self.size:
             told = f"has vectors of size {self.size}, {model.source.name} makes them of {own}"
@@ -346,12 +347,12 @@ class VectorFile:
         raise ConfigError(f"--vectors={self.path}: {sidecar(self.path)} says {told}. Make both again.")
 
     def search(self, queries_QD: np.ndarray, top_k: int) -> list[list[Neighbour]]:
-        """Returns the nearest rows to each query, best first, of equal ones the first rows: exact ones, by
-        the similarity of the model. Of binary vectors the signs alone count.
+        """Returns the exact nearest rows of each query, best first, by the model's similarity; ties in the
+        order of the file. For binary vectors only signs are compared.
 
         Args:
-          queries_QD: float32, of the same model.
-          top_k: rows for each query, 1 or more; all where there are fewer.
+          queries_QD: float32 vectors of the same model.
+          top_k: number of rows per query, 1 or more.
         """
         blocks: Iterable[np.ndarray] = self.blocks()
         if self.dtype == "binary":
@@ -375,7 +376,7 @@ def read_rows(table: tables.Table, column: str, wanted: set[int], count: int) ->
         total = batch.first + len(values)
     if total != count:
         raise ConfigError(
-            f"--{table.flag}={table.given} has {total:,} rows, and there are {count:,} vectors. Give the file"
-            " that they were made of."
+            f"--{table.flag}={table.given} has {total:,} rows, and there are {count:,} vectors. Give the"
+            " table that they were made from."
         )
     return found, f"{digest % 2**128:032x}"

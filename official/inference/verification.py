@@ -1,4 +1,4 @@
-"""Whether two checkpoints are the same model: each is loaded into its own and given the same random batch."""
+"""Checks that two checkpoints are the same model, by their outputs on the same random batch."""
 
 import dataclasses
 from typing import Any

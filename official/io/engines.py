@@ -103,8 +103,8 @@ def _run_in_processes(tasks: Round, number: int, bar: ProgressBar) -> None:
                 raise
     except BrokenProcessPool:
         raise ConfigError(
-            f"a worker process was killed, perhaps for want of memory. Lower --num_workers={number}; the"
-            " same command goes on with what is not done."
+            f"a worker process was killed, perhaps because memory ran out. Lower --num_workers={number}; the"
+            " same command resumes the job."
         ) from None
 
 

@@ -208,7 +208,7 @@ def unfinished_folder(output_dir: str, job: dict, overwrite: bool) -> Iterator[s
                 if earlier is not None and not overwrite:
                     raise ConfigError(
                         f"--output_dir={output_dir} holds an unfinished job with another"
-                        f" {differences(earlier, job)}. Give the same flags and input to go on with it,"
+                        f" {differences(earlier, job)}. Give the same flags and input to resume it,"
                         " another --output_dir, or throw it away with --overwrite."
                     )
                 _clear(folder)
@@ -218,7 +218,7 @@ def unfinished_folder(output_dir: str, job: dict, overwrite: bool) -> Iterator[s
     except OSError as error:
         raise ConfigError(
             f"--output_dir={output_dir} cannot be written to: {error.strerror or error}. The same command"
-            " goes on with what is not done."
+            " resumes the job."
         ) from None
 
 

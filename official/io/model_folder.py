@@ -44,7 +44,7 @@ class Special(NamedTuple):
 
 
 SPECIAL_TOKENS = Special()  # BERT's
-_BESIDE = "are not supported (tokens beside the vocabulary, which are not cut into pieces)"
+_BESIDE = "are not supported (added tokens, which are not split into word pieces)"
 _VOCAB_FILE = "Give --vocab_file=vocab.txt."
 # The tokenizers of newer versions of transformers that take everything from tokenizer.json.
 _GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
@@ -259,7 +259,7 @@ def check_truncation(tokenizer: dict, config: Mapping[str, Any], source: str) ->
     side = told.get("direction") if isinstance(told, dict) and "truncation_side" not in config else None
     if side not in (None, "Right"):
         wrong = f"truncation: direction={str(side)[:40]!r} is not supported, only 'Right'"
-        raise ConfigError(f"{source}: {wrong} (texts lose their ends here).")
+        raise ConfigError(f"{source}: {wrong} (texts are truncated at their end here).")
 
 
 def gives_segments(config: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
@@ -477,12 +477,12 @@ def adapter_of(location: str) -> Adapter | None:
     base = str(settings.get("base_model_name_or_path") or folder)
     if os.path.isdir(base) and os.path.realpath(base) != os.path.realpath(folder):
         raise ConfigError(
-            f"{path} names the base model {base}, and other weights lie beside it. Put the adapter beside the"
-            " weights of its base model."
+            f"{path} names the base model {base}, and the folder has other weights. Put the adapter into the"
+            " folder of its base model."
         )
     check_keys(settings, ADAPTER_CONFIG, path)
     if not os.path.exists(weights):
-        raise ConfigError(f"{path}: {ADAPTER_WEIGHTS} is missing beside it.")
+        raise ConfigError(f"{path}: {ADAPTER_WEIGHTS} is missing in its folder.")
     return Adapter(weights, settings)
 
 

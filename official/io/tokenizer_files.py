@@ -96,8 +96,8 @@ def read(path: str, source: str, content: bytes) -> TokenizerFile:
         tokenizer = _CLASSES[kind](tokenizer, special, config, source)
     elif tokenizer.keys() == {"model"}:
         raise ConfigError(
-            f"{source}: nothing says which class builds a tokenizer of it. Put {TOKENIZER_CONFIG} with"
-            f" tokenizer_class ({', '.join(_CLASSES)}) beside it, or give a {TOKENIZER}."
+            f"{source}: the class of its tokenizer is unknown. Put a {TOKENIZER_CONFIG} with"
+            f" tokenizer_class ({', '.join(_CLASSES)}) next to it, or give a {TOKENIZER}."
         )
     made = _finished(tokenizer, special, added, model_folder.length_told(config, config_path), source)
     gives_segments = model_folder.gives_segments(config, read_where_there(folder, CONFIG, False))

@@ -170,7 +170,7 @@ def check_each(words: tuple[str, ...], source: str) -> None:
     if len(set(words)) < len(words):
         word = Counter(words).most_common(1)[0][0]
         lines = " and ".join([str(index + 1) for index, other in enumerate(words) if other == word][:2])
-        raise ConfigError(f"{source}: {word!r} stands on lines {lines}. A word piece has one line.")
+        raise ConfigError(f"{source}: {word!r} is on lines {lines}. Each word piece may occur only once.")
     if "" in words:
         raise ConfigError(f"{source}: line {words.index('') + 1} is empty. {_ONE_A_LINE}.")
 

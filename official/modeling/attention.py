@@ -1,4 +1,4 @@
-"""Multi-head self-attention, and which tokens see each other."""
+"""Multi-head self-attention and its masks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ MASKED_SCORE = -10000.0  # Google's BERT; added to the scores of what a token do
 
 
 class Context(NamedTuple):
-    """Properties of a batch that blocks read beside its vectors.
+    """Inputs of a block in addition to the token vectors.
 
     Attributes:
-      seen: which tokens see each other, see `attention.seen`, or what the kind's `seen` and `sees` say.
-      sequence_ids_BL: int32, the number of the sequence in its row that a token belongs to, from 1; 0 for
-        padding.
-      slots: what the kind's `slots` returns; None where it needs none, and for rows of one sequence.
-      reads_BR: int32, in [0, L): which of the block's vectors anything reads; None for all.
+      seen: attention mask, see `attention.seen`, or the result of the block kind's own `seen` and `sees`.
+      sequence_ids_BL: int32, index of a token's sequence in its row, from 1; 0 for padding.
+      slots: result of the block kind's `slots`; None if it has none, and for rows of one sequence.
+      reads_BR: int32, in [0, L): positions whose output vectors are read; None for all.
     """
 
     seen: Any  # tf.Tensor | SequenceLayout, where the kind has no function of that name
@@ -34,26 +33,26 @@ class Context(NamedTuple):
 
 
 def seen(features: dict[str, tf.Tensor], config: BertConfig, by_sequence: bool) -> tf.Tensor | SequenceLayout:
-    """Returns the mask of a batch, as `self_attention` reads it: which tokens see each other.
+    """Returns the attention mask of a batch, for `self_attention`.
 
     Args:
-      features: of a batch, as for `scores`. With `sequence_lengths` int32 [N], of sequences that lie end to
-        end in one row, the result is their places.
-      config: of the model.
-      by_sequence: leaves out the scores of tokens in different sequences of a row, where the batch has
-        `sequence_ids` of rows of `varlen.MIN_ROW_LENGTH` tokens or more. The number of sequences of a
-        length is then a size that no compiled step can have.
+      features: the batch, as for `scores`. With `sequence_lengths` int32 [N], for sequences concatenated into
+        one row, the result is their layout.
+      config: configuration of the model.
+      by_sequence: skip the scores between different sequences of a row, if the batch has `sequence_ids` and
+        rows of `varlen.MIN_ROW_LENGTH` tokens or more. The shapes then depend on the lengths of the
+        sequences, so the step cannot be compiled as a whole.
 
     Returns:
-      Their places, or `scores`.
+      The layout of the sequences, or the mask `scores`.
     """
     layout = layout_of(features, config.num_attention_heads, by_sequence)
     return scores(features) if layout is None else layout
 
 
 def layout_of(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> SequenceLayout | None:
-    """Returns the places of a batch's sequences where they are computed apart, else None; arguments as of
-    `seen`."""
+    """Returns the layout of a batch's sequences if attention is computed per sequence, else None; arguments
+    as in `seen`."""
     if "sequence_lengths" in features:
         tokens = sizes(features["input_ids"])[1]
         return varlen.layout_end_to_end(features["sequence_lengths"], tokens, heads)
@@ -64,12 +63,12 @@ def layout_of(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> 
 
 
 def scores(features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the mask to add to attention scores, float32: 0 where a token sees another, else MASKED_SCORE.
+    """Returns the additive attention mask, float32: 0 where a token attends to another, else MASKED_SCORE.
 
     Args:
-      features: of a batch. With `sequence_ids` (int32 [B, L]: 1, 2, ... for the sequences of a row, 0 for
-        padding) a token sees its own sequence only; without, all that `input_mask` (int32 [B, L]) has not 0
-        for.
+      features: the batch. With `sequence_ids` (int32 [B, L]: 1, 2, ... for the sequences of a row, 0 for
+        padding) a token attends only to its own sequence, otherwise to all tokens whose `input_mask` (int32
+        [B, L]) is not 0.
 
     Returns:
       [B, 1, L, L] with `sequence_ids`, [B, 1, 1, L] without.
@@ -82,7 +81,7 @@ def scores(features: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def padding_scores(input_mask_BM: tf.Tensor) -> tf.Tensor:
-    """Returns the scores [B, 1, 1, M] of rows of one sequence: every token sees what is no padding."""
+    """Returns the additive mask [B, 1, 1, M] for rows of one sequence, which masks padding only."""
     return (1.0 - tf.cast(input_mask_BM, tf.float32))[:, None, None, :] * MASKED_SCORE
 
 
@@ -99,17 +98,17 @@ def self_attention(
     Source: Vaswani et al. 2017, "Attention Is All You Need".
 
     Args:
-      qkv: of query, key and value, kernels [D, D] and biases [D].
-      x: the vectors that ask, [B, R, D] at the context's `reads_BR` or all of them, and those that are seen,
-        [B, L, D], in the compute dtype.
-      context: of the batch: which tokens see each other, see `seen`. With places, padding gets zeros, and
-        other weights than with scores are dropped.
-      config: of the model.
-      seed: of the dropout of attention weights, as in `layers.dropout`.
+      qkv: projections of query, key and value, kernels [D, D] and biases [D].
+      x: the vectors of the queries, [B, R, D] at the context's `reads_BR` or all, and those of keys and
+        values, [B, L, D], in the compute dtype.
+      context: the mask of the batch, see `seen`. With a layout instead of a mask, outputs of padding are
+        zero, and the dropout masks differ.
+      config: configuration of the model.
+      seed: seed of the dropout of attention probabilities, as in `layers.dropout`.
       ops: set of operations.
 
     Returns:
-      The heads' outputs side by side, [B, R, D] in the compute dtype.
+      The concatenated outputs of the heads, [B, R, D] in the compute dtype.
     """
     asking, x_BLD = x
     heads, rate, reads_BR = config.num_attention_heads, config.attention_probs_dropout_prob, context.reads_BR
@@ -131,7 +130,7 @@ def self_attention(
 def _by_head(
     x_BLD: tf.Tensor, parts: Sequence[layers.Affine], heads: int, ops: Operations
 ) -> list[tf.Tensor]:
-    """Returns the dense products of vectors, split into heads, each [B, H, L, K]."""
+    """Returns dense projections of vectors, split into heads, each [B, H, L, K]."""
     whole = layers.side_by_side(parts)
     return ops.split_heads(layers.matmul_2d(x_BLD, whole.kernel), whole.bias, len(parts), heads)
 

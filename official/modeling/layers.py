@@ -22,8 +22,8 @@ from official.modeling import stages
 
 @contextlib.contextmanager
 def computing_in(dtype: str) -> Iterator[None]:
-    """Makes the models of a block compute in a type, one of `official.config.values.POLICIES`, or by a policy
-    of Keras."""
+    """Context manager: models created in it compute in a type, one of `official.config.values.POLICIES`, or
+    by a Keras policy."""
     before = tf.keras.mixed_precision.global_policy()
     tf.keras.mixed_precision.set_global_policy(POLICIES.get(dtype, dtype))
     try:
@@ -33,8 +33,8 @@ def computing_in(dtype: str) -> Iterator[None]:
 
 
 def sizes(x: tf.Tensor) -> list:
-    """Returns the sizes of a tensor: numbers where they are known, scalar tensors elsewhere (batches of one
-    length each have no fixed L)."""
+    """Returns the sizes of a tensor: ints where they are static, scalar tensors where they are dynamic (as L
+    with length buckets)."""
     return [
         dynamic if static is None else static for static, dynamic in zip(x.shape, tf.unstack(tf.shape(x)))
     ]
@@ -48,8 +48,8 @@ TRUNCATED_STDDEV = 0.87962566  # of numbers with the deviation 1 after those bey
 
 
 def normal_initializer(stddev: float) -> Callable:
-    """Returns BERT's initializer: normal, redrawn beyond two standard deviations. Its numbers follow from the
-    seed of the run."""
+    """Returns BERT's initializer: a normal distribution truncated at two standard deviations, seeded by the
+    run's seed."""
 
     def draw(shape, dtype=tf.float32):
         if tf.executing_eagerly():
@@ -79,7 +79,7 @@ def _truncated_normal(count: int) -> Callable:
     """Returns (seed, stddev) -> `count` numbers, float32, compiled: TensorFlow's own takes four times as
     long, seconds for BERT-base.
 
-    It is the inverse of the distribution function, of uniform numbers, which comes to the same as redrawing.
+    It applies the inverse distribution function to uniform numbers, which is equivalent to redrawing.
     """
 
     columns = math.gcd(count, 1024)  # threads share rows
@@ -160,8 +160,8 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
 def split_seed(seed: tf.Tensor | None, count: int) -> list:
     """Returns `count` seeds, int32 [2], drawn from one, int32 [N]; of None, as many None.
 
-    A hash like `keep_mask`'s, for its reasons; TensorFlow's own `fold_in` gives other numbers in compiled
-    functions.
+    They are hashes, for the reasons given in `keep_mask`; TensorFlow's own `fold_in` returns different
+    numbers in compiled functions.
     """
     if seed is None:
         return [None] * count
@@ -173,12 +173,12 @@ def split_seed(seed: tf.Tensor | None, count: int) -> list:
 
 
 def keep_mask(x: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
-    """Returns bool of the shape of `x`: which elements dropout keeps, each with probability 1 - rate, to
-    2^-32.
+    """Returns the dropout mask, bool of the shape of `x`: each element is kept with probability 1 - rate, to
+    within 2^-32.
 
-    A hash of the seed and the element's number: in a compiled function it costs next to nothing, so that a
-    backward pass draws the mask again instead of keeping it, and it is the same in every function, compiled
-    or not, on every device.
+    It is a hash of the seed and the element's index. In a compiled function it costs almost nothing, so the
+    backward pass recomputes the mask instead of storing it, and it is the same in every function, compiled or
+    not, on every device.
     """
     *rows, columns = sizes(x)
     dropped = tf.constant(least_kept(rate), tf.uint32)
@@ -186,16 +186,16 @@ def keep_mask(x: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
 
 
 def least_kept(rate: float) -> int:
-    """Returns the least random word of an element that dropout keeps."""
+    """Returns the threshold of dropout: elements whose random word is at least this are kept."""
     return min(round(rate * RANDOM_WORDS), RANDOM_WORDS - 1)
 
 
 def random_words(seed: tf.Tensor, rows: int | tf.Tensor, columns: int | tf.Tensor) -> tf.Tensor:
-    """Returns uint32 [rows, columns], at most 2^32 of them: hashes of the seed, int32 [2], and the element's
-    number.
+    """Returns uint32 [rows, columns], at most 2^32 numbers: hashes of the seed, int32 [2], and the element's
+    index.
 
-    One half of the seed is where the hash's counter begins, the other its stride, so that none is another one
-    shifted.
+    One half of the seed is the start of the hash's counter, the other its stride, so that no sequence is a
+    shifted copy of another.
     """
     first, stride = _words(seed)
     stride = tf.bitwise.bitwise_or(stride, tf.constant(1, tf.uint32))
@@ -215,8 +215,8 @@ def hashed(seed: tf.Tensor, *parts: tf.Tensor) -> tf.Tensor:
 def _words(seed: tf.Tensor) -> list[tf.Tensor]:
     """Returns the words of a seed, int32 [N], as N scalars of uint32.
 
-    Slices: a GPU has no Unpack of uint32, and one of int32 only in the host's memory, so that either would
-    make it wait for the host.
+    It uses slices, because GPUs have no Unpack for uint32, and for int32 only in host memory, so that either
+    would wait for the host.
     """
     words = tf.bitcast(seed, tf.uint32)
     return [words[index] for index in range(words.shape[0])]
@@ -251,18 +251,18 @@ def matmul(x_NI: tf.Tensor, kernel_IO: tf.Tensor) -> tf.Tensor:
 
 
 def is_wide(kernel_IO: tf.Tensor) -> bool:
-    """Tells whether CPUs are faster when they transpose a float32 kernel before they multiply with its
-    transpose, as the gradient does.
+    """Tells whether a product with the transpose of a float32 kernel (as in the gradient) is faster on CPUs
+    if the kernel is transposed to a copy first.
 
-    Products with the transpose of such a kernel are 8 to 20 % slower than those with a copy of it that is
-    transposed already, which takes 3 to 7 % of the product. Of other shapes nothing is gained.
+    For these shapes, products with a transposed operand are 8 to 20 % slower than products with a transposed
+    copy, and the copy takes 3 to 7 % of the product's time. Other shapes gain nothing.
     """
     rows, columns = kernel_IO.shape
     return _MIN_ROWS <= rows < _MAX_ROWS and columns >= _WIDE * rows
 
 
 def widens() -> bool:
-    """Tells whether bfloat16 products are made as float32 ones of the same numbers: these are faster then."""
+    """Tells whether bfloat16 products are computed as float32 products, because that is faster here."""
     return native.on_cpus() and multiplies_bf16_slowly(_own_processor())
 
 
@@ -272,11 +272,11 @@ def _own_processor() -> Processor:
 
 
 def multiplies_bf16_slowly(cpu: Processor) -> bool:
-    """Tells whether a processor has instructions for bfloat16 that are slower than those for float32.
+    """Tells whether a processor's bfloat16 instructions are slower than its float32 instructions.
 
-    Intel's processors that have AMX are made to multiply bfloat16 with it. Their AVX-512 instructions for it,
-    which are what is left where a virtual machine hides AMX, are no faster than those for float32, and the
-    products made with them slower. AVX512-FP16 came with the same processors.
+    Intel processors with AMX are built to multiply bfloat16 with it. If a virtual machine hides AMX, only
+    their AVX-512 bfloat16 instructions remain, which are no faster than those for float32, and products with
+    them are slower. These processors are recognised by AVX512-FP16, which came with AMX.
     """
     has = set(cpu.instructions)
     return "Intel" in cpu.name and {"avx512_bf16", "avx512_fp16"} <= has and "amx_bf16" not in has
@@ -357,11 +357,11 @@ class Dense(tf.keras.layers.Layer):
         """Makes the variables.
 
         Args:
-          scope: of their names.
-          in_size, out_size: of the vectors.
-          stddev: of the kernel's first values.
-          bias: its first values, zeros or normal like the kernel's; `frozen` stays zero and is not trained;
-            with `none` there is no variable for it.
+          scope: scope of the variable names.
+          in_size, out_size: sizes of input and output vectors.
+          stddev: standard deviation of the kernel's initial values.
+          bias: initial values of the bias: zeros, or normal like the kernel; `frozen` stays zero and is not
+            trained; `none` means that there is no bias.
         """
         super().__init__(name=scope.replace("/", "_"))
         normal, self.bias = normal_initializer(stddev), None
@@ -397,8 +397,8 @@ class LayerNorm(tf.keras.layers.Layer):
 
 
 def read(variable: tf.Variable, dtype: str, is_shared: bool = False) -> tf.Tensor:
-    """Returns a variable's value in the type to compute in. `is_shared`: it is read a second time, and both
-    gradients are added."""
+    """Returns a variable's value in the compute dtype. `is_shared`: it is read twice, and both gradients are
+    added."""
     return stages.read_as(variable, dtype, is_shared)
 
 
@@ -409,17 +409,17 @@ def dense(x: tf.Tensor, weights: Affine) -> tf.Tensor:
 
 
 def bias_of(weights: Affine) -> tf.Tensor:
-    """Returns the bias [out]; zeros where there is none."""
+    """Returns the bias [out]; zeros if there is none."""
     return tf.zeros_like(weights.kernel[0]) if weights.bias is None else weights.bias
 
 
 def with_beta(norm: Norm) -> Norm:
-    """Returns the weights of a LayerNorm with zeros where there is no beta."""
+    """Returns the weights of a LayerNorm, with zeros for a missing beta."""
     return norm if norm.beta is not None else Norm(norm.gamma, tf.zeros_like(norm.gamma))
 
 
 def side_by_side(parts: Sequence[Affine]) -> Affine:
-    """Returns dense products of the same vectors as one; all of them have a bias, or none."""
+    """Concatenates dense layers of the same input to one; all of them have a bias, or none has."""
     kernels, biases = zip(*parts)
     return Affine(tf.concat(kernels, axis=-1), None if biases[0] is None else tf.concat(biases, axis=-1))
 
@@ -443,15 +443,15 @@ def matmul_2d(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 
 def exact_matmul_2d(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """`matmul_2d` of float32 in full float32, for what is small: also where such products are rounded."""
+    """`matmul_2d` in full float32 precision, even if GPUs round float32 products; for small products."""
     if not rounds_products():
         return matmul_2d(x, kernel)
     return tf.cast(matmul_2d(tf.cast(x, tf.float64), kernel), tf.float32)
 
 
 def rounds_products() -> bool:
-    """Tells whether the factors of float32 products are rounded to TensorFloat-32, whose fractions have 10
-    bits: GPUs from Ampere on do so unless `NVIDIA_TF32_OVERRIDE=0` forbids it."""
+    """Tells whether float32 products are computed in TensorFloat-32 (10-bit fractions), as GPUs from Ampere
+    on do unless `NVIDIA_TF32_OVERRIDE=0` is set."""
     enabled = tf.config.experimental.tensor_float_32_execution_enabled()
     return enabled and not native.on_cpus()
 
@@ -466,8 +466,7 @@ def gather_positions(x_BLD: tf.Tensor, positions_BP: tf.Tensor) -> tf.Tensor:
 def put_at_positions(
     ids_BL: tf.Tensor, positions_BP: tf.Tensor, values_BP: tf.Tensor, is_put_BP: tf.Tensor
 ) -> tf.Tensor:
-    """Returns ids, int32 [B, L] from 0 on, with others at some positions of each row, those where
-    `is_put_BP`."""
+    """Replaces ids, int32 [B, L] >= 0, at those positions of each row for which `is_put_BP` is true."""
     batch, length = sizes(ids_BL)
     flat_positions_N1 = tf.reshape(positions_BP + tf.range(batch)[:, None] * length, [-1, 1])
     # What is not put adds 0 wherever its position is.
@@ -477,7 +476,7 @@ def put_at_positions(
 
 
 def picked(x_BLD: tf.Tensor, positions_BP: tf.Tensor | None) -> tf.Tensor:
-    """Returns the vectors at some positions of each row, all of them for None."""
+    """Returns the vectors at some positions of each row; all vectors for None."""
     return x_BLD if positions_BP is None else gather_positions(x_BLD, positions_BP)
 
 
@@ -497,8 +496,8 @@ def gather_rows(table, indices):
 
 
 def shared_function(function: Callable) -> Callable:
-    """Makes of a function of tensors one that is traced and optimised once however often a graph calls it: it
-    stays a call there."""
+    """Wraps a function of tensors so that it is traced and optimised only once, however often a graph calls
+    it: it remains a function call in the graph."""
     shared = tf.function(
         function, autograph=False, reduce_retracing=True, experimental_attributes={"_noinline": True}
     )
@@ -517,13 +516,15 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def recomputed(function: Callable[..., tf.Tensor], as_kept: bool = False) -> Callable[..., tf.Tensor]:
-    """Returns the function, of whose tensors only the arguments are kept for the backward pass.
+    """Wraps a function so that only its arguments are stored for the backward pass, which recomputes the rest
+    (gradient checkpointing).
 
     Args:
-      function: (x, seed, *others) -> tensor, of a tensor, a seed or None, and nests of tensors and None. It
-        reads nothing else that has a gradient, and what is large in it follows from `x` or the seed.
-      as_kept: for a function that stays a call: with a seed its forward pass has the bits, and the memory
-        while it runs, of one that keeps its tensors, see `_called_as_kept`.
+      function: (x, seed, *others) -> tensor; `x` is a tensor, `seed` a seed or None, `others` nests of
+        tensors and None. It reads nothing else that has a gradient, and all of its large tensors depend on
+        `x` or the seed.
+      as_kept: for a function that remains a call in the graph: with a seed, its forward pass has the same
+        bits and peak memory as one whose tensors are stored, see `_called_as_kept`.
     """
 
     # Made here, not with the module: it is for a TensorFlow that has such calls.
@@ -555,11 +556,11 @@ def recomputed(function: Callable[..., tf.Tensor], as_kept: bool = False) -> Cal
 
 
 def after(upstream: tf.Tensor, tensors: Sequence) -> list:
-    """Returns the tensors, which are there only when `upstream` is.
+    """Makes the tensors depend on `upstream`, so that what is computed from them runs in the backward pass.
 
-    What is ready runs, and what is equal is merged: computed again at once, or once for both passes, it would
-    be kept. Compilers know no other order than that of values, so the choice below is one that none of them
-    can foresee. Where the upstream gradient is NaN, so are the gradients, whatever the tensors.
+    Otherwise TensorFlow would run the recomputation early, or merge it with the first computation, and store
+    the results. Compilers order operations only by data dependencies, so the choice below is one that they
+    cannot evaluate in advance. If the upstream gradient is NaN, so are the gradients.
     """
     # The largest of no numbers is -inf: packed rows may have no sequence of some length.
     missing = tf.math.is_nan(tf.reduce_max(tf.reshape(upstream, [-1])[:1]))
@@ -577,11 +578,11 @@ def _with_gradients(function: Callable, tensors: Sequence, upstream: tf.Tensor |
 
 
 def _called_as_kept(function: Callable, tensors: Sequence, take_first: Callable) -> tf.Tensor:
-    """Returns the result of a function that is a call, computed as in a step that keeps its tensors.
+    """Returns the result of a function call, with the same bits as in a step that stores its tensors.
 
-    There the call gives not only its result, but all that the backward pass reads. TensorFlow's graph
-    optimizer puts factors together whose product nobody else reads, which rounds otherwise. So the call is
-    made to give all that here, too, to one who takes the result.
+    In such a step the call also returns all tensors that the backward pass reads. Without them TensorFlow's
+    graph optimizer would combine constant factors whose product has no other reader, which rounds
+    differently. So the call returns these tensors here, too, although only its result is used.
     """
     result, _ = _with_gradients(function, tensors, None)  # nobody needs the gradients: they do not run
     if tf.executing_eagerly() or result.op.type not in _CALLS:

@@ -1,5 +1,5 @@
-"""Models of the BERT family, in reading order: embeddings, the encoder as stages, heads, and the models of
-pre-training, for spans, for classes and scores, for tagged words, and for vectors of texts."""
+"""Models of the BERT family, in reading order: embeddings, encoder, heads, and the models for pre-training,
+question answering, classification and regression, multiple choice, token classification, and embeddings."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from official.modeling.varlen import predicted_first
 
 
 class Weights(NamedTuple):
-    """The tables [rows, W], of families without segments or positions none for these, and the LayerNorm over
-    their sum, float32; and the layer from W to D, in the compute dtype, None where they are equal."""
+    """Weights of the embeddings: the tables [rows, W], None for segments or positions that a family lacks;
+    the LayerNorm over their sum, float32; the projection from W to D in the compute dtype, None if W equals
+    D."""
 
     words: tf.Tensor
     types: tf.Tensor | None
@@ -31,7 +32,7 @@ class Weights(NamedTuple):
 
 
 class Embeddings(tf.keras.layers.Layer):
-    """The variables of the embeddings; `run` is what they do."""
+    """Variables of the embeddings; `run` computes them."""
 
     def __init__(self, config: BertConfig, shared: Embeddings | None = None):
         """Makes the variables; of `shared`, another model's, the tables and their LayerNorm are taken."""
@@ -71,17 +72,17 @@ class Embeddings(tf.keras.layers.Layer):
 def embed(
     weights: Weights, features: dict[str, tf.Tensor], seed: tf.Tensor | None, config: BertConfig
 ) -> tf.Tensor:
-    """Token ids to vectors. In float32: it is a small share of the time, and the result feeds every residual.
+    """Embeds token ids. In float32, since it takes little time and the result feeds every residual.
 
     Args:
-      weights: of the embeddings.
-      features: `input_ids` and `segment_ids` int32 [B, L]; `position_ids` int32 [B, L], of each token in its
-        own sequence, in [0, config.positions). Without the latter a token's position is its place in the row.
-      seed: of dropout.
-      config: of the model.
+      weights: weights of the embeddings.
+      features: `input_ids` and `segment_ids` int32 [B, L]; optionally `position_ids` int32 [B, L], positions
+        within a token's own sequence, in [0, config.positions). Default: the position in the row.
+      seed: seed of dropout.
+      config: configuration of the model.
 
     Returns:
-      float32 [B, L, W], of the width of the tables.
+      float32 [B, L, W], W the embedding size.
     """
     input_ids_BL = features["input_ids"]
     words_BLW = layers.gather_rows(weights.words, input_ids_BL)
@@ -110,11 +111,12 @@ def embed(
 
 
 class Reads(NamedTuple):
-    """Positions that heads read.
+    """Positions whose output vectors the heads read; the last block computes only these.
 
     Attributes:
       positions_BR: int32, in [0, L).
-      predicted: P, of the first positions: a number, or int32 [] where it is known only when it runs.
+      predicted: P, the number of predicted tokens, which come first: an int, or an int32 scalar tensor if it
+        is known only at run time.
     """
 
     positions_BR: tf.Tensor
@@ -163,11 +165,11 @@ if TYPE_CHECKING:
 
 
 class BertEncoder(tf.keras.layers.Layer):
-    """Token ids to one vector per token and one per sequence. All variables live under the scope `bert`.
+    """Encodes token ids to one vector per token and one per sequence. All variables are in the scope `bert`.
 
-    What its stages carry: `sequence` [B, L, D] in the compute dtype, `seen` (which tokens see each other,
-    see `attention.seen`), and `pooled` float32 [B, D], or [B, S, D] where the batch says where its S
-    sequences a row begin (see `pool`).
+    Its stages give `sequence` [B, L, D] in the compute dtype, `seen` (the attention mask, see
+    `attention.seen`), and `pooled` float32 [B, D], or [B, S, D] if the batch has `cls_positions` of S
+    sequences per row (see `pool`).
     """
 
     def __init__(
@@ -185,22 +187,21 @@ class BertEncoder(tf.keras.layers.Layer):
         """Makes the encoder.
 
         Args:
-          config: sizes, rates, and the kind of its blocks.
-          kernels: which set of operations, see `operations.choose`; all are equal to rounding.
-          shared: makes the blocks one function that a graph calls with the weights of each. It is traced and
-            optimised once, where BERT-large has 24 blocks. Not for functions with jit_compile: the shapes
-            that the backward pass takes from the forward pass must be constants there.
-          by_sequence: leaves out attention scores between the sequences of a row on CPUs, see
-            `attention.seen`. Not for functions with jit_compile either.
-          recompute: what is computed again in the backward pass: `none`, `attention` (scores, softmax and
-            dropout between query, key, value and the heads' outputs) or `block` (all between the vectors
-            before and behind a block).
-          unpad: computes nothing for padding, see `official.modeling.varlen`. Not for functions with
-            jit_compile, and not for rows of several sequences.
-          narrow: the last block computes only the vectors that a model's heads read, see `stages`. Other
-            numbers are dropped in it.
-          portable: without dropout it takes plain operations, which an export can hold, whatever `kernels`.
-          tables: of another encoder, which this one shares; it then has no pooler.
+          config: sizes, dropout rates, and the kind of blocks.
+          kernels: implementation of the operations, see `operations.choose`; all agree up to rounding.
+          shared: trace the blocks as a single function, which the graph calls with the weights of each block,
+            so that it is traced and optimised once instead of 24 times for BERT-large. Not with jit_compile,
+            where shapes that the backward pass reads from the forward pass must be constants.
+          by_sequence: skip attention scores between the sequences of a packed row on CPUs, see
+            `attention.seen`. Not with jit_compile.
+          recompute: what the backward pass recomputes: `none`, `attention` (scores, softmax and dropout) or
+            `block` (the whole block).
+          unpad: skip padding, see `official.modeling.varlen`. Not with jit_compile, and not for rows of
+            several sequences.
+          narrow: compute only those vectors of the last block that the heads read, see `stages`. Changes the
+            dropout masks of that block.
+          portable: use plain operations without dropout, which an export can store, whatever `kernels` says.
+          tables: embedding tables of another encoder to share; this encoder then has no pooler.
         """
         super().__init__(name="bert")
         self._config = config
@@ -232,13 +233,13 @@ class BertEncoder(tf.keras.layers.Layer):
         self._run_without_dropout = _block_function(kind, config, self._ops) if portable else run_block
 
     def freeze_pooler(self) -> None:
-        """Keeps the pooler, where there is one, as it is: for models that do not use it."""
+        """Excludes the pooler, if there is one, from training: for models that do not use it."""
         if self.pooler is not None:
             self.pooler.trainable = False
 
     @property
     def word_embeddings(self) -> tf.Variable:
-        """The table [V, W] that the masked-LM head shares."""
+        """The word embedding table [V, W], which the masked-LM head shares."""
         return self.embeddings.word_embeddings
 
     def stages(self, find_reads: FindReads | None = None) -> list[Stage]:
@@ -273,8 +274,8 @@ class BertEncoder(tf.keras.layers.Layer):
         return [*split_seed(dropout_seed, 1 + len(self.blocks)), *without]
 
     def run(self, model: Staged, features: Tensors, dropout_seed: tf.Tensor | None) -> Tensors:
-        """Runs all stages of a model that has this encoder. Returns all that they gave, {name: tensor}; see
-        `varlen.run` for what it asks of a batch without padding."""
+        """Runs all stages of a model with this encoder. Returns all of their tensors, {name: tensor}. For the
+        requirements of `unpad` see `varlen.run`."""
         if self.unpad:
             left_out = ("seen", "sequence") if self.narrow else ("seen",)
             return varlen.run(model, features, dropout_seed, left_out)
@@ -346,8 +347,8 @@ class BertEncoder(tf.keras.layers.Layer):
 
 
 def _means(sequence_BLD: tf.Tensor, features: Tensors) -> tf.Tensor:
-    """Returns the mean of the vectors of each sequence's tokens, float32 [B, D], or [B, S, D] where the batch
-    says where its S sequences a row begin."""
+    """Mean pooling: the mean over each sequence's token vectors, float32 [B, D], or [B, S, D] for S sequences
+    per row."""
     ids_BL, places_BS = features.get("sequence_ids", features["input_mask"]), features.get("cls_positions")
     wanted_BS = tf.ones([sizes(ids_BL)[0], 1], ids_BL.dtype)
     if places_BS is not None and "sequence_ids" in features:
@@ -359,7 +360,7 @@ def _means(sequence_BLD: tf.Tensor, features: Tensors) -> tf.Tensor:
 
 
 def _maxima(sequence_BLD: tf.Tensor, features: Tensors) -> tf.Tensor:
-    """Returns the largest numbers among the vectors of each sequence's tokens, as `_means` the mean."""
+    """Max pooling: the maximum over each sequence's token vectors, in the shapes of `_means`."""
     ids_BL, places_BS = features.get("sequence_ids", features["input_mask"]), features.get("cls_positions")
     batch, _, hidden = sizes(sequence_BLD)
     sequences = 1 if places_BS is None else sizes(places_BS)[1]
@@ -370,8 +371,7 @@ def _maxima(sequence_BLD: tf.Tensor, features: Tensors) -> tf.Tensor:
 
 
 def _of_cls(sequence_BLD: tf.Tensor, features: Tensors, find_reads: FindReads | None) -> tf.Tensor:
-    """Returns the vectors of [CLS], [B, D], or [B, S, D] where the batch says where its S sequences a row
-    begin."""
+    """CLS pooling: the vector of each sequence's [CLS], [B, D], or [B, S, D] for S sequences per row."""
     places_BS = features.get("cls_positions")
     if find_reads is not None:
         behind_BSD = sequence_BLD[:, find_reads(features).predicted :]
@@ -393,7 +393,7 @@ def _block_function(kind: Any, config: BertConfig, ops: operations.Operations) -
 
 
 def _recomputed(run_block: Callable, shared: bool, as_kept: bool) -> Callable:
-    """Returns the function of every block as one that is computed again in the backward pass."""
+    """Returns the function of every block, wrapped so that the backward pass recomputes it."""
     if as_kept:
         return recomputed(layers.shared_function(run_block), as_kept=True)
     again = recomputed(run_block)
@@ -405,7 +405,7 @@ def _recomputed(run_block: Callable, shared: bool, as_kept: bool) -> Callable:
 
 
 class TransformWeights(NamedTuple):
-    """The weights of a dense layer [D, W], in the compute dtype, and of the LayerNorm, float32, behind its
+    """Weights of `transform`: a dense layer [D, W] in the compute dtype, and the float32 LayerNorm after its
     activation."""
 
     dense: layers.Affine
@@ -413,8 +413,8 @@ class TransformWeights(NamedTuple):
 
 
 class Transform(tf.keras.layers.Layer):
-    """The variables of `transform`, which stands before the words' output layer; in families with a
-    prediction head, before all of them."""
+    """Variables of `transform`, the layer in front of the masked-LM output layer; in families with a
+    prediction head, in front of every output layer."""
 
     def __init__(self, config: BertConfig, scope: str = "cls/predictions/transform/"):
         """Makes the variables; `scope` is that of their names, which ends in / where it is no part of the
@@ -440,9 +440,9 @@ class MaskedLMWeights(NamedTuple):
     """The weights of the masked-LM head: a dense layer with LayerNorm, then the word embedding table.
 
     Attributes:
-      transform: None for a head without the layer and its LayerNorm.
+      transform: weights of `transform`; None if the head has none.
       table: the word embeddings [V, W], in the compute dtype.
-      output_bias: float32 [V]; None for a head without.
+      output_bias: float32 [V]; None if the head has none.
     """
 
     transform: TransformWeights | None
@@ -503,8 +503,8 @@ class LinearHead(tf.keras.layers.Layer):
 
 
 def pool(weights: layers.Affine, first: tf.Tensor, activation: str) -> tf.Tensor:
-    """Makes a vector of each sequence, float32 [..., D], from that of its first token, [CLS], in the compute
-    dtype; `weights` are those of the pooler, [D, D] and [D], and `activation` is the family's."""
+    """The pooler: a dense layer with activation on the vectors of [CLS]. Returns float32 [..., D] from
+    vectors in the compute dtype; `weights` are [D, D] and [D], `activation` is the family's."""
     return pooled(tf.cast(layers.dense(first, weights), tf.float32), activation)
 
 
@@ -516,8 +516,8 @@ def pooled(x: tf.Tensor, activation: str) -> tf.Tensor:
 def masked_lm(
     weights: MaskedLMWeights, sequence_BLD: tf.Tensor, positions_BP: tf.Tensor | int, config: BertConfig
 ) -> tf.Tensor:
-    """Predicts the tokens at `positions_BP` (int32, in [0, L)), or in the first so many places of a row (a
-    number, or int32 []).
+    """Predicts the tokens at `positions_BP` (int32, in [0, L)), or at the first positions of each row if it
+    is a number (an int, or an int32 scalar).
 
     Returns:
       Logits float32 [B, P, V].
@@ -557,11 +557,12 @@ def linear(weights: LinearWeights, x: tf.Tensor) -> tf.Tensor:
 
 
 class BertModel(tf.keras.Model):
-    """An encoder with heads behind it, as a list of stages.
+    """An encoder with heads, as a list of stages.
 
-    A model takes a batch {input_ids, input_mask, segment_ids: int32 [B, L]}, and what else
-    `BertEncoder.stages` reads; more is ignored. It takes `dropout_seed`, int32 [N], or None to switch dropout
-    off, and returns the tensors that `GIVES` names, float32; a single one by itself.
+    The input is a batch {input_ids, input_mask, segment_ids: int32 [B, L]}, with the optional features that
+    `BertEncoder.stages` reads; others are ignored. `dropout_seed` is int32 [N], or None to switch dropout
+    off. The result is a tuple of the float32 tensors named in `GIVES`, or the tensor itself if there is only
+    one.
     """
 
     GIVES: ClassVar[tuple[str, ...]]
@@ -581,7 +582,7 @@ class BertModel(tf.keras.Model):
         return self.outputs_of(self.encoder.run(self, features, dropout_seed))
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the sizes, for whoever asks Keras what a model holds."""
+        """Returns the model's configuration in Keras' form."""
         return {"config": dataclasses.asdict(self._config)}
 
     def outputs_of(self, carried: Tensors) -> Any:
@@ -614,11 +615,11 @@ def masked_lm_stage(encoder: BertEncoder, head: MaskedLanguageModelHead, config:
 
 
 class MaskedLMModel(BertModel):
-    """BERT that predicts masked tokens and nothing else: logits [B, P, V].
+    """BERT with a masked-LM head only: logits [B, P, V].
 
-    A batch has `masked_lm_positions` int32 [B, P], too; without, see `varlen.predicted_first`. Without
-    padding the logits are [Q, V] where the batch has `masked_lm_weights`, see `varlen.run`.
-    Its pooler takes no part, is not trained, and is kept in the checkpoint as it was.
+    The batch also has `masked_lm_positions` int32 [B, P]; without it see `varlen.predicted_first`. With
+    `unpad` the logits are [Q, V] if the batch has `masked_lm_weights`, see `varlen.run`.
+    The pooler is not used or trained; the checkpoint keeps its values.
     """
 
     GIVES = ("masked_lm_logits",)
@@ -641,8 +642,8 @@ class MaskedLMModel(BertModel):
 class BertPretrainer(BertModel):
     """BERT with both pre-training heads: 336,226,108 parameters in 398 variables for BERT-large.
 
-    It takes what `MaskedLMModel` takes. Gives its logits and next-sentence logits [B, 2]; the latter
-    [B, S, 2] where `cls_positions` tells where S sequences a row begin.
+    The inputs are those of `MaskedLMModel`. Returns its logits and next-sentence logits [B, 2], or [B, S, 2]
+    if the batch has `cls_positions` of S sequences per row.
     """
 
     GIVES = ("masked_lm_logits", "next_sentence_logits")
@@ -681,9 +682,9 @@ class BertPretrainer(BertModel):
 
 
 class SpanModel(BertModel):
-    """BERT that scores every token as the first and as the last of an answer: start and end logits [B, L].
+    """BERT for extractive question answering: start and end logits [B, L].
 
-    Its pooler takes no part, is not trained, and is kept in the checkpoint as it was.
+    The pooler is not used or trained; the checkpoint keeps its values.
     Variables of the head: cls/squad/output_weights [2, D], cls/squad/output_bias [2]; names of Google's
     run_squad.py.
     """
@@ -712,8 +713,8 @@ class SpanModel(BertModel):
 
 
 class SequenceModel(BertModel):
-    """BERT that gives a sequence, or a pair of them, a class or a score: logits [B, C], or [B, S, C] where
-    `cls_positions` tells where S sequences a row begin.
+    """BERT for classification and regression of texts and pairs: logits [B, C], or [B, S, C] if the batch has
+    `cls_positions` of S sequences per row.
 
     Variables of the head: output_weights [C, D], output_bias [C]; names of Google's run_classifier.py.
     """
@@ -746,8 +747,7 @@ class SequenceModel(BertModel):
 
 
 class ChoiceModel(SequenceModel):
-    """BERT that scores the G sequences of an example, of which one is right. Its head is that of one
-    score."""
+    """BERT for multiple choice: scores the G sequences of an example with a regression head."""
 
     def __init__(self, config: BertConfig, *options: Any, **named_options: Any):
         """Makes a model; the options are those of `SequenceModel`."""
@@ -770,9 +770,9 @@ def _ungrouped(features: Tensors) -> Tensors:
 
 
 class TagModel(BertModel):
-    """BERT that gives every token a class: logits [B, L, C].
+    """BERT for token classification: logits [B, L, C].
 
-    Its pooler takes no part, is not trained, and is kept in the checkpoint as it was.
+    The pooler is not used or trained; the checkpoint keeps its values.
     Variables of the head: output_weights [C, D], output_bias [C], as of `SequenceModel`.
     """
 
@@ -802,10 +802,10 @@ class TagModel(BertModel):
 
 
 class EmbeddingModel(BertModel):
-    """BERT that makes a vector of each text: float32 [B, D], or [B, G, D] of examples of G texts, whose
-    features are int32 [B, G, L].
+    """BERT for text embeddings: float32 [B, D], or [B, G, D] for examples of G texts with features int32
+    [B, G, L].
 
-    Its pooler takes no part, is not trained, and is kept in the checkpoint as it was.
+    The pooler is not used or trained; the checkpoint keeps its values.
     """
 
     GIVES = ("vectors",)

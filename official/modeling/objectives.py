@@ -24,14 +24,14 @@ def cross_entropy(
       logits: float32 [..., C].
       labels: int32 [...], in [0, C).
       weights: float32 [...].
-      kernels: which set of operations, see `operations.choose`; others than the plain ones take fewer passes
-        over the logits, which counts where C is a vocabulary.
+      kernels: implementation of the operations, see `operations.choose`. All but the plain ones take fewer
+        passes over the logits, which matters if C is the vocabulary size.
     """
     return tf.reduce_sum(operations.choose(kernels).cross_entropy(logits, labels) * weights)
 
 
 def correct(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Returns the weight of the predictions that are right; arguments as in `cross_entropy`."""
+    """Returns the summed weight of the correct predictions; arguments as in `cross_entropy`."""
     hits = tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels)
     return tf.reduce_sum(tf.cast(hits, tf.float32) * weights)
 
@@ -45,14 +45,14 @@ def correct(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tens
 
 
 def of_sequences(logits_BL: tf.Tensor, features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the logits of each sequence, with the lowest number for all that is no token of it.
+    """Returns the logits of each sequence, with the lowest float32 number at positions outside of it.
 
     Args:
       logits_BL: float32.
-      features: of the batch; `input_mask` int32 [B, L], 0 for padding.
+      features: the batch; `input_mask` int32 [B, L] is 0 for padding.
 
     Returns:
-      float32 [B, L], or [B, S, L]: a token stands where it has its place in the row.
+      float32 [B, L], or [B, S, L] for packed rows; L counts positions of the row.
     """
     if "cls_positions" in features:
         return tf.where(_is_own(features), logits_BL[:, None], logits_BL.dtype.min)
@@ -60,14 +60,13 @@ def of_sequences(logits_BL: tf.Tensor, features: dict[str, tf.Tensor]) -> tf.Ten
 
 
 def in_row(positions: tf.Tensor, features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the positions in their rows of tokens that are counted from the start of their sequences; int32
-    [B], or [B, S]."""
+    """Converts positions within a sequence to positions within its row; int32 [B], or [B, S]."""
     return positions + features.get("cls_positions", 0)
 
 
 def cut_out(logits_BL: tf.Tensor, features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the logits of each sequence of rows of several, from its first token on and 0 beyond its last
-    one: float32 [B, S, L]."""
+    """Returns the logits of each sequence of packed rows, shifted to start at its first token, and 0 after
+    its last one: float32 [B, S, L]."""
     length = logits_BL.shape[1]
     places_BSL = features["cls_positions"][:, :, None] + tf.range(length)
     own_BSL = tf.where(_is_own(features), logits_BL[:, None], 0.0)
@@ -102,7 +101,7 @@ PRETRAINING_LOCAL_EPSILON = {"mlm_loss": 1e-5, "nsp_loss": 0.0, "rtd_loss": 1e-6
 
 
 def pretraining_weights(batch: Batch, basis: str, losses: Iterable[str]) -> dict[str, tf.Tensor]:
-    """Returns the weights of losses of pre-training; `basis` as in `masked_weights`."""
+    """Returns the weights of the pre-training losses; `basis` as in `masked_weights`."""
     weight_of = {
         "mlm_loss": lambda: masked_weights(batch, basis),
         "nsp_loss": lambda: batch["example_weights"],
@@ -140,13 +139,13 @@ def masked_weights(batch: Batch, basis: str) -> tf.Tensor:
 def pretraining_terms(
     outputs: tf.Tensor | tuple[tf.Tensor, ...], batch: Batch, basis: str, kernels: str = "plain"
 ) -> Terms:
-    """Returns the terms of pre-training: `mlm_loss` and `mlm_accuracy`, of a model that gives next-sentence
-    logits `nsp_loss` and `nsp_accuracy`, and of one that tells replaced tokens `rtd_loss` and `rtd_accuracy`.
+    """Returns the pre-training terms: `mlm_loss` and `mlm_accuracy`; with a next-sentence head also
+    `nsp_loss` and `nsp_accuracy`, with replaced-token detection also `rtd_loss` and `rtd_accuracy`.
 
     Args:
-      outputs: masked-LM logits [B, P, V], or [Q, V] of those that `varlen.find_predicted` finds, and
-        next-sentence logits [B, 2] or [B, S, 2], where the model gives them, float32; or, of ELECTRA, those
-        of replaced tokens [B, L] and the ids that they are of.
+      outputs: float32 masked-LM logits [B, P, V], or [Q, V] for the tokens of `varlen.find_predicted`; then
+        next-sentence logits [B, 2] or [B, S, 2] if the model has them, or for ELECTRA the discriminator's
+        logits [B, L] and the token ids that it has read.
       batch: with `masked_lm_ids`, `masked_lm_weights`, `next_sentence_labels` and `example_weights`.
       basis: as in `masked_weights`.
       kernels: as in `cross_entropy`.
@@ -178,7 +177,8 @@ def _relation_terms(logits: tf.Tensor, batch: Batch) -> Terms:
 
 
 def _replaced_terms(logits_BL: tf.Tensor, sampled_ids_BL: tf.Tensor, batch: Batch) -> Terms:
-    """A token is replaced where its id is not that of the text: a generator may draw the right one."""
+    """Returns the terms of replaced-token detection. A token counts as replaced only if its id differs from
+    the original one, since the generator may sample the original."""
     is_masked_BP, positions_BP = batch["masked_lm_weights"] > 0, batch.get("masked_lm_positions")
     if positions_BP is None:  # they stand first
         positions_BP = tf.range(is_masked_BP.shape[1]) + tf.zeros_like(batch["masked_lm_ids"])
@@ -198,10 +198,10 @@ def span_terms(outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, whole_rows: b
 
     Args:
       outputs: start and end logits float32 [B, L].
-      batch: with `start_positions` and `end_positions`, and what `of_sequences` reads.
-      whole_rows: whether padding is among the places where an answer could be; with one sequence a row, which
-        then costs the more the longer its batch is. Else padding is no answer. Source: compute_loss of
-        Google's run_squad.py, and BertForQuestionAnswering of Hugging Face's Transformers, both with padding.
+      batch: with `start_positions` and `end_positions`, and the features that `of_sequences` reads.
+      whole_rows: take the softmax over all positions of a row, including padding (one sequence per row); the
+        loss then grows with the padding. False: over the sequence's tokens. Source of True: compute_loss of
+        Google's run_squad.py, and BertForQuestionAnswering of Hugging Face's Transformers.
     """
     logits = outputs if whole_rows else [of_sequences(part, batch) for part in outputs]
     names = ("start_positions", "end_positions")
@@ -217,15 +217,15 @@ def span_terms(outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, whole_rows: b
 
 
 def label_weights(batch: Batch) -> tf.Tensor:
-    """Returns the weight of each label in the loss: that of its sequence, times that of its class where
-    classes have one (`class_weights`, a weight per sequence)."""
+    """Returns the weight of each label in the loss: the weight of its sequence, times `class_weights` (a
+    weight per sequence) if the batch has them."""
     weights = batch["example_weights"]
     return weights * batch["class_weights"] if "class_weights" in batch else weights
 
 
 class Distillation(NamedTuple):
-    """Part of a teacher in the loss of labels: the temperature of its distributions, and its share of the
-    loss, 0 to 1."""
+    """Settings of distillation: the temperature of the distributions, and the teacher's share of the loss, 0
+    to 1."""
 
     temperature: float
     share: float
@@ -234,9 +234,9 @@ class Distillation(NamedTuple):
 def teacher_losses(logits: tf.Tensor, teacher_logits: tf.Tensor, kind: str, temperature: float) -> tf.Tensor:
     """Returns the loss of each sequence against a teacher, float32 of the shape of `logits` without C.
 
-    It is the square of the temperature times the divergence KL(teacher, student) of the distributions that
-    logits / temperature give: over the classes or, of several labels, the mean over the labels' own. The
-    square keeps the gradient's size whatever the temperature is. Of numbers it is the squared difference.
+    The loss is temperature^2 * KL(teacher, student) of the distributions softmax(logits / temperature); for
+    multi-label the mean over the labels' Bernoulli distributions. The factor temperature^2 makes the size of
+    the gradient independent of the temperature. For regression it is the squared difference.
     Source: Hinton et al. 2015, arXiv 1503.02531, section 2.
 
     Args:
@@ -262,17 +262,18 @@ def label_terms(
     smoothing: float = 0.0,
     distillation: Distillation | None = None,
 ) -> Terms:
-    """Returns the terms of labels: `label_loss`, and of one of many `label_accuracy`.
+    """Returns the terms of classification and regression: `label_loss`, and for single labels
+    `label_accuracy`.
 
     Args:
-      logits: float32 [B, C], or [B, S, C] of rows of several sequences; of numbers C is 1.
-      batch: with `labels`, `example_weights` and what `label_weights` reads. Labels are int32 [B] of one of
-        many, float32 [B, C] of several, and float32 [B] of numbers.
-      kind: one, several or number: cross-entropy, binary cross-entropy averaged over the classes, or squared
-        difference. choice is one of many.
-      smoothing: share of a label that is spread over all classes.
-      distillation: part of a teacher in the loss, whose `teacher_logits` of the shape of `logits` the batch
-        has; None: it has none.
+      logits: float32 [B, C], or [B, S, C] for packed rows; for regression C is 1.
+      batch: with `labels`, `example_weights` and the features that `label_weights` reads. Labels are int32
+        [B] for single labels, float32 [B, C] for multi-label, float32 [B] for regression.
+      kind: one: cross-entropy. several: binary cross-entropy averaged over the classes. number: squared
+        error. choice: like one.
+      smoothing: label smoothing, the share of a label that is spread over all classes.
+      distillation: settings of distillation; the batch then has `teacher_logits` of the shape of `logits`.
+        None: no teacher.
     """
     weights = label_weights(batch)
     terms: Terms = {}
@@ -296,16 +297,16 @@ def label_terms(
 
 
 def tag_weights(batch: Batch) -> tf.Tensor:
-    """Returns float32 [B, L]: 1 for the pieces that carry a tag, those with one from 0 on."""
+    """Returns float32 [B, L]: 1 for word pieces with a tag (tag id 0 or more), else 0."""
     return tf.cast(batch["tags"] >= 0, tf.float32)
 
 
 def tag_terms(logits_BLC: tf.Tensor, batch: Batch, smoothing: float = 0.0) -> Terms:
-    """Returns the terms of tagged words, `tag_loss` and `tag_accuracy`, each word of the same weight.
+    """Returns the terms of token classification, `tag_loss` and `tag_accuracy`; all words have equal weight.
 
     Args:
       logits_BLC: float32.
-      batch: with `tags` int32 [B, L], below 0 for pieces that carry none.
+      batch: with `tags` int32 [B, L], negative for word pieces without a tag.
       smoothing: as in `label_terms`.
     """
     weights_BL = tag_weights(batch)
@@ -325,16 +326,17 @@ def tag_terms(logits_BLC: tf.Tensor, batch: Batch, smoothing: float = 0.0) -> Te
 def ranking_terms(
     vectors_BGD: tf.Tensor, batch: Batch, temperature: float, sizes: tuple[int, ...] = ()
 ) -> Terms:
-    """Returns the terms of queries whose passage is to be found among those of all rows: `embedding_loss`,
-    the cross-entropy of the passage, and `embedding_accuracy`.
+    """Returns the terms of a contrastive loss with in-batch negatives: `embedding_loss`, the cross-entropy of
+    the positive passage among the passages of all rows, and `embedding_accuracy`.
 
-    A passage does not count as wrong for a query where it has the text of the right one or of the query, or
-    where it is the right one of the same query in another row. Source: InfoNCE, van den Oord et al. 2018,
-    arXiv 1807.03748, with the negatives of a batch, Henderson et al. 2017, arXiv 1705.00652.
+    A passage is not used as a negative if its text equals the positive or the query, or if it is a positive
+    of the same query in another row. Source: InfoNCE, van den Oord et al. 2018, arXiv 1807.03748; in-batch
+    negatives, Henderson et al. 2017, arXiv 1705.00652.
 
     Args:
-      vectors_BGD: float32, of a query, its passage, and any number of passages that are wrong for it.
-      batch: with `example_weights` float32 [B], 0 for filling, and `text_ids` [B, G], equal for equal texts.
+      vectors_BGD: float32, of a query, its positive, and any number of hard negatives.
+      batch: with `example_weights` float32 [B], 0 for filler rows, and `text_ids` [B, G], equal for equal
+        texts.
       temperature: cosines are divided by it.
       sizes: the loss is the sum over these.
     """
@@ -360,18 +362,18 @@ def ranking_terms(
 
 
 def _passages_first(values_BGX: tf.Tensor) -> tf.Tensor:
-    """Returns [P, ...]: the right passages of all rows, then the first wrong ones, and so on."""
+    """Returns [P, ...]: the positives of all rows, then the first hard negatives, and so on."""
     return tf.concat(tf.unstack(values_BGX, axis=1)[1:], axis=0)
 
 
 def similarity_terms(
     vectors_BGD: tf.Tensor, batch: Batch, kind: str, temperature: float, sizes: tuple[int, ...] = ()
 ) -> Terms:
-    """Returns the term of pairs of texts with scores, `embedding_loss`.
+    """Returns the loss of text pairs with similarity scores, `embedding_loss`.
 
     Args:
       vectors_BGD: float32, G is 2.
-      batch: with `example_weights` float32 [B], 0 for filling, and `labels` float32 [B].
+      batch: with `example_weights` float32 [B], 0 for filler rows, and `labels` float32 [B].
       kind: cosine: squared difference of cosine and score. cosent: log(1 + sum of exp((cosine of a pair -
         cosine of another) / temperature) over all two pairs of which the first has the smaller score), which
         counts for each row of a step. Source: J. Su 2022, https://kexue.fm/archives/8847.

@@ -1,4 +1,4 @@
-"""A model as a list of stages, and the weights that they read."""
+"""A model as a list of stages (embeddings, blocks, heads) that a pipeline distributes, and their weights."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ Tensors = dict  # {name: tensor}
 
 
 class Stage(NamedTuple):
-    """A part of a model.
+    """A part of a model: a pure function of weights and tensors.
 
     Attributes:
-      name: of the stage, no two of a model the same; its operations are found under it in profiles.
-      variables: that it reads. A table that two stages share stands in both.
-      weights: () -> its variables as tensors, a NamedTuple of them, in the type to compute in.
-      run: (weights, carried, features, seed) -> {name: tensor} of `gives`. `carried` holds at least `takes`,
-        `features` is a batch, `seed` int32 [2] of the stage's dropout, or None to switch it off. It reads
-        nothing else: what it gives follows from its arguments.
-      takes: names of the tensors that it needs from stages before it.
-      gives: names of the tensors that it makes; one of the same name is replaced.
-      tied: {field of its weights: variable} of those that a stage before it has, too: whoever puts the two
-        apart replaces the field with a copy.
+      name: unique name; profiles show its operations under it.
+      variables: the variables that it reads. Two stages that share an embedding table both list it.
+      weights: () -> NamedTuple of its weights as tensors, in the compute dtype.
+      run: (weights, carried, features, seed) -> {name: tensor} with the names of `gives`. `carried` holds at
+        least the tensors of `takes`, `features` is a batch, `seed` is int32 [2] for dropout, or None to
+        switch it off. The result depends only on these arguments.
+      takes: names of the tensors that it reads from earlier stages.
+      gives: names of the tensors that it returns; they replace earlier tensors of the same name.
+      tied: {field of its weights: variable} for weights that it shares with an earlier stage. A pipeline that
+        places the two stages on different devices replaces the field by a copy.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Staged(Protocol):
 
 
 def run(model: Staged, features: Tensors, dropout_seed: tf.Tensor | None) -> Tensors:
-    """Runs all stages one after the other. Returns all that they gave, {name: tensor}."""
+    """Runs all stages one after the other. Returns all of their tensors, {name: tensor}."""
     carried: Tensors = {}
     for stage, seed in zip(model.stages(), model.seeds(dropout_seed)):
         run_one(stage, carried, features, seed)
@@ -72,7 +72,7 @@ def run(model: Staged, features: Tensors, dropout_seed: tf.Tensor | None) -> Ten
 
 
 def run_one(stage: Stage, carried: Tensors, features: Tensors, seed: Any, weights: Any = None) -> None:
-    """Runs a stage and adds what it gives to `carried`; `weights` are its own where none are given."""
+    """Runs a stage and adds its tensors to `carried`; `weights` defaults to the stage's own."""
     with tf.name_scope(stage.name):
         own = stage.weights() if weights is None else weights
         carried.update(stage.run(own, carried, features, seed))
@@ -87,14 +87,13 @@ def crossing(stages: Sequence[Stage], cut: int) -> set[str]:
 
 
 def symbolic_model(build_model: Callable[[], tf.keras.Model]) -> tf.keras.Model:
-    """Returns a model whose variables have names and shapes and no values."""
+    """Returns a model whose variables have names and shapes, but no values."""
     with tf.Graph().as_default(), tf.variable_creator_scope(symbolic_variable):
         return build_model()
 
 
 def symbolic_variable(next_creator: Any, **arguments: Any) -> Any:
-    """Makes a variable without the operations that would fill it, which are more than those of a small
-    model."""
+    """Creates a variable without its initializer, whose operations would outnumber those of a small model."""
     known = getattr(arguments["initial_value"], "keywords", {})  # of a partial, which is what Keras passes
     shape, dtype = (arguments.get(name) or known.get(name) for name in ("shape", "dtype"))
     if shape is None or dtype is None:
@@ -123,7 +122,7 @@ _asked: contextvars.ContextVar[dict[str, tf.Variable] | None] = contextvars.Cont
 
 @contextlib.contextmanager
 def reading_copies(copies: Copies) -> Iterator[None]:
-    """Lets all that is traced in its block read the copies."""
+    """Context manager in which traced code reads the low-precision copies of variables."""
     before = _in_use.set(copies)
     try:
         yield
@@ -144,8 +143,8 @@ def variables_to_copy(model: Staged, dtype: tf.DType) -> list[tf.Variable]:
 
 
 def read_as(variable: tf.Variable, dtype: str, is_shared: bool) -> tf.Tensor:
-    """Returns the value of a variable in a type. Of a copy the gradient is in that type, too, unless it is to
-    be added to that of another read of the variable (`is_shared`)."""
+    """Returns the value of a variable in a type. If a low-precision copy is read, its gradient has that type,
+    too, unless it is added to the gradient of another read of the variable (`is_shared`)."""
     asked = _asked.get()
     if asked is not None:
         asked[variable.name] = variable

@@ -1,4 +1,4 @@
-"""The stages between the backward pass and the update, each a function of lists of tensors."""
+"""The stages between the backward pass and the update, each a function on lists of tensors."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def by_device(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
 def accumulate(batch, num_micro_batches: int, micro_step: Callable, like, last_apart: bool = False):
     """Sums the results of `micro_step` over the micro batches of a replica's batch.
 
-    The loop is in the graph and its body is traced once, whatever the number of micro batches. All that comes
-    out of a loop comes at its end.
+    This is a loop in the graph: its body is traced once for any number of micro batches, and its results are
+    available only at its end.
 
     Args:
       batch: {name: [num_micro_batches * micro batch, ...]}.
       num_micro_batches: number of slices; divides the batch.
       micro_step: (index int32, slice of the batch) -> structure of tensors.
       like: the same structure of tensors or variables, for shapes and types.
-      last_apart: the last micro batch comes after the loop, traced once more, so that each of its results is
-        there as soon as it is computed.
+      last_apart: run the last micro batch after the loop, traced a second time, so that each of its results
+        is available as soon as it is computed.
 
     Returns:
       The sum, in the structure of `like`.
@@ -81,7 +81,7 @@ def accumulate(batch, num_micro_batches: int, micro_step: Callable, like, last_a
 
 
 def cut(value, parts: int):
-    """Returns [parts, B / parts, ...] of [B, ...]; one size beyond the first may be unknown."""
+    """Reshapes [B, ...] to [parts, B / parts, ...]; one size other than the first may be unknown."""
     sizes = [parts, -1, *value.shape[1:]]
     if None in sizes:
         sizes[sizes.index(None)] = tf.shape(value)[sizes.index(None) - 1]
@@ -89,11 +89,11 @@ def cut(value, parts: int):
 
 
 def add(total, new):
-    """Returns the sum, by an addition that stays one.
+    """Returns the sum, by an addition that TensorFlow's graph optimizer does not merge with others.
 
-    TensorFlow's optimizer of graphs joins it with additions that `new` ends with, and the temporary variable
-    that it makes for them breaks in a loop ("AlreadyExistsError: .../AddOpsRewrite_Add/tmp_var"). It does not
-    look behind a Snapshot, which copies nothing where nobody else needs its input.
+    The optimizer would merge it with additions at the end of `new`, into a temporary variable that fails in a
+    loop ("AlreadyExistsError: .../AddOpsRewrite_Add/tmp_var"). It does not look past a Snapshot, which makes
+    no copy if its input has no other reader.
     """
     return total + tf.raw_ops.Snapshot(input=new)
 
@@ -109,8 +109,8 @@ def as_float32(gradients):
 
 
 def reduce_sum(tensors):
-    """Sums a structure of tensors over all replicas; called by every replica. TensorFlow chooses how many of
-    them go together."""
+    """Sums a structure of tensors over all replicas; called by every replica. TensorFlow chooses how they are
+    grouped into messages."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return tensors
@@ -118,8 +118,8 @@ def reduce_sum(tensors):
 
 
 def reduce_sum_by_device(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Sums a list of tensors over all replicas, those of each device together and to it; called by every
-    replica."""
+    """Sums a list of tensors over all replicas, in one group per device, with the result on that device;
+    called by every replica."""
     reduced: list = list(tensors)
     for places in by_device(tensors):
         with tf.device(tensors[places[0]].device):  # or TensorFlow would copy the sums to the replica's own
@@ -130,15 +130,14 @@ def reduce_sum_by_device(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def reduce_sum_in_packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[tf.Tensor]:
-    """Sums tensors over all replicas, in one all-reduce a pack; called by every replica.
+    """Sums tensors over all replicas, with one all-reduce per pack; called by every replica.
 
-    The packs are asked for from the last tensor on, since TensorFlow does one after the other in the order in
-    which they are asked for, and the backward pass makes the gradients of the last layers first: these are
-    sent while it goes on.
+    The packs are requested in reverse order. TensorFlow runs them in the order of the requests, and the
+    backward pass computes the gradients of the last layers first, so these are sent while it is running.
 
     Args:
       tensors: of known shapes, in the order of the forward pass.
-      bytes_per_pack: bytes of one all-reduce, at most; a larger tensor is a pack of its own. 0: no limit.
+      bytes_per_pack: maximum bytes per all-reduce; a larger tensor is a pack of its own. 0: no limit.
     """
     if tf.distribute.get_replica_context().num_replicas_in_sync == 1:
         return tensors
@@ -154,8 +153,8 @@ def reduce_sum_in_packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[t
 
 
 def norm_by_device(tensors: list[tf.Tensor], norm_of: Callable) -> tf.Tensor:
-    """Returns the global norm of tensors, each squared on its own device; `norm_of` is that of some that are
-    on one."""
+    """Returns the global norm of tensors, squared on their devices; `norm_of` computes the norm of tensors on
+    one device."""
     norms = []
     for places in by_device(tensors):
         with tf.device(tensors[places[0]].device):
@@ -164,7 +163,7 @@ def norm_by_device(tensors: list[tf.Tensor], norm_of: Callable) -> tf.Tensor:
 
 
 def _packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[list[tf.Tensor]]:
-    """Cuts a list into runs of tensors of one type, of `bytes_per_pack` at most."""
+    """Splits a list into consecutive packs of tensors of one type, of at most `bytes_per_pack` bytes."""
     packs: list[list[tf.Tensor]] = []
     room = 0
     for tensor in tensors:
@@ -178,7 +177,7 @@ def _packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[list[tf.Tensor
 
 
 def gather(tensors: dict):
-    """Joins {name: [B, ...]} of all replicas along the first axis; called by every replica."""
+    """Concatenates {name: [B, ...]} of all replicas along the first axis; called by every replica."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return tensors

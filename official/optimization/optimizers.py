@@ -1,4 +1,4 @@
-"""Optimizers by name, in the kernels that a run takes: native, compiled by XLA, or plain."""
+"""Optimizers by name, with native, XLA-compiled or plain kernels."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class CompiledOptimizer(Moments):
                     self._update_layer(*zip(*weights), step)
 
     def _shared_by_updates(self, factor) -> dict:
-        """Computes what all updates of a step share: as operations of each variable these would be half of
-        the graph."""
+        """Computes the values that all variable updates of a step share. Repeated for each variable, these
+        operations would be half of the graph."""
         step, rate = tf.cast(self.iterations + 1, tf.float32), self._rate()
         beta_1, beta_2 = tf.constant(self._constants.beta_1), tf.constant(self._constants.beta_2)
         if self._corrects:
@@ -139,7 +139,8 @@ def _update_lamb(handles, grad, factor, state, constants):
 
 @jitted
 def _lamb_direction(handles, grad, factor, corrections, constants):
-    """Updates the moments and returns u; `corrections` are their factors for bias correction."""
+    """Updates the moments and returns the update direction u; `corrections` are the bias-correction
+    factors."""
     weight, m, v = read(handles, grad.shape)
     new_m, new_v = moments(m, v, grad * factor, constants)
     write(handles[1:], (new_m, new_v))
@@ -274,9 +275,9 @@ class NativeOptimizer(CompiledOptimizer):
         self._copies: dict[str, tf.Variable] = {}
 
     def make_copies(self, variables, dtype: tf.DType) -> dict[str, tf.Variable]:
-        """Makes copies of variables in a type, which `update` keeps equal to them, in the strategy's scope.
-        They are no part of a checkpoint. Returns them by the variables' names; `renew_copies` gives them
-        values."""
+        """Creates copies of variables in a type, which `update` keeps equal to the variables, in the
+        strategy's scope. They are not part of a checkpoint. Returns {variable name: copy}; `renew_copies`
+        sets their values."""
         for variable in variables:
             if variable.name in self._copies:
                 continue
@@ -286,7 +287,7 @@ class NativeOptimizer(CompiledOptimizer):
         return self._copies
 
     def renew_copies(self, variables) -> None:
-        """Casts the variables that have copies; in the context of a replica."""
+        """Sets all copies by casting their variables; in replica context."""
         for variable in variables:
             copy = self._copies.get(variable.name)
             if copy is not None:
@@ -390,10 +391,10 @@ def build_optimizer(config: Config, schedule: Callable, operations: Any = None) 
 
 
 def update_kernels(config: Config) -> str:
-    """Returns plain, fused or native: the kernels that update the weights; called in the strategy's scope.
+    """Returns the kernels that update the weights: plain, fused or native. Called in the strategy's scope.
 
-    The processes of a run take the native ones only if all have the same library: only then each computes the
-    very weights that the others compute. Raises ConfigError where --kernels=native cannot be.
+    The processes of a run use the native kernels only if all have the same library, since only then all
+    compute bit-identical weights. Raises ConfigError if --kernels=native is not possible.
     """
     asked = kernels_of(config)
     has_peers = BACKENDS[config.distribution_strategy].several_processes
@@ -410,8 +411,8 @@ def update_kernels(config: Config) -> str:
 
 
 def _all_have(path: str | None) -> bool:
-    """Tells whether all processes of the run have the same library as this one, of the same sources, compiler
-    and CPU. Called by all, those that have none, `path` None, among them: the others wait for them."""
+    """Tells whether all processes of the run have the same library as this one (sources, compiler and CPU).
+    All processes must call it, also those without a library (`path` is None), because the others wait."""
     name = os.path.basename(path).encode() if path else b""
     mark = int(hashlib.sha256(name).hexdigest()[:7], 16) if name else 0
     strategy = tf.distribute.get_strategy()
@@ -439,10 +440,10 @@ def make_state(
 
 @contextlib.contextmanager
 def restored(variables: list[tf.Variable]) -> Iterator[None]:
-    """Context that restores the values of the variables at its end, bit for bit.
+    """Context manager that restores the values of variables at its end, bit by bit.
 
-    Meanwhile these are in the host's memory, not on the device, and of a variable that is all zero, as a new
-    optimizer's are, nothing is kept.
+    The values are saved in host memory. For a variable that is all zero, such as a new optimizer's, nothing
+    is saved.
     """
     kept = []
     for variable in variables:

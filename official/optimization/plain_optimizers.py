@@ -38,10 +38,10 @@ class Optimizer:
 
     Attributes:
       iterations: int64 variable, counts the updates and drives the schedule.
-      share_of: name of a variable -> its share of the learning rate; 1 of all, where nobody sets it.
+      share_of: function from a variable's name to its share of the learning rate; default 1.
       SLOTS: {slot: its type, None for that of the variable}.
-      compiles: whether XLA compiles an update, and a norm, as one program each. On a GPU the operations of
-        hundreds of variables take as long to start as the gradients take to compute.
+      compiles: whether XLA compiles the whole update, and the norm, to one program each. On a GPU, launching
+        the operations of hundreds of variables would take as long as computing the gradients.
     """
 
     compiles = False
@@ -79,9 +79,10 @@ class Optimizer:
                 }
 
     def update(self, gradients, variables, factor, finite: tf.Tensor | None = None) -> None:
-        """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a
-        replica, all with the same gradients. Variables of another share of the learning rate follow on their
-        own. Of one that `compiles`, `finite` says whether variables and slots change; the step counts."""
+        """Updates variables with float32 gradients times `factor`; in replica context, with the same
+        gradients on all replicas. Variables with other shares of the learning rate are updated separately. If
+        the optimizer `compiles`, a false `finite` leaves variables and slots unchanged; the step is
+        counted."""
         pairs = list(zip(gradients, variables))
         for share in sorted({self.share_of(variable.name) for variable in variables}):
             own = [pair for pair in pairs if self.share_of(pair[1].name) == share]
@@ -143,7 +144,7 @@ class Moments(Optimizer):
           weight_decay: of the weights that `excluded` does not name.
           beta_1, beta_2, epsilon: of Adam.
           excluded: regular expressions; variables whose name one of them is found in are not decayed.
-          bias_correction: divides the moments by 1 - beta^step, which they are too small by.
+          bias_correction: divide the moments by 1 - beta^step.
           decayed_only: of LAMB, a regular expression of variables that `excluded` names and that decay all
             the same; empty: none.
         """
@@ -171,7 +172,7 @@ class Moments(Optimizer):
 
 
 def write(variable: tf.Variable, value: tf.Tensor) -> None:
-    """Writes a replica's own copy of a variable: `assign` would ask how the replicas' values are joined."""
+    """Assigns to a replica's own copy of a variable, where `assign` would require an aggregation."""
     tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
 
@@ -355,12 +356,12 @@ SCALE = "adam_m_scale"
 
 
 def stored(m: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
-    """Returns a first moment, float32, as it is kept: float16, times the scale."""
+    """Returns a float32 first moment in its stored form: times the scale, in float16."""
     return tf.cast(tf.clip_by_value(m * scale, tf.float16.min, tf.float16.max), tf.float16)
 
 
 def loaded(m: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
-    """Returns a first moment that is kept, float16, as float32."""
+    """Returns a stored float16 first moment as float32."""
     return tf.cast(m, tf.float32) / scale
 
 

@@ -1,8 +1,8 @@
 """One replica's part of an optimizer step: accumulate -> unscale -> narrow -> reduce across replicas -> clip
 -> apply.
 
-Each stage is a function here or in `gradients`. `make_replica_gradients` is the line of them up to the
-clipping; the optimizer's `update` applies what comes out.
+Each stage is a function here or in `gradients`. `make_replica_gradients` chains them up to the clipping; the
+optimizer's `update` applies the result.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from official.optimization.train_state import LossScale, TrainState
 
 
 def scale_factor(config: Config, num_micro_batches: int, num_replicas: int) -> int:
-    """Returns the factor that the loss scale gets in the objective of a micro batch.
+    """Returns the factor by which the loss scale is multiplied in the objective of a micro batch.
 
-    With --loss_normalization=global a micro batch's part of the step's mean loss is smaller than its own mean
-    by these two numbers; without them the scale would leave small gradients below what float16 can hold.
+    With --loss_normalization=global, a micro batch's part of the step's mean loss is smaller than its own
+    mean loss by the number of micro batches and replicas. This factor compensates for it, so that small
+    gradients stay within the range of float16.
     """
     return num_micro_batches * num_replicas if config.loss_normalization == "global" else 1
 
@@ -39,8 +40,8 @@ def local_factor(config: Config, num_replicas: int) -> float:
 
 
 def micro_batch_divisor(config: Config, num_micro_batches: int) -> int:
-    """Returns the divisor of summed gradients that gives their mean over micro batches; 1 where the sum is
-    wanted."""
+    """Returns the number to divide accumulated gradients by: the number of micro batches if their mean is
+    wanted, 1 if their sum is."""
     return num_micro_batches if config.loss_normalization == "local" else 1
 
 
@@ -66,11 +67,12 @@ class Objective(Protocol):
     """A training objective: losses of a model and a batch.
 
     Attributes:
-      losses: {name: factor} of the losses; a step minimises the sum of their means times these.
-      metrics: names of everything `terms` returns, the losses first.
+      losses: {name: factor}; a step minimises the sum of the mean losses times their factors.
+      metrics: names of everything that `terms` returns, the losses first.
       local_epsilon: per loss, added to the weight of a micro batch with --loss_normalization=local.
-      compared: names of the batch's features that a loss reads which compares the rows of a step with each
-        other, those of all replicas and micro batches. Empty where each row has a loss of its own.
+      compared: for a loss that compares all rows of a step with each other (in-batch negatives): names of the
+        batch's features that it reads, which are gathered over replicas and micro batches. Empty if each row
+        has its own loss.
     """
 
     losses: dict[str, float]
@@ -102,7 +104,8 @@ class Shared(NamedTuple):
 
 
 class LaidOut(NamedTuple):
-    """The layout that a step counts as, however many compute it: replicas, and micro batches of each."""
+    """Replicas, and micro batches per replica, of the layout that a step reproduces, whatever the number of
+    replicas that compute it."""
 
     num_replicas: int
     num_micro_batches: int
@@ -113,9 +116,9 @@ Accumulate = Callable
 
 
 class Gradients(NamedTuple):
-    """Gradients of all variables as they were added up: the true ones are `tensors` / `divisor`.
+    """Accumulated gradients of all variables. The true gradients are `tensors` / `divisor`.
 
-    Nothing is divided before the update, which multiplies once, by the product of all factors.
+    They are not divided before the update, which multiplies them once by the product of all factors.
     """
 
     tensors: list[tf.Tensor]
@@ -130,15 +133,15 @@ def make_replica_gradients(
     accumulate: Accumulate | None = None,
     laid_out: LaidOut | None = None,
 ) -> Callable[[Batch], tuple]:
-    """Returns (batch of one replica) -> (reduced gradients, the factor that unscales and clips them, sums,
-    gradient norm).
+    """Returns the function (batch of one replica) -> (reduced gradients, factor that unscales and clips them,
+    sums, gradient norm).
 
     `sums` is float32 [2 x metrics]: the weighted sums of the objective's metrics, then their weights, over
     the whole step. The norm is that of the reduced gradient, unscaled, before clipping. All are the same on
     every replica.
 
-    `accumulate` makes the sums of a replica's micro batches; without it one follows the other on one device.
-    `laid_out` is the layout that the step counts as; unset: the one that it has.
+    `accumulate` sums over a replica's micro batches; unset: one after the other on one device. `laid_out` is
+    the layout that the step reproduces; unset: the actual one.
 
     --loss_normalization and --clip_scope choose between two published ways:
       global, global: sum over the step / weight of the step, clipped once. Independent of replicas and
@@ -174,11 +177,11 @@ def make_replica_gradients(
 
 
 def dropout_seeds(config: Config, state: TrainState, num_micro_batches: int, laid_out: LaidOut) -> tf.Tensor:
-    """Returns int32 [num_micro_batches, 4], the seeds of dropout in the micro batches of a replica; called by
-    a replica.
+    """Returns the dropout seeds of a replica's micro batches, int32 [num_micro_batches, 4]; called in replica
+    context.
 
-    A seed names the run, the step, and the replica and its micro batch in the layout: those that compute it
-    may be others.
+    A seed consists of the run's seed, the step, and the replica and micro batch of the layout, which may
+    differ from those that compute it.
     """
     replica = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int32)
     numbers = replica * num_micro_batches + tf.range(num_micro_batches)  # in the step
@@ -200,11 +203,11 @@ def objective_scale(config: Config, state: TrainState, laid_out: LaidOut) -> tf.
 def loss_factors(
     config: Config, objective: Objective, batch: Batch, laid_out: LaidOut
 ) -> dict[str, tf.Tensor]:
-    """Returns {loss: factor of its sum}; called by a replica.
+    """Returns {loss: factor of its weighted sum}; called in replica context.
 
-    That of the objective, and with it, global: 1 / weight of the whole step, all replicas and micro batches.
-    local: 1, or 1 / replicas with --scale_loss; each micro batch divides by a weight of its own, see
-    `micro_batch_gradients`.
+    The objective's factor of the loss times, with --loss_normalization=global, 1 / weight of the whole step
+    over all replicas and micro batches; with local 1, or 1 / replicas with --scale_loss, since each micro
+    batch divides by its own weight (see `micro_batch_gradients`).
     """
     if config.loss_normalization != "global":
         of_all = local_factor(config, laid_out.num_replicas)
@@ -220,9 +223,8 @@ def one_after_the_other(
     num_micro_batches: int,
     compiled: Callable[[Callable], Callable] = lambda function: function,
 ) -> Accumulate:
-    """Returns the function that adds up the gradients and the terms of a replica's micro batches, which
-    follow each other on one device. `compiled` makes a program of what exchanges nothing with other
-    replicas."""
+    """Returns the function that accumulates the gradients and terms of a replica's micro batches, one after
+    the other on one device. `compiled` compiles the part that does not communicate with other replicas."""
     if objective.compared:
         return functools.partial(sum_through_outputs, config, objective, model, num_micro_batches, compiled)
     return compiled(functools.partial(sum_micro_batches, config, objective, model, num_micro_batches))
@@ -236,7 +238,7 @@ def sum_micro_batches(
     batch: Batch,
     shared: Shared,
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Returns the gradients and the terms of all micro batches of a replica's batch, added up."""
+    """Returns the gradients and terms of a replica's batch, summed over its micro batches."""
 
     def micro_step(index: tf.Tensor, micro_batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
         seed = shared.seeds[index]
@@ -256,13 +258,13 @@ def sum_through_outputs(
     batch: Batch,
     shared: Shared,
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Returns the gradients of a replica's rows, added up, and its part of the terms, of an objective that
-    compares all rows of a step.
+    """Returns a replica's summed gradients and its part of the terms, for an objective that compares all rows
+    of a step.
 
-    The outputs of all replicas are gathered, each computes the whole loss and its gradient by its own
-    outputs, and sends that back through the model. Of several micro batches the outputs are computed twice,
-    first without what a backward pass needs, so that the memory is that of one. Source: Gao et al. 2021,
-    arXiv 2101.06983.
+    The outputs of all replicas are gathered. Each replica computes the whole loss and its gradient with
+    respect to its own outputs, and backpropagates that through the model. With several micro batches the
+    outputs are computed twice, the first time without storing activations, so that memory is that of a single
+    micro batch (gradient caching). Source: Gao et al. 2021, arXiv 2101.06983.
     """
     variables = model.trainable_variables
 
@@ -323,14 +325,14 @@ _OUTPUTS, _UPSTREAM = "outputs", "output_gradients"  # among the features of a b
 
 
 def _as_summed(config: Config, gradients: list[tf.Tensor], num_micro_batches: int) -> list[tf.Tensor]:
-    """Returns gradients in the type in which micro batches, or replicas, add them up."""
+    """Returns gradients in the type in which they are summed over micro batches or replicas."""
     is_sent = _num_replicas() > 1 and config.allreduce_dtype == "float32"
     return gradients_lib.as_float32(gradients) if num_micro_batches > 1 or is_sent else gradients
 
 
 def _last_apart(config: Config) -> bool:
-    """Tells whether the last micro batch comes after the loop: packs of its gradients are sent while its
-    backward pass goes on, which one program would not let out."""
+    """Tells whether the last micro batch runs outside of the loop, so that packs of its gradients can be sent
+    during its backward pass. A single compiled program would return them only at its end."""
     in_packs = config.explicit_allreduce and config.allreduce_bytes_per_pack > 0 and _num_replicas() > 1
     return in_packs and not config.enable_xla
 
@@ -340,9 +342,9 @@ def micro_batch_gradients(
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns the gradients of a micro batch's objective, and its terms as `stack_terms` has them.
 
-    The objective is that of `objective_of`. With --clip_scope=micro_batch the gradients are clipped here, and
-    unscaled with it. Others are in the type that the backward pass makes them in: that of a weight's copy,
-    where it reads one. `seed` is the micro batch's own, of dropout.
+    See `objective_of` for the objective. With --clip_scope=micro_batch the gradients are unscaled and clipped
+    here. Otherwise they keep the type of the backward pass, which is that of a weight's low-precision copy if
+    there is one. `seed` is the dropout seed of the micro batch.
     """
     with tf.GradientTape() as tape:
         tape.watch(model.trainable_variables)  # also those that are read by their handles
@@ -371,19 +373,19 @@ def objective_of(config: Config, objective: Objective, terms: Terms, shared: Sha
 
 
 def unscale(config: Config, tensors: list[tf.Tensor], scale: tf.Tensor, num_micro_batches: int) -> Gradients:
-    """Returns accumulated gradients with their divisor: the scale, where no clipping of micro batches has
-    divided by it, and the number of micro batches, where their mean is wanted."""
+    """Returns accumulated gradients with their divisor: the product of the loss scale, unless micro batches
+    were unscaled before clipping, and of the number of micro batches, if their mean is wanted."""
     left: tf.Tensor | float = 1.0 if config.clip_scope == "micro_batch" else scale
     return Gradients(tensors, left * float(micro_batch_divisor(config, num_micro_batches)))
 
 
 def narrow(config: Config, gradients: Gradients, loss_scale: LossScale | None) -> Gradients:
-    """Returns gradients in the type of --allreduce_dtype, where replicas are to add them up; called by every
-    replica.
+    """Casts gradients to --allreduce_dtype before they are summed over replicas; called by every replica.
 
-    bfloat16 has the range of float32. float16 ends at 65504: so that the sum of all replicas fits where the
-    true gradient times the loss scale does, replicas send their parts of that, and the loss scale is what is
-    left to divide by. What does not fit is infinite, and the norm with it: the step is skipped.
+    bfloat16 has the range of float32. The maximum of float16 is 65504, so each replica sends its part of the
+    true gradient times the loss scale: the sum then fits whenever the scaled true gradient does, and only the
+    loss scale remains as divisor. An overflow makes the gradient and its norm infinite, and the step is
+    skipped.
     """
     if config.allreduce_dtype == "float32" or _num_replicas() == 1:
         return gradients
@@ -398,7 +400,7 @@ def narrow(config: Config, gradients: Gradients, loss_scale: LossScale | None) -
 def reduce_across_replicas(
     config: Config, gradients: Gradients, sums: tf.Tensor
 ) -> tuple[Gradients, tf.Tensor]:
-    """Returns gradients and sums, added up over all replicas, in float32 then; called by every replica."""
+    """Sums gradients and metric sums over all replicas; returns float32. Called by every replica."""
     if _num_replicas() == 1:
         return gradients, sums
     if config.explicit_allreduce:
@@ -422,8 +424,8 @@ def true_norm(config: Config, gradients: Gradients, norm_of: Callable) -> tf.Ten
 
 
 def clip(config: Config, gradients: Gradients, norm: tf.Tensor, num_replicas: int) -> tf.Tensor | float:
-    """Returns the factor that unscales the gradients, whose true ones have the norm `norm`, and clips them
-    where `largest_norm` says so. It is NaN where the norm that clips is not finite."""
+    """Returns the factor that unscales the gradients and clips them to `largest_norm`; `norm` is the norm of
+    the true gradient. NaN if gradients are clipped and the norm is not finite."""
     largest = largest_norm(config, num_replicas)
     factor = 1.0 if largest is None else gradients_lib.clip_factor(norm, largest)
     return factor / gradients.divisor
@@ -443,7 +445,7 @@ def stack_terms(terms: Terms, names: tuple[str, ...]) -> tf.Tensor:
 def mean_metrics(
     losses: Mapping[str, float], names: tuple[str, ...], sums: np.ndarray | tf.Tensor
 ) -> dict[str, float]:
-    """Divides sums by weights, the one place where that happens: {loss: the sum of the mean losses times
+    """Divides weighted sums by weights; no other function does. Returns {loss: sum of the mean losses times
     their factors, metric: mean}."""
     totals, weights = np.split(np.asarray(sums, np.float64), 2)
     means = {

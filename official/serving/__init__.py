@@ -1,1 +1,1 @@
-"""Models for those who ask from outside: exports, a server, and its page. Stands on inference only."""
+"""Serving: exports for other programs, the HTTP server and its web page. Imports only `inference`."""

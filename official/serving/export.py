@@ -1,6 +1,6 @@
 """Models as files for other programs: SavedModels that take text, and ONNX files that take token ids.
 
-A folder is written beside its place, read back and compared with the model, and only then takes its place.
+An export is written to a temporary folder, read back, compared with the model, and then renamed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ class Request(NamedTuple):
     """Request of an export.
 
     Attributes:
-      format: one of DTYPES.
-      dtype: one of those of the format.
-      calibration_file: for int8 of onnx, see `official.inference.methods`; None: what the run was trained
-        with.
+      format: a key of DTYPES.
+      dtype: a type of DTYPES[format].
+      calibration_file: for int8 with onnx, see `official.inference.methods`; None: the run's training data.
     """
 
     format: str = "saved_model"
@@ -38,10 +37,10 @@ class Written(NamedTuple):
     """Result of an export.
 
     Attributes:
-      folder: where.
-      bytes: of all its files.
-      signatures: by which it can be called.
-      difference: the largest one between its outputs and those of the model in float32.
+      folder: path of the export.
+      bytes: total size of its files.
+      signatures: names of its signatures.
+      difference: largest difference between its outputs and those of the float32 model.
     """
 
     folder: str
@@ -51,8 +50,7 @@ class Written(NamedTuple):
 
 
 def check(folder: str, request: Request = Request()) -> None:  # noqa: B008  # immutable
-    """Raises ConfigError for a folder that is there or cannot be written, and for a format or type that there
-    is not."""
+    """Raises ConfigError for an existing or unwritable folder, and for an unknown format or type."""
     if request.format not in DTYPES:
         expected = f"{suggest(request.format, DTYPES)}: expected one of {', '.join(DTYPES)}."
         raise ConfigError(f"--format={request.format[:100]}{expected}")
@@ -76,12 +74,12 @@ def export(source: Source, folder: str, request: Request = Request()) -> Written
 
     Args:
       source: the model.
-      folder: where; it must not be there.
-      request: what.
+      folder: path of the export, which must not exist.
+      request: format and type.
 
     Raises:
-      ConfigError: as of `check`; also where the model cannot be exported, or what was written computes
-        something else than the model.
+      ConfigError: as `check`; also if the model cannot be exported, or if the outputs of the export differ
+        from the model's.
     """
     check(folder, request)
     folder = os.path.abspath(folder)

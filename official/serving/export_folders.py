@@ -1,4 +1,5 @@
-"""Folders of exports: a SavedModel or an ONNX file, with what belongs to it, compared with the model."""
+"""Writes the folder of an export (a SavedModel or an ONNX file, vocabulary, settings), and compares it with
+the model."""
 
 from __future__ import annotations
 
@@ -42,13 +43,13 @@ _EXTRA, MANIFEST = "assets.extra", "export.json"
 
 
 def write_files(folder: str, source: Source, format: str, dtype: str, more: dict[str, Any]) -> None:
-    """Writes the files of a model that are no weights.
+    """Writes vocabulary, settings and manifest of an export.
 
     Args:
-      folder: an existing one.
+      folder: an existing folder.
       source: the model.
-      format, dtype: of the export.
-      more: keys of the manifest beside those of all.
+      format, dtype: format and type of the export.
+      more: additional keys of the manifest.
     """
     abilities, vocabulary, versions = source.abilities(), source.vocabulary, {}
     for name in ("bert-tf2", "tensorflow", "tensorflow-text", "numpy"):
@@ -98,7 +99,7 @@ def _run_of(source: Source) -> config_lib.Config:
 
 
 def vocabulary_text(source: Source) -> bytes:
-    """Returns the vocabulary as a file: a word a line, as the model knows it."""
+    """Returns the model's vocabulary in the form of vocab.txt, one word per line."""
     return "".join(f"{word}\n" for word in source.vocabulary.words).encode()
 
 
@@ -136,8 +137,8 @@ def write_onnx(source: Source, folder: str, request: Request) -> list[str]:
 
 
 def compare_onnx(source: Source, folder: str) -> float:
-    """Runs what was written on made-up sequences, and returns the largest difference between its outputs and
-    the model's."""
+    """Returns the largest difference between the outputs of the written ONNX file and of the model on random
+    sequences."""
     head = main_method(source.abilities())
     network = onnx_files.network_of(os.path.join(folder, onnx_files.NAME), head, Settings("onnxruntime"))
     return float(np.max([apart for apart, _ in onnx_files.differences(source, head, network).values()]))
@@ -195,9 +196,9 @@ def write_saved_model(source: Source, folder: str, request: Request) -> list[str
 
 
 def compare_saved_model(source: Source, folder: str) -> float:
-    """Loads what was written, and returns the largest difference between its outputs and the model's.
+    """Loads the written SavedModel and returns the largest difference between its outputs and the model's.
 
-    A text that is chosen may be another where two are as good to the last bit; its score is compared.
+    Chosen texts may differ if two have the same score to the last bit, so scores are compared.
     """
     loaded, model, can = tf.saved_model.load(folder), Model(source), source.abilities()
     pairs: list[tuple[Any, Any]] = []

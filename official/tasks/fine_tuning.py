@@ -179,7 +179,7 @@ class FineTuning:
             found = model_folder.read_labels(model_folder.folder_of(folder))
             if found.get("labels") or found and not with_names:
                 return folder, found
-        raise ConfigError("nothing says which labels the model has: there is no labels.json in --model_dir.")
+        raise ConfigError("the labels of the model are unknown: there is no labels.json in --model_dir.")
 
     def _of_each_sequence(self, values_BL: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """Returns values of tokens by sequence, --max_seq_length of each: packed ones cut out of their rows,

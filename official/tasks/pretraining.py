@@ -1,4 +1,4 @@
-"""Pre-training: masked words, and the next-sentence task."""
+"""The pre-training task: masked language modelling, next-sentence prediction, replaced-token detection."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _EVAL_MASK_SHARE, _EVAL_SEED = 0.15, 0
 
 @dataclasses.dataclass(frozen=True)
 class _Split:
-    """Files of training or evaluation, and how their sequences become rows.
+    """Data files of training or evaluation, and how their records become rows.
 
     Attributes:
-      files: of one format.
-      schema: features of what is read: of a sequence, or of a row that is packed in the files.
+      files: record files, all of one format.
+      schema: features of a record: one sequence, or a packed row.
       row_schema: features of a row.
-      packer: packs sequences into rows.
-      mask_share: of the tokens, for which masks are drawn; None: the files hold them.
+      packer: packs sequences into rows; None if they are not packed here.
+      mask_share: share of the tokens for which masks are drawn; None if the records store masks.
     """
 
     files: list[str]
@@ -79,8 +79,8 @@ class PretrainingTask:
         self.companions: dict[str, bytes] = {}
 
     def _read_as(self, schema_of: Callable, *sizes: int) -> dict[str, schema_lib.Feature]:
-        """Returns the features of rows: `sizes` are slots for predicted tokens and, of packed rows,
-        sequences. A model with one segment type takes no second segment."""
+        """Returns the features of rows. `sizes` are the number of prediction slots and, for packed rows, of
+        sequences. A model with one segment type gets no segments."""
         config = self._config
         sizes = sizes or (config.max_predictions_per_seq,)
         schema = schema_of(config.max_seq_length, *sizes, config_lib.words_of_records(config))
@@ -124,12 +124,12 @@ class PretrainingTask:
         )
 
     def _check_masks(self) -> None:
-        """Refuses settings of masks that nothing reads, and masks without a vocabulary; logs those of
-        training."""
+        """Raises ConfigError for mask settings that have no effect, and for masks without a vocabulary; logs
+        the masks of the training."""
         config, splits = self._config, [split for split in (self._train, self._eval) if split.files]
         if self._train.files and self._train.mask_share is None and config.mask_share:
             raise ConfigError(
-                f"mask_share={config.mask_share:g} draws masks, and records of --input_files store theirs:"
+                f"mask_share={config.mask_share:g} draws masks, but the records of --input_files store masks:"
                 f" {self._train.files[0]}. Drop --mask_share, or give records of bert data create"
                 " --objective=mlm."
             )
@@ -138,13 +138,13 @@ class PretrainingTask:
         most = config.max_predictions_per_seq
         if most != FIELDS["max_predictions_per_seq"].default and all(split.mask_share for split in splits):
             raise ConfigError(
-                f"max_predictions_per_seq={most} is of records that store masks, and these do not:"
-                f" {splits[0].files[0]}. Drop --max_predictions_per_seq; --mask_share says how many."
+                f"max_predictions_per_seq={most} is for records that store masks, and these do not:"
+                f" {splits[0].files[0]}. Drop --max_predictions_per_seq; --mask_share sets the number."
             )
         if not (config.vocab_file or config.generated_data):
             raise ConfigError(
-                "vocab_file is not set, and no vocabulary of the model's words lies beside the records, which"
-                " store no masks: drawing them needs the words. Give --vocab_file=PATH."
+                "vocab_file is not set, and the folder of the records has no vocabulary of the model's size."
+                " The records store no masks, and drawing masks needs a vocabulary. Give --vocab_file=PATH."
             )
         if share := self._train.mask_share:
             slots = self._train.row_schema["masked_lm_ids"].length
@@ -152,7 +152,7 @@ class PretrainingTask:
             logging.info(told, share, slots)
 
     def _masks(self, split: _Split, is_evaluation: bool) -> Masks | None:
-        """Returns the draw of masks of a split; None where its files hold them."""
+        """Returns the `Masks` that draw those of a split; None if its records store masks."""
         config = self._config
         if split.mask_share is None:
             return None
@@ -172,14 +172,14 @@ class PretrainingTask:
         return load_vocabulary(known(config.vocab_file))
 
     def _take_vocabulary(self, files: list[str]) -> None:
-        """Uses the vocabulary beside the records, where there is one that fits the model, for the report and
-        as the one kept with the weights."""
+        """Uses the vocabulary in the records' folder, if there is one that fits the model, for the report and
+        to keep with the weights."""
         path = record_paths.find_vocabulary(files)
         if path is None:
             if self._config.export_dir and not self._config.plan:
                 raise ConfigError(
-                    "export_dir needs the vocabulary: an export takes text, and none lies beside the records."
-                    " Give --vocab_file=PATH, or drop --export_dir."
+                    "export_dir needs the vocabulary, because an export takes text, and the folder of the"
+                    " records has none. Give --vocab_file=PATH, or drop --export_dir."
                 )
             return
         size, words = self._config.model.vocab_size, len(vocabulary_files.read(path).words)
@@ -212,14 +212,14 @@ class PretrainingTask:
             if any(word != other for word, other in zip(ours, vocabulary_files.read(beside).words)):
                 raise ConfigError(
                     f"vocab_file={vocab_file} is not the vocabulary of the records, {beside}. Drop"
-                    " --vocab_file, which takes that one, or give other --input_files."
+                    " --vocab_file to use that one, or give other --input_files."
                 )
         vocabulary = load_for_text(vocab_file, told, config.init_checkpoint)
         _warn_of_first_tokens(files, vocabulary, vocab_file)
         return vocabulary_files.companions(vocab_file, vocabulary.do_lower_case, config.model.positions)
 
     def _find(self, flag: str, mask_share: float) -> _Split:
-        """Finds the files of a flag; of records without masks such a share of the tokens is predicted."""
+        """Finds the files of a flag. `mask_share` applies to records without masks."""
         if self._config.use_synthetic_data:
             return self._split([], flag, self._config.mask_share and mask_share)
         files = record_files.find_files(self._config[flag], flag)
@@ -229,9 +229,8 @@ class PretrainingTask:
         return self._split(files, flag, None if has_masks else mask_share)
 
     def _check_objective(self, files: list[str], flag: str, has_masks: bool) -> None:
-        """Refuses texts without pairs for the next-sentence task: all of them would have one label. Records
-        without masks are texts, and the manifest beside others says what they are; of those without one
-        nothing is known."""
+        """Raises ConfigError for records without pairs if the run learns next-sentence prediction. Records
+        without masks have no pairs; for others their manifest says it, and without a manifest they pass."""
         if self._config.objective != "mlm_nsp":
             return
         for path in record_paths.first_of_folders(files):
@@ -262,8 +261,8 @@ class PretrainingTask:
             return _Split(files, read, schema, mask_share=mask_share)
         if config.unpad:
             raise ConfigError(
-                f"unpad leaves out the padding of rows of one sequence, but rows of --{flag} hold up to"
-                f" {sizes[1]} sequences, and little padding. Drop --unpad."
+                f"unpad is for rows of one sequence, but rows of --{flag} hold up to {sizes[1]} sequences,"
+                " and little padding. Drop --unpad."
             )
         slots, depth = sizes
         if config.max_sequences_per_pack not in (None, depth):
@@ -278,11 +277,11 @@ class PretrainingTask:
         return _Split(files, schema, schema)
 
     def _static_split(self, files: list[str], flag: str) -> _Split:
-        """Returns files whose rows are read as they stand, predicted tokens first."""
+        """Returns the split of --static_mask: rows with the predicted tokens first."""
         found = record_files.detect_format(files)
         if files and found not in record_formats.AS_STATIC:
             raise ConfigError(
-                f"static_mask reads records whose predicted tokens stand first, --{flag} holds {found} ones:"
+                f"static_mask reads records with the predicted tokens first, --{flag} holds {found} records:"
                 f" {files[0]}. Write them with --remask, or drop --static_mask."
             )
         schema = self._read_as(schema_lib.static_schema)
@@ -467,7 +466,7 @@ def _warn_of_first_tokens(files: list[str], vocabulary: Vocabulary, vocab_file: 
 
 
 def _counts_name(order: pipeline.TrainingOrder) -> str:
-    """Returns the name of the file with a process's record counts of the files that it reads."""
+    """Returns the name of the file with the record counts of the data files that this process reads."""
     if order.reader is not None:
         return f"record_counts-{order.host}-of-{order.reader}.json"
     return f"record_counts-{order.host}.json" if order.host else "record_counts.json"

@@ -39,15 +39,15 @@ class Outcome:
     """Measurements of the loop so far.
 
     Attributes:
-      eval_metrics: values of the last evaluation.
+      eval_metrics: metrics of the last evaluation.
       outputs: the model's outputs in the last evaluation of this process.
-      reached: whether the target was reached.
+      reached: whether --stop_threshold was reached.
       skipped_steps: number of updates that loss scaling skipped.
       loop_rates: (sequences, seconds) of each metrics window.
       first_step_secs: seconds from the start of this process to the end of its first step.
       step_secs: seconds per step in the last device call after the first.
       interrupted: whether a signal stopped the loop before its end.
-      stopped_early: whether evaluations that were not better stopped it.
+      stopped_early: whether --early_stopping_patience stopped it.
       packing: counts of the packed rows trained on in this process.
     """
 
@@ -86,8 +86,8 @@ class Ended:
     """End of a loop.
 
     Attributes:
-      end: status, reason, step and sequences.
-      findings: fields of the result about the best weights, such as scores.
+      end: status, reason, last step, and sequences trained on.
+      findings: result fields about the best weights, such as scores.
       first_step: the step at which the loop began.
       run_started: start of the run's clock, seconds since 1970.
       peer_lost: whether another process was lost.
@@ -104,18 +104,18 @@ class Ended:
 class RunLoop:
     """The loop of a run on any kind of device.
 
-    Subclasses make the device calls: `official.training.strategy_loop` under TensorFlow's strategies,
-    `official.graphcore.run` on IPUs. The course of a run is `run_to_end`, and `run`, from top to bottom.
+    Subclasses call the devices: `official.training.strategy_loop` with TensorFlow's strategies,
+    `official.graphcore.run` on IPUs. To follow a run, read `run_to_end` and `run` from top to bottom.
 
     Attributes:
       strategy: the strategy in whose scope variables are made.
       plan: batches of all replicas.
-      callbacks: told of the run's events.
-      evaluated: {step: values} of evaluations that an earlier process made.
-      process_started: start of this process, seconds since 1970.
-      check_folder: raises ConfigError where the run no longer owns its folder.
-      train_loop: runs steps on the devices, see `step.make_train_loop`; set by the subclass.
-      weights_are_finite: tells whether every weight of the model is finite; set by the subclass.
+      callbacks: `Callback`s, notified of the run's events.
+      evaluated: {step: metrics} of evaluations by earlier processes of a resumed run.
+      process_started: start time of this process, seconds since 1970.
+      check_folder: function that raises ConfigError if the run no longer owns its folder.
+      train_loop: function that runs steps on the devices, see `step.make_train_loop`; set by the subclass.
+      weights_are_finite: function that tells whether all weights are finite; set by the subclass.
     """
 
     config: Config
@@ -159,8 +159,8 @@ class RunLoop:
         return ProcessGroup(self.interruption)
 
     def _enters_stage(self) -> bool:
-        """Takes the batches of the next step, where --batch_warmup makes them larger than those of the last
-        one, and tells whether it did."""
+        """Switches to the batch size of the next step if --batch_warmup changes it, and tells whether it
+        did."""
         return False
 
     def no_totals(self) -> dict[str, tf.Tensor]:
@@ -168,13 +168,13 @@ class RunLoop:
         raise NotImplementedError
 
     def take_wait_secs(self) -> float | None:
-        """Returns the seconds that steps waited for their batches since the last call; None where that isn't
-        measured."""
+        """Returns the time in seconds that steps have waited for batches since the last call; None if it is
+        not measured."""
         return None
 
     def few_outputs(self, task: ExampleTask) -> Outputs | None:
-        """Returns the task's example outputs of the first rows of the evaluation set, for the report; None
-        where the devices compute none."""
+        """Returns the task's example outputs for the first rows of the evaluation set, for the report; None
+        on devices that do not compute them."""
         raise NotImplementedError
 
     def _train_iterator(self) -> Any:
@@ -185,8 +185,8 @@ class RunLoop:
         """Evaluates a set; returns (sums, outputs), see `evaluate.run`.
 
         Args:
-          dataset: makes the set's global batches.
-          secs: gets the seconds of each batch, where it is given.
+          dataset: function that returns the set's global batches.
+          secs: optional list, to which the time of each batch in seconds is appended.
 
         Raises:
           Interrupted: on a signal, between two batches.
@@ -197,7 +197,7 @@ class RunLoop:
     # The course of the run
 
     def notify(self, event: Callable, *arguments: Any) -> None:
-        """Tells all callbacks of an event, a method of `Callback`."""
+        """Calls the method `event` of all callbacks."""
         for callback in self.callbacks:
             getattr(callback, event.__name__)(*arguments)
 
@@ -211,8 +211,9 @@ class RunLoop:
 
         Args:
           prepare: called before the run's clock starts.
-          findings: of a loop that was not stopped, the fields of the result about its best weights.
-          noticing_lost_peers: makes the context in which the loss of another process becomes a PeerError.
+          findings: function that returns the result fields about the best weights; not called after an
+            interruption.
+          noticing_lost_peers: context manager that turns the loss of another process into a PeerError.
         """
         first_step, run_started, found = self.state.step, time.time(), {}
         try:
@@ -231,7 +232,7 @@ class RunLoop:
         return Ended(end, found, first_step, run_started, peer_lost=False)
 
     def _run_to_status(self) -> End:
-        """Runs the loop and returns its end. The callbacks are told of the end even when the loop raises."""
+        """Runs the loop and returns its end. Callbacks are notified of the end even if the loop raises."""
         status, reason = "failed", ""
         try:
             self.run()
@@ -273,12 +274,12 @@ class RunLoop:
         return f"{done} at step {self.state.step} on {name}"
 
     def run(self) -> None:
-        """Trains to the threshold, the last step or a signal, saves the final state, and records the results
+        """Trains up to the threshold, the last step or a signal, saves the final state, and records results
         in `outcome`.
 
         Raises:
-          NonFiniteError: where a metric is not finite; the state is not saved then.
-          ConfigError: where a data file cannot be read, or the folder of the run is gone.
+          NonFiniteError: if a metric is not finite; the state is then not saved.
+          ConfigError: if a data file cannot be read, or the folder of the run was removed.
         """
         if self.evaluated:
             self.outcome.eval_metrics = self.evaluated[max(self.evaluated)]
@@ -299,8 +300,8 @@ class RunLoop:
         self.manager.wait()
 
     def _train_and_evaluate(self) -> None:
-        """Trains and evaluates in turns up to the threshold or the last step. Raises Interrupted on a signal,
-        between two updates."""
+        """Alternates training and evaluation up to the threshold or the last step. Raises Interrupted on a
+        signal, between two updates."""
         iterator = None
         while True:
             self._evaluate_if_due()
@@ -318,11 +319,11 @@ class RunLoop:
         return self.data_position.order(order) if self.plan.is_packed else order
 
     def _save(self) -> None:
-        """Saves the state, or starts to with --async_checkpoints.
+        """Saves a checkpoint; with --async_checkpoints starts to save it in the background.
 
         Raises:
-          NonFiniteError: where a weight is not finite: the last good checkpoint stays.
-          ConfigError: where the folder is full or cannot be written to; also for the previous checkpoint.
+          NonFiniteError: if a weight is not finite; the previous checkpoint is kept.
+          ConfigError: if the disk is full or the folder is not writable, also for the previous checkpoint.
         """
         if not self.weights_are_finite():
             raise NonFiniteError(f"weights not finite after step {self.state.step}")
@@ -340,11 +341,11 @@ class RunLoop:
     # Training
 
     def _train(self, iterator: Any) -> dict:
-        """Trains to the end of the metrics window, in calls of some seconds, reports it and returns its
-        values.
+        """Trains to the end of the metrics window in device calls of a few seconds, reports and returns its
+        metrics.
 
-        The end of a window depends on steps alone, and its totals continue from call to call: the length of
-        calls changes no bit.
+        The end of a window depends only on the step, and its totals are passed from call to call, so the
+        length of the calls does not change any result.
         """
         self.processes.poll()
         step = self.state.step
@@ -367,7 +368,7 @@ class RunLoop:
         return values
 
     def _call_devices(self, iterator: Any, left: int) -> dict:
-        """Runs some of the `left` steps of the window and returns the values of its line so far. Raises
+        """Runs some of the `left` steps of the window, and returns the metrics of the window so far. Raises
         NonFiniteError."""
         self.check_folder()
         self.manager.check()
@@ -409,21 +410,21 @@ class RunLoop:
         return values
 
     def _hold_rate(self) -> float:
-        """Sets the learning rate of the next call of the devices by the time used, and returns the seconds
-        that the call may take."""
+        """Sets the learning rate of the next device call from the used share of --budget_hours, and returns
+        the time that the call may take, in seconds."""
         budget, schedule = cast(TimeBudget, self.budget), cast(ByTime, self.state.schedule)
         used = self.processes.mean(budget.used())
         budget.note(self.state.step, schedule.hold(min(used / budget.secs, 1.0)))
         return budget.call_secs(used)
 
     def _spend(self) -> None:
-        """Makes the step that is done the last one, in all processes, where the time budget is used up."""
+        """Ends the schedule at the current step, in all processes, if the time budget is used up."""
         budget = cast(TimeBudget, self.budget)
         if self.processes.mean(budget.used()) >= budget.secs:
             self.last_step = self.state.step
 
     def _count_window(self) -> None:
-        """Adds the window, whole or cut off, to the outcome."""
+        """Adds the complete or interrupted window to the outcome."""
         if self.window.steps:
             self.outcome.loop_rates.append((self.window.sequences, self.window.secs))
         self.outcome.skipped_steps += int(self.window.totals["skipped"])
@@ -454,8 +455,8 @@ class RunLoop:
             self.outcome.stopped_early = since >= patience and step < self.last_step
 
     def best_step(self) -> int | None:
-        """Returns the step of the best evaluation of a scored task: of equal scores the one with the lower
-        loss, of equal losses the first; None without one."""
+        """Returns the step of the best evaluation of a scored task; None without evaluations. Ties are broken
+        by the lower loss, then by the earlier step."""
         if not (is_scored(self.task) and self.evaluated):
             return None
 
@@ -472,11 +473,11 @@ class RunLoop:
         return max(sorted(self.evaluated), key=rank)
 
     def evaluate(self) -> dict:
-        """Evaluates the whole set, sums first and divides once, reports the values and returns them.
+        """Evaluates the whole set; reports and returns the metrics. Sums over the set, then divides once.
 
         Raises:
           Interrupted: on a signal.
-          NonFiniteError: where a value is not finite.
+          NonFiniteError: if a metric is not finite.
         """
         started, step, samples = time.monotonic(), self.state.step, self.state.samples_done
         self.notify(Callback.on_evaluation_start, step, samples)
@@ -499,15 +500,15 @@ class RunLoop:
         return values
 
     def outputs_of(self, dataset: Dataset, secs: list[float] | None = None) -> Outputs:
-        """Returns the model's outputs, in the order of the sequences. `dataset` makes the set's global
-        batches from their size; `secs` gets the seconds of each."""
+        """Returns the model's outputs in the order of the sequences. `dataset` maps a batch size to the set's
+        global batches; the time of each batch in seconds is appended to `secs`."""
         return self._evaluated(dataset, secs)[1]
 
 
 @contextlib.contextmanager
 def naming_nondeterminism() -> Iterator[None]:
-    """Turns TensorFlow's refusal of an operation that has no deterministic kernel, in its block, into a
-    ConfigError of one line."""
+    """Context manager that turns TensorFlow's error about an operation without a deterministic kernel into a
+    one-line ConfigError."""
     try:
         yield
     except (tf.errors.UnimplementedError, tf.errors.FailedPreconditionError) as error:
@@ -524,7 +525,7 @@ def naming_nondeterminism() -> Iterator[None]:
 
 
 def reading(task: Task, work: Callable[[], T]) -> T:
-    """Runs `work`; where it fails on a data file, raises a ConfigError that names the file."""
+    """Runs `work`. If it fails on a data file, raises a ConfigError that names the file."""
     try:
         return work()
     # TensorFlow raises a UnicodeDecodeError where its message quotes a record that is no text.

@@ -194,8 +194,8 @@ def check_decay(config: Config) -> None:
     theirs = config_lib.replaced(config, **own)
     if not config_lib.knows_steps(theirs):
         raise ConfigError(
-            f"decay_checkpoint={path} is of a run with num_steps_per_epoch=0, which does not tell where its"
-            " decay begins. Give one with a number of steps."
+            f"decay_checkpoint={path} is of a run with num_steps_per_epoch=0, so the step at which its decay"
+            " begins is unknown. Give a checkpoint of a run with a number of steps."
         )
     end = config_lib.schedule_steps(theirs) - config_lib.decay_length(theirs)
     if step > end:

@@ -1,7 +1,7 @@
-"""One job from a configuration and a task to a result, in the order in which it happens.
+"""A run, from a configuration and a task to a result, in execution order.
 
-`run` is the whole of it: devices and data, state, loop, result, report. `run_seeds` repeats it with several
-seeds, and `compile_only` stops once the steps are compiled.
+`run` does everything: devices and data, state, loop, result, report. `run_seeds` repeats it with several
+seeds, and `compile_only` stops after compiling the steps.
 """
 
 import contextlib
@@ -55,10 +55,10 @@ def run(
       started: start of the process, seconds since 1970; unset: now.
 
     Returns:
-      The result, which is also in the folder of the run.
+      The result, which is also written to the folder of the run.
 
     Raises:
-      ConfigError: for bad input, before anything is trained.
+      ConfigError: for bad input, before training starts.
     """
     started, command = started or time.time(), command or sys.argv
     surroundings = environment.environment()  # of the start: the checkout may change while the run goes on
@@ -158,15 +158,15 @@ class Ready:
     """Configuration, devices and task of a run before its model is built.
 
     Attributes:
-      config: the configuration completed from devices and data.
-      strategy: the strategy of all processes.
-      plan: batches of all replicas.
-      layout: workers, replicas and micro batches that the run keeps; None where it keeps no layout.
+      config: the configuration, with values that depend on devices and data filled in.
+      strategy: the `tf.distribute` strategy over all processes.
+      plan: the batch plan over all replicas.
+      layout: workers, replicas and micro batches that the run was started with; None if it has no layout.
       is_chief: whether this process writes files and logs.
       task: the task, after `find_data`.
-      data_files: all files, of training and evaluation.
-      data_secs: seconds that finding the data took.
-      checks: those of the machine, see `official.distribution.machine_checks`; None without GPUs.
+      data_files: all data files, for training and evaluation.
+      data_secs: time that `find_data` took, in seconds.
+      checks: results of `official.distribution.machine_checks`; None without GPUs.
     """
 
     config: Config
@@ -184,7 +184,7 @@ def make_ready(config: Config, make_task: MakeTask) -> Ready:
     """Sets up the devices and finds the data.
 
     Raises:
-      ConfigError: where devices or data are missing, or a batch cannot be divided among replicas.
+      ConfigError: if devices or data are missing, or a batch cannot be divided among the replicas.
     """
     checks = machine_checks.of_run(config)
     config = machine_checks.with_working_kernels(config, checks)
@@ -251,8 +251,8 @@ def _built(ready: Ready) -> Built:
 
 
 def _prepare(loop: Loop, data_files: list[str]) -> None:
-    """Compiles the steps and empties caches before the run's clock starts, and tells the callbacks of the
-    start. On GPUs deterministic steps are tried then: for some operations there are no such kernels."""
+    """Compiles the steps and drops caches before the run's clock starts, then notifies the callbacks. On GPUs
+    with --deterministic it also runs the steps once, since some operations have no deterministic kernel."""
     config, state, writes = loop.config, loop.state, not loop.manager.read_only
     loop.processes.check_same_step(state.step, config.model_dir)
     if config_lib.compiles_first(config) or config.deterministic and native.on_gpus(loop.strategy):
@@ -285,9 +285,9 @@ def run_seeds(
     a larger --num_runs adds runs.
 
     Returns:
-      The result of the only run; of several the result that ended the last one, with {metric: mean} and
-      {metric_std: sample standard deviation} over all runs as scores and {run, ...} as a table. It is also
-      written to model_dir/result.json.
+      The result of a single run. For several runs, the result of the last one, with {metric: mean} and
+      {metric_std: sample standard deviation} over all runs as scores, and a table with a row per run. It is
+      also written to model_dir/result.json.
 
     Raises:
       ConfigError: for bad input.
@@ -322,10 +322,10 @@ def run_seeds(
 
 
 def _is_complete(config: Config) -> bool:
-    """Tells whether all runs asked for are over; their summary is then not written again.
+    """Tells whether all requested runs are finished, so that their summary need not be written again.
 
     Raises:
-      ConfigError: where the folder holds a single run, more runs, or runs of other settings.
+      ConfigError: if the folder holds a single run, more runs, or runs with other settings.
     """
     record = PreviousRun(config.model_dir)
     before = record.settings.get("num_runs", 1)
@@ -358,15 +358,15 @@ def _of_all_seeds(
 
 
 def compile_only(config: Config, make_task: MakeTask) -> str:
-    """Compiles the training and evaluation steps of a run on random records, for --compile_only; the training
-    step is undone.
+    """Compiles the training and evaluation steps of a run on random records, for --compile_only. The effect
+    of the training step on the weights is undone.
 
     Args:
       config: the frozen configuration. Its --model_dir is neither needed nor touched.
       make_task: config -> Task.
 
     Returns:
-      A page for people: seconds, memory and the plan.
+      A text for people: compilation time, memory and the plan.
 
     Raises:
       ConfigError: for bad input.

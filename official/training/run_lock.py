@@ -337,5 +337,5 @@ def _check_owned(model_dir: str, file: IO[bytes]) -> None:
     if not found:
         raise ConfigError(
             f"--model_dir={model_dir} was removed or moved while this run wrote to it, or its .lock was."
-            " The run has stopped; the same command begins anew, or goes on from what is there."
+            " The run has stopped; the same command resumes from the folder, or starts anew if it is gone."
         )

@@ -1,4 +1,4 @@
-"""Graphs that the devices run: a loop of optimizer steps, a step of an evaluation.
+"""The graphs that run on the devices: a loop of optimizer steps, and an evaluation step.
 
 A replica's part of an optimizer step, from the accumulation of gradients to their clipping, is
 `official.optimization.replica_step`.
@@ -33,10 +33,10 @@ Totals = dict[str, tf.Tensor]
 
 
 class HostWait:
-    """A sum of the seconds in which steps wait for their batches, which graphs add to.
+    """Total time in seconds that steps wait for their batches, accumulated inside the graphs.
 
-    On GPUs the program runs ahead of the devices: waiting while they still compute counts, too, so that the
-    sum is an upper bound.
+    On GPUs the host runs ahead of the devices, and waiting while they still compute counts, too, so the sum
+    is an upper bound.
     """
 
     def __init__(self) -> None:
@@ -44,11 +44,11 @@ class HostWait:
             self._secs = tf.Variable(0.0, dtype=tf.float64, trainable=False)
 
     def timed(self, take: Callable[[], Any], after: Iterable[tf.Tensor]) -> Any:
-        """Returns the batch of `take` and adds its time to the sum; for use in graphs.
+        """Calls `take` in a graph, adds the time that it took to the sum, and returns its batch.
 
         Args:
-          take: returns the batch of every replica.
-          after: tensors of the step before; the clock starts once they are computed.
+          take: function that returns the batch of every replica.
+          after: tensors of the previous step; the clock starts when they are computed.
         """
         with tf.device("CPU"), tf.control_dependencies(list(after)):
             began = tf.timestamp()
@@ -68,12 +68,13 @@ class HostWait:
 def _low_precision_weights(
     config: Config, state: TrainState, strategy: tf.distribute.Strategy
 ) -> tuple[Callable[[Callable], Callable], Callable[[], None]]:
-    """Makes low-precision copies of the weights of a run; without effect where TensorFlow's operations update
-    the weights, under XLA, and in a pipeline.
+    """Creates copies of the weights in the compute dtype, which the native update keeps equal to the weights.
+    Has no effect with other kernels, with XLA, or in a pipeline.
 
     Returns:
-      (wraps a replica's function so that it reads the copies; sets the copies to the weights' values, in a
-      graph: called first in each device call, so that the copies are right whatever has changed the weights).
+      (wrapper that makes a replica's function read the copies, function that casts the weights to the
+      copies). The latter is called at the start of each device call, so that the copies are right whatever
+      has changed the weights.
     """
     optimizer: Any = state.optimizer
     dtype = tf.as_dtype(tf.keras.mixed_precision.global_policy().compute_dtype)
@@ -120,12 +121,12 @@ def make_train_loop(
     plan: BatchPlan,
     wait: HostWait | None = None,
 ) -> Callable:
-    """Returns (iterator, number of steps, totals so far) -> totals, which runs that many steps on the
-    devices.
+    """Returns a function (iterator, number of steps, totals so far) -> totals, which runs that many optimizer
+    steps on the devices.
 
-    A step advances `state.samples` by the sequences that it trains on. The totals continue from those given,
-    at first `no_totals`, so that a loop in two calls equals one. `wait` sums the time that steps wait for
-    batches.
+    A step adds the sequences that it trains on to `state.samples`. The first call gets `no_totals`, each
+    later one the totals of the previous call, so that two calls give the same totals as one. `wait`
+    accumulates the time that steps wait for batches.
     """
     accumulate = pipelined.make_accumulate(config, task, state.model, strategy)
     layout = plan.layout  # the replicas and micro batches that a step counts as
@@ -160,8 +161,8 @@ def make_train_loop(
 
 
 def _make_counting(strategy: tf.distribute.Strategy) -> Callable:
-    """Returns (batch of packed rows) -> int64 [MOST_STREAMS + 1] over all replicas: the sequences of each
-    stream, and the tokens. A batch without `streams` belongs to the first stream."""
+    """Returns a function (batch of packed rows) -> int64 [MOST_STREAMS + 1], summed over all replicas: number
+    of sequences of each stream, and of tokens. A batch without `streams` belongs to the first stream."""
 
     def replica_counts(batch):
         sequences_B = tf.reduce_sum(batch["example_weights"], axis=1)
@@ -177,7 +178,7 @@ def _make_counting(strategy: tf.distribute.Strategy) -> Callable:
 
 
 def _plain_step(replica_gradients: Callable, state: TrainState, strategy: tf.distribute.Strategy) -> Callable:
-    """Returns (batch) -> (sums, gradient norm, whether the update was skipped: never)."""
+    """Returns the step without loss scaling: (batch) -> (sums, gradient norm, False: not skipped)."""
 
     def replica_step_and_update(batch):
         gradients, factor, sums, norm = replica_gradients(batch)
@@ -192,8 +193,8 @@ def _plain_step(replica_gradients: Callable, state: TrainState, strategy: tf.dis
 
 
 def _scaled_step(gradients_of: Callable, state: TrainState, strategy: tf.distribute.Strategy) -> Callable:
-    """Returns (batch) -> (sums, gradient norm, whether the update was skipped), a step that skips its update
-    where the scaled gradient is not finite."""
+    """Returns the step with loss scaling: (batch) -> (sums, gradient norm, whether the update was skipped).
+    The update is skipped if the scaled gradient is not finite."""
 
     loss_scale = cast(Any, state.loss_scale)
 
@@ -222,7 +223,7 @@ def _scaled_step(gradients_of: Callable, state: TrainState, strategy: tf.distrib
 
 
 def _added(totals: Totals, sums, norm, skipped, step) -> Totals:
-    """Returns the totals plus those of step number `step`."""
+    """Returns the totals with those of step number `step` added."""
     finite = tf.reduce_all(tf.math.is_finite(sums)) & (tf.math.is_finite(norm) | skipped)
     return {
         "sums": totals["sums"] + sums,
@@ -264,7 +265,8 @@ def make_example_step(task: ExampleTask, state: TrainState, strategy: tf.distrib
 
 
 def _gathering(work: Callable, strategy: tf.distribute.Strategy, **options: Any) -> Callable:
-    """Returns the graph of a replica's (batch) -> (sums, outputs), both of which are the same on all."""
+    """Returns the graph that runs a replica's function (batch) -> (sums, outputs) on all replicas. Both
+    are the same on all of them."""
 
     @_graph(**options)
     def step(batch):
@@ -275,7 +277,7 @@ def _gathering(work: Callable, strategy: tf.distribute.Strategy, **options: Any)
 
 
 def make_finite_check(state: TrainState) -> Callable[[], tf.Tensor]:
-    """Returns () -> whether every weight of the model is finite."""
+    """Returns a function () -> whether all weights of the model are finite."""
 
     @_graph()
     def weights_are_finite():
@@ -303,5 +305,5 @@ def peers(strategy: tf.distribute.Strategy) -> tuple[Callable[[tf.Tensor], tf.Te
 
 
 def _first(strategy, value):
-    """Returns the first replica's value, of one that is the same on all."""
+    """Returns the first replica's value of a result that is the same on all replicas."""
     return strategy.experimental_local_results(value)[0]

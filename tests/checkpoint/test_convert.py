@@ -441,7 +441,7 @@ def test_a_vocabulary_beside_that_does_not_fit_is_left_out(start, tmp_path, capl
     assert (tmp_path / "c/vocab.txt").read_text() == words
     (tmp_path / "a/vocab.txt").write_text("one\ntwo\none\n")
     to(start, "huggingface", tmp_path / "d", num_attention_heads=4)
-    assert not (tmp_path / "d/vocab.txt").exists() and "'one' stands on lines 1 and 3" in caplog.text
+    assert not (tmp_path / "d/vocab.txt").exists() and "'one' is on lines 1 and 3" in caplog.text
 
 
 def test_vocabulary_case_and_labels_go_along_both_ways(tmp_path):

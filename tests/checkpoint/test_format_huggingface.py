@@ -106,7 +106,7 @@ def test_config(tmp_path):
 
 def test_heads_and_vocabularies_that_do_not_fit(tmp_path):
     for heads, message in (
-        (None, "nothing says how many attention heads .*--num_attention_heads=N.*hidden_size=8"),
+        (None, "the number of attention heads is unknown.*--num_attention_heads=N.*hidden_size=8"),
         *((heads, "must be an integer that divides hidden_size=8") for heads in (5, 0, "4", 4.0, True, [4])),
     ):
         with pytest.raises(ConfigError, match=message):

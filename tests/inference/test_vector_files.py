@@ -86,7 +86,7 @@ def test_a_job_that_was_killed_goes_on_to_the_same_bytes(model, tmp_path, monkey
     assert len(calls) == 2 + 2 + 3  # parts two and three, then each part in steps of the ranges of all
     assert killed.read_bytes() == whole.read_bytes()
     assert json.loads(killed.with_suffix(".npy.json").read_text())["rows"] == len(TEXTS)
-    with pytest.raises(ConfigError, match="is there. Give another one, or --overwrite"):
+    with pytest.raises(ConfigError, match="exists. Give another one, or --overwrite"):
         embed_file(model, table, "text", str(killed), "int8")
 
 

@@ -402,7 +402,7 @@ def test_predictions_of_a_file_are_those_of_the_model(fine_tuned, tmp_path, monk
             predict_file(model.columns_of, table, ["text"], output, {})
     files = [f"--input_file={path}", f"--output_file={tmp_path}/out.conll"]
     monkeypatch.setattr("sys.argv", ["bert", f"--checkpoint={fine_tuned}", *files])
-    with pytest.raises(ConfigError, match=r"\.conll is of tags, and the model can classify"):
+    with pytest.raises(ConfigError, match=r"\.conll is for tags, and the model can classify"):
         ask.run_predict()
 
 

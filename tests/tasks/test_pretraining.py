@@ -94,7 +94,7 @@ def test_what_does_not_fit_is_refused(make_config, settings):
     for given, limit in ((settings(), ROWS), (settings(words=1000) | {"fit_vocabulary": True}, ROWS + 127)):
         with pytest.raises(ConfigError, match=f"input_ids has values from .* expected 0 to {limit - 1}"):
             eval_batch(make_config(**given))
-    with pytest.raises(ConfigError, match=r"takes word 100 for \[UNK\].* Give --vocab_file"):
+    with pytest.raises(ConfigError, match=r"takes id 100 as \[UNK\].* Give --vocab_file"):
         make_config(**settings(words=50) | {"model": {"vocab_size": 50}}, fit_vocabulary=True)
 
 
@@ -246,15 +246,15 @@ def test_masks_that_are_stored_or_drawn_are_not_mixed_up(make_config, bare, sett
             (
                 stored,
                 dict(mask_share=0.3),
-                "mask_share=0.3 draws masks, and records of --input_files store theirs",
+                "mask_share=0.3 draws masks, but the records of --input_files store masks",
             ),
             (
                 bare,
                 dict(max_predictions_per_seq=5),
-                "max_predictions_per_seq=5 is of records that store masks",
+                "max_predictions_per_seq=5 is for records that store masks",
             ),
             (bare, dict(objective="mlm_nsp"), "texts without pairs.*Give --objective=mlm"),
-            (bare, dict(model=other), "drawing them needs the words. Give --vocab_file=PATH"),
+            (bare, dict(model=other), "drawing masks needs a vocabulary. Give --vocab_file=PATH"),
             (bare, dict(do_whole_word_mask=True), "do_whole_word_mask=True needs --mask_share"),
             (bare, dict(mask_span_length=3.0), "mask_span_length=3.0 needs --mask_share"),
             (

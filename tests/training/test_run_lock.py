@@ -372,7 +372,7 @@ def test_a_squad_run_is_asked_without_its_original_vocabulary(squad, tmp_path, v
     settings = json.loads((folder / "config.json").read_text())
     for written, message in (
         (json.dumps(settings), "vocab.txt is not there any more"),
-        (json.dumps({**settings, "vocab_file": None}), "has no vocabulary beside it. Give --vocab_file=PATH"),
+        (json.dumps({**settings, "vocab_file": None}), "has no vocabulary in its folder. Give --vocab_file"),
         ("{", "config.json: "),
     ):
         (folder / "config.json").write_text(written)

@@ -83,8 +83,8 @@ def locate(path: str) -> str | None:
             base = json_files.read_json(os.path.join(path, model_folder.ADAPTER_CONFIG), any_number=True)
             raise ConfigError(
                 f"{path}: an adapter and no model. The weights of {base.get('base_model_name_or_path')} are"
-                f" missing. Put their {WEIGHTS} and {CONFIG} into the folder, or merge the adapter"
-                " into them where it comes from (merge_and_unload)."
+                f" missing. Put their {WEIGHTS} and {CONFIG} into the folder, or merge the adapter in peft"
+                " (merge_and_unload)."
             )
         if not any(name.endswith((".index", ".onnx")) for name in names):
             pickle = next((os.path.join(path, name) for name in names if name.endswith(_PICKLES)), None)
@@ -208,8 +208,8 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
             merged[whole] = tensor
     if strange:
         raise ConfigError(
-            f"{adapter.path}: {shortened(sorted(strange))} belong to none of the weights that lie beside."
-            " Merge the adapter where it comes from (merge_and_unload), or remove it."
+            f"{adapter.path}: {shortened(sorted(strange))} match no weights of this folder. Merge the adapter"
+            " in peft (merge_and_unload), or remove it."
         )
     changed = [name for name in merged if merged[name] is not tensors.get(name)]
     logging.info("%s is merged into %d weights", adapter.path, len(changed))
@@ -407,9 +407,9 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
     heads = options.heads_of(hidden)
     if heads is None:
         raise ConfigError(
-            "nothing says how many attention heads the model has: the weights do not tell. Give"
-            f" --num_attention_heads=N, a divisor of hidden_size={hidden}, or put its {CONFIG} or"
-            " bert_config.json beside them."
+            "the number of attention heads is unknown, and cannot be derived from the weights. Give"
+            f" --num_attention_heads=N, a divisor of hidden_size={hidden}, or put the model's {CONFIG} or"
+            " bert_config.json next to the weights."
         )
     if "layer_norm_eps" in family.ignored and options.layer_norm_eps not in (None, BertConfig.layer_norm_eps):
         raise ConfigError(

@@ -182,7 +182,7 @@ def add_settings(flags: argparse.Namespace, settings: dict[str, Any]) -> None:
     if flags.generated_data is None:
         flags.generated_data = flags.predict_file is None
     if flags.checkpoint and flags.bert_config_file:
-        raise ConfigError("--bert_config_file is for a made-up model, and --checkpoint is one. Drop one.")
+        raise ConfigError("--bert_config_file is for random weights, --checkpoint for trained. Drop one.")
     if not flags.generated_data and not flags.predict_file:
         raise ConfigError("--generated_data=false needs --predict_file=FILE.json.")
     if flags.generated_data and flags.whole_set:

@@ -33,29 +33,30 @@ class Data:
     """Settings of the data.
 
     Attributes:
-      input_files: Training TFRecords: comma-separated files, folders or globs (local, gs://, ram://); without
-        listing a folder NAME@4096.tfrecord for NAME-00000-of-04096.tfrecord and so on, or its manifest.json.
-      data_streams: Streams that training files are dealt out to, each with an order of its own; a host reads
-        whole ones. It must divide files and batch, and hosts must divide it. Unset: the most, up to 32, that
-        does; more hosts need it.
+      input_files: Training TFRecords: comma-separated files, folders or globs (local, gs://, ram://). To
+        avoid listing a folder, NAME@4096.tfrecord means NAME-00000-of-04096.tfrecord and so on; or give its
+        manifest.json.
+      data_streams: Number of streams (data shards) that the training files are assigned to, each with its own
+        order; each stream is read by one host. It must divide the number of files and the batch, and be a
+        multiple of the number of hosts. Unset: the largest such number up to 32; set it for more hosts.
       eval_files: Evaluation TFRecords; without it the first records of --input_files are used, as the MLPerf
         v0.7 rules did.
       use_synthetic_data: Train on random records of the right shape instead of files.
-      generated_data: In place of all files of data, records that are made up here and then read like files:
-        the whole input pipeline works. Files that are given are not read.
-      synthetic_input: Train on one random batch that stays on the devices: no input pipeline at all. Files
-        that are given are not read.
-      max_seq_length: Tokens of a sequence.
-      max_predictions_per_seq: Masked tokens of a sequence, at most, of records that store masks.
-      mask_share: Share of the tokens that are predicted, of records without masks (bert data create
-        --objective=mlm): drawn anew for every epoch, 80 % [MASK], 10 % random words, 10 % unchanged. Unset:
-        0.3 of such records. Evaluation always draws 0.15, in the same way every time.
-      do_whole_word_mask: With --mask_share: predict all pieces of a word or none.
-      mask_span_length: With --mask_share: mean length of the spans that are predicted, in tokens, or in words
-        with --do_whole_word_mask.
-      static_mask: Records written with --remask are trained on as they stand, predicted tokens first: the
-        masked-LM head cuts them off and gathers nothing.
-      num_eval_samples: Evaluate the first N records.
+      generated_data: Train on generated records instead of data files. They are read like files, so the whole
+        input pipeline runs. Data files that are set are not read.
+      synthetic_input: Train on one random batch that stays on the devices, without an input pipeline. Data
+        files that are set are not read.
+      max_seq_length: Maximum number of tokens of a sequence.
+      max_predictions_per_seq: Maximum number of masked tokens of a sequence, for records that store masks.
+      mask_share: Share of the tokens to predict, for records without masks (bert data create
+        --objective=mlm). Masks are drawn anew in every epoch: 80 % [MASK], 10 % random words, 10 % unchanged.
+        Unset: 0.3 for such records. Evaluation always masks the same 15 %.
+      do_whole_word_mask: With --mask_share: predict all word pieces of a word or none.
+      mask_span_length: With --mask_share: mean length of the masked spans in tokens, or in words with
+        --do_whole_word_mask.
+      static_mask: Train on records written with --remask, which have the predicted tokens first: the
+        masked-LM head slices them instead of gathering.
+      num_eval_samples: Number of records to evaluate on, the first ones of the files.
     """
 
     input_files: str | None = setting(
@@ -117,13 +118,14 @@ class Packing:
     """Several sequences in one row. Records that are packed rows need none of it.
 
     Attributes:
-      pack_on_the_fly: Put several sequences into each row of --max_seq_length tokens while the records are
-        read. --train_batch_size and --eval_batch_size then count rows.
-      pack: Put several sequences into each row of --max_seq_length tokens, for training, evaluation and
+      pack_on_the_fly: Pack several sequences into each row of --max_seq_length tokens while records are read.
+        --train_batch_size and --eval_batch_size then count rows.
+      pack: Pack several sequences into each row of --max_seq_length tokens, in training, evaluation and
         prediction. --train_batch_size and --eval_batch_size then count rows.
-      max_sequences_per_pack: Sequences of a row, at most. Unset: 12; of packed records, what they have.
-      average_sequences_per_pack: Sequences of a row, on average: what the plan, evaluation rules and logs
-        count with before the data are read. Unset: what the data say; without data, one.
+      max_sequences_per_pack: Maximum number of sequences per row. Unset: 12; with packed records, what they
+        have.
+      average_sequences_per_pack: Expected number of sequences per row, for the plan, evaluation rules and
+        logs, which are computed before data are read. Unset: estimated from the data; without data, 1.
       loss_averaging_basis: pertoken: the masked-LM loss is the mean over all predicted tokens. persequence:
         the mean over sequences of the means over their predicted tokens (Graphcore's packed BERT has both).
     """
@@ -158,69 +160,73 @@ class FineTuning:
 
     Attributes:
       train_file: Rows to train on. classify: a table with texts and labels (CSV, TSV, JSON lines, Parquet, a
-        folder that datasets saved; globs). embed: such a table of pairs of texts. tag: CoNLL columns or JSON
-        lines. squad: SQuAD's JSON, or JSON lines.
-      eval_file: Rows to evaluate on, in the form of --train_file. Unset: --eval_share of its rows.
-      predict_file: squad: questions to answer; --do_eval compares with the answers in it. Else rows for
-        --do_predict.
-      eval_share: Without --eval_file: share of the rows of --train_file that is held out, by a hash of their
-        texts: duplicates stay on one side, and added rows move none.
-      text_columns: Columns with the text, or with the two texts of a pair, comma-separated: names, or numbers
-        from 1 on of a table without a header. embed: a query, a passage that answers it, and any number of
-        passages that do not; with --label_column two texts. Unset: text; of tags tokens, or text; of embed
-        query,positive, or sentence1,sentence2.
-      label_column: Column with the label. Unset: label; of tags tags, or entities. embed: column with the
-        score of how alike two texts are; unset: the first two texts of a row belong together.
-      label_kind: one of many; several at once; a number; choice: which of the texts behind the first is
-        right.
-      class_weights: balanced: a rare label counts as much as a frequent one, by rows / (labels x rows of the
-        label).
-      label_smoothing: Share of a label that is spread over all labels.
-      teacher: Folder of a model that was fine-tuned for this task. Half of the loss is then the difference to
-        what it says of the training rows; a small model learns more from that than from the labels alone. It
-        may be of another size, vocabulary and family; its labels must be the same.
-      distill_temperature: With --teacher: what its logits and the model's are divided by in the loss: the
-        higher, the more the labels count that it finds unlikely.
-      distill_share: With --teacher: its share of the loss; 1 where labels are not to be trusted.
-      pooling: embed: the vector of a text is the mean of its tokens' vectors, the vector of [CLS], or the
-        largest number at each place. Unset: as the folder of --init_checkpoint says, else mean.
-      query_prompt: embed: text set before each text of the first column, such as "query: ". Unset: as the
+        folder written by datasets' save_to_disk; globs). embed: such a table with pairs of texts. tag: CoNLL
+        columns or JSON lines. squad: SQuAD's JSON, or JSON lines.
+      eval_file: Rows to evaluate on, in the format of --train_file. Unset: the share --eval_share of
+        --train_file.
+      predict_file: squad: questions to answer; --do_eval scores them against the answers in the file. Other
+        tasks: rows for --do_predict.
+      eval_share: Without --eval_file: share of the rows of --train_file to hold out, by a hash of their
+        texts: duplicates land on the same side, and adding rows moves no other row.
+      text_columns: Column with the text, or comma-separated columns with the two texts of a pair: names, or
+        numbers from 1 on if the table has no header. embed: a query, a passage that answers it, and any
+        number of wrong passages; with --label_column two texts. Unset: text; for tag tokens, or text; for
+        embed query,positive, or sentence1,sentence2.
+      label_column: Column with the label. Unset: label; for tag tags, or entities. embed: column with the
+        similarity score of the two texts; unset: the first two texts of a row belong together.
+      label_kind: one: single-label classification. several: multi-label classification. number: regression.
+        choice: multiple choice, which of the texts after the first is right.
+      class_weights: balanced: rare labels count as much as frequent ones, by the weights rows / (labels x
+        rows of the label).
+      label_smoothing: Share of each label that is spread over all labels.
+      teacher: Folder of a model that was fine-tuned for this task, to distil from: half of the loss is then
+        the divergence from its outputs on the training rows. It may have another size, vocabulary and family,
+        but must have the same labels.
+      distill_temperature: With --teacher: temperature that both models' logits are divided by in the loss. A
+        higher one gives more weight to the labels that the teacher finds unlikely.
+      distill_share: With --teacher: weight of the teacher's part of the loss; 1 ignores the labels.
+      pooling: embed: the vector of a text is the mean of its token vectors, the vector of [CLS], or the
+        maximum of each component. Unset: as the folder of --init_checkpoint says, else mean.
+      query_prompt: embed: text to prepend to each text of the first column, such as "query: ". Unset: as the
         folder of --init_checkpoint says, else none.
-      passage_prompt: embed: text set before each text of the other columns. Unset: likewise.
-      temperature: embed: cosines are divided by it before the softmax, or exponential, of the loss. Small
-        numbers make the loss look at the nearest texts alone.
-      score_loss: embed, with scores: cosent orders the cosines of the pairs of a batch as their scores are
-        ordered. cosine: squared difference of cosine and score, from -1 to 1.
-      matryoshka_sizes: embed: comma-separated sizes; the first so many numbers of a vector are trained to be
-        vectors by themselves, beside the whole.
-      corpus_file: embed: a table of more passages that an evaluation searches, in the column of the positive.
-      early_stopping_metric: Score of an evaluation by which the best weights are chosen. Unset: the task's
-        main one.
-      early_stopping_patience: Stop after so many evaluations in a row that are not better than the best.
+      passage_prompt: embed: text to prepend to each text of the other columns. Unset: as the folder of
+        --init_checkpoint says, else none.
+      temperature: embed: cosines are divided by it before the softmax or exponential of the loss. Lower
+        values make the loss concentrate on the nearest texts.
+      score_loss: embed, with scores: cosent ranks the cosines of the pairs of a batch like their scores.
+        cosine: squared difference of cosine and score, which lies between -1 and 1.
+      matryoshka_sizes: embed: comma-separated sizes: the first N components of a vector are trained to be a
+        vector of their own, for each size N, in addition to the whole vector.
+      corpus_file: embed: table with more passages for an evaluation to search, in the column of the positive.
+      early_stopping_metric: Evaluation score that selects the best weights. Unset: the main score of the
+        task.
+      early_stopping_patience: Stop after this many evaluations in a row that do not improve the best score.
         Unset: never.
-      freeze_layers: Layers, from the lowest on, that are not trained, and the embeddings with them.
-      layer_decay: Learning rate of a layer as a share of that of the layer above it; 1: one rate for all.
+      freeze_layers: Number of lowest layers that are not trained, together with the embeddings.
+      layer_decay: Layer-wise learning-rate decay: each layer has this share of the learning rate of the layer
+        above it; 1: the same rate for all.
       version_2_with_negative: squad: some questions have no answer (SQuAD 2.0).
-      doc_stride: squad: word pieces between the windows of a long context.
-      max_query_length: squad: word pieces of a question, at most.
-      n_best_size: squad: answers of a question in nbest_predictions.json, at most.
-      max_answer_length: squad: word pieces of an answer, at most.
-      null_score_diff_threshold: squad, version 2: no answer is given where its score is above that of the
-        best answer by more than this.
-      score_by: squad: what F1 counts. words: as SQuAD; characters: as CMRC 2018. Unset: characters where most
+      doc_stride: squad: distance between the starts of two windows of a long context, in word pieces.
+      max_query_length: squad: maximum number of word pieces of a question.
+      n_best_size: squad: maximum number of answers per question in nbest_predictions.json.
+      max_answer_length: squad: maximum number of word pieces of an answer.
+      null_score_diff_threshold: squad, version 2: predict no answer if its score exceeds that of the best
+        answer by more than this.
+      score_by: squad: the units of F1. words: as SQuAD. characters: as CMRC 2018. Unset: characters if most
         letters of the answers are Chinese, Japanese or Korean.
-      span_places: squad: the places among which the loss has an answer begin and end. tokens: those of the
-        window. row: all of its row, padding, too, as in Google's run_squad.py and Hugging Face's run_qa.py.
-      data_dir: glue: folder of the tasks' folders (CoLA, MRPC, ...), or of the one task.
-      glue_task: glue: which task.
-      cache_dir: Where features of squad, and what a --teacher says, are kept between runs. Unset: features/
-        in --model_dir.
-      length_buckets: Batches of sequences of about one length, as long as their longest, instead of
-        --max_seq_length. auto: on CPUs, where no shape is compiled for, unless --unpad leaves padding out.
-      predict_epochs: With --do_predict: predict so many times, and tell throughput and latency of each in the
-        words of PopART's inference. Unset: once, without them.
+      span_places: squad: the positions that the softmax of the loss covers. tokens: those of the window. row:
+        the whole row, including padding, as in Google's run_squad.py and Hugging Face's run_qa.py.
+      data_dir: glue: folder that contains the tasks' folders (CoLA, MRPC, ...), or the folder of the task
+        itself.
+      glue_task: glue: the task.
+      cache_dir: Folder in which squad's features and a --teacher's logits are kept between runs. Unset:
+        features/ in --model_dir.
+      length_buckets: Batch sequences of similar length, padded to the longest of the batch instead of
+        --max_seq_length. auto: only on CPUs, where nothing is compiled per shape, and only without --unpad.
+      predict_epochs: With --do_predict: predict this many times, and log throughput and latency of each time
+        in the format of PopART's inference. Unset: once, without these lines.
       num_runs: Repeat the run with seeds --seed, --seed + 1, ... in folders run-1, run-2, ...; report mean
-        and deviation.
+        and standard deviation.
     """
 
     train_file: str | None = setting(

@@ -34,11 +34,12 @@ class Model:
       bert_config_file: JSON file with Google's bert_config.json keys.
       vocab_file: WordPiece vocabulary of the data: vocab.txt, tokenizer.json, or a folder with one of them;
         its size is checked against the model's vocab_size. Kept in --model_dir.
-      fit_vocabulary: The vocabulary may have up to 127 words more or fewer than the model's vocab_size, as
-        Graphcore's models of 30,400 and 30,528 rows have: words beyond it are unknown ones, in records, too
-        ([UNK] is word 100 there, as in Google's vocabularies, unless --vocab_file says another).
-      do_lower_case: Text loses its capitals and accents, as an uncased vocabulary wants it. Unset: as
-        tokenizer_config.json or tokenizer.json says, beside --vocab_file or --init_checkpoint; else yes.
+      fit_vocabulary: Allow the vocabulary to have up to 127 words more or fewer than the model's vocab_size,
+        as for Graphcore's models with 30,400 and 30,528 rows. Words beyond vocab_size are read as [UNK], also
+        in records (id 100, as in Google's vocabularies, unless --vocab_file says another).
+      do_lower_case: Lower-case the text and strip accents, for uncased vocabularies. Unset: as the
+        tokenizer_config.json or tokenizer.json in the folder of --vocab_file or --init_checkpoint says; else
+        true.
       dtype: Compute type. Weights, softmax, LayerNorm statistics, losses and optimizer state stay float32.
     """
 
@@ -61,50 +62,49 @@ class Devices:
     """Settings of the devices, and of how they compute.
 
     Attributes:
-      distribution_strategy: How replicas are made. Unset where this process is one of several that train:
-        multi_worker_mirrored.
-      num_gpus: GPUs to use; 0 for the CPU. Unset: all GPUs there are; the CPU on a machine without.
-      gpu_memory: Memory that the run takes of each GPU: grow takes it as it is needed, all takes all of it at
-        the start, and a number is the GB (1e9 bytes, 7.5 is one) that it grows to at most. The driver's and
-        the libraries' own memory, some hundred MB, comes on top.
-      num_virtual_devices: Logical CPUs, to rehearse a job of several devices: a replica each (mirrored), or
-        the devices of the stages (pipeline).
+      distribution_strategy: Kind and number of devices. Unset in one of several processes that train
+        together: multi_worker_mirrored.
+      num_gpus: GPUs to use; 0 for the CPU. Unset: all GPUs, or the CPU on a machine without GPUs.
+      gpu_memory: Memory to take of each GPU. grow: as needed. all: everything at the start. A number: as
+        needed, up to this many GB (1e9 bytes, such as 7.5). The driver's and the libraries' own memory, some
+        hundred MB, comes on top.
+      num_virtual_devices: Split the CPU into this many logical devices, to rehearse a job on several devices:
+        one replica each (mirrored), or the devices of the stages (pipeline).
       tpu: TPU name, grpc:// address or local, for --distribution_strategy=tpu.
-      num_tpu_cores: Cores that the TPU is to have: the batch arithmetic is checked before connecting, the
-        number after it.
-      worker_hosts: Comma-separated host:port of all processes, for multi_worker_mirrored; without it what
-        started them says so: TF_CONFIG, Kubernetes, Slurm, MPI (docs/clusters.md). That of the first process
-        alone where MPI, Slurm or Kubernetes give numbers: all learn each other's addresses through it.
-      task_index: Number of this process in --worker_hosts, from 0.
-      peer_timeout_secs: multi_worker_mirrored: how long to wait for the other processes to start, and six
-        times as long for one that is there but does not go on, such as for storage that hangs; exit code 4
-        after it. One that is silent, because its machine is down, is waited for a fifth as long, a minute at
-        most; one that has ended is noticed at once.
-      all_reduce_alg: All-reduce: nccl or hierarchical_copy (mirrored), nccl or ring (multi_worker_mirrored).
-        Unset: TensorFlow's choice.
-      allreduce_dtype: Type in which the replicas' gradients are sent and added up: bfloat16 and float16 take
-        half the bytes, and round every sum. float16 needs a loss scale, which sees its overflows.
-      explicit_allreduce: Join gradients into packs of --allreduce_bytes_per_pack and all-reduce each pack;
-        without it TensorFlow chooses how. Needs --clip_scope=global or none.
-      allreduce_bytes_per_pack: With --explicit_allreduce: bytes of a pack, at most; a larger gradient is a
-        pack of its own. Packs are sent while the backward pass goes on. 0: one pack, after it.
-      deterministic: Choose deterministic kernels only: the same command gives the same bits on the same
-        machine; slower.
-      kernels: What computes between matrix products, and updates the weights with LAMB, AdamW or Adam: plain
-        is TensorFlow's operations and gradients; fused has derived gradients and functions that XLA compiles;
-        native is C++ for CPUs, compiled when it is first used on a machine. auto: native on CPUs where there
-        is a C++ compiler and --enable_xla is off, else fused; plain on GPUs where XLA does not work. Equal
-        to rounding.
-      recompute: What the backward pass computes again, so that less memory is kept for it: `attention` is the
-        softmax and dropout of attention, `block` whole blocks, of which only the input is kept. The masks are
-        the same.
-      unpad: Compute nothing for padding: the tokens of a batch stand end to end, in training, evaluation and
-        prediction. Losses are those of padded rows, to rounding; dropout's masks are others. Packed rows have
-        little padding, and steps that are compiled as a whole have one size: both are refused.
-      enable_xla: Compile the forward and backward pass with XLA. Unset: on GPUs, where that halves the time
-        of a step, unless --unpad or --length_buckets=always make steps of several sizes.
-      device_warmup: Compile the training and the evaluation step on synthetic data before the clock starts;
-        leaves all state bit-equal.
+      num_tpu_cores: Expected number of TPU cores: the batch sizes are checked with it before connecting, the
+        number itself afterwards.
+      worker_hosts: Comma-separated host:port of all processes, for multi_worker_mirrored. Unset: read from
+        the launcher's variables: TF_CONFIG, Kubernetes, Slurm, MPI (docs/clusters.md). With MPI, Slurm or
+        Kubernetes the address of rank 0 is enough: all processes exchange their addresses there.
+      task_index: Index of this process in --worker_hosts, from 0.
+      peer_timeout_secs: multi_worker_mirrored: how long to wait for the other processes at the start; then
+        the run ends with exit code 4. A process that is alive but makes no progress (such as with hanging
+        storage) is given six times as long, one that sends no heartbeat a fifth as long, at most a minute;
+        one that has ended is noticed at once.
+      all_reduce_alg: All-reduce algorithm: nccl or hierarchical_copy (mirrored), nccl or ring
+        (multi_worker_mirrored). Unset: TensorFlow's choice.
+      allreduce_dtype: Type in which the replicas' gradients are sent and summed. bfloat16 and float16 halve
+        the bytes, and round every sum. float16 needs a loss scale, which detects its overflows.
+      explicit_allreduce: All-reduce gradients in packs of --allreduce_bytes_per_pack instead of as TensorFlow
+        chooses. Not with --clip_scope=micro_batch.
+      allreduce_bytes_per_pack: With --explicit_allreduce: maximum bytes per pack; a larger gradient is a pack
+        of its own. Packs are sent during the backward pass. 0: one pack after it.
+      deterministic: Use deterministic kernels only: the same command gives the same bits on the same machine.
+        Slower.
+      kernels: Implementation of the operations between matrix products, and of the LAMB, AdamW and Adam
+        updates. plain: TensorFlow operations. fused: hand-written gradients in functions compiled by XLA.
+        native: C++ for CPUs, compiled on first use. auto: native on CPUs if there is a C++ compiler and
+        --enable_xla is off, else fused; plain on GPUs where XLA does not work. All are equal up to rounding.
+      recompute: Activations that the backward pass recomputes to save memory. attention: the softmax and
+        dropout of attention. block: whole blocks, of which only the input is stored. Dropout masks are the
+        same.
+      unpad: Skip padding in training, evaluation and prediction by concatenating the tokens of a batch.
+        Losses equal those of padded rows up to rounding; dropout masks differ. Refused with packed rows,
+        which have little padding, and with steps that are compiled as a whole, which have a fixed size.
+      enable_xla: Compile the forward and backward pass with XLA. Unset: on GPUs, where it halves the time of
+        a step, unless --unpad or --length_buckets=always vary the size of steps.
+      device_warmup: Compile the training and evaluation steps on synthetic data before the clock starts;
+        leaves all state bit-identical.
     """
 
     distribution_strategy: str = setting("mirrored", choices=tuple(BACKENDS))
@@ -147,7 +147,7 @@ class Devices:
         backends=REPLICATED,
         excludes={
             **dict.fromkeys(("pack", "pack_on_the_fly"), "which fills rows, and leaves no padding"),
-            "enable_xla": "which takes batches of one size",
+            "enable_xla": "which needs batches of one size",
         },
     )
     enable_xla: bool | None = setting(None, backends=WHOLE)
@@ -169,14 +169,14 @@ class Pipeline:
     """Settings of the placement of a model's parts on devices, and of IPUs.
 
     Attributes:
-      pipeline_stages: Number of stages, which are then balanced, or what each holds: emb+pos / hid*12 /
-        hid*12 / mlm+nsp.
-      device_mapping: Device of each stage, from 0 within a replica: 0,1,2,3,0. Unset: one a stage; on IPUs
-        the heads are with the embeddings.
-      pipeline_schedule: What a device does next: 1f1b or gpipe; on IPUs grouped, interleaved or sequential.
-        Unset: the first of them.
-      ipu_options: Options of IPUs, such as "replicas=4 device_iterations=8"; docs/ipu.md has them all. Those
-        of the command line stand over those of --config, each by its name.
+      pipeline_stages: Number of stages, over which the layers are balanced, or the parts of each stage:
+        emb+pos / hid*12 / hid*12 / mlm+nsp.
+      device_mapping: Device of each stage, from 0 within a replica: 0,1,2,3,0. Unset: one device per stage;
+        on IPUs the heads share the device of the embeddings.
+      pipeline_schedule: Order of forward and backward passes: 1f1b or gpipe; on IPUs grouped, interleaved or
+        sequential. Unset: the first of these.
+      ipu_options: Options of IPUs, such as "replicas=4 device_iterations=8"; docs/ipu.md lists them. Options
+        on the command line override those of --config one by one.
     """
 
     pipeline_stages: str | None = setting(None, backends=PIPELINED)

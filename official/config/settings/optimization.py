@@ -38,35 +38,37 @@ class Batch:
     """Settings of batches and steps, and of the intervals of all else.
 
     Attributes:
-      train_batch_size: Sequences of one step: all replicas, all micro batches.
-      eval_batch_size: Sequences of one evaluation batch over all replicas; on IPUs at the default the next
-        number above that the pipeline takes.
-      num_accumulation_steps: Micro batches whose gradients make one step.
-      batch_warmup: Smaller batches at first: micro batches of a step, each from its step on, of the same size
-        throughout: {"0": 1, "500": 2, "2000": 4}. The last number is --num_accumulation_steps, which with
-        --train_batch_size is of the whole batch.
-      logical_workers: Lay a new run out for so many processes, --num_accumulation_steps of each, however many
-        compute it: its results are then those of so many. Unset: as many as it begins with.
-      num_steps_per_epoch: Steps of an epoch; times --num_train_epochs it is the horizon of the learning-rate
-        decay. 0: once through the data, whose records are counted first; of pre-training, what fills no whole
-        batch is left out. Unset: 1000 for pre-training, 0 for fine-tuning.
+      train_batch_size: Sequences per step, over all replicas and micro batches.
+      eval_batch_size: Sequences per evaluation batch, over all replicas. On IPUs the default is the next
+        larger number that the pipeline can compute.
+      num_accumulation_steps: Number of micro batches per step whose gradients are accumulated.
+      batch_warmup: Batch-size warm-up: number of micro batches per step, from each of these steps on: {"0":
+        1, "500": 2, "2000": 4}. The size of a micro batch is constant. The last number is
+        --num_accumulation_steps; --train_batch_size is the final batch size.
+      logical_workers: Lay a new run out for this many processes, each with --num_accumulation_steps micro
+        batches, independently of how many compute it: the results are those of this many. Unset: the number
+        of processes at the start.
+      num_steps_per_epoch: Steps per epoch. Times --num_train_epochs it is the horizon of the learning-rate
+        decay. 0: one pass through the data, whose records are counted first; in pre-training an incomplete
+        last batch is dropped. Unset: 1000 for pre-training, 0 for fine-tuning.
       num_train_epochs: Epochs of the schedule.
-      stop_steps: Train only this many steps of the schedule; the decay horizon stays.
-      budget_hours: Train for so many hours in place of a number of steps, those of all processes of the run
-        together; compilation, evaluations and checkpoints count, too. The learning rate follows the share of
-        the hours that is used. result.json has the rates by step.
-      steps_per_loop: Steps that a line of the metrics sums up. The devices are called for about five seconds
-        at a time, whatever this says. Unset: 200, of a short run a twentieth of its steps.
-      steps_between_eval: Evaluate every N steps; a multiple of --steps_per_loop. Unset: at the last step, for
+      stop_steps: Stop after this many steps of the schedule; the decay horizon stays.
+      budget_hours: Train for this many hours instead of a number of steps, summed over restarts; compilation,
+        evaluations and checkpoints count. The learning rate follows the used share of the hours. result.json
+        has the rates by step.
+      steps_per_loop: Steps per line of the metrics. Independently of it, a device call runs as many steps as
+        take about five seconds. Unset: 200, or a twentieth of the steps of a short run.
+      steps_between_eval: Evaluate every N steps; a multiple of --steps_per_loop. Unset: at the last step; for
         fine-tuning after each epoch.
-      steps_before_eval_start: No evaluation before this step.
-      stop_threshold: Stop when an evaluation reaches this, 0 to 1: masked-LM accuracy, for fine-tuning the
-        task's main metric.
-      checkpoint_every_steps: Save every N steps; a multiple of --steps_per_loop. Unset: ten times over the
-        run, without --steps_per_loop after 200 steps at least. Also saved at the last step.
-      keep_checkpoints: Keep this many newest checkpoints; that of the best evaluation is kept, too.
-      async_checkpoints: Write checkpoints beside the training, from a copy of the state in the host's memory.
-        false: the training waits; on a CPU there is no copy then.
+      steps_before_eval_start: Do not evaluate before this step.
+      stop_threshold: Stop when an evaluation reaches this score, 0 to 1: masked-LM accuracy, or for
+        fine-tuning the main score of the task.
+      checkpoint_every_steps: Save a checkpoint every N steps; a multiple of --steps_per_loop. Unset: ten
+        times per run, and without --steps_per_loop at least 200 steps apart. The last step is always saved.
+      keep_checkpoints: Number of newest checkpoints to keep; the checkpoint of the best evaluation is kept in
+        addition.
+      async_checkpoints: Write checkpoints in the background, from a copy of the state in host memory. false:
+        the training waits, and on a CPU there is no copy.
     """
 
     train_batch_size: int = setting(32, minimum=1, training=RECIPE)
@@ -81,7 +83,7 @@ class Batch:
         excludes={
             "eval_rule": "it counts steps of one batch",
             "logical_workers": "its micro batches are those of one batch",
-            "num_steps_per_epoch=0": "which counts steps of one size",
+            "num_steps_per_epoch=0": "with which the steps of an epoch cannot be counted",
             "synthetic_input": "one batch stays on the devices",
         },
     )
@@ -134,52 +136,54 @@ class Optimization:
 
     Attributes:
       optimizer_type: Optimizer. mpadamw: adamw with its first moment in float16. stable_adamw: adamw with
-        clipped updates, for high rates. docs/optimization.md has the formulas.
-      bias_correction: LAMB and all kinds of Adam correct their moments for having started at 0. false: as
-        Google's BERT, and as LAMB_NO_BIAS of PopART.
-      lamb_decays_gamma: LAMB decays the gamma of LayerNorm, too, and does not adapt it: as Graphcore's
-        TensorFlow programs do for BERT.
+        per-variable update clipping, for high rates. docs/optimization.md has the formulas.
+      bias_correction: Bias correction of the moments, for LAMB and all kinds of Adam. false: as Google's
+        BERT, and as PopART's LAMB_NO_BIAS.
+      lamb_decays_gamma: LAMB applies weight decay, but no trust ratio, to the gamma of LayerNorm, as
+        Graphcore's TensorFlow programs do for BERT.
       momentum: With --optimizer_type=momentum: share of the last update that is kept.
       learning_rate: Peak learning rate.
       end_learning_rate: Learning rate at the end of the decay.
-      lr_schedule: Learning rate after the warm-up. up_down: a straight line that is at 0 one step after the
-        last. wsd_linear, wsd_sqrt: warm-up, stable, decay: the peak, then down to 0 in the last
-        --decay_steps. Or rates without a warm-up, each from its step on: {"0": 1e-4, "1000": 1e-5}.
+      lr_schedule: Learning rate after the warm-up. up_down: linear, reaching 0 one step after the last.
+        wsd_linear, wsd_sqrt: warm-up, stable, decay: constant, then down to 0 in the last --decay_steps. Or a
+        piecewise constant rate without a warm-up, from each of these steps on: {"0": 1e-4, "1000": 1e-5}.
         docs/optimization.md has the formulas.
       poly_power: Power of the polynomial decay.
       warmup_power: Power of the warm-up: rate * (step / steps) ^ power.
       decay_steps: With --lr_schedule=natural_exponential: steps from one decay to the next. With wsd_linear
-        and wsd_sqrt: steps of the decay at the end; unset: a tenth of those after the warm-up.
-      decay_proportion: With --lr_schedule=wsd_linear and wsd_sqrt: the decay as a share of all steps, in
-        place of --decay_steps.
-      decay_checkpoint: With --lr_schedule=wsd_linear and wsd_sqrt: begin with the decay, of --decay_steps,
-        from a checkpoint of another run's stable phase: .../ckpt-N. Weights, optimizer and data go on from
-        there; the other settings are those of that run.
-      decay_rate: With --lr_schedule=natural_exponential: each decay multiplies the rate by e^-this.
-      warmup_steps: Steps of linear warm-up; 0 for none. Unset: 10000 for pre-training, a tenth of the steps
-        for fine-tuning and of the time with --budget_hours.
+        and wsd_sqrt: steps of the final decay; unset: a tenth of the steps after the warm-up.
+      decay_proportion: With --lr_schedule=wsd_linear and wsd_sqrt: the final decay as a share of all steps,
+        in place of --decay_steps.
+      decay_checkpoint: With --lr_schedule=wsd_linear and wsd_sqrt: start with the decay, of --decay_steps,
+        from the checkpoint .../ckpt-N of another run's stable phase, with its weights, optimizer state and
+        position in the data. The other settings must be those of that run.
+      decay_rate: With --lr_schedule=natural_exponential: each decay multiplies the rate by exp(-decay_rate).
+      warmup_steps: Steps of linear warm-up; 0 for none. Unset: 10000 for pre-training; a tenth of the steps
+        for fine-tuning, and of the time with --budget_hours.
       warmup_proportion: Linear warm-up as a share of all steps, in place of --warmup_steps.
       start_warmup_step: First step of the warm-up; the learning rate is 0 before it.
-      decay_from: Where the polynomial decay is counted from. step_0: the rate drops at the end of the warm-up
-        (the MLPerf v0.7 reference). warmup_end: it goes on from the peak.
-      weight_decay_rate: Decoupled weight decay; not applied to biases and LayerNorm, but see
-        --lamb_decays_gamma.
+      decay_from: Start of the polynomial decay. step_0: the decay is counted from step 0, so the rate drops
+        at the end of the warm-up (the MLPerf v0.7 reference). warmup_end: it is counted from the end of the
+        warm-up, without a drop.
+      weight_decay_rate: Decoupled weight decay, not applied to biases and LayerNorm (but see
+        --lamb_decays_gamma).
       beta_1: Decay rate of the first moment.
       beta_2: Decay rate of the second moment.
       epsilon: Added to the root of the second moment.
       clip_norm: Global norm that --clip_scope clips gradients to.
-      clip_scope: global: clip the step's gradient after the all-reduce. replicas: likewise, to --clip_norm
-        times the number of replicas (Graphcore's use_mpclip). micro_batch: clip every replica's micro-batch
-        gradient before it is averaged (the MLPerf v0.7 reference, with --loss_normalization=local). none: do
-        not clip. Unset: micro_batch where --scale_loss alone asks for that reference, else global.
+      clip_scope: Gradients that share a norm for clipping. global: the step's gradient, after the all-reduce.
+        replicas: the same, with --clip_norm times the number of replicas (Graphcore's use_mpclip).
+        micro_batch: each micro batch's gradient of each replica, before averaging (the MLPerf v0.7 reference,
+        with --loss_normalization=local). none: do not clip. Unset: micro_batch if --scale_loss alone asks for
+        that reference, else global.
       loss_normalization: global: losses are divided by the weights of the whole step over all replicas.
-        local: by those of each replica's micro batch, and micro batches are averaged (the MLPerf v0.7
-        reference). local_sum: likewise, and their gradients are added up. Unset: local with --scale_loss,
-        else global.
+        local: by the weights of each replica's micro batch, and the micro batches are averaged (the MLPerf
+        v0.7 reference). local_sum: the same, but the gradients of the micro batches are summed. Unset: local
+        with --scale_loss, else global.
       scale_loss: Divide each replica's loss by the number of replicas, so that the all-reduced gradient is a
-        mean and not a sum. Needs --loss_normalization=local, which it sets where that is unset.
-      loss_scale: dynamic, a number, or numbers, each from its step on: {"0": 128, "1000": 512}. Unset:
-        dynamic for fp16, none otherwise.
+        mean instead of a sum. Needs --loss_normalization=local, and sets it if it is unset.
+      loss_scale: dynamic, a number, or a schedule of numbers, from each of these steps on: {"0": 128, "1000":
+        512}. Unset: dynamic for fp16, none otherwise.
     """
 
     optimizer_type: str = setting(

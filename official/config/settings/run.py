@@ -25,27 +25,26 @@ class Job:
     """Settings of the job: what it does, and in which folders.
 
     Attributes:
-      task: What is trained.
-      objective: pretrain: what is learned. mlm_nsp: masked words, and whether the second of two segments
-        follows the first, as BERT. mlm: masked words alone, as RoBERTa. electra: a small generator learns
-        masked words, the model which of its tokens were replaced, as ELECTRA.
+      task: What the run trains.
+      objective: Pre-training objective. mlm_nsp: masked words and next-sentence prediction, as BERT. mlm:
+        masked words alone, as RoBERTa. electra: replaced-token detection with a small generator, as ELECTRA.
       generator_share: With --objective=electra: size of the generator, as a share of the model's attention
         heads and hidden and feed-forward sizes. Source: 1/4 of ELECTRA-small and -large, 1/3 of -base.
       do_train: Train. With --do_train=false --do_eval the run only evaluates.
       do_eval: Evaluate during training, and always at the last step.
-      do_predict: Fine-tuning: write predictions with the best weights: answers to --predict_file, labels of
-        the test set.
-      compile_only: Build and compile the steps, print the time that took, the memory and the plan, and stop.
-        Needs no data, writes no checkpoint.
-      model_dir: Folder of the run: checkpoints, metrics, result, report. Resumed where it holds a checkpoint;
-        a run in it that is over takes more steps and evaluations, and no other settings.
-      overwrite: Train afresh where --model_dir holds a run: its folder is renamed to MODEL_DIR.1, or the next
-        number that is free. A run that this very command line has begun, and that is not over, goes on.
-      export_dir: Write the best, or else the newest, weights as a SavedModel that takes text to this folder
-        when the run has ended, see bert export. It must not be there.
-      init_checkpoint: Weights to start from: a checkpoint of any format, as a prefix or a folder. Sizes,
-        vocabulary, casing and length that are not given are those that lie with it.
-      seed: Seeds initial weights, data order and dropout.
+      do_predict: Fine-tuning: write predictions with the best weights: answers to --predict_file, or labels
+        of the test set.
+      compile_only: Build and compile the steps, print the compilation time, the memory and the plan, and
+        stop. Needs no data and writes no checkpoint.
+      model_dir: Folder of the run: checkpoints, metrics, result, report. The run resumes if the folder holds
+        a checkpoint; a finished run may only get more steps and evaluations, no other settings.
+      overwrite: Train afresh if --model_dir holds a run: the old folder is renamed to MODEL_DIR.1, or to the
+        next free number. An unfinished run of the same command line is resumed instead.
+      export_dir: Export the best weights, or the newest if there was no evaluation, to this folder at the end
+        of the run, as a SavedModel that takes text (see bert export). The folder must not exist.
+      init_checkpoint: Checkpoint to start from, of any format: a file, a prefix or a folder. Sizes,
+        vocabulary, casing and length that are not set are read from its folder.
+      seed: Seed of initial weights, data order and dropout.
     """
 
     task: str = setting("pretrain", choices=("pretrain", *FINE_TUNING), training=IDENTITY)
@@ -96,13 +95,13 @@ class Messages:
     """Settings of the log, and of Weights & Biases.
 
     Attributes:
-      verbosity: -1 warnings only, 0 progress, 1 debug: configuration and parameters, too.
-      log_style: How progress is told: plain lines or a bar, in the words of Graphcore's programs, with their
-        tags for TensorBoard and W&B beside ours.
-      wandb: Send metrics to Weights & Biases, too (pip install '.[wandb]'; WANDB_MODE=offline keeps them
-        here).
-      wandb_name: With --wandb: name of the run, or PROJECT/NAME, or PROJECT/. Unset: the name of
-        --model_dir's folder in bert-tf2, with --log_style=graphcore in tf-bert.
+      verbosity: -1: warnings only, 0: progress, 1: debug, which also logs configuration and parameters.
+      log_style: Format of the progress. plain: lines, or a progress bar. graphcore: the lines of Graphcore's
+        programs, with their tags for TensorBoard and W&B in addition to ours.
+      wandb: Also send metrics to Weights & Biases (pip install '.[wandb]'; WANDB_MODE=offline keeps them on
+        this machine).
+      wandb_name: With --wandb: NAME of the run, PROJECT/NAME, or PROJECT/. Unset: the name of the folder
+        --model_dir, in the project bert-tf2, or tf-bert with --log_style=graphcore.
     """
 
     verbosity: int = setting(0, minimum=-1, maximum=3)
@@ -128,7 +127,7 @@ class MLPerf:
         3,000,000 sequences on, every 500,000, first 10,000 records, 0.712 (0.706 from a batch of 8192).
         mlperf_1.0: every floor(0.05 * (230.23 * batch + 3,000,000) / 25,000) * 25,000 sequences, 10,000
         records of --eval_files, 0.720.
-      mllog_file: Where the MLPerf log is written. Unset: mllog.txt in --model_dir.
+      mllog_file: File for the MLPerf log. Unset: mllog.txt in --model_dir.
       submission_org: MLPerf log: organisation.
       submission_platform: MLPerf log: platform. Unset: kind and number of the devices, e.g. gpu-8.
       submission_division: MLPerf log: division.
@@ -155,22 +154,22 @@ class Plan:
     """Settings of --plan.
 
     Attributes:
-      plan: Print what the run would be (sizes, memory, steps, evaluations, time) and stop. Needs no data and
-        no devices.
-      measure: With --plan: also run three steps on generated data, on the devices of the run, for its hours
-        and its sequences a second. Saves nothing.
-      plan_file: With --plan: also write it as JSON, with the whole configuration, which python -m
-        official.graphcore FILE runs.
-      plan_picture: With --plan of a pipeline: also draw its schedule, time by device, as .png, .svg or .pdf;
-        with --plan_hosts the curves of efficiency instead.
-      plan_tflops: With --plan: expected TFLOP/s of one replica's matrix products, for the expected time.
-      plan_gbps: With --plan: expected GB/s of one replica's all-reduce traffic, for the expected time; with
-        --plan_hosts those of a host's link to the others, each way.
-      plan_hosts: With --plan: also predict a step on other numbers of hosts, each like the one that is
-        planned: 1..4096 is 1, 2, 4 and so on; also 1,3,6. Needs --plan_gbps, and the time of a step:
-        --measure or --plan_tflops.
-      plan_device: With --plan: what a device can hold, to say whether the run fits: v100-16gb, v100-32gb,
-        a100-40gb, a100-80gb, h100, tpu-v3-core, tpu-v4, ipu-mk2, or bytes, such as 16e9 or 16GB.
+      plan: Print sizes, memory, steps, evaluations and time of the run, and stop. Needs no data and no
+        devices.
+      measure: With --plan: also run three steps on generated data, on the run's devices, and plan hours and
+        sequences per second with their time. Saves nothing.
+      plan_file: With --plan: also write the plan as JSON, with the whole configuration, which python -m
+        official.graphcore FILE can run.
+      plan_picture: With --plan of a pipeline: also draw its schedule as .png, .svg or .pdf; with --plan_hosts
+        draw the efficiency curves instead.
+      plan_tflops: With --plan: speed of one replica's matrix products in TFLOP/s, for the expected time.
+      plan_gbps: With --plan: bandwidth of one replica's all-reduce in GB/s, for the expected time; with
+        --plan_hosts that of a host's network link, in each direction.
+      plan_hosts: With --plan: also predict the step time on other numbers of hosts, each like the planned
+        one: 1..4096 means 1, 2, 4 and so on; 1,3,6 is a list. Needs --plan_gbps, and --measure or
+        --plan_tflops for the time of a step.
+      plan_device: With --plan: check whether the run fits the memory of this device: v100-16gb, v100-32gb,
+        a100-40gb, a100-80gb, h100, tpu-v3-core, tpu-v4, ipu-mk2, or a number of bytes, such as 16e9 or 16GB.
     """
 
     plan: bool = setting(False)
@@ -195,10 +194,10 @@ class Profiling:
     """Settings of the profile of a run that trains.
 
     Attributes:
-      profile_steps: Profile from one step to another, such as 10,20, as the run counts them: a trace for
-        TensorBoard, and a table of the operations by time, in --model_dir and in the report.
-      profile_memory: Measure which layers hold the memory at its peak, and the peak of each, in the steps of
-        --profile_steps, or in the second step of the process: in --model_dir and in the report.
+      profile_steps: Profile from the first to the second of these steps, such as 10,20: a trace for
+        TensorBoard, and a table of operations by time, in --model_dir and in the report.
+      profile_memory: Measure the memory of each layer at the peak of the step, and the largest of each,
+        during --profile_steps, or in the second step of the process: in --model_dir and in the report.
     """
 
     profile_steps: str | None = setting(None, backends=TRACED, needs=("do_train",))

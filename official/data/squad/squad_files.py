@@ -109,7 +109,7 @@ def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative
         raise ConfigError(f"--{flag}={path} holds no question.")
     identity, times = Counter(question.id for question in questions).most_common(1)[0]
     if times > 1:
-        raise ConfigError(f"--{flag}={path}: question id {identity} stands in the file {times} times.")
+        raise ConfigError(f"--{flag}={path}: question id {identity} occurs {times} times in the file.")
     impossible = [question.id for question in questions if question.is_impossible]
     if impossible and not version_2_with_negative:
         raise ConfigError(
@@ -143,7 +143,7 @@ def read_gold_answers(path: str) -> GoldAnswers:
         for values, where in _asked(paragraph, place):
             identity = _text(values, "id", where)
             if identity in gold.answers:
-                raise ConfigError(f"{where}: question id {identity} stands in the file twice.")
+                raise ConfigError(f"{where}: question id {identity} occurs twice in the file.")
             answers = expect(values, "answers", list, where)
             gold.answers[identity] = [
                 _text(answer, "text", f"{where}.answers[{number}]") for number, answer in enumerate(answers)

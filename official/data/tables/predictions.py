@@ -25,7 +25,7 @@ def check_format(path: str, flag: str = "output_file", formats: Sequence[str] = 
     that says no format."""
     ending = os.path.splitext(path)[1].lower()
     if ending not in formats:
-        raise ConfigError(f"--{flag}={path}: the ending says the format. Allowed: {', '.join(formats)}.")
+        raise ConfigError(f"--{flag}={path}: unknown suffix. Allowed: {', '.join(formats)}.")
     return ending
 
 

@@ -33,7 +33,7 @@ class Weights(NamedTuple):
 
 
 class Block(tf.keras.layers.Layer):
-    """The variables of a block; `run` is what it does."""
+    """Variables of a block; `run` computes it."""
 
     def __init__(self, config: BertConfig, index: int):
         super().__init__(name=f"layer_{index}")
@@ -72,15 +72,15 @@ def run(
     """Runs a block.
 
     Args:
-      weights: of the block.
-      x_BLD: in the compute dtype.
-      context: of the batch.
-      seed: int32 [2] of this block's dropout, or None.
-      config: of the model.
+      weights: weights of the block.
+      x_BLD: input vectors, in the compute dtype.
+      context: masks and positions of the batch.
+      seed: dropout seed of this block, int32 [2], or None.
+      config: configuration of the model.
       ops: set of operations.
 
     Returns:
-      [B, L, D] in the compute dtype, or [B, R, D] at the positions that the context says are read.
+      [B, L, D] in the compute dtype, or [B, R, D] at the positions `context.reads_BR`.
     """
     attention_seed, attended_seed, inner_seed = split_seed(seed, 3)
     end = functools.partial(_add_and_norm, config=config, ops=ops)
@@ -103,7 +103,7 @@ def _add_and_norm(
     config: BertConfig,
     ops: Operations,
 ) -> tf.Tensor:
-    """Returns LayerNorm(residual + dropout(dense(x))): how both halves of a block end."""
+    """Returns LayerNorm(residual + dropout(dense(x))), the end of both halves of a block."""
     product = layers.matmul_2d(x, dense.kernel)
     rate, epsilon = config.hidden_dropout_prob, config.layer_norm_eps
     return ops.residual_norm(product, layers.bias_of(dense), residual, norm, epsilon, rate, seed)

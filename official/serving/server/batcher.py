@@ -1,7 +1,7 @@
-"""Batches over all clients: calls wait in a queue, and one thread computes as many at once as fit.
+"""Dynamic batching: calls of all clients wait in a queue, and one thread computes them in batches.
 
-A call is cut into rows, so that a long one leaves room for others. Calls of one signature and one version are
-computed together. Calls whose client waits no longer are left out.
+A call is split into rows, so that a long call does not block others. A batch has rows of one signature and
+one version. Calls whose client no longer waits are dropped.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 
 class Failure(Exception):
-    """The model failed. The message is the kind of error and where it was, and nothing of a request."""
+    """The model failed. The message has the type and location of the error, and no content of a request."""
 
 
 @dataclasses.dataclass(eq=False)
 class Work:
-    """A call that waits.
+    """A call in the queue.
 
     Attributes:
-      served: the version that it was made for.
-      call: what is asked.
-      deadline: time.monotonic() after which nobody waits any more.
-      future: of the event loop; its result is that of the rows.
-      batch: sequences of the largest batch that it was part of.
-      taken: rows that have been given to the model.
-      results: of those that are computed.
+      served: the model version that it is for.
+      call: signature and rows.
+      deadline: time.monotonic() at which the call expires.
+      future: future of the event loop, which gets the results of the rows.
+      batch: number of sequences of the largest batch that it was part of.
+      taken: number of rows that were passed to the model.
+      results: results of the computed rows.
     """
 
     served: Served
@@ -60,7 +60,7 @@ _Piece = tuple[Work, list[Any]]  # consecutive rows of a call
 
 
 class Batcher:
-    """The queue and its thread. `submit` belongs to the event loop."""
+    """The queue and its thread. Call `submit` from the event loop only."""
 
     def __init__(
         self, limits: Limits, observe: Callable[[str, int, float], None], clients: Callable[[], int]
@@ -68,9 +68,9 @@ class Batcher:
         """Starts the thread.
 
         Args:
-          limits: of batches and of the queue.
-          observe: called after each batch, in the thread: with its signature, its sequences, and its seconds.
-          clients: returns how many connections there are. When so many calls wait, no further ones can come.
+          limits: limits of batches and queue.
+          observe: called in the thread after each batch, with signature, number of sequences, and seconds.
+          clients: returns the number of open connections. If that many calls wait, no more can arrive.
         """
         self._limits, self._observe, self._clients = limits, observe, clients
         self._queue: collections.deque[Work] = collections.deque()
@@ -85,7 +85,7 @@ class Batcher:
         return len(self._queue)
 
     def submit(self, served: Served, call: Call, deadline: float) -> Work:
-        """Puts a call into the queue. Raises HTTPError where that is full."""
+        """Puts a call into the queue. Raises HTTPError if the queue is full."""
         work = Work(served, call, deadline, asyncio.get_running_loop().create_future())
         with self._changed:
             if len(self._queue) >= self._limits.max_queue:
@@ -97,12 +97,12 @@ class Batcher:
         return work
 
     def uses(self, served: Served) -> bool:
-        """Whether there is work for a version."""
+        """Tells whether calls for a version are waiting or being computed."""
         with self._changed:
             return any(work.served is served for work in (*self._queue, *self._computing))
 
     def close(self, secs: float) -> bool:
-        """Ends the thread after what waits. Returns whether that took no longer than `secs`."""
+        """Ends the thread after the waiting calls. Returns whether it ended within `secs`."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -127,7 +127,7 @@ class Batcher:
             self._computing = []
 
     def _take(self) -> list[_Piece]:
-        """Waits for calls. Returns the pieces of a batch; none where there are no more to come."""
+        """Waits for calls and returns the pieces of a batch; nothing after `close`."""
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._queue or self._is_closed)
@@ -138,11 +138,12 @@ class Batcher:
                     return pieces
 
     def _is_full(self) -> bool:
-        """Whether no more calls are worth waiting for, or can come."""
+        """Tells whether the batch is full, or no more calls can arrive."""
         return self._is_closed or len(self._queue) >= min(self._limits.max_batch_size, self._clients())
 
     def _cut(self) -> list[_Piece]:
-        """Takes from the queue what is computed with the first call of it; its first row always fits."""
+        """Takes the rows of a batch from the queue, starting with its first call, whose first row always
+        fits."""
         pieces: list[_Piece] = []
         rows, tokens = self._limits.max_batch_size, self._limits.max_batch_tokens
         kept: collections.deque[Work] = collections.deque()
@@ -167,9 +168,9 @@ class Batcher:
 
 
 def _compute(served: Served, name: str, rows: list[Any]) -> list[Any]:
-    """Returns a result for each row, or the exception that it ends in.
+    """Returns a result or an exception for each row.
 
-    A batch with a row that cannot be computed fails before anything is computed: then its halves are tried.
+    A batch with a bad row fails before anything is computed; its two halves are then tried separately.
     """
     try:
         return served.compute(name, rows)
@@ -183,14 +184,14 @@ def _compute(served: Served, name: str, rows: list[Any]) -> list[Any]:
 
 
 def place_of(error: Exception) -> str:
-    """Returns the kind of an error and where it was raised; its message may hold what a client has sent."""
+    """Returns the type and location of an error, but not its message, which may contain client data."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{place}"
 
 
 def _finish(work: Work, results: list[Any]) -> None:
-    """Takes the results of some rows. The first exception, or the last row, ends the wait for the others."""
+    """Stores the results of some rows. The first exception, or the last row, completes the call."""
     work.results.extend(results)
     wrong = next((each for each in results if isinstance(each, Exception)), None)
     if wrong or len(work.results) == len(work.call.rows):

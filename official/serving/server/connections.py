@@ -1,4 +1,4 @@
-"""Connections: sockets of clients, and the web pages that may ask the server."""
+"""Client connections, and the checks of the Host and Origin headers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Stream(iostream.IOStream):
     """A connection of a client.
 
     Attributes:
-      is_ended: the client writes nothing more.
+      is_ended: whether the client has shut down its sending side.
     """
 
     is_ended = False
@@ -37,9 +37,9 @@ class Stream(iostream.IOStream):
     _sent = 0  # first bytes of the answer that is to come
 
     def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
-        """Reads as Tornado does, which closes the connection at its end. That is kept back once, since there
-        may be a whole request before it. While an answer is made and nothing is to be read, it comes as an
-        empty line, which before a request means nothing, and as the end when the next one is to be read."""
+        """Reads like Tornado, which closes the connection at end of file. End of file is delayed once, since
+        a complete request may precede it. While an answer is computed and nothing is read, it is reported as
+        an empty line, which is ignored before a request, and as end of file at the next read."""
         count = super().read_from_fd(buf)
         if count != 0:
             return count
@@ -55,7 +55,7 @@ class Stream(iostream.IOStream):
 
     @contextlib.contextmanager
     def awaiting(self) -> Iterator[None]:
-        """In its block the answer is computed: a client that is gone is noticed."""
+        """Context manager around the computation of an answer, in which a closed connection is detected."""
         self._is_awaited = True
         self._look()
         try:
@@ -69,7 +69,7 @@ class Stream(iostream.IOStream):
         return super().write(data[sent:])
 
     def _look(self) -> None:
-        """Closes the connection where its client is gone; looks again while the answer is awaited."""
+        """Closes the connection if the client is gone; checks again while the answer is awaited."""
         if not (self.is_ended and self._is_awaited) or self.closed():
             return
         if not self._sent and not self.writing():
@@ -84,11 +84,11 @@ class Stream(iostream.IOStream):
 
 
 class Http(httpserver.HTTPServer):
-    """Tornado's server with a limit of connections.
+    """Tornado's HTTP server with a limit on connections.
 
     Attributes:
-      max_connections: that are open at once; further ones are closed.
-      refused: is called for each of these.
+      max_connections: maximum number of open connections; further ones are closed.
+      refused: called for each connection that is closed for this reason.
     """
 
     max_connections = 0
@@ -132,17 +132,17 @@ Origin = tuple[str, str, int]  # scheme, name, port
 
 
 def is_loopback(host: str) -> bool:
-    """Tells whether an address to listen on is reached from this machine alone."""
+    """Tells whether an address can be reached only from this machine."""
     return re.fullmatch(r"localhost|::1|127(\.\d+){3}", host) is not None
 
 
 class Callers:
-    """Names that a server may be asked by, and web pages that may ask it; its own are of its names, with any
-    port.
+    """Allowed Host and Origin headers: the server's own names with any port, and those of --allowed_hosts and
+    --allowed_origins.
 
-    On the loopback address without a token both headers are checked. Elsewhere nobody knows the names of the
-    machine, and a foreign page has no token: there both are checked where names are given, and origins where
-    these are.
+    On the loopback address without a token, both headers are checked. On other addresses the server does not
+    know its own names, and with a token other pages have no access. There both headers are checked only if
+    --allowed_hosts is set, and Origin only if --allowed_origins is.
     """
 
     def __init__(self, endpoint: Endpoint):
@@ -156,7 +156,7 @@ class Callers:
         self._origins = origins if (are_checked or origins) and _ANY not in pages else None
 
     def check(self, host: str | None, origin: str | None) -> None:
-        """Raises HTTPError for the headers Host and Origin of a request that are not accepted."""
+        """Raises HTTPError if the Host or Origin header of a request is not allowed."""
         if self._are_names_checked and host is not None:
             names = f"is no name of this server, expected {shortened(sorted(self._names))}: --allowed_hosts."
             require(_name_of(host) in self._names, f"Host: {host[:_MAX_SHOWN]} {names}", 403)
@@ -177,7 +177,7 @@ def _parsed(flag: str, given: Sequence[str], parse: Callable[[str], Any], expect
 
 
 def _name_of(authority: str) -> str | None:
-    """Returns the name of NAME or NAME:PORT; None for what is none of them."""
+    """Returns the name of NAME or NAME:PORT; None for anything else."""
     found = _NAME_AND_PORT.fullmatch(authority)
     if not found and authority.count(":") > 1:  # an address of IPv6
         with contextlib.suppress(ValueError):
@@ -197,7 +197,7 @@ def _origin_of(text: str) -> Origin | None:
 
 
 def _canonical(name: str) -> str:
-    """Returns the one spelling of a name or address."""
+    """Returns a host name or address in its canonical spelling."""
     try:
         return str(ipaddress.ip_address(name))
     except ValueError:

@@ -1,7 +1,7 @@
-"""Request handlers: headers are checked before the body is read, errors are answered in one line, metrics and
-log are told of each request.
+"""Request handlers. They check headers before reading the body, answer errors in one line, and record each
+request in metrics and log.
 
-Nothing of a request's content is logged.
+The content of requests is never logged.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class _Gone(Exception):
 
 @web.stream_request_body
 class Request(web.RequestHandler):
-    """A request.
+    """Handler of a request.
 
     Attributes:
-      server: that is asked.
-      route: of its address.
-      body: bytes that have come.
-      work: its call in the queue of batches, once it is there.
+      server: the server.
+      route: route of the request's path.
+      body: bytes of the body received so far.
+      work: the request's call in the batch queue, once it was submitted.
     """
 
     # pylint: disable=arguments-differ,attribute-defined-outside-init  # so Tornado wants it
@@ -81,8 +81,8 @@ class Request(web.RequestHandler):
             self.set_header(name, value)
 
     def prepare(self) -> None:
-        """Checks what the headers say. A refusal is sent after the body, which is dropped; at once where that
-        is very large, or waits for a word of ours."""
+        """Checks the headers. An error is sent after the body was received and dropped; at once if the body
+        is very large, or if the client waits for `100 Continue`."""
         if self.server.is_stopping:
             self.set_header("Connection", "close")
         try:
@@ -153,7 +153,7 @@ class Request(web.RequestHandler):
         return self.finish(json.dumps({"error": self.route.describe_error(error)}))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answers what Tornado refuses by itself."""
+        """Answers requests that Tornado itself rejects."""
         self.finish(json.dumps({"error": self.route.describe_error(HTTPError(status_code, self._reason))}))
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
@@ -233,16 +233,16 @@ class Request(web.RequestHandler):
 
 
 class Route(NamedTuple):
-    """An address of the server.
+    """A path of the server.
 
     Attributes:
-      pattern: regular expression of its path.
+      pattern: regular expression of the path.
       answer: (request, groups of the pattern) -> body, or an awaitable of one. Raises HTTPError.
-      endpoint: its name in the metrics.
-      methods: of HTTP that it has.
-      needs_token: whether it is for those who have the token, where there is one.
-      is_logged: whether a request is logged where all is well.
-      describe_error: (error) -> JSON values of `error` in its answer.
+      endpoint: name in the metrics.
+      methods: allowed HTTP methods.
+      needs_token: whether requests need the token, if there is one.
+      is_logged: whether successful requests are logged.
+      describe_error: (error) -> JSON value of `error` in the response.
     """
 
     pattern: str
@@ -255,7 +255,7 @@ class Route(NamedTuple):
 
 
 def routes(server: Server) -> list[tuple]:
-    """Returns the addresses as Tornado takes them: (pattern, handler, arguments)."""
+    """Returns the routes in Tornado's form: (pattern, handler, arguments)."""
     v1 = rf"/v1/models/{re.escape(server.model)}(?:/versions/(\d{{1,18}}))?"
     v2 = r"/v2/models/([^/]+)(?:/versions/([^/]+))?"
     post, every = ("POST",), ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -280,7 +280,7 @@ def routes(server: Server) -> list[tuple]:
 
 
 def _health(request: Request) -> dict:
-    """Tells whether the server can be asked: 503 before the first version is ready, and while it stops."""
+    """Answers /healthz: 503 until the first version is ready, and while the server stops."""
     server = request.server
     require(server.is_ready, "stopping." if server.is_stopping else "loading the model.", 503)
     return {"status": "ok", "version": server.find(None).version}

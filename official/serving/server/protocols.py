@@ -1,4 +1,5 @@
-"""Protocols: bodies to calls of a signature, checked, and what the model gives for them to bodies."""
+"""TensorFlow Serving's REST API and the v2 protocol: request bodies to checked calls, results to response
+bodies."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ _MASK_COST = 32  # tokens whose memory the logits of one mask take, about
 
 
 class Sizes(NamedTuple):
-    """Bounds of token ids: the words, segments and positions that the model has; and the number of values
-    that its main head gives for a token."""
+    """Limits of token ids: numbers of words, segments and positions of the model; and the number of values
+    per token that its main head returns."""
 
     words: int
     segments: int
@@ -44,11 +45,11 @@ class Asked(NamedTuple):
     """A request, read from its body.
 
     Attributes:
-      call: of the model.
-      signature: of the call.
-      by_rows: of REST: whether it has `instances` and wants `predictions`, else `inputs` and `outputs`.
-      identity: of v2: the request's `id`; None where it has none.
-      outputs: of v2: {name: whether it is to be binary}, in the order wanted.
+      call: the checked call.
+      signature: signature of the call.
+      by_rows: REST: True for `instances` and `predictions`, False for `inputs` and `outputs`.
+      identity: v2: the request's `id`, or None.
+      outputs: v2: {requested output: whether it is binary}, in the requested order.
     """
 
     call: Call
@@ -62,10 +63,10 @@ class Call(NamedTuple):
     """A call of a signature.
 
     Attributes:
-      name: of the signature.
-      rows: for `versions.Served.compute`, one for each of N: a text, texts, or (ids, segments).
-      costs: of each row, in tokens, about.
-      length: L, of rows of token ids; else 0.
+      name: name of the signature.
+      rows: N rows for `versions.Served.compute`: a text, several texts, or (ids, segments) each.
+      costs: approximate number of tokens of each row.
+      length: L for rows of token ids; else 0.
     """
 
     name: str
@@ -78,14 +79,14 @@ def make_call(name: str, signature: Signature, columns: dict[str, Any], sizes: S
     """Checks the inputs of a call.
 
     Args:
-      name: of the signature.
+      name: name of the signature.
       signature: see `signatures`.
-      columns: {input: a list of N values}, from the body of a request.
-      sizes: of the model.
-      limits: of the server.
+      columns: {input: list of N values}, from the body of a request.
+      sizes: limits of token ids.
+      limits: limits of the server.
 
     Raises:
-      HTTPError: where inputs are unknown, missing, of another type or number, or too large.
+      HTTPError: if inputs are unknown, missing, of another type or number, or too large.
     """
     known = [field.name for field in signature.inputs]
     for given in columns:
@@ -114,7 +115,7 @@ def make_call(name: str, signature: Signature, columns: dict[str, Any], sizes: S
 
 
 def read_text(value: Any, name: str, limits: Limits) -> str:
-    """Returns a text that is given as itself, as its bytes in UTF-8, or as {"b64": ...}. Raises HTTPError."""
+    """Returns a text given as str, as UTF-8 bytes, or as {"b64": ...}. Raises HTTPError."""
     if isinstance(value, dict) and value.keys() == {"b64"} and isinstance(value["b64"], str):
         try:
             value = base64.b64decode(value["b64"], validate=True)
@@ -165,7 +166,7 @@ def _call_of_ids(signature: Signature, columns: dict[str, Any], sizes: Sizes, nu
 
 
 def read_integers(values: Any, name: str) -> np.ndarray:
-    """Returns whole numbers, rows of a list or an array of integers, as an array [N, L]. Raises HTTPError."""
+    """Returns rows of integers, given as lists or as an array, as an array [N, L]. Raises HTTPError."""
     if isinstance(values, np.ndarray) and values.ndim == 2:
         return values
     # Looked at one by one: of texts NumPy would make an array that gives each the memory of the longest.
@@ -213,7 +214,7 @@ def columns_of(asked: Asked, results: list[Any]) -> dict[str, np.ndarray]:
 
 
 def _padded(rows: Sequence[Any], most: int, dtype: Any, shape: tuple[Any, ...]) -> np.ndarray:
-    """Returns rows of values of a shape as an array, '' or 0 behind the end of each row."""
+    """Returns rows of values as an array, padded with '' or 0."""
     padded = np.full((len(rows), most, *shape), "" if dtype is object else 0, dtype)
     for number, row in enumerate(rows):
         if len(row):
@@ -249,7 +250,7 @@ def read_rest(body: bytes, served: Served, limits: Limits) -> Asked:
 
 
 def read_object(body: bytes | str) -> dict[str, Any]:
-    """Returns the object that a body is in JSON. Raises HTTPError."""
+    """Parses a body as a JSON object. Raises HTTPError."""
     try:
         return json_files.parse_json(body, "the request")
     except ConfigError as error:
@@ -291,7 +292,8 @@ def _is_named(value: Any) -> bool:
 
 
 def _only_input(name: str, signature: Signature) -> str:
-    """Returns the input that values without a name are for. Raises HTTPError where there are several."""
+    """Returns the signature's only input, which unnamed values belong to. Raises HTTPError if it has
+    several."""
     needed = [field.name for field in signature.inputs if field.name not in signature.optional]
     require(len(needed) == 1, f"{_takes(name, signature)}: give an object with their names.")
     return needed[0]
@@ -377,8 +379,8 @@ _CONTENT_TYPES = ("str", "np", "pd", "hf")  # MLServer's, that mean the elements
 
 
 def find_signature(model: str, asked: str, served: Served) -> str:
-    """Returns the signature that a name of a model stands for: the main one, or MODEL_SIGNATURE. Raises
-    HTTPError."""
+    """Returns the signature that a v2 model name selects: MODEL the default one, MODEL_SIGNATURE another one.
+    Raises HTTPError."""
     if asked == model:
         return served.methods[0]
     names = {f"{model}_{name}": name for name in served.signatures}
@@ -390,14 +392,14 @@ def read_v2(body: bytes, json_length: str | None, name: str, served: Served, lim
     """Reads the body of an inference.
 
     Args:
-      body: JSON, and behind it binary tensors.
-      json_length: the header that says how long the JSON is; None: all of it.
-      name: of a signature.
-      served: the version that is asked.
-      limits: of the server.
+      body: JSON, followed by binary tensors.
+      json_length: the header with the length of the JSON; None: the whole body is JSON.
+      name: name of the signature.
+      served: the model version.
+      limits: limits of the server.
 
     Raises:
-      HTTPError: where it is not what the protocol or the signature say.
+      HTTPError: if the body does not follow the protocol or the signature.
     """
     end = len(body)
     if json_length is not None:
@@ -512,7 +514,7 @@ def _requested_outputs(values: dict, signature: Signature) -> dict[str, bool]:
 
 
 def write_v2(asked: Asked, results: list[Any], model: str, version: int) -> tuple[bytes, int | None]:
-    """Returns the body of an answer, and how long its JSON is where binary tensors follow.
+    """Returns the response body, and the length of its JSON if binary tensors follow.
 
     Raises:
       ValueError: for numbers that JSON does not have.

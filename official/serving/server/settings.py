@@ -11,12 +11,12 @@ class Endpoint:
     """Address of a server, and the model that it serves.
 
     Attributes:
-      export_dir: a version, or a folder of numbered ones.
-      model: the name in addresses.
-      host, port: to listen on; port 0 is a free one.
-      token: that requests need; None where they need none.
-      poll_secs: between looks for newer versions.
-      allowed_hosts, allowed_origins: as of `connections.Callers`.
+      export_dir: path of a version, or folder of numbered versions.
+      model: name of the model in URLs.
+      host, port: address to listen on; port 0 selects a free one.
+      token: token that requests need; None for no token.
+      poll_secs: interval of checks for newer versions.
+      allowed_hosts, allowed_origins: see `connections.Callers`.
     """
 
     export_dir: str
@@ -34,19 +34,18 @@ class Limits:
     """The limits of a server.
 
     Attributes:
-      max_batch_size: sequences that are computed together, 1 or more; a longer request is cut.
-      max_batch_tokens: tokens that are computed together, about: counted at four characters a token.
-      batch_delay_ms: how long the model, when it is idle, waits for further requests, 0 or more.
-      max_queue: requests that wait for the model.
-      max_request_bytes: of a body.
-      max_instances: of a request.
-      max_text_chars: characters of a text.
-      max_connections: that are open at once.
-      request_timeout_secs: from the headers of a request to its answer.
-      idle_timeout_secs: of a connection without the complete headers of a request, or whose client does not
-        read its answer.
-      body_timeout_secs: from the headers of a request to the end of its body.
-      grace_secs: for requests in flight when the server stops.
+      max_batch_size: maximum number of sequences per batch, 1 or more; longer requests are split.
+      max_batch_tokens: approximate maximum number of tokens per batch, at four characters per token.
+      batch_delay_ms: how long an idle model waits for more requests, 0 or more.
+      max_queue: maximum number of waiting requests.
+      max_request_bytes: maximum size of a request body.
+      max_instances: maximum number of instances per request.
+      max_text_chars: maximum number of characters per text.
+      max_connections: maximum number of open connections.
+      request_timeout_secs: maximum time from the headers of a request to its answer.
+      idle_timeout_secs: maximum time to send complete request headers, or to read an answer.
+      body_timeout_secs: maximum time from the headers of a request to the end of its body.
+      grace_secs: maximum time for running requests when the server stops.
     """
 
     max_batch_size: int = 32
@@ -64,11 +63,11 @@ class Limits:
 
 
 class HTTPError(Exception):
-    """A request that is not answered. Its message is the line that the client gets.
+    """A request that is refused. The message is sent to the client.
 
     Attributes:
-      status: of HTTP.
-      headers: of the answer, beside the usual ones.
+      status: HTTP status.
+      headers: additional headers of the response.
     """
 
     def __init__(self, status: int, message: str, headers: dict[str, str] | None = None):
@@ -78,13 +77,13 @@ class HTTPError(Exception):
 
 
 def whole_number(text: str) -> int | None:
-    """Returns the number of a header; None where it is none, or larger than any size."""
+    """Parses a header as a non-negative integer; None for anything else, or a number above all sizes."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def require(
     condition: object, message: str, status: int = 400, headers: dict[str, str] | None = None
 ) -> None:
-    """Raises HTTPError where a condition does not hold."""
+    """Raises HTTPError if a condition is false."""
     if not condition:
         raise HTTPError(status, message, headers)

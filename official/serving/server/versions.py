@@ -1,4 +1,4 @@
-"""Versions of the model: which there are, which one is served, and how a newer one takes its place."""
+"""Model versions: finding, loading, serving, and replacing them by newer ones."""
 
 import asyncio
 import concurrent.futures
@@ -38,9 +38,9 @@ class Loading(NamedTuple):
 
     Attributes:
       vocab_file, do_lower_case, max_seq_length: as of `source.find`.
-      settings: of the back end.
-      calibration_file: for int8.
-      methods: that are served; None for all that the model can.
+      settings: settings of the back end.
+      calibration_file: texts to calibrate int8 with.
+      methods: methods to serve; None for all that the model supports.
     """
 
     vocab_file: str | None
@@ -59,14 +59,14 @@ class Result(NamedTuple):
 
 
 class Served:
-    """A version of the model.
+    """A loaded version of the model.
 
     Attributes:
-      version: its number.
-      methods: that it answers, its main one first.
-      signatures: {name: signature}; the main method also is `serving_default`.
-      sizes: that token ids have to fit into.
-      labels: names of a classifier's outputs; none where they only count them.
+      version: version number.
+      methods: methods that it serves, the default one first.
+      signatures: {name: signature}; `serving_default` is the default method.
+      sizes: limits of token ids.
+      labels: names of a classifier's outputs; () if they are only numbered.
     """
 
     def __init__(self, version: int, model: Model, methods: Sequence[str]):
@@ -91,15 +91,15 @@ class Served:
         """Computes a batch; one thread at a time.
 
         Args:
-          name: of a signature.
-          asked: rows, as `calls.Call` has them.
+          name: name of the signature.
+          asked: rows, in the form of `protocols.Call`.
 
         Returns:
-          One result a row, whose value is an Answer, a Label, a vector, the words of each mask; of ids
-          {output: array}; of OpenAI's embeddings {vector, tokens, is_cut}.
+          One result per row, whose value is an Answer, a Label, a vector, or the words of each mask; for
+          token ids {output: array}; for OpenAI's embeddings {vector, tokens, is_cut}.
 
         Raises:
-          ConfigError: where a row cannot be computed. Nothing has been computed then.
+          ConfigError: if a row cannot be computed; then no row has been computed.
         """
         if name == embeddings.NAME:
             found = self._model.embedder(asked)
@@ -123,8 +123,8 @@ class Served:
         return [Result(value, False) for value in values]
 
     def warm_up(self) -> None:
-        """Answers made-up texts of several lengths, so that the first ones of clients do not wait. Raises
-        ConfigError."""
+        """Computes generated texts of several lengths, so that the first requests of clients are not delayed.
+        Raises ConfigError."""
         for method in self.methods:
             self._model.prepare(method)
         self._model.report_cuts(False)
@@ -149,12 +149,12 @@ def load(version: int, path: str, loading: Loading) -> Served:
     """Loads a version and warms it up.
 
     Args:
-      version: its number.
-      path: of an export, a run, or a checkpoint of any known format.
-      loading: how.
+      version: version number.
+      path: an export, a run, or a checkpoint of any known format.
+      loading: settings.
 
     Raises:
-      ConfigError: where that is not possible.
+      ConfigError: if it cannot be loaded.
     """
     with reading.reading(path, loading.vocab_file, loading.do_lower_case, loading.max_seq_length) as found:
         for method in loading.methods or ():
@@ -169,7 +169,7 @@ def load(version: int, path: str, loading: Loading) -> Served:
 
 
 def free_memory() -> None:
-    """Returns unused memory to the system, where the C library can."""
+    """Returns unused memory to the operating system, if the C library supports it."""
     gc.collect()
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
@@ -188,22 +188,22 @@ Load = Callable[[int, str], Served]
 
 
 class Location(NamedTuple):
-    """A version's number, and where its files are."""
+    """Number and path of a version."""
 
     version: int
     path: str
 
 
 class State(NamedTuple):
-    """A version's state in TensorFlow Serving's words: LOADING, AVAILABLE or END, and the error that ended
-    it."""
+    """State of a version as in TensorFlow Serving: LOADING, AVAILABLE or END, and the error that ended it."""
 
     state: str
     error: str = ""
 
 
 def find_versions(export_dir: str) -> list[Location]:
-    """Returns the versions of a folder, the newest first; one, of its own number or 1, of anything else."""
+    """Returns the numbered versions in a folder, newest first; for any other path a single version, with the
+    number in its name or 1."""
     name = os.path.basename(os.path.normpath(export_dir))
     one = Location(int(name) if _NUMBER.fullmatch(name) else 1, export_dir)
     return _numbered(export_dir) or [one]
@@ -219,14 +219,13 @@ def _numbered(export_dir: str) -> list[Location]:
 
 
 def _is_around(path: str) -> bool:
-    """Tells whether a path is a link to a folder that it lies in: versions without end, and none of them
-    one."""
+    """Tells whether a path is a link to one of its parent folders, which would nest versions endlessly."""
     above = os.path.realpath(os.path.dirname(path))
     return os.path.commonpath([above, target := os.path.realpath(path)]) == target
 
 
 def look(path: str) -> frozenset[tuple[str, int, int]]:
-    """Returns the files of a version with their sizes and times: what changes while it is being copied."""
+    """Returns the files of a version with sizes and times, which change while it is being copied."""
     found = set()
     for file in (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names):
         with contextlib.suppress(OSError):  # gone, or a link to nothing: it is there when it can be read
@@ -236,11 +235,11 @@ def look(path: str) -> frozenset[tuple[str, int, int]]:
 
 
 class Versions:
-    """The version that is served, and the states of those that were. Belongs to the event loop.
+    """The served version, and the states of all versions so far. For use in the event loop only.
 
     Attributes:
-      served: None before the first one is ready.
-      states: {version: its state}, the newest last.
+      served: the served version; None before the first one is ready.
+      states: {version: state}, the newest last.
     """
 
     def __init__(self, export_dir: str, load: Load, log: Log):
@@ -301,8 +300,8 @@ class Versions:
         return secs
 
     def _newer(self) -> Location | None:
-        """Returns the newest version, where it is newer than the one that is served, has stood still since
-        the last look, and has not failed with the same files."""
+        """Returns the newest version if it is newer than the served one, has not changed since the last
+        check, and has not failed with the same files; else None."""
         for location in _numbered(self._export_dir):
             if self.served and location.version <= self.served.version:
                 return None
@@ -324,7 +323,7 @@ class Versions:
 
 
 def in_thread(function: Callable, *arguments: Any) -> asyncio.Future:
-    """Calls a function in a thread of its own, which nobody waits for when the process ends."""
+    """Runs a function in a daemon thread, which does not delay the end of the process; returns its future."""
     future: concurrent.futures.Future = concurrent.futures.Future()
     future.set_running_or_notify_cancel()  # it is not cancelled any more
 

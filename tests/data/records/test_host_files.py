@@ -84,7 +84,7 @@ def test_hosts_share_streams_or_are_told_what_to_do():
     for hosts in (1024, 4096):
         derived.check_hosts(8192, 4096, hosts, 65536)
     for files, hosts, batch, message in (
-        (3, 4, 8, "3 files for 4 hosts: host 3 and those behind it would have none"),
+        (3, 4, 8, "3 files for 4 hosts: host 3 and the following ones would have none"),
         (4, 3, 8, "4 files make 4 streams, which 3 hosts cannot share evenly. Write a number of shards"),
         (128, 64, 640, "64 hosts cannot share evenly. Give --data_streams=64"),
     ):

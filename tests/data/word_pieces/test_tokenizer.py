@@ -320,7 +320,7 @@ def test_what_cannot_be_read_is_named(tmp_path, roberta, pieces):
     robertas = {"tokenizer_class": "RobertaTokenizer"}
     cases = [
         ({"vocab.json": vocab}, robertas, "merges.txt is missing"),
-        (model, None, "nothing says which class"),
+        (model, None, "the class of its tokenizer is unknown"),
         (model, {"tokenizer_class": "DebertaV2Tokenizer"}, "DebertaV2Tokenizer is not supported"),
         (model, {**robertas, "truncation_side": "left"}, "truncation_side"),
         (model, {**robertas, "mask_token": "<m>"}, None),  # added, as transformers does

@@ -19,7 +19,7 @@ def test_a_bad_vocabulary_is_an_error_that_names_the_flag(tmp_path):
     special = vocabulary_lib.SPECIAL_TOKENS
     for words, message in (
         (special[:-1], rf"{special[-1][1:-1]}\] missing"),
-        ((*special, "a", "b", "a"), "'a' stands on lines 6 and 8"),
+        ((*special, "a", "b", "a"), "'a' is on lines 6 and 8"),
         ((*special, "", "b"), "line 6 is empty"),
     ):
         with pytest.raises(ConfigError, match=f"--vocab_file=.*{message}"):
