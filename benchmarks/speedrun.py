@@ -4,7 +4,8 @@
     --output=results/speedrun
 
 A recipe is a flagfile and a model, benchmarks/speedrun/NAME.flags and NAME.json; a line of the flagfile,
-`# Records: ...`, has the flags of `bert data create`. `NAME mask_share=0.3 ...` is a recipe with other flags.
+`# Records: ...`, has the flags of `bert data create`. `NAME mask_share=0.3 ...` is a recipe with other flags,
+`NAME model=OTHER ...` with the model of OTHER.json.
 Of the rest all is fixed: the corpus (documentation of the packages in packages.txt) and the vocabulary, by
 their hashes, the held-out masked-word loss (15 % of the words, drawn with one seed), and a fine-tuning on
 SST-2, MRPC and RTE. Making the data is not part of the time; the time is that of --budget_hours.
@@ -79,7 +80,7 @@ _PEERS: dict[str, dict[str, Any]] = {
         "model": "2026",
         "max_seq_length": 128,
         "train_batch_size": 16,
-        "learning_rate": 2e-3,
+        "learning_rate": 1e-3,
         "weight_decay_rate": 0.01,
         "mask_share": 0.2,
         "warmup_share": 0.05,
@@ -214,8 +215,12 @@ def read_recipe(recipe: str) -> tuple[list[str], list[str]]:
         found = re.search(r"^# Records: (.*)$", file.read(), re.MULTILINE)
     if not found:
         raise ConfigError(f"{path} has no line `# Records: ...` with the flags of bert data create.")
-    model = f"--bert_config_file={os.path.join(RECIPES, name)}.json"
-    return [f"--flagfile={path}", model, *(f"--{other}" for other in others)], found[1].split()
+    models = [other.removeprefix("model=") for other in others if other.startswith("model=")]
+    model = os.path.join(RECIPES, f"{models[-1] if models else name}.json")
+    if not os.path.exists(model):
+        raise ConfigError(f"--recipes: no {model}.")
+    changed = [f"--{other}" for other in others if not other.startswith("model=")]
+    return [f"--flagfile={path}", f"--bert_config_file={model}", *changed], found[1].split()
 
 
 def settings_of(run: Run) -> dict[str, Any]:

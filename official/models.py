@@ -156,7 +156,7 @@ class Tokenizer:
           pairs: B second texts; for multiple choice the candidates [B, G], and the result is [B, G, L].
           max_length: maximum number of tokens. None: as the model's files say.
           padding: `longest` or True pads to the longest text, `max_length` to `max_length`.
-          truncation: True or `longest_first` truncates longer inputs, of a pair the longer text; False or
+          truncation: True or `longest_first` truncates longer inputs, of a pair the longer text. False or
             `do_not_truncate` makes them an error.
 
         Raises:
@@ -227,8 +227,8 @@ class PretrainedModel(tf.keras.Model):
 
     Inputs: a dict {input_ids, attention_mask, token_type_ids, position_ids: int32 [B, L]}, for multiple
     choice [B, G, L], also under this project's names `input_mask` and `segment_ids`; or the ids alone.
-    Without a mask all positions are tokens, without segments all tokens have segment 0. `position_ids` are
-    numbered as in transformers: in RoBERTa's families the first token has the position after `pad_token_id`.
+    Without a mask all positions are tokens, without segments all tokens have segment 0. Position ids are as
+    in transformers: in RoBERTa's families they start after `pad_token_id`.
 
     Outputs, float32: logits [B, C] for `classify`, [B, G] for multiple choice, [B, L, C] for `tag`,
     [B, L, V] for `fill_mask`, {start_logits, end_logits: [B, L]} for `answer`; vectors [B, D] for `embed`;

@@ -80,20 +80,7 @@ def make_huggingface(specification: dict):
     attention, *more = specification["variant"].split("+")
     half = {"enabled": specification["dtype"] == "bf16", "dtype": torch.bfloat16}
     torch.manual_seed(specification["seed"])
-    sizes = dict(specification["model"])
-    for name in ("family", "block_type", "hidden_act"):
-        del sizes[name]
-    dropped, attention_dropped = sizes.pop("hidden_dropout_prob"), sizes.pop("attention_probs_dropout_prob")
-    sizes["norm_eps"] = sizes.pop("layer_norm_eps")
-    config = transformers.ModernBertConfig(
-        **sizes,
-        hidden_activation="gelu",
-        attention_dropout=attention_dropped,
-        embedding_dropout=dropped,
-        mlp_dropout=dropped,
-        pad_token_id=0,
-        attn_implementation=attention,
-    )
+    config = training_step.modernbert_config(specification["model"], attn_implementation=attention)
     model = transformers.ModernBertForMaskedLM(config)
     is_training = specification["work"] == "train"
     model.train(is_training)

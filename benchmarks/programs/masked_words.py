@@ -52,7 +52,12 @@ def train(specification: dict) -> dict:
     torch.set_num_threads(specification["threads"])
     transformers.set_seed(specification["seed"])
     tokenizer = transformers.BertTokenizerFast(specification["vocab_file"], do_lower_case=True)
-    model = transformers.BertForMaskedLM(transformers.BertConfig(**specification["model"]))
+    sizes = specification["model"]
+    if sizes.get("family") == "modernbert":
+        special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("cls", "sep")}
+        model = transformers.ModernBertForMaskedLM(training_step.modernbert_config(sizes, **special))
+    else:
+        model = transformers.BertForMaskedLM(transformers.BertConfig(**sizes))
     rows = read_rows(specification, tokenizer)
     peak, shares = (
         specification["learning_rate"],

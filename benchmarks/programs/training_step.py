@@ -127,6 +127,24 @@ def huggingface_step(specification: dict) -> Step:
     return run, lambda: torch.cuda.max_memory_allocated() if device == "cuda" else None
 
 
+def modernbert_config(model: dict, **settings):
+    """Returns the ModernBertConfig of transformers for a model, given as the keys of a bert_config.json."""
+    import transformers
+
+    sizes = {key: value for key, value in model.items() if key not in ("family", "block_type", "hidden_act")}
+    dropped, attention_dropped = sizes.pop("hidden_dropout_prob"), sizes.pop("attention_probs_dropout_prob")
+    sizes["norm_eps"] = sizes.pop("layer_norm_eps")
+    return transformers.ModernBertConfig(
+        **sizes,
+        hidden_activation="gelu",
+        attention_dropout=attention_dropped,
+        embedding_dropout=dropped,
+        mlp_dropout=dropped,
+        pad_token_id=0,
+        **settings,
+    )
+
+
 def torch_optimizer(specification: dict, decayed: dict):
     """Returns AdamW, PyTorch's fused one, or LAMB, which PyTorch lacks: with its functions over lists of
     tensors. `decayed` are the weights {True: those that decay, False: the others}."""

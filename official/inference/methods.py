@@ -318,7 +318,7 @@ def text_rows(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str
 def rows_of(
     columns: Sequence[list[str]], tokenizer: Tokenizer, vocabulary: Vocabulary, length: int
 ) -> tuple[Rows, np.ndarray]:
-    """Returns (token rows without padding, bool [N]: whether the row was truncated) for one column of texts,
+    """Returns (token rows without padding, bool [N]: whether each row was truncated) for one column of texts,
     or for two columns of text pairs."""
     made, whole_lengths = encode(columns, tokenizer, vocabulary, length)
     firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
@@ -361,8 +361,8 @@ class Classifier(Method):
         return found
 
     def _sequences(self, rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
-        """Returns the texts of each sequence of rows: for multiple choice, a pair for each candidate. Raises
-        ConfigError if a row has another number of texts than the task's."""
+        """Returns the texts of each sequence of the rows; for multiple choice a pair per candidate. Raises
+        ConfigError if a row has another number of texts than the task."""
         counts = {len(texts) for texts in rows}
         for count in counts:
             least, most = (3, count) if self.kind == CHOICE else (1, 2)

@@ -49,7 +49,7 @@ def write_in_parts(
     """Processes the rows of a table in parts, joins the parts to one file, and returns their notes.
 
     Finished parts are kept in a folder next to the output until all are finished, so the same command can
-    resume, if their rows are still the same.
+    resume, if the rows of these parts are unchanged.
 
     Args:
       table: the rows.

@@ -45,7 +45,7 @@ def ask(config: Config, rows: Sequence[list[str]], labels: Labels, class_names: 
       config: configuration of the run.
       rows: rows of one or two texts, or of a text and its candidates.
       labels: labels of the task.
-      class_names: all names of each class of the task, in order; None: those of `labels`.
+      class_names: all names of each class of the task, in order; None: the names in `labels`.
 
     Returns:
       Logits, float32 [N, C], in the order of the task's classes; for regression in the units of its outputs.

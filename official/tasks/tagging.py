@@ -114,7 +114,8 @@ class TagTask(FineTuning):
         parts: tuple[list[Sentence], list[Sentence]] = ([], [])
         for sentence in self._sentences["train"]:
             parts[texts_lib.share_of(sentence.words) < share].append(sentence)
-        texts_lib.tell_held_out(*map(len, parts), "sentence")
+        kept, held = map(len, parts)
+        texts_lib.tell_held_out(kept, held, "sentence")
         self._sentences["train"], self._sentences["eval"] = parts
         self._paths["eval"] = self._paths["train"]
 
