@@ -397,8 +397,8 @@ def check_packing(config: Config) -> None:
     none, and numbers of sequences a row that contradict each other, or that nothing would read."""
     if config.static_mask and config.model.block_type != "bert":
         raise ConfigError(
-            "static_mask takes the predicted tokens from between their neighbours, which"
-            f" block_type={config.model.block_type} looks at. Drop --static_mask."
+            "static_mask moves the predicted tokens away from their neighbours, which"
+            f" block_type={config.model.block_type} needs. Drop --static_mask."
         )
     for name in ("unpad", "pack"):  # which leave no padding, or have it between sequences
         if config.span_places == "row" and config.do_train and config[name]:

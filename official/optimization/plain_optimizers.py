@@ -38,7 +38,7 @@ class Optimizer:
 
     Attributes:
       iterations: int64 variable, counts the updates and drives the schedule.
-      share_of: name of a variable -> its share of the learning rate; 1 of all, where nobody sets it.
+      share_of: function from a variable's name to its share of the learning rate; default 1.
       SLOTS: {slot: its type, None for that of the variable}.
       compiles: whether XLA compiles the whole update, and the norm, to one program each. On a GPU, launching
         the operations of hundreds of variables would take as long as computing the gradients.

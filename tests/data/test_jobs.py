@@ -178,7 +178,7 @@ def test_what_an_interruption_leaves_is_gone_on_with(run, tmp_path, monkeypatch,
             killed = subprocess.run([sys.executable, "-c", code, tmp_path, out], cwd=ROOT, check=False)
             assert killed.returncode == -signal.SIGKILL
         else:
-            line = "--output_dir=.* cannot be written to: No space left on device.* goes on"
+            line = "--output_dir=.* cannot be written to: No space left on device.* resumes the job"
             expected, told = (ConfigError, line) if error is FULL else (KeyboardInterrupt, None)
             with monkeypatch.context() as patch, pytest.raises(expected, match=told):
                 stopping = partial(interrupted, [1] * (call - 1), error, getattr(module, function))

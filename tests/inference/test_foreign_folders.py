@@ -246,7 +246,11 @@ def test_an_adapter_that_cannot_be_merged_is_refused(tmp_path):
     other = write(tmp_path / "other")
     for tensors, settings, message in (
         (matrices, {"peft_type": "IA3"}, "peft_type=IA3 is not supported"),
-        (matrices, {"base_model_name_or_path": other}, "base model .*other, and the folder has other"),
+        (
+            matrices,
+            {"base_model_name_or_path": other},
+            "names the base model .*other, and the folder has other weights",
+        ),
         ({**matrices, **odd}, {}, "layer.7.output.dense.lora_A.weight match no weights of this folder"),
     ):
         adapter(tmp_path / "m", tensors, **settings)

@@ -375,7 +375,7 @@ def test_predictions_of_a_file_are_those_of_the_model(fine_tuned, tmp_path, monk
         expected = model.classify([row[1] for row in rows if row[1].strip()])
         labels = [label for label in batch.columns["predicted_label"] if label]
         assert batch.columns["label"] == ["old"] * 60 and labels == [each.label for each in expected], ending
-        with pytest.raises(ConfigError, match="is there"):
+        with pytest.raises(ConfigError, match="exists. Give another one"):
             predict_file(model.columns_of, table, ["text"], output, {})
     files = [f"--input_file={path}", f"--output_file={tmp_path}/out.conll"]
     monkeypatch.setattr("sys.argv", ["bert", f"--checkpoint={fine_tuned}", *files])

@@ -40,7 +40,7 @@ def test_the_synthetic_rows_are_of_that_kind(make_config):
 def test_other_records_are_refused(make_config, tmp_path, kind):
     path = write_records(tmp_path / kind, encoding.encode(make_examples(16), kind))
     task = PretrainingTask(make_config(**SIZES, input_files=path, static_mask=True))
-    with pytest.raises(ConfigError, match=f"--input_files holds {kind} ones: .*Write them with --remask"):
+    with pytest.raises(ConfigError, match=f"--input_files holds {kind} records: .*Write them with --remask"):
         task.find_data()
 
 

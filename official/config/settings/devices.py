@@ -147,7 +147,7 @@ class Devices:
         backends=REPLICATED,
         excludes={
             **dict.fromkeys(("pack", "pack_on_the_fly"), "which fills rows, and leaves no padding"),
-            "enable_xla": "which takes batches of one size",
+            "enable_xla": "which needs batches of one size",
         },
     )
     enable_xla: bool | None = setting(None, backends=WHOLE)

@@ -83,7 +83,7 @@ class Batch:
         excludes={
             "eval_rule": "it counts steps of one batch",
             "logical_workers": "its micro batches are those of one batch",
-            "num_steps_per_epoch=0": "which counts steps of one size",
+            "num_steps_per_epoch=0": "with which the steps of an epoch cannot be counted",
             "synthetic_input": "one batch stays on the devices",
         },
     )

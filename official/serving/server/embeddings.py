@@ -73,8 +73,8 @@ def _texts_of(given: Any, limits: Limits) -> list[str]:
 
 
 def write(asked: Asked, results: list[dict[str, Any]]) -> bytes:
-    """Returns the body of an answer; `results` are {vector, tokens, is_cut} of each text. `truncated` in
-    it has the numbers of texts that were cut, where there are some."""
+    """Returns the body of a response; `results` are {vector, tokens, is_cut} of each text. If texts were
+    truncated, `truncated` in it lists their indices."""
     vectors_ND = np.stack([result["vector"] for result in results])
     if asked.dimensions is not None:
         vectors_ND = normalized(vectors_ND[:, : asked.dimensions])
