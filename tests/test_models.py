@@ -244,10 +244,14 @@ def test_labels_say_which_head_is_kept(folders, caplog):
         other, found, is_fresh = head("classify", labels)
         assert not is_fresh and (found == kept[order]).all()
         assert other.labels == tuple(np.array(model.labels)[order])
-    cases = [("classify", 5, "one", 5), ("classify", ["a", "b", "c"], "one", 3)]
-    cases += [("classify", 1, "number", 1), ("several", 3, "several", 3), ("number", None, "number", 1)]
-    cases += [("tag", 3, "tag", 3)]
-    for task, labels, kind, count in cases:
+    for task, labels, kind, count in (
+        ("classify", 5, "one", 5),
+        ("classify", ["a", "b", "c"], "one", 3),
+        ("classify", 1, "number", 1),
+        ("several", 3, "several", 3),
+        ("number", None, "number", 1),
+        ("tag", 3, "tag", 3),
+    ):
         other, found, is_fresh = head(task, labels)
         assert is_fresh and other.spec.kind == kind and len(found) == len(other.labels) == count
 

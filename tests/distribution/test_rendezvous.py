@@ -345,9 +345,13 @@ def test_many_strangers_keep_nobody_out():
 def test_as_many_files_may_be_open_as_are_needed(monkeypatch):
     """More would be inherited, by programs that close every one that may be open."""
     every = resource.RLIM_INFINITY
-    cases = [((100, 10**6), [(514, 10**6)]), ((100, every), [(514, every)]), ((100, 300), [(300, 300)])]
-    cases += [((1024, 10**6), []), ((every, every), [])]
-    for limits, raised in cases:
+    for limits, raised in (
+        ((100, 10**6), [(514, 10**6)]),
+        ((100, every), [(514, every)]),
+        ((100, 300), [(300, 300)]),
+        ((1024, 10**6), []),
+        ((every, every), []),
+    ):
         found = []
         monkeypatch.setattr(rendezvous.resource, "getrlimit", lambda _, own=limits: own)
         monkeypatch.setattr(rendezvous.resource, "setrlimit", lambda _, given, to=found: to.append(given))

@@ -52,9 +52,14 @@ def test_a_fresh_environment_works(tmp_path):
     pip = (python, "-m", "pip", "--disable-pip-version-check")
     need_index(call(*pip, "install", "--upgrade", "setuptools"))
     bert = python.with_name("bert")
-    cases = [(*pip, "install", build(pip, tmp_path)), (*pip, "check"), (python, "-c", IMPORTS)]
-    cases += [(bert, "--help"), (bert, "plan", "--config=quickstart"), (bert, "train", *STEPS)]
-    for command in cases:
+    for command in (
+        (*pip, "install", build(pip, tmp_path)),
+        (*pip, "check"),
+        (python, "-c", IMPORTS),
+        (bert, "--help"),
+        (bert, "plan", "--config=quickstart"),
+        (bert, "train", *STEPS),
+    ):
         done = call(*command, cwd=empty, without=("PYTHONPATH", "BERT_STACK"))
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "finished: all 2 steps done" in done.stdout and "pkg_resources" not in done.stderr

@@ -69,9 +69,14 @@ def test_rows_are_shared_out_evenly_or_not_at_all():
 
 
 def test_numbers_of_hosts():
-    rows = [("1", (1,)), ("1..8", (1, 2, 4, 8)), ("1..4096", tuple(2**power for power in range(13)))]
-    rows += [("3..10", (3, 6, 10)), ("8,1, 3", (1, 3, 8)), ("1..4,4..6", (1, 2, 4, 6))]
-    for text, counts in rows:
+    for text, counts in (
+        ("1", (1,)),
+        ("1..8", (1, 2, 4, 8)),
+        ("1..4096", tuple(2**power for power in range(13))),
+        ("3..10", (3, 6, 10)),
+        ("8,1, 3", (1, 3, 8)),
+        ("1..4,4..6", (1, 2, 4, 6)),
+    ):
         assert values.read_host_counts(text) == counts
     wrong = ("0", "8..1", "1..", "..4", "one", "1,,2", "-1", "1..2..3", "1" * 12, "²")
     cases = [(text, "plan_hosts=.*from 1 to 1,000,000") for text in wrong]

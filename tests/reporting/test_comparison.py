@@ -80,9 +80,13 @@ def read(*folders):
 
 
 def test_names_are_the_shortest_that_differ(tmp_path):
-    cases = [("runs/a runs/b/", "a b"), ("x/run y/run", "x y"), ("x/1 y/1 y/2", "x/1 y/1 y/2")]
-    cases += [("gs://b/x/run gs://b/y/run", "x y"), ("runs/only", "only")]
-    for folders, names in cases:
+    for folders, names in (
+        ("runs/a runs/b/", "a b"),
+        ("x/run y/run", "x y"),
+        ("x/1 y/1 y/2", "x/1 y/1 y/2"),
+        ("gs://b/x/run gs://b/y/run", "x y"),
+        ("runs/only", "only"),
+    ):
         assert comparison.short_names(folders.split()) == names.split()
     twice = [str(tmp_path / "a"), str(tmp_path / "b"), f"{tmp_path}/a/"]
     assert_refused(comparison.short_names, [(twice, "/a/ is given twice")])

@@ -266,9 +266,14 @@ def test_result_file(tmp_path):
 
 
 def test_exit_codes():
-    cases = [(0, "success", {}), (0, "finished", {}), (1, "aborted", {}), (3, "failed", {})]
-    cases += [(4, "failed", {"peer_lost": True}), (130, "interrupted", {"signal": 2})]
-    for code, status, more in cases:
+    for code, status, more in (
+        (0, "success", {}),
+        (0, "finished", {}),
+        (1, "aborted", {}),
+        (3, "failed", {}),
+        (4, "failed", {"peer_lost": True}),
+        (130, "interrupted", {"signal": 2}),
+    ):
         assert make_result(status=status, **more).exit_code == code
     with pytest.raises(ValueError, match="'stopped' is not one of success"):
         make_result(status="stopped")
