@@ -271,9 +271,13 @@ def test_numbers_of_an_output(read):
         assert found(name, "n=7\nx n=2\nn=3", settings) == ({name: {reduction: value}}, [])
     mpi = "mpirun --tag-output --np 4 x"
     assert found("throughput", "n=3", command=mpi) == ({"throughput": {"mean": 12.0}}, [])
-    cases = [("n=nan", 0, "NaN"), ("n=1", 3, "exit code 3"), ("", 0, "0 matches"), ("n=1", 0, "1 matches")]
-    cases += [("n=?", 0, "is no number")]
-    for text, code, why in cases:
+    for text, code, why in (
+        ("n=nan", 0, "NaN"),
+        ("n=1", 3, "exit code 3"),
+        ("", 0, "0 matches"),
+        ("n=1", 0, "1 matches"),
+        ("n=?", 0, "is no number"),
+    ):
         results, problems = found("t", text, ", skip: 1", code)
         assert results == {"t": {"mean": None}} and why in problems[0]
     more = ", derived: {a: {expr: '{t} * 4'}, c: {expr: 'max({a}, 1) ** 2', reduction_type: p99}}"
@@ -284,9 +288,14 @@ def test_numbers_of_an_output(read):
 
 
 def test_arithmetic_and_nothing_else():
-    cases = [("1 + 2 * 3", 7), ("-(7 // 2) % 3", 0), ("-2 ** 2 ** 3", -256), ("round(2.345, 1)", 2.3)]
-    cases += [("min(3, 2) / 4", 0.5), ("int(2.9)", 2)]
-    for text, value in cases:
+    for text, value in (
+        ("1 + 2 * 3", 7),
+        ("-(7 // 2) % 3", 0),
+        ("-2 ** 2 ** 3", -256),
+        ("round(2.345, 1)", 2.3),
+        ("min(3, 2) / 4", 0.5),
+        ("int(2.9)", 2),
+    ):
         assert spec.evaluate(text) == value
     others = "__import__('os')|a|[1]|(1).real|1 if 1 else 2|'a' * 9|max|min()|(-8) ** 0.5|1 +|1 << 2|1e999"
     for text in (*others.split("|"), "1 + " * 1000 + "1"):
