@@ -134,9 +134,13 @@ def test_other_weights_sizes_and_heads_are_other_files(monkeypatch):
     monkeypatch.setattr(onnx_files, "folder_of", lambda made_of, make: keys.append(made_of) or "folder")
     bert = BertConfig(**ONE)
     relu = BertConfig(**{**ONE, "hidden_act": "relu"})
-    cases = [(bert, "answer", 0), (bert, "answer", 0), (bert, "answer", 1), (bert, "embed", 0)]
-    cases += [(relu, "answer", 0)]
-    for sizes, head, seed in cases:
+    for sizes, head, seed in (
+        (bert, "answer", 0),
+        (bert, "answer", 0),
+        (bert, "answer", 1),
+        (bert, "embed", 0),
+        (relu, "answer", 0),
+    ):
         source = source_lib.random_source(sizes, "answer", seed=seed)
         onnx_files.path_of(source, head, backends.Settings("onnxruntime"), False)
     assert keys[0] == keys[1] and all(keys[0] != key for key in keys[2:])

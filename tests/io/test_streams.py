@@ -40,9 +40,14 @@ sys.exit(7)
 """
     lost = b"tool.py: stdout cannot be written (No space left on device); what does not fit is lost.\n"
     told = b"told\n" * 3 + b"done\n"
-    cases = [(">/dev/full", False, told), (">&-", False, told), ("2>/dev/full", True, b"")]
-    cases += [("2>&-", True, b""), (">&- 2>&- <&-", False, b""), (">/dev/full 2>&1", False, b"")]
-    for shell, printed, stderr in cases:
+    for shell, printed, stderr in (
+        (">/dev/full", False, told),
+        (">&-", False, told),
+        ("2>/dev/full", True, b""),
+        ("2>&-", True, b""),
+        (">&- 2>&- <&-", False, b""),
+        (">/dev/full 2>&1", False, b""),
+    ):
         for flags in ((), ("-u",)):
             found = run(code, shell, flags)
             assert found[0] == 7, (shell, flags, found)

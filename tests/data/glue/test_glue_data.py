@@ -298,9 +298,13 @@ def test_metrics_of_two_classes_equal_their_formulas(pairs):
 @pytest.mark.filterwarnings("error")
 def test_what_is_not_defined_is_zero_and_the_baseline_predicts_one_value():
     none = {"pearson": 0.0, "spearman": 0.0}
-    cases = [([0.1] * 3, [1, 2, 3]), ([1, 2, 3], [4, 4, 4]), ([1, np.nan, 3], [1, 2, 3])]
-    cases += [([1, np.inf, 3], [1, 2, 3]), ([3], [2])]
-    for predictions, labels in cases:
+    for predictions, labels in (
+        ([0.1] * 3, [1, 2, 3]),
+        ([1, 2, 3], [4, 4, 4]),
+        ([1, np.nan, 3], [1, 2, 3]),
+        ([1, np.inf, 3], [1, 2, 3]),
+        ([3], [2]),
+    ):
         sets = np.array(predictions, np.float32), np.array(labels, np.float32)
         assert files.score(TASKS["stsb"], *sets) == none, predictions
     for name, labels, expected in (

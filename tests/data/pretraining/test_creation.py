@@ -210,10 +210,16 @@ def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_pa
 
 def test_there_are_as_many_pools_as_memory_asks_for():
     pool = plan_lib.POOL_TOKENS
-    cases = [(10, 2, None, (1, 8)), (10, 2, 3, (1, 3)), (10 * pool, 10**6, None, (10, 10))]
-    cases += [(10**6 * pool, 10**10, None, (123 * 8192, 8192)), (3 * pool, 10**6, 8, (4, 8))]
-    cases += [(3 * pool, 10**6, 2, (4, 2)), (3 * pool, 64, 2, (2, 2)), (50 * pool, 10**6, 7, (56, 7))]
-    for tokens, documents, shards, expected in cases:
+    for tokens, documents, shards, expected in (
+        (10, 2, None, (1, 8)),
+        (10, 2, 3, (1, 3)),
+        (10 * pool, 10**6, None, (10, 10)),
+        (10**6 * pool, 10**10, None, (123 * 8192, 8192)),
+        (3 * pool, 10**6, 8, (4, 8)),
+        (3 * pool, 10**6, 2, (4, 2)),
+        (3 * pool, 64, 2, (2, 2)),
+        (50 * pool, 10**6, 7, (56, 7)),
+    ):
         job = make_job("", "", "", num_shards=shards)
         plan = plan_lib.plan_layout(job, {"tokens": tokens, "kept_documents": documents}, [10.0])
         assert (plan.num_pools, plan.num_shards) == expected, (tokens, shards)

@@ -108,9 +108,14 @@ def test_a_place_found_by_arithmetic_is_that_of_the_reading():
                 left = [own[part:] for own in left]
         return found
 
-    cases = [([5, 1, 9, 3, 4, 0, 6], 3, 2), ([5, 5, 5], 8, 2), ([100, 3, 50], 2, 7), ([1], 1, 1)]
-    cases += [([30, 40, 50, 60], 4, 3), ([0, 0, 4, 0, 2], 2, 3)]
-    for records, cycle, part in cases:
+    for records, cycle, part in (
+        ([5, 1, 9, 3, 4, 0, 6], 3, 2),
+        ([5, 5, 5], 8, 2),
+        ([100, 3, 50], 2, 7),
+        ([1], 1, 1),
+        ([30, 40, 50, 60], 4, 3),
+        ([0, 0, 4, 0, 2], 2, 3),
+    ):
         whole = read([(number, 0) for number in range(len(records))], cycle)
         for passed in range(len(whole)):
             place = streams_lib.interleaved_position(records, cycle, part, passed)

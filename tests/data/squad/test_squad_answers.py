@@ -149,9 +149,13 @@ def test_blocks_types_and_columns_of_padding_do_not_show_in_the_answers(monkeypa
 def test_no_answer_must_be_better_by_more_than_the_threshold():
     data, made = make((CONTEXT, "who?"), rules=features.WindowRules(40, 7, 6))
     start, end = logits_for(made, "steve", "smith")
-    cases = [(17, 0.0, "Steve Smith"), (19, 0.0, ""), (19, 1.0, "Steve Smith"), (18, 0.0, "Steve Smith")]
-    cases += [(17, -2.0, "")]
-    for null, threshold, expected in cases:
+    for null, threshold, expected in (
+        (17, 0.0, "Steve Smith"),
+        (19, 0.0, ""),
+        (19, 1.0, "Steve Smith"),
+        (18, 0.0, "Steve Smith"),
+        (17, -2.0, ""),
+    ):
         start[:, 0] = null
         rules = answers.AnswerRules(version_2_with_negative=True, null_score_diff_threshold=threshold)
         found = answers.answer_questions(start, end, made, data, rules)

@@ -38,10 +38,15 @@ def test_several_labels_come_from_lists_and_separators():
     assert marks.tolist() == [[1, 1, 0], [0, 1, 1], [1, 0, 0], [0, 0, 0]]
     assert "a JSON list" in wrong[-1]
     # As pandas writes lists into CSV; a text in brackets is a label.
-    cases = [("['a', 'b']", ["a", "b"]), (" ('it\\'s, so', \"b\",) ", ["it's, so", "b"]), ("[]", [])]
-    cases += [("[other]", ["[other]"]), ("[UK] politics, b", ["[UK] politics", "b"]), ([0, 1], ["0", "1"])]
-    cases += [("a, a", ["a", "a"])]
-    for text, names in cases:
+    for text, names in (
+        ("['a', 'b']", ["a", "b"]),
+        (" ('it\\'s, so', \"b\",) ", ["it's, so", "b"]),
+        ("[]", []),
+        ("[other]", ["[other]"]),
+        ("[UK] politics, b", ["[UK] politics", "b"]),
+        ([0, 1], ["0", "1"]),
+        ("a, a", ["a", "a"]),
+    ):
         assert labels_lib.as_texts(text) == names, text
     assert sorted(labels_lib.as_texts("{'a', 'b'}")) == ["a", "b"]
     for value, told in (

@@ -90,9 +90,13 @@ def test_zstd_is_read_like_other_compressed_files(tmp_path):
     options = {names.window_log: 28, names.enable_long_distance_matching: 1}
     with zstd.ZstdFile(long_window, "w", options=options) as file:
         file.write(text)
-    cases = [zstd.compress(text), long_window.getvalue(), frames, skippable + frames + skippable]
-    cases += [frames + bytes(9)]
-    for packed in cases:
+    for packed in (
+        zstd.compress(text),
+        long_window.getvalue(),
+        frames,
+        skippable + frames + skippable,
+        frames + bytes(9),
+    ):
         path = write(tmp_path / "a.jsonl.zst", packed)
         found, counts = read(path, "text")
         assert found == SENTENCES and (counts.bytes, counts.text_bytes) == (len(packed), len(text))

@@ -92,9 +92,14 @@ def test_remote_files_are_found_and_read_like_local_ones(tmp_path):
         with tf.io.gfile.GFile(f"ram://text/{name}", "wb") as file:
             file.write(content)
     a, b, c = (f"ram://text/{name}" for name in list(stored)[:3])
-    cases = [("ram://text", [a, b, c]), ("ram://text/x/*.gz", [b]), ("ram://text/**/*.bz2", [c]), (a, [a])]
-    cases += [("ram://text/**/?.txt*", [a, b]), ("ram://text/x/**", [b, c])]
-    for pattern, found in cases:
+    for pattern, found in (
+        ("ram://text", [a, b, c]),
+        ("ram://text/x/*.gz", [b]),
+        ("ram://text/**/*.bz2", [c]),
+        (a, [a]),
+        ("ram://text/**/?.txt*", [a, b]),
+        ("ram://text/x/**", [b, c]),
+    ):
         assert files.find_files(pattern, "input_files") == found, pattern
     expected, counts = read(write(tmp_path / "a.txt", text))
     assert read(a) == (expected, counts) and len(expected) == 300

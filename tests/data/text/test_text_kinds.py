@@ -129,9 +129,13 @@ def test_what_is_no_array_of_documents(tmp_path):
         assert read(write(tmp_path / "a.json", text))[0] == []
     for text in ("[1] A note.\nMore.", '["A quotation" is here]', "[A bracket]", "[\nA line."):
         assert read(write(tmp_path / "a", text), splitting="never")[0] == [text.split("\n")]
-    cases = [('[{"text": "a"}, {"text": "b', 2), ('[{"text": "a"} {"text": "b"}]', 2)]
-    cases += [('[{"text": "a"}] x', 2), ('[{"text": "a"},]', 2), ('[{"text": ' + "[" * 100_000, 1)]
-    for text, element in cases:
+    for text, element in (
+        ('[{"text": "a"}, {"text": "b', 2),
+        ('[{"text": "a"} {"text": "b"}]', 2),
+        ('[{"text": "a"}] x', 2),
+        ('[{"text": "a"},]', 2),
+        ('[{"text": ' + "[" * 100_000, 1),
+    ):
         with pytest.raises(ConfigError, match=f"a.json is not a whole JSON array: element {element}: "):
             read(write(tmp_path / "a.json", text))
 
