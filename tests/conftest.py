@@ -41,16 +41,8 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8
 )
 
-TINY = dict(
-    vocab_size=50,
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=64,
-    max_position_embeddings=32,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
+TINY = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+TINY |= dict(max_position_embeddings=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
 def slow(*values):
@@ -86,21 +78,10 @@ def make_config(tmp_path):
     settings."""
 
     def make(model: dict | None = None, **settings):
-        defaults = dict(
-            model={**TINY, **(model or {})},
-            model_dir=str(tmp_path / "run"),
-            max_seq_length=16,
-            max_predictions_per_seq=3,
-            train_batch_size=8,
-            eval_batch_size=8,
-            num_steps_per_epoch=20,
-            num_train_epochs=1,
-            steps_per_loop=5,
-            warmup_steps=0,
-            learning_rate=1e-2,
-            optimizer_type="lamb",
-            distribution_strategy="one_device",
-        )
+        defaults = dict(model={**TINY, **(model or {})}, model_dir=str(tmp_path / "run"))
+        defaults |= dict(max_seq_length=16, max_predictions_per_seq=3, train_batch_size=8, eval_batch_size=8)
+        defaults |= dict(num_steps_per_epoch=20, num_train_epochs=1, steps_per_loop=5, warmup_steps=0)
+        defaults |= dict(learning_rate=1e-2, optimizer_type="lamb", distribution_strategy="one_device")
         if "input_files" not in settings:
             defaults["use_synthetic_data"] = True
         return config_lib.build_config([("test", {**defaults, **settings})])
@@ -121,20 +102,11 @@ def make_records(count: int, seed: int, schema, vocab_size: int = TINY["vocab_si
         masked[0] = number % vocab_size  # tells records apart
         weights = np.ones(predictions)
         weights[generator.integers(1, predictions + 1) :] = 0
-        records.append(
-            serialize_example(
-                {
-                    "input_ids": masked,
-                    "input_mask": np.ones(length, int),
-                    "segment_ids": (np.arange(length) >= length // 2).astype(int),
-                    "masked_lm_positions": positions,
-                    "masked_lm_ids": ids[positions] * (weights > 0),
-                    "masked_lm_weights": weights,
-                    "next_sentence_labels": [int(generator.integers(0, 2))],
-                },
-                schema,
-            )
-        )
+        segments = (np.arange(length) >= length // 2).astype(int)
+        values = dict(input_ids=masked, input_mask=np.ones(length, int), segment_ids=segments)
+        values |= dict(masked_lm_positions=positions, masked_lm_ids=ids[positions] * (weights > 0))
+        values |= dict(masked_lm_weights=weights, next_sentence_labels=[int(generator.integers(0, 2))])
+        records.append(serialize_example(values, schema))
     return records
 
 

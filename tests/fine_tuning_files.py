@@ -28,20 +28,11 @@ def fixture_make(tmp_path, vocab_file):
     """Returns a function that builds a fine-tuning configuration."""
 
     def make(task: str, model_dir: str = "run", **settings):
-        defaults = dict(
-            task=task,
-            model={**TINY, "num_hidden_layers": 1, "max_position_embeddings": 48},
-            model_dir=str(tmp_path / model_dir),
-            vocab_file=vocab_file,
-            max_seq_length=48,
-            train_batch_size=8,
-            eval_batch_size=8,
-            learning_rate=5e-3,
-            steps_per_loop=5,
-            distribution_strategy="one_device",
-            decay_from="warmup_end",
-            do_eval=True,
-        )
+        model = {**TINY, "num_hidden_layers": 1, "max_position_embeddings": 48}
+        defaults = dict(task=task, model=model, model_dir=str(tmp_path / model_dir), vocab_file=vocab_file)
+        defaults |= dict(max_seq_length=48, train_batch_size=8, eval_batch_size=8, learning_rate=5e-3)
+        defaults |= dict(steps_per_loop=5, distribution_strategy="one_device", decay_from="warmup_end")
+        defaults |= dict(do_eval=True)
         return config_lib.build_config([("test", {**defaults, **settings})])
 
     return make
@@ -78,13 +69,9 @@ def squad_settings(folder: pathlib.Path, train: dict, dev: dict) -> dict:
     """Writes SQuAD files, of what `squad_json` returns, and returns the settings of a run on them."""
     for name, data in (("train", train), ("dev", dev)):
         (folder / f"{name}.json").write_text(json.dumps(data))
-    return dict(
-        train_file=str(folder / "train.json"),
-        predict_file=str(folder / "dev.json"),
-        max_query_length=8,
-        version_2_with_negative=train["version"] == "v2.0",
-        cache_dir=str(folder / "cache"),
-    )
+    paths = dict(train_file="train.json", predict_file="dev.json", cache_dir="cache")
+    files = {name: str(folder / path) for name, path in paths.items()}
+    return dict(files, max_query_length=8, version_2_with_negative=train["version"] == "v2.0")
 
 
 @pytest.fixture(name="squad")

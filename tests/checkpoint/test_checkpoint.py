@@ -231,25 +231,6 @@ def test_googles_checkpoint_is_read_by_name(saved_by_tf1, model, fresh):
             np.testing.assert_array_equal(variable, expected[name])
 
 
-def test_a_missing_head_starts_fresh_and_is_named(tmp_path, model):
-    report = initialize.initialize(named(model), google_checkpoint(tmp_path, model, drop=RELATION))
-    assert report.fresh == RELATION and f"started fresh: {', '.join(RELATION)}" in report.describe()
-
-
-def test_a_classifier_of_other_classes_starts_fresh(tmp_path, model, fresh):
-    """As with MNLI before RTE, which RoBERTa's authors published."""
-    for classes in (1, 3):
-        folder, count = str(tmp_path / str(classes)), tf.Variable(3, dtype=tf.int64)
-        os.makedirs(folder)
-        manager_of(folder, {**named(model), **classifier(classes, 1.0), "global_step": count}).save(3)
-        own = classifier(2, 0.0)
-        report = initialize.initialize({**named(fresh), **own}, folder)
-        assert report.fresh == HEAD and not own["output_weights"].numpy().any()
-        same = classifier(classes, 0.0)
-        assert not initialize.initialize({**named(model), **same}, folder).fresh
-        assert same["output_bias"].numpy().all()
-
-
 def test_the_encoder_is_strict(tmp_path, model):
     prefix = google_checkpoint(
         tmp_path,
@@ -334,8 +315,11 @@ def test_outputs_of_a_classifier_are_put_into_the_order_of_the_task(tmp_path, mo
         (tmp_path / "labels.json").write_text(model_folder.labels_json(labels, kind))
         with pytest.raises(ConfigError, match=message):
             initialize.initialize({**named(model), **classifier(3)}, str(tmp_path), None, names)
-    own = named(model) | classifier(2)  # of another number of classes, whatever they are
-    assert initialize.initialize(own, str(tmp_path), None, find_task("sst2").class_names).fresh == HEAD
+    # Of another number of classes, whatever they are: as with MNLI before RTE, in RoBERTa's recipe.
+    own = classifier(2, 0.0)
+    sst2 = find_task("sst2").class_names
+    assert initialize.initialize(named(model) | own, str(tmp_path), None, sst2).fresh == HEAD
+    assert not own["output_weights"].numpy().any()
 
 
 def test_numbered_classes_have_words():
@@ -397,17 +381,12 @@ def test_a_model_that_computes_something_else_is_not_initialised(tmp_path, model
 
 
 def test_weights_that_are_no_finite_numbers_are_refused(tmp_path, model):
+    """Those that are infinite only in float32, too; test_convert.py has all formats and the other kinds."""
     name = "bert/embeddings/word_embeddings"
-    for values, message in (
-        (np.full([50, 32], 3, np.int32), rf"must be floating-point numbers; these are not: {name} \(int32\)"),
-        (np.full([50, 32], np.nan, np.float32), f"holds NaN or infinite numbers in {name}"),
-        (np.full([50, 32], 1e300), f"holds NaN or infinite numbers in {name}"),
-    ):
-        other = canonical_tensors(model) | {name: tensors_lib.of_array(values, name)}
-        bundle.write(other, str(tmp_path / "model"))
-        with pytest.raises(ConfigError, match=message) as error:
-            initialize.initialize(named(model), str(tmp_path / "model"))
-        assert "\n" not in str(error.value)
+    other = canonical_tensors(model) | {name: tensors_lib.of_array(np.full([50, 32], 1e300), name)}
+    bundle.write(other, str(tmp_path / "model"))
+    with pytest.raises(ConfigError, match=f"holds NaN or infinite numbers in {name}"):
+        initialize.initialize(named(model), str(tmp_path / "model"))
 
 
 def test_weights_of_other_formats_are_taken(tmp_path, model, fresh):

@@ -228,12 +228,11 @@ def save_with_optimizer(optimizer, folder) -> str:
 @pytest.mark.parametrize(
     "make, slot",
     [
-        (lambda: tf.keras.optimizers.legacy.Adam(0.1), "adam"),
         (lambda: tf.keras.optimizers.Adam(0.1), "adam"),
         (lambda: tf.keras.optimizers.legacy.Adam(0.1, name="AdamWeightDecay"), "adam"),
         (lambda: pytest.importorskip("tensorflow_addons").optimizers.LAMB(0.1), "lamb"),
     ],
-    ids=["adam", "new adam", "adam with weight decay", "lamb"],
+    ids=["new adam", "adam with weight decay", "lamb"],
 )
 def test_slots_of_a_known_optimizer(make, slot, tmp_path):
     mapped = read(save_with_optimizer(make(), tmp_path))
@@ -279,20 +278,6 @@ def test_checkpoints_of_other_models(tmp_path):
     assert object_bundle.locate(str(tmp_path / "none")) is None
     with pytest.raises(DamagedError, match="no graph of objects"):
         object_bundle.read(str(tmp_path / "by_name"))
-
-
-def test_damaged_files(tmp_path):
-    prefix = write(random_canonical(), tmp_path / "ckpt")
-    data = tmp_path / "ckpt.data-00000-of-00001"
-    content = bytearray(data.read_bytes())
-    content[-10] ^= 1
-    for damage in (lambda: data.write_bytes(content), data.unlink):
-        damage()
-        assert object_bundle.locate(prefix) == prefix
-        with pytest.raises(DamagedError):
-            arrays_of(object_bundle.read(prefix))
-    (tmp_path / "ckpt.index").write_bytes(b"damaged")
-    assert object_bundle.locate(str(tmp_path)) is None
 
 
 def test_a_damaged_graph(tmp_path):

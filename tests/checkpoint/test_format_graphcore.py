@@ -88,22 +88,15 @@ def test_query_key_value_in_this_order():
     assert (bias == np.repeat([0, 1, 2], H)).all()
 
 
-def test_slots_are_cut_and_joined_with_their_weights():
-    tensors = random_tensors(with_slots(ALL_HEADS, *LAMB))
-    written = to_graphcore(tensors, fused_qkv=True, num_embeddings_splits=4).tensors
-    assert written[f"{SELF(0)}/kernel/qkv_weight/lamb_m"].shape == (H, 3 * H)
-    assert written[f"{SELF(1)}/qkv_bias/lamb_v"].shape == (3 * H,)
-    assert written["bert/embeddings/s3/word_embeddings/lamb_m"].shape == (V // 4, H)
-    assert f"{TABLE}/lamb_m" not in written
-
-
 def test_blocks_of_embeddings_are_in_the_order_of_numbers():
     table = np.arange(24 * H, dtype=np.float32).reshape(24, H)
-    written = to_graphcore(of_arrays({TABLE: table}), num_embeddings_splits=12).tensors
-    assert set(written) == {f"bert/embeddings/s{index}/word_embeddings" for index in range(12)}
-    assert (written["bert/embeddings/s10/word_embeddings"].read() == table[20:22]).all()
+    both = of_arrays({TABLE: table, f"{TABLE}/lamb_m": table})
+    written = to_graphcore(both, num_embeddings_splits=12).tensors
+    blocks = [f"bert/embeddings/s{index}/word_embeddings" for index in range(12)]
+    assert set(written) == {*blocks, *(f"{name}/lamb_m" for name in blocks)}
+    assert (written[f"{blocks[10]}/lamb_m"].read() == table[20:22]).all()
     by_name = dict(sorted(written.items()))  # s0, s1, s10, s11, s2, ...
-    assert (to_canonical(by_name).tensors[TABLE].read() == table).all()
+    assert_same(to_canonical(by_name).tensors, both)
 
 
 def test_damaged_forms_and_splits_that_do_not_divide_are_said():
@@ -172,12 +165,8 @@ def test_absent_biases_are_zeros_and_an_absent_transform_is_absent():
     assert back["bert/encoder/layer_0/attention/output/dense/bias"].read().dtype == np.float16
 
 
-CLASSIFIER = {
-    "glue_loss/output_weights": (3, H),
-    "glue_loss/output_bias": (3,),
-    "glue_loss/pooler/dense/kernel": (H, H),
-    "glue_loss/pooler/dense/bias": (H,),
-}
+CLASSIFIER = {"glue_loss/output_weights": (3, H), "glue_loss/output_bias": (3,)}
+CLASSIFIER |= {"glue_loss/pooler/dense/kernel": (H, H), "glue_loss/pooler/dense/bias": (H,)}
 
 
 def test_the_classifier_has_a_pooler_of_its_own():

@@ -201,11 +201,8 @@ def test_a_second_file_that_is_a_link_or_elsewhere_is_refused(tmp_path):
     wrong = []
     for place, said in (
         ("link.bin", "in link.bin, which is a link"),
-        ("near.bin", "which is a link"),
-        ("gone.bin", "which is a link"),
-        ("folder/values.bin", "which is a link"),
-        ("sub/../link.bin", "which is a link"),
-        ("/somewhere/link.bin", "which is a link"),
+        *((place, "which is a link") for place in ("near.bin", "gone.bin", "folder/values.bin")),
+        *((place, "which is a link") for place in ("sub/../link.bin", "/somewhere/link.bin")),
         ("../elsewhere/other.bin", "outside of the model's folder"),
         (str(tmp_path / "elsewhere" / "other.bin"), "outside of the model's folder"),
         ("pipe", "named pipe"),

@@ -19,6 +19,7 @@ from tests.checkpoint.tensors import (
     shapes_of,
     with_slots,
 )
+from tests.checkpoint.test_format_graphcore import CLASSIFIER
 
 RESEARCH = published("research")
 APPS = shapes_of((*canonical.GROUPBERT, *canonical.PRETRAINING_HEADS))
@@ -117,14 +118,7 @@ def test_baseline_must_be_what_the_model_is():
 
 
 def test_heads_of_fine_tuned_models():
-    heads = {
-        "glue_loss/output_weights": (3, H),
-        "glue_loss/output_bias": (3,),
-        "glue_loss/pooler/dense/kernel": (H, H),
-        "glue_loss/pooler/dense/bias": (H,),
-        "cls/squad/output_weights": (2, H),
-        "cls/squad/output_bias": (2,),
-    }
+    heads = CLASSIFIER | {"cls/squad/output_weights": (2, H), "cls/squad/output_bias": (2,)}
     tensors = random_tensors({f"all/{name}": shape for name, shape in heads.items()})
     apps, _, _ = convert(research, graphcore, tensors)
     assert set(apps) == {*heads, *canonical.POOLER}

@@ -21,17 +21,8 @@ from tests.conftest import TINY
 from tests.run_folders import assert_same_state, state_of
 
 LETTERS = "abcdefgh"
-WORDS = [
-    "[PAD]",
-    "[unused0]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *LETTERS,
-    *(f"##{each}" for each in LETTERS),
-    ".",
-]
+WORDS = "[PAD] [unused0] [UNK] [CLS] [SEP] [MASK]".split()
+WORDS += [*LETTERS, *(f"##{each}" for each in LETTERS), "."]
 TERMS = ("bead", "cafe", "face", "hedge")
 EMBEDDINGS, BIAS = "bert/embeddings/word_embeddings", "cls/predictions/output_bias"
 

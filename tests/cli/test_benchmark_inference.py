@@ -225,28 +225,8 @@ def test_cores_are_shared_out():
 
 def make_windows(lengths, words=50):
     generator = np.random.default_rng(1)
-    return [
-        (
-            generator.integers(1, words, length, np.int32),
-            np.repeat(np.int32([0, 1]), [length // 2, -(-length // 2)]),
-        )
-        for length in lengths
-    ]
-
-
-def test_windows_are_generated_and_drawn(read, tmp_path):
-    flags, found = read(
-        f"--bert_config_file={tmp_path}/bert.json", "--max_seq_length=16", "--micro_batch_size=2"
-    )
-    windows = inference.read_windows(flags, found, 16)
-    assert len(windows) == 8 and all(len(ids_L) == 16 and sum(segments) == 8 for ids_L, segments in windows)
-    assert max(ids_L.max() for ids_L, _ in windows) < TINY["vocab_size"]
-    again = inference.read_windows(flags, found, 16)
-    assert all((one[0] == other[0]).all() for one, other in zip(windows, again))
-    drawn = inference.draw(list(range(10)), 4, 3)
-    assert len(drawn) == 4 and drawn == sorted(drawn)
-    for count in (None, 11):
-        assert inference.draw(list(range(10)), count, 3) == list(range(10))
+    segments = [np.int32(np.arange(length) >= length // 2) for length in lengths]
+    return [(generator.integers(1, words, len(each), np.int32), each) for each in segments]
 
 
 def test_threads_ask_at_the_same_time_and_what_fails_in_one_is_raised():

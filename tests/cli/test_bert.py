@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 
 import pytest
@@ -129,9 +128,7 @@ def test_shells_complete(monkeypatch, capsys):
         (["convert", "--precision", "="], "16 32"),
         (["data", "create", "--record_format"], "--record_format"),
     ):
-        environment = {**os.environ, "SCRIPT": scripts["bash"]}
-        command = ["bash", "-c", COMPLETE, "bash", "bert", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        done = programs.call("bash", "-c", COMPLETE, "bash", "bert", *words, SCRIPT=scripts["bash"])
         assert expected in done.stdout.split("\n")[0] and len(done.stdout.split()) <= 3, (words, done.stdout)
     for command in table.COMMANDS.values():
         parser = command.parser()

@@ -44,16 +44,6 @@ def test_the_ending_of_a_picture_is_its_format(tmp_path):
         assert (tmp_path / name).read_bytes().startswith(start)
 
 
-def test_a_first_compiled_weight_is_silent():
-    """In a command that makes a model without a strategy, as those that load one do."""
-    code = (
-        "import official; from official.modeling.layers import Dense; import tensorflow as tf; Dense('a', 4,"
-        " 4, 0.1)\ntf.function(lambda x: x + 1, jit_compile=True)(1)"
-    )
-    done = programs.run("-c", code)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_a_reader_that_has_gone_is_no_error():
     for command in ("train.py", "scripts/inspect_data.py"):
         reader, writer = os.pipe()

@@ -1,18 +1,6 @@
 """Pictures of pipelines: what is drawn, and that it is a picture."""
 
 from official.cli import plan_pictures
-from tests.distribution.test_pipeline_plan import plan_of
-
-
-def test_a_panel_has_a_bar_for_every_work():
-    panel = plan_pictures.schedule_of(plan_of((0, 1, 0), "1f1b", 4), "GPU")
-    assert panel.rows == ("GPU 0", "GPU 1") and panel.title == "1f1b"
-    assert len(panel.bars) == 3 * 4 * 2 and sum(bar.is_backward for bar in panel.bars) == 12
-    assert {bar.is_later for bar in panel.bars if bar.device == 1} == {False}
-    assert sum(bar.is_later for bar in panel.bars) == 8  # stage 2 is the later one of device 0
-    for device in (0, 1):
-        own = sorted((bar.start, bar.end) for bar in panel.bars if bar.device == device)
-        assert all(before[1] <= after[0] for before, after in zip(own, own[1:]))
 
 
 def plan_with(micro_batches):

@@ -206,14 +206,7 @@ def test_only_the_same_job_goes_on_where_another_was_left(run, tmp_path, monkeyp
         (
             ("create", "random_seed", {"random_seed": 7}, None),
             ("prepare", "min_sentences", {"min_sentences": 3}, None),
-            ("pack", r"random_seed\.", {"random_seed": 7}, None),
             ("create", r"text \(.*0.txt\)", {}, lambda: make_text(text, 11)),
-            (
-                "create",
-                r"text \(.*0.txt\)",
-                {},
-                lambda: write(text, text.read_bytes().replace(b"cat", b"sat", 1)),
-            ),
             ("create", "vocabulary_sha256", {}, lambda: write(words, "\n".join([*WORDS, "new"]))),
             ("pack", "blocks", {}, lambda: monkeypatch.setattr(packing, "BLOCKS_VERSION", 0)),
         )

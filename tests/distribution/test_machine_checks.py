@@ -143,7 +143,7 @@ def fake(tmp_path, monkeypatch):
 
 
 def test_every_failure_of_a_gpu_leads_to_its_line(tmp_path, monkeypatch):
-    """{what is wrong: (how, check, status, what its line says, found, wanted and advice)}"""
+    """{(check, status): {what is wrong: (how, what its line says: found, wanted and advice)}}"""
     missing = "libdevice not found at ./libdevice.10.bc [Op:__inference_compute_7]"
     ptxas = LOG.format("F", "INTERNAL: Couldn't invoke ptxas --version")
     ptx = LOG.format(
@@ -181,123 +181,83 @@ def test_every_failure_of_a_gpu_leads_to_its_line(tmp_path, monkeypatch):
         fake.trial([IMPORTED, {"gpus": [["NVIDIA B200", capability]]}, {"device": "GPU:0"}, {"secs": 1.0}])
         fake.library(fake.system / "libcuda.so.1", cuda=cuda)
 
+    def not_ready(fake):
+        fake.trial([IMPORTED, {"gpus": []}, {"device": "CPU:0"}, {"secs": 1.0}], refusal)
+
+    def two_cudnns(fake):
+        fake.package("nvidia-cudnn-cu13", "9.13.0")
+        fake.package("nvidia-cudnn-cu12", "9.10.0")
+
+    def garden(fake):
+        fake.package("tf-models-official", "2.15.0", top="official\norbit\n")
+
+    cuda, xla = "CUDA libraries", "XLA"
     cases = {
-        "nothing": (lambda fake: None, "CUDA libraries", "ok", r"libcudnn.so.9 9.3.0 \(nvidia-cudnn-cu12\)"),
-        "library": (hidden_library, "CUDA libraries", "broken", "libcudnn.so.9 does not load: .*pip install"),
-        "damaged": (damaged_library, "CUDA libraries", "broken", "libcudnn.so.9 does not load: .*too short"),
-        "no nccl": (
-            two_gpus_without_nccl,
-            "CUDA libraries",
-            "warning",
-            "libnccl.so.2 is missing.*hierarchical",
-        ),
-        "container": (
-            lambda fake: (fake.system / "libcuda.so.1").unlink(),
-            "CUDA libraries",
-            "broken",
-            "libcuda.so.1 does not load.*NVIDIA_DRIVER_CAPABILITIES",
-        ),
-        "old driver": (old_driver, "driver", "broken", "470.57.02.*525.60.13 or newer.*Update"),
-        "no answer": (lambda fake: fake.smi(NO_DRIVER), "driver", "broken", "communicate.*Load the driver"),
-        "not ready": (
-            lambda fake: fake.trial([IMPORTED, {"gpus": []}, {"device": "CPU:0"}, {"secs": 1.0}], refusal),
-            "devices",
-            "broken",
-            "sees none of them: failed call to cuInit: CUDA_ERROR_SYSTEM_NOT_READY",
-        ),
-        "hidden": (
-            lambda fake: fake.set(CUDA_VISIBLE_DEVICES=""),
-            "devices",
-            "warning",
-            "CUDA_VISIBLE_DEVICES='' hides",
-        ),
-        "no import": (
-            lambda fake: fake.trial([], "ImportError: libfoo.so\n", "sys.exit(1)"),
-            "TensorFlow",
-            "broken",
-            "cannot be imported: ended with code 1.*ImportError: libfoo.so",
-        ),
-        "newer": (
-            lambda fake: new_gpu(fake, [10, 0]),
-            "capability",
-            "warning",
-            "B200: 10.0, newer than .*minutes",
-        ),
-        "newer PTX": (
-            lambda fake: new_gpu(fake, [10, 0], 12020),
-            "capability",
-            "broken",
-            "12.5.1 .*driver's 12.2",
-        ),
-        "older": (
-            lambda fake: new_gpu(fake, [5, 2]),
-            "capability",
-            "broken",
-            "older than all .*sm_60.*older Tensor",
-        ),
-        "abort": (
-            lambda fake: fake.trial(TRIED, noise + missing, "os.abort()"),
-            "XLA",
-            "broken",
-            "GPU:0: ended by SIGABRT.*nvcc-cu12 brings libdevice.*: libdevice not found.*plain",
-        ),
-        "ptxas": (
-            lambda fake: fake.trial(TRIED, ptxas, "os.abort()"),
-            "XLA",
-            "broken",
-            "brings ptxas.*invoke ptxas",
-        ),
-        "ptx": (
-            lambda fake: fake.trial([*TRIED, {"fault": "InternalError"}], ptx),
-            "XLA",
-            "broken",
-            "InternalError.*driver is older than the ptxas",
-        ),
-        "sm_120": (
-            lambda fake: fake.trial(TRIED, newer, "os.abort()"),
-            "XLA",
-            "broken",
-            "newer than XLA or ptxas",
-        ),
-        "hangs": (lambda fake: fake.trial(TRIED, end="time.sleep(60)"), "XLA", "warning", "no end within"),
-        "cuDNN": (
-            older_cudnn,
-            "cuDNN",
-            "warning",
-            "9.1.0 .*torch 2.5.1 pins nvidia-cudnn-cu12==9.1.0.70.*9.3.0.75",
-        ),
-        "torch": (torch_folder, "cuDNN", "warning", "PyTorch's own is 9.1.0.*before torch"),
-        "two cuDNNs": (
-            lambda fake: [
-                fake.package("nvidia-cudnn-cu13", "9.13.0"),
-                fake.package("nvidia-cudnn-cu12", "9.10.0"),
-            ],
-            "cuDNN",
-            "warning",
-            "nvidia-cudnn-cu13 9.13.0 is installed, too.*uninstall",
-        ),
-        "shared memory": (
-            lambda fake: fake.smi(f"printf '{H100 * 2}'"),
-            "shared memory",
-            "warning",
-            "0.06 of 0.06 GiB.*shm-size",
-        ),
-        "blocking": (
-            lambda fake: fake.set(CUDA_LAUNCH_BLOCKING="1"),
-            "environment",
-            "warning",
-            "CUDA_LAUNCH_BLOCKING waits for every kernel",
-        ),
-        "garden": (
-            lambda fake: fake.package("tf-models-official", "2.15.0", top="official\norbit\n"),
-            "package official",
-            "warning|broken",
-            "of tf-models-official 2.15.0.*pip uninstall tf-models-official",
-        ),
+        (cuda, "ok"): {"nothing": (lambda fake: None, r"libcudnn.so.9 9.3.0 \(nvidia-cudnn-cu12\)")},
+        (cuda, "broken"): {
+            "library": (hidden_library, "libcudnn.so.9 does not load: .*pip install"),
+            "damaged": (damaged_library, "libcudnn.so.9 does not load: .*too short"),
+            "container": (
+                lambda fake: (fake.system / "libcuda.so.1").unlink(),
+                "libcuda.so.1 does not load.*NVIDIA_DRIVER_CAPABILITIES",
+            ),
+        },
+        (cuda, "warning"): {"no nccl": (two_gpus_without_nccl, "libnccl.so.2 is missing.*hierarchical")},
+        ("driver", "broken"): {
+            "old driver": (old_driver, "470.57.02.*525.60.13 or newer.*Update"),
+            "no answer": (lambda fake: fake.smi(NO_DRIVER), "communicate.*Load the driver"),
+        },
+        ("devices", "broken"): {
+            "not ready": (not_ready, "sees none of them: failed call to cuInit: CUDA_ERROR_SYSTEM_NOT_READY"),
+        },
+        ("devices", "warning"): {
+            "hidden": (lambda fake: fake.set(CUDA_VISIBLE_DEVICES=""), "CUDA_VISIBLE_DEVICES='' hides"),
+        },
+        ("TensorFlow", "broken"): {
+            "no import": (
+                lambda fake: fake.trial([], "ImportError: libfoo.so\n", "sys.exit(1)"),
+                "cannot be imported: ended with code 1.*ImportError: libfoo.so",
+            ),
+        },
+        ("capability", "warning"): {
+            "newer": (lambda fake: new_gpu(fake, [10, 0]), "B200: 10.0, newer than .*minutes"),
+        },
+        ("capability", "broken"): {
+            "newer PTX": (lambda fake: new_gpu(fake, [10, 0], 12020), "12.5.1 .*driver's 12.2"),
+            "older": (lambda fake: new_gpu(fake, [5, 2]), "older than all .*sm_60.*older Tensor"),
+        },
+        (xla, "broken"): {
+            "abort": (
+                lambda fake: fake.trial(TRIED, noise + missing, "os.abort()"),
+                "GPU:0: ended by SIGABRT.*nvcc-cu12 brings libdevice.*: libdevice not found.*plain",
+            ),
+            "ptxas": (lambda fake: fake.trial(TRIED, ptxas, "os.abort()"), "brings ptxas.*invoke ptxas"),
+            "ptx": (
+                lambda fake: fake.trial([*TRIED, {"fault": "InternalError"}], ptx),
+                "InternalError.*driver is older than the ptxas",
+            ),
+            "sm_120": (lambda fake: fake.trial(TRIED, newer, "os.abort()"), "newer than XLA or ptxas"),
+        },
+        (xla, "warning"): {"hangs": (lambda fake: fake.trial(TRIED, end="time.sleep(60)"), "no end within")},
+        ("cuDNN", "warning"): {
+            "cuDNN": (older_cudnn, "9.1.0 .*torch 2.5.1 pins nvidia-cudnn-cu12==9.1.0.70.*9.3.0.75"),
+            "torch": (torch_folder, "PyTorch's own is 9.1.0.*before torch"),
+            "two cuDNNs": (two_cudnns, "nvidia-cudnn-cu13 9.13.0 is installed, too.*uninstall"),
+        },
+        ("shared memory", "warning"): {
+            "shared memory": (lambda fake: fake.smi(f"printf '{H100 * 2}'"), "0.06 of 0.06 GiB.*shm-size"),
+        },
+        ("environment", "warning"): {
+            "blocking": (lambda fake: fake.set(CUDA_LAUNCH_BLOCKING="1"), "waits for every kernel"),
+        },
+        ("package official", "warning|broken"): {
+            "garden": (garden, "of tf-models-official 2.15.0.*pip uninstall tf-models-official"),
+        },
     }
     small = types.SimpleNamespace(f_bavail=16384, f_frsize=4096, f_blocks=16384)  # Docker's own
     failures = []
-    for name, (spoil, line, status, told) in cases.items():
+    rows = [(name, *kind, *row) for kind, named in cases.items() for name, row in named.items()]
+    for name, line, status, spoil, told in rows:
         with monkeypatch.context() as patch:
             patch.setattr(machine_checks, "LIMIT_SECS", 3 if name == "hangs" else 20)
             patch.setattr(os, "statvfs", lambda path: small)
@@ -305,8 +265,8 @@ def test_every_failure_of_a_gpu_leads_to_its_line(tmp_path, monkeypatch):
             folder.mkdir()
             machine = FakeMachine(folder, patch)
             spoil(machine)
-            rows = [row for row in machine_checks.CHECKS if row.name == line or name == "nothing"]
-            found = machine_checks._run_all(rows, machine_checks.Machine(gpus.find_driver()))
+            own = [row for row in machine_checks.CHECKS if row.name == line or name == "nothing"]
+            found = machine_checks._run_all(own, machine_checks.Machine(gpus.find_driver()))
             checks = {check.name: check for check in found}
         check = checks[line]
         text = f"{check.found} | {check.wanted} | {check.advice}"

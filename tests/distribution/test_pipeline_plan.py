@@ -27,11 +27,7 @@ from official.tasks import TASKS
 from tests.conftest import TINY
 from tests.refusals import assert_refused, refused
 
-HEADS = {
-    "pretrain": ["pooler", "masked_lm", "next_sentence"],
-    "squad": ["span"],
-    "glue": ["pooler", "classifier"],
-}
+HEADS = dict(pretrain=["pooler", "masked_lm", "next_sentence"], squad=["span"], glue=["pooler", "classifier"])
 
 
 def stages_of(task="pretrain", layers=12, final_norm=False):
@@ -296,13 +292,8 @@ def test_an_interleaved_pipeline_waits_where_passes_differ_in_length():
     assert (alike.length, alike.bubble) == (22, pytest.approx(1 - 16 / 22))
 
 
-IN_FLIGHT = {
-    "gpipe": [8, 8, 8, 8],
-    "1f1b": [4, 3, 2, 1],
-    "interleaved": [4, 3, 2, 1],
-    "grouped": [8, 6, 4, 2],
-    "sequential": [1, 1, 1, 1],
-}
+IN_FLIGHT = {"gpipe": [8, 8, 8, 8], "1f1b": [4, 3, 2, 1], "interleaved": [4, 3, 2, 1]}
+IN_FLIGHT |= {"grouped": [8, 6, 4, 2], "sequential": [1, 1, 1, 1]}
 
 
 def most_kept(plan, stage):

@@ -287,17 +287,9 @@ def come(connections, address, rank=1, count=3) -> None:
         assert connections.addresses[rank] == f"127.0.0.1:{own.getsockname()[1]}"
 
 
-LINES = (
-    b"bert-run 1 3 " + b"9" * 4000,
-    b"bert-run 1 3 " + b"9" * 9000,
-    b"bert-run " + b"9" * 4000 + b" 3 25000",
-    b"bert-run 1 3 0",
-    b"bert-run 1 3 65536",
-    "bert-run 1 3 ٢٥٠٠٠".encode(),
-    b"bert-run 1 3",
-    b"GET / HTTP/1.1\r",
-    b"bert-run 1 3 " + b" " * 4090 + b"25000",
-)
+TOO_LONG = (b"1 3 " + b"9" * 4000, b"1 3 " + b"9" * 9000, b"9" * 4000 + b" 3 25000")
+WRONG = (b"1 3 0", b"1 3 65536", "1 3 ٢٥٠٠٠".encode(), b"1 3", b"1 3 " + b" " * 4090 + b"25000")
+LINES = (b"GET / HTTP/1.1\r", *(b"bert-run " + each for each in (*TOO_LONG, *WRONG)))
 
 
 def test_who_says_something_else_is_sent_away():

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from tests import programs
 from tests.conftest import ROOT
 from tests.distribution.test_processes import (  # noqa: F401
     _names,
@@ -21,6 +22,7 @@ from tests.distribution.test_processes import (  # noqa: F401
     workspace,
 )
 
+SCRIPT = f"{ROOT}/deploy/slurm/train.sbatch"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")
 SMALL = dict(num_steps_per_epoch=4, learning_rate=1e-3)
 
@@ -42,11 +44,8 @@ def slurm(tmp_path_factory):
     (folder / "key").write_bytes(os.urandom(32))
     (folder / "key").chmod(0o600)
     own = [f"--{name}-file={folder}/{name}" for name in ("pid", "log", "seed")]
-    daemons = [
-        ["munged", "-F", "--force", f"--key-file={folder}/key", f"--socket={folder}/munge", *own],
-        ["slurmctld", "-D"],
-        ["slurmd", "-D"],
-    ]
+    munge = ["munged", "-F", "--force", f"--key-file={folder}/key", f"--socket={folder}/munge", *own]
+    daemons = [munge, ["slurmctld", "-D"], ["slurmd", "-D"]]
     environment = {**os.environ, "SLURM_CONF": f"{folder}/slurm.conf"}
     processes = []
     try:
@@ -79,7 +78,7 @@ def test_a_job_starts_its_tasks_again_where_one_is_killed(workspace, tmp_path, s
     text = f"[[ $SLURM_PROCID == 1 ]] && echo $$ >> {tmp_path}/pids\n"
     task = program(tmp_path / "train", text + f'exec {sys.executable} {ROOT}/train.py "$@"\n')
     tasks = ("--nodes=1", "--ntasks-per-node=2")
-    job = ("sbatch", "--wait", *tasks, f"--output={tmp_path}/log", f"{ROOT}/deploy/slurm/train.sbatch")
+    job = ("sbatch", "--wait", *tasks, f"--output={tmp_path}/log", SCRIPT)
     process = start(
         workspace,
         tmp_path / "run",
@@ -109,7 +108,7 @@ def test_a_job_ends_with_bad_input_of_one_task_and_tells_each_task_of_a_signal_o
     )
     environment = {**slurm, "BERT_COMMAND": str(task)}
     job = ("sbatch", "--wait", "--parsable", "--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1")
-    job = (*job, f"--output={tmp_path}/log", f"{ROOT}/deploy/slurm/train.sbatch")
+    job = (*job, f"--output={tmp_path}/log", SCRIPT)
     done = subprocess.run([*job, "codes"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "restart" not in (tmp_path / "log").read_text()
     assert (tmp_path / "cpus").read_text() == "1\n" * 2
@@ -125,9 +124,7 @@ def test_a_job_ends_with_bad_input_of_one_task_and_tells_each_task_of_a_signal_o
 
 
 def test_what_the_job_refuses():
-    environment = {**os.environ, "BERT_MAX_RESTARTS": "many"}
-    script = ROOT / "deploy" / "slurm" / "train.sbatch"
-    done = subprocess.run([script], env=environment, capture_output=True, text=True, check=False)
+    done = programs.call(SCRIPT, BERT_MAX_RESTARTS="many")
     assert done.returncode == 2 and "BERT_MAX_RESTARTS=many, expected a number" in done.stderr
 
 
@@ -135,23 +132,13 @@ def test_what_the_job_does_with_exit_codes(tmp_path):
     """With a srun that only ends with one code after the other."""
     text = f'cd {tmp_path}\necho "$*" >> called\nexit "$(sed -n "$(wc -l < called)p" codes)"\n'
     program(tmp_path / "srun", text)
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    for codes, started, code in (
-        ([0], 1, 0),
-        ([2], 1, 2),
-        ([143], 1, 143),
-        ([130], 1, 130),
-        ([127], 1, 127),
-        ([4, 137, 0], 3, 0),
-        ([142, 0], 2, 0),
-        ([4] * 9, 4, 4),
-        ([252], 1, 2),
-        ([251], 1, 1),
-    ):
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    ended = [([code], 1, code) for code in (0, 2, 143, 130, 127)]
+    others = [([4, 137, 0], 3, 0), ([142, 0], 2, 0), ([4] * 9, 4, 4), ([252], 1, 2), ([251], 1, 1)]
+    for codes, started, code in (*ended, *others):
         (tmp_path / "codes").write_text("\n".join(map(str, codes)) + "\n")
         (tmp_path / "called").unlink(missing_ok=True)
-        command = [ROOT / "deploy" / "slurm" / "train.sbatch", "--config=quickstart"]
-        done = subprocess.run(command, env=environment, capture_output=True, check=False)
+        done = programs.call(SCRIPT, "--config=quickstart", PATH=path)
         called = (tmp_path / "called").read_text().splitlines()
         assert (done.returncode, len(called)) == (code, started), codes
         assert called[0].endswith("bert train --config=quickstart")
@@ -167,10 +154,8 @@ def test_bad_input_of_one_task_decides_before_what_the_others_lose(tmp_path, cod
         "((got > highest)) && highest=$got; done\nexit $highest\n",
     )
     task = program(tmp_path / "program", f'echo "$*" >> {tmp_path}/arguments\nexit "$CODE"\n')
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "BERT_COMMAND": str(task)}
-    environment |= {"BERT_MAX_RESTARTS": "0", "SLURM_CPUS_PER_TASK": "16"}
-    script = ROOT / "deploy" / "slurm" / "train.sbatch"
-    done = subprocess.run([script, "--name=a  b"], env=environment, capture_output=True, check=False)
+    own = dict(BERT_COMMAND=str(task), BERT_MAX_RESTARTS="0", SLURM_CPUS_PER_TASK="16")
+    done = programs.call(SCRIPT, "--name=a  b", PATH=f"{tmp_path}:{os.environ['PATH']}", **own)
     assert done.returncode == code
     assert (tmp_path / "cpus").read_text() == "16\n"
     assert (tmp_path / "arguments").read_text() == "--name=a  b\n" * 2

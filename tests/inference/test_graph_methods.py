@@ -40,16 +40,8 @@ def asked(seed: int) -> list[tuple[str, str]]:
         return "".join(generator.choice(letters, generator.integers(0, most)))
 
     rows = [(text(14), text(int(generator.integers(1, 120)))) for _ in range(24)]
-    odd = [
-        ("", "a b"),
-        ("a", ""),
-        ("a", " \n"),
-        ("\u200b", "a b c"),
-        (" \x1f", "a"),
-        ("q", "."),
-        ("a", "zzz"),
-    ]
-    return rows + odd
+    rows += [("", "a b"), ("a", ""), ("a", " \n"), ("\u200b", "a b c"), (" \x1f", "a")]
+    return [*rows, ("q", "."), ("a", "zzz")]
 
 
 class Sides:
@@ -76,11 +68,8 @@ def test_windows_are_those_of_the_pipeline():
         rows = graph_methods.rows_of(sides.windows, sides.questions, sides.contexts, SPECIAL)
         places_L = np.arange(int(made.lengths.max(initial=1)))
         is_token_NL = places_L < made.lengths[:, None]
-        expected = {
-            "input_ids": made.input_ids[:, : len(places_L)],
-            "input_mask": is_token_NL,
-            "segment_ids": is_token_NL & (places_L >= made.first_lengths[:, None]),
-        }
+        expected = {"input_ids": made.input_ids[:, : len(places_L)], "input_mask": is_token_NL}
+        expected["segment_ids"] = is_token_NL & (places_L >= made.first_lengths[:, None])
         assert rows.keys() == expected.keys()
         for name, values in rows.items():
             np.testing.assert_array_equal(values, expected[name], name)

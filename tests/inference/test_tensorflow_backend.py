@@ -12,16 +12,9 @@ from official.inference.backends import tensorflow as backend
 from official.io.native_library import Processor
 from official.modeling import stages
 
-CONFIG = BertConfig(
-    vocab_size=90,
-    hidden_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=3,
-    intermediate_size=64,
-    max_position_embeddings=40,
-    groupbert_ffn_output_groups=2,
-    groupbert_conv_group_size=16,
-)
+SIZES = dict(vocab_size=90, hidden_size=48, num_hidden_layers=2, num_attention_heads=3, intermediate_size=64)
+GROUPBERT = dict(groupbert_ffn_output_groups=2, groupbert_conv_group_size=16)
+CONFIG = BertConfig(**SIZES, **GROUPBERT, max_position_embeddings=40)
 LENGTHS = [5, 33, 1, 40, 4, 4, 17]
 # Outputs are around 1: what float32 and bfloat16 round.
 TOLERANCES = {"fp32": 2e-5, "bf16": 6e-2}
@@ -114,7 +107,7 @@ def test_integer_products_of_the_largest_numbers_are_exact():
     np.testing.assert_array_equal(multiply(), x @ kernel)
 
 
-@pytest.mark.parametrize("head", source.HEADS)
+@pytest.mark.parametrize("head", ["answer", "classify", "fill_mask"])  # of tokens, of rows, of some tokens
 def test_batches_give_what_each_sequence_gives_alone_in_the_order_given(head):
     network = backends.build(source.random_source(CONFIG, head, classes=3), head, backends.Settings())
     asked = rows_of(LENGTHS)
@@ -155,13 +148,6 @@ def test_weights_are_read_without_copies():
     both = fused_bert.side_by_side([room, room[:, :2]])
     np.testing.assert_array_equal(both, np.concatenate([room, room[:, :2]], axis=1))
     assert fused_bert.tensor(both, "bfloat16").dtype == tf.bfloat16
-
-
-def test_attention_is_traced_once_for_all_blocks():
-    before = fused_bert.attend.experimental_get_tracing_count()
-    deep = dataclasses.replace(CONFIG, num_hidden_layers=3, hidden_size=24)
-    backends.build(source.random_source(deep, "embed"), "embed", backends.Settings())
-    assert fused_bert.attend.experimental_get_tracing_count() - before == int(fused_bert.are_here())
 
 
 def test_threads_are_given_before_anything_is_computed():

@@ -16,7 +16,6 @@ def test_what_is_no_object_is_one_line(tmp_path):
     path = tmp_path / "x.json"
     for content, message in (
         (b'{"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
-        (b'{"a": ' + b"[" * 80 + b"]" * 80 + b"}", "nested too deeply"),
         (b'{"a": ' + b"9" * 5_000 + b"}", "9999999999999999999999999.. is too large a number"),
         (b'{"a": 9223372036854775808}', "is too large a number"),
         (b'{"a": 1e999}', "1e999 is too large a number"),
@@ -24,7 +23,6 @@ def test_what_is_no_object_is_one_line(tmp_path):
         (b'{"a": "caf\xe9"}', "byte 10 is not UTF-8"),
         (b'{"a":\n 1 2}', "line 2 column 4"),
         (b"[]", "expected an object, got a list"),
-        (b"null", "expected an object, got null"),
         (b"", "not a JSON file"),
     ):
         path.write_bytes(content)

@@ -14,11 +14,8 @@ import yaml
 from tests import programs
 from tests.conftest import ROOT, TINY
 
-NUMBERS = [
-    (signal.SIGINT, 130, "interrupted"),
-    (signal.SIGTERM, 143, "terminated"),
-    (signal.SIGHUP, 129, "hung up"),
-]
+NUMBERS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+NUMBERS += [(signal.SIGHUP, 129, "hung up")]
 HEAD = """
 import os, signal, sys, time
 sys.argv[0] = "/somewhere/tool.py"

@@ -7,7 +7,6 @@ one of `python -m venv V; V/bin/pip install torch transformers safetensors`.
 import importlib.util
 import os
 import pathlib
-import subprocess
 import sys
 
 import numpy as np
@@ -20,6 +19,7 @@ from official.checkpoint.formats import Options, huggingface
 from official.config import BertConfig, bert_config_from_dict, read_json
 from official.modeling import objectives
 from official.modeling.models import BertPretrainer
+from tests import programs
 from tests.conftest import ROOT, TINY
 from tests.modeling.models import features, randomised
 
@@ -38,9 +38,7 @@ def interpreter() -> str:
 def run_torch(interpreter: str, folder, batch: dict, tmp_path, dtype: str) -> dict[str, np.ndarray]:
     np.savez(tmp_path / "batch.npz", **batch)
     files = (folder, tmp_path / "batch.npz", tmp_path / "out.npz")
-    command = [interpreter, ROOT / "tests/torch_bert.py", *files, dtype]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = programs.call(interpreter, ROOT / "tests/torch_bert.py", *files, dtype, HF_HUB_OFFLINE="1")
     assert done.returncode == 0, done.stderr
     return dict(np.load(tmp_path / "out.npz"))
 

@@ -157,12 +157,8 @@ def test_gather_gradient_is_that_of_tf_gather():
     )
 
 
-GONE = {
-    "use_qkv_bias": "/attention/self/",
-    "use_attention_projection_bias": "/attention/output/dense/",
-    "use_cls_layer": "/transform/",
-    "use_prediction_bias": "cls/predictions/output_bias",
-}
+GONE = dict(use_qkv_bias="/attention/self/", use_attention_projection_bias="/attention/output/dense/")
+GONE |= dict(use_cls_layer="/transform/", use_prediction_bias="cls/predictions/output_bias")
 
 
 def names(model) -> set[str]:

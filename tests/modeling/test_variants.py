@@ -17,11 +17,7 @@ from tests.conftest import TINY
 from tests.modeling import models
 
 GROUPS = dict(groupbert_ffn_output_groups=2, groupbert_conv_group_size=8)
-MODELS = {
-    "pretrainer": BertPretrainer,
-    "sequence": functools.partial(SequenceModel, outputs=3),
-    "span": SpanModel,
-}
+MODELS = dict(pretrainer=BertPretrainer, sequence=functools.partial(SequenceModel, outputs=3), span=SpanModel)
 INTEGERS = {name: value for name, value in models.features().items() if value.dtype == np.int32}
 BATCHES = {
     "rows": INTEGERS,
@@ -70,8 +66,9 @@ CASES = [
     *slow(dict(kernels="fused", seed=SEED, batch="packed", jit_compile=True)),  # --enable_xla: the same masks
     # Types.
     *slow(*(dict(policy=policy) for policy in POLICIES)),
-    *(dict(kernels="fused", seed=SEED, shared=True, policy=policy) for policy in POLICIES),
-    *(dict(kernels="native", seed=SEED, shared=True, policy=policy) for policy in POLICIES),
+    *slow(*(dict(kernels="fused", seed=SEED, shared=True, policy=policy) for policy in POLICIES)),
+    dict(kernels="native", seed=SEED, shared=True, policy="mixed_float16"),
+    *slow(dict(kernels="native", seed=SEED, shared=True, policy="mixed_bfloat16")),
     dict(GROUPBERT, batch="packed", kernels="fused", policy="mixed_float16"),
     dict(kernels="fused", batch="packed", by_sequence=True, policy="mixed_bfloat16"),
     # Sequence by sequence.
@@ -79,7 +76,7 @@ CASES = [
     # Only the vectors that heads read, in the last block.
     dict(narrow=True),
     dict(narrow=True, kernels="fused", name="sequence"),
-    dict(narrow=True, kernels="fused", **GROUPBERT),
+    *slow(dict(narrow=True, kernels="fused", **GROUPBERT)),
     *slow(*(dict(narrow=True, kernels="fused", shared=True, batch="packed", name=name) for name in MODELS)),
     *(
         dict(narrow=True, kernels="fused", batch="packed", by_sequence=True, name=name)

@@ -6,14 +6,8 @@ import tensorflow as tf
 
 from official.optimization import optimizers, plain_optimizers, schedules
 
-NAMES = (
-    "layer/kernel",
-    "layer/bias",
-    "x/LayerNorm/gamma",
-    "x/LayerNorm/beta",
-    "y/layer_norm/gamma",
-    "cls/output_weights",
-)
+NAMES = "layer/kernel layer/bias x/LayerNorm/gamma x/LayerNorm/beta y/layer_norm/gamma".split()
+NAMES += ["cls/output_weights"]
 DECAYED = ("layer/kernel", "cls/output_weights")
 SCALE = 64.0
 STEPS = 4

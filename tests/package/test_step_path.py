@@ -34,17 +34,9 @@ def test_a_step_calls_through_the_files_of_the_page_and_no_other(tmp_path):
         elif event == "return" and stack and frame is stack[-1]:
             stack.pop()
 
-    flags = [
-        "--use_synthetic_data",
-        f"--bert_config_file={ROOT}/configs/models/bert_tiny.json",
-        f"--model_dir={tmp_path}",
-        "--train_batch_size=4",
-        "--num_steps_per_epoch=1",
-        "--num_train_epochs=1",
-        "--max_seq_length=16",
-        "--max_predictions_per_seq=2",
-        "--kernels=fused",
-    ]
+    flags = [f"--bert_config_file={ROOT}/configs/models/bert_tiny.json", f"--model_dir={tmp_path}"]
+    flags += "--use_synthetic_data --train_batch_size=4 --num_steps_per_epoch=1 --num_train_epochs=1".split()
+    flags += "--max_seq_length=16 --max_predictions_per_seq=2 --kernels=fused".split()
     before = sys.getprofile()
     sys.setprofile(trace)
     try:

@@ -3,8 +3,6 @@ and the update and the all-reduce of the run."""
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
@@ -19,6 +17,7 @@ from official.planning import plan as plan_lib
 from official.planning.graph import FlatGraph, execution_order, peak_bytes
 from official.tasks import TASKS
 from official.training import step_benchmark
+from tests import programs
 from tests.conftest import ROOT, TINY
 from tests.refusals import assert_refused
 from tests.training.test_training import make_loop, replicas
@@ -369,8 +368,7 @@ def test_files_of_each_host(make_config):
 
 @pytest.mark.slow
 def test_the_estimate_is_near_a_real_step():
-    command = [sys.executable, "benchmarks/memory.py", "--cases=5"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=900)
+    done = programs.run("benchmarks/memory.py", "--cases=5", timeout=900)
     assert done.returncode == 0, done.stderr
     error = float(done.stdout.split()[-2].rstrip("%"))
     assert abs(error) < 20, done.stdout

@@ -66,16 +66,11 @@ def metrics_with_everything():
 
 def full_result(**changes):
     matrix = [["label", "predicted <a>", "predicted b"], ["a", 12, 3], ["b", 0.25, 7]]
-    values = dict(
-        baseline_prediction="the",
-        learning_rates={0: 0.0, 39: 5e-5, 400: 0.0},
-        examples=EXAMPLES,
-        scores={"f1": 0.885},
-        tables={"Confusion matrix": matrix},
-        environment={"commit": "abc", "versions": {"tensorflow": "2.15.1"}},
-        data={"train": {"sha256": "0" * 64}},
-        config={"do_train": True, "num_train_epochs": 1, "task": "pretrain"},
-    )
+    values = dict(baseline_prediction="the", examples=EXAMPLES, scores={"f1": 0.885})
+    values |= dict(learning_rates={0: 0.0, 39: 5e-5, 400: 0.0}, tables={"Confusion matrix": matrix})
+    values |= dict(environment={"commit": "abc", "versions": {"tensorflow": "2.15.1"}})
+    values |= dict(data={"train": {"sha256": "0" * 64}})
+    values |= dict(config={"do_train": True, "num_train_epochs": 1, "task": "pretrain"})
     return make_result(**{**values, **changes})
 
 

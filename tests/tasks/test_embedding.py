@@ -56,17 +56,11 @@ def fixture_table(tmp_path, make):
     """Returns a function that builds a configuration of pairs, triplets or pairs with scores."""
 
     def table(kind="pairs", **settings):
-        of_kind = {
-            "pairs": {},
-            "triplets": {"text_columns": "query,positive,negative"},
-            "scores": {"label_column": "score"},
-        }[kind]
-        defaults = dict(
-            train_file=write_lines(tmp_path / f"{kind}.jsonl", rows_of(kind)),
-            num_train_epochs=4,
-            eval_share=0.3,
-        )
-        return make("embed", **{**defaults, **of_kind, **settings})
+        of_kind = {"pairs": {}, "triplets": dict(text_columns="query,positive,negative")}
+        of_kind["scores"] = dict(label_column="score")
+        path = write_lines(tmp_path / f"{kind}.jsonl", rows_of(kind))
+        defaults = dict(train_file=path, num_train_epochs=4, eval_share=0.3)
+        return make("embed", **{**defaults, **of_kind[kind], **settings})
 
     return table
 
@@ -116,11 +110,8 @@ def test_losses_and_gradients_equal_numpy():
     ids = np.arange(18).reshape(6, 3)
     ids[1, 1], ids[2, 2], ids[4, 0], ids[5, 2] = ids[0, 1], ids[0, 1], ids[0, 0], ids[5, 0]
     scores = generator.choice([-0.5, 0.0, 0.5, 1.0], 6)
-    batch = {
-        "example_weights": tf.constant(weights, tf.float32),
-        "text_ids": tf.constant(ids),
-        "labels": tf.constant(scores, tf.float32),
-    }
+    batch = dict(example_weights=tf.constant(weights, tf.float32), text_ids=tf.constant(ids))
+    batch["labels"] = tf.constant(scores, tf.float32)
     cases = {"ranking": (vectors, lambda x, sizes: numpy_ranking(x, weights, ids, 0.2, sizes))}
     for kind in ("cosent", "cosine"):
         cases[kind] = (
@@ -165,14 +156,9 @@ def test_rankings_equal_those_of_a_full_sort(monkeypatch):
             wanted = set(right[right[:, 0] == query, 1])
             hits = [place in wanted for place in order[query, :10]]
             gains = 1 / np.log2(np.arange(2, 12))
-            found.append(
-                [
-                    (hits * gains).sum() / gains[: len(wanted)].sum(),
-                    hits[0] / len(wanted),
-                    sum(hits) / len(wanted),
-                    1 / (hits.index(True) + 1) if any(hits) else 0.0,
-                ]
-            )
+            first = 1 / (hits.index(True) + 1) if any(hits) else 0.0
+            gain, count = (hits * gains).sum() / gains[: len(wanted)].sum(), len(wanted)
+            found.append([gain, hits[0] / count, sum(hits) / count, first])
         scores = vectors_lib.ranking_scores(queries, passages, right)
         assert tuple(scores) == vectors_lib.RANKING_SCORES
         np.testing.assert_allclose(list(scores.values()), np.mean(found, axis=0))
@@ -232,14 +218,11 @@ def assert_same(found, expected, what, rtol=1e-5, atol=1e-6):
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-5, err_msg=str(what))
 
 
-@pytest.mark.parametrize(
-    "kind,settings",
-    [
-        ("scores", dict(pooling="max")),
-        slow("triplets", dict(pooling="cls", matryoshka_sizes="8")),
-        slow("pairs", {}),
-    ],
-)
+KINDS = [("scores", dict(pooling="max")), slow("pairs", {})]
+KINDS += [slow("triplets", dict(pooling="cls", matryoshka_sizes="8"))]
+
+
+@pytest.mark.parametrize("kind,settings", KINDS)
 def test_gradients_do_not_depend_on_micro_batches_replicas_and_padding(table, kind, settings):
     own = dict(settings, do_eval=False, clip_scope="none", max_seq_length=16)
     whole = gradients_of(table(kind, length_buckets="never", **own))
@@ -332,10 +315,9 @@ def test_queries_stay_on_one_side_and_a_corpus_is_searched(table, tmp_path):
     rows = rows_of("pairs")
     twice = [*rows, *({**row, "positive": f"{row['positive']} ?"} for row in rows)]
     corpus = [{"positive": text} for text in ("the sun", "the sun", rows[0]["positive"], "the sea is red")]
-    config = table(
-        train_file=write_lines(tmp_path / "twice.jsonl", twice),
-        corpus_file=write_lines(tmp_path / "corpus.jsonl", corpus),
-    )
+    files = dict(train_file=write_lines(tmp_path / "twice.jsonl", twice))
+    files |= dict(corpus_file=write_lines(tmp_path / "corpus.jsonl", corpus))
+    config = table(**files)
     task = TASKS["embed"](config)
     task.find_data()
     held_out, read = task._held_out, task._read
@@ -370,12 +352,8 @@ def test_prompts_and_pooling_are_those_of_the_folder(table, tmp_path):
 @pytest.mark.slow
 def test_plans_and_generated_data(table):
     """Of a batch in parts the vectors are computed twice: a third more than forward and backward pass."""
-    flops = [
-        plan_lib.make_plan(table(num_accumulation_steps=count, num_steps_per_epoch=8), TASKS["embed"])[
-            "flops_per_step"
-        ]
-        for count in (1, 2)
-    ]
+    settings = [dict(num_accumulation_steps=count, num_steps_per_epoch=8) for count in (1, 2)]
+    flops = [plan_lib.make_plan(table(**each), TASKS["embed"])["flops_per_step"] for each in settings]
     assert flops[1] / flops[0] == pytest.approx(4 / 3, rel=0.02)
     made = dict(generated_data=True, train_file=None, stop_steps=2, num_train_epochs=1)
     for kind in ("triplets", "scores"):
@@ -399,11 +377,7 @@ def test_what_is_refused(table, tmp_path):
             ("pairs", dict(score_loss="cosine"), "score_loss=cosine needs --label_column"),
             ("scores", dict(corpus_file="x"), "corpus_file excludes label_column"),
             ("pairs", dict(do_predict=True), "do_predict=True needs --task="),
-            (
-                "pairs",
-                dict(early_stopping_metric="accuracy"),
-                "is no score of this task. Allowed: ndcg_at_10",
-            ),
+            ("pairs", dict(early_stopping_metric="accuracy"), "is no score of this task. Allowed: ndcg_at"),
             ("pairs", dict(eval_share=0.0), "Raise --eval_share"),
         ],
     )

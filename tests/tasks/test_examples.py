@@ -21,17 +21,11 @@ def sequence(pieces, masked, guesses, second_is_random=0, probability=0.2):
     positions = [*masked, 0]  # the last one is filling
     truths = [WORDS.index(pieces[at]) for at in masked] + [0]
     top = np.array([[WORDS.index(guess), 10] for guess in (*guesses, "the")])
-    return {
-        "input_ids": np.array(ids),
-        "input_mask": np.array([1] * len(pieces) + [0, 0]),
-        "masked_lm_positions": np.array(positions),
-        "masked_lm_ids": np.array(truths),
-        "masked_lm_weights": np.array([1.0] * len(masked) + [0.0]),
-        "top_ids": top,
-        "top_probabilities": np.full(top.shape, [0.75, 0.125]),
-        "next_sentence_labels": np.array([second_is_random]),
-        "random_probability": np.float32(probability),
-    }
+    row = dict(input_ids=ids, input_mask=[1] * len(pieces) + [0, 0], next_sentence_labels=[second_is_random])
+    row |= dict(masked_lm_positions=positions, masked_lm_ids=truths)
+    row |= dict(masked_lm_weights=[1.0] * len(masked) + [0.0], random_probability=np.float32(probability))
+    row |= dict(top_ids=top, top_probabilities=np.full(top.shape, [0.75, 0.125]))
+    return {name: np.asarray(value) for name, value in row.items()}
 
 
 PIECES = "[CLS] the cat ##s sleep [SEP] the dog . [SEP]".split()

@@ -27,7 +27,7 @@ from official.tasks import TASKS
 from official.training.loop import RunLoop
 from tests.fine_tuning_files import COLOURS
 from tests.refusals import assert_refused
-from tests.run_folders import assert_resumes, run
+from tests.run_folders import assert_resumes, run, state_of
 from tests.tasks.test_layouts import assert_same_gradients, loss_and_gradients
 
 THINGS = ("ball", "box", "sky", "sea", "sun", "hat")
@@ -60,25 +60,18 @@ def fixture_table(tmp_path, make):
     """Returns a function that builds a configuration of a kind of label, on a table that can be learned."""
 
     def table(kind="one", count=160, **settings):
-        pairs = sentences(count, 1)
-        numbers = {colour: 100.0 * number for number, colour in enumerate(COLOURS)}
-        rows = {
-            "one": lambda: [{"text": text, "label": colour} for colour, text in pairs],
-            "several": lambda: [
-                {"text": text, "label": [word for word in ("ball", colour) if word in text.split()]}
-                for colour, text in pairs
-            ],
-            "number": lambda: [{"text": text, "label": numbers[colour]} for colour, text in pairs],
-            "choice": lambda: [
-                {"text": text, **dict(zip("abc", COLOURS)), "label": colour} for colour, text in pairs
-            ],
-        }[kind]()
-        defaults = dict(
-            train_file=write_lines(tmp_path / f"{kind}.jsonl", rows),
-            label_kind=kind,
-            num_train_epochs=6,
-            text_columns="text,a,b,c" if kind == "choice" else None,
-        )
+        label = {
+            "one": lambda text, colour: colour,
+            "several": lambda text, colour: [word for word in ("ball", colour) if word in text.split()],
+            "number": lambda text, colour: 100.0 * COLOURS.index(colour),
+            "choice": lambda text, colour: colour,
+        }[kind]
+        choices = dict(zip("abc", COLOURS)) if kind == "choice" else {}
+        rows = [
+            {"text": text, **choices, "label": label(text, colour)} for colour, text in sentences(count, 1)
+        ]
+        defaults = dict(train_file=write_lines(tmp_path / f"{kind}.jsonl", rows), label_kind=kind)
+        defaults |= dict(num_train_epochs=6, text_columns="text,a,b,c" if choices else None)
         return make("classify", **{**defaults, **settings})
 
     return table
@@ -185,24 +178,18 @@ def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path, monkeypat
     sentences_of = [one.split() for one in path.read_text().split("\n\n")]
     tokens = write_lines(tmp_path / "new.jsonl", [{"tokens": words} for words in [*sentences_of, []]])
     texts = write_table(tmp_path / "new.csv", ["tokens"], [[" ".join(words)] for words in sentences_of])
-    for given, more in ((path, ""), (tokens, "\n"), (texts, "")):
-        files = [f"--input_file={given}", f"--output_file={output}", "--text_columns=tokens", "--overwrite"]
-        monkeypatch.setattr("sys.argv", ["bert", f"--checkpoint={tmp_path}/run", *files])
+    asked = ["bert", f"--checkpoint={tmp_path}/run", f"--output_file={output}", "--overwrite"]
+
+    def predict(given, columns="tokens"):
+        monkeypatch.setattr("sys.argv", [*asked, f"--input_file={given}", f"--text_columns={columns}"])
         ask.run_predict()
+
+    for given, more in ((path, ""), (tokens, "\n"), (texts, "")):
+        predict(given)
         assert output.read_text() == (tmp_path / "run" / "predictions.conll").read_text() + more, given
-    for given, columns, told in (
-        (path, "words", "files of CoNLL have tokens alone"),
-        (texts, "tokens,more", r"2 columns \(tokens,more\), the model can tag of 1"),
-    ):
-        files = [
-            f"--input_file={given}",
-            f"--output_file={output}",
-            f"--text_columns={columns}",
-            "--overwrite",
-        ]
-        monkeypatch.setattr("sys.argv", ["bert", f"--checkpoint={tmp_path}/run", *files])
-        with pytest.raises(ConfigError, match=told):
-            ask.run_predict()
+    wrong = [(path, "words", "files of CoNLL have tokens alone")]
+    wrong += [(texts, "tokens,more", "2 columns (tokens,more), the model can tag of 1")]
+    assert_refused(predict, wrong)
     read = tags_lib.read_sentences(str(output), "train_file", True)
     assert [one.words for one in read] == sentences_of and read[0].tags == tags_of[:3]
     tagged, columns = tags_lib.open_conll(str(output), "input_file"), tmp_path / "out.jsonl"
@@ -292,12 +279,8 @@ def test_label_losses_equal_numpy():
 
 @pytest.mark.parametrize("kernels", ["plain", "fused", "native"])
 def test_layers_have_their_share_of_the_rate(table, kernels):
-    config = table(
-        num_steps_per_epoch=9,
-        layer_decay=0.5,
-        kernels=kernels,
-        model={**table().model.__dict__, "num_hidden_layers": 2},
-    )
+    model = {**table().model.__dict__, "num_hidden_layers": 2}
+    config = table(num_steps_per_epoch=9, layer_decay=0.5, kernels=kernels, model=model)
     task = TASKS["classify"](config)
     state = optimizers.make_state(config, task.build_model, tf.distribute.get_strategy())
     before = {variable.name: variable.numpy() for variable in state.model.trainable_variables}
@@ -314,17 +297,11 @@ def test_layers_have_their_share_of_the_rate(table, kernels):
 
 
 def test_frozen_layers_stay(table, tmp_path):
-    run(table(freeze_layers=1, stop_steps=3, do_eval=False))
-    run(table(model_dir="fresh", stop_steps=1, do_eval=False, learning_rate=0.0))
-    ours, theirs = (tf.train.load_checkpoint(str(tmp_path / name)) for name in ("run", "fresh"))
-    moved = {
-        name.partition("/layer_0")[0]: not np.array_equal(ours.get_tensor(name), theirs.get_tensor(name))
-        for name in (
-            "bert/embeddings/word_embeddings",
-            "bert/encoder/layer_0/output/dense/kernel",
-            "output_weights",
-        )
-    }
+    every = dict(steps_per_loop=1, checkpoint_every_steps=1, keep_checkpoints=3)
+    run(table(freeze_layers=1, stop_steps=3, do_eval=False, **every))
+    first, last = (state_of(tmp_path / "run", step) for step in (1, 3))
+    names = ("bert/embeddings/word_embeddings", "bert/encoder/layer_0/output/dense/kernel", "output_weights")
+    moved = {name.partition("/layer_0")[0]: not np.array_equal(first[name], last[name]) for name in names}
     assert moved == {"bert/embeddings/word_embeddings": False, "bert/encoder": False, "output_weights": True}
 
 
@@ -408,9 +385,8 @@ def test_predictions_of_a_file_are_those_of_the_model(fine_tuned, tmp_path, monk
 
 def test_a_prediction_that_is_cut_goes_on_to_the_same_file(tmp_path, monkeypatch):
     monkeypatch.setattr("official.inference.predict_file.PART_ROWS", 16)
-    table = open_table(
-        write_table(tmp_path / "new.csv", ["label", "text"], sentences(60, 5)), "input_file", ["text"]
-    )
+    path = write_table(tmp_path / "new.csv", ["label", "text"], sentences(60, 5))
+    table = open_table(path, "input_file", ["text"])
     output, whole = str(tmp_path / "out.csv"), str(tmp_path / "whole.csv")
     calls = []
 
@@ -480,15 +456,10 @@ def test_bad_tables_are_named(table, tags, tmp_path):
 
 def test_rows_that_cannot_be_used_are_counted(table, tmp_path):
     good = [{"text": text, "label": colour} for colour, text in sentences(40, 1)]
-    path = write_lines(
-        tmp_path / "some.jsonl", [{"text": "", "label": "red"}, *good, {"text": "x"}, {"label": "red"}]
-    )
-    task = TASKS["classify"](table(train_file=path))
+    rows = [{"text": "", "label": "red"}, *good, {"text": "x"}, {"label": "red"}]
+    task = TASKS["classify"](table(train_file=write_lines(tmp_path / "some.jsonl", rows)))
     task.find_data()
     digest = task.data_digest()
-    assert digest["train"]["problems"] == [
-        "row 1: has no text",
-        "row 42: has no label",
-        "row 43: has no text",
-    ]
+    told = ["row 1: has no text", "row 42: has no label", "row 43: has no text"]
+    assert digest["train"]["problems"] == told
     assert digest["train"]["left_out"] == 3

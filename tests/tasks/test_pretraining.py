@@ -243,25 +243,13 @@ def test_masks_that_are_stored_or_drawn_are_not_mixed_up(make_config, bare, sett
     assert_refused(
         lambda given, more: find(given, **more),
         (
-            (
-                stored,
-                dict(mask_share=0.3),
-                "mask_share=0.3 draws masks, but the records of --input_files store masks",
-            ),
-            (
-                bare,
-                dict(max_predictions_per_seq=5),
-                "max_predictions_per_seq=5 is for records that store masks",
-            ),
+            (stored, dict(mask_share=0.3), "=0.3 draws masks, but the records of --input_files store masks"),
+            (bare, dict(max_predictions_per_seq=5), "per_seq=5 is for records that store masks"),
             (bare, dict(objective="mlm_nsp"), "texts without pairs.*Give --objective=mlm"),
             (bare, dict(model=other), "drawing masks needs a vocabulary. Give --vocab_file=PATH"),
             (bare, dict(do_whole_word_mask=True), "do_whole_word_mask=True needs --mask_share"),
             (bare, dict(mask_span_length=3.0), "mask_span_length=3.0 needs --mask_share"),
-            (
-                bare,
-                dict(mask_share=0.3, objective="mlm_nsp"),
-                "mask_share=0.3 is not read by objective=mlm_nsp",
-            ),
+            (bare, dict(mask_share=0.3, objective="mlm_nsp"), "=0.3 is not read by objective=mlm_nsp"),
             (bare, dict(mask_share=30), "Shares are fractions: 0.3 for 30 percent"),
         ),
     )

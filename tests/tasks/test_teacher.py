@@ -144,15 +144,13 @@ def test_micro_batches_replicas_and_half_precision(table, folder):
 
 def test_what_a_teacher_cannot_be_is_refused(table, folder, tmp_path):
     other = json.loads((pathlib.Path(folder) / "labels.json").read_text())
+    piped = dict(distribution_strategy="pipeline", pipeline_stages=1)
     assert_refused(
         lambda settings: table(**settings),
         [
             (dict(teacher=folder, do_train=False), "needs --do_train"),
             (dict(distill_share=0.1), "needs --teacher"),
-            (
-                dict(teacher=folder, distribution_strategy="pipeline", pipeline_stages=1),
-                "distribution_strategy",
-            ),
+            (dict(piped, teacher=folder), "distribution_strategy"),
         ],
     )
     config = table(teacher=folder)

@@ -15,14 +15,8 @@ from official.io.errors import ConfigError
 from tests.conftest import TINY
 from tests.run_folders import run
 
-MODEL = {
-    **TINY,
-    "num_hidden_layers": 1,
-    "max_position_embeddings": 48,
-    "block_type": "groupbert",
-    "groupbert_conv_group_size": 8,
-    "layer_norm_eps": 1e-3,
-}
+MODEL = dict(TINY, num_hidden_layers=1, max_position_embeddings=48, layer_norm_eps=1e-3)
+MODEL |= dict(block_type="groupbert", groupbert_conv_group_size=8)
 
 
 @pytest.fixture(name="pretrained")
@@ -38,15 +32,8 @@ def fixture_pretrained(make_config, tmp_path):
 
 @pytest.mark.slow
 def test_squad_is_learned_from_a_pretrained_groupbert(squad, pretrained, tmp_path):
-    config = squad(
-        model=MODEL,
-        pack=True,
-        init_checkpoint=pretrained,
-        num_train_epochs=12,
-        steps_per_loop=48,
-        do_predict=True,
-        learning_rate=2e-3,
-    )
+    settings = dict(num_train_epochs=12, steps_per_loop=48, do_predict=True, learning_rate=2e-3)
+    config = squad(model=MODEL, pack=True, init_checkpoint=pretrained, **settings)
     result = run(config)
     assert result.status == "finished" and 0.5 < result.scores["f1"] <= 1  # by chance: 0.33
     assert (tmp_path / "run" / "predictions.json").exists()
@@ -92,12 +79,8 @@ def test_a_run_that_was_cut_is_not_exported(squad, tmp_path):
 def test_what_cannot_be_exported_is_said_before_the_run(vocab_file, tmp_path, capsys):
     (tmp_path / "1").mkdir()
     (tmp_path / "bert.json").write_text(json.dumps(TINY))
-    flags = {
-        "bert_config_file": tmp_path / "bert.json",
-        "vocab_file": vocab_file,
-        "use_synthetic_data": "true",
-    }
-    flags |= {"model_dir": tmp_path / "run", "export_dir": tmp_path / "1", "max_seq_length": 32}
+    flags = dict(bert_config_file=tmp_path / "bert.json", vocab_file=vocab_file, use_synthetic_data="true")
+    flags |= dict(model_dir=tmp_path / "run", export_dir=tmp_path / "1", max_seq_length=32)
     assert train.main([f"--{name}={value}" for name, value in flags.items()]) == 2
     assert f"--export_dir={tmp_path}/1 is there, and nothing is replaced" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -62,23 +62,15 @@ def terms_and_gradients(config, model=None) -> tuple:
     return model, terms, tape.gradient(total, model.trainable_variables), task.weights(batch)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        dict(PACKED, kernels="plain"),
-        dict(PACKED, loss_averaging_basis="persequence", objective="mlm"),
-        slow(dict(UNPAD, kernels="plain")),
-        dict(UNPAD, loss_averaging_basis="persequence", objective="mlm", recompute="attention"),
-        dict(UNPAD, **STATIC),
-        slow(dict(STATIC, kernels="plain")),
-        dict(PACKED, **ELECTRA),
-        slow(dict(UNPAD, **ELECTRA, kernels="plain")),
-        slow(dict(UNPAD, **STATIC, **ELECTRA)),
-        slow(dict(UNPAD, recompute="block")),
-        slow(dict(UNPAD, model=dict(block_type="groupbert", groupbert_conv_group_size=8))),
-    ],
-    ids=str,
-)
+PLAIN, BY_SEQUENCE = dict(kernels="plain"), dict(loss_averaging_basis="persequence", objective="mlm")
+QUICK = [PACKED | PLAIN, PACKED | BY_SEQUENCE, dict(UNPAD, **BY_SEQUENCE, recompute="attention")]
+QUICK += [UNPAD | STATIC, PACKED | ELECTRA]
+REST = [UNPAD | PLAIN, STATIC | PLAIN, UNPAD | ELECTRA | PLAIN, UNPAD | STATIC | ELECTRA]
+REST += [dict(UNPAD, recompute="block")]
+REST += [dict(UNPAD, model=dict(block_type="groupbert", groupbert_conv_group_size=8))]
+
+
+@pytest.mark.parametrize("settings", [*QUICK, *map(slow, REST)], ids=str)
 def test_terms_and_gradients_are_those_of_padded_rows(make_config, short_files, tmp_path, settings):
     """And the losses of masked tokens that stand in front those of gathering them."""
     if "static_mask" in settings:

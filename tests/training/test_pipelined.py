@@ -57,27 +57,19 @@ FINE_TUNING = dict(optimizer_type="adamw", num_accumulation_steps=2)
 FINE_TUNING |= dict(max_predictions_per_seq=config_lib.FIELDS["max_predictions_per_seq"].default)
 PACKED = dict(pack_on_the_fly=True)
 MIRRORED = dict(replicas(2), num_accumulation_steps=2)
+TWO, FOUR = dict(num_accumulation_steps=2), dict(num_accumulation_steps=4)
+CASES = [(PACKED | TWO, pipeline(4, 4, pipeline_schedule="gpipe"))]
+CASES += [(dict(FINE_TUNING, task="squad"), pipeline(2, 2))]
+CASES += [slow(MIRRORED, pipeline(2, 4, all_reduce_alg=None)), slow(TWO, pipeline(1, 1))]
+CASES += [slow(dict(TWO, objective="mlm"), pipeline("emb / hid*3 / mlm", 3))]
+CASES += [slow(FOUR | each, pipeline(4, 4)) for each in ({}, dict(model=GROUPBERT))]
+CASES += [
+    slow(TWO | each, pipeline(2, 2)) for each in (dict(kernels="plain"), dict(optimizer_type="momentum"))
+]
+CASES += [slow(dict(FINE_TUNING, task="glue", glue_task="mnli"), pipeline(2, 2))]
 
 
-@pytest.mark.parametrize(
-    "settings,piped",
-    [
-        slow(dict(num_accumulation_steps=4), pipeline(2, 2)),
-        slow(dict(model=GROUPBERT, num_accumulation_steps=4), pipeline(4, 4, pipeline_schedule="gpipe")),
-        (dict(PACKED, num_accumulation_steps=2), pipeline(4, 4, pipeline_schedule="gpipe")),
-        slow(MIRRORED, pipeline(2, 4, all_reduce_alg=None)),
-        (dict(FINE_TUNING, task="squad"), pipeline(2, 2)),
-        slow(dict(objective="mlm", num_accumulation_steps=2), pipeline("emb / hid*3 / mlm", 3)),
-        slow(dict(num_accumulation_steps=2), pipeline(1, 1)),
-        slow(dict(num_accumulation_steps=4), pipeline(4, 4)),
-        slow(dict(model=GROUPBERT, num_accumulation_steps=4), pipeline(4, 4)),
-        slow(dict(PACKED, num_accumulation_steps=4), pipeline(4, 4)),
-        slow(dict(num_accumulation_steps=2, kernels="plain"), pipeline(2, 2)),
-        slow(dict(num_accumulation_steps=2, optimizer_type="momentum"), pipeline(2, 2)),
-        slow(dict(FINE_TUNING, task="glue", glue_task="mnli"), pipeline(2, 2)),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("settings,piped", CASES, ids=str)
 def test_stages_schedules_and_micro_batches_change_no_weight(make_config, settings, piped):
     """Nor do replicas of several devices."""
     assert_equal_to_rounding(make_config(**{**settings, **piped}), make_config(**settings))

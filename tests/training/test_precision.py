@@ -42,17 +42,13 @@ def assert_copies(loop) -> None:
             np.testing.assert_array_equal(own.numpy(), expected, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        slow(dict(dtype="bf16", **replicas(2))),
-        slow(dict(dtype="bf16", num_accumulation_steps=2, **LOCAL)),
-        slow(dict(dtype="bf16", recompute="block", optimizer_type="adamw")),
-        slow(dict(dtype="fp16")),
-        slow(dict(dtype="fp32", **replicas(2))),
-    ],
-    ids=str,
-)
+BF16 = dict(dtype="bf16")
+STEPS = [BF16 | replicas(2), dict(BF16, num_accumulation_steps=2, **LOCAL), dict(dtype="fp16")]
+STEPS += [dict(BF16, recompute="block", optimizer_type="adamw"), dict(dtype="fp32", **replicas(2))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", STEPS, ids=str)
 def test_steps_are_those_of_tensorflow(make_config, settings):
     shared = dict(model=DROPOUT, learning_rate=1e-3) | settings
     loop = make_loop(make_config(**shared, kernels="native"))

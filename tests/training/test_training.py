@@ -67,36 +67,22 @@ def assert_close(ours, theirs, rtol=1e-4, atol=1e-5):
 def replicas(count, all_reduce_alg="hierarchical_copy"):
     """Settings for replicas on logical CPUs. TensorFlow's default, collective operations, allows one group
     size a process."""
-    return (
-        dict(distribution_strategy="mirrored", num_virtual_devices=count, all_reduce_alg=all_reduce_alg)
-        if count > 1
-        else {}
-    )
+    own = dict(distribution_strategy="mirrored", num_virtual_devices=count, all_reduce_alg=all_reduce_alg)
+    return own if count > 1 else {}
 
 
 ADAMW, LOCAL = dict(optimizer_type="adamw"), dict(clip_scope="micro_batch", loss_normalization="local")
 PACKED, UNPAD = dict(pack_on_the_fly=True), dict(unpad=True)
 
 
-@pytest.mark.parametrize(
-    "count,accumulation,settings",
-    [
-        (1, 8, ADAMW),
-        slow(2, 4, {}),
-        (2, 2, dict(PACKED, **ADAMW)),
-        slow(2, 2, UNPAD),
-        slow(1, 8, {}),
-        slow(2, 4, ADAMW),
-        slow(4, 2, ADAMW),
-        slow(8, 1, {}),
-        slow(1, 8, PACKED),
-        slow(4, 2, PACKED),
-        slow(1, 4, UNPAD),
-        slow(2, 1, dict(UNPAD, **ADAMW, kernels="plain")),
-        slow(4, 2, dict(UNPAD, **LOCAL)),
-    ],
-    ids=str,
-)
+LAYOUTS = [(1, 8, ADAMW), (2, 2, dict(PACKED, **ADAMW)), slow(2, 1, dict(UNPAD, **ADAMW, kernels="plain"))]
+LAYOUTS += [slow(*sizes, {}) for sizes in ((2, 4), (1, 8), (8, 1))]
+LAYOUTS += [slow(*sizes, ADAMW) for sizes in ((2, 4), (4, 2))]
+LAYOUTS += [slow(*sizes, PACKED) for sizes in ((1, 8), (4, 2))]
+LAYOUTS += [slow(2, 2, UNPAD), slow(1, 4, UNPAD), slow(4, 2, dict(UNPAD, **LOCAL))]
+
+
+@pytest.mark.parametrize("count,accumulation,settings", LAYOUTS, ids=str)
 def test_replicas_and_accumulation_do_not_change_the_weights(
     make_config, short_files, count, accumulation, settings
 ):

@@ -7,15 +7,12 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from official.cli import records
 from official.data.packing import creation as packing
 from official.data.pretraining import creation, examples, rounds
 from official.data.pretraining import plan as plan_lib
 from official.data.records import record_formats, schema
-from official.data.text import read_counts
 from official.data.word_pieces import vocabulary
 from official.io import record_paths
 from official.io.errors import ConfigError
@@ -144,18 +141,6 @@ def test_the_vocabulary_is_kept_beside_the_records_and_handed_on(
     assert record_paths.find_files(f"{folders[1]}/*.t*") == [f"{folders[1]}/part-00000-of-00001.tfrecord"]
 
 
-@given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 70))
-def test_parts_of_a_pool_hold_a_document_each_and_even_shares_of_the_tokens(tokens, parts):
-    found = plan_lib.parts_of(np.array(tokens), parts)
-    assert (np.diff(found) >= 0).all() and found[0] >= 0 and found[-1] < parts
-    if len(tokens) >= parts:
-        assert set(found) == set(range(parts))
-        shares = np.bincount(found, np.array(tokens), minlength=parts)
-        assert (np.bincount(found) == 1).any() or np.abs(shares - sum(tokens) / parts).max() <= max(tokens)
-    else:  # of so few documents none is far from the next
-        assert np.diff([*found, found[0] + parts]).max() <= -(-parts // len(tokens))
-
-
 @pytest.mark.parametrize("num_shards", [2, 16])
 def test_every_copy_of_a_document_is_made_once_and_random_segments_come_from_its_pool(
     vocab_file, tmp_path, num_shards, monkeypatch
@@ -193,19 +178,6 @@ def test_the_manifest_counts_by_file_and_the_unknown(vocab_file, tmp_path):
     assert manifest["unknown_share"] == 60 / manifest["tokens"]
 
 
-def test_a_manifest_lists_a_thousand_files_with_the_undecodable_bytes_first():
-    by_file = {
-        f"{number:05d}": read_counts.FileCounts(undecodable_bytes=number // 9999) for number in range(20_000)
-    }
-    listed = read_counts.listed(by_file)
-    in_part = {"00000", "05000"}
-    kept = read_counts.to_json(by_file, in_part)
-    found = {path: read_counts.FileCounts(*counts) for path, counts in kept.items()}
-    assert read_counts.listed(found) == listed and in_part < set(found) and len(found) < 13_000
-    assert len(listed) == 1000 and list(listed)[-2:] == ["19998", "19999"] and "00900" not in listed
-    assert read_counts.describe_undecodable(listed) == "19999 2, 19998 2, 10996 1, 997 more files"
-
-
 # ------------------------------------------------------------------------------------------------------------
 # Bad input
 
@@ -234,24 +206,6 @@ def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_pa
 
 # ------------------------------------------------------------------------------------------------------------
 # Layout
-
-
-def test_every_copy_of_every_part_of_a_pool_is_in_one_file():
-    for passes in (1, 3, 40):
-        for pools, shards in ((1, 3), (3, 3), (2, 6), (6, 2), (1, 1)):
-            plan, where = plan_lib.Layout(pools, shards, (float(passes),)), {}
-            for shard in range(shards):
-                numbers = []
-                for stretch in plan.stretches(shard):
-                    numbers += stretch.passes
-                    for part, number in zip(stretch.parts, stretch.passes):
-                        assert where.setdefault((stretch.pool, part, number), shard) == shard
-                assert numbers == sorted(numbers)  # a pass over all, then the next one
-            parts = [(pool, part) for pool in range(pools) for part in range(plan.parts_per_pool)]
-            assert sorted(where) == sorted((*part, number) for part in parts for number in range(passes))
-            for part in parts:  # copies that follow each other are in other files, where there are enough
-                files = [where[(*part, number)] for number in range(passes)]
-                assert len(set(files[:shards])) == min(passes, shards)
 
 
 def test_there_are_as_many_pools_as_memory_asks_for():

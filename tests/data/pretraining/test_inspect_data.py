@@ -151,11 +151,8 @@ def test_bad_arguments_are_named_as_they_were_given(made, tmp_path, run_program)
 
 def test_the_command_line(made, tmp_path, run_program):
     folder, manifest = made["plain"]
-    flags = [
-        f"--picture={tmp_path}/l.png",
-        f"--report={tmp_path}/r.json",
-        f"--compare_to={made['compact'][0]}",
-    ]
+    flags = [f"--picture={tmp_path}/l.png", f"--report={tmp_path}/r.json"]
+    flags.append(f"--compare_to={made['compact'][0]}")
     told = run_program(inspect_data.run_inspect, folder, "--examples=3", *flags).out
     assert f"2 files, {manifest['instances']:,} examples" in told
     assert "largest gap between the distributions of lengths: 0.0000" in told

@@ -101,13 +101,6 @@ def test_masks_are_distributed_as_those_of_the_sequential_rules(make, words):
     assert (np.abs(counts[0] - counts[1]) <= 5 * np.sqrt(counts.sum(axis=0)) + 1).all()
 
 
-def test_every_set_of_tokens_is_equally_likely():
-    chosen = examples_lib._choose_tokens(np.full(60_000, 5), np.full(60_000, 3), np.random.default_rng(0))
-    counts = np.bincount(chosen @ (1 << np.arange(5)))
-    assert (chosen.sum(axis=1) == 3).all()
-    assert np.count_nonzero(counts) == 10 and np.abs(counts[counts > 0] / 6000 - 1).max() < 0.06
-
-
 def test_rows_of_few_tokens_and_many_masks(words):
     documents = make_documents(2, 4)
     rows = np.array([[0, 1, 5, 1, 0], [0, 3, 30, 20, 1], [1, 10, 40, 2, 0]], np.int32)

@@ -68,28 +68,19 @@ def test_texts_in_every_format_have_no_masks_and_hold_every_token(tmp_path, with
     assert "Objective mlm, format plain; no masks: training draws them" in page
     assert "3 times, with other cuts each time" in page and "random next segment" not in page
     packing.pack_records(packing.Job(str(tmp_path / "compact10"), str(tmp_path / "packed"), num_shards=1))
-    shard = str(tmp_path / "packed" / "part-00000-of-00001.tfrecord")
-    assert record_formats.flags_of(shard)["objective"] == "mlm" and not record_files.store_masks([shard])
-    assert (
-        inspection.summarize([shard], words).tokens
-        == inspection.summarize([str(tmp_path / "compact10" / "part-00000-of-00001.tfrecord")], words).tokens
-    )
+    shards = [str(tmp_path / name / "part-00000-of-00001.tfrecord") for name in ("compact10", "packed")]
+    assert record_formats.flags_of(shards[1])["objective"] == "mlm"
+    assert not record_files.store_masks(shards[1:])
+    before, after = (inspection.summarize([shard], words).tokens for shard in shards)
+    assert before == after
 
 
 def test_rules_of_masks_are_refused_for_texts():
-    assert_refused(
-        lambda name, value: examples.ExampleRules(objective="mlm", **{name: value}),
-        [
-            (name, value, f"--{name}={value} does not go with --objective=mlm")
-            for name, value in (
-                ("max_predictions_per_seq", 20),
-                ("masked_lm_prob", 0.15),
-                ("short_seq_prob", 0.1),
-                ("do_whole_word_mask", True),
-                ("remask", True),
-            )
-        ],
-    )
+    rules = dict(max_predictions_per_seq=20, masked_lm_prob=0.15, short_seq_prob=0.1)
+    rules |= dict(do_whole_word_mask=True, remask=True)
+    said = "--{}={} does not go with --objective=mlm".format
+    cases = [(name, value, said(name, value)) for name, value in rules.items()]
+    assert_refused(lambda name, value: examples.ExampleRules(objective="mlm", **{name: value}), cases)
 
 
 @pytest.fixture

@@ -131,11 +131,8 @@ def example(row: dict[str, list[int]]) -> bytes:
 
 def published(row: dict[str, list[int]]) -> bytes:
     """A record of Graphcore's for PyTorch, by the names of its features."""
-    renamed = {
-        "positions": "position_ids",
-        "masked_lm_weights": "masked_lm_mask",
-        "next_sentence_weights": "next_sentence_mask",
-    }
+    renamed = {"positions": "position_ids", "masked_lm_weights": "masked_lm_mask"}
+    renamed["next_sentence_weights"] = "next_sentence_mask"
     return example({f"packed_{renamed.get(name, name)}": values for name, values in row.items()})
 
 

@@ -20,7 +20,7 @@ from official.data.records import encoding, record_formats
 from official.data.records import files as record_files
 from official.data.records import schema as schema_lib
 from official.data.records import streams as streams_lib
-from official.data.records.files import check_first_record, detect_format, find_bad_record
+from official.data.records.files import check_first_record, detect_format
 from official.io.errors import ConfigError
 from tests.conftest import make_records, slow, write_records
 from tests.data.records.test_records import make_examples
@@ -228,11 +228,11 @@ def test_evaluation_reads_the_first_records_in_order(files, schema):
 
 
 def test_batches_may_be_of_any_size(files, schema):
-    one = training_ids(files, schema, 12, batch_size=6, streams=3, sequences_done=30)
-    for size in (1, 4, 18):
-        other = training_ids(files, schema, 72 // size, batch_size=size, streams=3, sequences_done=30)
+    one = training_ids(files, schema, 6, batch_size=6, streams=3, sequences_done=30)
+    for size in (1, 4):
+        other = training_ids(files, schema, 36 // size, batch_size=size, streams=3, sequences_done=30)
         common = math.lcm(6, size)
-        for first in range(0, 72, common):
+        for first in range(0, 36, common):
             assert set(other[first : first + common]) == set(one[first : first + common])
 
 
@@ -275,13 +275,6 @@ def test_features_that_nothing_reads_are_warned_of(schema, tmp_path, caplog):
     path = write_records(tmp_path / "x", [example.SerializeToString()])
     check_first_record([path], schema, "input_files")
     assert f"{path}: records have features that are ignored: token_boundary." in caplog.text
-
-
-def test_the_bad_record_is_found(plain_files, schema, tmp_path):
-    odd = make_records(1, 9, schema_lib.pretraining_schema(8, 3))[0]
-    bad = write_records(tmp_path / "bad", [*make_records(2, 5, schema), odd])
-    assert "bad, record 3: feature input_ids has 8 values" in find_bad_record([*plain_files, bad], schema)
-    assert find_bad_record(plain_files, schema) is None
 
 
 def test_synthetic_records_fit_the_schema(schema):

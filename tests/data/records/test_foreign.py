@@ -113,11 +113,10 @@ def test_slots_of_predicted_tokens_are_78_as_published_and_79_are_refused():
     assert "expected 512 and 76" in str(problem)
 
 
-@pytest.mark.parametrize("kind", ["packed", "popart_static"])
-def test_training_goes_on_where_it_stopped(kind, tmp_path):
-    files = [file_of(tmp_path, kind, name=f"strategy_{number}_part_0") for number in range(2)]
-    name = record_files.detect_format(files)
-    counts = record_files.count(files, name)
+def test_training_goes_on_where_it_stopped(tmp_path):
+    """Of binaries; TFRecords that hold several sequences are test_data_reading.py's."""
+    files = [file_of(tmp_path, "popart_static", name=f"strategy_{number}_part_0") for number in range(2)]
+    counts = record_files.count(files, record_files.detect_format(files))
     assert [found.rows for found in counts] == [6, 6]
     features = features_of(words=50)
 
@@ -250,11 +249,6 @@ def put(name: str, place: int, value: float):
     return lambda row: row[name].__setitem__(place, value)
 
 
-def twice(row):
-    one, other = [place for place, number in enumerate(row["input_mask"]) if number == 1][:2]
-    row["positions"][one] = row["positions"][other]
-
-
 ROWS = ("packed", "popart_packed, backwards")  # one check serves the rows of all formats
 IN_PLACE, TYPED = ("habana", "popart_in_place"), ("packed", "habana")
 STATIC, PLAIN = ("popart_static",), ("popart_plain",)
@@ -278,7 +272,6 @@ def gap(row):
 DAMAGES = (
     (ROWS + IN_PLACE, put("input_mask", 4, 2), "examples overlap"),
     (ROWS, put("input_mask", 5, 4), "number of an example"),
-    (ROWS, twice, "examples overlap"),
     (ROWS, put("positions", 6, LENGTH), "exceed the row of 24 tokens"),
     (ROWS, put("positions", 6, 20), "positions leave their example"),
     (ROWS, change(input_mask=[0] * LENGTH), "it holds no example 1"),
@@ -287,10 +280,8 @@ DAMAGES = (
     (ROWS, swap, "not ones, twos"),
     (ROWS, change(next_sentence_labels=[2] * 3), "are not 0 or 1"),
     (ROWS, put("input_ids", 3, 50), "input_ids has values from"),
-    (ROWS, put("input_ids", 3, -5), "input_ids has values from"),
     (ROWS, put("next_sentence_weights", 1, 0), "next_sentence_weights"),
     (IN_PLACE, put("masked_lm_positions", 0, LENGTH - 8), "masked_lm_positions leave their example"),
-    (IN_PLACE, put("masked_lm_positions", 0, LENGTH), "masked_lm_positions leave their example"),
     (IN_PLACE, put("next_sentence_positions", 1, 1), "next_sentence_positions leave their example"),
     (STATIC, put("positions", MOST, 1), "examples overlap"),
     (STATIC, put("predicted", 0, MOST + 1), "number of an example"),

@@ -179,7 +179,7 @@ def test_rows_of_packed_files_hold_their_sequences(packed_files):
 def test_packed_files_go_on_after_rows(packed_files):
     settings = dict(schema=ROW_SCHEMA, packer=None)
     for streams in (1, 4):
-        whole = batches(packed_files, 12, 4, streams, **settings)
+        whole = batches(packed_files, 8, 4, streams, **settings)
         rest = batches(packed_files, 3, 4, streams, rows_done=20, sequences_done=47, **settings)
         assert rows(rest) == rows(whole[5:8])
 

@@ -93,7 +93,7 @@ def test_every_epoch_has_each_sequence_once_and_goes_on_behind_any_batch(kind):
     for first in (0, steps):
         assert sequences(batches[first : first + steps]) == list(range(SEQUENCES))
     assert numbers(batches[:steps]).tolist() != numbers(batches[steps : 2 * steps]).tolist()
-    for number in range(1, 2 * steps, 1 if kind == "packed" else 5):
+    for number in (1, steps // 2, steps - 1, steps, steps + 1, 2 * steps - 1):
         # Where a row is a sequence, filling counts, too.
         done = len(sequences(batches[:number])) if kind == "packed" else number * BATCH
         resumed = training(kind, 3, sequences_done=done)

@@ -83,22 +83,16 @@ def test_an_answer_is_a_stretch_of_the_context_and_there_is_always_one():
     assert found.nbest == {"q0": [answers.Entry("Steve", 1.0, 0.0, 9.0)]}
 
 
+ONE_OF = strategies.sampled_from
+CONTEXTS = strategies.lists(ONE_OF([CONTEXT, LONG_CONTEXT, REPEATED, "cat"]), min_size=1, max_size=3)
+ANSWER_RULES = strategies.tuples(ONE_OF([1, 3, 7, 20, 40]), ONE_OF([1, 2, 5, 30]), strategies.booleans())
+
+
 @hypothesis.settings(deadline=None, derandomize=True, max_examples=100)
-@hypothesis.given(
-    strategies.lists(
-        strategies.sampled_from([CONTEXT, LONG_CONTEXT, REPEATED, "cat"]), min_size=1, max_size=3
-    ),
-    strategies.integers(0, 2**16),
-    strategies.booleans(),
-    strategies.sampled_from([1, 3, 7, 20, 40]),
-    strategies.sampled_from([1, 2, 5, 30]),
-    strategies.booleans(),
-)
-def test_the_n_best_lists_are_those_of_the_plain_search(contexts, seed, ties, n_best, longest, version_2):
+@hypothesis.given(CONTEXTS, strategies.integers(0, 2**16), strategies.booleans(), ANSWER_RULES)
+def test_the_n_best_lists_are_those_of_the_plain_search(contexts, seed, ties, rules):
     data, made = make(*zip(contexts, ("who?", "how much?", "is it?")))
-    assert_as_plain(
-        data, made, random_logits(made, seed, ties), answers.AnswerRules(n_best, longest, version_2)
-    )
+    assert_as_plain(data, made, random_logits(made, seed, ties), answers.AnswerRules(*rules))
 
 
 def assert_as_plain(data, made, logits, rules):

@@ -166,9 +166,6 @@ def test_saved_data_sets_name_their_labels(tmp_path):
     (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
     table = tables.open_table(str(folder), "train_file", ("text", "label"))
     assert values(table, ("text", "label")) == [("a", "yes"), ("b", "no")]
-    for feature in ([features["label"]], *({"feature": features["label"], "_type": t} for t in LISTS)):
-        assert tables._classes_of_features({"tags": feature}) == {"tags": ["no", "yes"]}, feature
-    assert tables._classes_of_features({"x": {"feature": features["label"]}, "y": []}) == {}
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["saved"]}))
     with pytest.raises(ConfigError, match="several data sets: saved"):
         tables.open_table(str(tmp_path), "train_file")

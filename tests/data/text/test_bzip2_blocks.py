@@ -156,17 +156,6 @@ def test_zeros_in_place_of_a_rest_are_damage_and_are_not_kept(packed_files, monk
     tracemalloc.stop()
 
 
-def test_blocks_are_read_once_each(packed_files, monkeypatch):
-    """A split costs the blocks that are its own, the one behind, and the beginning of the file."""
-    path, count, decompress = packed_files[0][0], [], text_files._decompress
-    monkeypatch.setattr(text_files, "_decompress", lambda *given: count.append(1) or decompress(*given))
-    size = os.path.getsize(path)
-    blocks = len(places_of(path))
-    count.clear()
-    read_parts(path, [0, size // 2])
-    assert blocks <= len(count) <= blocks + 2
-
-
 def test_a_split_without_a_block(tmp_path):
     path = write(tmp_path / "a", bz2.compress(b"One line.\n"))
     assert read_parts(path, [0, 10, 20])[0] == [["One line."]]

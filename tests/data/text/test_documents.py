@@ -6,12 +6,10 @@ import bz2
 import contextlib
 import functools
 import gzip
-import io
 import itertools
 import json
 import lzma
 import os
-import random
 import tracemalloc
 
 import pytest
@@ -253,19 +251,6 @@ def test_compressed_files_are_read_by_their_content(tmp_path):
         assert read(write(tmp_path / "empty", pack(b"")))[0] == []
 
 
-@pytest.mark.parametrize("kind", [None, "gz"])
-def test_bytes_grow_with_what_is_read(tmp_path, kind):
-    text = "\n\n".join(random.Random(number).randbytes(4000).hex() for number in range(400)).encode()
-    path = write(tmp_path / "a", PACK[kind](text) if kind else text)
-    counts, seen = ReadCounts(bytes=100), set()
-    for _ in read_documents([path, path], counts, "never"):
-        seen.add(counts.bytes)
-    size = os.path.getsize(path)
-    assert min(seen) > 100 and max(seen) <= counts.bytes == 100 + 2 * size
-    assert any(value < 100 + size for value in seen)
-    assert any(100 + size < value < 100 + 2 * size for value in seen)
-
-
 def test_damaged_compressed_files_are_errors(tmp_path):
     message = "^.*/a.txt is a truncated or damaged compressed file: .*[.] Fetch .*$"
     for pack in PACK.values():
@@ -333,6 +318,7 @@ def test_splits_of_any_size_hold_the_documents_and_counts_of_the_file(
             patch.setattr(documents_lib, "_MAX_LINE_BYTES", 16)
             patch.setattr(documents_lib, "_MAX_CHARACTERS", 20)
         whole, whole_counts = read(path, splitting=splitting)
+        patch.setattr(text_files, "_BLOCK_BYTES", split_bytes)  # lines are whole wherever a block ends
         parts, total = [], ReadCounts()
         for split in plan_splits([path], split_bytes):
             parts += read_splits([split], splitting, total)
@@ -377,28 +363,6 @@ def test_small_files_of_a_task_are_split_together_and_counted_each(tmp_path, mon
     assert expected[:4] == [*split_alike, ["He came. He left.", "A dog.", "A cat."], ["One."]]
     assert counts == alone and counts.by_file == alone.by_file and counts.files == 100
     assert [found.documents for found in counts.by_file.values()] == [2, 1, 0, 2, 1] * 20
-
-
-def read_lines(text: bytes, most_bytes: int) -> list[tuple[int | None, bytes]]:
-    blocks = text_files.read_blocks(io.BytesIO(text), Split("a"), most_bytes)
-    return [line for place, block in blocks for line in text_files.each_of(block, place)]
-
-
-@given(st.lists(st.integers(0, 40), max_size=30), st.integers(1, 64), st.integers(8, 30), st.booleans())
-def test_lines_are_whole_wherever_a_block_ends(lengths, block_bytes, most_bytes, ends):
-    text = b"".join(b"ab " * length + b"\n" for length in lengths) + b"last" * (not ends)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
-        found = read_lines(text, most_bytes)
-    assert b"".join(line for _, line in found) == text
-    assert all(0 < len(line) <= most_bytes for _, line in found)
-    expected, place = [], 0
-    for line in text.splitlines(keepends=True):
-        expected.append((place, line))
-        place += len(line)
-    assert [place for place, _ in found if place is not None] == [place for place, _ in expected]
-    short = [(place, line) for place, line in expected if len(line) < most_bytes]
-    assert set(short) <= set(found)
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,7 @@ NOT_TEXT = {
     "random": (random.Random(1).randbytes(1 << 17), "holds NUL bytes: it is binary, not text. Leave it out"),
     "png": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a PNG picture, not text. Leave it out of --input_files"),
     "npz": (npz(), "is a zip archive. Allowed: text"),
-    "npy": (b"\x93NUMPY\1\0", "is a NumPy array"),
     "tar": (b"name".ljust(257, b"\0") + b"ustar\0", "is a tar archive"),
-    "zeros": (b"\0" * 100, "holds NUL bytes"),
     "late zero": (TEXT.encode() * 100 + b"A\0b.\n", "holds NUL bytes behind its beginning"),
     "utf-16": (
         TEXT.encode("utf-16"),

@@ -74,11 +74,8 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def all_three(tokenizer, real_vocabulary):
     """Returns (tokenizer, vocabulary): uncased, cased, and real."""
-    return [
-        (tokenizer, VOCABULARY),
-        (wordpiece.WordPiece(CASED), CASED),
-        (wordpiece.WordPiece(real_vocabulary), real_vocabulary),
-    ]
+    others = ((wordpiece.WordPiece(each), each) for each in (CASED, real_vocabulary))
+    return [(tokenizer, VOCABULARY), *others]
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -132,24 +129,14 @@ def test_vocabularies_that_two_bytes_do_not_hold_have_ids_of_four(size, dtype):
     vocabulary = Vocabulary((*SPECIAL_TOKENS, *map(str, range(size - 8)), "cat", "кот", "."), "")
     tokenizer = wordpiece.WordPiece(vocabulary)
     ids, _ = tokenizer.tokenize(["cat.", "кот 65000"])
-    assert (
-        ids.dtype == dtype
-        and ids[:3].tolist() == [size - 3, size - 1, size - 2]
-        and vocabulary.words[ids[3]] == "65000"
-    )
+    assert ids.dtype == dtype and ids[:3].tolist() == [size - 3, size - 1, size - 2]
+    assert vocabulary.words[ids[3]] == "65000"
     assert_equals_the_rules(tokenizer, vocabulary, ["cat. 77777 кот123", "", "x"])
 
 
 def test_a_sentence_has_the_same_ids_in_any_company(tokenizer, monkeypatch):
-    sentences = [
-        "The cats, 中 sat.",
-        "",
-        "cát \u2028 при",
-        "\n\n",
-        "a" * 100,
-        "The ab",
-        "éa" + "b" * 60 + "é при " + "b" * 90 + "é ab",
-    ] * 3
+    sentences = ["The cats, 中 sat.", "", "cát \u2028 при", "\n\n", "a" * 100, "The ab"]
+    sentences = [*sentences, "éa" + "b" * 60 + "é при " + "b" * 90 + "é ab"] * 3
     settings_to_try = {"_BATCH_BYTES": (1, 7, 60), "_MAX_REMEMBERED": (1, 3), "_MAX_REMEMBERED_BYTES": (0, 5)}
     ids, lengths = tokenizer.tokenize(sentences)
     alone = [tokenizer.tokenize([sentence])[0].tolist() for sentence in sentences]

@@ -22,19 +22,14 @@ ALPHABETS = ("abcdeéñ", "абвгд", "日本語中文", "ابتث", "कख�
 
 
 def lines(seed: int, count: int) -> list[str]:
-    rng, found = (
-        random.Random(seed),
-        ["", " ", "\t\n", "don't they've I'll", "3.14,15 ½", "👩‍👩 ok", "a\u00a0b"],
-    )
+    rng = random.Random(seed)
+    found = ["", " ", "\t\n", "don't they've I'll", "3.14,15 ½", "👩‍👩 ok", "a\u00a0b"]
     while len(found) < count:
         words = (
             "".join(rng.choices(rng.choice(ALPHABETS), k=rng.randint(1, 6))) for _ in range(rng.randint(1, 9))
         )
-        found.append(
-            rng.choice(["", " "])
-            + rng.choice([" ", "  ", ", ", "\n"]).join(words)
-            + rng.choice(["", "!", " "])
-        )
+        text = rng.choice(["", " "]) + rng.choice([" ", "  ", ", ", "\n"]).join(words)
+        found.append(text + rng.choice(["", "!", " "]))
     return found
 
 
@@ -317,7 +312,7 @@ def test_what_cannot_be_read_is_named(tmp_path, roberta, pieces):
     joined = {**whole, "post_processor": None}
     lower = {**whole, "normalizer": {"type": "Lowercase"}}
     strange = {**whole, "post_processor": {"type": "Strange"}}
-    robertas = {"tokenizer_class": "RobertaTokenizer"}
+    robertas, xlm = ({"tokenizer_class": f"{name}RobertaTokenizer"} for name in ("", "XLM"))
     cases = [
         ({"vocab.json": vocab}, robertas, "merges.txt is missing"),
         (model, None, "the class of its tokenizer is unknown"),
@@ -327,16 +322,8 @@ def test_what_cannot_be_read_is_named(tmp_path, roberta, pieces):
         ({"tokenizer.json": json.dumps(joined).encode()}, None, "joins two texts"),
         ({"tokenizer.json": json.dumps(lower).encode()}, robertas, "normalizer Lowercase is not what"),
         ({"tokenizer.json": json.dumps(strange).encode()}, None, "Save the tokenizer again"),
-        (
-            {"spiece.model": b"\x0a\x05ab"},
-            {"tokenizer_class": "XLMRobertaTokenizer"},
-            "no SentencePiece model",
-        ),
-        (
-            {"spiece.model": sentencepiece(pieces, 2)},
-            {"tokenizer_class": "XLMRobertaTokenizer"},
-            "model_type=2",
-        ),
+        ({"spiece.model": b"\x0a\x05ab"}, xlm, "no SentencePiece model"),
+        ({"spiece.model": sentencepiece(pieces, 2)}, xlm, "model_type=2"),
     ]
     for number, (files, settings, message) in enumerate(cases):
         more = {} if settings is None else {"settings": settings}
