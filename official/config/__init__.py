@@ -77,9 +77,9 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
                     raise ConfigError(f"{source}: model={value!r}, expected the keys of a bert_config.json.")
                 values["model"] = bert_config_from_dict(value, f"{source}: model")
             elif name in REMOVED:
-                default, now = REMOVED[name]
+                default, instead = REMOVED[name]
                 if value not in (None, default):
-                    raise ConfigError(f"{source}: {name}={value} is of earlier versions. Now {now}.")
+                    raise ConfigError(f"{source}: {name}={value}: this setting was removed. {instead}.")
             elif name not in FIELDS:
                 raise ConfigError(f"{source}: unknown setting {name!r}{suggest(name, FIELDS)}.")
             else:
