@@ -67,7 +67,7 @@ def convert(
     checkpoint = sidecar_files.open_best(source, "PATH") if isinstance(source, str) else source
     target, folder = registry.get_format(target_format), output_dir or "."
     if target.is_only_read:
-        raise ConfigError(f"an {target.title} is not written by a conversion. Use bert export.")
+        raise ConfigError(f"a conversion cannot write an {target.title}. Use bert export.")
     container = target.load_container()
     location = container.target(folder, checkpoint.location)
     _check_free(checkpoint, container, location, overwrite)
@@ -126,7 +126,8 @@ def _check_free(
     is_in_folder = checkpoint.format.load_container().IS_FOLDER and os.path.isfile(source)
     if result == source or is_in_folder and result == os.path.dirname(source):
         folder = location if os.path.isdir(location) else os.path.dirname(location)
-        raise ConfigError(f"--output_dir={folder or '.'} is where the source is. Give another --output_dir.")
+        told = "is the folder of the source. Give another --output_dir."
+        raise ConfigError(f"--output_dir={folder or '.'} {told}")
     there = container.files(location)
     if there and not overwrite:
         raise ConfigError(f"{there[0]} exists. Give another --output_dir, or replace it with --overwrite.")
@@ -206,7 +207,7 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
     dropped |= _at_source(mapped.dropped, kept)
     added = read.added | mapped.added
     if count := vocabulary["restored"]:
-        reason = f"{count} words of it come from {CUT_WORDS}, with those that an earlier conversion cut off"
+        reason = f"{count} of its words were cut off by an earlier conversion and come from {CUT_WORDS}"
         sources = {name: " ".join(tensor.sources) for name, tensor in result.items()}
         added |= {name: reason for name, names in sources.items() if f"{CUT_WORDS}:" in names}
     return Content(result, kept, rows, vocabulary, dropped, added, options)
@@ -360,7 +361,7 @@ def with_vocabulary(
     by_word = [name for name in tensors if name.startswith(canonical.VOCABULARY)]
     other = [f"{name} {list(tensors[name].shape)}" for name in by_word if tensors[name].shape[0] != have]
     if other:
-        told = f"the word embeddings have {have} words, and another number have {shortened(other)}."
+        told = f"the word embeddings have {have} words, but {shortened(other)} have another number."
         raise ConfigError(f"{source}: {told}")
     more = options.vocab_size is None or options.vocab_size > have
     rows = _read_cut_words(path) if more else {}
@@ -413,8 +414,8 @@ def _read_cut_words(path: str) -> Tensors:
             raise DamagedError(f"it has no {_WORDS}")
         return {name: tensors_lib.of_array(one.read(), f"{CUT_WORDS}:{name}") for name, one in found.items()}
     except (DamagedError, OSError) as error:
-        told = f"cannot be read ({error}). Restore it, or remove it to do without."
-        raise ConfigError(f"{path}, with the words that were cut off, {told}") from None
+        told = f"cannot be read ({error}). Restore it, or remove it to convert without these words."
+        raise ConfigError(f"{path}, which holds words that an earlier conversion cut off, {told}") from None
 
 
 def _write_cut_words(rows: Tensors, location: str) -> None:

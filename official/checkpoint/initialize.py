@@ -145,14 +145,14 @@ def _in_order(
     problem = ""
     if kind not in (None, problem_type):
         what = "one label of" if problem_type == model_folder.ONE_LABEL else problem_type
-        problem = f"a classifier of problem_type={kind}, the task {what}: {expected}"
+        problem = f"a classifier of problem_type={kind}, but the task has {what}: {expected}"
     elif order is None:
-        problem = f"the labels: {' '.join(labels)}; the task has: {expected}"
+        problem = f"the labels {' '.join(labels)}, but the task has: {expected}"
     if (problem or order is None) and replaces_other_head:
         logging.warning("init_checkpoint %s has %s. The classifier starts fresh.", location, problem)
         return {name: tensor for name, tensor in found.items() if name not in CLASSIFIER}
     if problem or order is None:
-        advice = "Give a checkpoint without a classifier, or correct the labels beside it."
+        advice = "Give a checkpoint without a classifier, or correct its labels."
         raise ConfigError(f"init_checkpoint {location} has {problem}. {advice}")
     if order == sorted(order):
         return found
@@ -182,12 +182,12 @@ def _notes(model: BertConfig, checkpoint: registry.Checkpoint) -> str:
     """Returns the notes of an InitReport. Raises ConfigError as `check_model`."""
     notes = ""
     if assumed := check_model(model, checkpoint):
-        notes = f"; hidden_act={assumed} is the model's own, no configuration beside the checkpoint says one"
+        notes = f"; hidden_act={assumed} is the model's: the checkpoint has no configuration that names one"
     usual = sidecar_files.epsilon_without(checkpoint)
     if usual not in (None, BertConfig.layer_norm_eps, model.layer_norm_eps):
         notes += (
-            f"; layer_norm_eps={model.layer_norm_eps} is the model's own, {checkpoint.title}'s is {usual},"
-            " and no configuration beside the checkpoint says one"
+            f"; layer_norm_eps={model.layer_norm_eps} is the model's, {checkpoint.title}'s is {usual},"
+            " and the checkpoint has no configuration that names one"
         )
     return notes
 

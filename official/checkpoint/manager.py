@@ -205,7 +205,7 @@ class CheckpointManager:
         try:
             return read_json(path)
         except ConfigError as error:
-            logging.warning("%s The first line of the metrics sums up less steps.", error)
+            logging.warning("%s The first line of the metrics covers fewer steps.", error)
             return {}
 
     def _prefix(self, step: int) -> str:

@@ -88,9 +88,9 @@ def check_concerned(action: str, given: Mapping[str, Any]) -> None:
         if given.get(option.name) in (None, option.default) or ends & set(having):
             continue
         names = " and ".join(one.name for one in having)
-        why = f"only {names}, and {action} has none of them"
+        why = f"only {names}, and {action} neither reads nor writes these"
         if option.for_target:
-            why = f"only what is written for {names}, not {action}"
+            why = f"only the writing of {names}, not {action}"
         raise ConfigError(f"--{option.name} concerns {why}. Drop the flag.")
 
 
@@ -126,7 +126,8 @@ class Checkpoint(NamedTuple):
         """
         mapped = self.format.to_canonical(self.tensors, options)
         if mapped.unmatched:
-            unknown, told = sorted(mapped.unmatched), f"{self.location} is no {self.title} checkpoint of BERT"
+            unknown = sorted(mapped.unmatched)
+            told = f"{self.location} is not a {self.title} checkpoint of BERT"
             found = _format_in(self.format.container, self.tensors)
             if found not in (None, self.format):
                 told += f" but one of {found.title}, which {found.name}2TARGET reads"
@@ -219,7 +220,7 @@ def check_finite(mapped: Tensors, checkpoint: Checkpoint) -> None:
     holds NaN or infinity."""
     read = _read_from(mapped, checkpoint)
     if bad := sorted(name for name, one in read.items() if not np.isfinite(one.read()).all()):
-        told = f"holds NaN or infinite numbers in {shortened(bad)}. Give a checkpoint from before."
+        told = f"holds NaN or infinite numbers in {shortened(bad)}. Give an earlier checkpoint."
         raise ConfigError(f"{checkpoint.location} {told}")
 
 

@@ -71,7 +71,7 @@ def _best_of_run(path: str) -> str:
     best = json_files.read_json_or_empty(os.path.join(path, "result.json")).get("best_step")
     if best is None or best in manager.CheckpointManager(path, {}, 1).steps():
         return path if best is None else os.path.join(path, f"ckpt-{best}")
-    told = "%s: ckpt-%s, the best by result.json, is not there any more; the newest is taken."
+    told = "%s: ckpt-%s, the best one according to result.json, no longer exists; the newest is used."
     logging.warning(told, path, best)
     return path
 
@@ -143,7 +143,7 @@ def _vocabulary_beside(location: str) -> str | None:
             vocabulary_files.check_each(vocabulary_files.read(path).words, path)
         return path
     except ConfigError as error:
-        logging.warning("The vocabulary beside the checkpoint is left out. %s", error)
+        logging.warning("The vocabulary next to the checkpoint is not used. %s", error)
         return None
 
 
@@ -167,7 +167,7 @@ def _embedding_beside(location: str) -> EmbeddingSettings | None:
     try:
         return sentence_folder.read_settings(location)
     except ConfigError as error:
-        logging.warning("The sentence-transformers files beside the checkpoint are left out. %s", error)
+        logging.warning("The sentence-transformers files next to the checkpoint are not used. %s", error)
         return None
 
 
@@ -180,8 +180,8 @@ def notes_of_source(given: Options, checkpoint: Checkpoint) -> list[str]:
     epsilon = epsilon_without(checkpoint)
     if not given.layer_norm_eps and epsilon not in (None, BertConfig.layer_norm_eps):
         taken.append(f"layer_norm_eps={epsilon}")
-    why = f"as usual for {checkpoint.title}: no configuration beside the source says it"
-    return [f"{setting} is taken for granted, {why}" for setting in taken]
+    why = f"the default of {checkpoint.title}: the source has no configuration that names it"
+    return [f"{setting} is assumed, {why}" for setting in taken]
 
 
 def notes_of_result(options: Options, written: list[str], target: Format) -> list[str]:
@@ -192,10 +192,10 @@ def notes_of_result(options: Options, written: list[str], target: Format) -> lis
         return []
     if all(os.path.basename(path) != CONFIG for path in written):
         advice = f"give --num_attention_heads=N, and {CONFIG} is written"
-        return [f"nothing beside the result says {settings}: {advice}"]
+        return [f"no file next to the result stores {settings}: {advice}"]
     theirs = "Google's BERT" if target.usual_epsilon == BertConfig.layer_norm_eps else target.title
     others = f"other readers of the format compute as {theirs} does"
-    return [f"{CONFIG} says {settings}, which this project reads; {others}"]
+    return [f"{CONFIG} stores {settings}, which this project reads; {others}"]
 
 
 def sizes_of(tensors: Tensors) -> dict:
@@ -241,7 +241,7 @@ def check_source(location: str, read: Mapped) -> None:
     if read.family is not None:
         own["family"] = read.family
     if wrong := _contradictions(sizes_beside(location), own):
-        told = f"is not of the model in {location}: {shortened(wrong)}. Remove or correct it."
+        told = f"does not belong to the model in {location}: {shortened(wrong)}. Remove or correct it."
         raise ConfigError(f"{config_beside(location)} {told}")
     if "output_weights" in tensors:
         outputs, labels = tensors["output_weights"].shape[0], labels_beside(location)["labels"]
@@ -326,7 +326,7 @@ def _check_free(files: Mapping[str, bytes | None], overwrite: bool) -> None:
     for path, content in files.items():
         if not overwrite and os.path.exists(path) and not _same(path, content):
             advice = "Give another --output_dir, or replace it with --overwrite."
-            raise ConfigError(f"{path} is there and not what belongs to this result. {advice}")
+            raise ConfigError(f"{path} exists and does not belong to this result. {advice}")
 
 
 def _same(path: str, content: bytes | None) -> bool:

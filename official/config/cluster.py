@@ -42,7 +42,7 @@ class Cluster:
 
     def describe(self) -> str:
         """Returns the place of this process and the source that says so, for the log."""
-        address = self.hosts[self.rank] or "an address that the others will be told"
+        address = self.hosts[self.rank] or "an address that is sent to the others"
         return f"Rank {self.rank} of {len(self.hosts)} at {address}, says {self.source}"
 
 

@@ -321,7 +321,7 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Returns the values of a config.json under BERT's keys, with `family` for those of another family.
 
     Raises:
-      ConfigError: for a family that is not supported, and for a size that is there twice, with two values.
+      ConfigError: for a family that is not supported, and for a size that occurs twice, with two values.
     """
     family = family_of(values, source)
     if family.name == "bert":

@@ -69,7 +69,7 @@ def placed(
     if cluster is None:
         return layers, []
     own = {"model_dir": f"{folder.rstrip('/')}_rank_{cluster.rank}"}
-    told = f"which time predictions: each works by itself, this one in --model_dir={own['model_dir']}."
+    told = f"which all predict alone to measure the time, this one in --model_dir={own['model_dir']}."
     if not settings.get("init_checkpoint") and os.path.exists(os.path.join(folder, "checkpoint")):
         own["init_checkpoint"] = folder
     return [*layers, (cluster.source, own)], [f"{_place(cluster)}, {told}"]
@@ -97,8 +97,8 @@ def _refuse_unread(environment: Mapping[str, str], count: int) -> None:
         if rank.isdecimal() and size.isdecimal() and int(size) not in (1, count):
             raise ConfigError(
                 f"{rank_name}={rank} and {size_name}={size} in the environment ({by}) say that this process"
-                f" is one of {size}, and are not read. Start it with bert launch, srun or mpirun, or let it"
-                " train alone: --distribution_strategy=mirrored."
+                f" is one of {size}, but bert does not read them. Start it with bert launch, srun or mpirun,"
+                " or let it train alone: --distribution_strategy=mirrored."
             )
 
 

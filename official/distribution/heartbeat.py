@@ -228,9 +228,9 @@ class Watch:
             return
         if len(behind) < len(passed):
             names = ", ".join(map(self.cluster.name, list(behind)[:3]))
-            who = f"{names} does not go on, the others wait"
+            who = f"{names} has kept the others waiting"
         else:
-            who = "one of the processes, which are all in the same step: its data or its device hang,"
+            who = "the data or the device of one process hangs: all have been in the same step"
         self.lose(f"{who} for {self._stall_secs:g} s")
 
 
@@ -289,7 +289,7 @@ def _connected(cluster: Cluster, options: Options, timeout_secs: int) -> tf.dist
     os.environ["TF_CONFIG"] = json.dumps(
         {"cluster": {"worker": cluster.hosts}, "task": {"type": "worker", "index": cluster.rank}}
     )
-    late = f"one of those that were there has not connected within --peer_timeout_secs={timeout_secs:g}"
+    late = f"a process that has started did not connect within --peer_timeout_secs={timeout_secs:g}"
     try:
         with _killable(timeout_secs), ending(timeout_secs, 4, f"{_line(late)}."):
             return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
@@ -312,7 +312,7 @@ def _end_soon(last_secs: float, who: str, is_done: threading.Event) -> None:
         context.context().abort_collective_ops(tf.errors.UNAVAILABLE, f"Collective ops end: {who}")
     if is_done.wait(last_secs - _GRACE_SECS):
         return
-    report_error("bert", f"{_line(who)}. This process has not ended by itself in {last_secs:g} s")
+    report_error("bert", f"{_line(who)}. This process is ended, as it did not stop within {last_secs:g} s")
     sys.stderr.flush()
     os._exit(4)  # pylint: disable=protected-access
 
@@ -379,7 +379,7 @@ def _is_of_a_lost_peer(error: Exception) -> bool:
 
 
 def _line(who: str) -> str:
-    return f"a peer was lost: {who}. Start all processes again: they go on from the newest checkpoint"
+    return f"a peer was lost: {who}. Start all processes again to resume from the newest checkpoint"
 
 
 def _who(error: Exception, cluster: Cluster) -> str:

@@ -209,7 +209,7 @@ class Connections:
             if connection in self._ranks:
                 rank = self._ranks.pop(connection)
                 del self.present[rank]
-                self.wait.problems[rank] = "it was here and has ended"
+                self.wait.problems[rank] = "it was connected and has ended"
             self._end(connection)
         elif connection in self.unknown:  # others say nothing after the greeting
             caller = self.unknown[connection]
@@ -229,7 +229,7 @@ class Connections:
             self._end(connection)
         elif count != len(cluster.hosts) or not 0 < rank < count:
             waits = f"{cluster.name(0)} waits for {len(cluster.hosts)} processes, this one is"
-            self._refuse(connection, f"{waits} rank {rank} of {count}. Give all the same list.")
+            self._refuse(connection, f"{waits} rank {rank} of {count}. Give all processes the same list.")
         elif rank in self.present:
             taken = f"Another process is rank {rank} already."
             self._refuse(connection, f"{taken} Give each process a task index of its own.")
@@ -245,7 +245,7 @@ class Connections:
         try:
             call(address).close()
         except ConnectionError as error:
-            self.wait.problems[rank] = f"it calls, but cannot be called ({error})"
+            self.wait.problems[rank] = f"it reaches this process, but cannot be reached ({error})"
             self._end(connection)
             return
         del self.unknown[connection]

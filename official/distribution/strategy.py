@@ -90,7 +90,7 @@ def check_all_reduce(config: Config, on_gpus: bool) -> None:
         )
     if config.allreduce_dtype == "bfloat16" and on_gpus and config.all_reduce_alg in (None, "nccl"):
         raise ConfigError(
-            "allreduce_dtype=bfloat16 is none of the types that TensorFlow adds up with NCCL. Use"
+            "allreduce_dtype=bfloat16 is not a type that TensorFlow can reduce with NCCL. Use"
             f" --allreduce_dtype=float16, with a loss scale, or --all_reduce_alg={others}."
         )
 
@@ -352,8 +352,8 @@ def _planned_cores(config: Config) -> int:
     if not config.num_tpu_cores:
         logging.log_first_n(
             logging.WARNING,
-            "The plan is for a TPU of %d cores, the smallest there is: it does not connect to one. Say how"
-            " many yours has: --num_tpu_cores=N.",
+            "The plan is for a TPU of %d cores, the smallest there is, as it does not connect to yours. Set"
+            " --num_tpu_cores=N.",
             1,
             _MIN_TPU_CORES,
         )
@@ -404,7 +404,7 @@ def make_strategy(config: Config) -> tf.distribute.Strategy:
     strategy = _MAKE[config.distribution_strategy](config)
     _set_matmul_precision(strategy)
     if config.allreduce_dtype != "float32" and strategy.num_replicas_in_sync == 1:
-        told = "--allreduce_dtype=%s changes nothing: there is one replica, whose gradients go nowhere."
+        told = "--allreduce_dtype=%s has no effect: with one replica there is no all-reduce."
         logging.info(told, config.allreduce_dtype)
     # Grappler takes seconds for the graph of BERT-base and finds next to nothing in the fused path: steps
     # take the same time without it on CPUs, where that was measured.
@@ -427,7 +427,7 @@ def _set_matmul_precision(strategy: tf.distribute.Strategy) -> None:
     tf.config.experimental.enable_tensor_float_32_execution(rounds)
     if names:
         how = "rounded to TensorFloat-32" if rounds else "in full float32"
-        logging.info("float32 products on %s: %s (%s=0 forbids to round).", ", ".join(names), how, _NO_TF32)
+        logging.info("float32 products on %s: %s (%s=0 turns rounding off).", ", ".join(names), how, _NO_TF32)
 
 
 def _gpus_with_tf32() -> list[str]:

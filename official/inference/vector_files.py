@@ -288,7 +288,7 @@ class VectorFile:
         if said["similarity"] not in _SIMILARITIES:
             allowed = ", ".join(_SIMILARITIES)
             raise ConfigError(
-                f"{source}: similarity={said['similarity']!r} is not searched by, only {allowed}."
+                f"{source}: similarity={said['similarity']!r} cannot be searched by, only {allowed}."
             )
         self._width = self.size // 8 if self.dtype == "binary" else self.size
 
@@ -296,7 +296,7 @@ class VectorFile:
         """Raises ConfigError if another model made the vectors."""
         own = model.embedder.size
         if own != self.size:
-            told = f"has vectors of size {self.size}, {model.source.name} makes them of {own}"
+            told = f"has vectors of size {self.size}, but {model.source.name} makes size {own}"
             raise ConfigError(
                 f"--vectors={self.path} {told}. Give the --checkpoint that they were made with."
             )

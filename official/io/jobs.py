@@ -142,7 +142,7 @@ def read_manifest(folder: str, identity: dict, overwrite: bool) -> dict | None:
     What a done one has left of its work folder is removed.
 
     Raises:
-      ConfigError: where another job's files are there, or some are not there any more.
+      ConfigError: where the folder has files of another job, or lacks some of this one.
     """
     if not may_be_finished(folder, overwrite):
         return None

@@ -91,7 +91,7 @@ def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"the key {twice[:60]!r} is there twice")
+        raise ValueError(f"the key {twice[:60]!r} occurs twice")
     return values
 
 
@@ -195,7 +195,7 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
             pairs = node.value if isinstance(node, yaml.MappingNode) else ()
             for key, number in Counter(str(key.value) for key, _ in pairs).items():
                 if number > 1:
-                    raise ConfigError(f"{source}: the key {key!r} is there twice.")
+                    raise ConfigError(f"{source}: the key {key!r} occurs twice.")
             return super().construct_mapping(node, deep)
 
     source = f"--{flag}={path}"

@@ -149,7 +149,7 @@ def unknown_keys(values: Mapping[str, Any], file: str) -> list[str]:
 def warn_of_key(key: str, source: str) -> None:
     """Warns, once, of a key that is not known."""
     logging.warning(
-        "%s: the key %r is not known here and ignored. See that it does not change what the model computes.",
+        "%s: the key %r is unknown and ignored. Check that it does not change what the model computes.",
         source,
         key,
     )
@@ -544,7 +544,7 @@ def read_labels(folder: str) -> dict:
         return {}
     values = read_json(path)
     if not values.keys() & _OF_LABELS:
-        logging.warning("%s is another program's, and left out: it has no key labels or kind.", path)
+        logging.warning("%s is ignored: another program wrote it, without the keys labels and kind.", path)
         return {}
     for key in values.keys() - _OF_LABELS:
         if meant := suggest(key, _OF_LABELS):

@@ -111,7 +111,7 @@ def _pass_on(mark: bytes) -> None:
 
 
 class _Finder:
-    """Finder of a package, which loads it without noise and then is not there any more."""
+    """Finder of a package that loads it without noise and then removes itself."""
 
     def __init__(self, package: str, before: Callable[[], object]):
         self._package, self._before = package, before

@@ -61,7 +61,7 @@ def _check_jobs(paths: Iterable[str]) -> None:
         own = json_files.read_json_or_empty(manifest).get("files")
         others = [name for name in names if isinstance(own, dict) and name not in own]
         if 0 < len(others) < len(names):
-            _warn_once(f"{os.path.join(folder, others[0])} is read, too, which {manifest} does not name")
+            _warn_once(f"{os.path.join(folder, others[0])} is read, although {manifest} does not list it")
 
 
 def _check_shards(paths: Iterable[str]) -> None:
@@ -74,14 +74,14 @@ def _check_shards(paths: Iterable[str]) -> None:
     for (start, end), numbers in sets.items():
         if len(numbers) > 1:
             counts = " and of ".join(map(str, sorted(numbers)))
-            _warn_once(f"{start}*{end} are sets of {counts} files: those of an earlier job may be among them")
+            _warn_once(f"{start}*{end} match sets of {counts} files: some may be left from an earlier job")
         for count, own in numbers.items():
             first = next((number for number in range(count) if number not in own), count)
             missing = f"{start}{first:05d}-of-{count:05d}{end}"
             with io_files.naming(missing):
                 is_there = first == count or io_files.is_file(missing)
             if not is_there:
-                _warn_once(f"{missing} is not there: {len(own)} of {count} files of that name are read")
+                _warn_once(f"{missing} does not exist: only {len(own)} of {count} files of this set are read")
 
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
@@ -122,7 +122,7 @@ def check_vocabulary(folder: str, vocabulary: str | None, overwrite: bool) -> No
         return
     if vocabulary_files.read(target).words != vocabulary_files.read(vocabulary).words:
         raise ConfigError(
-            f"{target} is there, and is not the vocabulary of the records, {vocabulary}, which is kept beside"
+            f"{target} exists and is not {vocabulary}, the vocabulary of the records, which is copied next to"
             " them. Give another folder, or --overwrite."
         )
 

@@ -156,7 +156,7 @@ def _check_same(words: tuple[str, ...], path: str, others: tuple[str, ...], othe
 
 
 def check_words(words: tuple[str, ...], source: str) -> None:
-    """Raises ConfigError where one of SPECIAL_TOKENS is missing, a word is there twice, or one is empty.
+    """Raises ConfigError where one of SPECIAL_TOKENS is missing, a word occurs twice, or one is empty.
     `source` begins the message."""
     missing = [token for token in SPECIAL_TOKENS if token not in words]
     if missing:
@@ -166,7 +166,7 @@ def check_words(words: tuple[str, ...], source: str) -> None:
 
 
 def check_each(words: tuple[str, ...], source: str) -> None:
-    """Raises ConfigError where a word is there twice, or one is empty."""
+    """Raises ConfigError where a word occurs twice or is empty."""
     if len(set(words)) < len(words):
         word = Counter(words).most_common(1)[0][0]
         lines = " and ".join([str(index + 1) for index, other in enumerate(words) if other == word][:2])

@@ -82,7 +82,7 @@ def read_hosts(text: str, instances_per_host: int = 1) -> list[Host]:
     for name, first in hosts:
         for port in range(first, first + instances_per_host) if first else ():
             if port >= _MOST_PORTS or (name, port) in taken:
-                problem = "is no port" if port >= _MOST_PORTS else "is there twice"
+                problem = "is not a port" if port >= _MOST_PORTS else "occurs twice"
                 raise ConfigError(
                     f"--hosts: {name}:{port} {problem}; each process takes one, from the port of its host on"
                     f" (--instances_per_host={instances_per_host}). Give other ports."

@@ -130,7 +130,7 @@ def test_the_newest_of_a_folder_is_the_one_that_it_names(tmp_path):
     state.write_text('model_checkpoint_path: "ckpt-8"\n')
     content = index.read_bytes()
     index.unlink()
-    with pytest.raises(DamagedError, match="`checkpoint` names ckpt-8 as the newest, and ckpt-8.index"):
+    with pytest.raises(DamagedError, match="`checkpoint` names ckpt-8 as the newest, but ckpt-8.index"):
         bundle.locate(str(tmp_path))
     assert bundle.locate(str(tmp_path / "ckpt-4")) == str(tmp_path / "ckpt-4")
     index.write_bytes(content[:40])

@@ -241,8 +241,8 @@ def external(name: str, **place: str) -> onnx.TensorProto:
 def test_a_damaged_description(tmp_path):
     path = tmp_path / "model.onnx"
     for proto, message in (
-        (external("a", location="v.bin", offset="x"), "the values of a have no place"),
-        (external("a", location="v.bin", offset="9" * 5000), "the values of a have no place"),
+        (external("a", location="v.bin", offset="x"), "the values of a have no valid offset"),
+        (external("a", location="v.bin", offset="9" * 5000), "the values of a have no valid offset"),
         (external("a\nb"), "the name 'a.nb'"),
         (external("a", location="v.bin"), "No such file"),
     ):

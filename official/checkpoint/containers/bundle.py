@@ -40,7 +40,7 @@ def locate(path: str) -> str | None:
                 return prefix
         if indexes:
             advice = "give the prefix of another checkpoint of this folder to use that"
-            told = f"its file `checkpoint` names {name} as the newest, and {name}{LAST} is not there"
+            told = f"its file `checkpoint` names {name} as the newest, but {name}{LAST} does not exist"
             raise DamagedError(f"{told}; {advice}")
     newest = max(indexes, key=lambda name: list(map(int, re.findall(r"\d+", name))) or [-1], default=None)
     return os.path.join(path, newest.removesuffix(LAST)) if newest else None

@@ -82,7 +82,7 @@ def locate(path: str) -> str | None:
         if model_folder.ADAPTER_CONFIG in names:
             base = json_files.read_json(os.path.join(path, model_folder.ADAPTER_CONFIG), any_number=True)
             raise ConfigError(
-                f"{path}: an adapter and no model. The weights of {base.get('base_model_name_or_path')} are"
+                f"{path}: an adapter without model. The weights of {base.get('base_model_name_or_path')} are"
                 f" missing. Put their {WEIGHTS} and {CONFIG} into the folder, or merge the adapter in peft"
                 " (merge_and_unload)."
             )
@@ -128,7 +128,7 @@ def _check_generator(said: dict, of_generator: dict, folder: str) -> None:
     wanted["num_attention_heads"] = heads // said["hidden_size"]
     if wrong := [f"{key}={of_generator[key]}" for key in wanted if of_generator[key] != wanted[key]]:
         expected = ", ".join(f"{key}={wanted[key]}" for key in wanted)
-        told = f"{', '.join(wrong)}, and beside its discriminator a generator has {expected}."
+        told = f"{', '.join(wrong)}, but a generator next to this discriminator must have {expected}."
         raise ConfigError(f"{os.path.join(folder, CONFIG)}: {told}")
 
 
@@ -265,7 +265,7 @@ def read_file(path: str) -> Tensors:
         for name in sorted(file.keys()):
             view = file.get_slice(name)
             if (kind := view.get_dtype()) not in _DTYPES:
-                raise DamagedError(f"{name} is of type {kind}; read are {', '.join(_DTYPES)}")
+                raise DamagedError(f"{name} has type {kind}. Supported are {', '.join(_DTYPES)}")
             tensors[name] = _lazy(path, name, tuple(view.get_shape()), _DTYPES[kind])
         return tensors
 

@@ -50,11 +50,11 @@ def read(prefix: str) -> Tensors:
     """
     by_key = bundle.read(prefix)
     if GRAPH not in by_key:
-        raise DamagedError(f"{prefix} has no graph of objects; it is no object-based checkpoint")
+        raise DamagedError(f"{prefix} is not an object-based checkpoint: it has no object graph")
     names = _names(_parse(by_key.pop(GRAPH)))
     missing = sorted(names.keys() - by_key.keys())
     if missing:
-        raise DamagedError(f"its graph of objects has variables that the file has not: {shortened(missing)}")
+        raise DamagedError(f"the file lacks variables of its object graph: {shortened(missing)}")
     named = {names.get(key, key): tensor for key, tensor in by_key.items()}
     return {name: dataclasses.replace(tensor, sources=(name,)) for name, tensor in sorted(named.items())}
 
@@ -69,7 +69,7 @@ def _parse(tensor: Tensor) -> Graph:
     for slot in (slot for node in graph.nodes for slot in node.slot_variables):
         numbers += (slot.original_variable_node_id, slot.slot_variable_node_id)
     if any(not 0 <= number < len(graph.nodes) for number in numbers):
-        raise DamagedError(f"{GRAPH}: an object that is not there")
+        raise DamagedError(f"{GRAPH}: a child that does not exist")
     return graph
 
 

@@ -45,7 +45,7 @@ def walk(file: BinaryIO, start: int, end: int) -> Iterator[Field]:
         key = _read_varint(file)
         kind = key & 7
         if kind not in (_VARINT, _BYTES, *_FIXED):
-            raise DamagedError(f"no ONNX model, or damaged at byte {place}")
+            raise DamagedError(f"not an ONNX model, or damaged at byte {place}")
         number = _read_varint(file) if kind in (_VARINT, _BYTES) else 0
         length = number if kind == _BYTES else _FIXED.get(kind, 0)
         inside = file.tell()
@@ -158,7 +158,7 @@ def read(location: str) -> Tensors:
         graphs, initializers = _initializers(onnx, file, location)
         found = [_tensor(onnx, file, location, field) for field in initializers]
     if not graphs:
-        raise DamagedError(f"{name} is no ONNX model: it has no graph")
+        raise DamagedError(f"{name} is not an ONNX model: it has no graph")
     counts = collections.Counter(tensor.sources[0] for tensor in found)
     if doubled := sorted(one for one, count in counts.items() if count > 1):
         raise DamagedError(f"{name} has initializers twice: {shortened(doubled)}")
@@ -172,7 +172,7 @@ def _tensor(onnx: Any, file: BinaryIO, location: str, field: Field) -> Tensor:
     name, shape, types = head.name, tuple(head.dims), onnx.TensorProto.DataType
     kind = types.Name(head.data_type) if head.data_type in types.values() else str(head.data_type)
     if kind not in _DTYPES:
-        raise DamagedError(f"{name} is of type {kind}; read are {', '.join(_DTYPES)}")
+        raise DamagedError(f"{name} has type {kind}. Supported are {', '.join(_DTYPES)}")
     dtype = _DTYPES[kind]
     raw = next((part for part in parts if part.number == onnx.TensorProto.RAW_DATA_FIELD_NUMBER), None)
     path, offset, size = location, 0, None
@@ -207,11 +207,11 @@ def _read_head(onnx: Any, file: BinaryIO, parts: list[Field]) -> Any:
     places = [text for entry in head.external_data for text in (entry.key, entry.value)]
     # Bytes that are no text come as bytes.
     if not all(isinstance(text, str) and text.isprintable() for text in (head.name, *places)):
-        raise DamagedError(f"an initializer has the name {head.name!r}, its values the place {places}")
+        raise DamagedError(f"the initializer {head.name!r} or its location, {places}, is not text")
     offsets = [entry.value for entry in head.external_data if entry.key == "offset"]
     # Python refuses thousands of digits in words of its own.
     if not all(offset.isdecimal() and len(offset) < 25 for offset in offsets):
-        raise DamagedError(f"the values of {head.name} have no place: {shortened(places)}")
+        raise DamagedError(f"the values of {head.name} have no valid offset: {shortened(places)}")
     return head
 
 

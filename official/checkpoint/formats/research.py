@@ -97,8 +97,8 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     spelling = mapping.Spelling(weights, lambda name: name.removeprefix(_SCOPE))
     if spelling.doubled:
         twice = shortened(sorted(name.removeprefix(_SCOPE) for name in spelling.doubled))
-        told = f"with and without {_SCOPE}, and one of each is wanted: {twice}."
-        raise ConfigError(f"The checkpoint has these names {told}")
+        told = f"both with and without {_SCOPE}: {twice}."
+        raise ConfigError(f"The checkpoint has these variables {told}")
     rest, words = mapping.join_rows(spelling.tensors)
     rest, parts = mapping.unstack(rest, _STACKS)
     names, patterns = graphcore.with_classifier_pooler(

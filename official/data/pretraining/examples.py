@@ -247,7 +247,7 @@ def plan_examples(
 
     Args:
       documents: those that random second segments come from; two at least, of texts one.
-      chosen: int [K], the documents to cut; one that is there twice is cut twice.
+      chosen: int [K], the documents to cut; one that occurs twice is cut twice.
       ranks: int [K]; examples of a lower rank come first, those of one rank in random order.
       words: the vocabulary.
       rng: all draws come from it.
@@ -329,7 +329,7 @@ def plan_pairs(
     documents: TokenizedDocuments, chosen: np.ndarray, ranks: np.ndarray, rules: ExampleRules, rng: Generator
 ) -> np.ndarray:
     """Cuts documents into pairs of segments, half of them with a second segment from another document;
-    arguments as of `plan_examples`. A document that is there twice is cut in different ways.
+    arguments as of `plan_examples`. A document that occurs twice is cut in different ways.
 
     Sentences are collected up to a target length; the first 1..n-1 of them are segment A. Segment B is the
     rest, or sentences from a random place of another document, in which case the rest is used again for the

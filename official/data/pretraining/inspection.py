@@ -119,7 +119,7 @@ def describe_first(path: str, vocabulary: Vocabulary | None) -> tuple[Shape, dic
     record = next((batch[0] for batch in record_files.read_batches(path, detected, limit=1)), None)
     kind = record_formats.detect_format(record) if record and detected == "plain" else detected
     if record is None or kind is None:
-        what = "there is none" if record is None else "it is no record of pre-training data"
+        what = "there is none" if record is None else "it is not a record of pre-training data"
         expected = ", ".join(record_formats.FORMATS)
         raise ConfigError(f"{path}, record 1: {what}. Expected the formats {expected}.")
     words, sizes = vocabulary.size if vocabulary else None, record_files.sizes_of(path, kind, record)
@@ -193,6 +193,6 @@ def _faults(values: dict[str, np.ndarray], features: dict) -> dict[str, np.ndarr
         "input_mask is not ones and then zeros": (mask != is_mask).any(axis=1) | (length < 1),
         "segment_ids are not zeros, ones, and zeros on the padding": changes > 1,
         "masked_lm_weights are not ones and then zeros": (weights != is_weights).any(axis=1),
-        "masked_lm_positions are not ascending places of tokens": is_outside
+        "masked_lm_positions are not ascending positions of tokens": is_outside
         | (np.diff(positions, axis=1) <= 0).any(axis=1),
     }

@@ -158,15 +158,15 @@ def copies_of(sources: Sequence[Source], tokens: Sequence[float], dupe_factor: i
     """
     for source, own in zip(sources, tokens):
         if not own and source.name:
-            none = "no text, or with --drop_duplicates none that is not in a source before it"
+            none = "no text, or, with --drop_duplicates, only text of the sources before it"
             raise ConfigError(f"--input_files: the files of {source.name} hold {none}.")
     if len(sources) == 1:
         return [float(dupe_factor)]
     copies = [dupe_factor * source.share * sum(tokens) / own for source, own in zip(sources, tokens)]
     if max(copies) > _MAX_PASSES:
         source, most = max(zip(sources, copies), key=lambda pair: pair[1])
-        small = f"{source.name} is so small a part of the text that it would be copied {most:,.0f} times"
-        lower = f"{_MAX_PASSES:,} are allowed. Lower its share or --dupe_factor."
+        small = f"{source.name} has so little text that it would be copied {most:,.0f} times"
+        lower = f"at most {_MAX_PASSES:,} are allowed. Lower its share or --dupe_factor."
         raise ConfigError(f"--mixture={source.name}={source.share:g}: {small}, {lower}")
     return copies
 

@@ -415,7 +415,7 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, shard: int, share: f
                 totals["masked_tokens"] += int(examples.predictions.sum())
                 engines.report(share * len(passes) * len(examples) / count, len(examples))
         if not totals["instances"]:
-            told = f"is so many that {name} would hold no example. Lower --num_shards."
+            told = f"is too many: {name} would hold no example. Lower --num_shards."
             raise ConfigError(f"--num_shards={plan.num_shards} {told}")
     counts = {"lengths": lengths.tolist(), "source_tokens": source_tokens.tolist()}
     jobs.write_done(counted, {**totals, "dropped": dropped, **counts, "bytes": files.version(path)[0]})

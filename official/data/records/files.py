@@ -218,7 +218,7 @@ def read_batches(
         return
     num_bytes = num_bytes or bytes_of([path], record_format)
     if num_bytes is None:
-        told = f"neither it nor the last one is a right {record_format} record of any size"
+        told = f"neither it nor the last one is a valid {record_format} record of any size"
         raise ConfigError(f"{path}, record 1: {told}.")
     left = io_files.sizes([path])[0] // num_bytes if limit is None else limit
     with io_files.naming(path), io_files.open_binary(path) as file:
@@ -368,7 +368,7 @@ def _count_file(path: str, record_format: str, num_bytes: int | None) -> RowCoun
     """Returns the counts of a file of a format; `num_bytes` of records without frames."""
     reader, is_framed = READERS[record_format], has_frames(record_format)
     if not is_framed and num_bytes is None:
-        raise ConfigError(f"{path}: no record of the first files is a right {record_format} one.")
+        raise ConfigError(f"{path}: no record of the first files is a valid {record_format} record.")
     if reader.rows_per_record == 1 or not is_framed:
         records = count_records(path) if is_framed else count_unframed(path, num_bytes or 0)
         if reader.rows_per_record == 1:
@@ -456,7 +456,7 @@ def check_first_record(files: list[str], schema: dict[str, Feature], flag: str) 
 @functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
 def _warn_of_features(path: str, names: str) -> None:
     """Warns, once, of features of the records of a file that nothing reads."""
-    told = "%s: records have features that are ignored: %s. See that the others do not mean something else."
+    told = "%s: records have features that are ignored: %s. Check that the others do not depend on them."
     logging.warning(told, path, names)
 
 

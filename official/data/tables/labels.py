@@ -81,15 +81,15 @@ def as_texts(value: Any) -> list[str]:
     if isinstance(value, str):
         found = [separator for separator in _SEPARATORS if separator in value]
         if len(found) > 1:
-            raise ValueError(f"has {' and '.join(found)} between labels: a JSON list says which they are")
+            raise ValueError(f"has {' and '.join(found)} between labels: write them as a JSON list")
         value = value.split(found[0]) if found else [value]
     values = value if isinstance(value, (list, tuple)) else [value]
     if any(isinstance(each, (dict, list, tuple)) for each in values):
-        raise ValueError("is no list of names of labels")
+        raise ValueError("is not a list of label names")
     texts = [text for text in map(as_text, values) if text is not None]
     different = set(texts)
     if len(different) < len(texts) and different & _ZEROS and different <= _ZEROS | _ONES:
-        raise ValueError("has a 0 or 1 for each label: give a list of those that are there")
+        raise ValueError("has a 0 or 1 for each label: list the names of the labels that apply")
     return texts
 
 
@@ -104,7 +104,7 @@ def _as_list(text: str) -> str | list:
             return [found] if isinstance(found, str) else list(found)
     has_several = text[:1] + text[-1:] == "[]" and re.search(rf"[\s{_SEPARATORS}]", text)
     if _LIST_OF_TEXTS.match(text) or has_several:
-        raise ValueError("is no list that is read, such as [\"a\", \"b\"] or ['a', 'b']")
+        raise ValueError("is not a list such as [\"a\", \"b\"] or ['a', 'b']")
     return text
 
 
@@ -177,7 +177,7 @@ class Reader:
             place = letter if 0 <= letter < len(self._choices) else None
         if column is None and place is None:
             raise ValueError(
-                f"is none of the columns {', '.join(self._choices)}, of their texts, numbers or letters"
+                f"is not one of the columns {', '.join(self._choices)}, or of their texts, numbers or letters"
             )
         return _Chosen(None, column, place)
 
@@ -186,7 +186,7 @@ class Reader:
         if number is None:
             if self._known:
                 self.unknown[name] += 1
-                raise ValueError("is none of the training set's")
+                raise ValueError("is not in the training set")
             number = self._ids[name] = len(self._ids)
             if number >= MAX_LABELS:
                 raise ConfigError(describe_too_many(self._ids))
@@ -226,9 +226,9 @@ class Reader:
         readings = [reading for reading in readings if None not in reading]
         if not readings or any(reading != readings[0] for reading in readings):
             shown = shortened([str(number) for number in sorted(set(numbers))])
-            others = "columns, texts or numbers" if readings else "counted from 0 or from 1"
+            others = "meant by column, text or number" if readings else "counted from 0 or from 1"
             raise ConfigError(
-                f"the labels {shown} do not tell whether the {count} texts are {others}. Give the names of"
+                f"the labels {shown} are ambiguous: the {count} texts may be {others}. Give the names of"
                 " the columns, or letters, A for the first text."
             )
         for row, place in zip(rows, readings[0]):
@@ -257,7 +257,7 @@ def describe_unknown(unknown: Counter, names: Sequence[str]) -> str:
     label, rows = unknown.most_common(1)[0]
     others = f" and {len(unknown) - 1:,} others" if len(unknown) > 1 else ""
     return (
-        f"label {label[:60]!r} ({counted(rows, 'row')}){others} is none of the training set's"
+        f"label {label[:60]!r} ({counted(rows, 'row')}){others} is not in the training set"
         f"{suggest(label, names)}: {shortened(list(names))}."
     )
 

@@ -555,8 +555,8 @@ def find_texts(patterns: str, flag: str = "input_files") -> list[str]:
         if "job" in told or {"sources", "eval_share"} <= told.keys():
             side = "train.txt" if name == CORPUS else "train"
             raise ConfigError(
-                f"--{flag}: {path} is no text: it tells what was written beside it, to train on and to"
-                f" evaluate on. Give one of the two, such as {os.path.join(folder, side)}."
+                f"--{flag}: {path} is not text: it describes the texts in its folder, one to train on and"
+                f" one to evaluate on. Give one of these, such as {os.path.join(folder, side)}."
             )
     return paths
 

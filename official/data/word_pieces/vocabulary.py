@@ -78,10 +78,10 @@ class Vocabulary:
         warning counts them. Raises ConfigError where a special token is among them."""
         if rows >= self.size:
             return self
-        sizes = f"the vocabulary has {self.size:,} words, the model's table {rows:,} rows"
+        sizes = f"the vocabulary has {self.size:,} words, the model's embedding table {rows:,} rows"
         if beyond := [word for word in self.special if self.id_of(word) >= rows]:
-            raise ConfigError(f"vocab_file: {sizes}, and {beyond[0]} is beyond it. Change --vocab_file.")
-        logging.warning("%s: the others are unknown, from %r on.", sizes.capitalize(), self.words[rows])
+            raise ConfigError(f"vocab_file: {sizes}, and {beyond[0]} is beyond its end. Change --vocab_file.")
+        logging.warning("%s: words from %r on become unknown.", sizes.capitalize(), self.words[rows])
         digest = hashlib.sha256(f"{self.sha256}, {rows} words".encode()).hexdigest()
         return dataclasses.replace(self, words=self.words[:rows], sha256=digest)
 

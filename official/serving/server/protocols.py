@@ -416,7 +416,7 @@ def read_v2(body: bytes, json_length: str | None, name: str, served: Served, lim
     columns: dict[str, Any] = {}
     for tensor in inputs:
         field, column, binary = _read_tensor(tensor, signature, binary)
-        require(field not in columns, f"the input {field!r} is there twice.")
+        require(field not in columns, f"the input {field!r} occurs twice.")
         columns[field] = column
     require(not len(binary), f"{len(binary):,} bytes too many behind the tensors.")
     identity = values.get("id")

@@ -119,14 +119,14 @@ def faults(row: Row, most: int | None = None, may_skip: bool = False) -> dict[st
         return (places_BX < 0) | (places_BX >= length) | (_at(numbers_BL, places_BX) != numbers_BX)
 
     return {
-        "the number of an example is not 0 to its examples at most": tf.concat(
+        "the number of an example is out of range": tf.concat(
             [(numbers < 0) | (numbers > depth) for numbers in (numbers_BL, slots_BK)], axis=1
         ),
         "it holds no example 1": ~is_there_BP[:, :1],
         "the numbers of its examples have a gap": is_there_BP[:, 1:] & ~is_there_BP[:, :-1],
         f"positions exceed the row of {length} tokens": (places_BL < 0) | (places_BL >= length),
-        "examples overlap: a place of one is there twice": members.seen_BPL > 1,
-        "positions leave their example: places between them are missing": missing_BPL,
+        "examples overlap: a position of one occurs twice": members.seen_BPL > 1,
+        "positions leave their example: some between them are missing": missing_BPL,
         "next_sentence_weights do not name the examples of the row": row["example_weights"]
         != tf.cast(is_there_BP, tf.float32),
         "next_sentence_positions leave their example": is_there_BP
@@ -191,14 +191,14 @@ class Layout:
         """Returns a row, as `read` does; fails with InvalidArgumentError where one of `faults` is found."""
         row = self.read(serialized_B, shape)
         are_right = [~is_wrong for is_wrong in faults(row, most, self.may_skip).values()]
-        return where_all(are_right, row, "not all rows are right")
+        return where_all(are_right, row, "not all rows are valid")
 
     def row(self, record: bytes, shape: Shape) -> Row:
         """Returns the one row of a record. Raises ValueError where it is not of this shape."""
         try:
             return self.read(tf.constant([record]), shape)
         except (tf.errors.OpError, UnicodeDecodeError):
-            raise ValueError(f"it is no row of {shape.length} tokens") from None
+            raise ValueError(f"it is not a row of {shape.length} tokens") from None
 
     def describe(self, record: bytes, shape: Shape, most: int | None) -> str | None:
         """Says what is wrong with a record of a shape, eagerly; None where nothing is."""
@@ -298,7 +298,7 @@ class AsExamples(Plain):
         shape = self.layout.shape(serialized_B, length, most)
         spare = shape.slots - most - shape.depth
         are_good = [tf.reduce_any(spare == tf.constant(self.layout.spare)), shape.depth > 0]
-        serialized_B = where_all(are_good, serialized_B, f"rows have other slots than {most}")
+        serialized_B = where_all(are_good, serialized_B, f"rows do not have {most} slots")
         row = self.layout.read_right(serialized_B, shape, most)
         return tf.ensure_shape(examples_of(row, most), [None, encoding.HEAD + 2 * most + length])
 
