@@ -1,4 +1,5 @@
-"""Plan of making pre-training data: the job, the sources of its text, and the file of each document."""
+"""Plan of a job that makes pre-training data: its flags, the sources of its text, and the shard of each
+document."""
 
 import collections
 import dataclasses
@@ -41,12 +42,12 @@ class Job:
     do_lower_case: bool | None = None
     drop_duplicates: bool = False
     mixture: str | None = None
-    eval_share: float | None = None  # of the documents are held out by their text; with `side`
+    eval_share: float | None = None  # share of the documents that is held out, by their text; with `side`
     side: str | None = None  # "train" or "eval": which documents are read; None: all
-    vocabulary_sha256: str = ""  # no flag: of the vocabulary that the job began with
+    vocabulary_sha256: str = ""  # not a flag: hash of the vocabulary at the start of the job
 
     def flags(self) -> dict:
-        """Returns the flags on which the records depend."""
+        """Returns the flags that the records depend on."""
         flags = engines.flags_of(self)
         del flags["vocabulary_sha256"]
         return flags | flags.pop("rules")
@@ -54,10 +55,10 @@ class Job:
 
 @functools.lru_cache(maxsize=1)
 def vocabulary_of(job: Job) -> Vocabulary:
-    """Loads the vocabulary of a job, once as long as the file does not change.
+    """Loads the vocabulary of a job, cached until the file changes.
 
     Raises:
-      ConfigError: where it is not the one that the job began with.
+      ConfigError: if the file changed since the job began.
     """
     words = load_vocabulary(job.vocab_file)
     if words.sha256 != job.vocabulary_sha256:
@@ -79,7 +80,7 @@ class Source:
 
     Attributes:
       name: '' where there is one source without a name.
-      share: of the tokens of the records that it is to have.
+      share: wanted share of the tokens of the records.
       paths: its files, sorted.
     """
 
@@ -92,7 +93,7 @@ def find_sources(job: Job) -> list[Source]:
     """Returns the sources of a job; without --mixture it is one.
 
     Raises:
-      ConfigError: where --input_files and --mixture do not go together, or a pattern stands for no file.
+      ConfigError: if --input_files and --mixture contradict each other, or a pattern matches no file.
     """
     if job.mixture is None:
         return [Source("", 1.0, text_files.find_texts(job.input_files))]
@@ -148,7 +149,7 @@ def _parse_names(input_files: str) -> dict[str, list[str]]:
 def copies_of(sources: Sequence[Source], tokens: Sequence[float], dupe_factor: int) -> list[float]:
     """Returns the average number of copies of a document of each source.
 
-    All records together hold `dupe_factor` times the text, with the shares that are wanted.
+    All records together hold `dupe_factor` times the text, in the wanted shares.
 
     Args:
       tokens: of each source, without duplicates that are dropped.
@@ -182,8 +183,8 @@ def copies_of(sources: Sequence[Source], tokens: Sequence[float], dupe_factor: i
 # A file holds, one after the other, a pass over one slice for each copy of a document: in pass c file f
 # holds copy c of slice f + c. So
 #
-# - the copies of a document lie in different files, as long as there are files enough;
-# - whoever reads files side by side is in the same pass in all of them, and between two copies lies about a
+# - the copies of a document lie in different files, if there are enough files;
+# - a reader of several files is in the same pass in all of them, and between two copies lies about a
 #   pass over these files. As the passes go through a slice in the same order, quarter by quarter, it is more
 #   than half of one.
 
@@ -245,7 +246,7 @@ class Layout:
     def is_in_pass(self, number: int, sources_D: np.ndarray, keys_D: np.ndarray) -> np.ndarray:
         """Returns bool [D]: whether a copy of each document is in a pass.
 
-        Every pass has the same share of the documents of a source; which ones follows from their keys.
+        Every pass has the same share of the documents of a source, chosen by their keys.
         """
         if len(self.copies) == 1:
             return np.ones(len(keys_D), bool)
@@ -267,15 +268,15 @@ class Layout:
 
 
 def plan_layout(job: Job, text: collections.Counter, copies: Sequence[float]) -> Layout:
-    """Chooses the number of pools: one that divides the number of shards or is a multiple of it, as small as
-    memory allows.
+    """Chooses the number of pools, a divisor or a multiple of the number of shards, as small as memory
+    allows.
 
     Args:
       text: counts of it, `kept_documents`, `tokens` and `skipped_lines`.
       copies: of the documents of each source, on average.
 
     Raises:
-      ConfigError: where there is too little text, or more files are asked for than it fills.
+      ConfigError: if there is too little text for the number of shards.
     """
     num_documents = text["kept_documents"]
     fewest_documents = 2 if job.rules.has_pairs else 1
@@ -301,8 +302,8 @@ def plan_layout(job: Job, text: collections.Counter, copies: Sequence[float]) ->
 
 
 def parts_of(tokens_D: np.ndarray, parts: int) -> np.ndarray:
-    """Cuts documents that lie in a row into parts of about as many tokens each; where there are documents
-    enough, every part has one at least.
+    """Cuts consecutive documents into parts of about equally many tokens; with enough documents, every part
+    has at least one.
 
     Args:
       tokens_D: int, of each document, 1 or more.
