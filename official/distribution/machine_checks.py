@@ -1,8 +1,9 @@
-"""Checks of a machine: driver, CUDA libraries, devices, TensorFlow's build, XLA, and what else keeps a run
-from its speed.
+"""Checks of a machine: driver, CUDA libraries, devices, TensorFlow's build, XLA, and other causes of slow or
+failing runs.
 
-`bert doctor` runs them all; a run on GPUs runs those that cost little while TensorFlow loads. Nothing here
-imports TensorFlow: what needs it is tried in a process of its own (`official.io.gpus`), which XLA may abort.
+`bert doctor` runs them all; a run on GPUs runs those that cost little while TensorFlow loads. This module
+does not import TensorFlow: checks that need it run in a separate process (`official.io.gpus`), which XLA may
+abort.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from official.io.errors import counted, first_line, printable
 
 LIMIT_SECS = 20  # of a check
 PAGE_SECS = 60  # of all
-START_SECS = 5  # that the start of a run waits for them
+START_SECS = 5  # limit on how long the start of a run waits for them
 _UNFINISHED = re.compile(r"not done yet|no (answer|end) within")  # of what took too long
 
 
@@ -49,11 +50,11 @@ class Check(NamedTuple):
     """The outcome of a check.
 
     Attributes:
-      name: of what was looked at.
+      name: of the check.
       status: ok, warning or broken.
-      found: what is there.
-      wanted: what should be; empty where anything will do.
-      advice: what to do; empty where it is ok.
+      found: the actual state.
+      wanted: the required state; empty if anything will do.
+      advice: what to do; empty if the status is ok.
     """
 
     name: str
@@ -71,13 +72,13 @@ def _ok(found: str, wanted: str = "") -> Outcome:
 
 
 def _in_thread(function: Callable[[], Any]) -> futures.Future:
-    """Runs a function in a thread of its own, which nobody waits for when the program ends."""
+    """Runs a function in a daemon thread, which the end of the program does not wait for."""
     found: futures.Future = futures.Future()
 
     def run() -> None:
         try:
             found.set_result(function())
-        except Exception as error:  # noqa: BLE001  # it is raised where somebody waits for the result
+        except Exception as error:  # noqa: BLE001  # raised again by result()
             found.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -85,14 +86,14 @@ def _in_thread(function: Callable[[], Any]) -> futures.Future:
 
 
 class Machine:
-    """Facts of this machine that several checks read, each found out once."""
+    """Facts about this machine that several checks read, each determined once."""
 
     def __init__(self, driver: gpus.Driver | None, data_dir: str | None = None):
         self.driver, self.data_dir = driver, data_dir
 
     @functools.cached_property
     def trying(self) -> futures.Future:
-        """The trial of TensorFlow, which takes longest: to be begun before the checks that wait for it."""
+        """The trial of TensorFlow, which takes longest: start it before the checks that wait for it."""
         return _in_thread(lambda: gpus.try_tensorflow(LIMIT_SECS - 1))
 
     @property
@@ -233,7 +234,7 @@ def _devices(machine: Machine) -> Outcome:
 
 
 def _describe(found: Iterable[gpus.Gpu]) -> str:
-    """Returns GPUs as people call them, equal ones once."""
+    """Returns the names of GPUs, equal ones counted."""
     names: dict[str, int] = {}
     for gpu in found:
         memory = f", {gpu.memory_bytes / 2**30:.1f} GiB" if gpu.memory_bytes else ""
@@ -397,7 +398,7 @@ def _cause(trial: gpus.Trial) -> str:
     return f"It says: {_message(last)}." if last else ""
 
 
-# XLA announces what it looks for: what it has not found counts.
+# XLA also logs what it searches for: only failures count.
 _NOISE = re.compile(r"(\S+ )?(\S+ )?[IW]\d{0,4} ")
 _ERROR = re.compile(r"\S+ \S+ ?[EF] |[EF]\d{4} |\w+Error")
 
@@ -517,7 +518,7 @@ def _compiler(machine: Machine) -> Outcome:
         return "warning", first_line(error), wanted, advice
 
 
-# Variables that change what a run does, or how fast; of others nothing is told, which may be secret.
+# Variables that change what a run does, or how fast; other variables may be secret and are not shown.
 _VARIABLES = (
     "BERT_CACHE_DIR CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING CUDA_VISIBLE_DEVICES CXX LD_LIBRARY_PATH"
     " LD_PRELOAD MALLOC_ARENA_MAX NCCL_ALGO NCCL_DEBUG NCCL_IB_DISABLE NCCL_P2P_DISABLE NCCL_PROTO"
@@ -568,8 +569,8 @@ def _package_name(machine: Machine) -> Outcome:
 
 
 class _Row(NamedTuple):
-    """A check: its name, what it does, and how the start of a run on GPUs does it: `anew`, as long as nothing
-    it depends on changes (`kept`), or not (`never`)."""
+    """A check: its name, its function, and whether the start of a run on GPUs makes it: every time (`anew`),
+    again only when something it depends on changes (`kept`), or `never`."""
 
     name: str
     function: Callable[[Machine], Outcome]
@@ -618,7 +619,7 @@ def _run(row: _Row, machine: Machine, ends: float) -> Check:
         outcome = _in_thread(lambda: row.function(machine)).result(secs)
     except futures.TimeoutError:
         outcome = "warning", f"no answer within {secs:.0f} s", "", "Look again; what it asks may hang."
-    except Exception as error:  # noqa: BLE001  # a machine that is broken in a way nobody thought of
+    except Exception as error:  # noqa: BLE001  # an unforeseen fault of the machine
         told = f"the check fails: {type(error).__name__}: {first_line(error)}"
         outcome = "warning", told, "", "Report it: no run depends on it."
     return Check(row.name, *(_anonymous(printable(text)) for text in outcome))
@@ -651,8 +652,8 @@ class _Start:
     """The checks at the start of a run, in a thread.
 
     Attributes:
-      earlier: the kept ones of an earlier start with the same driver, libraries and settings; None before
-        they are known, or without any.
+      earlier: results kept by an earlier start with the same driver, libraries and settings; None if there
+        are none, or before they are read.
     """
 
     def __init__(self):
@@ -675,10 +676,10 @@ class _Start:
         return sorted(kept, key=lambda check: names.index(check.name))
 
     def result(self) -> list[Check]:
-        """Returns the checks, or one that says that they are not done.
+        """Returns the checks, or a single one that says that they are unfinished.
 
-        It waits 5 s at most, and 20 s where an earlier start did not pass them: its run has ended in XLA,
-        perhaps, before they were done.
+        It waits up to 5 s, or 20 s if an earlier start did not pass them: its run may have crashed in XLA
+        before they were done.
         """
         with contextlib.suppress(futures.TimeoutError):
             return self._task.result(START_SECS)
@@ -696,7 +697,7 @@ class _Start:
 
 
 def _passed(checks: list[Check]) -> bool:
-    """Tells whether checks need not be made again: all were done, and nothing is broken."""
+    """Tells whether checks can be reused: all were done, and nothing is broken."""
     return all(check.status != "broken" and not _UNFINISHED.search(check.found) for check in checks)
 
 
@@ -709,8 +710,8 @@ def _read(path: str) -> list[Check] | None:
 
 
 def _cache_path(driver: gpus.Driver) -> str:
-    """Returns the file of the checks that a start keeps; its name tells all that they depend on. Empty where
-    there is no place for it."""
+    """Returns the file of the kept checks; its name is a hash of all that they depend on. Empty if there is
+    no private folder."""
     names = ("nvidia-", "tensorflow", "torch", "tf-", _OWN)
     packages = sorted(
         f"{each.metadata['Name']} {each.version}"
@@ -733,8 +734,8 @@ _started = functools.lru_cache(_Start)  # once in a process
 
 
 def begin(config: Config) -> _Start | None:
-    """Begins the checks of a run, in the background; None where it asks for no GPU, or the machine has none.
-    To be called before TensorFlow is imported, which takes as long as they do."""
+    """Starts the checks of a run in the background; returns None if the run asks for no GPU or the machine
+    has none. Call it before TensorFlow is imported, which takes as long as they do."""
     return _started() if asks_for_gpus(config) and gpus.may_be_there() and not gpus.hidden() else None
 
 
@@ -766,8 +767,8 @@ def with_working_kernels(config: Config, checks: list[Check] | None) -> Config:
 
 
 def check_unseen(config: Config) -> None:
-    """Says which GPUs of the machine a run leaves unused, where TensorFlow sees none of them or the run asks
-    for none. Raises ConfigError, with the reason, where it asks for them."""
+    """Logs the GPUs that a run leaves unused because TensorFlow sees none of them or the run asks for none.
+    Raises ConfigError, with the reason, if the run asks for GPUs that TensorFlow does not see."""
     driver = gpus.find_driver()
     if driver is None:
         return
