@@ -377,7 +377,7 @@ def expected_times(plan: dict, tflops: float, gbps: float | None) -> dict:
     """Returns the seconds of the run if only matrix products and the all-reduce take time.
 
     Args:
-      plan: what `make_plan` returns, up to here.
+      plan: the plan of `make_plan` so far.
       tflops: TFLOP/s of one replica's matrix products.
       gbps: GB/s of one replica's all-reduce, or None to leave it out. A ring sends and receives 2 (n - 1) / n
         of the gradient.
@@ -401,7 +401,7 @@ def measured_times(plan: dict, secs: list[float]) -> dict:
     """Returns the time that the run takes at the median of measured steps, in seconds and in hours.
 
     Args:
-      plan: what `make_plan` returns, up to here.
+      plan: the plan of `make_plan` so far.
       secs: of each step that was measured.
     """
     step_secs = statistics.median(secs)

@@ -98,7 +98,7 @@ def scaling_of(config: Config, plan: dict) -> dict | None:
 
     Args:
       config: of the run.
-      plan: what `plan.make_plan` returns, up to here.
+      plan: the plan of `plan.make_plan` so far.
 
     Returns:
       What was assumed; `sharing`, the numbers of hosts that can share the batch of the run out evenly; and
