@@ -1,4 +1,4 @@
-"""Conversion of a checkpoint: read, renamed, written, read back, compared, published, reported."""
+"""Converts a checkpoint: reads, renames, writes, reads back, compares, publishes and reports."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ TotalProgress = Callable[[int, int], None]  # is called with the bytes written s
 
 
 class MismatchError(Exception):
-    """The written result differs from the tensors that it was made of."""
+    """The written result differs from its source tensors."""
 
 
 def convert(
@@ -38,8 +38,8 @@ def convert(
     progress: TotalProgress = lambda done, total: None,
     verify: Verify | None = None,
 ) -> dict:
-    """Converts a checkpoint. The result is written beside its place, checked there, and takes its place last,
-    all at once.
+    """Converts a checkpoint. The result is written to a temporary folder, checked there, and then published
+    as a whole.
 
     Args:
       source: prefix, folder or file; of a run's folder the best checkpoint, of another folder of TensorFlow
@@ -49,7 +49,7 @@ def convert(
       options: what to keep, cut, join and cast.
       overwrite: replace an older result.
       progress: called with bytes written so far and in all.
-      verify: one more check of the result; unset: none.
+      verify: an additional check of the result; None: no check.
 
     Returns:
       The report: source, target, written {name: from, shape, dtype}, dropped {name: reason}, added {name:
@@ -121,7 +121,7 @@ def _counting(tensors: Tensors, progress: TotalProgress) -> Callable[[int], None
 def _check_free(
     checkpoint: registry.Checkpoint, container: ModuleType, location: str, overwrite: bool
 ) -> None:
-    """Raises ConfigError where the source is, and where a result is there that may not be replaced."""
+    """Raises ConfigError if the output folder is the source, or has a result that may not be replaced."""
     source, result = os.path.realpath(checkpoint.location), os.path.realpath(location)
     is_in_folder = checkpoint.format.load_container().IS_FOLDER and os.path.isfile(source)
     if result == source or is_in_folder and result == os.path.dirname(source):
@@ -159,7 +159,7 @@ class Content(NamedTuple):
 
 
 def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) -> Content:
-    """Maps a checkpoint to a format, reading only what has to be checked.
+    """Maps a checkpoint to a format, reading only the tensors that must be checked.
 
     Raises:
       ConfigError: for a checkpoint that is not whole or not finite, and for names that the target has no
@@ -194,7 +194,7 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
     kept, vocabulary, rows = with_vocabulary(kept, checkpoint.location, options)
     if target.brings_sidecar_files and not given.vocab_file and options.vocab_file:
         count = len(vocabulary_files.read(options.vocab_file).words)
-        if count > vocabulary["to"]:  # found and not given: it has words that the result does not have
+        if count > vocabulary["to"]:  # found next to the source: it has words that the result lacks
             dropped[options.vocab_file] = f"it has {count} words, the result {vocabulary['to']}"
             options = dataclasses.replace(options, vocab_file=None)
     mapped = target.from_canonical(kept, options)
@@ -302,7 +302,7 @@ def _writing_to(path: str) -> contextlib.AbstractContextManager:
 
 
 def _read_back_and_compare(container: ModuleType, expected: Tensors, location: str) -> None:
-    """Raises MismatchError where what was written is not what was to be written, bit by bit."""
+    """Raises MismatchError if the written tensors differ from the source in any bit."""
     where = "the result"
     try:
         written = container.read(location)
@@ -322,7 +322,7 @@ def _read_back_and_compare(container: ModuleType, expected: Tensors, location: s
 
 
 def _publish(container: ModuleType, work: str, location: str, obsolete: list[str]) -> None:
-    """Puts the result in its place, and takes away what is left of an older one, and `obsolete`."""
+    """Publishes the result, and removes the rest of an older one, and `obsolete`."""
     kept = set(vocabulary_files.KEPT)
     if vocabulary_files.find(work):  # else an older vocabulary stays
         kept = set()
@@ -338,7 +338,7 @@ def _publish(container: ModuleType, work: str, location: str, obsolete: list[str
 # are 0.5 MB beside 655 MB, and the way back has them all; without them it would end at 30,400 words, which
 # no published vocabulary has.
 
-# With a checkpoint whose vocabulary was cut: the words that were cut off.
+# Next to a checkpoint with a cut vocabulary: the words that were cut off.
 CUT_WORDS = "vocab_rows.safetensors"
 _WORDS = "bert/embeddings/word_embeddings"
 
@@ -346,16 +346,16 @@ _WORDS = "bert/embeddings/word_embeddings"
 def with_vocabulary(
     tensors: Tensors, source: str, options: Options
 ) -> tuple[Tensors, dict[str, int], Tensors]:
-    """Cuts or fills up the vocabulary: word embeddings, output bias and their slots together. New words get
-    the averages that the options name, others zeros.
+    """Cuts or pads the vocabulary: word embeddings, output bias and their slots together. New words get the
+    averages in the options, or zeros.
 
     Returns:
       The tensors; {from, to, restored: words that an earlier conversion cut off, filled: words of zeros, cut:
       words cut off}; and {name: tensor of what was cut off}.
 
     Raises:
-      ConfigError: where one of these tensors has another number of words than the embeddings, or the words
-        that were cut off do not fit.
+      ConfigError: if one of these tensors has another number of words than the embeddings, or the cut-off
+        words do not fit.
     """
     have, path = tensors[_WORDS].shape[0], cut_words_path(source)
     by_word = [name for name in tensors if name.startswith(canonical.VOCABULARY)]

@@ -1,4 +1,4 @@
-"""Registry of the formats: all there are, the one that a path holds, and the allowed conversions."""
+"""Registry of the formats: lists them, detects the one of a path, and names the allowed conversions."""
 
 import dataclasses
 import importlib
@@ -81,7 +81,7 @@ def options_of_formats() -> dict[Option, list[Format]]:
 
 
 def check_concerned(action: str, given: Mapping[str, Any]) -> None:
-    """Raises ConfigError for {name of an option: value} that asks for what no format of an action can do."""
+    """Raises ConfigError for options {name: value} that no format of an action has."""
     _, source, target = get_action(action)
     for option, having in options_of_formats().items():
         ends = {target} if option.for_target else {source, target}
@@ -95,8 +95,8 @@ def check_concerned(action: str, given: Mapping[str, Any]) -> None:
 
 
 def make_options(source: Format, target: Format, given: Mapping[str, Any]) -> Options:
-    """Returns the options of a conversion: {name: value} of what was given (None: nothing), over what the two
-    formats set."""
+    """Returns the options of a conversion: {name: given value, or None} over the defaults of the two
+    formats."""
     usual = {**source.as_source, **target.as_target}
     if source.partners or target.partners:
         usual = dict(source.as_source if source.partners else target.as_target)
@@ -152,15 +152,15 @@ class Checkpoint(NamedTuple):
 
 
 def open_checkpoint(path: str, label: str, format_name: str | None = None) -> Checkpoint:
-    """Finds out what a path holds and opens it, without reading a weight.
+    """Detects the format of a path and opens it, without reading a weight.
 
     Args:
       path: prefix, folder or file; of a folder of TensorFlow checkpoints, the newest.
-      label: what gave the path, for messages: --init_checkpoint or PATH.
+      label: source of the path, for messages: --init_checkpoint or PATH.
       format_name: of the format, where it is known.
 
     Raises:
-      ConfigError: where there is no checkpoint, or it is damaged.
+      ConfigError: if there is no checkpoint, or it is damaged.
     """
     known = get_format(format_name) if format_name else None
     strange = None
@@ -192,7 +192,7 @@ def _format_in(container: str, tensors: Tensors) -> Format | None:
 
 
 def _in_numbers(tensors: Tensors, scale: tuple[float, float]) -> Tensors:
-    """Returns a model of numbers whose head gives these, and not (number - mean) / deviation."""
+    """Rescales the head of a regression model to output numbers instead of (number - mean) / deviation."""
     mean, deviation = scale
     if (mean, deviation) == (0.0, 1.0) or canonical.CLASSIFIER_HEAD[0] not in tensors:
         return tensors
@@ -225,8 +225,8 @@ def check_finite(mapped: Tensors, checkpoint: Checkpoint) -> None:
 
 
 def _read_from(mapped: Tensors, checkpoint: Checkpoint) -> Tensors:
-    """Returns the file's own tensors behind canonical weights and slots; one that is not known by its name
-    there stands for itself."""
+    """Returns the file's tensors that canonical weights and slots are read from; an unknown name stands for
+    itself."""
     found: Tensors = {}
     for name, tensor in mapped.items():
         if name not in canonical.COUNTERS:
