@@ -262,7 +262,7 @@ def remove_left(output_dir: str) -> None:
     """Removes the work folder of a finished job that was killed while it removed it."""
     folder = os.path.join(output_dir, _FOLDER)
     lock = os.path.join(folder, _LOCK)
-    with contextlib.suppress(ConfigError, OSError):  # somebody else removes it, or nobody may
+    with contextlib.suppress(ConfigError, OSError):  # another process removes it, or no permission
         if store_of(folder).exists(folder if is_remote(folder) else lock):
             with _locked(lock, output_dir):
                 _remove(folder)
