@@ -70,7 +70,7 @@ def initialize(
       model: of the variables; its attention heads, activation and epsilon are compared with what the
         checkpoint's shapes and the configuration beside it say. None: they are known to be the same.
       class_names: all names of each class of the model's classifier. The outputs of the checkpoint's
-      classifier are reordered by its names. None: the outputs are not named classes.
+        classifier are reordered by its names. None: the outputs are not named classes.
       problem_type: of the task's classifier.
       replaces_other_head: whether a classifier with other labels, as many, starts fresh; else it is an error.
 

@@ -47,9 +47,9 @@ class Field:
       needs: names of settings that must all be set; else this one must be at its default.
       excludes: {name of an incompatible setting, or NAME=VALUE of one: why}.
       only_with: (name of a setting, values of it that make this one read). With others, this one must be at
-      its default, or off.
+        its default, or off.
       evaluation: whether the result of an evaluation of the same weights depends on it, or config -> whether.
-      A change invalidates earlier evaluations. None: the section's value.
+        A change invalidates earlier evaluations. None: the section's value.
       training: its effect on the weights, or config -> effect. IDENTITY: another value is another run, and a
         run that has begun refuses it. RECIPE: it may change until the run is over. LENGTH: how long the run
         is; one that is over takes more steps, and no fewer. None: the weights do not depend on it. Default:
@@ -169,7 +169,7 @@ class Section:
       title: for --help.
       rows: a dataclass whose attributes are `setting`s.
       evaluation: default of its rows. Sections on data and predictions use True: a forgotten setting then
-      costs an evaluation instead of a wrong result.
+        costs an evaluation instead of a wrong result.
       training: likewise. Sections on data and updates use RECIPE: a forgotten setting is then refused once a
         run is over.
     """

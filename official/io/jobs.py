@@ -192,7 +192,7 @@ def unfinished_folder(output_dir: str, job: dict, overwrite: bool) -> Iterator[s
     Args:
       output_dir: where the results go; the work folder is below it.
       job: JSON values that identify the job; for objects in it, messages name the keys that differ. A folder
-      with the same job is resumed.
+        with the same job is resumed.
       overwrite: whether the unfinished files of another job are discarded.
 
     Raises:

@@ -54,7 +54,7 @@ class TrainResult:
         until the evaluation starts.
       first_step_secs: seconds from the start of this process to the end of its first step.
       compilations: functions that XLA compiled in this process's part of the run, counted per argument shape;
-      None if unknown.
+        None if unknown.
       compilation_secs: seconds that it took.
       peak_memory_bytes: most memory in use at once, of the first GPU where there is one, otherwise of this
         process.

@@ -50,7 +50,7 @@ class Options:
     Attributes:
       vocab_size: words of the target; None: as many as the source has.
       averages: {word of the target: words of the source}, by ids: it gets the mean of their embeddings and
-      output biases.
+        output biases.
       with_optimizer: carry optimizer slots where both formats have them.
       precision: 16 or 32, the float type of the target; None: as it is.
       num_attention_heads: splits the attention kernels where a format does; None: hidden size / 64, or as a
@@ -150,13 +150,13 @@ class Format:
       aliases: other names that are understood.
       name_in_reports: where reports and listings keep an older name; empty: `name`.
       signature: regular expression of a tensor's name that identifies the format within its container; None:
-      the container alone does.
+        the container alone does.
       foreign: regular expression of a tensor's name that the format never has, where another with the same
         signature does; None: there is none.
       precedence: of two formats that fit a path, the one with the higher number is taken.
       encoder_names: regular expression, found in names that must belong to an encoder.
       partners: {format: its name in actions}, of a format that is converted only to and from these; only its
-      own defaults then apply. None: it is converted to and from all.
+        own defaults then apply. None: it is converted to and from all.
       options: that it brings.
       as_source, as_target: {setting: default value}.
       usual_activation, usual_epsilon: of its models, and of their LayerNorm, where no configuration is there.

@@ -2,7 +2,7 @@
 
 Rounds of independent tasks, each in as many processes as asked for:
   1. The text is tokenised, a few megabytes per task, and written to the work folder, with the documents in
-  the order of a random key (`official.data.pretraining.rounds`).
+     the order of a random key (`official.data.pretraining.rounds`).
   2. If there is very much text, these files are merged, so that a pool finds its documents in few of them
      (`official.data.pretraining.rounds`).
   3. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of

@@ -49,7 +49,7 @@ def training_dataset(
       order: the dataset goes on behind what is done of it.
       streams: see `derived.num_streams`.
       counts_path: file that caches the record counts of this host's files for a resumed run; unset: they are
-      counted each time.
+        counted each time.
       packer: packs the sequences of each stream into rows. Batches then say in `streams` [batch_size] from
         which stream a row is.
       masks: that are drawn for each epoch of a stream; None: the files hold them.
