@@ -22,7 +22,7 @@ WORD_STARTS = ("\u0120", "\u2581")  # how byte-level BPE and SentencePiece write
 
 
 def without_mark(word: str) -> str:
-    """Returns a word piece without what says that it continues a word."""
+    """Returns a word piece without its continuation marker."""
     return word[len(CONTINUATION) :] if word.startswith(CONTINUATION) else word
 
 
@@ -34,8 +34,8 @@ class Vocabulary:
       words: by their ids.
       sha256: of the file; of a tokenizer.json, that of a vocab.txt with the same words.
       do_lower_case: whether text loses capitals and accents before its words are looked for.
-      max_length: tokens that texts are cut to, as the files beside it say; None where none does.
-      tokenizer: of text that is not split as BERT's; None: it is.
+      max_length: tokens that texts are truncated to, as its files say; None if they do not.
+      tokenizer: the tokenizer, if it is not BERT's; else None.
       marks_pairs: whether the second text of a pair has a segment of its own.
     """
 
