@@ -271,7 +271,7 @@ def describe(report: dict) -> str:
         for side, size in (("read", source), ("written", target))
     ]
     if vocabulary["from"] != vocabulary["to"]:
-        phrases = {"cut": "cut off (kept beside the result)", "restored": "restored"}
+        phrases = {"cut": "cut off (kept next to the result)", "restored": "restored"}
         phrases["filled"] = "filled with zeros"
         parts = ", ".join(f"{vocabulary[what]} {text}" for what, text in phrases.items() if vocabulary[what])
         lines.append(f"vocabulary {vocabulary['from']} -> {vocabulary['to']} words: {parts}")

@@ -173,7 +173,7 @@ def open_checkpoint(path: str, label: str, format_name: str | None = None) -> Ch
                     return Checkpoint(found, location, tensors)
                 strange = location, sorted(tensors)
     if strange:
-        told = f"is no BERT checkpoint of a known format; its tensors: {shortened(strange[1]) or 'none'}."
+        told = f"is not a BERT checkpoint of a known format; its tensors: {shortened(strange[1]) or 'none'}."
         raise ConfigError(f"{strange[0]} {told}", {"tensors": strange[1]})
     if known:
         raise ConfigError(f"{label}={path} has no checkpoint in the form of {known.reported_name}.")

@@ -106,6 +106,6 @@ def _advice(config: Config) -> str:
     others = [name for name in algorithms if name not in ("nccl", config.all_reduce_alg)]
     use = f"Use --all_reduce_alg={' or '.join(others)}. " if others else ""
     return (
-        f"{use}NCCL_DEBUG=INFO in the environment says more; with NCCL_P2P_DISABLE=1 or NCCL_IB_DISABLE=1 it"
-        " works where that link is the fault."
+        f"{use}NCCL_DEBUG=INFO in the environment logs more; NCCL_P2P_DISABLE=1 or"
+        " NCCL_IB_DISABLE=1 avoids a faulty link of that kind."
     )

@@ -153,12 +153,12 @@ def _machine(machine: Machine) -> Outcome:
 def _driver(machine: Machine) -> Outcome:
     driver, cuda = machine.driver, str(machine.build.get("cuda_version", ""))
     if driver is None:
-        return _ok("none, and no GPU of NVIDIA's")
+        return _ok("none, and no NVIDIA GPU")
     oldest = gpus.OLDEST_DRIVERS.get(cuda.partition(".")[0], "")
     wanted = f"{oldest} or newer, for CUDA {cuda}" if oldest else ""
     found = driver.version or "unknown version"
     if driver.fault:
-        advice = "Load the driver again, or restart the machine; in a container it is the host's driver."
+        advice = "Reload the driver, or restart the machine; in a container, on the host."
         return "broken" if driver.gpus else "warning", f"{found}; {driver.fault}", wanted, advice
     if not driver.gpus:
         return _ok(f"{found}, without a GPU")
@@ -178,18 +178,18 @@ def _cuda_libraries(machine: Machine) -> Outcome:
     packages = gpus.wanted_libraries(build)
     wanted = f"{', '.join(packages)}; {gpus.NCCL} for several GPUs"
     if not packages:
-        return _ok(f"not looked at: TensorFlow is built for CUDA {build.get('cuda_version')}")
+        return _ok(f"not checked: TensorFlow is built for CUDA {build.get('cuda_version')}")
     known = {gpus.DRIVER_LIBRARY: "", **packages}
     missing = [name for name in known if machine.libraries[name].fault]
     if missing:
         name, more = missing[0], f"; nor do {', '.join(missing[1:])}" if missing[1:] else ""
         fault = str(machine.libraries[name].fault).replace(f"{name}: ", "").partition(": No such file")[0]
-        advice = f"pip install 'tensorflow[and-cuda]=={version}' brings it ({known[name]})."
+        advice = f"pip install 'tensorflow[and-cuda]=={version}' installs it ({known[name]})."
         if _UNFINISHED.search(fault):
-            return "warning", f"{name}: {fault}", wanted, "Look again when the disk is warm."
+            return "warning", f"{name}: {fault}", wanted, "Check again when the disk cache is warm."
         if name == gpus.DRIVER_LIBRARY:
             container = "in a container, NVIDIA_DRIVER_CAPABILITIES needs compute."
-            advice = f"It is the driver's: install it; {container}"
+            advice = f"Install the NVIDIA driver, which it belongs to; {container}"
         return "broken", f"{name} does not load: {fault}{more}", wanted, advice
     found = ", ".join(f"{name} {_version_of(name, machine)}" for name in (*packages, gpus.NCCL))
     if machine.libraries[gpus.NCCL].fault and len(machine.devices) > 1:
@@ -222,12 +222,12 @@ def _devices(machine: Machine) -> Outcome:
         return "warning", f"{there}; {hides}", "", f"Unset {gpus.VISIBLE} to train on them."
     seen = machine.trial.steps.get("gpus")
     if seen is None:
-        return _stopped_before(machine.trial, f"{there}; TensorFlow did not come to list them")
+        return _stopped_before(machine.trial, f"{there}; TensorFlow did not list them")
     if not seen:
         # The driver's own refusal, such as CUDA_ERROR_SYSTEM_NOT_READY without NVIDIA's fabric manager.
         refusal = next((line for line in machine.trial.said.splitlines() if "CUDA_ERROR" in line), "")
         told = f": {_message(refusal)}" if refusal else ""
-        advice = "The lines of the driver and of the CUDA libraries say why, else TF_CPP_MIN_LOG_LEVEL=0."
+        advice = "See the lines on the driver and the CUDA libraries, else set TF_CPP_MIN_LOG_LEVEL=0."
         return "broken", f"{there}; TensorFlow sees none of them{told}", "all of them", advice
     told = "" if len(seen) == len(machine.devices) else f"; TensorFlow sees {len(seen)}"
     return _ok(there + told)
@@ -247,7 +247,7 @@ def _describe(found: Iterable[gpus.Gpu]) -> str:
 def _stopped_before(trial: gpus.Trial, what: str) -> Outcome:
     told = f"{what}: {trial.fault}"
     if trial.timed_out:
-        return "warning", told, "", "Look again when less runs on the machine, or its disk is warm."
+        return "warning", told, "", "Check again when the machine is less busy, or its disk cache is warm."
     return "broken", told, "", f"{_cause(trial)} python -c 'import tensorflow' shows it."
 
 
@@ -301,11 +301,11 @@ def judge_capability(capability: tuple[int, int], build: list[str]) -> tuple[str
     if not known or any(code[0] == capability[0] and code[1] <= capability[1] for _, code in known):
         return "ok", "", ""
     if any(kind == "compute" and code <= capability for kind, code in known):
-        advice = "The driver compiles all kernels at the first start, for minutes perhaps: a newer TensorFlow"
+        advice = "The driver compiles all kernels at the first start, perhaps for minutes: a newer TensorFlow"
         return "warning", "newer than those of the build", f"{advice} has them."
     if capability < min(code for _, code in known):
         advice = "Install an older TensorFlow"
-        why = "older than all of the build"
+        why = "older than all those of the build"
     else:
         advice = "Install a newer TensorFlow"
         why = "for which the build has no kernels"
@@ -320,7 +320,7 @@ def _cudnn(machine: Machine) -> Outcome:
     wanted = f"{least} or newer, below {_numbers(least)[0] + 1}"
     found = _version_of(name, machine)
     if not _fits(library.version, least):
-        advice = f"pip install 'nvidia-cudnn-cu12>={least}', or an environment of its own."
+        advice = f"pip install 'nvidia-cudnn-cu12>={least}', or use a separate environment."
         return "warning", "; ".join(filter(None, (found, ", ".join(_pins())))), wanted, advice
     rival = next(filter(_installed, ("nvidia-cudnn-cu13", "nvidia-cudnn-cu11")), None)
     if rival and _installed("nvidia-cudnn-cu12"):
@@ -330,7 +330,7 @@ def _cudnn(machine: Machine) -> Outcome:
     for path, theirs in machine.libraries.items():
         if os.path.isabs(path) and not theirs.fault and not _fits(theirs.version, least):
             told = f"{found}; PyTorch's own is {theirs.version} ({os.path.dirname(path)})"
-            advice = "Import TensorFlow before torch, or keep them in two environments."
+            advice = "Import TensorFlow before torch, or use two environments."
             return "warning", told, wanted, advice
     return _ok(found, wanted)
 
@@ -371,7 +371,7 @@ _XLA_ADVICE = {
     " install a newer TensorFlow, or a newer nvidia-cuda-nvcc-cu12.",
     r"(?i)ptxas": "pip install nvidia-cuda-nvcc-cu12 brings ptxas, which must be on PATH.",
 }
-_PLAIN_COST = "Runs take plain operations, one by one between products, and more time and memory for a step."
+_PLAIN_COST = "Runs use plain kernels, which take more time and memory for a step."
 
 
 def _xla(machine: Machine) -> Outcome:
@@ -514,7 +514,7 @@ def _compiler(machine: Machine) -> Outcome:
     except (native_library.NotBuilt, OSError, subprocess.SubprocessError) as error:
         if machine.devices:
             return _ok(f"none, and GPUs need none ({first_line(error)})")
-        advice = "Install g++ or clang: steps take longer without (--kernels)."
+        advice = "Install g++ or clang: steps take longer without one (--kernels)."
         return "warning", first_line(error), wanted, advice
 
 
@@ -530,10 +530,10 @@ _VARIABLES = (
 ).split()
 # {variable: (what its value matches, what to do)}; all but the first matter to GPUs alone
 _SPOILT = {
-    "TF_USE_LEGACY_KERAS": (r"(0|false|)$", "Keras 3 does not hold these models: unset it"),
-    "CUDA_LAUNCH_BLOCKING": (r"1$", "waits for every kernel: unset it"),
+    "TF_USE_LEGACY_KERAS": (r"(0|false|)$", "the models need Keras 2: unset it"),
+    "CUDA_LAUNCH_BLOCKING": (r"1$", "makes every kernel wait: unset it"),
     "TF_CPP_MAX_VLOG_LEVEL": (r"[1-9]", "writes gigabytes of logs: unset it"),
-    "NVIDIA_DRIVER_CAPABILITIES": (r"(?!.*(compute|all))", "gives no compute: add it"),
+    "NVIDIA_DRIVER_CAPABILITIES": (r"(?!.*(compute|all))", "lacks compute: add it"),
 }
 
 
@@ -559,7 +559,7 @@ def _package_name(machine: Machine) -> Outcome:
     if not others:
         return _ok(f"only ours, in {here}")
     in_packages = os.path.basename(os.path.dirname(here)) in ("site-packages", "dist-packages")
-    advice = f"pip uninstall {others[0].split()[0]}, or an environment of its own."
+    advice = f"pip uninstall {others[0].split()[0]}, or use a separate environment."
     told = f"of {', '.join(others)}, too; ours is in {here}"
     return "broken" if in_packages else "warning", told, "", advice
 
@@ -618,7 +618,7 @@ def _run(row: _Row, machine: Machine, ends: float) -> Check:
     try:
         outcome = _in_thread(lambda: row.function(machine)).result(secs)
     except futures.TimeoutError:
-        outcome = "warning", f"no answer within {secs:.0f} s", "", "Look again; what it asks may hang."
+        outcome = "warning", f"no answer within {secs:.0f} s", "", "Check again; a device may hang."
     except Exception as error:  # noqa: BLE001  # an unforeseen fault of the machine
         told = f"the check fails: {type(error).__name__}: {first_line(error)}"
         outcome = "warning", told, "", "Report it: no run depends on it."
@@ -762,7 +762,7 @@ def with_working_kernels(config: Config, checks: list[Check] | None) -> Config:
     if config.enable_xla or config.kernels == "fused" or several:
         use = "--kernels=plain on all processes" if several else "--kernels=plain"
         raise ConfigError(f"{asked}: XLA does not work here, {of[XLA].found}. {of[XLA].advice} Use {use}.")
-    logging.warning("Kernels: plain, as XLA does not work here: every step takes longer, and more memory.")
+    logging.warning("Kernels: plain, as XLA does not work here: every step takes more time and memory.")
     return replaced(config, kernels="plain")
 
 
@@ -789,5 +789,5 @@ def check_unseen(config: Config) -> None:
         asked = "" if config.num_gpus is None else f"num_gpus={config.num_gpus}: "
         number = counted(len(driver.gpus), "GPU")
         raise ConfigError(
-            f"{asked}TensorFlow sees none of this machine's {number}: {why} Or --num_gpus=0 for the CPU."
+            f"{asked}TensorFlow sees none of this machine's {number}: {why} Or use --num_gpus=0 for the CPU."
         )

@@ -313,7 +313,7 @@ def check_program(values: Mapping[str, Any], source: str) -> None:
         for key, value in values.items():
             if re.fullmatch(rf"(.*\.)?({pattern})", key) and (not meant or value in meant):
                 raise ConfigError(
-                    f"{source}: {key}={value!r} is of Graphcore's {program}, whose files are not read."
-                    " Read are those of TensorFlow 1, TensorFlow 2, PyTorch, MLPerf 2.0 and PopART with"
-                    " pipelines."
+                    f"{source}: {key}={value!r} belongs to Graphcore's {program}, whose files are not"
+                    " supported. Supported are those of TensorFlow 1, TensorFlow 2, PyTorch, MLPerf 2.0 and"
+                    " PopART with pipelines."
                 )

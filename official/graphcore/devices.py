@@ -131,7 +131,7 @@ def find_instances(config: Config, num_devices: int, popdist: Any) -> Instances:
     for what, (theirs, ours, their_flag, our_flag) in told.items():
         if theirs != ours:
             raise ConfigError(
-                f"poprun was told of {theirs} {what} ({their_flag}), the configuration says {ours}. Change"
+                f"poprun has {theirs} {what} ({their_flag}), the configuration says {ours}. Change"
                 f" poprun's {their_flag}, or {our_flag}."
             )
     count = popdist.getNumInstances()

@@ -295,7 +295,7 @@ def _shape_of(record: bytes, length: int | None, most: int | None, name: str) ->
     if length is None or most is None:
         shape = shape_of_all([record], name)
         if shape is None:
-            raise ValueError(f"it is no right {name} record")
+            raise ValueError(f"it is not a valid {name} record")
         return shape
     shape = _BINARIES[name].by_words(words, length, most)
     if shape.depth < 1 or _BINARIES[name].num_bytes(shape) != len(record):
@@ -316,7 +316,7 @@ def _count(serialized_B: tf.Tensor, name: str) -> tf.Tensor:
         shape = shape_of_all(list(records[places]), name)
         shape = shape or next((found for record in records for found in shapes(record, name)), None)
         if shape is None:
-            raise ValueError(f"no record is a right {name} one")
+            raise ValueError(f"no record is a valid {name} record")
         weights = [np.frombuffer(record, "<i4")[-shape.depth :] for record in records]
         return (np.array(weights) > 0).sum(axis=1).astype(np.int32)
 

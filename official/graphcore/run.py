@@ -204,7 +204,7 @@ def make_task(config: Config) -> Task:
     missing = [name for name in _PACKAGES.get(config.task, ()) if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"task={config.task} needs packages that this Python has not: {', '.join(missing)}. Install them:"
+            f"task={config.task} needs packages that this Python lacks: {', '.join(missing)}. Install them:"
             " pip install tokenizers scipy scikit-learn tqdm."
         )
     make: Callable[[Config], Any] = RecordsTask if config.task == "pretrain" else TASKS[config.task]

@@ -320,7 +320,7 @@ class VectorFile:
                 np.lib.format.read_magic(file)
                 shape, is_by_column, found = np.lib.format.read_array_header_1_0(file)
             except ValueError as error:
-                raise ConfigError(f"--vectors={self.path} is no NumPy file ({str(error)[:80]}).") from None
+                raise ConfigError(f"--vectors={self.path} is not a NumPy file ({str(error)[:80]}).") from None
             if (shape, found) != ((self.rows, self._width), kind) or is_by_column:
                 self._refuse(f"{found} {shape}" + ", column by column" * is_by_column)
             for first in range(0, self.rows, vectors.BLOCK_ROWS):

@@ -319,7 +319,7 @@ class Library(NamedTuple):
 def load_libraries(names: list[str], timeout_secs: float = 20) -> dict[str, Library]:
     """Returns {name: library}, loaded in a process of its own. Names may be paths."""
     trial = run_trial(["libraries", *names], timeout_secs)
-    left = trial.fault or "the process that loads it says nothing"
+    left = trial.fault or "the process that loads it gave no answer"
     return {name: Library(**trial.steps.get(name, {"path": name, "fault": left})) for name in names}
 
 

@@ -97,9 +97,9 @@ class Ray:
                 raise _as_itself(error) from None
             if isinstance(error, ray.exceptions.RayError):
                 raise ConfigError(
-                    f"a task of --engine=ray was lost, and again when Ray had sent it {_MAX_RETRIES} times"
-                    f" more: {' '.join(str(error).split())[:300]} Give the nodes more memory or lower"
-                    " --num_workers; the same command goes on with what is not done."
+                    f"a task of --engine=ray was lost, and {_MAX_RETRIES} retries"
+                    f" failed: {' '.join(str(error).split())[:300]} Give the nodes more memory or lower"
+                    " --num_workers; the same command resumes the job."
                 ) from None
             raise
         return workers
@@ -155,7 +155,7 @@ def _connection(address: str, is_own: bool) -> Iterator[None]:
         told = " ".join(str(error).split())[:300]
         raise ConfigError(
             f"--ray_address={address}: {told or type(error).__name__} Give HOST:PORT or ray://HOST:PORT of a"
-            " cluster of the same Python and Ray, or leave it out, and one is started on this machine."
+            " cluster with the same Python and Ray, or drop the flag to start one on this machine."
         ) from None
     finally:
         for number, handler in handlers.items():

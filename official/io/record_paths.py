@@ -108,7 +108,7 @@ def find_vocabulary(records: Iterable[str]) -> str | None:
     for other in found[1:]:
         if vocabulary_files.read(other).words != vocabulary_files.read(found[0]).words:
             raise ConfigError(
-                f"{found[0]} and {other}, which lie beside the records, are different vocabularies. Give"
+                f"{found[0]} and {other}, next to the records, are different vocabularies. Give"
                 " records of one vocabulary."
             )
     return found[0] if found else None

@@ -85,7 +85,7 @@ class Dense:
         sizes |= {"linear.bias": (self.out_features,)} if self.bias else {}
         shapes = {name: values.shape for name, values in found.items()}
         if shapes != sizes:
-            raise ConfigError(f"{path} holds {shapes}, {CONFIG} beside it says {sizes}. Restore one of them.")
+            raise ConfigError(f"{path} holds {shapes}, its {CONFIG} says {sizes}. Restore one of them.")
         if not all(np.isfinite(values).all() for values in found.values()):
             raise ConfigError(f"{path} holds NaN or infinite numbers. Restore the file.")
         return found["linear.weight"].T, found.get("linear.bias", np.zeros(self.out_features, np.float32))
@@ -224,7 +224,7 @@ def _prompts(values: dict, path: str) -> dict[str, Any]:
     prompts = expect(values, "prompts", (dict, type(None)), path, None) or {}
     prompts = {name: text or "" for name, text in prompts.items()}
     if wrong := [name for name, text in prompts.items() if not isinstance(text, str)]:
-        raise ConfigError(f"{path}: the prompt {wrong[0][:60]!r} is no text. Correct it.")
+        raise ConfigError(f"{path}: the prompt {wrong[0][:60]!r} is not a text. Correct it.")
     default = expect(values, "default_prompt_name", (str, type(None)), path, None)
     if default is not None and default not in prompts:
         told = f"is none of the prompts ({shortened(list(prompts)) or 'there are none'})"

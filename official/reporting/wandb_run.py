@@ -105,7 +105,7 @@ class WandbRun(NumbersCallback):
             action(self._run)
         except Exception as error:  # pylint: disable=broad-except  # training is worth more than any of W&B's errors
             self._run = None
-            text = "W&B failed and gets no more of this run's metrics, which go on in metrics.jsonl: %s"
+            text = "W&B failed and gets no further metrics of this run; metrics.jsonl has them: %s"
             logging.warning(text, _one_line(error))
 
 

@@ -50,7 +50,7 @@ def walk(file: BinaryIO, start: int, end: int) -> Iterator[Field]:
         length = number if kind == _BYTES else _FIXED.get(kind, 0)
         inside = file.tell()
         if inside + length > end:
-            beyond = f"{inside + length - end} bytes beyond what is there"
+            beyond = f"{inside + length - end} bytes beyond the end of the file"
             raise DamagedError(f"truncated: the field at byte {place} ends {beyond}")
         yield Field(key >> 3, place, inside, inside + length)
         place = inside + length

@@ -26,7 +26,7 @@ from official.config.model import FAMILIES, Family
 from official.io.errors import ConfigError
 
 _PREFIX_HELP = (
-    "names begin with bert. or another family's name (unset: where there is a head, as transformers has it)."
+    "names begin with bert. or another family's name (unset: if there is a head, as in transformers)."
 )
 HF_PREFIX = Option("hf_prefix", None, _PREFIX_HELP, for_target=True)
 

@@ -122,7 +122,7 @@ def _parse_mixture(mixture: str) -> dict[str, float]:
         except ValueError:
             share = math.nan
         if not _NAMED.fullmatch(f"{name}=") or name in shares or not 0 < share <= 1:
-            what = f"{part!r} is no NAME=SHARE with a new name and a share above 0, up to 1"
+            what = f"{part!r} is not NAME=SHARE with a new name and a share above 0, up to 1"
             raise ConfigError(f"--mixture={mixture}: {what}. Example: --mixture='books=0.3,wiki=0.7'.")
         shares[name] = share
     if abs(sum(shares.values()) - 1) > 1e-6 or len(shares) > _MAX_SOURCES:
@@ -138,9 +138,7 @@ def _parse_names(input_files: str) -> dict[str, list[str]]:
         if named := _NAMED.fullmatch(part):
             name, part = named[1], named[2]
         if name is None:
-            belongs = (
-                f"{part} belongs to no source. With --mixture the files of each source stand behind its name"
-            )
+            belongs = f"{part} belongs to no source. With --mixture the files of each source follow its name"
             raise ConfigError(f"--input_files={input_files}: {belongs}: NAME=FILES,FILES,NAME=FILES.")
         patterns.setdefault(name, []).append(part)
     return patterns

@@ -82,7 +82,7 @@ class Packer:
         lengths_N = tf.maximum(found.tokens, 1)
         is_inside_NM = found.positions < lengths_N[:, None]
         is_inside_NM |= tf.range(self.predictions) >= found.predictions[:, None]  # an empty slot
-        problem = "a masked position is behind the tokens of its sequence"
+        problem = "a masked position is beyond the tokens of its sequence"
         lengths_N = where_all([is_inside_NM], lengths_N, problem)
         group = functools.partial(layout.group, row_length=self.length, slots=self.slots, depth=self.depth)
         members_RP = tf.numpy_function(group, [lengths_N, found.predictions], tf.int32)

@@ -204,7 +204,7 @@ class WindowRules:
         least = self.max_query_length + special + 1
         if self.max_seq_length < least:
             raise ConfigError(
-                f"--max_seq_length={self.max_seq_length} leaves no room for a context beside"
+                f"--max_seq_length={self.max_seq_length} leaves no room for a context in addition to"
                 f" --max_query_length={self.max_query_length} and {special} special tokens. Allowed:"
                 f" {least} or more."
             )

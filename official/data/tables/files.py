@@ -407,5 +407,5 @@ def _describe_missing(part: Part, name: str, columns: tuple[str, ...], by_number
         return f"{told} Columns: {shortened([str(column) for column in columns])}."
     rows = itertools.islice(_delimited(part), _SHOWN_ROWS)
     shown = "; ".join(f"{number}: {' | '.join(row)[:_SHOWN_WIDTH]}" for number, row in enumerate(rows, 1))
-    named = "--text_columns, of training also --label_column; by number where there is no header"
+    named = "--text_columns, and for training --label_column; by number if there is no header"
     return f"{told} First rows: {shown}. Name the columns: {named}."

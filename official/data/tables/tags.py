@@ -164,9 +164,7 @@ def _read_table(
                 raise ConfigError(f"{place}: {batch.problems[row]}.")
             labels = batch.columns[tags][row] if tags else None
             if with_tags and labels is None:  # a missing column does not mean that the text has no entity
-                raise ConfigError(
-                    f"{place}: it has no {tags}. Give each row its own, [] where there are none."
-                )
+                raise ConfigError(f"{place}: it has no {tags}. Give each row its own, [] if it has none.")
             if isinstance(value, str):
                 yield with_spans(value, _spans_of(labels, len(value), place), place, labels is not None)
             else:

@@ -94,7 +94,7 @@ def refuse_binary(path: str, head: bytes) -> None:
 def refuse_zeros(path: str, line: bytes) -> None:
     """Raises ConfigError for a line of a file with a NUL byte, which no text has."""
     if b"\0" in line:
-        what = "holds NUL bytes behind its beginning: it is damaged, or not text"
+        what = "holds NUL bytes after its beginning: it is damaged, or not text"
         raise ConfigError(f"{path} {what}. Repair it, or leave it out of --input_files.")
 
 
@@ -346,7 +346,7 @@ def _stream_at(file: BinaryIO, byte: int) -> int | None:
         byte += len(data) - len(data.lstrip(b"\0"))
         file.seek(byte)
         if not re.match(rb"BZh[1-9]", file.read(4)):
-            raise DamagedError(f"there is no stream at byte {byte:,}")
+            raise DamagedError(f"no stream begins at byte {byte:,}")
         first = 8 * (byte + 4)
         mark = _bits(file, first, first + _MARK_BITS)
         if mark == _BLOCK:
