@@ -308,8 +308,8 @@ def test_outputs_of_a_classifier_are_put_into_the_order_of_the_task(tmp_path, mo
         assert not report.fresh and head["output_bias"].numpy().tolist() == order, labels
         assert head["output_weights"].numpy()[:, 0].tolist() == order, labels
     for labels, kind, message in (
-        (("good", "bad", "neutral"), None, "has the labels: good bad neutral; the task has: contradiction"),
-        (None, "multi_label_classification", "problem_type=multi_label_classification, the task one label"),
+        (("good", "bad", "neutral"), None, "has the labels good bad neutral, but the task has: contradiction"),
+        (None, "multi_label_classification", "problem_type=multi_label_classification, but the task has one label"),
         (("yes", "no"), None, "2 labels .yes, no., the classifier has 3 outputs"),
     ):
         (tmp_path / "labels.json").write_text(model_folder.labels_json(labels, kind))
