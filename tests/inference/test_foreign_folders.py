@@ -178,7 +178,7 @@ def test_a_model_that_chooses_takes_rows_of_choices(tmp_path):
     assert model.columns_of(rows, True, "xyz")["label"] == ["xyz"[number - 1] for number in numbers]
     for rows, message in (
         ("the cat", "1 text to classify, expected a text and two or more to choose from"),
-        ([["a", "b", "c"], ["a", "b", "c", "d"]], "rows of 3 and 4 texts"),
+        ([["a", "b", "c"], ["a", "b", "c", "d"]], "rows with 3 and 4 texts"),
     ):
         with pytest.raises(ConfigError, match=message):
             model.classify(rows)
