@@ -165,8 +165,8 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
 
 
 def _flags_of(paths: list[str]) -> dict:
-    """Returns what the manifests beside some records say of their text: of several folders the first one's
-    flags, and the objective mlm where one of them holds texts without pairs."""
+    """Returns vocab_file, do_lower_case and objective from the manifests next to records. With several
+    folders, the first one counts; the objective is mlm if any folder holds texts without pairs."""
     told = [record_formats.flags_of(path) for path in record_paths.first_of_folders(paths)]
     names = ("vocab_file", "do_lower_case", "objective")
     kept = {name: own[name] for own in reversed(told) for name in names if name in own}
