@@ -228,7 +228,8 @@ class PretrainedModel(tf.keras.Model):
     Inputs: a dict {input_ids, attention_mask, token_type_ids, position_ids: int32 [B, L]}, for multiple
     choice [B, G, L], also under this project's names `input_mask` and `segment_ids`; or the ids alone.
     Without a mask all positions are tokens, without segments all tokens have segment 0. Position ids are as
-    in transformers: in RoBERTa's families they start after `pad_token_id`.
+    in transformers: in RoBERTa's families they start after `pad_token_id`, and are counted from the ids
+    where they are not given.
 
     Outputs, float32: logits [B, C] for `classify`, [B, G] for multiple choice, [B, L, C] for `tag`,
     [B, L, V] for `fill_mask`, {start_logits, end_logits: [B, L]} for `answer`; vectors [B, D] for `embed`;
@@ -418,10 +419,23 @@ def _features(inputs: Any, spec: Spec) -> dict[str, tf.Tensor]:
         raise ConfigError(f"the input {wrong[0]} is of shape {shape}, expected {expected}.")
     if "input_mask" in features:  # a token is one, whatever number a mask has for it
         features["input_mask"] = tf.minimum(features["input_mask"], 1)
-    if "position_ids" in features and spec.bert.position_offset:
-        features["position_ids"] = tf.maximum(features["position_ids"] - spec.bert.position_offset, 0)
     ids = features["input_ids"]
+    if offset := spec.bert.position_offset:
+        told = features["position_ids"] - offset if "position_ids" in features else _places(ids, spec.bert)
+        features["position_ids"] = tf.maximum(told, 0)
     return {"input_mask": tf.ones_like(ids), "segment_ids": tf.zeros_like(ids), **features}
+
+
+def _places(ids: tf.Tensor, bert: BertConfig) -> tf.Tensor:
+    """Returns the number of tokens before each, int32 as the ids; of padding -1. In families that count
+    positions from the id of padding, a row may have it anywhere.
+
+    Source: transformers, `RobertaEmbeddings.create_position_ids_from_input_ids`.
+    """
+    is_token = tf.cast(tf.not_equal(ids, bert.position_offset - 1), tf.int32)
+    counted = tf.cumsum(is_token, axis=-1) * is_token - 1
+    # Never more than the place in the row: this ends with an error for rows that are too long.
+    return tf.minimum(counted, tf.range(bert.positions)[: tf.shape(ids)[-1]])
 
 
 # -----------------------------------------------------------------------------------------------------------

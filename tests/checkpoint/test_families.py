@@ -18,6 +18,7 @@ from official.config import build_config
 from official.config.model import bert_config_from_dict
 from official.inference import verification
 from official.io.errors import ConfigError
+from official.models import from_pretrained
 from official.tasks import TASKS
 from tests.numpy_bert import NumpyBert, gelu_erf
 from tests.refusals import assert_refused
@@ -242,6 +243,19 @@ def test_positions_are_counted_from_the_id_of_padding(tmp_path):
         with pytest.raises(ConfigError, match=f"the model has {POSITIONS - number - 1} positions"):
             inference.load(folder, max_seq_length=POSITIONS - number)
     assert found[1] == found[4]
+
+
+def test_padding_may_stand_before_the_text(tmp_path):
+    """Positions are counted from the ids, as transformers does, and not from the start of the row."""
+    folder, _ = classifier("roberta", tmp_path)
+    model = from_pretrained(folder)
+    batch = model.tokenizer(PAIR[0])
+    moved = {
+        name: np.pad(values, [(0, 0), (3, 0)], constant_values=name == "input_ids")
+        for name, values in batch.items()
+    }
+    there, found = (model(each)["last_hidden_state"].numpy() for each in (batch, moved))
+    np.testing.assert_allclose(found[:, 3:], there, atol=1e-5)
 
 
 def test_a_word_of_texts_that_has_the_id_of_padding_is_refused(tmp_path):
