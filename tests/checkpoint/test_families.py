@@ -228,6 +228,9 @@ def test_a_family_computes_what_its_folder_says(name, tmp_path):
     assert {key: config.get(key) for key in kept} == kept
     assert config["architectures"] == [f"{family.title}ForSequenceClassification"]
     assert name != "distilbert" or not config.keys() & {"hidden_size", "type_vocab_size", "hidden_act"}
+    tokenizer = json.loads((tmp_path / "back" / "tokenizer_config.json").read_text())
+    inputs = None if family.segments > 1 else ["input_ids", "attention_mask"]
+    assert tokenizer.get("model_input_names") == inputs, "transformers gives segments to classes without"
 
 
 def test_positions_are_counted_from_the_id_of_padding(tmp_path):

@@ -465,8 +465,9 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
             f"--vocab_file={options.vocab_file} has {count} words, the word embeddings have {words} rows."
             f" Give the vocabulary of this model, or --vocab_size={count}."
         )
-    positions = options.positions_of(rows)
-    return written | vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
+    positions, has_segments = options.positions_of(rows), shapes.get(_SEGMENTS, (0,))[0] > 1
+    kept = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions, has_segments)
+    return written | kept
 
 
 def _read_config(location: str) -> tuple[dict, str]:
