@@ -299,7 +299,11 @@ def test_special_tokens_in_texts_are_words_and_that_is_said_once(tmp_path, caplo
     tokenizer_of.cache_clear()  # what it has told
     folder = write(tmp_path / "m")
     model, keras = inference.load(folder), from_pretrained(folder)
-    asked = (model.classify, "the dog [SEP] a cat"), (model.embed, "[CLS] the dog"), (keras.tokenizer, "a [PAD]")
+    asked = (
+        (model.classify, "the dog [SEP] a cat"),
+        (model.embed, "[CLS] the dog"),
+        (keras.tokenizer, "a [PAD]"),
+    )
     for ask, text in asked:
         caplog.clear()
         with caplog.at_level(logging.WARNING):
