@@ -597,7 +597,10 @@ class Embedder(Method):
         self, texts: Sequence[str], settings: EmbeddingSettings, prompt: str = ""
     ) -> tuple[Rows, np.ndarray]:
         """Returns (rows [CLS] text [SEP] without padding, bool [N]: whether the text was truncated)."""
-        given = [lower_cased(prompt + text) if settings.lower_case else prompt + text for text in texts]
+        given = [
+            sentence_folder.lower_cased(prompt + text) if settings.lower_case else prompt + text
+            for text in texts
+        ]
         return rows_of([given], self._tokenizer, self._vocabulary, self.length_of(settings))
 
     def is_cut(self, rows: Sequence[str]) -> list[bool]:
@@ -624,12 +627,6 @@ class Embedder(Method):
 
     def _calibration_rows(self, file: str | None) -> Rows:
         return self.rows_of(calibration_texts(file), self.embedding, self.embedding.prompt())[0]
-
-
-def lower_cased(text: str) -> str:
-    """Returns a text in lower case, letter by letter: a capital sigma at the end of a word becomes the
-    ordinary small sigma, not the final one."""
-    return text.lower() if "\u03a3" not in text else "".join(map(str.lower, text))
 
 
 METHODS: dict[str, type[Method]] = {

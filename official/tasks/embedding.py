@@ -97,7 +97,7 @@ class EmbedTask(TableTask):
 
         def encode(columns: Sequence[list[str]], prompts: Sequence[str]) -> tuple[TokenRows, np.ndarray]:
             texts = [prompt + text for prompt, text in zip(itertools.cycle(prompts), columns[0])]
-            texts = [text.lower() for text in texts] if settings.lower_case else texts
+            texts = [sentence_folder.lower_cased(text) for text in texts] if settings.lower_case else texts
             return text_rows.encode([texts], tokenizer, vocabulary, config.max_seq_length)
 
         prompts = (first, *[others] * (len(self._text_columns) - 1))
