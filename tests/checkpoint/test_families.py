@@ -284,6 +284,14 @@ def test_distilberts_epsilon_is_that_of_its_code(tmp_path):
         convert(folder, "huggingface", str(tmp_path / "out"), Options(layer_norm_eps=1e-5))
 
 
+def test_the_dropout_of_heads_is_kept_for_others(tmp_path):
+    folder, _ = classifier("roberta", tmp_path)
+    path = tmp_path / "theirs" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"classifier_dropout": 0.3}))
+    convert(folder, "huggingface", str(tmp_path / "back"))
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["classifier_dropout"] == 0.3
+
+
 def test_electras_discriminator_is_kept(tmp_path):
     dense = "discriminator_predictions.dense"
     head = {f"{dense}.weight": (HIDDEN, HIDDEN), f"{dense}.bias": (HIDDEN,)}

@@ -478,6 +478,18 @@ def _read_config(location: str) -> tuple[dict, str]:
     return (with_plain_keys(values, path) if is_hugging_face(values) else values), path
 
 
+# Of heads, in transformers' trainings; those here have the dropout of the blocks.
+_DROPOUT_OF_HEADS = ("classifier_dropout", "qa_dropout", "seq_classif_dropout", "summary_last_dropout")
+
+
+def dropout_of_heads(location: str) -> dict[str, float]:
+    """Returns the rates of dropout of heads that the config.json of a folder, or beside a file, says, which
+    are kept for others, by its keys."""
+    values = json_files.read_json_or_empty(os.path.join(model_folder.folder_of(location), CONFIG))
+    values = values if is_hugging_face(values) else {}
+    return {key: values[key] for key in _DROPOUT_OF_HEADS if isinstance(values.get(key), (int, float))}
+
+
 def _plain_names(values: dict) -> list[str]:
     """Returns the classes that a config.json names as BERT's, those of TensorFlow and Flax under PyTorch's
     names."""
