@@ -449,6 +449,7 @@ def test_bad_tables_are_named(table, tags, tmp_path):
         ([{**row, "label": number} for number, row in enumerate(good * 40)], {}, "label_kind=number"),
         ([], dict(text_columns="text,label,x"), "one, or two for pairs"),
         ([], dict(label_kind="number", class_weights="balanced"), "not for --label_kind=number"),
+        ([], dict(label_kind="number", label_smoothing=0.1), "--label_smoothing=0.1 is not for numbers"),
         ([], dict(eval_file=other), "is none of the training set's"),
     ]
     assert_refused(find, cases)
