@@ -197,11 +197,13 @@ def check_leftovers(output_dir: str, pattern: str) -> None:
     Raises:
       ConfigError: for such a file.
     """
-    if store_of(output_dir).exists(os.path.join(output_dir, _FOLDER, _JOB)):
-        return
     own: dict = {}
     path = os.path.join(output_dir, MANIFEST)
-    if files.is_file(path):
+    with writing.naming_output(output_dir, "output_dir"):
+        if store_of(output_dir).exists(os.path.join(output_dir, _FOLDER, _JOB)):
+            return
+        is_done = files.is_file(path)
+    if is_done:
         try:
             said = json_files.read_json(path)
         except ConfigError:
