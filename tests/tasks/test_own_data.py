@@ -424,7 +424,10 @@ def test_rows_that_were_changed_before_a_prediction_goes_on_are_predicted_anew(t
     with pytest.raises(KeyboardInterrupt):
         predicted()
     rows[20] = ("red", "another text")
+    mine = tmp_path / "out.jsonl.parts" / "mine.txt"
+    mine.write_text("somebody's")
     predicted()
+    assert mine.exists() and len(list(mine.parent.iterdir())) == 1
     assert len(calls) == 3 + 3  # of four parts the first one is as it was
     found = [json.loads(line) for line in output.read_text().splitlines()]
     assert [(row["text"], row["length"]) for row in found] == [(text, len(text)) for _, text in rows]
