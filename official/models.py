@@ -36,7 +36,7 @@ from official.data.tables.labels import CHOICE, NUMBER, ONE, SEVERAL
 from official.data.word_pieces.tokenizer import tokenize_masked, tokenizer_of
 from official.data.word_pieces.vocabulary import load_for_text
 from official.inference import methods
-from official.inference.graph_methods import normalized, pooled
+from official.inference.graph_methods import normalized, places_of, pooled
 from official.inference.rows import padded
 from official.inference.source import SHORTEST, Source, Truncation, find, name_of
 from official.io import model_folder, sentence_folder, vocabulary_files
@@ -421,21 +421,10 @@ def _features(inputs: Any, spec: Spec) -> dict[str, tf.Tensor]:
         features["input_mask"] = tf.minimum(features["input_mask"], 1)
     ids = features["input_ids"]
     if offset := spec.bert.position_offset:
-        told = features["position_ids"] - offset if "position_ids" in features else _places(ids, spec.bert)
-        features["position_ids"] = tf.maximum(told, 0)
+        told = features.get("position_ids")
+        places = places_of(ids, spec.bert) if told is None else tf.maximum(told - offset, 0)
+        features["position_ids"] = places
     return {"input_mask": tf.ones_like(ids), "segment_ids": tf.zeros_like(ids), **features}
-
-
-def _places(ids: tf.Tensor, bert: BertConfig) -> tf.Tensor:
-    """Returns the number of tokens before each, int32 as the ids; of padding -1. In families that count
-    positions from the id of padding, a row may have it anywhere.
-
-    Source: transformers, `RobertaEmbeddings.create_position_ids_from_input_ids`.
-    """
-    is_token = tf.cast(tf.not_equal(ids, bert.position_offset - 1), tf.int32)
-    counted = tf.cumsum(is_token, axis=-1) * is_token - 1
-    # Never more than the place in the row: this ends with an error for rows that are too long.
-    return tf.minimum(counted, tf.range(bert.positions)[: tf.shape(ids)[-1]])
 
 
 # -----------------------------------------------------------------------------------------------------------
