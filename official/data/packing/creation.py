@@ -79,6 +79,7 @@ def pack_records(job: Job) -> dict:
     identity = {"version": _VERSION, **engines.flags_of(job), "records": dict(zip(paths, versions))}
     if manifest := jobs.read_manifest(job.output_dir, identity, job.overwrite):
         return manifest
+    jobs.check_leftovers(job.output_dir, shard_files.SHARDS)
     vocabulary = record_paths.find_vocabulary(paths)
     record_formats.casing_of(paths)
     record_paths.check_vocabulary(job.output_dir, vocabulary, job.overwrite)
