@@ -36,7 +36,7 @@ from official.data.tables.labels import CHOICE, NUMBER, ONE, SEVERAL
 from official.data.word_pieces.tokenizer import tokenize_masked, tokenizer_of
 from official.data.word_pieces.vocabulary import load_for_text
 from official.inference import methods
-from official.inference.graph_methods import normalized, pooled
+from official.inference.graph_methods import normalized, places_of, pooled
 from official.inference.rows import padded
 from official.inference.source import SHORTEST, Source, Truncation, find, name_of
 from official.io import model_folder, sentence_folder, vocabulary_files
@@ -228,7 +228,8 @@ class PretrainedModel(tf.keras.Model):
     Inputs: a dict {input_ids, attention_mask, token_type_ids, position_ids: int32 [B, L]}, for multiple
     choice [B, G, L], also under this project's names `input_mask` and `segment_ids`; or the ids alone.
     Without a mask all positions are tokens, without segments all tokens have segment 0. Position ids are as
-    in transformers: in RoBERTa's families they start after `pad_token_id`.
+    in transformers: in RoBERTa's families they start after `pad_token_id`, and are counted from the ids
+    where they are not given.
 
     Outputs, float32: logits [B, C] for `classify`, [B, G] for multiple choice, [B, L, C] for `tag`,
     [B, L, V] for `fill_mask`, {start_logits, end_logits: [B, L]} for `answer`; vectors [B, D] for `embed`;
@@ -418,9 +419,11 @@ def _features(inputs: Any, spec: Spec) -> dict[str, tf.Tensor]:
         raise ConfigError(f"the input {wrong[0]} is of shape {shape}, expected {expected}.")
     if "input_mask" in features:  # a token is one, whatever number a mask has for it
         features["input_mask"] = tf.minimum(features["input_mask"], 1)
-    if "position_ids" in features and spec.bert.position_offset:
-        features["position_ids"] = tf.maximum(features["position_ids"] - spec.bert.position_offset, 0)
     ids = features["input_ids"]
+    if offset := spec.bert.position_offset:
+        told = features.get("position_ids")
+        places = places_of(ids, spec.bert) if told is None else tf.maximum(told - offset, 0)
+        features["position_ids"] = places
     return {"input_mask": tf.ones_like(ids), "segment_ids": tf.zeros_like(ids), **features}
 
 

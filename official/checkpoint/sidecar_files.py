@@ -117,6 +117,7 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
     found = {name: getattr(options, name) or value for name, value in usual.items()}
     found["model_card"] = model_card.of_run(checkpoint.location)
     found["of_training"] = {name: said[name] for name in OF_TRAINING if name in said}
+    found["of_training"] |= hf_folder.dropout_of_heads(checkpoint.location)
     found |= of_family(said)
     return dataclasses.replace(options, **found, **labels_beside(checkpoint.location))
 

@@ -23,7 +23,7 @@ from official.cli.ask import CheckpointFlags
 from official.config import FIELDS, Config
 from official.config.setting import Field
 from official.data.text import text_files
-from official.io import files, jobs, model_folder, vocabulary_files
+from official.io import files, jobs, json_files, model_folder, vocabulary_files
 from official.io.errors import ConfigError, counted, shortened
 
 _FOLDER = "adapt"  # of the stages, in the folder of the run
@@ -60,6 +60,8 @@ class Adapt(command_line.TextFlags, CheckpointFlags):
       eval_share: Share of the documents, and of the rows of --train_file, to hold out.
       max_seq_length: Number of tokens per row of the pre-training; documents are concatenated to fill it.
       seed: Seed of masks, data order and dropout, and of the first fine-tuning.
+      overwrite: Adapt afresh if --model_dir holds what another command has begun, or this one has done: the
+        old folder is renamed to MODEL_DIR.1, or to the next free number.
     """
 
     ALIASES = command_line.NAMES
@@ -71,6 +73,7 @@ class Adapt(command_line.TextFlags, CheckpointFlags):
     eval_share: float = 0.1
     max_seq_length: int = 128
     seed: int = 12345
+    overwrite: bool = False
 
     @classmethod
     def names(cls) -> set[str]:
@@ -140,6 +143,9 @@ def read_request() -> _Request:
 def run_adapt() -> int:
     request = read_request()
     flags = request.own
+    from official.checkpoint import sidecar_files  # late: a second
+
+    location = sidecar_files.open_best(files.expanded(flags.checkpoint), "--checkpoint").location
     paths = text_files.find_texts(flags.input_files)
     weights = _words(
         init_checkpoint=flags.checkpoint, vocab_file=flags.vocab_file, do_lower_case=flags.do_lower_case
@@ -153,7 +159,7 @@ def run_adapt() -> int:
         labelled = train_flags.parse([*_fine_tuning(request, "before"), *weights])
     vocabulary = _vocabulary(request, evaluation)
     command_line.configure_logging()
-    _check_same(request, paths, labelled)
+    _check_same(request, paths, location, labelled)
 
     words = _once(request, "words", lambda: _choose_words(request, evaluation, vocabulary))
     start = weights
@@ -249,11 +255,13 @@ def _once(request: _Request, name: str, make: Callable[[], dict]) -> dict:
     return done
 
 
-def _check_same(request: _Request, paths: list[str], labelled: Config | None) -> None:
-    """Raises ConfigError where the folder holds what was made with other flags, of other text, or with other
-    labelled rows. The runs check their own flags."""
+def _check_same(request: _Request, paths: list[str], location: str, labelled: Config | None) -> None:
+    """Raises ConfigError where the folder holds what was made with other flags, of other text, of other
+    weights, which are at `location`, or with other labelled rows. The runs check their own flags. With
+    --overwrite such a folder is renamed, and one in which all is done."""
     flags = request.own
-    job = {name: vars(flags)[name] for name in sorted(Adapt.names() - {"model_dir"})}
+    job: dict = {name: vars(flags)[name] for name in sorted(Adapt.names() - {"model_dir", "overwrite"})}
+    job["checkpoint"] = {"path": flags.checkpoint, "files": files.digest(_files_at(location))["sha256"]}
     job["input_files"] = text_files.identify(paths)
     if flags.general_files:
         others = text_files.find_texts(flags.general_files, "general_files")
@@ -261,11 +269,44 @@ def _check_same(request: _Request, paths: list[str], labelled: Config | None) ->
     rows = {name: labelled[name] for name in ("train_file", "eval_file")} if labelled else {}
     for name, given in rows.items():
         job[name] = files.digest(files.find_files(given, name)) if given else None
+    earlier = jobs.read_done(request.folder("job.json"))
+    is_other = earlier is not None and bool(jobs.differences(earlier, job))
+    done = json_files.read_json_or_empty(os.path.join(flags.model_dir, "result.json"))
+    if flags.overwrite and (is_other or "adaptation" in done or earlier is None and done):
+        _set_aside(request, [*paths, location])
     earlier = _once(request, "job", lambda: job)
     if different := jobs.differences(earlier, job):
         raise ConfigError(
-            f"--model_dir={request.own.model_dir} was begun with another {different}. Give another folder."
+            f"--model_dir={request.own.model_dir} was begun with another {different}. Give another folder, or"
+            " --overwrite."
         )
+
+
+def _files_at(location: str) -> list[str]:
+    """Returns the files of weights, which are a folder, but for its pages, a file, or those of a prefix."""
+    folder, name = model_folder.folder_of(location), os.path.basename(location)
+    names = sorted(files.store_of(folder).names_in(folder))
+    if location != folder:
+        names = [each for each in names if each == name or each.startswith(f"{name}.")]
+    paths = (os.path.join(folder, each) for each in names if not each.endswith(".md"))
+    return list(filter(files.is_file, paths))
+
+
+def _set_aside(request: _Request, read: Iterable[str]) -> None:
+    """Renames the folder of the run to MODEL_DIR.1, MODEL_DIR.2, ... Raises ConfigError where it is in use,
+    or one of the files that are `read` lies in it."""
+    from official.training import run_lock
+
+    folder = os.path.normpath(request.own.model_dir)
+    top = os.path.realpath(folder)
+    for path in read:
+        if os.path.commonpath([top, os.path.realpath(path)]) == top:
+            raise ConfigError(f"{path} lies in --model_dir={folder}, which --overwrite renames. Copy it.")
+    with run_lock.writing(folder):
+        names = (f"{folder}.{number}" for number in itertools.count(1))
+        renamed = next(name for name in names if not os.path.lexists(name))
+        os.rename(folder, renamed)
+    logging.info("What was in %s is in %s now", folder, renamed)
 
 
 def _shape(request: _Request) -> Any:

@@ -74,7 +74,7 @@ def begin(flags: argparse.Namespace) -> backends.Settings:
 
 
 def how(flags: argparse.Namespace) -> list:
-    """Returns what the flags say of how a model computes, JSON values: a job of other ones is another."""
+    """Returns the flags that change outputs, as JSON values. A job resumes only if they are equal."""
     calibration = files.digest([flags.calibration_file]) if flags.calibration_file else None
     return [flags.backend, flags.dtype, *([calibration] if calibration else [])]
 

@@ -316,7 +316,7 @@ def _told(theirs: configurations.Translation, above: dict[str, Any], is_theirs: 
     reasons: dict[str, list[str]] = {}  # of the keys without a setting here; those only for IPUs last
     for line in theirs.lines:
         if not line.fields and line.key not in theirs.ipu_only:
-            reasons.setdefault(f"not needed: {line.note}", []).append(line.key)
+            reasons.setdefault(line.note, []).append(line.key)
     if theirs.ipu_only:
         reasons["only on an IPU"] = theirs.ipu_only
     return lines + [f"  {why}: {', '.join(keys)}" for why, keys in reasons.items()]

@@ -149,6 +149,9 @@ def run_search() -> None:
     if (theirs := vectors.said.get("prompt")) and not prompt and flags.prompt is None:
         told = "%s was made with the prompt %r, and queries get none. Give --prompt, or --prompt=''."
         logging.warning(told, vectors.path, theirs)
+    if (theirs := vectors.said.get("model_dtype", flags.dtype)) != flags.dtype:
+        told = "%s was computed with --dtype=%s, and queries are with %s. Give the same for both."
+        logging.warning(told, vectors.path, theirs, flags.dtype)
     queries_QD = model.embed(queries, prompt=prompt)
     found = vectors.search(queries_QD, flags.top_k)
     wanted = {one.row for neighbours in found for one in neighbours}

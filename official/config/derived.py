@@ -73,13 +73,16 @@ def check_hosts(num_files: int, streams: int, hosts: int, train_batch_size: int)
     )
 
 
-def check_streams(config: Config) -> None:
-    """Refuses more streams than --pack_on_the_fly supports."""
-    if config.pack_on_the_fly and (config.data_streams or 0) > MOST_STREAMS:
-        raise ConfigError(
-            f"data_streams={config.data_streams} does not go with --pack_on_the_fly, which counts the"
-            f" sequences of {MOST_STREAMS} streams at most. Pack the records beforehand: bert pack."
-        )
+def check_streams(config: Config, packs_anew: bool = False) -> None:
+    """Refuses more streams than packing on the fly supports. `packs_anew`: packed records without masks are
+    packed on the fly, too."""
+    if not (config.pack_on_the_fly or packs_anew) or (config.data_streams or 0) <= MOST_STREAMS:
+        return
+    what, advice = "packed records without masks", "Lower --data_streams."
+    if config.pack_on_the_fly:
+        what, advice = "--pack_on_the_fly", "Pack the records beforehand: bert pack."
+    told = f"does not go with {what}, whose sequences are counted for {MOST_STREAMS} streams at most"
+    raise ConfigError(f"data_streams={config.data_streams} {told}. {advice}")
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -164,9 +164,9 @@ def stage_costs(config: Config, model_stages: Sequence[str]) -> dict[str, Cost]:
       model_stages: names, in order.
     """
     rows, model, length = rows_of_micro_batch(config), config.model, config.max_seq_length
-    hidden, token = model.hidden_size, products_of_token(config.model)
-    table = model.vocab_size * hidden  # which two stages share
-    transform = hidden**2 if model.use_cls_layer else 0
+    hidden, width, token = model.hidden_size, model.table_width, products_of_token(config.model)
+    table = model.vocab_size * width  # which two stages share
+    transform = hidden * width if model.use_cls_layer else 0
 
     def layer(name: str) -> tuple[int, int]:
         """Returns the products of a token, and of scores and their sums of values."""

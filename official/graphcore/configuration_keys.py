@@ -27,7 +27,7 @@ from official.io.errors import ConfigError
 # Target of a value: one of our settings, `model.KEY` for a size of the model, or, with @, a term of
 # `official.graphcore.configuration_terms`, which combines several terms into settings.
 IPU_ONLY = "IPU only"
-NOT_NEEDED = "not needed"
+NOT_NEEDED, UNLIKE_THEIRS = "not needed", "unlike their program"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Row:
       to: a setting's name, one of the options of IPUs, `model.KEY`, `@TERM`, IPU_ONLY or NOT_NEEDED.
       read: their value -> ours; None: as it is.
       why: of NOT_NEEDED, for people.
+      same: of NOT_NEEDED, the value with which theirs does what is done here; (): whatever it is.
       backends: of a term, the values of --distribution_strategy that know it; empty: all. Elsewhere the key
         is IPU_ONLY. Of a setting its own row in the table of settings says so.
     """
@@ -45,7 +46,14 @@ class Row:
     to: str
     read: Callable[[Any], Any] | None = None
     why: str = ""
+    same: tuple[Any, ...] = ()
     backends: tuple[str, ...] = ()
+
+    def note(self, value: Any) -> str:
+        """Returns what people are told of a value of a key that is NOT_NEEDED."""
+        allowed = (None, "", *self.same)
+        is_same = not self.same or value in allowed or str(value).lower() in map(str.lower, map(str, allowed))
+        return f"{NOT_NEEDED if is_same else UNLIKE_THEIRS}: {self.why}"
 
     def is_known_to(self, backend: str) -> bool:
         """Tells whether a back end supports the key."""
@@ -275,6 +283,8 @@ def _table(rows: Mapping[str, Any]) -> Table:
     found |= {key: _row(ours, of(names)) for key, (ours, names) in rows.get("choices", {}).items()}
     for why, keys in rows.get("not_needed", {}).items():
         found |= {key: Row(NOT_NEEDED, why=why) for key in keys.split()}
+    for why, values in rows.get("unlike", {}).items():
+        found |= {key: Row(NOT_NEEDED, why=why, same=(value,)) for key, value in values.items()}
     for key, value in rows.get("only", {}).items():
         found[key] = dataclasses.replace(found[key], read=of({value: value}))
     return found | {key: Row(IPU_ONLY) for key in rows["ipu_only"].split()}

@@ -186,7 +186,7 @@ def _read(
         fields: list[str] = []
         if is_setting:
             fields = SHOWN[row.to[1:]] if row.to.startswith("@") else [row.to]
-        note = "" if is_setting else row.why if row.to == NOT_NEEDED else IPU_ONLY
+        note = "" if is_setting else row.note(value) if row.to == NOT_NEEDED else IPU_ONLY
         lines.append(Line(prefix + key, value, tuple(fields), note))
         if value is None or value == "" or note == IPU_ONLY:
             continue

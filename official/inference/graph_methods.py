@@ -166,8 +166,9 @@ def _embedded(
 ) -> stages.Tensors:
     """Returns the outputs of the first stage. Rows of the tables are read, whatever their type."""
     ids_BL, offset = features["input_ids"], bert.position_offset
-    segments, places_L = features["segment_ids"] if bert.reads_segments else 0, tf.range(tf.shape(ids_BL)[1])
-    numbers = ids_BL, segments, places_L + offset if offset else places_L
+    segments = features["segment_ids"] if bert.reads_segments else 0
+    places = features.get("position_ids", tf.range(tf.shape(ids_BL)[1]))
+    numbers = ids_BL, segments, places + offset if offset else places
     there = ((name, rows) for name, rows in zip(TABLES, numbers) if name in weights.variables_by_name)
     words, *others = (weights.rows(name, rows) for name, rows in there)
     names = (f"bert/embeddings/LayerNorm/{part}" for part in ("gamma", "beta"))
@@ -179,6 +180,18 @@ def _embedded(
         x_BLD = layers.dense(x_BLD, projection)
     seen = blocks.find(bert.block_type).seen(features, bert, by_sequence=False)
     return {"sequence": x_BLD, "seen": seen}
+
+
+def places_of(ids: tf.Tensor, bert: BertConfig) -> tf.Tensor:
+    """Returns the number of tokens before each in its row, int32 as the ids [..., L], of a family that counts
+    positions from the id of padding, which may stand anywhere.
+
+    Source: transformers, `RobertaEmbeddings.create_position_ids_from_input_ids`.
+    """
+    is_token = tf.cast(tf.not_equal(ids, bert.position_offset - 1), tf.int32)
+    counted = tf.maximum(tf.cumsum(is_token, axis=-1) * is_token - 1, 0)
+    # Never more than the place in the row: this ends with an error for rows that are too long.
+    return tf.minimum(counted, tf.range(bert.positions)[: tf.shape(ids)[-1]])
 
 
 def in_batches(
@@ -680,6 +693,8 @@ class Methods:
     def tensors(self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor) -> Outputs:
         """Returns the outputs of the main head for token ids, int32 [N, L] each."""
         features = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
+        if self._bert.position_offset:
+            features["position_ids"] = places_of(input_ids, self._bert)
         if self.main == "fill_mask":
             places_L = tf.range(tf.shape(input_ids)[1])
             features["masked_lm_positions"] = tf.broadcast_to(places_L, tf.shape(input_ids))

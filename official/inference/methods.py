@@ -3,8 +3,7 @@ token rows, rows into the network's outputs, and outputs into results."""
 
 import dataclasses
 import os
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -34,7 +33,6 @@ from official.io.sentence_folder import EmbeddingSettings
 
 _CALIBRATION_BATCH = 16
 _TABLES = (".json", ".jsonl", ".csv", ".parquet")  # whose lines are no texts
-_SPECIAL_TOKEN = re.compile("|".join(map(re.escape, model_folder.SPECIAL_TOKENS)))
 
 
 class Method:
@@ -58,8 +56,6 @@ class Method:
         self._source, self._bert, self._vocabulary = source, source.bert, source.vocabulary
         self._tokenizer = tokenizer_of(source.vocabulary)
         self.cut = Truncation(source.name)
-        # What a run was trained with is split as its texts are, and the library finds special tokens.
-        self._finds_no_special = source.run is None and source.vocabulary.tokenizer is None
         self._set_up(source)
         if settings.dtype == "int8" and not settings.calibration:
             rows = self._calibration_rows(calibration_file)
@@ -80,20 +76,6 @@ class Method:
         """Tells whether each row, as the method takes several, has a text that is cut, being longer than the
         model takes: for masked words such are refused, and tags are given in windows."""
         return [False] * len(rows)
-
-    def _report_special(self, texts: Iterable[str]) -> None:
-        """Warns once if a text contains a special token, which is split like any other word."""
-        if not self._finds_no_special:
-            return
-        match = next(filter(None, map(_SPECIAL_TOKEN.search, texts)), None)
-        if match is not None:
-            self._finds_no_special = False
-            logging.warning(
-                "%s: %s in a text is split like other words, and is the special token in transformers. Give"
-                " the texts of a pair as two. This is said once.",
-                self._source.name,
-                match[0],
-            )
 
     def _outputs(self, rows: Rows) -> Outputs:
         return finite(run(self.network, self.name, rows), self._source.name)
@@ -381,7 +363,6 @@ class Classifier(Method):
 
     def rows_of(self, texts: Sequence[Sequence[str]]) -> Rows:
         """Returns rows of texts, all with the same number of texts, as token rows without padding."""
-        self._report_special(text for row in texts for text in row)
         rows, cut = rows_of(list(map(list, zip(*texts))), self._tokenizer, self._vocabulary, self._length)
         self.cut.report(int(cut.sum()), self._length)
         return rows
@@ -616,8 +597,10 @@ class Embedder(Method):
         self, texts: Sequence[str], settings: EmbeddingSettings, prompt: str = ""
     ) -> tuple[Rows, np.ndarray]:
         """Returns (rows [CLS] text [SEP] without padding, bool [N]: whether the text was truncated)."""
-        self._report_special(texts)
-        given = [lower_cased(prompt + text) if settings.lower_case else prompt + text for text in texts]
+        given = [
+            sentence_folder.lower_cased(prompt + text) if settings.lower_case else prompt + text
+            for text in texts
+        ]
         return rows_of([given], self._tokenizer, self._vocabulary, self.length_of(settings))
 
     def is_cut(self, rows: Sequence[str]) -> list[bool]:
@@ -644,12 +627,6 @@ class Embedder(Method):
 
     def _calibration_rows(self, file: str | None) -> Rows:
         return self.rows_of(calibration_texts(file), self.embedding, self.embedding.prompt())[0]
-
-
-def lower_cased(text: str) -> str:
-    """Returns a text in lower case, letter by letter: a capital sigma at the end of a word becomes the
-    ordinary small sigma, not the final one."""
-    return text.lower() if "\u03a3" not in text else "".join(map(str.lower, text))
 
 
 METHODS: dict[str, type[Method]] = {

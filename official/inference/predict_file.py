@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -88,7 +89,9 @@ def write_in_parts(
         if not parts:
             raise ConfigError(f"--{table.flag}={table.given} has no row.")
         join(parts)
-    files.store_of(work).remove_folder(work)
+    with contextlib.suppress(FileNotFoundError):  # of a store that has no empty folders
+        if not files.store_of(work).names_in(work):  # somebody's own files stay
+            files.store_of(work).remove_folder(work)
     return [part.note for part in parts]
 
 

@@ -85,6 +85,9 @@ def _order(
     if teacher.kind != labels.kind:
         told = f"label_kind={teacher.kind}, the task has {labels.kind}"
         raise ConfigError(f"--teacher={path} was fine-tuned with {told}. {advice}")
+    if labels.kind == NUMBER and teacher.labels.names:
+        told = f"gives {len(teacher.labels.names)} numbers, the task has one"
+        raise ConfigError(f"--teacher={path} {told}. {advice}")
     if labels.kind not in (ONE, SEVERAL):
         return None
     wanted = class_names or [(name,) for name in labels.names]

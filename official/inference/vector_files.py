@@ -192,6 +192,7 @@ def embed_file(
         **{name: getattr(settings, name) for name in ("pooling", "normalize", "similarity")},
         "prompt": prompt,
         "max_seq_length": embedder.length_of(settings),
+        "model_dtype": embedder.settings.dtype,
         "input_file": table.given,
         "text_column": column,
     }

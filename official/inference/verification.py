@@ -45,9 +45,12 @@ def verify(source: dict, target: dict, options: Options) -> dict:
     read = [end.to_canonical(one) for one, end in zip(own, ends)]
     own, weights = list(map(sidecar_files.with_family_of, own, read)), [each.tensors for each in read]
     configs = [model_config(weights, one) for one in own]
-    shared = set(weights[0]) & set(weights[1])
-    outputs = [outputs_of(config, tensors, shared) for config, tensors in zip(configs, weights)]
-    differences = {name: _difference(outputs[0][name], outputs[1][name]) for name in outputs[0]}
+    differences = _differences(configs, weights)
+    generators = [canonical.apart(tensors)[1] for tensors in weights]
+    if all(generators):
+        of_generators = list(map(_generator_options, own, configs, generators))
+        found = _differences([model_config(generators, one) for one in of_generators], generators)
+        differences |= {f"generator_{name}": difference for name, difference in found.items()}
     told = (*WITHOUT_SHAPE, *configs[0].family_row.without_shape)
     settings = {key: [getattr(config, key) for config in configs] for key in told}
     floats = [tensor for end in weights for tensor in end.values() if tensors_lib.is_float(tensor)]
@@ -55,6 +58,20 @@ def verify(source: dict, target: dict, options: Options) -> dict:
     same = all(difference is not None and difference <= tolerance for difference in differences.values())
     passed = same and all(ours == theirs for ours, theirs in settings.values())
     return {"differences": differences, "tolerance": tolerance, "settings": settings, "passed": passed}
+
+
+def _differences(configs: list[BertConfig], weights: list[Tensors]) -> dict[str, float | None]:
+    """Returns {output: `_difference`} of two models."""
+    shared = set(weights[0]) & set(weights[1])
+    ours, theirs = (outputs_of(config, tensors, shared) for config, tensors in zip(configs, weights))
+    return {name: _difference(ours[name], theirs[name]) for name in ours}
+
+
+def _generator_options(options: Options, config: BertConfig, generator: Tensors) -> Options:
+    """Returns the options of a discriminator as its generator's, whose heads are as wide."""
+    hidden = sidecar_files.sizes_of(generator)["hidden_size"]
+    heads = max(config.num_attention_heads * hidden // config.hidden_size, 1)
+    return dataclasses.replace(options, num_attention_heads=heads)
 
 
 def _own_options(ends: list[registry.Checkpoint], options: Options) -> list[Options]:
@@ -135,6 +152,10 @@ def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[s
         if shared.issuperset(parts):
             weights_OH, bias_O = (tensors[part].read().astype(np.float32) for part in parts)
             outputs[name] = outputs[takes] @ weights_OH.T + bias_O
+    if shared.issuperset(canonical.DISCRIMINATOR_HEAD):  # whatever activation is between its layers
+        parts = (tensors[part].read().astype(np.float32) for part in canonical.DISCRIMINATOR_HEAD)
+        kernel_HH, bias_H, kernel_H1, bias_1 = parts
+        outputs["discriminator"] = (outputs["sequence"] @ kernel_HH + bias_H) @ kernel_H1 + bias_1
     return outputs
 
 

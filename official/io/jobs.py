@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fnmatch
 import hashlib
 import itertools
 import json
@@ -183,6 +184,43 @@ def are_there(folder: str, sizes: dict[str, int]) -> bool:
 _FOLDER = ".unfinished"
 _JOB = "job.json"
 _LOCK = "lock"
+
+
+def check_leftovers(output_dir: str, pattern: str) -> None:
+    """Refuses a folder with files that a job would remove and no job has left there: neither a finished one,
+    whose manifest names them, nor an unfinished one, whose work folder is there.
+
+    Args:
+      output_dir: where the results go. A manifest there that names no files, or a damaged one, stands for
+        all.
+      pattern: of the job's results, a glob below the folder.
+
+    Raises:
+      ConfigError: for such a file.
+    """
+    own: dict | None = {}
+    path = os.path.join(output_dir, MANIFEST)
+    with writing.naming_output(output_dir, "output_dir"):
+        if store_of(output_dir).exists(os.path.join(output_dir, _FOLDER, _JOB)):
+            return
+        is_done = files.is_file(path)
+    if is_done:
+        try:
+            said = json_files.read_json(path)
+        except ConfigError:
+            return
+        own = said.get("files", None if "job" in said else {})
+        if not isinstance(own, dict):
+            return
+    folder, pattern = os.path.join(output_dir, os.path.dirname(pattern)), os.path.basename(pattern)
+    found: list[str] = []
+    with contextlib.suppress(OSError):  # no folder yet; else the job says it
+        found = sorted(fnmatch.filter(store_of(output_dir).names_in(folder), pattern))
+    if others := [name for name in found if name not in own]:
+        raise ConfigError(
+            f"--output_dir={output_dir} holds {os.path.join(folder, others[0])}, which no job of this program"
+            " has left there, and this one would remove. Give another --output_dir, or move it away."
+        )
 
 
 @contextlib.contextmanager

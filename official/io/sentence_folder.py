@@ -153,6 +153,12 @@ class EmbeddingSettings:
 # Reading
 
 
+def lower_cased(text: str) -> str:
+    """Returns a text in lower case as `EmbeddingSettings.lower_case` asks for, letter by letter: a capital
+    sigma at the end of a word becomes the ordinary small sigma, not the final one."""
+    return text.lower() if "\u03a3" not in text else "".join(map(str.lower, text))
+
+
 def modules_folder(location: str) -> str | None:
     """Returns the folder of the modules.json for the weights at a location: their folder, or its parent if
     that names it as its Transformer. None if there is none."""

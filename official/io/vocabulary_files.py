@@ -293,15 +293,22 @@ def contents_of(file: VocabularyFile) -> dict[str, bytes]:
     return with_settings(file, file.content, False, file.max_length)
 
 
-def companions(path: str, do_lower_case: bool | None, max_length: int) -> dict[str, bytes]:
+def companions(
+    path: str, do_lower_case: bool | None, max_length: int, has_segments: bool = True
+) -> dict[str, bytes]:
     """Returns {name of file: content} of what is kept with weights: the vocabulary at `path`, and whether
     text is lower-cased.
 
     Args:
       do_lower_case: None: as the vocabulary's files say, else as its words look.
       max_length: positions of the model; where the vocabulary's files name a shorter length, that is kept.
+      has_segments: whether the model has more than one segment. Classes of transformers end with an error
+        for segments that theirs does not have.
     """
     file = read(path)
+    if not has_segments:
+        kept = file.tokenizer and dataclasses.replace(file.tokenizer, has_segments=False)
+        file = dataclasses.replace(file, marks_pairs=False, tokenizer=kept)
     told = file.do_lower_case if do_lower_case is None else do_lower_case
     lower_case = not is_cased(file.words) if told is None else told
     return with_settings(file, file.content, lower_case, min(file.max_length or max_length, max_length))

@@ -762,8 +762,8 @@ class ChoiceModel(SequenceModel):
 def _ungrouped(features: Tensors) -> Tensors:
     """Returns features of [B, G, L] tokens as those of B x G rows."""
     _, group, length = sizes(features["input_ids"])
-    names = ("input_ids", "input_mask", "segment_ids")
-    flat = {name: tf.reshape(features[name], [-1, length]) for name in names}
+    names = ("input_ids", "input_mask", "segment_ids", "position_ids")
+    flat = {name: tf.reshape(features[name], [-1, length]) for name in names if name in features}
     if "example_weights" in features:
         flat["example_weights"] = tf.repeat(features["example_weights"], group)
     return {**features, **flat}

@@ -150,7 +150,26 @@ def compare(runs: list[Run], target: float | None = None) -> dict:
     for run in runs:
         settings = {name: setting(run, name) for name in names}
         rows.append({"run": run.name, "folder": run.folder, "settings": settings, **summarize(run, target)})
-    return {"settings": names, "runs": rows, "notes": [note for run in runs for note in run.notes]}
+    notes = [note for run in runs for note in run.notes]
+    return {"settings": names, "runs": rows, "notes": [*notes, *_notes_on_data(runs, names)]}
+
+
+def _notes_on_data(runs: list[Run], differing: list[str]) -> list[str]:
+    """Returns doubts about the data of runs, a sentence each, that no setting of those that differ tells."""
+    changed = [run.name for run in runs if run.result.get("data_changed")]
+    notes = [f"{', '.join(changed)} went on with other data than at the beginning."] if changed else []
+    if any(name in config_lib.FIELDS and config_lib.FIELDS[name].files for name in differing):
+        return notes
+    digests: dict[str, dict[str, str]] = {}  # by split and run
+    for run in runs:
+        for split, facts in (run.result.get("data") or {}).items():
+            if isinstance(facts, dict) and facts.get("sha256"):
+                digests.setdefault(split, {})[run.name] = facts["sha256"]
+    for split, by_run in digests.items():
+        if len(set(by_run.values())) > 1:
+            told = f"the files of {split} have the same names in these settings, and other content"
+            notes.append(f"{', '.join(by_run)}: {told}.")
+    return notes
 
 
 def differing_settings(runs: list[Run]) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official.config import Config, ConfigError, encoder_options
+from official.config import FIELDS, Config, ConfigError, encoder_options
 from official.config.checks import check_segment_types
 from official.data.glue import files as glue_files
 from official.data.glue import tasks as glue_tasks
@@ -53,7 +53,13 @@ class Classification(FineTuning):
     _scored: Labels | None = None  # of the last scores, of several labels with their thresholds
 
     def _prepare(self, labels: Labels) -> None:
-        """Takes the labels: names of metrics and files follow from them."""
+        """Takes the labels: names of metrics and files follow from them. Raises ConfigError for settings that
+        a loss of numbers does not have."""
+        config = self._config
+        for name in ("label_smoothing", "distill_temperature") if labels.kind == NUMBER else ():
+            if config.do_train and config[name] != FIELDS[name].default:
+                told = "numbers, whose loss is the squared difference"
+                raise ConfigError(f"--{name}={config[name]:g} is not for {told}. Drop it.")
         self.labels = labels
         self.eval_metrics = tuple(self.losses)
         self.metrics = self.eval_metrics + (("label_accuracy",) if labels.kind in (ONE, CHOICE) else ())

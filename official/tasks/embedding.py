@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official.config import Config, ConfigError, encoder_options
+from official.config import FIELDS, Config, ConfigError, encoder_options
 from official.data.pipeline import TrainingOrder
 from official.data.rows import ragged, text_rows, token_rows
 from official.data.rows.text_rows import TokenRows
@@ -80,6 +80,10 @@ class EmbedTask(TableTask):
         why = "--task=embed, whose loss compares the vectors of all rows of a step"
         self._refuse(why, pack=config.pack, scale_loss=config.scale_loss, **others)
         metrics = () if self._is_scored else ("embedding_accuracy",)
+        is_cosine = self._is_scored and config.score_loss == "cosine"
+        if is_cosine and config.do_train and config.temperature != FIELDS["temperature"].default:
+            told = "--score_loss=cosine, whose loss is the squared difference"
+            raise ConfigError(f"--temperature={config.temperature:g} is not for {told}. Drop it.")
         self.metrics = (*self.losses, *metrics)
         self.compared = ("example_weights", "labels" if self._is_scored else "text_ids")
         self._take_scores(SIMILARITY_SCORES if self._is_scored else vectors_lib.RANKING_SCORES)
@@ -97,7 +101,7 @@ class EmbedTask(TableTask):
 
         def encode(columns: Sequence[list[str]], prompts: Sequence[str]) -> tuple[TokenRows, np.ndarray]:
             texts = [prompt + text for prompt, text in zip(itertools.cycle(prompts), columns[0])]
-            texts = [text.lower() for text in texts] if settings.lower_case else texts
+            texts = [sentence_folder.lower_cased(text) for text in texts] if settings.lower_case else texts
             return text_rows.encode([texts], tokenizer, vocabulary, config.max_seq_length)
 
         prompts = (first, *[others] * (len(self._text_columns) - 1))

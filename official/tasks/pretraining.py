@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -13,7 +14,7 @@ from absl import logging
 
 from official import config as config_lib
 from official.config import FIELDS, Config, ConfigError, encoder_options, kernels_of
-from official.config.derived import VOCABULARY_ROUNDING, num_streams
+from official.config.derived import VOCABULARY_ROUNDING, check_streams, num_streams
 from official.data import generated, pipeline, synthetic
 from official.data.records import batches as record_batches
 from official.data.records import files as record_files
@@ -24,6 +25,7 @@ from official.data.records.on_the_fly import Packer
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text, load_vocabulary
 from official.io import files as io_files
 from official.io import model_folder, record_paths, vocabulary_files
+from official.io.files import is_remote
 from official.modeling import objectives
 from official.modeling.electra import ElectraPretrainer
 from official.modeling.models import BertPretrainer, MaskedLMModel
@@ -73,10 +75,22 @@ class PretrainingTask:
         accuracies = (name.replace("loss", "accuracy") for name in self.losses)
         self.metrics = self.eval_metrics = (*self.losses, *accuracies)
         self._schema = self._read_as(schema_lib.pretraining_schema)
-        # As synthetic data are.
-        self._train = self._split([], "", config.mask_share)
-        self._eval = self._split([], "", config.mask_share and _EVAL_MASK_SHARE)
+        # As synthetic data are; those of a plan as the records, where they are here.
+        share = config.mask_share or (_MASK_SHARE if config.plan and self._lacks_masks() else None)
+        self._train = self._split([], "", share)
+        self._eval = self._split([], "", share and _EVAL_MASK_SHARE)
         self.companions: dict[str, bytes] = {}
+
+    def _lacks_masks(self) -> bool:
+        """Tells whether the training records are known to store no masks: the first of them is read."""
+        config = self._config
+        if config.objective == "mlm_nsp" or config.use_synthetic_data or not config.input_files:
+            return False
+        if is_remote(config.input_files):  # a plan connects to nothing
+            return False
+        with contextlib.suppress(ConfigError):  # of another machine
+            return not record_files.store_masks(record_files.find_files(config.input_files, "input_files"))
+        return False
 
     def _read_as(self, schema_of: Callable, *sizes: int) -> dict[str, schema_lib.Feature]:
         """Returns the features of rows. `sizes` are the number of prediction slots and, for packed rows, of
@@ -91,6 +105,7 @@ class PretrainingTask:
         self._config = generated.with_files(self._config)
         if self._config.do_train:
             self._train = self._find("input_files", self._config.mask_share or _MASK_SHARE)
+            check_streams(self._config, packs_anew=self._train.packer is not None)
         if self._config.do_eval:
             flag = "eval_files" if self._config.eval_files else "input_files"
             self._eval = self._find(flag, _EVAL_MASK_SHARE)

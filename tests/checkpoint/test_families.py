@@ -18,6 +18,7 @@ from official.config import build_config
 from official.config.model import bert_config_from_dict
 from official.inference import verification
 from official.io.errors import ConfigError
+from official.models import from_pretrained
 from official.tasks import TASKS
 from tests.numpy_bert import NumpyBert, gelu_erf
 from tests.refusals import assert_refused
@@ -227,6 +228,9 @@ def test_a_family_computes_what_its_folder_says(name, tmp_path):
     assert {key: config.get(key) for key in kept} == kept
     assert config["architectures"] == [f"{family.title}ForSequenceClassification"]
     assert name != "distilbert" or not config.keys() & {"hidden_size", "type_vocab_size", "hidden_act"}
+    tokenizer = json.loads((tmp_path / "back" / "tokenizer_config.json").read_text())
+    inputs = None if family.segments > 1 else ["input_ids", "attention_mask"]
+    assert tokenizer.get("model_input_names") == inputs, "transformers gives segments to classes without"
 
 
 def test_positions_are_counted_from_the_id_of_padding(tmp_path):
@@ -242,6 +246,19 @@ def test_positions_are_counted_from_the_id_of_padding(tmp_path):
         with pytest.raises(ConfigError, match=f"the model has {POSITIONS - number - 1} positions"):
             inference.load(folder, max_seq_length=POSITIONS - number)
     assert found[1] == found[4]
+
+
+def test_padding_may_stand_before_the_text(tmp_path):
+    """Positions are counted from the ids, as transformers does, and not from the start of the row."""
+    folder, _ = classifier("roberta", tmp_path)
+    model = from_pretrained(folder)
+    batch = model.tokenizer(PAIR[0])
+    moved = {
+        name: np.pad(values, [(0, 0), (3, 0)], constant_values=name == "input_ids")
+        for name, values in batch.items()
+    }
+    there, found = (model(each)["last_hidden_state"].numpy() for each in (batch, moved))
+    np.testing.assert_allclose(found[:, 3:], there, atol=1e-5)
 
 
 def test_a_word_of_texts_that_has_the_id_of_padding_is_refused(tmp_path):
@@ -265,6 +282,14 @@ def test_distilberts_epsilon_is_that_of_its_code(tmp_path):
     folder, _ = classifier("distilbert", tmp_path)
     with pytest.raises(ConfigError, match="layer_norm_eps=1e-05: DistilBert of transformers has 1e-12"):
         convert(folder, "huggingface", str(tmp_path / "out"), Options(layer_norm_eps=1e-5))
+
+
+def test_the_dropout_of_heads_is_kept_for_others(tmp_path):
+    folder, _ = classifier("roberta", tmp_path)
+    path = tmp_path / "theirs" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"classifier_dropout": 0.3}))
+    convert(folder, "huggingface", str(tmp_path / "back"))
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["classifier_dropout"] == 0.3
 
 
 def test_electras_discriminator_is_kept(tmp_path):

@@ -179,8 +179,31 @@ def test_other_text_to_compare_with_is_refused(adapted, call):
     path.write_text(content)
 
 
+def test_other_weights_are_refused_and_overwrite_sets_their_folder_aside(adapted, call, monkeypatch):
+    folder = pathlib.Path(adapted)
+    config, content = (
+        folder.parent / "model" / "config.json",
+        (folder.parent / "model" / "config.json").read_text(),
+    )
+    config.write_text(content + " ")
+    with pytest.raises(ConfigError, match=r"begun with another checkpoint \(files\).* or --overwrite"):
+        call("whole", "--add_words=3")
+    config.write_text(content)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(adapt, "_choose_words", stop)
+    with pytest.raises(KeyboardInterrupt):
+        call("whole", "--add_words=2", "--overwrite")
+    assert not (folder / "result.json").exists() and (folder.parent / "whole.1" / "result.json").exists()
+    shutil.rmtree(folder)
+    (folder.parent / "whole.1").rename(folder)
+
+
 def test_what_the_command_cannot_do_is_refused(call, tmp_path):
     for arguments, expected in {
+        ("--checkpoint=nowhere",): "^--checkpoint=nowhere",
         ("--label_column=kind",): "--label_column=kind is for the rows of --train_file",
         ("--eval_share=1",): "eval_share=1.0 is out of range",
         ("--init_checkpoint=x",): "unknown flag --init_checkpoint",

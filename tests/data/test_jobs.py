@@ -273,6 +273,26 @@ def test_a_finished_job_is_not_done_again_and_replaced_only_when_asked_for(
     assert contents(out) == contents(tmp_path / "fresh") != before
 
 
+@each_job
+def test_files_that_no_job_has_left_are_refused(run, tmp_path, name):
+    """Also beside those of a finished job, and with --overwrite."""
+    out = tmp_path / "out"
+    theirs = out / ("train/part-00000.txt" if name == "prepare" else "part-00000-of-00009.tfrecord")
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("somebody's")
+    told = f"--output_dir=.* holds {theirs}, which no job of this program has left there"
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError, match=told):
+            run(name, out, overwrite=overwrite)
+    kept = theirs.rename(tmp_path / "kept")
+    run(name, out)
+    if name != "prepare":  # whose manifest names no files
+        kept.rename(theirs)
+        with pytest.raises(ConfigError, match=told):
+            run(name, out, overwrite=True)
+        assert theirs.read_text() == "somebody's" and (out / "manifest.json").exists()
+
+
 # ------------------------------------------------------------------------------------------------------------
 # Files that change
 

@@ -47,6 +47,9 @@ def closure(
 ) -> tuple[dict[str, pathlib.Path], set[str]]:
     """Returns {module of the repository: file} of all that modules import, themselves among it, and the other
     packages that these files import; `without` some modules, and what only they import."""
+    for module in (*entries, *without):
+        base = ROOT.joinpath(*module.split("."))
+        assert base.with_suffix(".py").is_file() or (base / "__init__.py").is_file(), f"no module {module}"
     left, files, others = list(entries), {}, set()
     while left:
         parts = left.pop().split(".")

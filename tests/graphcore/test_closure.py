@@ -11,10 +11,10 @@ pytestmark = pytest.mark.nightly
 
 ENTRIES = ("official.graphcore.__main__",)
 # What the program finds by name.
-TASKS = ("official.tasks.squad", "official.tasks.glue")
+TASKS = ("official.tasks.squad", "official.tasks.classification")
 LATE = ("official.graphcore.popart_lines",)
 MAX_FILES = 140
-MAX_LINES = 27_000
+MAX_LINES = 32_000
 # What an import inside of a function names and such a run never comes to: it takes plain operations,
 # TensorFlow's own stores where fsspec is not installed, and processes of its own machine.
 NOT_REACHED = frozenset(
@@ -40,6 +40,8 @@ def files() -> dict[str, pathlib.Path]:
 
 
 def test_it_is_few_files_and_needs_few_packages(files):
+    with pytest.raises(AssertionError, match="official.tasks.glue"):
+        old_stack.closure(("official.tasks.glue",))
     assert len(files) <= MAX_FILES, sorted(files)
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files.values()) <= MAX_LINES
     for entries, without, packages in (

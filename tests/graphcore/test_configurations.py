@@ -138,6 +138,17 @@ def test_the_prediction_bias_is_that_of_the_model(tmp_path):
     assert read("graphcore/tf1/pretrain_base_128_phase1").config.model.use_prediction_bias
 
 
+def test_what_is_done_otherwise_than_by_their_program_is_told(tmp_path):
+    name, told = (
+        "popart/packed/packed_pretrain_tiny_128",
+        "unlike their program: a warm-up begins at 0: lr_warmup_start",
+    )
+    for value, is_unlike in ((0.002, True), (0, False)):
+        lines = read(written(tmp_path, changed(name, "lr_warmup_start", value)))[1]
+        assert (told in "\n".join(lines)) == is_unlike
+        assert not any("unlike" in line and "shuffle" in line for line in lines), "it shuffles, too"
+
+
 # ------------------------------------------------------------------------------------------------------------
 # What is not known
 

@@ -16,10 +16,12 @@ from official.checkpoint import canonical, registry
 from official.checkpoint.convert import convert
 from official.checkpoint.formats import Options, huggingface
 from official.cli import ask as classify_command
+from official.data.word_pieces.tokenizer import tokenizer_of
 from official.inference import source
 from official.inference.rows import join
 from official.io import model_folder
 from official.io.errors import ConfigError
+from official.models import from_pretrained
 from official.serving import export
 from tests.checkpoint.tensors import random_tensors, shapes_of
 
@@ -178,7 +180,7 @@ def test_a_model_that_chooses_takes_rows_of_choices(tmp_path):
     assert model.columns_of(rows, True, "xyz")["label"] == ["xyz"[number - 1] for number in numbers]
     for rows, message in (
         ("the cat", "1 text to classify, expected a text and two or more to choose from"),
-        ([["a", "b", "c"], ["a", "b", "c", "d"]], "rows of 3 and 4 texts"),
+        ([["a", "b", "c"], ["a", "b", "c", "d"]], "rows with 3 and 4 texts"),
     ):
         with pytest.raises(ConfigError, match=message):
             model.classify(rows)
@@ -293,8 +295,16 @@ def test_texts_are_cut_at_the_length_of_the_model_and_that_is_said_once(tmp_path
 
 
 def test_special_tokens_in_texts_are_words_and_that_is_said_once(tmp_path, caplog):
-    model = inference.load(write(tmp_path / "m"))
-    for ask, text in ((model.classify, "the dog [SEP] a cat"), (model.embed, "[CLS] the dog")):
+    """By the tokenizer, which training has, too."""
+    tokenizer_of.cache_clear()  # what it has told
+    folder = write(tmp_path / "m")
+    model, keras = inference.load(folder), from_pretrained(folder)
+    asked = (
+        (model.classify, "the dog [SEP] a cat"),
+        (model.embed, "[CLS] the dog"),
+        (keras.tokenizer, "a [PAD]"),
+    )
+    for ask, text in asked:
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             for each in ("the dog", text, text):

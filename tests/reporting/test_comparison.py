@@ -111,6 +111,19 @@ def test_only_settings_that_differ_are_listed(tmp_path):
 EVENTS = [event("run_start", 10_000), evaluation(13_000, 6400, 0.2, 100), evaluation(16_500, 12800, 0.3, 200)]
 
 
+def test_files_that_have_changed_between_runs_are_told(tmp_path):
+    for name, digest in (("a", "1"), ("b", "2"), ("c", "2")):
+        data = {"eval": {"files": 1, "sha256": digest}}
+        write_run(tmp_path / name, result={"status": "finished", "data": data, "data_changed": name == "c"})
+    notes = comparison.compare(read(*(tmp_path / name for name in "ab")))["notes"]
+    assert notes == ["a, b: the files of eval have the same names in these settings, and other content."]
+    notes = comparison.compare(read(*(tmp_path / name for name in "bc")))["notes"]
+    assert notes == ["c went on with other data than at the beginning."]
+    result = {"status": "finished", "data": {"eval": {"sha256": "3"}}}
+    write_run(tmp_path / "d", input_files="other", result=result)
+    assert comparison.compare(read(tmp_path / "a", tmp_path / "d"))["notes"] == []
+
+
 def test_the_score_of_a_task_is_drawn(tmp_path):
     for metric, score, title, low in (("f1", 0.5, "F1", 0), ("matthews_correlation", -0.4, None, -0.4)):
         result = {"status": "finished", "target_metric": metric}

@@ -375,6 +375,11 @@ def test_what_is_refused(table, tmp_path):
             ("pairs", dict(matryoshka_sizes="8,64"), "'64', expected numbers from 1 to hidden_size=32"),
             ("scores", dict(score_loss="cosine"), "cosines are from -1 to 1. Divide the scores"),
             ("pairs", dict(score_loss="cosine"), "score_loss=cosine needs --label_column"),
+            (
+                "scores",
+                dict(score_loss="cosine", temperature=0.1),
+                "--temperature=0.1 is not for --score_loss",
+            ),
             ("scores", dict(corpus_file="x"), "corpus_file excludes label_column"),
             ("pairs", dict(do_predict=True), "do_predict=True needs --task="),
             ("pairs", dict(early_stopping_metric="accuracy"), "is not a score of this task. Allowed: ndcg"),

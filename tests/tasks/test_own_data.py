@@ -424,7 +424,10 @@ def test_rows_that_were_changed_before_a_prediction_goes_on_are_predicted_anew(t
     with pytest.raises(KeyboardInterrupt):
         predicted()
     rows[20] = ("red", "another text")
+    mine = tmp_path / "out.jsonl.parts" / "mine.txt"
+    mine.write_text("somebody's")
     predicted()
+    assert mine.exists() and len(list(mine.parent.iterdir())) == 1
     assert len(calls) == 3 + 3  # of four parts the first one is as it was
     found = [json.loads(line) for line in output.read_text().splitlines()]
     assert [(row["text"], row["length"]) for row in found] == [(text, len(text)) for _, text in rows]
@@ -449,6 +452,7 @@ def test_bad_tables_are_named(table, tags, tmp_path):
         ([{**row, "label": number} for number, row in enumerate(good * 40)], {}, "label_kind=number"),
         ([], dict(text_columns="text,label,x"), "one, or two for pairs"),
         ([], dict(label_kind="number", class_weights="balanced"), "not for --label_kind=number"),
+        ([], dict(label_kind="number", label_smoothing=0.1), "--label_smoothing=0.1 is not for numbers"),
         ([], dict(eval_file=other), "is not in the training set"),
     ]
     assert_refused(find, cases)

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from official import config as config_lib
+from official.config.derived import check_streams
 from official.data.pipeline import TrainingOrder
 from official.data.records import encoding
 from official.data.records import schema as schema_lib
@@ -229,6 +230,15 @@ def test_the_share_of_masks_is_that_of_the_run_and_of_evaluation_its_own(make_co
             assert task.constant_prediction()[1] > 0
             assert next(iter(task.example_dataset(4)))["masked_lm_ids"].shape == (4, 4)
     assert config_lib.max_predictions(config) == 12
+
+
+def test_a_plan_counts_the_masks_that_are_drawn_for_its_records(make_config, bare, settings):
+    stored = settings(words=ROWS) | dict(objective="mlm")
+    for given, slots in ((bare, 8), (stored, MOST)):
+        batch = next(iter(PretrainingTask(make_config(**given, plan=True)).synthetic_dataset(8)))
+        assert batch["masked_lm_ids"].shape[1] == slots
+    with pytest.raises(ConfigError, match="does not go with packed records without masks, .* 32 streams"):
+        check_streams(make_config(**bare, data_streams=64), packs_anew=True)
 
 
 def test_masks_that_are_stored_or_drawn_are_not_mixed_up(make_config, bare, settings):

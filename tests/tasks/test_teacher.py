@@ -3,6 +3,7 @@ what is refused."""
 
 import json
 import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -161,5 +162,8 @@ def test_what_a_teacher_cannot_be_is_refused(table, folder, tmp_path):
     for labels, expected in cases:
         with pytest.raises(ConfigError, match=expected):
             teacher.ask(config, [["red"]], labels, None)
+    several = types.SimpleNamespace(kind="number", labels=Labels("number", ("a", "b")))
+    with pytest.raises(ConfigError, match="--teacher=t gives 2 numbers, the task has one"):
+        teacher._order("t", several, Labels("number"), None, None)
     with pytest.raises(ConfigError, match="--teacher"):
         teacher.ask(table(teacher=str(tmp_path / "nothing")), [["red"]], Labels("one", COLOURS), None)

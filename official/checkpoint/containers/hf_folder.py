@@ -465,8 +465,9 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
             f"--vocab_file={options.vocab_file} has {count} words, the word embeddings have {words} rows."
             f" Give the vocabulary of this model, or --vocab_size={count}."
         )
-    positions = options.positions_of(rows)
-    return written | vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
+    positions, has_segments = options.positions_of(rows), shapes.get(_SEGMENTS, (0,))[0] > 1
+    kept = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions, has_segments)
+    return written | kept
 
 
 def _read_config(location: str) -> tuple[dict, str]:
@@ -475,6 +476,18 @@ def _read_config(location: str) -> tuple[dict, str]:
     path = os.path.join(model_folder.folder_of(location), CONFIG)
     values = json_files.read_json(path, any_number=True) if os.path.exists(path) else {}
     return (with_plain_keys(values, path) if is_hugging_face(values) else values), path
+
+
+# Of heads, in transformers' trainings; those here have the dropout of the blocks.
+_DROPOUT_OF_HEADS = ("classifier_dropout", "qa_dropout", "seq_classif_dropout", "summary_last_dropout")
+
+
+def dropout_of_heads(location: str) -> dict[str, float]:
+    """Returns the rates of dropout of heads that the config.json of a folder, or beside a file, says, which
+    are kept for others, by its keys."""
+    values = json_files.read_json_or_empty(os.path.join(model_folder.folder_of(location), CONFIG))
+    values = values if is_hugging_face(values) else {}
+    return {key: values[key] for key in _DROPOUT_OF_HEADS if isinstance(values.get(key), (int, float))}
 
 
 def _plain_names(values: dict) -> list[str]:

@@ -62,7 +62,8 @@ class Options:
       family: of the model, one of `config.model.FAMILIES`.
       of_family: {key of BertConfig: value} of its `Family.without_shape`, as a config file says them, else
         the usual ones.
-      of_training: {key of BertConfig: value} of `config.model.OF_TRAINING`, of those that a config file says.
+      of_training: {key: value} of `config.model.OF_TRAINING`, and of the dropout of heads in Hugging Face's
+        files, of those that a config file says.
       vocab_file: vocabulary that is put beside the result: vocab.txt, tokenizer.json, or a folder with one of
         them.
       do_lower_case: whether its text is lower-cased; None: as the vocabulary's files say, else as its words

@@ -78,6 +78,7 @@ def pack_records(job: Job) -> dict:
     identity = {"version": _VERSION, **engines.flags_of(job), "records": dict(zip(paths, versions))}
     if manifest := jobs.read_manifest(job.output_dir, identity, job.overwrite):
         return manifest
+    jobs.check_leftovers(job.output_dir, shard_files.SHARDS)
     vocabulary = record_paths.find_vocabulary(paths)
     record_formats.casing_of(paths)
     record_paths.check_vocabulary(job.output_dir, vocabulary, job.overwrite)
@@ -164,8 +165,8 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
 
 
 def _flags_of(paths: list[str]) -> dict:
-    """Returns the flags in the manifests of some records: those of the first folder, with the objective mlm
-    if any folder holds texts without pairs."""
+    """Returns vocab_file, do_lower_case and objective from the manifests next to records. With several
+    folders, the first one counts; the objective is mlm if any folder holds texts without pairs."""
     told = [record_formats.flags_of(path) for path in record_paths.first_of_folders(paths)]
     names = ("vocab_file", "do_lower_case", "objective")
     kept = {name: own[name] for own in reversed(told) for name in names if name in own}

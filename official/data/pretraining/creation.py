@@ -71,6 +71,7 @@ def create_pretraining_data(job: Job) -> dict:
         identity["mixture_of"] = "what is left"
     if manifest := jobs.read_manifest(job.output_dir, identity, job.overwrite):
         return manifest
+    jobs.check_leftovers(job.output_dir, shard_files.SHARDS)
     record_paths.check_vocabulary(job.output_dir, job.vocab_file, job.overwrite)
     task_bytes = min(max(num_bytes // _TASKS, _MIN_TASK_BYTES), 64 << 20)
     tasks = [

@@ -18,6 +18,7 @@ from official.data.records import encoding
 from official.io import files, jobs
 from official.io.files import store_of
 
+SHARDS = "part-*-of-*.tfrecord"
 FRAME_BYTES = 16  # of a record in a TFRecord file: its length, and checksums of that and of the record
 
 # -----------------------------------------------------------------------------------------------------------
@@ -29,7 +30,7 @@ def remove_earlier(folder: str) -> None:
     an interrupted job."""
     manifest = os.path.join(folder, jobs.MANIFEST)
     if store_of(folder).exists(manifest):
-        for path in [*_found(folder, "part-*-of-*.tfrecord"), *_found(folder, jobs.SAMPLES), manifest]:
+        for path in [*_found(folder, SHARDS), *_found(folder, jobs.SAMPLES), manifest]:
             store_of(folder).remove(path)
     for path in _found(folder, f"*{files.TEMPORARY}*"):
         store_of(folder).remove(path)
@@ -37,7 +38,7 @@ def remove_earlier(folder: str) -> None:
 
 def remove_all_but(folder: str, made: set[str]) -> None:
     """Removes the shards of a discarded job: those that are not in `made`, paths in the folder."""
-    for path in {*_found(folder, "part-*-of-*.tfrecord")} - made:
+    for path in {*_found(folder, SHARDS)} - made:
         store_of(folder).remove(path)
 
 

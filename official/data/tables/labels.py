@@ -72,16 +72,25 @@ def as_text(value: Any) -> str | None:
     return text.strip() or None
 
 
-def as_texts(value: Any) -> list[str]:
+def as_texts(value: Any, used: set[str] | None = None) -> list[str]:
     """Returns several labels: those of a list, or of a text that is a list of JSON or Python, or has one of
     , ; | between them. Raises ValueError where two of these are there, and for other lists, such as NumPy's,
-    and those that have a 0 or 1 for each label."""
+    and those that have a 0 or 1 for each label.
+
+    Args:
+      value: of a row.
+      used: what stands between the labels of the rows before; this row's is added. Another one may be part of
+        a name.
+    """
     if isinstance(value, str):
         value = _as_list(value.strip())
     if isinstance(value, str):
-        found = [separator for separator in _SEPARATORS if separator in value]
+        found = sorted({separator for separator in _SEPARATORS if separator in value} | (used or set()))
         if len(found) > 1:
-            raise ValueError(f"has {' and '.join(found)} between labels: write them as a JSON list")
+            told = "between labels, or another row has: write them as JSON lists"
+            raise ValueError(f"has {' and '.join(found)} {told}")
+        if used is not None:
+            used.update(found)
         value = value.split(found[0]) if found else [value]
     values = value if isinstance(value, (list, tuple)) else [value]
     if any(isinstance(each, (dict, list, tuple)) for each in values):
@@ -142,6 +151,7 @@ class Reader:
         self._known, self._choices = known, choices
         self._ids = {name: number for number, name in enumerate(known.names)} if known else {}
         self._read: list[Any] = []
+        self._separators: set[str] = set()  # between several labels, one at most
 
     def read(self, value: Any, texts: Sequence[str] = ()) -> str | None:
         """Adds the label of the next row, or returns its fault."""
@@ -161,7 +171,7 @@ class Reader:
         if self.kind == NUMBER:
             return None if as_text(value) is None else as_number(value)
         if self.kind == SEVERAL:
-            return tuple(self._id_of(name) for name in dict.fromkeys(as_texts(value)))
+            return tuple(self._id_of(name) for name in dict.fromkeys(as_texts(value, self._separators)))
         text = as_text(value)
         if text is None:
             return None
@@ -342,13 +352,12 @@ def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[st
         # As scikit-learn: a class that occurs neither in labels nor predictions is left out, or counts 0 for
         # multi-label rows.
         seen = (called + there > 0) | (labels.kind == SEVERAL)
-        found |= {
-            "macro_f1": f1_C[seen].mean() if seen.any() else 0.0,
-            "micro_f1": 2 * hits.sum() / max(called.sum() + there.sum(), 1),
-            "weighted_f1": (f1_C * there).sum() / max(there.sum(), 1),
-        }
+        found["macro_f1"] = f1_C[seen].mean() if seen.any() else 0.0
+        found["micro_f1"] = 2 * hits.sum() / max(called.sum() + there.sum(), 1)
+        found["weighted_f1"] = (f1_C * there).sum() / max(there.sum(), 1)
         areas = [area for area in map(roc_auc, chances_NC.T, truths_NC.T) if area is not None]
-        found |= {"roc_auc": np.mean(areas)} if areas else {}
+        if areas:
+            found["roc_auc"] = np.mean(areas)
     return {
         name: float(value) for name, value in {**found, "log_loss": loss, "calibration_error": error}.items()
     }

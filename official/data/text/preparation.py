@@ -16,6 +16,7 @@ from official.io import engines, files, jobs, writing
 from official.io.errors import check_counts
 from official.io.files import store_of
 
+_RESULTS = "part-*.txt*"
 _TASK_BYTES = 32 << 20  # of text, in parts of a file or in small files
 # What an extractor of Wikipedia leaves of templates, formulas, tables and links, and empty brackets where it
 # took something out.
@@ -70,6 +71,8 @@ def prepare(job: Job) -> dict:
     identity = {**flags, "text": text_files.identify(paths, versions)}
     if manifest := jobs.read_manifest(job.output_dir, identity, job.overwrite):
         return manifest
+    for side in SPLITS:
+        jobs.check_leftovers(job.output_dir, f"{side}/{_RESULTS}")
     sizes = {path: size for path, (size, _) in zip(paths, versions)}
     tasks = text_files.plan_tasks(sizes, _TASK_BYTES, states)
     work = identity | {"task_bytes": _TASK_BYTES}
@@ -87,7 +90,7 @@ def prepare(job: Job) -> dict:
         made = {path for number in range(len(tasks)) for path in _parts(job, number).values()}
         for side in SPLITS:
             folder_of_side = os.path.join(job.output_dir, side)
-            found = fnmatch.filter(store.names_in(folder_of_side), "part-*.txt*")
+            found = fnmatch.filter(store.names_in(folder_of_side), _RESULTS)
             for path in {os.path.join(folder_of_side, name) for name in found} - made:
                 store.remove(path)  # of a job that was thrown away, or killed while it wrote
         sums = read_counts.Sum()

@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tokenizers
+from absl import logging
 
 from official.data import compiled
 from official.data.rows import ragged
 from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary
+from official.io.model_folder import SPECIAL_TOKENS
 
 # -----------------------------------------------------------------------------------------------------------
 # Rules
@@ -135,6 +137,7 @@ _ASCII = {
 }
 _END_CHUNK = b" \0 "  # for the end of a sentence: no NUL is left in the text
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_SPECIAL_TOKEN = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
 # Classes of bytes: white space, part of a word, a word of its own. The line feed, which ends a sentence, is
 # one, too.
 _WHITE, _PART, _ALONE = range(3)
@@ -197,18 +200,29 @@ class WordPiece:
         self._remembered: dict[bytes, bytes] = {}
         self._adding = threading.Lock()  # to the table, and to what is remembered
         self._table: _WordTable | None = None
+        self._told: set[str] = set()  # special tokens that texts had
 
     def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Tokenises text of any kind. A lone surrogate is a character like others.
+        """Tokenises text of any kind. A lone surrogate is a character like others. Warns once of a special
+        token in it, which is split like any other word.
 
         Returns:
           ids of all sentences in one array, uint16, or int32 for vocabularies above 65,536 words; number of
           ids of each sentence, int64.
         """
         text = "\n".join([*sentences, ""])
+        self._report_special(text)
         if text.count("\n") > len(sentences):
             text = "\n".join([*(sentence.replace("\n", " ") for sentence in sentences), ""])
         return self.tokenize_lines(text.encode("utf-8", "surrogatepass"))
+
+    def _report_special(self, text: str) -> None:
+        new = {*_SPECIAL_TOKEN.findall(text)} - self._told
+        self._told |= new
+        for token in sorted(new):
+            told = "%s in a text is split like other words, and is the special token in transformers.%s"
+            pair = " Give the texts of a pair as two." if token == SPECIAL_TOKENS.sep else ""
+            logging.warning(f"{told} This is said once.", token, pair)
 
     def word_of(self, number: int) -> str:
         """Returns an id's word piece."""

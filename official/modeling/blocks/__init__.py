@@ -38,6 +38,6 @@ _USUAL: dict[str, Any] = {
 
 
 def find(block_type: str) -> SimpleNamespace:
-    """Returns what the file of a kind of block has, one of `official.config.model.block_types()`, and what is
-    usual of that which it leaves out."""
+    """Returns the module of a block type, one of `official.config.model.block_types()`, with defaults for the
+    names that it does not define."""
     return SimpleNamespace(**{**_USUAL, **vars(importlib.import_module(f"{__name__}.{block_type}"))})

@@ -37,6 +37,9 @@ def test_several_labels_come_from_lists_and_separators():
     assert labels.names == ("1", "4", "7")
     assert marks.tolist() == [[1, 1, 0], [0, 1, 1], [1, 0, 0], [0, 0, 0]]
     assert "a JSON list" in wrong[-1]
+    labels, marks, wrong = read(SEVERAL, ["a, b", "a", "b|c", "b, a"])
+    assert labels.names == ("a", "b") and len(marks) == 3, "what is between labels is so in all rows"
+    assert "has , and | between labels, or another row has" in wrong[2]
     # As pandas writes lists into CSV; a text in brackets is a label.
     for text, names in (
         ("['a', 'b']", ["a", "b"]),

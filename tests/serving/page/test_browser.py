@@ -62,6 +62,26 @@ def test_an_empty_field_is_told_where_it_is(open_page):
     assert focused(page) == "answer-context" and not page.asked
 
 
+def test_texts_that_were_cut_are_told_beside_the_answer(open_page, model):
+    """Also on a telephone, where they are named."""
+    model.is_cut = lambda method, rows: [len(str(row)) > 90 for row in rows]
+    page, long = open_page(viewport={"width": 320, "height": 700}), "w" * 100
+    ask(page, "Three earthquakes.", f"What {long}?")
+    told = page.text_content(f"{ANSWER} .cut")
+    assert told.startswith("The question is longer than the model takes")
+    assert page.text_content("#said") == f"Answer: Three earthquakes {told}"
+    page.click("#tab-embed")
+    page.fill("#embed-one", "a")
+    page.fill("#embed-other", f"b\n{long}")
+    page.click(f"{EMBED} {SEND}")
+    assert page.text_content(f"{EMBED} .cut").startswith("1 of 3 texts is longer")
+    assert "w" * 40 + "…" in page.text_content(f"{EMBED} .cut")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
+    page.click("#tab-answer")
+    ask(page, "Three earthquakes.", "What?")
+    page.wait_for_function("!document.querySelector('#panel-answer .cut')")
+
+
 def test_no_answer_is_said(open_page):
     page = open_page()
     ask(page, "A text.", "Who?")

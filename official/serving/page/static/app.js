@@ -1,7 +1,7 @@
 // The page: tabs, forms, and what they say when something is wrong.
 
 import { asCommand, CallError, describe, predict, progress, setToken } from "./calls.js";
-import { make, nameOfLabel, PANELS } from "./panels.js";
+import { cutNote, make, nameOfLabel, PANELS } from "./panels.js";
 
 const at = (id) => document.getElementById(id);
 const tabs = Array.from(document.querySelectorAll("[role=tab]"));
@@ -139,9 +139,13 @@ async function ask(method) {
   try {
     const instances = panel.instances(values);
     const begun = performance.now();
-    const predictions = await predict(method, instances);
+    const { predictions, cut } = await predict(method, instances);
     const took = performance.now() - begun;
-    present(result, panel.show(values, predictions), asCommand(method, instances), took);
+    const { parts, mark } = panel.show(values, predictions);
+    if (cut.length) {
+      parts.splice(1, 0, cutNote(method, instances, cut)); // behind the answer itself
+    }
+    present(result, { parts, mark }, asCommand(method, instances), took);
   } catch (error) {
     fail(result, error, () => ask(method));
   } finally {
@@ -152,7 +156,8 @@ async function ask(method) {
 function present(result, { parts, mark }, command, took) {
   const how = make("details", {}, make("summary", {}, "The same call from a shell"), make("pre", { tabindex: "0" }, command));
   result.replaceChildren(...parts, make("p", { class: "note" }, `Answered in ${Math.round(took)} ms.`), how);
-  at("said").textContent = `${result.getAttribute("aria-label")}: ${result.querySelector(".big, .passage").textContent}`;
+  const said = [".big, .passage", ".cut"].map((each) => result.querySelector(each)?.textContent ?? "");
+  at("said").textContent = `${result.getAttribute("aria-label")}: ${said.join(" ").trim()}`;
   reveal(mark ?? result);
 }
 

@@ -20,7 +20,7 @@ export function setToken(text) {
 
 /** Returns {version, signatures, labels}: the names of what the model can be asked, and of a classifier's labels. */
 export async function describe() {
-  const found = await call(`${model}/metadata`);
+  const { found } = await call(`${model}/metadata`);
   const signatures = found.metadata?.signature_def?.signature_def;
   if (!signatures) {
     throw new CallError("The server's answer names no signatures: is it a server of this model?");
@@ -31,23 +31,30 @@ export async function describe() {
 
 /** Returns whether the server has a version of the model that is ready, and the number of the one that it loads. */
 export async function progress() {
-  const versions = (await call(model)).model_version_status ?? [];
+  const versions = (await call(model)).found.model_version_status ?? [];
   const isReady = versions.some(({ state }) => state === "AVAILABLE");
   return { isReady, loading: versions.find(({ state }) => state === "LOADING")?.version ?? "" };
 }
 
-/** Returns the predictions of a signature for some instances, in their order; many are asked for in several calls. */
+/**
+ * Returns {predictions, cut}: the predictions of a signature for some instances, in their order, and the numbers of those
+ * with a text that was cut. Many are asked for in several calls.
+ */
 export async function predict(signature, instances) {
   const all = [];
+  const cut = [];
   while (all.length < instances.length) {
     const asked = instances.slice(all.length, all.length + CALL_INSTANCES);
-    const { predictions } = await call(`${model}:predict`, bodyOf(signature, asked));
+    const { found, response } = await call(`${model}:predict`, bodyOf(signature, asked));
+    const { predictions } = found;
     if (!Array.isArray(predictions) || predictions.length !== asked.length) {
       throw new CallError("The server's answer has no predictions.");
     }
+    const numbers = response.headers.get("X-Truncated")?.split(",") ?? [];
+    cut.push(...numbers.map((number) => all.length + Number(number)));
     all.push(...predictions);
   }
-  return all;
+  return { predictions: all, cut };
 }
 
 /** Returns the same call as a command of a shell. */
@@ -77,7 +84,7 @@ async function call(address, body) {
     const kind = said && response.status === 503 ? "loading" : "";
     throw new CallError(said || `The server answered with status ${response.status}, and nothing that can be read.`, kind);
   }
-  return found;
+  return { found, response };
 }
 
 async function send(address, body) {

@@ -36,6 +36,18 @@ function note(text) {
   return make("p", { class: "note" }, text);
 }
 
+/** Says whose text was too long for the model; `cut` are the numbers of such instances. */
+export function cutNote(method, instances, cut) {
+  const left = "than the model takes, and what is behind that was left out";
+  if (instances.length > 1) {
+    const shown = cut.slice(0, 3).map((number) => `“${Array.from(instances[number].text).slice(0, 40).join("")}…”`);
+    const count = `${cut.length} of ${instances.length} texts ${cut.length > 1 ? "are" : "is"}`;
+    return make("p", { class: "cut" }, `${count} longer ${left}: ${shown.join(", ")}`);
+  }
+  const one = method === "answer" ? "The question is" : "The text is";
+  return make("p", { class: "cut" }, `${instances[0].sentence_b ? "The two sentences are" : one} longer ${left}.`);
+}
+
 /** Returns a bar from 0 to 1. Its length says nothing that the text beside it does not say, too. */
 function bar(share) {
   const filled = make("span");
