@@ -87,7 +87,7 @@ def as_texts(value: Any, used: set[str] | None = None) -> list[str]:
     if isinstance(value, str):
         found = sorted({separator for separator in _SEPARATORS if separator in value} | (used or set()))
         if len(found) > 1:
-            told = "between labels, or another row has: write them as JSON lists"
+            told = "between labels, or another row has: write each row as a JSON list"
             raise ValueError(f"has {' and '.join(found)} {told}")
         if used is not None:
             used.update(found)
