@@ -240,7 +240,7 @@ def _numbers(text: str) -> list[str]:
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
         if not match or int(match[2] or match[1]) - int(match[1]) not in range(_MOST_HOSTS):
-            raise ConfigError(f"{_HOSTS}: [{text[:100]}] are no numbers such as [01-03,7].")
+            raise ConfigError(f"{_HOSTS}: [{text[:100]}] are not numbers such as [01-03,7].")
         first, last = match[1], match[2] or match[1]
         found += [str(value).zfill(len(first)) for value in range(int(first), int(last) + 1)]
     return found

@@ -70,7 +70,7 @@ def _find_start(head: bytes, kinds: Mapping[bytes, str]) -> str | None:
 def refuse_archive(path: str, head: bytes) -> None:
     """Raises ConfigError for an archive or an unsupported compression, by the first bytes on disk."""
     if name := _find_start(head, _ARCHIVES):
-        allowed = "text as it is, or compressed with gzip, bzip2, xz or zstd"
+        allowed = "plain text, or text compressed with gzip, bzip2, xz or zstd"
         raise ConfigError(f"{path} is a {name} archive. Allowed: {allowed}.")
 
 

@@ -418,7 +418,7 @@ def read_v2(body: bytes, json_length: str | None, name: str, served: Served, lim
         field, column, binary = _read_tensor(tensor, signature, binary)
         require(field not in columns, f"the input {field!r} occurs twice.")
         columns[field] = column
-    require(not len(binary), f"{len(binary):,} bytes too many behind the tensors.")
+    require(not len(binary), f"{len(binary):,} bytes too many after the tensors.")
     identity = values.get("id")
     require(is_of_kind(identity, (str, type(None))), '"id" must be a text.')
     call = make_call(name, signature, columns, served.sizes, limits)
@@ -491,7 +491,7 @@ def _from_bytes(data: bytes, datatype: str, shape: list[int], name: str) -> Any:
         (size,) = struct.unpack_from("<I", data, place)
         found.append(data[place + 4 : place + 4 + size])
         place += 4 + size
-    told = f"{name}: the binary data are not {number:,} elements, each behind its length."
+    told = f"{name}: the binary data are not {number:,} elements, each after its length."
     require(place == len(data) and len(found) == number, told)
     return found
 
