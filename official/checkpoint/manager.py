@@ -102,7 +102,7 @@ class CheckpointManager:
           companion: JSON that belongs to the state; it is written before the index and removed with it.
 
         Raises:
-          ConfigError: where the folder is full or cannot be written to.
+          ConfigError: if the disk is full or the folder cannot be written to.
         """
         if not self.read_only:
             self.wait()
@@ -225,8 +225,8 @@ class CheckpointManager:
         return sorted(int(match[1]) for match in found if match)
 
     def restore(self, step: int) -> str | None:
-        """Assigns every variable from `ckpt-STEP`. Returns its prefix, or None where it is not there or
-        damaged. Raises ConfigError as below."""
+        """Assigns every variable from `ckpt-STEP`. Returns its prefix, or None if it is missing or damaged.
+        Raises ConfigError as `restore_newest`."""
         if step not in self.steps():
             return None
         try:
@@ -235,8 +235,8 @@ class CheckpointManager:
             return None
 
     def restore_other(self, prefix: str) -> str:
-        """Assigns every variable from a checkpoint of another run, with which this one begins, and returns
-        its prefix. Raises ConfigError where it is not there, damaged, or of another model."""
+        """Assigns every variable from a checkpoint of another run, which this one starts from, and returns
+        its prefix. Raises ConfigError if it is missing, damaged, or of another model."""
         try:
             self._origin = self._assign(prefix)
         except DamagedError as error:
@@ -264,12 +264,12 @@ class CheckpointManager:
         return prefix
 
     def restore_newest(self) -> str | None:
-        """Assigns every variable from the newest checkpoint that is undamaged. Returns its prefix, or None
-        where there is none.
+        """Assigns every variable from the newest undamaged checkpoint. Returns its prefix, or None if there
+        is none.
 
         Raises:
-          ConfigError: where a checkpoint is another model's, its weights are not finite, or where there are
-            some but all are damaged.
+          ConfigError: if a checkpoint is another model's, its weights are not finite, or all checkpoints are
+            damaged.
         """
         steps, damaged = self.steps(), []
         for step in reversed(steps):

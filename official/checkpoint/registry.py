@@ -107,7 +107,7 @@ class Checkpoint(NamedTuple):
     """A checkpoint whose tensors have not been read yet.
 
     Attributes:
-      format: what it is.
+      format: of the checkpoint.
       location: prefix, folder or file.
       tensors: under the format's own names.
     """

@@ -285,7 +285,7 @@ def join(cluster: Cluster, options: Options, timeout_secs: int) -> tf.distribute
 
 
 def _connected(cluster: Cluster, options: Options, timeout_secs: int) -> tf.distribute.Strategy:
-    # A chief is the first worker here, so whoever reads a rank need not know of jobs.
+    # The chief becomes the first worker here, so that readers of a rank need not handle jobs.
     os.environ["TF_CONFIG"] = json.dumps(
         {"cluster": {"worker": cluster.hosts}, "task": {"type": "worker", "index": cluster.rank}}
     )

@@ -519,7 +519,7 @@ class PipelinePlan:
         )
 
     def description(self) -> dict:
-        """Returns the plan as it stands in result.json."""
+        """Returns the plan in the form of result.json."""
         return {
             "stages": self.notation,
             "devices": list(self.devices),

@@ -50,7 +50,7 @@ class Row:
     backends: tuple[str, ...] = ()
 
     def note(self, value: Any) -> str:
-        """Returns what people are told of a value of a key that is NOT_NEEDED."""
+        """Returns the note on a value of a key that is NOT_NEEDED."""
         allowed = (None, "", *self.same)
         is_same = not self.same or value in allowed or str(value).lower() in map(str.lower, map(str, allowed))
         return f"{NOT_NEEDED if is_same else UNLIKE_THEIRS}: {self.why}"

@@ -307,7 +307,8 @@ def remove_left(output_dir: str) -> None:
 
 
 def _remove(folder: str) -> None:
-    """Removes the work folder; on this machine the lock goes last, so that nobody takes it meanwhile."""
+    """Removes the work folder; on a local disk the lock is removed last, so that no other process takes it
+    meanwhile."""
     if not is_remote(folder):
         _clear(folder)
     store_of(folder).remove_folder(folder)

@@ -42,7 +42,7 @@ class Recipe(NamedTuple):
       name: of the file, in front of its digest.
       sources: {path of a C++ file: flags of the compiler}.
       headers: paths of the files that they include.
-      link_flags: what it is linked with.
+      link_flags: flags of the linker.
       made_for: further things that a library depends on, such as a version.
     """
 
@@ -59,7 +59,7 @@ def built(recipe: Recipe, timeout_secs: float, before: Callable[[], object] = la
     If several processes need it at once, one compiles it and the others wait.
 
     Args:
-      recipe: what it is made of.
+      recipe: sources and flags of the library.
       timeout_secs: limit for compiling, and for waiting for another process that compiles.
       before: called before it is compiled.
 

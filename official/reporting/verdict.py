@@ -429,7 +429,7 @@ def score_of(result: TrainResult) -> tuple[float | None, int]:
 
 
 def _score_sentence(result: TrainResult) -> str:
-    """Returns the score beside what it is compared with."""
+    """Returns a sentence with the score and the baseline."""
     score, step = score_of(result)
     if score is None:
         return "" if result.eval_loss is None else f"Evaluation loss {result.eval_loss:.3f} nats."

@@ -8,7 +8,7 @@ settings:
   Embedding_Dict    [V, H], or [H, V] after pre-training, or blocks of rows Embedding_Dict/split0, .... The
                     size H of Embedding/Gamma tells the orientation; where V = H it is taken as [V, H].
   Absent biases     of the attention (PopART's default) are read as zeros, which are the same function.
-  Epsilon           of LayerNorm is 0.001 in its program, where nobody says another (bert_model.py).
+  Epsilon           of LayerNorm is 0.001 in its program, unless set otherwise (bert_model.py).
 
 The optimizer's moments (Accl1___NAME, Accl2___NAME) are read as LAMB's for loss scale 1: PopART multiplies
 them by the loss scale and its square while training, and a file does not store the scale.

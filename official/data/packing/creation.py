@@ -66,8 +66,8 @@ def pack_records(job: Job) -> dict:
     """Writes the packed records and the manifest of a job, or the part that an interrupted call left undone.
 
     Raises:
-      ConfigError: for records that are wrong, by file and number, or an output folder that is in use already
-        or cannot be written to.
+      ConfigError: for invalid records, by file and number, or an output folder that is in use or cannot be
+        written to.
     """
     engines.check(job)
     check_counts(num_shards=job.num_shards, max_sequences_per_pack=job.max_sequences_per_pack)
@@ -220,8 +220,8 @@ def blocks_of(part: Part, size: int = 1) -> Iterator[Examples]:
     bar.
 
     Raises:
-      ConfigError: for records that are wrong, or of another shape; at the end for a file that was changed
-        since the job was planned.
+      ConfigError: for invalid records, or another shape; at the end for a file that changed since the job was
+        planned.
     """
     some: list[Examples] = []
 
@@ -485,13 +485,13 @@ def count_part(folder: str, part: Part) -> None:
 
 
 def spill_part(dealer: Dealer, grouping: Grouping, part: Part, before: np.ndarray) -> None:
-    """Writes the sequences of a part into blocks, by shard.
+    """Writes the sequences of a part into blocks, sorted by shard.
 
     Args:
       dealer: of the job.
       grouping: says where to; of level 0.
       part: the files.
-      before: int64 [L + 1], how many sequences of each length the parts before it have.
+      before: int64 [L + 1], number of sequences of each length in earlier parts.
     """
     path = done_path(grouping.folder, "spilled", part.number)
     if _is_done(path, part):

@@ -194,7 +194,7 @@ class Summary:
         return int(self.lengths @ np.arange(len(self.lengths)))
 
     def shares(self) -> dict[str, float]:
-        """Returns the shares that tell data sets apart, from 0 to 1; `median_length` is in tokens."""
+        """Returns shares that characterize a data set, from 0 to 1; `median_length` is in tokens."""
         slots = self.records * self.max_seq_length
         predictions = max(self.predictions, 1)
         return {
@@ -295,8 +295,8 @@ class Summary:
 
 
 def largest_gap(a: np.ndarray, b: np.ndarray) -> float:
-    """Returns the largest distance of two distributions over lengths, 0 to 1 (Kolmogorov and Smirnov), from
-    their counts."""
+    """Returns the Kolmogorov-Smirnov distance of two distributions over lengths, 0 to 1, from their
+    counts."""
     longest = max(len(a), len(b))
     a, b = (np.pad(counts, (0, longest - len(counts))) for counts in (a, b))
     return float(np.abs(np.cumsum(a) / a.sum() - np.cumsum(b) / b.sum()).max())

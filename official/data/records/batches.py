@@ -190,8 +190,8 @@ def evaluation_dataset(
 
 
 def _take_sequences(blocks: tf.data.Dataset, sequences: int) -> tf.data.Dataset:
-    """Returns blocks of packed rows up to their first `sequences` sequences; those behind them in the last
-    row have weight 0."""
+    """Returns blocks of packed rows up to the first `sequences` sequences; further ones in the last row get
+    weight 0."""
 
     def cut(left, block):
         weights_BP = block["example_weights"]

@@ -110,8 +110,7 @@ def parse_records(records: tf.Tensor, schema: dict[str, Feature], record_format:
 
 
 def describe_mismatch(record: bytes, schema: dict[str, Feature], record_format: str) -> str | None:
-    """Says how a record departs from the format and the schema, and in which of its rows; None where it
-    does not."""
+    """Describes how a record violates the format or the schema, and in which row; None if it is valid."""
     problem = READERS[record_format].describe_mismatch(record, schema)
     found = detect_format(record) if problem else None
     return problem if found in (record_format, None) else f"it is a {found} record among {record_format} ones"

@@ -113,8 +113,8 @@ def training_dataset(rows: TokenRows, shape: BatchShape, order: pipeline.Trainin
     Args:
       rows: the sequences; packed, none is longer than a row of a batch.
       shape: of the batches.
-      order: the dataset goes on with the batch behind `sequences_done`, in which filling counts, too, unless
-        rows are packed: an epoch then is exactly the sequences that there are.
+      order: the dataset starts with the batch after `sequences_done`, which includes padding rows unless rows
+        are packed: an epoch then is exactly the sequences that there are.
 
     Returns:
       Batches {input_ids, input_mask, segment_ids: int32 [part, L], example_weights: float32 [part], rows:

@@ -351,8 +351,8 @@ def _exact_span(context: str, answer: str, begin: int) -> tuple[int, int] | None
 
 
 def _comparable(text: str) -> str:
-    """Returns a text in Unicode's composed form, without characters that nobody sees, and with one space for
-    each stretch of white space, none at its ends."""
+    """Returns a text in Unicode's composed form, without invisible characters, and with single spaces for
+    white space, none at its ends."""
     visible = "".join(map(_visible, text))
     return " ".join(unicodedata.normalize("NFC", visible).split())
 

@@ -70,7 +70,7 @@ class TextRows:
         )
 
     def parts(self) -> tuple[TextRows, TextRows]:
-        """Returns the rows to train on and those held out. Raises ConfigError where one has none."""
+        """Returns the rows to train on and those held out. Raises ConfigError if either is empty."""
         kept, held = self.pick(~self.held_out), self.pick(self.held_out)
         tell_held_out(len(kept), len(held), "row")
         return kept, held
@@ -91,7 +91,7 @@ class TextRows:
         }
 
     def describe_problems(self) -> str:
-        """Returns how many rows are left out, and why the first ones are."""
+        """Returns the number of rows left out, with the faults of the first ones."""
         shown = [f"row {number}: {reason}" for number, reason in list(self.problems.items())[:SHOWN_PROBLEMS]]
         return f"{self.bad:,} rows left out: {'; '.join(shown)}{'; ...' * (self.bad > len(shown))}"
 
@@ -124,7 +124,7 @@ def read_texts(
       deciding: number of first texts of a row that enter this hash. None: all.
 
     Raises:
-      ConfigError: where no row, or less than half of them, is usable.
+      ConfigError: if fewer than half of the rows, or none, are usable.
     """
     group = len(text_columns) if apart else max(len(text_columns) - 1, 1)
     parts: tuple[list[np.ndarray], ...] = ([], [], [], [], [], [], [])
@@ -181,7 +181,7 @@ def _joined(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def wrong_text(row: Sequence) -> str | None:
-    """Returns the fault of the texts of a row; None for nothing."""
+    """Returns the fault of the texts of a row; None if there is none."""
     for text in row:
         if text is None or isinstance(text, str) and not text.strip():
             return "has no text"

@@ -629,8 +629,8 @@ def _units_of(split: Split, splitting: str, counts: ReadCounts, text_field: str)
 
 
 def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCounts) -> Lines:
-    """Yields the lines from the first that opens a document in the split up to the first that does after
-    it."""
+    """Yields the lines from the first that opens a document in the split up to the first that does so after
+    the split."""
     inside, part, before = split.start == 0, file.part, True
     most_bytes = _MAX_JSON_BYTES if layout.needs_whole_lines else _MAX_LINE_BYTES
     for place, block in text_files.read_blocks(file.text, part, most_bytes):
@@ -674,7 +674,7 @@ def _decoded(data: bytes) -> tuple[str, int]:
 
 
 def _head_lines(head: bytes) -> Iterator[str]:
-    """Yields the lines that are not blank and, if there is another, not cut off at the end."""
+    """Yields the lines that are not blank, without an incomplete last one unless it is the only one."""
     found = head.decode("utf-8", "ignore").split("\n")
     whole = found[:-1] if len(head) == text_files.HEAD_BYTES and len(found) > 1 else found
     return filter(None, map(strip, whole))
@@ -695,7 +695,7 @@ def _splitting_of(file: TextFile, layout: Format, sentence_splitting: str) -> st
 
 
 def _collect(items: Items, counts: ReadCounts) -> Iterator[list[str]]:
-    """Puts paragraphs together to documents, [] for one without any; cuts those that are too long."""
+    """Collects paragraphs into documents, [] for an empty one, and cuts those that are too long."""
     document: list[str] = []
     characters, begun, cut = 0, False, False
     for item in itertools.chain(items, [None]):

@@ -653,7 +653,7 @@ def _identity(path: str) -> str:
 
 @contextlib.contextmanager
 def open_text(split: Split) -> Iterator[TextFile]:
-    """Opens a split of a text file, decompressed by what it holds and not by its name.
+    """Opens a split of a text file, decompressed according to its content, not its name.
 
     Raises:
       ConfigError: here and in the block, for a file that cannot be read or begins as no text does, and for a

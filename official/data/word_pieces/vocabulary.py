@@ -86,7 +86,7 @@ class Vocabulary:
         return dataclasses.replace(self, words=self.words[:rows], sha256=digest)
 
     def continuations(self) -> np.ndarray:
-        """Returns bool [V]: whether the piece goes on with the word of the piece before it."""
+        """Returns bool [V]: whether a piece continues the word of the previous piece."""
         marks_starts = self.tokenizer is not None and any(word.startswith(WORD_STARTS) for word in self.words)
         if not marks_starts:  # WordPiece, also where the library runs it
             return np.array([word.startswith(CONTINUATION) for word in self.words])
