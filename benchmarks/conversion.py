@@ -3,8 +3,8 @@ memory of each conversion.
 
   python benchmarks/conversion.py --output=results/convert_bert_large.json
 
-A conversion is a process of its own, the command line that users run. Its memory is counted beyond what a
-process needs that has imported the same modules and done nothing.
+A conversion is a process of its own, the command line that users run. Its memory is measured above that of a
+process that only imports the same modules.
 """
 
 import os

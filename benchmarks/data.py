@@ -1,5 +1,5 @@
-"""Times the making and the reading of pre-training data beside the bare compiled tokenizer, and measures the
-memory.
+"""Times the creation and reading of pre-training data, compared with the bare compiled tokenizer, and
+measures the memory.
 
   python benchmarks/data.py --input_files=wikipedia --vocab_file=vocab.txt --output=results/data \\
     --memory
@@ -25,7 +25,7 @@ FORMATS = ("plain", "compact")
 _READ_BATCH = 256
 _PACKED_DEPTH = 12  # sequences of a packed row, at most, as of a run
 _VOCAB_SIZE = 30522
-_READ_EPOCHS = 16  # so many that starting the dataset, a fraction of a second, counts little
+_READ_EPOCHS = 16  # enough that the start of the dataset, a fraction of a second, matters little
 _MEMORY_BYTES = (40_000_000, 400_000_000)
 
 

@@ -1,11 +1,11 @@
-"""Measures the making of records from ever more text.
+"""Measures the creation of records from increasing amounts of text.
 
   python benchmarks/data_scale.py --input_files=wikipedia --vocab_file=vocab.txt --gigabytes=0.01,0.1,1,10 \\
     --work_dir=scratch --output=results/data_scale
 
 The text is repeated with a tenth of its words changed. 10 GB of it need about 40 GB of disk. Jobs of a few
-seconds are run several times, and the one of median time counts. A job takes some time to start, and for its
-data card, whatever its size: the time per MB is said with it and without, that of its rounds.
+seconds are run several times, and the one of median time counts. A job takes a fixed time to start, and for
+its data card: the time per MB is given with it and without.
 """
 
 import argparse
@@ -60,8 +60,8 @@ def write_text(path: str, texts: list[bytes], size: int) -> None:
 
 
 def measure(flags, folder: str, texts: list[bytes], size: int) -> dict:
-    """Makes a text and its records, and returns what that took: of several runs the one of median time, and
-    the most memory, disk and open files of any."""
+    """Makes a text and its records, and returns the measurements: those of the run of median time, and the
+    maximum memory, disk and open files of any run."""
     from official.data.pretraining import creation, disk_needs, examples
     from official.data.text.text_files import Split
     from official.data.word_pieces.vocabulary import load_for_text
@@ -92,7 +92,7 @@ def measure(flags, folder: str, texts: list[bytes], size: int) -> dict:
 
 
 def _run(flags, path: str, records: str) -> dict:
-    """Makes the records of a text, removes them, and returns what `watch` does, and what the job says."""
+    """Makes the records of a text, removes them, and returns the results of `watch` and of the job."""
     command = [
         *harness.in_new_process("data", "create"),
         f"--input_files={path}",
@@ -124,7 +124,7 @@ def measure_all(flags: argparse.Namespace) -> list[dict]:
     for path in files.find_files(flags.input_files, "input_files"):
         with files.open_binary(path) as file:
             texts.append(file.read() + b"\n\n")
-    if not b"".join(texts).strip():  # more of it would never be enough
+    if not b"".join(texts).strip():  # an empty text would never be enough
         raise ConfigError(f"--input_files={flags.input_files} has no text.")
     if flags.work_dir:
         os.makedirs(flags.work_dir, exist_ok=True)

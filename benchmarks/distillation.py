@@ -4,9 +4,9 @@
     --work_dir=runs/distillation --output=results/distillation.json
 
 The teacher is MODEL, a folder of Hugging Face's, fine-tuned on rows of SST-2. The small model is its lowest
-layers, the best that is left of a model without more pre-training (Sajjad et al. 2020, arXiv 2004.03844).
-Both of its fine-tunings have the same rows, seeds, steps and rates. Started again, the command goes on with
-the first run that is not done.
+layers, the best choice of layers without more pre-training (Sajjad et al. 2020, arXiv 2004.03844). Both of
+its fine-tunings have the same rows, seeds, steps and rates. Started again, the command continues with the
+first unfinished run.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def write_small_model(flags: Main) -> str:
 
 
 def fine_tune(flags: Main, name: str, *own: str) -> dict[str, Any]:
-    """Fine-tunes, or goes on with it; returns result.json."""
+    """Runs or resumes a fine-tuning; returns result.json."""
     folder = os.path.join(flags.work_dir, name)
     common = ["--task=glue", "--glue_task=sst2", "--do_eval", f"--num_train_epochs={flags.num_train_epochs}"]
     common += ["--max_seq_length=64", "--decay_from=warmup_end", "--learning_rate=1e-4"]

@@ -1,4 +1,4 @@
-"""Times the vectors of a file's texts as whole processes, beside sentence-transformers.
+"""Times the embedding of a file's texts, as whole processes, compared with sentence-transformers.
 
   python benchmarks/embedding.py --checkpoint=models/minilm --data_dir=data --work_dir=runs/embedding \\
     --make_environments --output=results/embedding
@@ -6,7 +6,7 @@
 Both read the same folder of sentence-transformers and the same CSV file: sentences of SST-2 and QNLI under
 --data_dir/glue, shuffled, and repeated up to --rows. Ours is `bert embed`, in float32; the peer encodes with
 the one of --batch_sizes that is fastest on --trial_rows. Both take turns, and write a NumPy file: the largest
-difference between these stands beside the times.
+difference between these is reported with the times.
 """
 
 import harness

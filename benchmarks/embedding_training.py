@@ -1,4 +1,5 @@
-"""Trains vectors of texts beside sentence-transformers: scores of several seeds, and steps per second.
+"""Compares the training of embeddings with sentence-transformers: scores of several seeds, and steps per
+second.
 
   python benchmarks/embedding_training.py --data_dir=data --init_checkpoint=MODEL --work_dir=runs/embedding \\
     --make_environments --output=results/embedding_training.json
@@ -9,7 +10,7 @@ development set with the sentences that answer them, a fifth of which is held ou
 Each trains MODEL, a folder of Hugging Face's, and BERT-tiny of random weights with MODEL's vocabulary, in one
 command of ours, `train.py --task=embed`, and with the same rows, batch, epochs, rate, schedule, decay, length
 and temperature in sentence-transformers, whose evaluators score its vectors. Both sides run one after the
-other, seed by seed; started again, the command goes on with the first run that is not done.
+other, seed by seed; started again, the command continues with the first unfinished run.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Measures size and accuracy of each type of export: exports are made, loaded and scored on real text.
+"""Measures the size and accuracy of exports of each type, which are made, loaded and scored on real text.
 
   python benchmarks/exports.py --checkpoints=runs/squad,runs/sst2 --predict_file=dev-v1.1.json \\
     --data_dir=glue --output=results/export_minilm

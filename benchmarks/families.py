@@ -1,12 +1,12 @@
-"""Compares small random encoders of every family with transformers: families by what is done with them.
+"""Compares small random encoders of every family with transformers, in a table of families and operations.
 
   python benchmarks/families.py --make_environments --output=results/families.json
 
-transformers makes a model of each class of each family, with dropout off, and says what it computes. A cell
-takes all classes of its family. It is "pass" with the largest difference, relative to the largest value of
-the same tensor, or "rejected" with the reason. A gradient that is zero but for rounding, as that of the keys'
-biases, has to be so on both sides. A family is a row of FAMILIES, what is done a row of
-COLUMNS. Exit code 1: a cell fails.
+transformers makes a model of each class of each family, with dropout off, and computes the expected results.
+A cell covers all classes of its family. It is "pass" with the largest difference, relative to the largest
+value of the same tensor, or "rejected" with the reason. A gradient that is zero up to rounding, as that of
+the keys' biases, must be so on both sides. A family is a row of FAMILIES, an operation a row of COLUMNS. Exit
+code 1: a cell fails.
 """
 
 import argparse
@@ -112,7 +112,7 @@ FAMILIES = {
 
 
 class Difference(Exception):
-    """Something is other than in transformers."""
+    """A result differs from that of transformers."""
 
 
 @dataclasses.dataclass
@@ -265,7 +265,7 @@ def _relative(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def hidden_states(case: Case) -> float:
-    """Vectors of the last layer; those of padding are nobody's."""
+    """Vectors of the last layer, without those of padding."""
 
     def compare(batch: str, computed: tuple) -> float:
         mask = case.expected[f"{batch}/attention_mask"][..., None]
@@ -583,7 +583,7 @@ def cell(cases: list[Case], column: str) -> dict:
             return {"result": f"rejected: {name}: {error}"}
         except Difference as error:
             return {"result": f"fails: {name}: {error}"}
-        except Exception as error:  # pylint: disable=broad-except  # the other cells are wanted all the same
+        except Exception as error:  # pylint: disable=broad-except  # the other cells still run
             return {"result": f"fails: {name}: {type(error).__name__}: {first_line(error)}"}
         if found is not None and not found <= TOLERANCE:
             return {"result": f"fails: {name}: differs by {found:.1e}", "largest": found}

@@ -1,14 +1,13 @@
-"""Measures fine-tuning on SQuAD or GLUE as whole processes, beside Hugging Face's Trainer.
+"""Measures fine-tuning on SQuAD or GLUE, as whole processes, compared with Hugging Face's Trainer.
 
   python benchmarks/fine_tuning.py --make_environments --work_dir=runs/fine_tuning --train_steps=100 \\
     --output=results/fine_tuning_squad -- --config=squad_minilm --train_file=train-v1.1.json \\
     --predict_file=dev-v1.1.json --vocab_file=MODEL/vocab.txt --init_checkpoint=MODEL/model.safetensors
 
 What follows -- is the recipe, flags of train.py; the Trainer takes the same. Every run is a process: it reads
-the data, makes features of them, trains --train_steps updates and writes one checkpoint. Nothing is evaluated
-while the clock runs. Then the checkpoint is scored by this project's evaluation, whoever has trained it.
-
-All systems take turns, seed by seed. Started again, the command goes on with the first run that is not done.
+the data, makes features of them, trains --train_steps updates and writes one checkpoint. No evaluation is
+timed. Afterwards this project's evaluation scores the checkpoints of all systems. All systems take turns,
+seed by seed. Started again, the command continues with the first unfinished run.
 """
 
 import argparse
@@ -31,7 +30,7 @@ from official.io import json_files
 from official.io.writing import replace_file
 
 _DONE, _MODEL, _SCORES, _LOG = "run.json", "model", "scores", "log.txt"
-_TOLD_WHEN = 10  # how often a run tells its loss
+_TOLD_WHEN = 10  # steps between logged losses
 _COUNTED = {"squad": "windows", "glue": "rows"}  # what result.json calls the sequences of a task
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "whole_secs": float,
@@ -45,7 +44,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 }
 
 
-# What the Trainer does not do otherwise: setting -> its value.
+# Fixed behaviour of the Trainer: setting -> its value.
 _NEEDED = {
     "optimizer_type": "adamw",
     "lr_schedule": "polynomial",
@@ -56,7 +55,7 @@ _NEEDED = {
     "num_runs": 1,
     "pack": False,
 }
-_SAME_EPSILON = 1e-8  # so small beside the roots that it is no matter where it stands
+_SAME_EPSILON = 1e-8  # so small compared with the roots that its position does not matter
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -156,10 +155,10 @@ def scoring_flags(checkpoint: str) -> list[str]:
 
 
 def done(run: Run) -> dict | None:
-    """Returns the saved measurements of a finished run; None where it is still to be run.
+    """Returns the saved measurements of a finished run; None if it is unfinished.
 
     Raises:
-      ConfigError: where a run of other settings lies in its folder, or its file is damaged.
+      ConfigError: if its folder has a run with other settings, or its file is damaged.
     """
     path = os.path.join(run.folder, _DONE)
     if not os.path.exists(path):
@@ -367,7 +366,7 @@ class Main(harness.EnvironmentFlags, harness.ChartFlags):
 
 def read_recipe(train_flags: list[str], train_steps: int, scored: bool = False) -> Config:
     """Returns the recipe behind `--` as a configuration of that many updates. Raises ConfigError for one that
-    is wrong, or that the Trainer cannot follow, or that lacks what scores are made of."""
+    is invalid, that the Trainer cannot follow, or that lacks the files for scores."""
     common = common_flags(train_steps)
     config = flags_lib.parse([*train_flags, *common, "--model_dir=unused"])
     if config.task == "pretrain":
@@ -494,7 +493,7 @@ def describe(rows: list[dict], comparison: list[dict]) -> str:
 
 
 def _print_run(run: Run, found: dict) -> None:
-    """Prints how a run went."""
+    """Prints the result of a run."""
     score = "" if found["score"] is None else f", {found['metric']} {found['score']:.4f}"
     print(
         f"{run.dtype}, {SYSTEMS[run.system].title}, seed {run.seed}: {found['whole_secs']:.1f} s, training"
@@ -506,7 +505,7 @@ def _print_run(run: Run, found: dict) -> None:
 
 
 def _warn_of_epsilon(epsilon: float) -> None:
-    """Says it where scores would differ because of epsilon."""
+    """Warns if scores would differ because of epsilon."""
     if epsilon > _SAME_EPSILON:
         print(
             f"--epsilon={epsilon:g}: ours adds it to the uncorrected root, PyTorch to the corrected one, and"
@@ -527,7 +526,7 @@ def main() -> None:
         if flags.scores:
             _warn_of_epsilon(config.epsilon)
         harness.prepare([("huggingface", harness.HUGGINGFACE)], flags)
-    for run in runs:  # all folders before the first run: an hour later would be late
+    for run in runs:  # all folders before the first run, not an hour later
         done(run)
     os.makedirs(flags.work_dir, exist_ok=True)
     found = []

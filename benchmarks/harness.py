@@ -27,7 +27,7 @@ from official.io import signals, streams  # noqa: E402
 from official.io.errors import ConfigError  # noqa: E402
 
 PROGRAMS = os.path.join(ROOT, "benchmarks", "programs")
-MAX_SHOWN = 300  # characters of another program's last line
+MAX_SHOWN = 300  # maximum length of another program's last line in messages
 
 
 def main(question: Callable[[], int | None]) -> NoReturn:
@@ -51,7 +51,7 @@ class ChartFlags(command_line.Flags):
 
     Attributes:
       output: Also write OUTPUT.json and the chart OUTPUT.png.
-      overwrite: Replace them where they are there.
+      overwrite: Replace existing files.
     """
 
     output: str | None = None
@@ -70,7 +70,7 @@ class NumbersFlags(command_line.Flags):
 
     Attributes:
       output: Also write the numbers to this JSON file.
-      overwrite: Replace it where it is there.
+      overwrite: Replace an existing file.
     """
 
     output: str | None = None
@@ -104,7 +104,7 @@ class Environment(NamedTuple):
 HUGGINGFACE = Environment(
     "huggingface", ("torch==2.13.0", "transformers==5.0.0", "accelerate==1.12.0", "numpy")
 )
-# Of questions about families and formats, which need a newer release.
+# For benchmarks of families and formats, which need a newer release.
 NEW_HUGGINGFACE = Environment("huggingface_scores", ("torch==2.13.0", "transformers==5.24.0", "numpy"))
 
 
@@ -113,7 +113,7 @@ class EnvironmentFlags(command_line.Flags):
 
     Attributes:
       environments: Folder of the peers' virtual environments, about 2 GB each.
-      make_environments: Make those that are missing, from the package index.
+      make_environments: Make missing environments, from the package index.
     """
 
     environments: str = ".peers"
@@ -121,15 +121,15 @@ class EnvironmentFlags(command_line.Flags):
 
 
 def python_of(environment: str | None, folder: str) -> str:
-    """Returns the interpreter of an environment; without one, that of this process."""
+    """Returns the interpreter of an environment; for None, that of this process."""
     if environment is None:
         return sys.executable
     return os.path.join(os.path.abspath(folder), environment, "bin", "python")
 
 
 def prepare(wanted: Iterable[tuple[str, Environment | None]], flags: argparse.Namespace) -> None:
-    """Makes the environments that are missing, and completes those that lack a package. Raises ConfigError
-    where one is missing without --make_environments, or cannot be made.
+    """Makes missing environments, and installs missing packages. Raises ConfigError if one is missing without
+    --make_environments, or cannot be made.
 
     Args:
       wanted: (name of a peer, its environment; None: this one).
@@ -186,10 +186,10 @@ def last_line(path: str) -> str:
 
 
 def run_logged(command: list[str], log_file: str, what: str) -> float:
-    """Runs a command of ours, whose output is added to a file. Returns its seconds.
+    """Runs one of our commands and appends its output to a file. Returns its seconds.
 
     Raises:
-      ConfigError: where it fails, with `what` ran and the last line of the output.
+      ConfigError: if it fails, with `what` and the last line of the output.
     """
     started = time.perf_counter()
     with open(log_file, "a", encoding="utf-8") as log:
@@ -207,7 +207,7 @@ def run_logged(command: list[str], log_file: str, what: str) -> float:
 
 
 def resident_bytes(root: int) -> int:
-    """Returns the resident memory of a process and its descendants, each one's added up."""
+    """Returns the summed resident memory of a process and its descendants."""
     return sum(_of_tree(root, lambda process: process.memory_info().rss))
 
 
@@ -217,7 +217,7 @@ def cpu_secs(root: int) -> float:
 
 
 def _of_tree(root: int, value: Callable[[Any], Any]) -> Iterator[Any]:
-    """Yields a value of a process and of all that it has started and that still run."""
+    """Yields a value of a process and of each running descendant."""
     import psutil
 
     with contextlib.suppress(psutil.Error):
@@ -271,7 +271,7 @@ def _size_of(folder: str) -> int:
 def program(
     name: str, file: str, environment: Environment | None, flags: Any, folder: str, advice: str = ""
 ) -> Program:
-    """Starts a program of PROGRAMS in an environment; None: in this one."""
+    """Starts a program of PROGRAMS in an environment; None: this one."""
     place = environment.name if environment else None
     command = [python_of(place, getattr(flags, "environments", "")), os.path.join(PROGRAMS, file)]
     return Program(name, command, folder, variables(place), advice)

@@ -1,4 +1,4 @@
-"""Measures inference of this project's back ends, beside Hugging Face + PyTorch and its exports.
+"""Measures inference of this project's back ends, compared with Hugging Face + PyTorch and its exports.
 
   python benchmarks/inference.py --max_seq_length=128,384 --micro_batch_size=1,8,32 --dtypes=fp32,bf16 \\
     --peers=huggingface_sdpa --make_environments --output=results/inference

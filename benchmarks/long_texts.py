@@ -1,4 +1,5 @@
-"""Measures training step, inference and memory of ModernBERT beside transformers, on full and mixed lengths.
+"""Measures training step, inference and memory of ModernBERT, compared with transformers, on full and mixed
+lengths.
 
   python benchmarks/long_texts.py --make_environments --output=results/long_texts
 
@@ -219,7 +220,7 @@ def main() -> None:
     cases = read_cases(flags.cases, model["max_position_embeddings"])
     harness.prepare([(name, PEERS[name].environment) for name in flags.peers], flags)
     rows: list[dict] = []
-    try:  # a system that does not fit into memory takes no measured case along
+    try:  # a system that does not fit into memory must not lose measured cases
         for case, dtype, work in itertools.product(cases.items(), dtypes, works):
             rows += measure(flags, model, work, dtype, case)
     finally:

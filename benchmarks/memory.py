@@ -1,5 +1,5 @@
-"""Compares the memory that --plan expects of a training step with what a real step takes on the CPU, and the
-time of each --recompute.
+"""Compares the memory that --plan predicts for a training step with that of a real step on the CPU, and
+measures the time of each --recompute.
 
   python benchmarks/memory.py --output=results/plan_memory.json
   python benchmarks/memory.py --recompute --output=results/recompute_memory.json
@@ -120,7 +120,7 @@ def measure(case: dict, model: str, steps: int) -> dict:
         peaks.append(resident_bytes("VmHWM") - before)
     measured = statistics.median(peaks[1:])
     expected = planned["gradients"] + planned["activations"]
-    # All error is put on the activations: the gradients are known exactly.
+    # The whole error is attributed to the activations: the gradients are known exactly.
     error = planned["activations"] / (measured - planned["gradients"]) - 1
     return {
         **case,
@@ -159,7 +159,7 @@ def main() -> None:
         results.append(measure_in_process(dict(zip(NAMES, values)), flags))
         print(f"{len(results)} of {len(flags.cases)} cases", file=sys.stderr)
         record = {"allocation": ALLOCATION, "model": flags.model, "results": results}
-        harness.write_json(flags, record)  # after each: one takes minutes
+        harness.write_json(flags, record)  # after each case, as one takes minutes
     rows = [
         {
             **row,

@@ -1,13 +1,13 @@
-"""Trains one recipe in several types and with fused and plain operations, from several seeds, and tells
-whether all end at the same loss.
+"""Trains one recipe in several types, with fused and plain operations and several seeds, and checks that all
+end at the same loss.
 
   python benchmarks/numerics.py --model_dir=runs/numerics --output=results/numerics_bert_mini -- \\
     --flagfile=configs/wikipedia_mini.flags \\
     --num_steps_per_epoch=1000 --steps_between_eval=250
 
 What follows -- goes to train.py; it evaluates, as losses of an evaluation set are compared. A variant agrees
-with the first one where their mean final losses are no further apart than the seeds of either. Started again,
-the command goes on where it was. Exit code 1: one disagrees.
+with the first one if their mean final losses are no further apart than the seeds of either. Started again,
+the command resumes. Exit code 1: one disagrees.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ def train(flags, variant: str, number: int) -> None:
         f"--seed={flags.seed + number}",
     ]
     code = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
-    if code not in (0, 1):  # 1: a target was not reached, which is no concern here
+    if code not in (0, 1):  # 1: a target was not reached, which does not matter here
         raise ConfigError(
             f"train.py ended with exit code {code} in the variant {variant}. Its message is above."
         )
@@ -120,7 +120,7 @@ def main() -> int:
             " are compared with."
         )
     numbers = range(flags.num_runs)
-    for number in numbers:  # seed by seed: what is there after an interruption can be compared
+    for number in numbers:  # seed by seed, so that results can be compared after an interruption
         for variant in flags.variants:
             train(flags, variant, number)
     rows = summarize(

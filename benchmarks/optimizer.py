@@ -1,16 +1,16 @@
-"""Measures the update: milliseconds and GB/s of each optimizer over a model's weights, beside what the
-machine's memory gives.
+"""Measures the update: milliseconds and GB/s of each optimizer over a model's weights, compared with the
+machine's memory bandwidth.
 
   python benchmarks/optimizer.py --bert_config_file=configs/models/bert_base.json \\
     --output=results/optimizer_bert_base
 
-All cases take turns in one process. The bound is the time in which the memory moves what an optimizer cannot
-avoid: AdamW reads gradient, weights and two moments and writes weights and moments, 28 bytes a parameter;
-LAMB, whose step depends on norms over all of it, reads weights and moments and writes weights once more, 40
-bytes. With --dtype=bf16 gradients have 2 bytes less, and copies of the weights in bf16 are written, as much
-again; what takes neither casts the gradients before the update and the weights after it. The memory's speed
-is the highest of the cases that meet each number once: w -= a x over as many weights, 12 bytes each, and
-AdamW.
+All cases take turns in one process. The bound is the time in which the memory moves the bytes that an
+optimizer cannot avoid: AdamW reads gradient, weights and two moments and writes weights and moments, 28 bytes
+a parameter; LAMB, whose step depends on norms over all of it, reads weights and moments and writes weights
+once more, 40 bytes. With --dtype=bf16 gradients have 2 bytes less, and copies of the weights in bf16 are
+written, as much again; what takes neither casts the gradients before the update and the weights after it. The
+memory's speed is the highest of the cases that meet each number once: w -= a x over as many weights, 12 bytes
+each, and AdamW.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -67,7 +67,7 @@ def make_cases(flags) -> tuple[dict, int]:
 
     tf.get_logger().setLevel(
         "ERROR"
-    )  # it takes the functions of several cases for one that is traced again and again
+    )  # it takes the functions of several cases for one that is retraced repeatedly
     model = harness.read_model(flags.bert_config_file)
     config = step_benchmark.step_config(
         model,

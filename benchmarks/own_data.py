@@ -1,4 +1,5 @@
-"""Scores people's own data: every kind of label, from a file to a score, beside the recipe in transformers.
+"""Scores fine-tuning on people's own data, with every kind of label, compared with the same recipe in
+transformers.
 
   python benchmarks/own_data.py --data_dir=data --init_checkpoint=MODEL --work_dir=runs/own_data \\
     --make_environments --output=results/own_data
@@ -307,8 +308,8 @@ class Run:
 
 
 def measured(folder: str, settings: dict[str, Any], train: Callable[[], dict]) -> dict:
-    """Returns what a run has given, its seconds and its settings: of a finished one as it is saved in its
-    folder, else of a new one. Raises ConfigError where one of other settings is there."""
+    """Returns the results, seconds and settings of a run: of a finished one from its folder, else of a new
+    one. Raises ConfigError where one of other settings is there."""
     path = os.path.join(folder, _DONE)
     if os.path.exists(path):
         found = json_files.read_json(path)

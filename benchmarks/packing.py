@@ -1,5 +1,5 @@
-"""Measures what packing gains: sequences/s of training on packed rows, and of rows without padding (--unpad),
-beside those of a padded row each.
+"""Measures the gain of packing: sequences/s of training on packed rows, and without padding (--unpad),
+compared with one padded row per sequence.
 
   python benchmarks/packing.py --input_files=data/wikipedia_512/train/*.tfrecord --max_seq_length=512 \\
     --max_predictions_per_seq=76 --train_batch_size=4 --dtypes=fp32,bf16 --output=results/packing_bert_base
@@ -138,8 +138,8 @@ def _case(flags: argparse.Namespace, dtype: str, kind: str, timings: dict, in_ro
 
 
 def _gain(cases: list[dict], dtype: str, kind: str, bound: float) -> dict:
-    """Returns the ratio of sequences/s to those of padded rows, and which share of what the lengths allow
-    that gains."""
+    """Returns the ratio of sequences/s to those of padded rows, and its share of the gain that the lengths
+    allow."""
     rates = {row["kind"]: row["sequences_per_sec"] for row in cases if row["dtype"] == dtype}
     ratio = rates[kind] / rates["plain"]
     return {"ratio": ratio, "share_of_bound": (ratio - 1) / (bound - 1) if bound > 1 else None}

@@ -7,8 +7,8 @@ and keras-hub.
 Every system runs in a process of its own, in a virtual environment of its own that --make_environments makes,
 and does the same work: masked-LM over the masked positions and next sentence, dropout 0.1, clipping at a
 global norm of 1, AdamW or LAMB at one constant learning rate, the same batch of full-length sequences in
-every step. The losses of all steps stand side by side: they begin near the logarithm of the words, and fall
-alike. With --num_gpus=1 the memory of the device is measured too, beside what the plan says.
+every step. The losses of all steps are compared: they begin near the logarithm of the vocabulary size, and
+fall alike. With --num_gpus=1 the memory of the device is measured, too, and compared with the plan.
 
 All take turns, several rounds; medians, with half the distance between the quartiles beside them. The peers'
 code is in programs/training_step.py.
@@ -160,7 +160,7 @@ def measure(flags: argparse.Namespace, model: dict, cases: list[Case]) -> list[d
 
 
 def compare(rows: list[dict]) -> list[str]:
-    """Returns a line a case: this project over the fastest of the others."""
+    """Returns a line per case: this project's speed over that of the fastest other system."""
     lines = []
     for case in dict.fromkeys(row["case"] for row in rows):
         speeds = {row["peer"]: row["sequences_per_sec"] for row in rows if row["case"] == case}
@@ -225,10 +225,10 @@ def main() -> None:
     harness.prepare([(name, PEERS[name].environment) for name in flags.peers], flags)
     rows: list[dict] = []
     cases = [Case(dtype, *shape) for dtype in flags.dtypes for shape in flags.shapes]
-    try:  # on a GPU all are there at once: it waits for the compilers of the CPU
+    try:  # on a GPU all start at once, as it waits for the compilers on the CPU
         for together in [cases] if flags.num_gpus else [[case] for case in cases]:
             rows += measure(flags, model, together)
-    finally:  # a system that does not fit into memory takes no measured case along
+    finally:  # a system that does not fit into memory must not lose measured cases
         if rows:
             report(flags, rows)
 

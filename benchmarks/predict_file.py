@@ -1,4 +1,4 @@
-"""Times predictions for the rows of a file as whole processes, beside Hugging Face's pipeline.
+"""Times predictions for the rows of a file, as whole processes, compared with Hugging Face's pipeline.
 
   python benchmarks/predict_file.py --checkpoint=runs/sst2_hf --data_dir=data --work_dir=runs/predict_file \\
     --make_environments --output=results/predict_file
@@ -8,7 +8,7 @@ native2huggingface` makes one of a run. The rows are sentences of SST-2 and QNLI
 shuffled, and repeated up to --rows. Ours is `bert predict --input_file=rows.csv --output_file=ours.csv`; the
 peer reads the same file, gives its texts to pipeline("text-classification"), and writes the same columns. Its
 batch is the one of --batch_sizes that is fastest on --trial_rows. Both take turns. At the end ours is killed
-amid its work and started again: the file has to be the same to the byte.
+while it works and started again: the file must be the same to the byte.
 """
 
 import contextlib
@@ -58,8 +58,8 @@ class RowsFlags(harness.EnvironmentFlags, harness.ChartFlags):
 
 
 class Peer(NamedTuple):
-    """Another system: its name, its environment, its program, which says in `inner_secs` how long it took
-    once the model was there, and the noun of the rate."""
+    """Another system: its name, its environment, its program, which reports in `inner_secs` the seconds after
+    loading the model, and the noun of the rate."""
 
     name: str
     environment: harness.Environment
@@ -137,7 +137,7 @@ def compare(
       Record of the results, bars of their chart, and the files that were read and that ours wrote.
 
     Raises:
-      ConfigError: where one of them fails, or a flag says no sizes.
+      ConfigError: if one of them fails, or a flag has no valid sizes.
     """
     sizes = [int(size) for size in flags.batch_sizes.split(",") if size.strip().isdecimal()]
     if not sizes:
@@ -212,8 +212,8 @@ _PIPELINE = Peer("pipeline", HUGGINGFACE, "pipeline_rows.py", "predict_secs", "r
 
 
 def goes_on(flags: RowsFlags, rows_file: str, whole: str) -> bool:
-    """Tells whether the command, killed when some rows are done and started again, writes the same file.
-    Raises ConfigError where it is done before it can be killed."""
+    """Kills the command when some rows are done, restarts it, and tells whether it writes the same file.
+    Raises ConfigError if it ends before it can be killed."""
     output = os.path.join(flags.work_dir, "killed.csv")
     parts = f"{output}.parts"
     shutil.rmtree(parts, ignore_errors=True)

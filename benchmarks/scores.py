@@ -1,4 +1,4 @@
-"""Scores fine-tuned models with every back end and precision of inference, beside their speed.
+"""Measures the scores and the speed of fine-tuned models with every back end and precision of inference.
 
   python benchmarks/scores.py --checkpoints=runs/squad,runs/sst2 --predict_file=dev-v1.1.json \\
     --train_file=train-v1.1.json --data_dir=glue --output=results/inference_scores

@@ -1,12 +1,12 @@
-"""Measures the server under the load of several clients, beside the bare model and beside other servers.
+"""Measures the server under the load of several clients, compared with the bare model and with other servers.
 
   python benchmarks/serving.py --export_dir=models/squad --predict_file=dev-v1.1.json --clients=1,8 \\
     --secs=60 --reload --peers=litserve --make_environments --output=results/serving
 
 A process of its own asks real questions over HTTP: each client has a connection and asks one question after
 the other. First comes one long load, with the server's memory over time; with --reload then a load in the
-middle of which a new version appears; then all systems take turns, several rounds, while the others stand
-still. The exit code is 1 where a request got no right answer.
+middle of which a new version appears; then all systems take turns, several rounds, while the others are
+paused. The exit code is 1 if a request got a wrong answer or none.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ class Server:
     """
 
     def __init__(self, system: ServerSystem, flags: argparse.Namespace, model: str, folder: str):
-        """Starts the server and waits until it is ready; what it prints goes into log.txt of the folder,
-        which is made. Raises ConfigError where it ends or does not get ready."""
+        """Starts the server and waits until it is ready; its output goes to log.txt in the folder, which is
+        created. Raises ConfigError if it ends or does not get ready."""
         self.system, self.port = system, free_port()
         self.exit_code: int | None = None
         self._log = os.path.join(folder, "log.txt")
@@ -223,7 +223,7 @@ class Server:
         return harness.cpu_secs(self.process)
 
     def pause(self) -> None:
-        """Takes the CPU from its processes, until `resume`."""
+        """Stops its processes until `resume`."""
         self._send(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -234,13 +234,13 @@ class Server:
             os.killpg(self.process, number)
 
     def stop(self) -> None:
-        """Ends it: by SIGTERM to its first process, by SIGKILL to all where that does not help."""
+        """Ends it: by SIGTERM to its first process, and by SIGKILL to all if that fails."""
         self.resume()
         if self._process.poll() is None:
             self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_SECS)
-        self._send(signal.SIGKILL)  # also those that the first process has left behind
+        self._send(signal.SIGKILL)  # also the remaining children of the first process
         self.exit_code = self._process.wait()
 
     def __enter__(self) -> Server:

@@ -1,4 +1,4 @@
-"""Measures how long a process takes from its start to its first answer: imports, loading, the first question.
+"""Measures the time from the start of a process to its first answer: imports, loading, the first question.
 
   python benchmarks/start.py --output=results/start_inference_bert_base.json
   python benchmarks/start.py --checkpoint=runs/squad --backends=tensorflow,openvino --dtypes=fp32,bf16
@@ -71,7 +71,7 @@ def time_start(checkpoint: str, caches: str, backend: str, dtype: str) -> dict[s
       its start to its first answer `first_answer`; and `second`, of the second question.
 
     Raises:
-      ConfigError: where the model cannot be asked so.
+      ConfigError: if the model cannot answer in this case.
     """
     began = time.time()
     words = [sys.executable, os.path.abspath(__file__), "ask", checkpoint, backend, dtype]

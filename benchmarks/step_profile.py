@@ -1,5 +1,5 @@
-"""Says what the training step spends its time in on a CPU: matrix products, compiled blocks, the optimizer,
-and what the rest is.
+"""Profiles the training step on a CPU: time in matrix products, compiled blocks, the optimizer, and other
+operations.
 
   python benchmarks/step_profile.py --bert_config_file=configs/models/bert_base.json --shapes=128x8 \\
     --dtype=fp32 --output=results/profile_bert_base

@@ -1,4 +1,4 @@
-"""Measures the memory of jobs on a table of people's own data by its rows.
+"""Measures the memory of jobs on a table of people's own data as a function of its rows.
 
   python benchmarks/table_memory.py --init_checkpoint=MODEL --work_dir=runs/table_memory \\
     --output=results/table_memory.json
@@ -10,7 +10,7 @@ Each table is made of random words, a short text and one of two labels a row. Th
   embed: `bert embed` writes the vectors of its texts.
   search: `bert search` finds the neighbours of a text among the vectors that embed has written.
 
-The peak is that of the largest process; the difference to the small table is what rows cost.
+The peak is that of the largest process; the difference from the small table is the cost of the rows.
 """
 
 import argparse

@@ -2,10 +2,9 @@
 """Damages command lines, settings, data and checkpoints and checks that every command ends in order each
 time.
 
-In order means: an exit code that the command has, no exception, no hang, for 2 one short line that says
-what is wrong, and no silence where the damage can be seen. Counts are by command and kind of damage.
-Hypothesis draws the cases; a command is done with its first one that is not in order, which is shown as
-simple as hypothesis can make it.
+In order means: a documented exit code, no exception, no hang, one short line that says what is wrong for exit
+code 2, and no silent success if the damage is detectable. Counts are by command and kind of damage.
+Hypothesis draws the cases; a command stops at its first failure, which hypothesis simplifies.
 
   python scripts/fuzz.py --cases=3000 --seed=2 --output=results/fuzz.json
 """

@@ -1,4 +1,4 @@
-"""Finds the package that the programs beside this file are a few lines over."""
+"""Finds the package that the programs in this folder wrap."""
 
 import os
 import sys

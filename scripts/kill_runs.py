@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Kills and interrupts fine-tuning runs at random moments, starts them again, and compares them with
-undisturbed ones.
+"""Kills and interrupts fine-tuning runs at random moments, restarts them, and compares them with undisturbed
+ones.
 
   python scripts/kill_runs.py [--kills=5] [--signals=20] [--seed=1] [--output=results/kills.json]
 
 Two small runs, on SQuAD and on GLUE files that are made here, with --deterministic. `kill -9` hits them while
 they start, train, evaluate, save or finish; the run that was started again must end with the same bits:
 checkpoint, metrics.jsonl and predictions. SIGTERM and SIGINT must end them with 143 and 130 in time, and they
-must go on. Where a run ends before it is hit, another one is begun.
+must go on. If a run ends before it is hit, another one is started.
 
-Exit codes: 0 all was as it must be, 1 something was not (the report says what), 2 bad input.
+Exit codes: 0 all checks passed, 1 one failed (the report says which), 2 bad input.
 """
 
 import argparse

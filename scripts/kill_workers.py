@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills random workers of a job at random moments, and compares how it ends with an undisturbed one.
+"""Kills random workers of a job at random moments, and compares the result with an undisturbed job.
 
   python scripts/kill_workers.py [--runs=20] [--workers=2] [--seed=1] [--output=results/cluster_kills.json]
 
@@ -8,7 +8,7 @@ A small pre-training job of several processes under scripts/launch.py with --max
 again, and the job must end with exit code 0 and the same bits as without the kill: checkpoint, metrics.jsonl,
 scores.
 
-Exit codes: 0 all was as it must be, 1 something was not (the report says what), 2 bad input.
+Exit codes: 0 all checks passed, 1 one failed (the report says which), 2 bad input.
 """
 
 import argparse

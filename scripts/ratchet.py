@@ -24,7 +24,7 @@ import tokenize
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECORD = ROOT / "scripts" / "ratchet.json"
 MAX_SMALL_LINES = 40
-# A noun is missing: the reader has to find out what the thing is.
+# Openings without a noun: the reader must work out the subject.
 DECODED = re.compile(r"(What|Where|Who|Returns what)\b")
 ONLY_FALLING = ("files on the path of a step", "docstrings to decode")
 _SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

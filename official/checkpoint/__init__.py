@@ -1,8 +1,7 @@
 """Saving, resuming, initialising and converting, by variable name.
 
 A checkpoint of a run is a TensorFlow V2 tensor bundle (`.index`, `.data-*`) whose keys are Google's TF1
-variable names. It is read by `tf.train.load_checkpoint`, by TF1 Savers and by this project alike; nothing is
-pickled.
+variable names. `tf.train.load_checkpoint`, TF1 Savers and this project read it; nothing is pickled.
 
   manager        saves and resumes a run
   initialize     takes initial weights from a checkpoint of any format
@@ -25,7 +24,7 @@ class DamagedError(Exception):
 
 @contextlib.contextmanager
 def naming_damaged(path: str):
-    """Makes of an OSError in its block a DamagedError that names the file."""
+    """Turns an OSError in its block into a DamagedError that names the file."""
     try:
         yield
     except OSError as error:
@@ -34,7 +33,8 @@ def naming_damaged(path: str):
 
 @contextlib.contextmanager
 def naming_unreadable(name: str):
-    """Makes of a DamagedError in its block a ConfigError, in which `name` says what gave the checkpoint."""
+    """Turns a DamagedError in its block into a ConfigError that begins with `name`, the flag or path of the
+    checkpoint."""
     try:
         yield
     except DamagedError as error:

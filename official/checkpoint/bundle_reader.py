@@ -1,4 +1,4 @@
-"""Opening a TensorFlow bundle: TensorFlow's reader of it, and what it says of damage."""
+"""Opens TensorFlow bundles with TensorFlow's reader, and names damaged files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from official.io import files
 from official.io.errors import ConfigError, first_line
 
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor of object-based checkpoints, which have no variable names
-# What the reader's bindings raise for damaged files.
+# Errors of the reader's bindings for damaged files.
 DAMAGE = (tf.errors.OpError, RuntimeError, IndexError, UnicodeDecodeError)
 
 
 def check_path(path: str, shown: str) -> None:
-    """Raises ConfigError for a path that reads as a pattern, by which TensorFlow looks for others.
-    `shown` names it."""
+    """Raises ConfigError for a path with wildcards, which TensorFlow would expand. `shown` names it."""
     if not fnmatch.fnmatchcase(path, path):
         raise ConfigError(
             f"{shown}: TensorFlow's reader of checkpoints takes *, ? and [ in a path for a pattern. Rename"
@@ -36,7 +35,7 @@ def new_reader(prefix: str) -> Any:
 
     Raises:
       DamagedError: where its index is a pipe, or a pointer of Git LFS.
-      ConfigError: where its path reads as a pattern, by which TensorFlow would look for other files.
+      ConfigError: if its path has wildcards, which TensorFlow would expand.
     """
     check_path(prefix, prefix)
     with naming_damaged(f"{prefix}.index"):
@@ -50,8 +49,7 @@ def open_reader(prefix: str) -> Iterator[Any]:
     checksums.
 
     Raises:
-      DamagedError: for corrupted, truncated or missing files, also where the body of the `with` comes upon
-        them.
+      DamagedError: for corrupted, truncated or missing files, also when the body of the `with` reads them.
       ConfigError: for an object-based checkpoint, which has no variable names.
     """
     try:

@@ -1,4 +1,4 @@
-"""Canonical names, which stand between two formats: Google's TF1 names, which are this project's too."""
+"""Canonical names, the intermediate of all conversions: Google's TF1 names, which this project uses, too."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ SLOTS = ("adam_m", "adam_v", "lamb_m", "lamb_v", "Momentum")
 SLOT = f"(?P<slot>(?:/(?:{'|'.join(SLOTS)}))?)"
 COUNTERS = ("global_step", "samples", "loss_scale/scale", "loss_scale/good_steps")
 
-# Tensors with one row or value per word: cut and filled up together.
+# Tensors with one row or value per word, which are cut and padded together.
 VOCABULARY = ("bert/embeddings/word_embeddings", OUTPUT_BIAS, GENERATOR + OUTPUT_BIAS)
 
 # (Where one of these is there, all of those must be.) A masked-LM head may be the bias alone, as Graphcore's
@@ -80,7 +80,7 @@ HEAD_GROUPS = (
     (DISCRIMINATOR_HEAD, DISCRIMINATOR_HEAD),
 )
 
-# What a model may be without, in all of its layers: patterns of the names of what goes together.
+# Optional weights, absent in all layers or none: patterns of names that go together.
 QKV_BIAS = r"bert/encoder/layer_\d+/attention/self/(query|key|value)/bias"
 PROJECTION_BIAS = r"bert/encoder/layer_\d+/attention/(output|projection)/dense/bias"
 MIXER = r"bert/encoder/layer_\d+/feed_forward_\d/output/mixer/dense/(kernel|bias)"  # GroupBERT of one group
@@ -214,14 +214,14 @@ def layers_of(names: Iterable[str]) -> int:
 
 
 def in_scope(named: Mapping[str, Value], scope: str) -> tuple[dict[str, Value], dict[str, Value]]:
-    """Returns (what has no name of a scope; what has, without the scope) of {name: anything}."""
+    """Splits {name: anything} into the names outside of a scope and those inside, without its prefix."""
     own = {name: value for name, value in named.items() if not name.startswith(scope)}
     return own, {name[len(scope) :]: named[name] for name in named if name not in own}
 
 
 def apart(named: Mapping[str, Value]) -> tuple[dict[str, Value], dict[str, Value]]:
-    """Returns (what is not of a generator, the generator as a model of its own, with the embeddings that it
-    shares; empty where there is none) of {canonical name: anything}."""
+    """Splits {canonical name: anything} into the model and its generator, which is given the shared
+    embeddings; the second is empty if there is none."""
     own, generator = in_scope(named, GENERATOR)
     tables = {name: named[name] for name in EMBEDDINGS if name in named} if generator else {}
     return own, {**tables, **generator}
@@ -232,8 +232,8 @@ def encoder_problems(shapes: dict[str, tuple[int, ...]], has_segments: bool = Tr
     generator beside it, and of heads that are there in part. Only families without segments have no table of
     them.
 
-    Of GroupBERT's layers, whose groups and inner sizes the names do not tell, names and numbers of dimensions
-    are checked.
+    For GroupBERT's layers, whose groups and inner sizes names do not reveal, only names and numbers of
+    dimensions are checked.
     """
     shapes, generator = apart(shapes)
     problems = _encoder_problems(shapes, has_segments)
@@ -264,8 +264,7 @@ def is_modernbert(names: Iterable[str]) -> bool:
 
 
 def _expected_shapes(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[str, tuple[int, ...]]:
-    """Returns {name: shape} of the tensors that must be there; where a shape cannot be known, it is the one
-    that the checkpoint has."""
+    """Returns {name: shape} of the required tensors; an unknown shape is taken from the checkpoint."""
     modernbert, groupbert = is_modernbert(shapes), any("/convolution/" in name for name in shapes)
     has_pooler = any(name in shapes for name in POOLER)  # Hugging Face's masked-LM models have none
     names = [

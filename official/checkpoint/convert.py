@@ -1,4 +1,4 @@
-"""Conversion of a checkpoint: read, renamed, written, read back, compared, published, reported."""
+"""Converts a checkpoint: reads, renames, writes, reads back, compares, publishes and reports."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ TotalProgress = Callable[[int, int], None]  # is called with the bytes written s
 
 
 class MismatchError(Exception):
-    """The written result differs from the tensors that it was made of."""
+    """The written result differs from its source tensors."""
 
 
 def convert(
@@ -38,8 +38,8 @@ def convert(
     progress: TotalProgress = lambda done, total: None,
     verify: Verify | None = None,
 ) -> dict:
-    """Converts a checkpoint. The result is written beside its place, checked there, and takes its place last,
-    all at once.
+    """Converts a checkpoint. The result is written to a temporary folder, checked there, and then published
+    as a whole.
 
     Args:
       source: prefix, folder or file; of a run's folder the best checkpoint, of another folder of TensorFlow
@@ -49,7 +49,7 @@ def convert(
       options: what to keep, cut, join and cast.
       overwrite: replace an older result.
       progress: called with bytes written so far and in all.
-      verify: one more check of the result; unset: none.
+      verify: an additional check of the result; None: no check.
 
     Returns:
       The report: source, target, written {name: from, shape, dtype}, dropped {name: reason}, added {name:
@@ -67,7 +67,7 @@ def convert(
     checkpoint = sidecar_files.open_best(source, "PATH") if isinstance(source, str) else source
     target, folder = registry.get_format(target_format), output_dir or "."
     if target.is_only_read:
-        raise ConfigError(f"an {target.title} is not written by a conversion. Use bert export.")
+        raise ConfigError(f"a conversion cannot write an {target.title}. Use bert export.")
     container = target.load_container()
     location = container.target(folder, checkpoint.location)
     _check_free(checkpoint, container, location, overwrite)
@@ -121,12 +121,13 @@ def _counting(tensors: Tensors, progress: TotalProgress) -> Callable[[int], None
 def _check_free(
     checkpoint: registry.Checkpoint, container: ModuleType, location: str, overwrite: bool
 ) -> None:
-    """Raises ConfigError where the source is, and where a result is there that may not be replaced."""
+    """Raises ConfigError if the output folder is the source, or has a result that may not be replaced."""
     source, result = os.path.realpath(checkpoint.location), os.path.realpath(location)
     is_in_folder = checkpoint.format.load_container().IS_FOLDER and os.path.isfile(source)
     if result == source or is_in_folder and result == os.path.dirname(source):
         folder = location if os.path.isdir(location) else os.path.dirname(location)
-        raise ConfigError(f"--output_dir={folder or '.'} is where the source is. Give another --output_dir.")
+        told = "is the folder of the source. Give another --output_dir."
+        raise ConfigError(f"--output_dir={folder or '.'} {told}")
     there = container.files(location)
     if there and not overwrite:
         raise ConfigError(f"{there[0]} exists. Give another --output_dir, or replace it with --overwrite.")
@@ -158,7 +159,7 @@ class Content(NamedTuple):
 
 
 def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) -> Content:
-    """Maps a checkpoint to a format, reading only what has to be checked.
+    """Maps a checkpoint to a format, reading only the tensors that must be checked.
 
     Raises:
       ConfigError: for a checkpoint that is not whole or not finite, and for names that the target has no
@@ -193,7 +194,7 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
     kept, vocabulary, rows = with_vocabulary(kept, checkpoint.location, options)
     if target.brings_sidecar_files and not given.vocab_file and options.vocab_file:
         count = len(vocabulary_files.read(options.vocab_file).words)
-        if count > vocabulary["to"]:  # found and not given: it has words that the result does not have
+        if count > vocabulary["to"]:  # found next to the source: it has words that the result lacks
             dropped[options.vocab_file] = f"it has {count} words, the result {vocabulary['to']}"
             options = dataclasses.replace(options, vocab_file=None)
     mapped = target.from_canonical(kept, options)
@@ -206,7 +207,7 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
     dropped |= _at_source(mapped.dropped, kept)
     added = read.added | mapped.added
     if count := vocabulary["restored"]:
-        reason = f"{count} words of it come from {CUT_WORDS}, with those that an earlier conversion cut off"
+        reason = f"{count} of its words were cut off by an earlier conversion and come from {CUT_WORDS}"
         sources = {name: " ".join(tensor.sources) for name, tensor in result.items()}
         added |= {name: reason for name, names in sources.items() if f"{CUT_WORDS}:" in names}
     return Content(result, kept, rows, vocabulary, dropped, added, options)
@@ -270,7 +271,7 @@ def describe(report: dict) -> str:
         for side, size in (("read", source), ("written", target))
     ]
     if vocabulary["from"] != vocabulary["to"]:
-        phrases = {"cut": "cut off (kept beside the result)", "restored": "restored"}
+        phrases = {"cut": "cut off (kept next to the result)", "restored": "restored"}
         phrases["filled"] = "filled with zeros"
         parts = ", ".join(f"{vocabulary[what]} {text}" for what, text in phrases.items() if vocabulary[what])
         lines.append(f"vocabulary {vocabulary['from']} -> {vocabulary['to']} words: {parts}")
@@ -301,7 +302,7 @@ def _writing_to(path: str) -> contextlib.AbstractContextManager:
 
 
 def _read_back_and_compare(container: ModuleType, expected: Tensors, location: str) -> None:
-    """Raises MismatchError where what was written is not what was to be written, bit by bit."""
+    """Raises MismatchError if the written tensors differ from the source in any bit."""
     where = "the result"
     try:
         written = container.read(location)
@@ -321,7 +322,7 @@ def _read_back_and_compare(container: ModuleType, expected: Tensors, location: s
 
 
 def _publish(container: ModuleType, work: str, location: str, obsolete: list[str]) -> None:
-    """Puts the result in its place, and takes away what is left of an older one, and `obsolete`."""
+    """Publishes the result, and removes the rest of an older one, and `obsolete`."""
     kept = set(vocabulary_files.KEPT)
     if vocabulary_files.find(work):  # else an older vocabulary stays
         kept = set()
@@ -337,7 +338,7 @@ def _publish(container: ModuleType, work: str, location: str, obsolete: list[str
 # are 0.5 MB beside 655 MB, and the way back has them all; without them it would end at 30,400 words, which
 # no published vocabulary has.
 
-# With a checkpoint whose vocabulary was cut: the words that were cut off.
+# Next to a checkpoint with a cut vocabulary: the words that were cut off.
 CUT_WORDS = "vocab_rows.safetensors"
 _WORDS = "bert/embeddings/word_embeddings"
 
@@ -345,22 +346,22 @@ _WORDS = "bert/embeddings/word_embeddings"
 def with_vocabulary(
     tensors: Tensors, source: str, options: Options
 ) -> tuple[Tensors, dict[str, int], Tensors]:
-    """Cuts or fills up the vocabulary: word embeddings, output bias and their slots together. New words get
-    the averages that the options name, others zeros.
+    """Cuts or pads the vocabulary: word embeddings, output bias and their slots together. New words get the
+    averages in the options, or zeros.
 
     Returns:
       The tensors; {from, to, restored: words that an earlier conversion cut off, filled: words of zeros, cut:
       words cut off}; and {name: tensor of what was cut off}.
 
     Raises:
-      ConfigError: where one of these tensors has another number of words than the embeddings, or the words
-        that were cut off do not fit.
+      ConfigError: if one of these tensors has another number of words than the embeddings, or the cut-off
+        words do not fit.
     """
     have, path = tensors[_WORDS].shape[0], cut_words_path(source)
     by_word = [name for name in tensors if name.startswith(canonical.VOCABULARY)]
     other = [f"{name} {list(tensors[name].shape)}" for name in by_word if tensors[name].shape[0] != have]
     if other:
-        told = f"the word embeddings have {have} words, and another number have {shortened(other)}."
+        told = f"the word embeddings have {have} words, but {shortened(other)} have another number."
         raise ConfigError(f"{source}: {told}")
     more = options.vocab_size is None or options.vocab_size > have
     rows = _read_cut_words(path) if more else {}
@@ -413,8 +414,8 @@ def _read_cut_words(path: str) -> Tensors:
             raise DamagedError(f"it has no {_WORDS}")
         return {name: tensors_lib.of_array(one.read(), f"{CUT_WORDS}:{name}") for name, one in found.items()}
     except (DamagedError, OSError) as error:
-        told = f"cannot be read ({error}). Restore it, or remove it to do without."
-        raise ConfigError(f"{path}, with the words that were cut off, {told}") from None
+        told = f"cannot be read ({error}). Restore it, or remove it to convert without these words."
+        raise ConfigError(f"{path}, which holds words that an earlier conversion cut off, {told}") from None
 
 
 def _write_cut_words(rows: Tensors, location: str) -> None:

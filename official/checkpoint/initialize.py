@@ -1,4 +1,4 @@
-"""Initial weights from a checkpoint of any known format: the encoder strictly, heads where it has them."""
+"""Initial weights from a checkpoint of any known format: the whole encoder, and the heads that it has."""
 
 import re
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ class InitReport(NamedTuple):
       fresh: names of those that the checkpoint lacks, which keep their initial values.
       dropped: names that the checkpoint has and the model does not use.
       unneeded: names that the checkpoint does not have and the model does not need.
-      notes: what is said of the model's activation, where nothing with the checkpoint says one, and of its
-        epsilon, where it is not the usual one of the format either.
+      notes: the model's activation, if the checkpoint's is unknown, and its epsilon, if it is unknown and not
+        the format's default.
     """
 
     title: str
@@ -69,17 +69,17 @@ def initialize(
         checkpoint.
       model: of the variables; its attention heads, activation and epsilon are compared with what the
         checkpoint's shapes and the configuration beside it say. None: they are known to be the same.
-      class_names: all names of each class of the model's classifier. The outputs of the checkpoint's, where
-        it names them, are put into their order. None: the outputs are no classes with names.
+      class_names: all names of each class of the model's classifier. The outputs of the checkpoint's
+        classifier are reordered by its names. None: the outputs are not named classes.
       problem_type: of the task's classifier.
       replaces_other_head: whether a classifier with other labels, as many, starts fresh; else it is an error.
 
     Raises:
       ConfigError: where a variable of the encoder is missing, unexpected or of another shape; all such names
         are in its details. A pooler belongs to the heads: checkpoints of masked-LM and of answers have none.
-        Also where a head other than a classifier's is there with another shape, a classifier tells other
-        classes apart, the checkpoint's model computes something else, a tensor is not of finite
-        floating-point numbers, or the file is unreadable.
+        Also if another head than a classifier has another shape, a classifier has other classes, the
+        checkpoint's model computes something else, a tensor has other values than finite floats, or the file
+        is unreadable.
     """
     checkpoint = sidecar_files.open_best(path, "--init_checkpoint")
     with naming_unreadable(f"--init_checkpoint={path}"):
@@ -127,7 +127,7 @@ def _in_order(
     problem_type: str,
     replaces_other_head: bool,
 ) -> Tensors:
-    """Puts the outputs of a classifier into the order of the classes, by the names that lie beside it.
+    """Reorders the outputs of a classifier by the label names next to the checkpoint.
 
     A classifier of another number of classes stays as it is: it will not be used.
 
@@ -145,14 +145,14 @@ def _in_order(
     problem = ""
     if kind not in (None, problem_type):
         what = "one label of" if problem_type == model_folder.ONE_LABEL else problem_type
-        problem = f"a classifier of problem_type={kind}, the task {what}: {expected}"
+        problem = f"a classifier of problem_type={kind}, but the task has {what}: {expected}"
     elif order is None:
-        problem = f"the labels: {' '.join(labels)}; the task has: {expected}"
+        problem = f"the labels {' '.join(labels)}, but the task has: {expected}"
     if (problem or order is None) and replaces_other_head:
         logging.warning("init_checkpoint %s has %s. The classifier starts fresh.", location, problem)
         return {name: tensor for name, tensor in found.items() if name not in CLASSIFIER}
     if problem or order is None:
-        advice = "Give a checkpoint without a classifier, or correct the labels beside it."
+        advice = "Give a checkpoint without a classifier, or correct its labels."
         raise ConfigError(f"init_checkpoint {location} has {problem}. {advice}")
     if order == sorted(order):
         return found
@@ -162,13 +162,13 @@ def _in_order(
 
 
 def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | None:
-    """Compares what no tensor's shape tells: heads, activation, epsilon. Reads no tensor.
+    """Compares the settings that shapes do not reveal: heads, activation, epsilon. Reads no tensor.
 
     Returns:
-      The model's activation where nothing says the checkpoint's; else None.
+      The model's activation if the checkpoint's is unknown; else None.
 
     Raises:
-      ConfigError: where the model computes something else than the checkpoint's.
+      ConfigError: if the model computes something else than the checkpoint's.
     """
     said = sidecar_files.sizes_beside(checkpoint.location)
     said |= {"num_attention_heads": checkpoint.heads} if checkpoint.heads else {}
@@ -182,12 +182,12 @@ def _notes(model: BertConfig, checkpoint: registry.Checkpoint) -> str:
     """Returns the notes of an InitReport. Raises ConfigError as `check_model`."""
     notes = ""
     if assumed := check_model(model, checkpoint):
-        notes = f"; hidden_act={assumed} is the model's own, no configuration beside the checkpoint says one"
+        notes = f"; hidden_act={assumed} is the model's: the checkpoint has no configuration that names one"
     usual = sidecar_files.epsilon_without(checkpoint)
     if usual not in (None, BertConfig.layer_norm_eps, model.layer_norm_eps):
         notes += (
-            f"; layer_norm_eps={model.layer_norm_eps} is the model's own, {checkpoint.title}'s is {usual},"
-            " and no configuration beside the checkpoint says one"
+            f"; layer_norm_eps={model.layer_norm_eps} is the model's, {checkpoint.title}'s is {usual},"
+            " and the checkpoint has no configuration that names one"
         )
     return notes
 
@@ -202,7 +202,7 @@ def _check(expected: dict, found: dict, strange: dict, location: str) -> set[str
     is_of_encoder = lambda name: name.startswith(scopes) or name in canonical.FINAL_NORM
     encoder = {name: shape for name, shape in expected.items() if is_of_encoder(name)}
     if not found.keys() & {*canonical.POOLER, *canonical.NEXT_SENTENCE_HEAD, *CLASSIFIER}:
-        # Neither a pooler nor a head over it: it starts with the head that will be.
+        # Neither a pooler nor a head over it: the pooler starts fresh with the new head.
         encoder = {name: shape for name, shape in encoder.items() if name not in canonical.POOLER}
     there = {name: shape for name, shape in found.items() if is_of_encoder(name)}
     there |= {name: shape for name, shape in strange.items() if name not in encoder}

@@ -1,4 +1,4 @@
-"""Saving and resuming a run: atomic, the last N kept, a damaged newest one skipped."""
+"""Saves and resumes a run: atomic writes, the last N checkpoints kept, damaged ones skipped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SaveTimes:
 
     Attributes:
       saves: number of those begun.
-      wait_secs: in which the training stood still: for copies of its state, and for the checkpoint before.
+      wait_secs: for which the training waited for copies of its state and for the previous checkpoint.
       write_secs: from the first byte of a checkpoint to its last one on the disk.
     """
 
@@ -53,7 +53,7 @@ class SaveTimes:
 
 
 def _run_to_the_end(work: Callable[[], None]) -> None:
-    """Does the work; a signal that ends the process lets it finish."""
+    """Runs a function to its end, even if a signal ends the process."""
     over = threading.Event()
     with signals.waited_for(over.wait):
         try:
@@ -85,13 +85,12 @@ class CheckpointManager:
         self._model_dir, self._variables, self._keep = model_dir, variables, keep
         self._pinned: int | None = None
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
-        self._work: concurrent.futures.Future | None = None  # what goes wrong in it is raised once
+        self._work: concurrent.futures.Future | None = None  # its error is raised once
         self._newest: int | None = None  # that this process has begun to write
         self._origin: str | None = None  # prefix of another run's checkpoint that this one begins with
 
     def pin(self, step: int | None) -> None:
-        """Keeps the checkpoint of this step, in place of the one that was kept before, however old it
-        becomes."""
+        """Keeps the checkpoint of this step permanently, instead of the previously pinned one."""
         self._pinned = step
 
     def save(self, step: int, companion: str | None = None) -> str:
@@ -100,11 +99,10 @@ class CheckpointManager:
 
         Args:
           step: of the state.
-          companion: JSON that belongs to the state and is no variable; it is there before the index, and goes
-            with it.
+          companion: JSON that belongs to the state; it is written before the index and removed with it.
 
         Raises:
-          ConfigError: where the folder is full or cannot be written to.
+          ConfigError: if the disk is full or the folder cannot be written to.
         """
         if not self.read_only:
             self.wait()
@@ -113,8 +111,8 @@ class CheckpointManager:
         return self._prefix(step)
 
     def begin_save(self, step: int, companion: str | None = None) -> None:
-        """Does what `save` does, in a thread: returns as soon as the state is copied to this machine's
-        memory, which the training then may change.
+        """Saves in a background thread: returns as soon as the state is copied to this machine's memory; then
+        the training may change it.
 
         One checkpoint is written at a time: this waits for the one before. Args and Raises as of `save`; an
         error of the writing is raised by the next method that waits, or by `check`.
@@ -128,31 +126,31 @@ class CheckpointManager:
             self._work = self._thread.submit(_run_to_the_end, work)
 
     def check(self) -> None:
-        """Raises ConfigError where a checkpoint that was begun could not be written; waits for nothing."""
+        """Raises ConfigError if a background checkpoint failed; does not wait."""
         if self._work is not None and self._work.done():
             self.wait()
 
     def wait(self) -> None:
-        """Returns once every checkpoint that was begun is on the disk. Raises ConfigError as `save` does."""
+        """Waits until all checkpoints are on the disk. Raises ConfigError as `save` does."""
         work = self._work
         try:
             with self.times.adding("wait_secs"):
                 if work is not None:
                     work.result()
-        finally:  # a signal cuts the waiting, not the work: it is still to be waited for
+        finally:  # a signal interrupts the wait, not the write, which must still be waited for
             self._work = work if work is not None and not work.done() else None
 
     def close(self) -> None:
-        """Waits as `wait` does, and logs an error: where something else has ended the run."""
+        """Waits as `wait` does, but logs an error, for a run that another error ended."""
         try:
             self.wait()
         except ConfigError as error:
             logging.error("%s", error)
 
     def _snapshot(self, step: int, companion: str | None) -> Callable[[], None]:
-        """Returns a function that writes the state as it is. On the CPU a tensor is the variable's own
-        memory, which TensorFlow does not write to as long as the tensor lives: the next update makes new
-        memory. From a device it is copied."""
+        """Returns a function that writes the current state. On the CPU a tensor shares the variable's memory,
+        which TensorFlow does not overwrite while the tensor lives: the next update allocates new memory. From
+        a device it is copied."""
         with tf.device("/cpu:0"):
             tensors = {name: tf.identity(variable.read_value()) for name, variable in self._variables.items()}
         self._newest, self.times.saves = step, self.times.saves + 1
@@ -169,7 +167,7 @@ class CheckpointManager:
             with self.times.adding("write_secs"):
                 if companion is not None:
                     replace_file(beside, companion)
-                elif tf.io.gfile.exists(beside):  # of a save that was killed before its index was there
+                elif tf.io.gfile.exists(beside):  # left by a save that was killed before its index existed
                     tf.io.gfile.remove(beside)
                 self._write_tensors(prefix, tensors)
                 if not is_remote(prefix):  # on the disk before older ones go
@@ -185,7 +183,7 @@ class CheckpointManager:
                 " checkpoints are complete. Free disk space or fix the folder's permissions, then run the"
                 " same command again."
             ) from None
-        # The index goes first: what is left of a removal that is interrupted is then no checkpoint any more.
+        # The index is removed first, so that an interrupted removal leaves no checkpoint.
         for path in (path for each in old for path in self._files(each)):
             tf.io.gfile.remove(path)
 
@@ -196,8 +194,8 @@ class CheckpointManager:
             tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=slices, tensors=values)
 
     def companion(self, step: int) -> dict:
-        """Returns the companion that was saved with `ckpt-STEP`, which may be of the run that this one begins
-        with; an empty dict where there is none, or a damaged one."""
+        """Returns the companion of `ckpt-STEP`, which may belong to the run that this one starts from; an
+        empty dict if it is missing or damaged."""
         origin = self._origin or ""
         path = (origin if os.path.basename(origin) == f"ckpt-{step}" else self._prefix(step)) + _COMPANION
         if not tf.io.gfile.exists(path):
@@ -205,7 +203,7 @@ class CheckpointManager:
         try:
             return read_json(path)
         except ConfigError as error:
-            logging.warning("%s The first line of the metrics sums up less steps.", error)
+            logging.warning("%s The first line of the metrics covers fewer steps.", error)
             return {}
 
     def _prefix(self, step: int) -> str:
@@ -227,8 +225,8 @@ class CheckpointManager:
         return sorted(int(match[1]) for match in found if match)
 
     def restore(self, step: int) -> str | None:
-        """Assigns every variable from `ckpt-STEP`. Returns its prefix, or None where it is not there or
-        damaged. Raises ConfigError as below."""
+        """Assigns every variable from `ckpt-STEP`. Returns its prefix, or None if it is missing or damaged.
+        Raises ConfigError as `restore_newest`."""
         if step not in self.steps():
             return None
         try:
@@ -237,8 +235,8 @@ class CheckpointManager:
             return None
 
     def restore_other(self, prefix: str) -> str:
-        """Assigns every variable from a checkpoint of another run, with which this one begins, and returns
-        its prefix. Raises ConfigError where it is not there, damaged, or of another model."""
+        """Assigns every variable from a checkpoint of another run, which this one starts from, and returns
+        its prefix. Raises ConfigError if it is missing, damaged, or of another model."""
         try:
             self._origin = self._assign(prefix)
         except DamagedError as error:
@@ -266,12 +264,12 @@ class CheckpointManager:
         return prefix
 
     def restore_newest(self) -> str | None:
-        """Assigns every variable from the newest checkpoint that is undamaged. Returns its prefix, or None
-        where there is none.
+        """Assigns every variable from the newest undamaged checkpoint. Returns its prefix, or None if there
+        is none.
 
         Raises:
-          ConfigError: where a checkpoint is another model's, its weights are not finite, or where there are
-            some but all are damaged.
+          ConfigError: if a checkpoint is another model's, its weights are not finite, or all checkpoints are
+            damaged.
         """
         steps, damaged = self.steps(), []
         for step in reversed(steps):
@@ -292,15 +290,14 @@ class CheckpointManager:
         """Writes the file `checkpoint`, in which tf.train.latest_checkpoint looks. Its names are relative to
         the folder, which may thus be moved.
 
-        Not by TensorFlow's own function: where the folder is given by a relative or remote path, that one
-        writes names from outside of it.
+        TensorFlow's function would write names relative to another folder if the path is relative or remote.
         """
         lines = [f'all_model_checkpoint_paths: "ckpt-{step}"\n' for step in steps]
         newest = f'model_checkpoint_path: "ckpt-{steps[-1]}"\n'
         replace_file(os.path.join(self._model_dir, "checkpoint"), newest + "".join(lines))
 
     def _set_aside(self, damaged: list[int], whole: list[int]) -> None:
-        """Renames damaged checkpoints, so that the newest whole one counts as the newest."""
+        """Renames damaged checkpoints, so that the newest whole one becomes the newest."""
         if self.read_only or not damaged:
             return
         self._write_state(whole)

@@ -1,4 +1,5 @@
-"""Tables of names, {canonical name: name in a format}, and tensors that a format joins, cuts or lacks."""
+"""Tables of names, {canonical name: name in a format}, and functions for tensors that a format joins, splits
+or lacks."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from official.io.errors import ConfigError, shortened
 #   a name                    the same tensor under that name,
 #   Transposed(name)          the matrix with its axes swapped,
 #   None                      knowingly dropped: the format has no such tensor.
-# What is in no table is an error, on either side.
+# A name that is in no table is an error, on either side.
 
 
 class Transposed(str):
@@ -32,13 +33,13 @@ Table = Mapping[str, "str | None"]
 
 @dataclasses.dataclass
 class Mapped:
-    """Tensors under new names, and what did not get one.
+    """Renamed tensors, and the tensors without a new name.
 
     Attributes:
       tensors: {new name: tensor}.
       dropped: {old name: reason}, knowingly left out.
       unmatched: old names that no rule knows.
-      added: {new name: reason}, made up because the source has no such tensor, e.g. a bias of zeros.
+      added: {new name: reason} of tensors that the source lacks, e.g. a bias of zeros.
       family: of the model, of `config.model`, where names of tensors tell it.
     """
 
@@ -114,7 +115,7 @@ class Spelling:
 
     Attributes:
       tensors: {name in the table: tensor}.
-      doubled: names in the file whose place another has taken.
+      doubled: names in the file that are a second spelling of another.
     """
 
     def __init__(self, source: Tensors, common_name: Callable[[str], str]):
@@ -129,7 +130,7 @@ class Spelling:
                 self.tensors[common], self._names[common] = tensor, name
 
     def restore(self, mapped: Mapped) -> None:
-        """Names what found no place as the file does."""
+        """Restores the file's names of unmatched tensors."""
         mapped.dropped = {self._names[common]: reason for common, reason in mapped.dropped.items()}
         mapped.unmatched = [self._names[common] for common in mapped.unmatched] + self.doubled
 
@@ -175,13 +176,13 @@ QKV_KERNELS, QKV_BIASES = (
 
 
 def unstack(tensors: Tensors, stacks: Stacks) -> tuple[Tensors, Tensors]:
-    """Takes stacked tensors apart, and their slots. A whole beside one of its own parts is left as it is.
+    """Splits stacked tensors and their slots. A stack next to one of its own parts is left as it is.
 
     Returns:
       The tensors that are not stacked, and the parts under canonical names.
 
     Raises:
-      ConfigError: for a whole that has no equal parts.
+      ConfigError: for a stack without equal parts.
     """
     rest: Tensors = {}
     parts: Tensors = {}
@@ -200,7 +201,7 @@ def unstack(tensors: Tensors, stacks: Stacks) -> tuple[Tensors, Tensors]:
 
 
 def stack(tensors: Tensors, stacks: Stacks) -> tuple[Tensors, Tensors]:
-    """Joins the parts of stacks, and their slots, where all parts are there.
+    """Joins the parts of stacks, and their slots, if all parts exist.
 
     Returns:
       The tensors that are not stacked, under their names, and the wholes under the format's.

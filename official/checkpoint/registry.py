@@ -1,4 +1,4 @@
-"""Registry of the formats: all there are, the one that a path holds, and the allowed conversions."""
+"""Registry of the formats: lists them, detects the one of a path, and names the allowed conversions."""
 
 import dataclasses
 import importlib
@@ -81,22 +81,22 @@ def options_of_formats() -> dict[Option, list[Format]]:
 
 
 def check_concerned(action: str, given: Mapping[str, Any]) -> None:
-    """Raises ConfigError for {name of an option: value} that asks for what no format of an action can do."""
+    """Raises ConfigError for options {name: value} that no format of an action has."""
     _, source, target = get_action(action)
     for option, having in options_of_formats().items():
         ends = {target} if option.for_target else {source, target}
         if given.get(option.name) in (None, option.default) or ends & set(having):
             continue
         names = " and ".join(one.name for one in having)
-        why = f"only {names}, and {action} has none of them"
+        why = f"only {names}, and {action} neither reads nor writes these"
         if option.for_target:
-            why = f"only what is written for {names}, not {action}"
+            why = f"only the writing of {names}, not {action}"
         raise ConfigError(f"--{option.name} concerns {why}. Drop the flag.")
 
 
 def make_options(source: Format, target: Format, given: Mapping[str, Any]) -> Options:
-    """Returns the options of a conversion: {name: value} of what was given (None: nothing), over what the two
-    formats set."""
+    """Returns the options of a conversion: {name: given value, or None} over the defaults of the two
+    formats."""
     usual = {**source.as_source, **target.as_target}
     if source.partners or target.partners:
         usual = dict(source.as_source if source.partners else target.as_target)
@@ -107,7 +107,7 @@ class Checkpoint(NamedTuple):
     """A checkpoint whose tensors have not been read yet.
 
     Attributes:
-      format: what it is.
+      format: of the checkpoint.
       location: prefix, folder or file.
       tensors: under the format's own names.
     """
@@ -126,7 +126,8 @@ class Checkpoint(NamedTuple):
         """
         mapped = self.format.to_canonical(self.tensors, options)
         if mapped.unmatched:
-            unknown, told = sorted(mapped.unmatched), f"{self.location} is no {self.title} checkpoint of BERT"
+            unknown = sorted(mapped.unmatched)
+            told = f"{self.location} is not a {self.title} checkpoint of BERT"
             found = _format_in(self.format.container, self.tensors)
             if found not in (None, self.format):
                 told += f" but one of {found.title}, which {found.name}2TARGET reads"
@@ -151,15 +152,15 @@ class Checkpoint(NamedTuple):
 
 
 def open_checkpoint(path: str, label: str, format_name: str | None = None) -> Checkpoint:
-    """Finds out what a path holds and opens it, without reading a weight.
+    """Detects the format of a path and opens it, without reading a weight.
 
     Args:
       path: prefix, folder or file; of a folder of TensorFlow checkpoints, the newest.
-      label: what gave the path, for messages: --init_checkpoint or PATH.
+      label: source of the path, for messages: --init_checkpoint or PATH.
       format_name: of the format, where it is known.
 
     Raises:
-      ConfigError: where there is no checkpoint, or it is damaged.
+      ConfigError: if there is no checkpoint, or it is damaged.
     """
     known = get_format(format_name) if format_name else None
     strange = None
@@ -172,7 +173,7 @@ def open_checkpoint(path: str, label: str, format_name: str | None = None) -> Ch
                     return Checkpoint(found, location, tensors)
                 strange = location, sorted(tensors)
     if strange:
-        told = f"is no BERT checkpoint of a known format; its tensors: {shortened(strange[1]) or 'none'}."
+        told = f"is not a BERT checkpoint of a known format; its tensors: {shortened(strange[1]) or 'none'}."
         raise ConfigError(f"{strange[0]} {told}", {"tensors": strange[1]})
     if known:
         raise ConfigError(f"{label}={path} has no checkpoint in the form of {known.reported_name}.")
@@ -191,7 +192,7 @@ def _format_in(container: str, tensors: Tensors) -> Format | None:
 
 
 def _in_numbers(tensors: Tensors, scale: tuple[float, float]) -> Tensors:
-    """Returns a model of numbers whose head gives these, and not (number - mean) / deviation."""
+    """Rescales the head of a regression model to output numbers instead of (number - mean) / deviation."""
     mean, deviation = scale
     if (mean, deviation) == (0.0, 1.0) or canonical.CLASSIFIER_HEAD[0] not in tensors:
         return tensors
@@ -219,13 +220,13 @@ def check_finite(mapped: Tensors, checkpoint: Checkpoint) -> None:
     holds NaN or infinity."""
     read = _read_from(mapped, checkpoint)
     if bad := sorted(name for name, one in read.items() if not np.isfinite(one.read()).all()):
-        told = f"holds NaN or infinite numbers in {shortened(bad)}. Give a checkpoint from before."
+        told = f"holds NaN or infinite numbers in {shortened(bad)}. Give an earlier checkpoint."
         raise ConfigError(f"{checkpoint.location} {told}")
 
 
 def _read_from(mapped: Tensors, checkpoint: Checkpoint) -> Tensors:
-    """Returns the file's own tensors behind canonical weights and slots; one that is not known by its name
-    there stands for itself."""
+    """Returns the file's tensors that canonical weights and slots are read from; an unknown name stands for
+    itself."""
     found: Tensors = {}
     for name, tensor in mapped.items():
         if name not in canonical.COUNTERS:

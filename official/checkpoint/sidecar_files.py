@@ -1,4 +1,5 @@
-"""Files beside a checkpoint: heads, activation, epsilon, vocabulary and labels that no tensor tells."""
+"""Sidecar files of a checkpoint: heads, activation, epsilon, vocabulary and labels, which tensors do not
+reveal."""
 
 import dataclasses
 import json
@@ -50,19 +51,18 @@ def sizes_beside(location: str) -> dict:
     elif os.path.basename(path) == hf_folder.CONFIG:
         values = hf_folder.sizes(path)
     activation = activation_of(values)
-    # Google's code and transformers have one default where a file does not say it.
+    # Google's code and transformers have the same default if a file does not say it.
     values = {"num_attention_heads": BertConfig.num_attention_heads, **values}
     return checked_sizes(values | ({} if activation is None else {"hidden_act": activation}), path)
 
 
 def open_best(path: str, label: str, format_name: str | None = None) -> Checkpoint:
-    """Opens a checkpoint as `registry.open_checkpoint` does, of a run's folder the best one."""
+    """Opens a checkpoint as `registry.open_checkpoint` does, but the best one of a run's folder."""
     return open_checkpoint(_best_of_run(path), label, format_name)
 
 
 def _best_of_run(path: str) -> str:
-    """Returns the prefix of the best checkpoint of a run's folder, where its result.json says which that is;
-    else the path."""
+    """Returns the prefix of the best checkpoint of a run's folder, by its result.json; else the path."""
     config = (
         json_files.read_json_or_empty(os.path.join(path, hf_folder.CONFIG)) if os.path.isdir(path) else {}
     )
@@ -71,13 +71,13 @@ def _best_of_run(path: str) -> str:
     best = json_files.read_json_or_empty(os.path.join(path, "result.json")).get("best_step")
     if best is None or best in manager.CheckpointManager(path, {}, 1).steps():
         return path if best is None else os.path.join(path, f"ckpt-{best}")
-    told = "%s: ckpt-%s, the best by result.json, is not there any more; the newest is taken."
+    told = "%s: ckpt-%s, the best one according to result.json, no longer exists; the newest is used."
     logging.warning(told, path, best)
     return path
 
 
 def config_beside(location: str) -> str | None:
-    """Returns the path of the configuration beside a checkpoint: of two, the one that its format has."""
+    """Returns the path of the configuration next to a checkpoint; of two, the one of its format."""
     is_folder = os.path.isdir(location)
     names = (CONFIG, hf_folder.CONFIG)
     names = names[::-1] if is_folder or location.endswith(".safetensors") else names
@@ -137,20 +137,20 @@ def with_family_of(options: Options, read: Mapped) -> Options:
 
 def _vocabulary_beside(location: str) -> str | None:
     """Returns the vocab.txt, or else tokenizer.json, that lies with a checkpoint. One that is not BERT's is
-    left out, and a warning says why: a conversion of weights needs none."""
+    ignored with a warning, since a conversion of weights needs none."""
     path = vocabulary_files.find(model_folder.folder_of(location))
     try:
         if path is not None:
             vocabulary_files.check_each(vocabulary_files.read(path).words, path)
         return path
     except ConfigError as error:
-        logging.warning("The vocabulary beside the checkpoint is left out. %s", error)
+        logging.warning("The vocabulary next to the checkpoint is not used. %s", error)
         return None
 
 
 def epsilon_without(checkpoint: Checkpoint) -> float | None:
-    """Returns the epsilon of LayerNorm that is usual for a checkpoint's format; None where a configuration is
-    beside it, which says 1e-12 by saying nothing."""
+    """Returns the epsilon of LayerNorm that is usual for a checkpoint's format; None if it has a
+    configuration, whose default is 1e-12."""
     return None if config_beside(checkpoint.location) else checkpoint.format.usual_epsilon
 
 
@@ -163,12 +163,12 @@ def labels_beside(location: str) -> dict:
 
 
 def _embedding_beside(location: str) -> EmbeddingSettings | None:
-    """Returns the settings of vectors that lie with a checkpoint. Those that there are not here are left out,
-    and a warning says why: a conversion of weights needs none."""
+    """Returns the settings of vectors that lie with a checkpoint. Unsupported ones are ignored with a
+    warning, since a conversion of weights needs none."""
     try:
         return sentence_folder.read_settings(location)
     except ConfigError as error:
-        logging.warning("The sentence-transformers files beside the checkpoint are left out. %s", error)
+        logging.warning("The sentence-transformers files next to the checkpoint are not used. %s", error)
         return None
 
 
@@ -181,22 +181,22 @@ def notes_of_source(given: Options, checkpoint: Checkpoint) -> list[str]:
     epsilon = epsilon_without(checkpoint)
     if not given.layer_norm_eps and epsilon not in (None, BertConfig.layer_norm_eps):
         taken.append(f"layer_norm_eps={epsilon}")
-    why = f"as usual for {checkpoint.title}: no configuration beside the source says it"
-    return [f"{setting} is taken for granted, {why}" for setting in taken]
+    why = f"the default of {checkpoint.title}: the source has no configuration that names it"
+    return [f"{setting} is assumed, {why}" for setting in taken]
 
 
 def notes_of_result(options: Options, written: list[str], target: Format) -> list[str]:
-    """Returns a line where a bundle or file computes otherwise than others' code for its format: who
-    understands its configuration, if it has one."""
+    """Returns a line if the result differs from what other code assumes for its format: whether its
+    configuration, if any, says so."""
     settings = ", ".join(f"{key}={value}" for key, value in unusual(options, target).items())
     if not settings:
         return []
     if all(os.path.basename(path) != CONFIG for path in written):
         advice = f"give --num_attention_heads=N, and {CONFIG} is written"
-        return [f"nothing beside the result says {settings}: {advice}"]
+        return [f"no file next to the result stores {settings}: {advice}"]
     theirs = "Google's BERT" if target.usual_epsilon == BertConfig.layer_norm_eps else target.title
     others = f"other readers of the format compute as {theirs} does"
-    return [f"{CONFIG} says {settings}, which this project reads; {others}"]
+    return [f"{CONFIG} stores {settings}, which this project reads; {others}"]
 
 
 def sizes_of(tensors: Tensors) -> dict:
@@ -242,7 +242,7 @@ def check_source(location: str, read: Mapped) -> None:
     if read.family is not None:
         own["family"] = read.family
     if wrong := _contradictions(sizes_beside(location), own):
-        told = f"is not of the model in {location}: {shortened(wrong)}. Remove or correct it."
+        told = f"does not belong to the model in {location}: {shortened(wrong)}. Remove or correct it."
         raise ConfigError(f"{config_beside(location)} {told}")
     if "output_weights" in tensors:
         outputs, labels = tensors["output_weights"].shape[0], labels_beside(location)["labels"]
@@ -251,7 +251,7 @@ def check_source(location: str, read: Mapped) -> None:
 
 
 def _contradictions(said: dict, sizes: dict) -> list[str]:
-    """Leaves out the number of words, which conversions change."""
+    """Compares all but the number of words, which conversions change."""
     return [
         f"{key}={said[key]}, the tensors have {value}"
         for key, value in sizes.items()
@@ -273,11 +273,11 @@ def plan(
       overwrite: what is there may be replaced.
 
     Returns:
-      {path: content, or None for a file that is to go: an older configuration of another model}; empty where
-      the format's writer brings them.
+      {path: content, or None for a file to remove: an older configuration of another model}; empty if the
+      format's writer writes them.
 
     Raises:
-      ConfigError: where a file of other content is there and may not be replaced.
+      ConfigError: if a file with other content exists and may not be replaced.
     """
     if target_format.brings_sidecar_files:
         if options.vocab_file:
@@ -315,19 +315,19 @@ def plan(
 
 
 def unusual(options: Options, target: Format | None = None) -> dict:
-    """Returns the settings of a model that are other than those of Google's code, or of others' code for a
-    format, as {key of BertConfig: value}."""
+    """Returns the settings of a model that differ from those of Google's code, or of other code for a format:
+    {key of BertConfig: value}."""
     epsilon = target.usual_epsilon if target else BertConfig.layer_norm_eps
     usual = {"hidden_act": BertConfig.hidden_act, "layer_norm_eps": epsilon, "family": BertConfig.family}
     return {key: getattr(options, key) for key in usual if getattr(options, key) not in (None, usual[key])}
 
 
 def _check_free(files: Mapping[str, bytes | None], overwrite: bool) -> None:
-    """Raises ConfigError where one of {path: content} is there with other content and may not be replaced."""
+    """Raises ConfigError if one of {path: content} exists with other content and may not be replaced."""
     for path, content in files.items():
         if not overwrite and os.path.exists(path) and not _same(path, content):
             advice = "Give another --output_dir, or replace it with --overwrite."
-            raise ConfigError(f"{path} is there and not what belongs to this result. {advice}")
+            raise ConfigError(f"{path} exists and does not belong to this result. {advice}")
 
 
 def _same(path: str, content: bytes | None) -> bool:

@@ -1,6 +1,6 @@
-"""Tensors that are read when they are written: a conversion holds a few at a time, however many there are.
+"""Lazy tensors: each is read when it is written, so that a conversion holds a few at a time.
 
-The functions here return tensors that, when read, read theirs and change them.
+The functions return new lazy tensors, which read and change their arguments when they are read.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Tensor:
 
 
 def changed(tensor: Tensor, change: Callable[[np.ndarray], np.ndarray], **others: Any) -> Tensor:
-    """Returns a tensor of other values: `change` of those that are read. `others`: its shape and its type,
-    where they are others, too."""
+    """Returns a tensor whose values are `change` of the original's. `others`: its shape and type, if they
+    change."""
     return replace(tensor, read=lambda: change(tensor.read()), **others)
 
 

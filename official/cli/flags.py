@@ -143,7 +143,7 @@ def _check_known(name: str, is_field: bool) -> None:
         raise ConfigError(f"Unknown setting --{_FIELD}{name}{meant}.")
     removed = next((each for each in (name, name.removeprefix("no")) if each in config_lib.REMOVED), None)
     if not is_field and name not in _TYPES and removed:
-        raise ConfigError(f"--{name} is of earlier versions. Now {config_lib.REMOVED[removed][1]}.")
+        raise ConfigError(f"--{name} was removed. {config_lib.REMOVED[removed][1]}.")
     if name not in _TYPES:
         known = [*_TYPES, *foreign.options_of_theirs()]
         raise ConfigError(f"Unknown flag --{name}{suggest(name, known)}.")

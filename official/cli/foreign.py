@@ -243,7 +243,7 @@ def _checked(options: Options, family: Family | None) -> dict[str, str | list[st
     for name, value in options:
         table = _table(family)
         if name not in table and name in config_lib.REMOVED:
-            raise ConfigError(f"--{name} is of earlier versions. Now {config_lib.REMOVED[name][1]}.")
+            raise ConfigError(f"--{name} was removed. {config_lib.REMOVED[name][1]}.")
         if name not in table:
             whose = f"a {family.label} configuration" if family else "a configuration of ours"
             meant = suggest(name, [*config_lib.FIELDS, *table])

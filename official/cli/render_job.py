@@ -128,7 +128,7 @@ def _read_pairs(texts: list[str], flag: str) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals or name in pairs:
-            twice = ", and it is there twice" if name in pairs else ""
+            twice = ", and it occurs twice" if name in pairs else ""
             raise ConfigError(f"--{flag}={text[:80]}, expected NAME=VALUE, each name once{twice}.")
         pairs[name] = value
     return pairs

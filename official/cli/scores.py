@@ -17,7 +17,7 @@ from official.reporting import charts, palette
 _TITLES = {
     "pr_exact": "Precision and recall, exact match",
     "pr_f1": "Precision and recall, F1",
-    "pr_oracle": "Precision and recall, is there an answer",
+    "pr_oracle": "Precision and recall of whether there is an answer",
 }
 
 # -----------------------------------------------------------------------------------------------------------

@@ -157,9 +157,9 @@ def run_search() -> None:
     wanted = {one.row for neighbours in found for one in neighbours}
     texts, digest = vector_files.read_rows(table, column, wanted, vectors.rows)
     if column == vectors.said["text_column"] and digest != vectors.said.get("texts_digest", digest):
-        told = f"--texts={table.given}: its texts are not those that {vectors.path} was made of"
+        told = f"--texts={table.given}: its texts are not the ones that {vectors.path} was made from"
         if flags.texts is None:
-            raise ConfigError(f"{told}. Embed them again, or give the file of then.")
+            raise ConfigError(f"{told}. Embed them again, or give the original file.")
         logging.warning("%s.", told)
     if flags.output_file:
         rows = [

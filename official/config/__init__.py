@@ -1,9 +1,8 @@
-"""The configuration of a run: every setting defined once, validated as a whole, no TensorFlow.
+"""The configuration of a run: every setting is defined once, and all are validated together. No TensorFlow.
 
-A setting is one row of a class in `settings/`, and its help a line of that class's docstring. From the row
-follow its flag, type, default and range, its place in config.json, and what tasks, back ends and evaluations
-have to do with it. `Config` has
-all settings as attributes.
+A setting is one row of a class in `settings/`, and its help a line of that class's docstring. The row defines
+its flag, type, default and range, its key in config.json, and the tasks, back ends and evaluations that it
+affects. `Config` has all settings as attributes.
 """
 
 from __future__ import annotations
@@ -77,9 +76,9 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
                     raise ConfigError(f"{source}: model={value!r}, expected the keys of a bert_config.json.")
                 values["model"] = bert_config_from_dict(value, f"{source}: model")
             elif name in REMOVED:
-                default, now = REMOVED[name]
+                default, instead = REMOVED[name]
                 if value not in (None, default):
-                    raise ConfigError(f"{source}: {name}={value} is of earlier versions. Now {now}.")
+                    raise ConfigError(f"{source}: {name}={value}: this setting was removed. {instead}.")
             elif name not in FIELDS:
                 raise ConfigError(f"{source}: unknown setting {name!r}{suggest(name, FIELDS)}.")
             else:
@@ -89,10 +88,10 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
                 path = values[name]
                 if name == "bert_config_file" and path and "model" not in layer:
                     values["model"] = bert_config_from_dict(read_json(path, name, any_number=True), path)
-    if values.get("task") in OWN_DATA:  # without its scores nobody knows which weights are the best
+    if values.get("task") in OWN_DATA:  # without its scores, the best weights are unknown
         values.setdefault("do_eval", not values.get("use_synthetic_data"))
     config = with_generated_data(Config(**values))
-    if not of_run:  # whose settings are whole, and whose folder may have changed
+    if not of_run:  # a complete configuration, whose folder may have changed
         config = with_own_rate(with_init_folder(config, values), values)
     config = with_gradient_scopes(with_eval_rule(config))
     if config.task == "pretrain":
@@ -106,13 +105,13 @@ def with_data(config: Config, train_samples: int | None, sequences_per_row: floa
 
     Args:
       config: a validated configuration.
-      train_samples: sequences of the training set; None where that says nothing about the steps.
+      train_samples: sequences of the training set; None if the steps do not depend on it.
       sequences_per_row: of packed rows, sequences / rows of that set; None: every row is a sequence.
 
     Raises:
-      ConfigError: where the steps stay unknown, or --stop_steps is beyond them.
+      ConfigError: if the steps stay unknown, or --stop_steps is beyond them.
     """
-    # Without training the schedule is never asked.
+    # Without training the schedule is not used.
     complete = (
         with_steps(config, train_samples, sequences_per_row) if config.do_train else with_steps(config, 1)
     )

@@ -1,7 +1,7 @@
 """Table of the back ends: one row for each value of --distribution_strategy, with its traits.
 
-How the devices of one are found and used is in `official.distribution.strategy`.
-Settings that only some back ends know say so themselves (`backends=` in their rows).
+`official.distribution.strategy` finds and uses the devices of each.
+Settings for some back ends only name them in their rows (`backends=`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class BackendTraits:
 
     Attributes:
       name: of --distribution_strategy.
-      label: what people call one.
+      label: its name in messages.
       all_reduce_algorithms: the values of --all_reduce_alg that it takes.
       refused_dtypes: {value of --dtype that it does not take: why, and what to use}.
       takes_gpus: whether it computes on GPUs where the machine has any.
@@ -36,8 +36,8 @@ class BackendTraits:
       spread_replicas: whether the weights of a replica are on several devices of this process.
       graphcore_rules: whether pipelines are those of Graphcore's compiler: a variable is on one device, and a
         grouped schedule takes multiples of its passes.
-      program: the module whose `run(config, command)` is a run on it, where that is not the usual one.
-      check: config -> None; raises ConfigError for what else it refuses.
+      program: the module whose `run(config, command)` runs on it, if not the usual one.
+      check: config -> None; raises ConfigError for other unsupported settings.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Validation of the whole: each check is one rule that no single setting can know."""
+"""Validation of the whole configuration: each check is a rule on several settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from official.io.errors import ConfigError, nearest_multiples
 
 
 def check_rows(config: Config) -> None:
-    """Refuses settings that the rest of the configuration would ignore, as their rows say it."""
+    """Refuses settings that the rest of the configuration would ignore, according to their rows."""
     for name, field in FIELDS.items():
         if config[name] == field.default:
             continue
@@ -77,7 +77,7 @@ def check_rows(config: Config) -> None:
 
 
 def check_files(config: Config) -> None:
-    """Names a file that is missing, or that the run would not read."""
+    """Raises ConfigError for a missing file, and for one that the run would not read."""
     if not (config.model_dir or config.compile_only or config.plan):
         raise ConfigError("model_dir is not set. Give the run a folder: --model_dir=DIR.")
     if not (config.do_train or config.do_eval or config.do_predict):
@@ -123,7 +123,7 @@ def _check_pretraining_files(config: Config) -> None:
 
 
 def _check_fine_tuning_files(config: Config) -> None:
-    """Names the file that is missing, except for a plan, which reads none."""
+    """Raises ConfigError for a missing file, except for a plan, which reads none."""
     evaluates_alone = config.do_eval and not config.do_train
     needed = {
         "squad": [("train_file", config.do_train), ("predict_file", config.do_eval or config.do_predict)],
@@ -156,7 +156,7 @@ def _check_glue_task(config: Config) -> None:
 
 
 def check_lengths(config: Config) -> None:
-    """Refuses sequences that the model, or the sequence itself, has no room for."""
+    """Refuses sequences longer than the model allows, and more predictions than tokens."""
     reads_most = config.task == "pretrain" and config.mask_share is None
     if reads_most and config.max_predictions_per_seq > config.max_seq_length:
         raise ConfigError(
@@ -177,7 +177,7 @@ def check_lengths(config: Config) -> None:
 
 
 def check_electra(config: Config) -> None:
-    """Refuses ELECTRA's objective for models of other families, and with what is not made for it."""
+    """Refuses ELECTRA's objective for models of other families, and with incompatible settings."""
     if config.objective != "electra":
         return
     title, family, blocks = "objective=electra", config.model.family, config.model.block_type
@@ -197,8 +197,8 @@ def check_electra(config: Config) -> None:
 
 
 def check_segment_types(config: Config, marks_pairs: bool = True) -> None:
-    """Refuses pairs of texts for a model that cannot tell them apart, and the next-sentence task for one of a
-    family without. `marks_pairs` as of `BertConfig.why_no_pairs`."""
+    """Refuses pairs of texts for a model that cannot distinguish them, and the next-sentence task for
+    families without it. `marks_pairs` as of `BertConfig.why_no_pairs`."""
     if config.task == "pretrain" and not config.model.family_row.has_next_sentence:
         raise ConfigError(
             f"objective=mlm_nsp: {config.model.family_row.title} has no next-sentence task. Pre-train it with"
@@ -255,8 +255,8 @@ def check_schedule(config: Config) -> None:
 
 
 def check_steps(config: Config) -> None:
-    """Refuses steps that do not fit into loops, evaluations that do not take place, batches that do not grow
-    to the whole one, and counts of steps that suppose one batch."""
+    """Refuses steps that are not multiples of loops, evaluations that never take place, a --batch_warmup that
+    does not end at the whole batch, and step counts that assume one batch size."""
     if knows_steps(config):
         check_schedule(config)
     for name in ("steps_between_eval", "checkpoint_every_steps"):
@@ -293,7 +293,7 @@ def check_steps(config: Config) -> None:
 
 
 def check_optimization(config: Config) -> None:
-    """Refuses an update, a schedule and scales of losses and gradients that contradict themselves."""
+    """Refuses contradictions within the update, the schedule, and the scales of losses and gradients."""
     if config.end_learning_rate > config.learning_rate:
         raise ConfigError(
             f"end_learning_rate={config.end_learning_rate} is above learning_rate={config.learning_rate}."
@@ -393,8 +393,8 @@ def _check_rates(config: Config) -> None:
 
 
 def check_packing(config: Config) -> None:
-    """Refuses predicted tokens that blocks need in their places, places that count padding where there is
-    none, and numbers of sequences a row that contradict each other, or that nothing would read."""
+    """Refuses a static mask for blocks that need tokens in order, a loss over padding without padding, and
+    numbers of sequences per row that contradict each other or are unused."""
     if config.static_mask and config.model.block_type != "bert":
         raise ConfigError(
             "static_mask moves the predicted tokens away from their neighbours, which"
@@ -435,7 +435,7 @@ def check_batches(config: Config) -> None:
 
 
 def check_devices(config: Config) -> None:
-    """Refuses what the back end does not take: types, kernels, memory, pipelines, all-reduces."""
+    """Refuses types, kernels, memory, pipelines and all-reduces that the back end does not support."""
     backend = BACKENDS[config.distribution_strategy]
     if config.dtype in backend.refused_dtypes:
         raise ConfigError(
@@ -486,8 +486,8 @@ def check_devices(config: Config) -> None:
 
 
 def check_plan(config: Config) -> None:
-    """Refuses speeds of 0, devices that are none, steps that this process alone cannot run, and numbers of
-    hosts that are none, or without the time of a step."""
+    """Refuses speeds of 0, invalid devices, measured steps that this process alone cannot run, and numbers of
+    hosts that are invalid or lack the time of a step."""
     for name in ("plan_tflops", "plan_gbps"):
         if config[name] == 0:
             raise ConfigError(f"{name}=0, expected a number above 0. Raise --{name}.")
@@ -527,7 +527,7 @@ def check_plan(config: Config) -> None:
 
 
 def check_export(config: Config) -> None:
-    """Refuses an export of what has no text."""
+    """Refuses an export without a vocabulary."""
     if not config.export_dir:
         return
     may_lie_beside_records = config.task == "pretrain" and config.input_files  # the task looks there
@@ -542,7 +542,7 @@ def check_export(config: Config) -> None:
 # All
 
 
-# In the order in which a person would want to know.
+# In the order of importance for users.
 _CHECKS = (
     check_rows,
     check_batches,

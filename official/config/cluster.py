@@ -1,4 +1,4 @@
-"""Processes of a run: which there are, and which of them this one is."""
+"""Processes of a run: their addresses, and the rank of this one."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _FIRST_PORT, _PORTS_OF_A_JOB, _JOBS = 21000, 16, 500
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The processes of a run. The first one is the chief: it writes files and talks to people.
+    """The processes of a run. The first one is the chief, which writes the files and the log for users.
 
     Attributes:
-      hosts: host:port of every process, by rank; '' where it is not known before they meet.
-      rank: which of them this process is.
-      source: who says so, for people.
+      hosts: host:port of every process, by rank; '' if it is unknown before they meet.
+      rank: of this process.
+      source: of this information, for messages.
     """
 
     hosts: tuple[str, ...]
@@ -41,13 +41,13 @@ class Cluster:
         return f"{self.hosts[rank]} (rank {rank})" if self.hosts[rank] else f"rank {rank}"
 
     def describe(self) -> str:
-        """Returns the place of this process and the source that says so, for the log."""
-        address = self.hosts[self.rank] or "an address that the others will be told"
+        """Returns the rank of this process and its source, for the log."""
+        address = self.hosts[self.rank] or "an address that is sent to the others"
         return f"Rank {self.rank} of {len(self.hosts)} at {address}, says {self.source}"
 
 
 def checked_hosts(hosts: Iterable, source: str) -> tuple[str, ...]:
-    """Returns addresses of the form HOST:PORT, each there once. Raises ConfigError for others."""
+    """Returns addresses after checking that they are unique and of the form HOST:PORT. Raises ConfigError."""
     hosts = list(hosts)
     for host in hosts:
         match = re.fullmatch(r"[^\s:/]+:(\d{1,5})", host) if isinstance(host, str) else None
@@ -81,8 +81,8 @@ def rank_and_count(environment: Mapping[str, str], rank_name: str, count_name: s
 
 
 def port_of_job(environment: Mapping[str, str], job: str, default: int | None = None) -> int:
-    """Returns the first port of a job's processes on a host: what BERT_PORT says, or else one that follows
-    from the job's name, so that two jobs on one machine have others. Raises ConfigError."""
+    """Returns the first port of a job's processes on a host: BERT_PORT, or a port derived from the job's
+    name, so that two jobs on one machine use different ones. Raises ConfigError."""
     if not environment.get(PORT_VARIABLE):
         return default or _FIRST_PORT + _PORTS_OF_A_JOB * (zlib.crc32(job.encode()) % _JOBS)
     port = number(environment, PORT_VARIABLE, 2**16 - 1)
@@ -92,8 +92,8 @@ def port_of_job(environment: Mapping[str, str], job: str, default: int | None = 
 
 
 def addresses(hosts: Iterable[str], first_port: int, source: str) -> tuple[str, ...]:
-    """Returns host:port of processes on these hosts, by rank; those of a host have ports that follow each
-    other. Raises ConfigError where the ports end."""
+    """Returns host:port of processes on these hosts, by rank; those on one host have consecutive ports.
+    Raises ConfigError if the ports run out."""
     taken: dict[str, int] = {}
     found = []
     for host in hosts:
@@ -134,12 +134,12 @@ _TF_CONFIG_JOBS = ("chief", "worker")  # in the order of their ranks
 
 
 def read_tf_config(environment: Mapping[str, str]) -> Cluster | None:
-    """Returns the processes of TF_CONFIG; None without it, or where it names no cluster.
+    """Returns the processes of TF_CONFIG; None if it is missing or names no cluster.
 
     A `chief` has rank 0, workers follow. `ps` and `evaluator` jobs have no part in this strategy.
 
     Raises:
-      ConfigError: where it is not of the right form.
+      ConfigError: if it has another form.
     """
     text = environment.get(TF_CONFIG_SOURCE)
     if not text:
@@ -181,8 +181,8 @@ _MOST_HOSTS = 1 << 16
 
 
 def read_slurm(environment: Mapping[str, str], needs_addresses: bool = True) -> Cluster | None:
-    """Returns the tasks of the step, with their addresses where these are needed; None outside of one. Raises
-    ConfigError for what cannot be read."""
+    """Returns the tasks of the Slurm step, with addresses if needed; None outside of one. Raises ConfigError
+    for unreadable variables."""
     if not environment.get("SLURM_STEP_NUM_TASKS"):
         return None
     rank, count = rank_and_count(environment, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
@@ -240,7 +240,7 @@ def _numbers(text: str) -> list[str]:
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
         if not match or int(match[2] or match[1]) - int(match[1]) not in range(_MOST_HOSTS):
-            raise ConfigError(f"{_HOSTS}: [{text[:100]}] are no numbers such as [01-03,7].")
+            raise ConfigError(f"{_HOSTS}: [{text[:100]}] are not numbers such as [01-03,7].")
         first, last = match[1], match[2] or match[1]
         found += [str(value).zfill(len(first)) for value in range(int(first), int(last) + 1)]
     return found
@@ -279,8 +279,8 @@ _JOB_NAMES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")  # of Open MPI; other
 
 
 def read_mpi(environment: Mapping[str, str]) -> Cluster | None:
-    """Returns the processes of MPI's world; None where it has started none. Their addresses are known where
-    all are on this host. Raises ConfigError for what contradicts itself."""
+    """Returns the processes of MPI's world; None if MPI did not start this one. Their addresses are known if
+    all are on this host. Raises ConfigError for contradictions."""
     count_name = next((name for name in MPI_VARIABLES if environment.get(name)), None)
     if count_name is None:
         return None
@@ -334,8 +334,8 @@ _DEFAULT_PORT = 2222  # every pod has an address of its own
 
 
 def read_kubernetes(environment: Mapping[str, str], needs_addresses: bool = True) -> Cluster | None:
-    """Returns the pods of the job, with their addresses where these are needed; None where the manifest does
-    not say how many workers there are. Raises ConfigError for what is missing or contradicts itself."""
+    """Returns the pods of the job, with addresses if needed; None if the manifest does not set the number of
+    workers. Raises ConfigError for missing or contradictory variables."""
     if not environment.get("BERT_WORKERS"):
         return None
     rank, count = rank_and_count(environment, "JOB_COMPLETION_INDEX", "BERT_WORKERS")
@@ -379,7 +379,7 @@ def read_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Clu
       environment: of this process.
 
     Raises:
-      ConfigError: where nobody names them, they are not in the right form, or two contradict each other.
+      ConfigError: if no source names them, one has another form, or two contradict each other.
     """
     cluster = find_cluster(asked, environment)
     if cluster is None:
@@ -397,7 +397,7 @@ def read_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Clu
 
 
 def find_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Cluster | None:
-    """Returns the processes of a run, perhaps without addresses; None where nobody names any. Raises
+    """Returns the processes of a run, perhaps without addresses; None if no source names any. Raises
     ConfigError as `read_cluster` does."""
     # One address without a number is that of the first process, where others say how many there are.
     is_alone = asked.task_index is None and asked.worker_hosts is not None and "," not in asked.worker_hosts
@@ -417,9 +417,9 @@ def find_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Clu
         except ConfigError:
             if not any(each.source in _WITH_ADDRESSES for each in found):
                 raise
-            continue  # people's own choice is the way out of what cannot be read
+            continue  # the user's choice overrides what cannot be read
         found += [cluster] if cluster else []
-    # Inside of what is one process for a scheduler, another launcher may start several.
+    # Another launcher may start several processes inside a scheduler's single one.
     found = [each for each in found if len(each.hosts) > 1 or each.source in _WITH_ADDRESSES] or found
     for other in found[1:]:
         _check_agreement(found[0], other)
@@ -429,7 +429,7 @@ def find_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Clu
 
 
 def _check_agreement(first: Cluster, other: Cluster) -> None:
-    """Raises ConfigError where two say something else."""
+    """Raises ConfigError if two sources contradict each other."""
     same_place = (first.rank, len(first.hosts)) == (other.rank, len(other.hosts))
     both_chosen = {first.source, other.source} <= set(_WITH_ADDRESSES)
     if not same_place or both_chosen and first.hosts != other.hosts:
@@ -444,7 +444,7 @@ def _check_agreement(first: Cluster, other: Cluster) -> None:
 
 
 def _with_first(cluster: Cluster, address: str) -> Cluster:
-    """Returns processes of which the first is at an address and the others tell theirs when they meet."""
+    """Returns processes with the address of the first; the others report theirs when they meet."""
     checked_hosts([address], "worker_hosts")
     if cluster.source not in _WITH_ADDRESSES:
         hosts = (address, *[""] * (len(cluster.hosts) - 1))

@@ -1,4 +1,4 @@
-"""Values that follow from the settings, and forms of settings that hold several. They are never settings."""
+"""Values derived from the settings, which are never settings themselves."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from official.io.json_files import read_json
 # -----------------------------------------------------------------------------------------------------------
 # Streams of files
 #
-# A step takes the same number of rows from every stream, and a host reads whole streams. What a step trains
-# on is thus the same however many hosts there are.
+# A step takes the same number of rows from every stream, and a host reads whole streams. So the data of a
+# step does not depend on the number of hosts.
 
 
-MOST_STREAMS = 32  # where --data_streams does not ask for more
+MOST_STREAMS = 32  # unless --data_streams asks for more
 
 
 def num_streams(num_files: int, train_batch_size: int, asked: int | None = None) -> int:
-    """Returns the number of streams that the training files are dealt out to: the most, up to 32, that
-    divides both numbers; or that of --data_streams, which must.
+    """Returns the number of streams that the training files are assigned to: the largest, up to 32, that
+    divides both numbers, or --data_streams, which must divide them.
 
     Raises:
-      ConfigError: where what is asked for divides one of them not.
+      ConfigError: if --data_streams does not divide one of them.
     """
     if asked is None:
         return max(
@@ -74,8 +74,8 @@ def check_hosts(num_files: int, streams: int, hosts: int, train_batch_size: int)
 
 
 def check_streams(config: Config, packs_anew: bool = False) -> None:
-    """Refuses more streams than the places of packed rows are counted for. `packs_anew`: packed records
-    without masks are packed while they are read, too."""
+    """Refuses more streams than packing on the fly supports. `packs_anew`: packed records without masks are
+    packed on the fly, too."""
     if not (config.pack_on_the_fly or packs_anew) or (config.data_streams or 0) <= MOST_STREAMS:
         return
     what, advice = "packed records without masks", "Lower --data_streams."
@@ -90,17 +90,17 @@ def check_streams(config: Config, packs_anew: bool = False) -> None:
 
 
 def with_eval_rule(config: Config) -> Config:
-    """Returns the configuration with what --eval_rule decides filled in.
+    """Returns the configuration with the values of --eval_rule filled in.
 
     A setting at its default counts as not given: a saved config.json holds all of them.
 
     Raises:
-      ConfigError: naming every setting that contradicts the rule, and the values that do not.
+      ConfigError: names every setting that contradicts the rule, with valid values.
     """
     if config.eval_rule is None:
         return config
     values = _RULES[config.eval_rule](_sequences_per_step(config))
-    # A loop of all steps between two evaluations would answer no signal for as long.
+    # A loop of all steps between two evaluations would not react to signals meanwhile.
     every, loop = values["steps_between_eval"], config.steps_per_loop
     if not loop or every % loop:
         loop = max(steps for steps in range(1, MAX_STEPS_PER_LOOP + 1) if every % steps == 0)
@@ -118,8 +118,8 @@ def with_eval_rule(config: Config) -> Config:
 
 
 def _sequences_per_step(config: Config) -> int:
-    """Returns the sequences of a step. Raises ConfigError where rows are packed and nothing says how many
-    they hold."""
+    """Returns the sequences of a step. Raises ConfigError if rows are packed and the number of sequences per
+    row is unknown."""
     average = config.average_sequences_per_pack
     if config.pack_on_the_fly and not average:
         raise ConfigError(
@@ -180,7 +180,7 @@ VOCABULARY_ROUNDING = 128  # a vocabulary is filled up, or cut, to a multiple of
 UNKNOWN_WORD = 100  # [UNK] in Google's vocabularies
 _PACK_DEPTH = 12  # as the published plans without a limit of 3; its rows are 0.2 % padding on Wikipedia
 _SYNTHETIC_PER_PACK = 2.0  # as Wikipedia in rows of 512 tokens
-MAX_STEPS_PER_LOOP = 200  # where nobody asks for a number
+MAX_STEPS_PER_LOOP = 200  # by default
 _LINES_OF_A_RUN = 20  # of metrics, at least, where it has as many steps
 _PRETRAINING_STEPS_PER_EPOCH, _PRETRAINING_WARMUP_STEPS, _WARMUP_SHARE = 1000, 10000.0, 0.1
 BUDGET_PARTS = 1_000_000  # of a time budget, which its schedule counts in place of steps
@@ -192,7 +192,7 @@ def with_steps(
     config: Config, train_samples: int | None = None, sequences_per_row: float | None = None
 ) -> Config:
     """Returns the configuration with the steps of an epoch, of the warm-up and between evaluations filled in,
-    where they are unset and can be known.
+    if they are unset and can be computed.
 
     Args:
       config: the configuration so far.
@@ -240,26 +240,25 @@ def with_gradient_scopes(config: Config) -> Config:
 
 
 def words_of_records(config: Config) -> int:
-    """Returns the number of words that records of pre-training may be made with: those of the model, with
-    --fit_vocabulary some more."""
+    """Returns the allowed vocabulary size of records: the model's, or somewhat more with --fit_vocabulary."""
     return config.model.vocab_size + (VOCABULARY_ROUNDING - 1 if config.fit_vocabulary else 0)
 
 
 def slots_of(share: float, length: int) -> int:
-    """Returns the places for predicted tokens in a row of `length` tokens of which a share is predicted."""
+    """Returns the slots for predicted tokens in a row of `length` tokens of which a share is predicted."""
     return math.ceil(round(share * length, 6))
 
 
 def max_predictions(config: Config) -> int:
-    """Returns the places for predicted tokens in a row of training: --max_predictions_per_seq, or those of
-    --mask_share."""
+    """Returns the slots for predicted tokens in a training row: --max_predictions_per_seq, or as many as
+    --mask_share needs."""
     if config.mask_share is None:
         return config.max_predictions_per_seq
     return slots_of(config.mask_share, config.max_seq_length)
 
 
 def pack_depth(config: Config) -> int:
-    """Returns the most sequences of a row that is packed here."""
+    """Returns the maximum number of sequences in a row that is packed on the fly."""
     return config.max_sequences_per_pack or _PACK_DEPTH
 
 
@@ -269,7 +268,7 @@ def synthetic_sequences_per_pack(config: Config) -> float:
 
 
 def knows_steps(config: Config) -> bool:
-    """Tells whether the settings say how long the schedule is."""
+    """Tells whether the settings determine the length of the schedule."""
     return bool(config.num_steps_per_epoch or config.budget_hours or config.decay_checkpoint)
 
 
@@ -280,7 +279,7 @@ def batch_stages(config: Config) -> dict[int, int]:
 
 
 def whole_batches(config: Config) -> float:
-    """Returns the number of whole batches that the steps of the schedule amount to."""
+    """Returns the length of the schedule in whole batches."""
     stages, last = batch_stages(config), schedule_steps(config)
     ends = [*stages, last][1:]
     done = sum(count * max(min(end, last) - start, 0) for (start, count), end in zip(stages.items(), ends))
@@ -288,8 +287,8 @@ def whole_batches(config: Config) -> float:
 
 
 def first_step(config: Config) -> int:
-    """Returns the step that a new run begins at: that of --decay_checkpoint, else 0. Raises ConfigError where
-    its name tells none."""
+    """Returns the step that a new run begins at: that of --decay_checkpoint, else 0. Raises ConfigError if
+    its name has no step."""
     if not config.decay_checkpoint:
         return 0
     found = re.fullmatch(r"ckpt-(\d{1,10})", os.path.basename(config.decay_checkpoint))
@@ -329,7 +328,7 @@ def train_steps(config: Config) -> int:
 
 
 def steps_per_loop(config: Config) -> int:
-    """Returns the steps of a line of the metrics: as asked, or 200, of a short run a twentieth.
+    """Returns the steps of a line of the metrics: --steps_per_loop, or 200, or a twentieth of a short run.
 
     Checkpoints fall on the end of a line, and calls of IPUs fit into one. Evaluations cut lines: where a
     number that is not much less divides the steps between them, it is taken.
@@ -346,13 +345,13 @@ def steps_per_loop(config: Config) -> int:
 
 
 def steps_per_call(config: Config) -> int:
-    """Returns the steps that a call of the devices takes at least: of IPUs, their option."""
+    """Returns the minimum steps of a device call: on IPUs, device_iterations."""
     return config.ipu.device_iterations if BACKENDS[config.distribution_strategy].graphcore_rules else 1
 
 
 def checkpoint_every_steps(config: Config) -> int:
-    """Returns the steps between checkpoints: as asked, or a tenth of the run in whole loops; where nobody
-    asks for loops, 200 at least, as a short run has not much to lose. With a time budget 1,000."""
+    """Returns the steps between checkpoints: the setting, or a tenth of the run in whole loops; without
+    --steps_per_loop at least 200, as a short run has little to lose. With a time budget, 1,000."""
     if config.checkpoint_every_steps:
         return config.checkpoint_every_steps
     loop, least = steps_per_loop(config), 1 if config.steps_per_loop else MAX_STEPS_PER_LOOP
@@ -362,8 +361,8 @@ def checkpoint_every_steps(config: Config) -> int:
 
 
 def compiles_first(config: Config) -> bool:
-    """Tells whether the steps are compiled before the run starts: Graphcore's programs do, and the first line
-    of their log has a throughput of steps alone."""
+    """Tells whether the steps are compiled before the run starts, as in Graphcore's programs, so that the
+    first line of the log has the throughput of steps alone."""
     return config.device_warmup or follows_graphcore_log(config) or config.predict_epochs is not None
 
 
@@ -392,8 +391,8 @@ def dynamic_loss_scale(config: Config) -> bool:
 
 
 def kernels_of(config: Config) -> str:
-    """Returns --kernels as far as the settings decide it; what is left, `auto` and `native`, the devices and
-    the compiler decide, see `official.native.choose`."""
+    """Returns --kernels as far as the settings decide it; `official.native.choose` decides on `auto` and
+    `native` by devices and compiler."""
     backend = BACKENDS[config.distribution_strategy]
     if not backend.fused_operations:
         return "plain"
@@ -424,25 +423,25 @@ def encoder_options(config: Config) -> dict[str, Any]:
 # The folder of the weights to start from
 
 
-_MAX_LENGTH = 512  # tokens, where nobody asks for more: what a model can do costs time and memory
+_MAX_LENGTH = 512  # default number of tokens: the model's maximum would cost time and memory
 
 
 def with_init_folder(config: Config, given: Collection[str]) -> Config:
-    """Returns the configuration with what lies beside --init_checkpoint in place of what is not given: sizes,
-    vocabulary, and, for fine-tuning, the length of sequences.
+    """Returns the configuration with unset sizes, vocabulary, and, for fine-tuning, sequence length taken
+    from the folder of --init_checkpoint.
 
     Args:
       config: the configuration so far.
-      given: names of the settings that somebody said.
+      given: names of the settings that were given.
 
     Raises:
-      ConfigError: where what is given is another vocabulary, or another casing, than that of the folder.
+      ConfigError: if the given vocabulary or casing differs from the folder's.
     """
     path = config.init_checkpoint
     if not path or config.generated_data or config.use_synthetic_data:
         return config
     if config.model is not None and files.is_remote(path) or not is_checkpoint(path):
-        return config  # nothing is fetched for a plan of what somebody has said
+        return config  # a plan fetches nothing that is already given
     folder = model_folder.folder_of(path)
     values: dict[str, Any] = {}
     if config.model is None:
@@ -480,8 +479,8 @@ def is_checkpoint(path: str) -> bool:
 
 
 def with_own_rate(config: Config, given: Collection[str]) -> Config:
-    """Returns the configuration of people's own data with a learning rate by the model's width, where none is
-    given: 5e-5 of BERT-base, more for narrower models."""
+    """Fills in the learning rate for people's own data, if unset, by the model's width: 5e-5 for BERT-base,
+    more for narrower models."""
     if config.task not in OWN_DATA or "learning_rate" in given or config.model is None:
         return config
     rate = FIELDS["learning_rate"].default * 768 / config.model.hidden_size
@@ -508,7 +507,7 @@ _FILES = ("input_files", "eval_files", "train_file", "predict_file", "data_dir")
 
 
 def with_generated_data(config: Config) -> Config:
-    """Returns the configuration without the files that --generated_data or --synthetic_input stand for.
+    """Returns the configuration without the files that --generated_data or --synthetic_input replace.
 
     A configuration underneath may name files that are not on this machine. --compile_only without files that
     are there generates data: shapes and steps follow from them. A vocabulary that is there is kept; where it
@@ -528,7 +527,7 @@ def with_generated_data(config: Config) -> Config:
 
 
 def _has_files(config: Config) -> bool:
-    """Tells whether files of data are given, and all that are given are there."""
+    """Tells whether data files are given and all of them exist."""
     given = [config[name] for name in _FILES if config[name]]
     try:
         return bool(given) and all(files.find_files(pattern, "") for pattern in given)

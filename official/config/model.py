@@ -105,8 +105,8 @@ _NO_POOLER = {_POOLER: None}
 
 
 def _with_position_offset(values: dict[str, Any], source: str) -> dict[str, Any]:
-    """Returns a config.json of a family that counts positions from the row behind that of padding. Raises
-    ConfigError for what is no id."""
+    """Returns the values of a config.json of a family whose positions start after the padding id. Raises
+    ConfigError for an invalid id."""
     plain = dict(values)
     padding = plain.pop("pad_token_id", None)
     padding = 1 if padding is None else padding
@@ -117,7 +117,7 @@ def _with_position_offset(values: dict[str, Any], source: str) -> dict[str, Any]
 
 
 def _roberta(name: str, title: str) -> Family:
-    """Returns one of the families that differ in their vocabularies alone."""
+    """Returns one of the families that differ only in their vocabularies."""
     return Family(
         name,
         title,
@@ -180,7 +180,7 @@ def _modernbert_values(values: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 _EVERY = "global_attn_every_n_layers"
-# A run may set these otherwise than the model that it begins with.
+# A run may change these of its initial model.
 _POSITIONS = "max_position_embeddings"
 _OF_A_RUN = (_POSITIONS, "classifier_pooling")
 
@@ -321,7 +321,7 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Returns the values of a config.json under BERT's keys, with `family` for those of another family.
 
     Raises:
-      ConfigError: for a family that is not supported, and for a size that is there twice, with two values.
+      ConfigError: for a family that is not supported, and for a size that occurs twice, with two values.
     """
     family = family_of(values, source)
     if family.name == "bert":
@@ -428,12 +428,12 @@ class BertConfig:
 
     @property
     def takes_pairs(self) -> bool:
-        """Whether two texts in a row can be told apart: by their segments, or in a family that does not need
+        """Whether two texts in a row can be distinguished, by segments, or in a family that does not need
         them."""
         return self.type_vocab_size >= FAMILIES[self.family].segments
 
     def why_no_pairs(self, marks_pairs: bool = True) -> str | None:
-        """Returns the reason why the model cannot tell two texts of a row apart, None where it can.
+        """Returns the reason why the model cannot distinguish two texts in a row; None if it can.
         `marks_pairs`: whether its tokenizer gives the second text a segment of its own."""
         if self.reads_segments and not marks_pairs:
             return "a tokenizer that gives both texts of a pair segment 0, and two segment types."
@@ -470,7 +470,7 @@ def generator_of(model: BertConfig, share: float) -> BertConfig:
     )
 
 
-# Far above any model there is: what is larger is a slip, and would be built until memory ends.
+# Far above any existing model: a larger number is a typo, and would be built until memory runs out.
 LARGEST = 10**7  # of a size
 _MOST_PARAMETERS = 10**11
 
@@ -485,9 +485,9 @@ ACTIVATIONS: dict[str, tuple[str, ...]] = {
 _ACTIVATION_ALIASES = {alias: name for name, aliases in ACTIVATIONS.items() for alias in aliases}
 _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
 KINDS: dict[str, type] = typing.get_type_hints(BertConfig)
-# What a model computes depends on these, and no tensor's shape tells them.
+# Settings that change the computation and cannot be derived from shapes.
 WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps", "family")
-# What a training reads, and no answer depends on.
+# Settings that only training reads.
 OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 
 
@@ -510,12 +510,12 @@ def activation_of(values: dict) -> Any:
 
 
 def contradictions(model: BertConfig, values: dict, is_own_run: bool = False) -> list[str]:
-    """Says where a checkpoint's configuration computes something else than a model of the same shapes: 'it
-    has A, the model has B'.
+    """Lists differences in computation between a checkpoint's configuration and a model of the same shapes:
+    'it has A, the model has B'.
 
     Args:
       model: of the run.
-      values: of the JSON that lies with the checkpoint; what it does not say is not compared.
+      values: of the checkpoint's JSON; missing keys are not compared.
       is_own_run: whether the checkpoint is of the model's own run, and not one that it begins with.
     """
     free = (_POSITIONS,) if is_own_run else _OF_A_RUN
@@ -562,7 +562,7 @@ def block_types() -> list[str]:
 
 
 def _problems(model: BertConfig) -> Iterator[str]:
-    """Yields what is wrong with sizes beside each other, and what models of the family do not have."""
+    """Yields contradictions between sizes, and sizes that the family does not have."""
     hidden, heads, family = model.hidden_size, model.num_attention_heads, model.family_row
     if hidden % heads:
         yield f"hidden_size={hidden} is not divisible by num_attention_heads={heads}."
@@ -610,24 +610,24 @@ def _problems(model: BertConfig) -> Iterator[str]:
 
 
 def checked_sizes(values: dict, source: str) -> dict:
-    """Returns the model's sizes among the keys of a file that may lack some and have others. Raises
+    """Returns the model's sizes in a file that may lack some keys and have others. Raises
     ConfigError for wrong values."""
     return {key: checked_size(key, values[key], source) for key in _BERT_FIELDS if key in values}
 
 
 def check_other_keys(values: dict, source: str) -> None:
-    """Checks what a configuration says beside the sizes.
+    """Checks the keys of a configuration that are not sizes.
 
-    Files of Hugging Face's have `model_type` or `architectures`. A key that is not known here may be one of a
-    version to come: it is warned of. In Google's, which people write by hand, it is an error, as is
-    everywhere a key that looks like a size left out.
+    Files of Hugging Face's have `model_type` or `architectures`. An unknown key may come from a newer
+    version, and causes a warning. In Google's format, which people write by hand, it is an error, as is, in
+    any format, a key that looks like a missing size.
 
     Args:
       values: the keys of Google's bert_config.json or of Hugging Face's config.json.
       source: names the file in messages.
 
     Raises:
-      ConfigError: for a value that means another model than BERT, and for keys that are not known.
+      ConfigError: for a value that means another model than BERT, and for unknown keys.
     """
     model_folder.check_values(values, model_folder.CONFIG, source)
     theirs = is_hugging_face(values)
@@ -641,7 +641,7 @@ def check_other_keys(values: dict, source: str) -> None:
 
 
 def is_hugging_face(values: dict) -> bool:
-    """Tells whether a model's configuration is a file of Hugging Face's."""
+    """Tells whether a model's configuration is in Hugging Face's format."""
     return "model_type" in values or "architectures" in values
 
 

@@ -14,7 +14,7 @@ from official.io.errors import ConfigError
 
 _TOGETHER = "multi_worker_mirrored"
 _NAMING = ("worker_hosts", "task_index")
-# Of launchers that are not read: {variable with the number of processes: (that of this one, who sets them)}.
+# Unsupported launchers: {variable with the number of processes: (variable with the rank, launcher)}.
 _UNREAD = {
     "WORLD_SIZE": ("RANK", "torchrun, or a PyTorchJob"),
     "HOROVOD_SIZE": ("HOROVOD_RANK", "horovodrun"),
@@ -29,20 +29,19 @@ def rank(config: Config) -> int:
 def placed(
     layers: list[tuple[str, dict]], environment: Mapping[str, str]
 ) -> tuple[list[tuple[str, dict]], list[str]]:
-    """Returns layers of settings with what follows from this process being one of several, and lines for
-    people.
+    """Returns layers of settings adapted to a process that is one of several, and lines for the log.
 
-    Of processes that train, the strategy of several is below the others, where nobody has chosen one; a
-    strategy that knows no other processes is told of. One that times predictions (`predict_epochs`) gets a
-    folder of its own, above the others.
+    Training processes get the strategy for several as a default; a chosen strategy for a single process is
+    reported. A process that times predictions (`predict_epochs`) gets its own folder, which overrides the
+    given one.
 
     Args:
       layers: as of `official.config.build_config`.
       environment: of this process.
 
     Raises:
-      ConfigError: where who started this process contradicts itself, or is a launcher that is not read: each
-        process would train by itself.
+      ConfigError: if the launcher's variables contradict each other, or the launcher is unsupported: each
+        process would train alone.
     """
     settings = {name: value for _, layer in layers for name, value in layer.items()}
     asked, folder = settings.get("distribution_strategy"), settings.get("model_dir")
@@ -69,7 +68,7 @@ def placed(
     if cluster is None:
         return layers, []
     own = {"model_dir": f"{folder.rstrip('/')}_rank_{cluster.rank}"}
-    told = f"which time predictions: each works by itself, this one in --model_dir={own['model_dir']}."
+    told = f"which all predict alone to measure the time, this one in --model_dir={own['model_dir']}."
     if not settings.get("init_checkpoint") and os.path.exists(os.path.join(folder, "checkpoint")):
         own["init_checkpoint"] = folder
     return [*layers, (cluster.source, own)], [f"{_place(cluster)}, {told}"]
@@ -80,7 +79,7 @@ def _place(cluster: Cluster) -> str:
 
 
 def _nodes_without(environment: Mapping[str, str]) -> list[str]:
-    """Returns a line for people where a training stays on one of several nodes of a Slurm job; else none."""
+    """Returns a log line if training stays on one of several nodes of a Slurm job; else none."""
     nodes = environment.get("SLURM_JOB_NUM_NODES", "")
     if not nodes.isdecimal() or int(nodes) < 2 or environment.get("SLURM_STEP_NUM_TASKS"):
         return []
@@ -91,19 +90,19 @@ def _nodes_without(environment: Mapping[str, str]) -> list[str]:
 
 
 def _refuse_unread(environment: Mapping[str, str], count: int) -> None:
-    """Raises ConfigError where a launcher that is not read says another number of processes than `count`."""
+    """Raises ConfigError if an unsupported launcher started another number of processes than `count`."""
     for size_name, (rank_name, by) in _UNREAD.items():
         rank, size = (environment.get(name, "") for name in (rank_name, size_name))
         if rank.isdecimal() and size.isdecimal() and int(size) not in (1, count):
             raise ConfigError(
                 f"{rank_name}={rank} and {size_name}={size} in the environment ({by}) say that this process"
-                f" is one of {size}, and are not read. Start it with bert launch, srun or mpirun, or let it"
-                " train alone: --distribution_strategy=mirrored."
+                f" is one of {size}, but bert does not read them. Start it with bert launch, srun or mpirun,"
+                " or let it train alone: --distribution_strategy=mirrored."
             )
 
 
 def _of_several(settings: dict[str, Any], environment: Mapping[str, str]) -> Cluster | None:
-    """Returns the processes that this one is one of; None where it is alone."""
+    """Returns the processes of this run; None if this one is alone."""
     asked = {name: FIELDS[name].checked(settings.get(name), "settings") for name in _NAMING}
     cluster = find_cluster(SimpleNamespace(**asked), environment)
     return cluster if cluster and len(cluster.hosts) > 1 else None

@@ -1,4 +1,4 @@
-"""Rows of the table of settings, and the check of a value by itself."""
+"""Rows of the table of settings, and the check of single values."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ class Field:
       name: of the flag.
       type: bool, int, float or str.
       default: None where it is unset.
-      help: what it means, for people.
+      help: text for --help.
       choices: the allowed values of a string; empty: any.
       by_step: whether it also takes numbers by step, see `values.read_by_step`.
       minimum, maximum: of a number.
-      tasks: the tasks that know it; empty: all. Others refuse a value that is not the default.
-      backends: the values of --distribution_strategy that know it; empty: all. Others refuse it likewise.
-      needs: names of settings without each of which this one is not read, and has to be at its default.
-      excludes: {name of a setting, or NAME=VALUE of one, that does not go with this one: why}.
-      only_with: (name of a setting, its values with which this one is read). With others it has to be at its
-        default, or off.
-      evaluation: whether what an evaluation finds, with the same weights, depends on it, or config ->
-        whether. Where it changes, earlier evaluations count no more. None: as its section says.
-      training: its part in what is trained, or config -> part. IDENTITY: another value is another run, and a
+      tasks: the tasks that read it; empty: all. Others refuse a value that is not the default.
+      backends: the values of --distribution_strategy that read it; empty: all. Others refuse it likewise.
+      needs: names of settings that must all be set; else this one must be at its default.
+      excludes: {name of an incompatible setting, or NAME=VALUE of one: why}.
+      only_with: (name of a setting, values of it that make this one read). With others, this one must be at
+        its default, or off.
+      evaluation: whether the result of an evaluation of the same weights depends on it, or config -> whether.
+        A change invalidates earlier evaluations. None: the section's value.
+      training: its effect on the weights, or config -> effect. IDENTITY: another value is another run, and a
         run that has begun refuses it. RECIPE: it may change until the run is over. LENGTH: how long the run
-        is; one that is over takes more steps, and no fewer. None: the weights do not depend on it. Where a
-        row says nothing, as its section says.
-      files: whether it names files or folders that are read. Two spellings of one path are the same then.
+        is; one that is over takes more steps, and no fewer. None: the weights do not depend on it. Default:
+        the section's value.
+      files: whether it names files or folders to read, so that two spellings of one path are equal.
     """
 
     name: str
@@ -79,12 +79,12 @@ class Field:
         return self.training(config) if callable(self.training) else self.training
 
     def is_same(self, one: Any, other: Any, folder: str = "") -> bool:
-        """Tells whether two values mean the same.
+        """Tells whether two values are equivalent.
 
         Args:
-          one: a value of before.
-          other: a value of now.
-          folder: the working directory of before, for paths; unset: that of now.
+          one: the earlier value.
+          other: the current value.
+          folder: the earlier working directory, for paths; unset: the current one.
         """
         if one == other or not self.files or one is None or other is None:
             return one == other
@@ -96,7 +96,7 @@ class Field:
         return self.evaluation(config) if callable(self.evaluation) else bool(self.evaluation)
 
     def checked(self, value: Any, source: str) -> Any:
-        """Returns a value as the setting holds it; None and, where it may be unset, "" are the default.
+        """Converts and checks a value; None, and "" for a setting that may be unset, give the default.
 
         Args:
           value: as a flag or JSON has it.
@@ -168,10 +168,10 @@ class Section:
     Args:
       title: for --help.
       rows: a dataclass whose attributes are `setting`s.
-      evaluation: what a row that says nothing means. Sections of what is read and asked say True: a setting
-        that is forgotten there costs an evaluation, and not a wrong result.
-      training: likewise. Sections of what is read and how weights are updated say RECIPE: a setting that is
-        forgotten there is refused once a run is over.
+      evaluation: default of its rows. Sections on data and predictions use True: a forgotten setting then
+        costs an evaluation instead of a wrong result.
+      training: likewise. Sections on data and updates use RECIPE: a forgotten setting is then refused once a
+        run is over.
     """
 
     def __init__(self, title: str, rows: type, evaluation: bool, training: str | None = None):

@@ -29,46 +29,46 @@ SECTIONS = (
     run.MESSAGES,
 )
 FIELDS = {field.name: field for section in SECTIONS for field in section.fields}
-# Settings of earlier versions, whose defaults saved files hold: {name: (default, what there is now)}.
+# Removed settings, whose defaults saved files still hold: {name: (default, a sentence on the replacement)}.
 REMOVED: dict[str, tuple[Any, str]] = {
-    "machine_file": (None, "bert plan --measure runs three steps"),
-    "plan_all_reduce": (None, "--plan_hosts is of a ring"),
-    "plan_local_gbps": (None, "--plan_gbps is of all links"),
-    "plan_latency_usecs": (None, "--plan_hosts counts 10 microseconds a message between hosts"),
-    "plan_overlap": (None, "--plan_hosts counts the all-reduce after the backward pass"),
-    "plan_update_secs": (None, "--measure has the whole step in it"),
-    "plan_rows_per_sec": (None, "python benchmarks/data.py measures what the input of a host makes"),
-    "mllog_to_stdout": (False, "tail -f mllog.txt shows the log"),
-    "fused_ops": (True, "--kernels=auto, plain, fused or native"),
-    "block_kernels": ("auto", "--kernels=auto, plain, fused or native"),
-    "update_kernel": ("auto", "--kernels=auto, plain, fused or native"),
-    "intra_op_threads": (None, "TF_NUM_INTRAOP_THREADS in the environment is read by TensorFlow"),
-    "inter_op_threads": (None, "TF_NUM_INTEROP_THREADS in the environment is read by TensorFlow"),
-    "lamb_bias_correction": (True, "--bias_correction is of all optimizers that have moments"),
-    "adam_bias_correction": (True, "--bias_correction is of all optimizers that have moments"),
-    "loss_scale_by_step": (None, "--loss_scale takes the numbers by step"),
-    "clear_caches": (True, "the page cache of a run's own files is always dropped"),
-    "ipu_connection": ("always", "--compile_only compiles for IPUs that are not here"),
+    "machine_file": (None, "Use bert plan --measure, which times three steps"),
+    "plan_all_reduce": (None, "--plan_hosts always plans a ring"),
+    "plan_local_gbps": (None, "--plan_gbps is the speed of all links"),
+    "plan_latency_usecs": (None, "--plan_hosts assumes 10 microseconds a message between hosts"),
+    "plan_overlap": (None, "--plan_hosts adds the all-reduce after the backward pass"),
+    "plan_update_secs": (None, "--measure times the whole step, the update included"),
+    "plan_rows_per_sec": (None, "python benchmarks/data.py measures the input speed of a host"),
+    "mllog_to_stdout": (False, "Read the log with tail -f mllog.txt"),
+    "fused_ops": (True, "Use --kernels=auto, plain, fused or native"),
+    "block_kernels": ("auto", "Use --kernels=auto, plain, fused or native"),
+    "update_kernel": ("auto", "Use --kernels=auto, plain, fused or native"),
+    "intra_op_threads": (None, "Set TF_NUM_INTRAOP_THREADS in the environment, which TensorFlow reads"),
+    "inter_op_threads": (None, "Set TF_NUM_INTEROP_THREADS in the environment, which TensorFlow reads"),
+    "lamb_bias_correction": (True, "--bias_correction applies to all optimizers with moments"),
+    "adam_bias_correction": (True, "--bias_correction applies to all optimizers with moments"),
+    "loss_scale_by_step": (None, "Give the numbers by step to --loss_scale"),
+    "clear_caches": (True, "The page cache of a run's own files is always dropped"),
+    "ipu_connection": ("always", "--compile_only compiles for IPUs that this machine does not have"),
     "ipu_version": ("ipu2", "--compile_only compiles for ipu2"),
-    "max_cross_replica_sum_buffer_size": (0, "Poplar decides how much is added up at once"),
-    "max_reduce_scatter_buffer_size": (0, "Poplar decides how much is added up at once"),
-    "sync_replicas_independently": (False, "POPLAR_ENGINE_OPTIONS takes target.syncReplicasIndependently"),
-    "memory_profile": (False, "POPLAR_ENGINE_OPTIONS takes autoReport.all"),
-    "execution_profile": (False, "POPLAR_ENGINE_OPTIONS takes autoReport.all"),
-    "lr_schedule_by_step": (None, "--lr_schedule takes the rates by step"),
-    "lamb_variant": ("lamb", "--clip_scope=global --clip_norm=1 is nvlamb, --clip_scope=replicas mpclip"),
-    "gradient_reduction": ("mean", "--loss_normalization=local_sum adds gradients up"),
-    "count_records": (False, "--num_steps_per_epoch=0 counts the records"),
-    "coordinator_address": (None, "--worker_hosts takes the address of the first process alone"),
-    "peer_silence_secs": (60, "--peer_timeout_secs says it: a fifth, a minute at most"),
-    "peer_stall_secs": (1800, "--peer_timeout_secs says it: six times as long"),
-    "narrow_last_block": (True, "the last block is always narrow"),
+    "max_cross_replica_sum_buffer_size": (0, "Poplar chooses the size of this buffer"),
+    "max_reduce_scatter_buffer_size": (0, "Poplar chooses the size of this buffer"),
+    "sync_replicas_independently": (False, "Set target.syncReplicasIndependently in POPLAR_ENGINE_OPTIONS"),
+    "memory_profile": (False, "Set autoReport.all in POPLAR_ENGINE_OPTIONS"),
+    "execution_profile": (False, "Set autoReport.all in POPLAR_ENGINE_OPTIONS"),
+    "lr_schedule_by_step": (None, "Give the rates by step to --lr_schedule"),
+    "lamb_variant": ("lamb", "Use --clip_scope=global --clip_norm=1 for nvlamb, replicas for mpclip"),
+    "gradient_reduction": ("mean", "Use --loss_normalization=local_sum to add gradients up"),
+    "count_records": (False, "Use --num_steps_per_epoch=0 to count the records"),
+    "coordinator_address": (None, "Give the address of the first process to --worker_hosts"),
+    "peer_silence_secs": (60, "It is a fifth of --peer_timeout_secs, 60 s at most"),
+    "peer_stall_secs": (1800, "It is six times --peer_timeout_secs"),
+    "narrow_last_block": (True, "The last block is always narrow"),
     "plan_config_file": (None, "--plan_file holds the configuration"),
-    "wandb_project": (None, "--wandb_name takes PROJECT/NAME"),
-    "profile_dir": (None, "POPLAR_ENGINE_OPTIONS takes autoReport.directory"),
-    "matmul_precision": ("tf32", "NVIDIA_TF32_OVERRIDE=0 in the environment is `highest`"),
+    "wandb_project": (None, "Use --wandb_name=PROJECT/NAME"),
+    "profile_dir": (None, "Set autoReport.directory in POPLAR_ENGINE_OPTIONS"),
+    "matmul_precision": ("tf32", "Set NVIDIA_TF32_OVERRIDE=0 in the environment for `highest`"),
 }
-# Options of IPUs, which were settings of their own.
+# Settings that became options of --ipu_options.
 _IPU_SETTINGS = (
     "ipu_replicas device_iterations executable_cache_path stochastic_rounding fp_exceptions"
     " available_memory_proportion partials_type optimizer_state_offchip replicated_tensor_sharding"
@@ -76,13 +76,16 @@ _IPU_SETTINGS = (
 )
 _IPU_OPTIONS = {name: name.replace("ipu_", "") for name in _IPU_SETTINGS.split()}
 REMOVED.update(
-    {name: (None, f'--ipu_options="{option}=VALUE", docs/ipu.md') for name, option in _IPU_OPTIONS.items()}
+    {
+        name: (None, f'Use --ipu_options="{option}=VALUE" (docs/ipu.md)')
+        for name, option in _IPU_OPTIONS.items()
+    }
 )
 
 
 def upgraded(saved: dict[str, Any]) -> dict[str, Any]:
-    """Returns a saved configuration of an earlier version with --kernels in place of the three settings that
-    it has replaced, and likewise for what other settings say now."""
+    """Returns a saved configuration of an earlier version with removed settings translated to their
+    replacements, such as the three settings that --kernels replaced."""
     saved = dict(saved)
     rates, project = saved.pop("lr_schedule_by_step", None), saved.pop("wandb_project", None)
     if saved.get("lr_schedule") == "custom":
@@ -143,13 +146,13 @@ class Config(
     run.Profiling,
     run.Messages,
 ):
-    """The settings of a run. Made by `official.config.build_config`, which checks them; then nothing changes.
+    """The settings of a run, frozen. `official.config.build_config` makes and checks them.
 
     Attributes:
       model: the model's sizes.
     """
 
-    model: BertConfig = cast(BertConfig, None)  # validation demands it
+    model: BertConfig = cast(BertConfig, None)  # validation requires it
 
     @functools.cached_property
     def ipu(self) -> Any:
@@ -157,7 +160,7 @@ class Config(
         return _options_of_ipus().read(self.ipu_options)
 
     def __getitem__(self, name: str) -> Any:
-        """Returns the setting of a name. Raises KeyError for what is none."""
+        """Returns a setting by name. Raises KeyError if there is no such setting."""
         if name not in FIELDS:
             raise KeyError(name)
         return getattr(self, name)

@@ -231,7 +231,7 @@ def read_stages(text: str) -> int | list[list[str]]:
             if name not in NAMES:
                 allowed = ", ".join(NAMES)
                 raise ConfigError(
-                    f"pipeline_stages: {name[:40]!r} is no part of a model{suggest(name, NAMES)}"
+                    f"pipeline_stages: {name[:40]!r} is not a part of a model{suggest(name, NAMES)}"
                     f"{', and no number of stages' if len(stages) == 1 else ''}. Parts: {allowed}."
                 )
     return stages

@@ -1,14 +1,14 @@
-"""Compaction: files in which things lie in the order of a 64-bit key become fewer files for whoever reads a
-range of keys.
+"""Compaction: merges files whose items are sorted by a 64-bit key, so that a reader of a range of keys opens
+fewer files.
 
-A file is a header, the places of its chunks, and the chunks: the range of keys that it covers is cut into 2^N
-equal parts, and a chunk is the things of one part. All numbers are little-endian.
+A file is a header, the offsets of its chunks, and the chunks: its range of keys is cut into 2^N equal parts,
+and a chunk holds the items of one part. All numbers are little-endian.
 
-A job writes such files as it reads its input, each with things of all keys; then many readers each read a
-range of keys from every file. Of very much input there are so many files and readers that these reads become
-too small. Then 256 files at a time become 256 others, each of which covers a 256th of the keys. That is done
-again while reads are still too small, so that all of it stays proportional to the input. What a reader finds,
-and its order, are the same.
+A job writes such files while it reads its input, each with items of all keys; then many readers each read a
+range of keys from every file. With a very large input, there are so many files and readers that these reads
+become too small. Then every 256 files are merged into 256 others, each of which covers a 256th of the keys,
+again and again until reads are large enough. The work stays proportional to the input, and readers get the
+same items in the same order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from official.io.files import store_of
 _Things = TypeVar("_Things")
 
 KEY_BITS = 64
-BITS = 8  # of the keys, by which a level tells more apart than the one below; 2**BITS files become one
+BITS = 8  # bits of the key by which a level splits finer than the one below; 2**BITS files are merged
 _MIN_READ_BYTES = 1 << 16  # that a reader reads from a file, on average
 
 
@@ -44,7 +44,7 @@ class Grouping:
 
     Attributes:
       folder: the work folder.
-      level: 0: as the input was read, each file with all keys.
+      level: 0 for the files written while reading the input, each with all keys.
       files: that cover a range.
       digest: of what the files hold; two jobs in one folder differ in it.
       ending: of their names.
@@ -91,7 +91,8 @@ class Grouping:
         return os.path.join(self.level_folder, f"{task:06d}-{file:05d}{self.ending}")
 
     def paths_below(self, files_below: int, number: int, file: int) -> list[str]:
-        """Returns the files of the level below, of which it has `files_below` a range, that become one."""
+        """Returns the files that are merged into one, of the level below, which has `files_below` per
+        range."""
         below = dataclasses.replace(self, level=self.level - 1, files=files_below)
         return below.paths(*self.keys(number))[file << BITS : (file + 1) << BITS]
 
@@ -116,7 +117,7 @@ def _files_of_level_0(grouping: Grouping) -> list[str]:
 
 
 def damaged(path: str, why: object) -> ConfigError:
-    """Returns the error for a file, or folder, that is not as the job has written it."""
+    """Returns the error for a file or folder that differs from what the job wrote."""
     what = f"{path} of an unfinished job is damaged ({why})"
     return ConfigError(f"{what}. Throw the job away with --overwrite, and start again.")
 
@@ -200,23 +201,23 @@ def read_chunks(
 def compact(
     grouping: Grouping, total_bytes: int, readers: int, merge: Callable[..., tuple], run: Callable[..., None]
 ) -> tuple[Grouping, collections.Counter]:
-    """Regroups files as often as it takes; what is done already is not done again. Files of a level are
-    removed when the level above is complete.
+    """Merges files, level by level, until reads are large enough. Finished tasks are skipped. Files of a
+    level are removed when the level above is complete.
 
     Args:
       grouping: of level 0.
       total_bytes: of its files.
       readers: that will read it.
       merge: (level above, files of a range below, (number of the range, of the file)) -> a task that makes
-        this file of `paths_below`, and writes what it has counted to `counts_path`. A range is told to more
-        than one task; each writes other files of it.
+        this file of `paths_below`, and writes what it has counted to `counts_path`. Several tasks get the
+        same range; each writes different files of it.
       run: (tasks, number of them) -> None.
 
     Returns:
       The level from which readers are to read, and the sums of what the tasks counted.
     """
     counted: collections.Counter[str] = collections.Counter()
-    # As long as readers would read too little at once from the files.
+    # While readers would read too little at once from each file.
     while grouping.files > 1 and total_bytes < _MIN_READ_BYTES * grouping.files * readers:
         below, above = grouping, grouping.above()
         complete = f"{above.level_folder}.json"

@@ -1,7 +1,7 @@
 """A small library in C++ for what a data job does to every word and record. It is compiled
 when it is first used, in two seconds, and needs no TensorFlow.
 
-Whoever calls it can do without, and does the same then: the library only saves time.
+Every caller has a Python path with the same result: the library only saves time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FUNCTIONS = {
 
 @functools.lru_cache
 def library() -> ctypes.CDLL | None:
-    """Returns the library, or None, after a line in the log that says why there is none."""
+    """Returns the library; None if it cannot be compiled, with the reason in the log."""
     sources = dict.fromkeys(sorted(glob.glob(os.path.join(glob.escape(_FOLDER), "*.cc"))), _FLAGS)
     recipe = native_library.Recipe("data", sources, (), (), "")
     try:

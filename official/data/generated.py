@@ -1,4 +1,4 @@
-"""Generated data, in the files that real ones come in."""
+"""Generated data, in the file formats of real data."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def write_glue(folder: str, task: GlueTask, text: Text) -> str:
         label = () if split == "test" else (task.label_column,)
         names = columns or ("index", *task.text_columns, *label)
         lines = [] if columns else ["\t".join(names)]
-        for number in range(count):  # a column that nobody reads holds its name
+        for number in range(count):  # an unused column holds its own name
             values = {name: text.sentence(*_SENTENCE) for name in task.text_columns}
             values["index"] = str(number)
             if task.labels is None:
@@ -184,7 +184,7 @@ def write_squad(path: str, split: str, text: Text, with_negative: bool) -> str:
 # Pre-training
 
 
-RECORDS = 1024  # are made, and repeated; the published programs make 1,000
+RECORDS = 1024  # examples, repeated; the published programs make 1,000
 _FILES = 32  # as many streams as there may be, for any number of hosts that divides it
 _MIN_SENTENCE, _MAX_SENTENCE = 2, 40  # tokens
 _SENTENCES = 12  # of a document, on average
@@ -203,7 +203,7 @@ def write_pretraining(folder: str, vocabulary: Vocabulary, rules: examples.Examp
     tf.io.gfile.makedirs(folder)
     for number in range(_FILES):
         path = f"{folder}/part-{number:05d}-of-{_FILES:05d}.tfrecord"
-        if tf.io.gfile.exists(path):  # a file in memory would be written on
+        if tf.io.gfile.exists(path):  # a file in memory would be appended to
             tf.io.gfile.remove(path)
         with tf.io.TFRecordWriter(path) as writer:
             for record in records[number::_FILES]:
@@ -233,11 +233,11 @@ def make_examples(vocabulary: Vocabulary, rules: examples.ExampleRules, seed: in
 
 
 def with_files(config: Config) -> Config:
-    """Returns the configuration with --generated_data written to files, and their names in place of those of
-    real data; without the flag as it is.
+    """Writes the data of --generated_data to files and returns the configuration with their paths in place of
+    those of real data; without the flag, returns it unchanged.
 
-    Files of pre-training are in the memory of this process, those of fine-tuning in a folder that lasts as
-    long as it. The data are a function of the seed and of the sizes.
+    Files of pre-training live in the memory of this process, those of fine-tuning in a temporary folder. The
+    data are a function of the seed and of the sizes.
     """
     if not config.generated_data:
         return config

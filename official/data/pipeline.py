@@ -14,7 +14,7 @@ CALLS = 2  # of what works on a whole batch or window, and inside it with more t
 
 @dataclasses.dataclass(frozen=True)
 class TrainingOrder:
-    """The order of a run's training data, the part of it that is done, and the host whose part is wanted.
+    """The order of a run's training data, the position in it, and the host that reads.
 
     Attributes:
       seed: of the order.
@@ -40,9 +40,9 @@ class TrainingOrder:
 def fixed(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the dataset without autotuning: CALLS is a number, not what TensorFlow finds out.
 
-    What autotuning notes down about every element takes longer than what it finds out can save. And its
-    thread may miss that the dataset's iterator is taken down, which then waits for it: evaluations stood
-    still for minutes (TensorFlow 2.15.1, Model::OptimizeLoop).
+    Autotuning's bookkeeping per element costs more than it saves. And its thread may miss that the dataset's
+    iterator is deleted, which then waits for it: evaluations hung for minutes (TensorFlow 2.15.1,
+    Model::OptimizeLoop).
     """
     options = tf.data.Options()
     if hasattr(options, "autotune"):
@@ -53,15 +53,15 @@ def fixed(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def rebatched(dataset: tf.data.Dataset, size: int, drop_remainder: bool = False) -> tf.data.Dataset:
-    """Returns the elements of a dataset's batches in batches of another size."""
+    """Returns a dataset with the same elements in batches of another size."""
     if hasattr(dataset, "rebatch"):
         return dataset.rebatch(size, drop_remainder=drop_remainder)
     return dataset.unbatch().batch(size, drop_remainder)  # TensorFlow 2.6, element by element
 
 
 def shuffled(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Returns values, along their first axis, in an order drawn from a seed, int64 [2]; in TensorFlow 2.6,
-    which has no operation for it, in another one."""
+    """Returns values shuffled along their first axis by a seed, int64 [2]. TensorFlow 2.6, which lacks the
+    operation, gives another order."""
     if hasattr(tf.random.experimental, "stateless_shuffle"):
         return tf.random.experimental.stateless_shuffle(values, seed)
     # TensorFlow 2.6
@@ -70,8 +70,8 @@ def shuffled(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def seeds_of(seed: tf.Tensor, count: int) -> tf.Tensor:
-    """Returns [count, 2], seeds drawn from one [2]; in TensorFlow 2.6, which has no operation for it, other
-    ones."""
+    """Returns seeds [count, 2] drawn from a seed [2]. TensorFlow 2.6, which lacks the operation, gives
+    others."""
     if hasattr(tf.random, "split"):
         return tf.random.split(seed, count)
     numbers = tf.range(count, dtype=seed.dtype)
@@ -79,8 +79,8 @@ def seeds_of(seed: tf.Tensor, count: int) -> tf.Tensor:
 
 
 def without_done(rows_RX: tf.Tensor, sequences_R: tf.Tensor, sequences_done: tf.Tensor) -> tf.Tensor:
-    """Returns the rows behind the first ones, which have `sequences_done` sequences together; a row of which
-    only some are done stays.
+    """Drops the first rows, which together hold `sequences_done` sequences; a row that is only partly done
+    stays.
 
     Args:
       rows_RX: of any dtype.

@@ -1,4 +1,4 @@
-"""Random records from a schema, for warm-up and for measuring without files."""
+"""Random records of a schema, for warm-up and for benchmarks without files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int)
     """Returns an endless dataset of full-length random pre-training batches; every slot of the schema holds
     valid values.
 
-    Tokens have no relation to each other, but word frequencies as text has them: a model that learns no more
-    than these gets 9 % of the masked tokens right with 30522 words, where one that learns nothing gets none.
+    Tokens are independent, with word frequencies as in text: a model that learns only these predicts 9 % of
+    the masked tokens right with 30522 words, one that learns nothing predicts none.
     """
     generator = np.random.default_rng(seed)
     length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length

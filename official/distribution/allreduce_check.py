@@ -1,7 +1,7 @@
-"""A timed all-reduce before a run on several GPUs: whether they reach each other, and how fast.
+"""Times an all-reduce before a run on several GPUs, to check that they reach each other and how fast.
 
-NCCL hangs, or ends with an error that names no cause, where GPUs or machines cannot talk to each other as it
-believes they can. A run would stand still in its first step.
+NCCL hangs, or fails with an error that names no cause, if GPUs or machines cannot reach each other over the
+links that it chose. A run would hang in its first step.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AllReduce:
 
 
 def measure(strategy: tf.distribute.Strategy, dtype: str = "float32", size_bytes: int = _BYTES) -> AllReduce:
-    """Adds up a tensor over all replicas, by the operations of the strategy that a run's gradients take.
+    """Sums a tensor over all replicas, with the strategy's operations for gradients.
 
     Args:
       strategy: with two replicas or more.
@@ -77,12 +77,12 @@ def measure(strategy: tf.distribute.Strategy, dtype: str = "float32", size_bytes
 def check(strategy: tf.distribute.Strategy, config: Config) -> AllReduce:
     """Measures the all-reduce of a run and logs its speed.
 
-    One that takes longer than `LIMIT_SECS` ends the process, whatever it does, with exit code 2; with 4 where
-    other processes take part, one of which may be the one that hangs.
+    If it takes longer than `LIMIT_SECS`, the process ends with exit code 2, or with 4 if other processes take
+    part, one of which may be the one that hangs.
 
     Raises:
-      ConfigError: where it fails, or adds up wrong.
-      tf.errors.OpError: where it fails as it does when another process is lost.
+      ConfigError: if it fails, or its sum is wrong.
+      tf.errors.OpError: if it fails because another process is lost.
     """
     several = BACKENDS[config.distribution_strategy].several_processes
     what = f"the all-reduce of {strategy.num_replicas_in_sync} GPUs"
@@ -106,6 +106,6 @@ def _advice(config: Config) -> str:
     others = [name for name in algorithms if name not in ("nccl", config.all_reduce_alg)]
     use = f"Use --all_reduce_alg={' or '.join(others)}. " if others else ""
     return (
-        f"{use}NCCL_DEBUG=INFO in the environment says more; with NCCL_P2P_DISABLE=1 or NCCL_IB_DISABLE=1 it"
-        " works where that link is the fault."
+        f"{use}NCCL_DEBUG=INFO in the environment logs more; NCCL_P2P_DISABLE=1 or"
+        " NCCL_IB_DISABLE=1 avoids a faulty link of that kind."
     )

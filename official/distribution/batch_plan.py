@@ -13,16 +13,16 @@ from official.io.errors import ConfigError
 # -----------------------------------------------------------------------------------------------------------
 # Layout
 #
-# A run is laid out for the workers that it begins with. Which rows share a micro batch, what dropout drops
-# in it, and what its gradient is divided by follow from that layout. Workers that come back in another
-# number deal out the micro batches of the same layout among themselves. No TensorFlow.
+# The layout of a run is fixed by the workers that it begins with. It decides the rows of a micro batch, their
+# dropout masks, and the divisor of their gradient. Another number of workers later shares the micro batches
+# of the same layout.
 
 
 _MAX_NAMED = 6  # numbers in a message
 
 
 def is_kept(config: Config) -> bool:
-    """Tells whether runs of this kind keep the layout that they began with."""
+    """Tells whether a run keeps the layout that it began with."""
     traits = BACKENDS[config.distribution_strategy]
     return config.do_train and not traits.spread_replicas and not traits.whole_step
 
@@ -37,14 +37,13 @@ def lay_out(config: Config, workers: int, replicas: int, noted: Layout | None) -
       noted: the layout that the run began with; None of a new run.
 
     Raises:
-      ConfigError: where a batch cannot be divided, or the micro batches cannot be dealt out among so many
-        replicas.
+      ConfigError: if a batch cannot be divided, or so many replicas cannot share the micro batches evenly.
     """
     check_evaluation(config, replicas)
     count = config.logical_workers or workers
     batches = config.num_accumulation_steps, config.train_batch_size
     new = Layout(count, count * (replicas // workers), *batches)
-    # Where the settings ask for another layout, somebody has changed them: the run goes on as they say now.
+    # Settings that ask for another layout were changed on purpose: the run resumes with the new layout.
     goes_on = (
         noted is not None
         and (noted.num_accumulation_steps, noted.train_batch_size) == batches
@@ -82,8 +81,8 @@ def _plan_of(config: Config, layout: Layout, workers: int, replicas: int) -> Bat
 
 
 def _smaller_is_the_same(config: Config) -> bool:
-    """Tells whether micro batches of other rows give the same sums, to rounding: nothing is random, clipped
-    or divided in them."""
+    """Tells whether micro batches of another size give the same sums, up to rounding: nothing in them is
+    random, clipped or divided."""
     model = config.model
     is_random = model.hidden_dropout_prob > 0 or model.attention_probs_dropout_prob > 0
     is_global = config.loss_normalization == "global" and config.clip_scope not in ("micro_batch", "replicas")
@@ -91,7 +90,7 @@ def _smaller_is_the_same(config: Config) -> bool:
 
 
 def _with_smaller_micro_batches(config: Config, layout: Layout, replicas: int) -> BatchPlan:
-    """Returns the batches of replicas whose micro batches are not larger than those of the layout."""
+    """Returns the batch plan with micro batches of at most the layout's size."""
     largest = layout.train_batch_size // layout.micro_batches
     rows, left = divmod(config.train_batch_size, replicas)
     if left:
@@ -119,8 +118,8 @@ class Share(NamedTuple):
 
 
 def shares(layout: Layout, host: int, num_hosts: int) -> list[Share]:
-    """Returns the micro batches that a process computes, in order, of a layout whose micro batches so many
-    processes share evenly."""
+    """Returns the micro batches of a layout that a process computes, in order, when so many processes share
+    them evenly."""
     of_host, of_worker = layout.micro_batches // num_hosts, layout.micro_batches // layout.workers
     begin, end = host * of_host, (host + 1) * of_host
     return [
@@ -167,7 +166,7 @@ class BatchPlan:
     """Sizes in rows of the input pipeline. train_batch_size = num_replicas x num_accumulation_steps x
     micro_batch_size.
 
-    A row is one sequence, unless sequences are packed. What counts for people is `sequences_per_step`.
+    A row is one sequence, unless sequences are packed; logs and reports count `sequences_per_step`.
     """
 
     num_replicas: int
@@ -175,7 +174,7 @@ class BatchPlan:
     train_batch_size: int
     eval_batch_size: int
     sequences_per_row: float | None = None  # of packed rows, an expectation; None: one
-    layout: Layout | None = None  # whose micro batches these replicas compute; None: their own
+    layout: Layout | None = None  # layout that these replicas compute the micro batches of; None: their own
 
     def with_rows_of(self, sequences: float | None) -> BatchPlan:
         """Returns the plan with rows that are expected to hold so many sequences; None: one, not packed."""
@@ -268,8 +267,7 @@ def loop_length(step: int, every: int, next_stop: int) -> int:
     """Returns the steps of the loop that starts at `step`: to the next multiple of `every`, at most to
     `next_stop`.
 
-    A run that was resumed in the middle of a loop, or has evaluated there, is thus aligned again after one
-    loop.
+    So a run that resumed or evaluated in the middle of a loop is aligned again after one loop.
     """
     return min(every - step % every, next_stop - step)
 
@@ -285,8 +283,8 @@ def eval_is_due(config: Config, step: int, last_step: int) -> bool:
 
 
 def next_stop(config: Config, step: int, last_step: int) -> int:
-    """Returns the first step after `step` that ends a line of the metrics whatever its length: that of the
-    next evaluation, of the next stage of --batch_warmup, or the last one."""
+    """Returns the first step after `step` that always ends a line of the metrics: the next evaluation, the
+    next stage of --batch_warmup, or the last step."""
     evaluation = next_evaluation(config, step, last_step)
     return min([evaluation, *(start for start in batch_stages(config) if start > step)])
 

@@ -1,4 +1,4 @@
-"""Heartbeat: processes of a run join, and notice in bounded time that one is gone or does not go on."""
+"""Heartbeat: the processes of a run join, and detect in bounded time that one is lost or hangs."""
 
 import contextlib
 import ctypes
@@ -40,9 +40,9 @@ _SECS_TO_PRINT = 0.2
 
 @contextlib.contextmanager
 def ending(secs: float, code: int, message: str) -> Iterator[None]:
-    """Ends the process where the block takes too long, whatever it does.
+    """Ends the process if the block takes too long, even while it blocks in C code.
 
-    Where the C library has no such timers (not Linux), the block may take as long as it likes.
+    Without such timers in the C library (not Linux), the block has no time limit.
 
     Args:
       secs: seconds that the block may take, above 0.
@@ -81,10 +81,10 @@ def _start(timers: contextlib.ExitStack, libc: ctypes.CDLL, secs: float, functio
 # Heartbeat
 #
 # A thread in each process holds the connections over which they have met: process 0 to all others, these to
-# process 0. It says a few times a minute that the process is there, and how many times it has come to a
-# point that all processes pass together. Process 0 tells all who is lost.
+# process 0. A few times a minute it reports that the process is alive, and how many common points, which all
+# processes pass together, it has passed. Process 0 tells all processes who is lost.
 #
-# - A process that ends without a word is noticed at once: its connection ends. - One whose machine is down,
+# - A process that ends without notice is detected at once: its connection ends. - One whose machine is down,
 # cut off or stopped is silent. - One that hangs is there, but the others have passed more points than it
 # has.
 
@@ -112,10 +112,10 @@ class Watch:
     Args:
       met: the processes, and the connections to them.
       silence_secs: how long a process may be silent.
-      stall_secs: how long processes may wait for one that does not go on.
-      first_secs: how long a process may take until it is heard of first.
-      on_loss: called, once, in the thread, with words about who is lost, 'host:port (rank 1)', and an event
-        that is set once this process has done its part all the same.
+      stall_secs: how long processes may wait for one that makes no progress.
+      first_secs: how long the first message of a process may take.
+      on_loss: called once, in the thread, with a description of the lost process, 'host:port (rank 1)', and
+        an event that is set if this process completes its part nevertheless.
     """
 
     def __init__(self, met: Met, silence_secs: float, stall_secs: float, first_secs: float, on_loss: OnLoss):
@@ -138,7 +138,7 @@ class Watch:
         self._passed, self._passed_at = self._passed + 1, time.monotonic()
 
     def end(self, in_order: bool = True) -> None:
-        """Ends the watch, and tells the others that this process has done its part, where it has."""
+        """Ends the watch, and tells the others whether this process has completed its part."""
         self._ending.set()
         self._thread.join()
         if in_order:
@@ -187,12 +187,12 @@ class Watch:
 
     def _tell(self, line: str) -> None:
         for peer in list(self._peers.values()):
-            # Who has gone is found out by `_hear`, who is cut off is silent.
+            # `_hear` detects a process that ended; one that is cut off is silent.
             with contextlib.suppress(OSError):
                 peer.link.send(f"{line}\n".encode())
 
     def _hear(self, rank: int) -> bool:
-        """Takes what a process has sent. Returns whether more may come."""
+        """Receives a process's messages. Returns whether more may come."""
         peer = self._peers[rank]
         try:
             data = peer.link.recv(MAX_LINE_BYTES)
@@ -217,7 +217,7 @@ class Watch:
         return bool(data) and not said_bye
 
     def _check_stall(self) -> None:
-        """Finds, as process 0, those that others wait for."""
+        """Finds, in process 0, the processes that others wait for."""
         if self.cluster.rank != 0 or not self._peers:
             return
         passed = {rank: (peer.passed, peer.passed_at) for rank, peer in self._peers.items()}
@@ -228,9 +228,9 @@ class Watch:
             return
         if len(behind) < len(passed):
             names = ", ".join(map(self.cluster.name, list(behind)[:3]))
-            who = f"{names} does not go on, the others wait"
+            who = f"{names} has kept the others waiting"
         else:
-            who = "one of the processes, which are all in the same step: its data or its device hang,"
+            who = "the data or the device of one process hangs: all have been in the same step"
         self.lose(f"{who} for {self._stall_secs:g} s")
 
 
@@ -238,7 +238,7 @@ class Watch:
 # Peers
 
 
-# What TensorFlow raises in an operation of all processes once one of them is gone.
+# Errors that TensorFlow raises in a collective operation once a process is lost.
 _LOST = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -250,8 +250,8 @@ _LOST = (
 _OF_PEERS = re.compile(r"ollective|heartbeat|coordination|/job:worker", re.IGNORECASE)
 
 
-_GRACE_SECS = 1.0  # for what this process is about to find out by itself, such as bad input that all read
-_NAMING_SECS = 3.0  # to learn from the watch who it is that TensorFlow misses
+_GRACE_SECS = 1.0  # for errors that this process is about to find itself, such as bad input that all read
+_NAMING_SECS = 3.0  # for the watch to name the process that TensorFlow misses
 _ALARM_SECS = 5.0  # for the line and the exit code, before a mere signal
 _LAST_SECS = 30.0  # from a loss to the end of this process, at most
 _LAST_SECS_OF_FIRST = 120.0  # of process 0, which may be writing a checkpoint
@@ -285,11 +285,11 @@ def join(cluster: Cluster, options: Options, timeout_secs: int) -> tf.distribute
 
 
 def _connected(cluster: Cluster, options: Options, timeout_secs: int) -> tf.distribute.Strategy:
-    # A chief is the first worker here, so whoever reads a rank need not know of jobs.
+    # The chief becomes the first worker here, so that readers of a rank need not handle jobs.
     os.environ["TF_CONFIG"] = json.dumps(
         {"cluster": {"worker": cluster.hosts}, "task": {"type": "worker", "index": cluster.rank}}
     )
-    late = f"one of those that were there has not connected within --peer_timeout_secs={timeout_secs:g}"
+    late = f"a process that has started did not connect within --peer_timeout_secs={timeout_secs:g}"
     try:
         with _killable(timeout_secs), ending(timeout_secs, 4, f"{_line(late)}."):
             return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
@@ -303,7 +303,7 @@ def _connected(cluster: Cluster, options: Options, timeout_secs: int) -> tf.dist
 
 
 def _end_soon(last_secs: float, who: str, is_done: threading.Event) -> None:
-    """Ends this process, which may wait in an operation of all: by an error there, or else at once, later."""
+    """Ends this process, which may wait in a collective operation: by an error in it, or later by force."""
     if is_done.wait(_GRACE_SECS):
         return
     with contextlib.suppress(Exception):  # of TensorFlow's own, where it has ended all operations before
@@ -312,7 +312,7 @@ def _end_soon(last_secs: float, who: str, is_done: threading.Event) -> None:
         context.context().abort_collective_ops(tf.errors.UNAVAILABLE, f"Collective ops end: {who}")
     if is_done.wait(last_secs - _GRACE_SECS):
         return
-    report_error("bert", f"{_line(who)}. This process has not ended by itself in {last_secs:g} s")
+    report_error("bert", f"{_line(who)}. This process is ended, as it did not stop within {last_secs:g} s")
     sys.stderr.flush()
     os._exit(4)  # pylint: disable=protected-access
 
@@ -328,8 +328,8 @@ def _killable(timeout_secs: int) -> Iterator[None]:
     """Lets signals, and an alarm after some seconds, end the process while TensorFlow connects.
 
     It holds Python's lock meanwhile, so no code of ours can run, and takes SIGTERM for itself. All processes
-    were there a moment ago: the alarm is for one that has died since, for which TensorFlow would wait an
-    hour, where there is no `deadline`.
+    were there a moment ago: the alarm covers one that has died since, for which TensorFlow would wait an
+    hour, on systems without the timers of `ending`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -348,9 +348,9 @@ def _killable(timeout_secs: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def noticing_lost_peers(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Turns what TensorFlow raises where another process is gone into a PeerError of one line. The outermost
-    such context ends the watch; the others learn that this process has done its part, or, after an exception,
-    only that it has gone.
+    """Turns TensorFlow's errors about a lost process into a PeerError of one line. The outermost such context
+    ends the watch; the other processes learn that this one completed its part, or, after an exception, only
+    that it ended.
 
     Args:
       strategy: of several processes, which `join` has made.
@@ -379,7 +379,7 @@ def _is_of_a_lost_peer(error: Exception) -> bool:
 
 
 def _line(who: str) -> str:
-    return f"a peer was lost: {who}. Start all processes again: they go on from the newest checkpoint"
+    return f"a peer was lost: {who}. Start all processes again to resume from the newest checkpoint"
 
 
 def _who(error: Exception, cluster: Cluster) -> str:

@@ -1,8 +1,9 @@
-"""Checks of a machine: driver, CUDA libraries, devices, TensorFlow's build, XLA, and what else keeps a run
-from its speed.
+"""Checks of a machine: driver, CUDA libraries, devices, TensorFlow's build, XLA, and other causes of slow or
+failing runs.
 
-`bert doctor` runs them all; a run on GPUs runs those that cost little while TensorFlow loads. Nothing here
-imports TensorFlow: what needs it is tried in a process of its own (`official.io.gpus`), which XLA may abort.
+`bert doctor` runs them all; a run on GPUs runs those that cost little while TensorFlow loads. This module
+does not import TensorFlow: checks that need it run in a separate process (`official.io.gpus`), which XLA may
+abort.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from official.io.errors import counted, first_line, printable
 
 LIMIT_SECS = 20  # of a check
 PAGE_SECS = 60  # of all
-START_SECS = 5  # that the start of a run waits for them
+START_SECS = 5  # limit on how long the start of a run waits for them
 _UNFINISHED = re.compile(r"not done yet|no (answer|end) within")  # of what took too long
 
 
@@ -49,11 +50,11 @@ class Check(NamedTuple):
     """The outcome of a check.
 
     Attributes:
-      name: of what was looked at.
+      name: of the check.
       status: ok, warning or broken.
-      found: what is there.
-      wanted: what should be; empty where anything will do.
-      advice: what to do; empty where it is ok.
+      found: the actual state.
+      wanted: the required state; empty if anything will do.
+      advice: what to do; empty if the status is ok.
     """
 
     name: str
@@ -71,13 +72,13 @@ def _ok(found: str, wanted: str = "") -> Outcome:
 
 
 def _in_thread(function: Callable[[], Any]) -> futures.Future:
-    """Runs a function in a thread of its own, which nobody waits for when the program ends."""
+    """Runs a function in a daemon thread, which the end of the program does not wait for."""
     found: futures.Future = futures.Future()
 
     def run() -> None:
         try:
             found.set_result(function())
-        except Exception as error:  # noqa: BLE001  # it is raised where somebody waits for the result
+        except Exception as error:  # noqa: BLE001  # raised again by result()
             found.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -85,14 +86,14 @@ def _in_thread(function: Callable[[], Any]) -> futures.Future:
 
 
 class Machine:
-    """Facts of this machine that several checks read, each found out once."""
+    """Facts about this machine that several checks read, each determined once."""
 
     def __init__(self, driver: gpus.Driver | None, data_dir: str | None = None):
         self.driver, self.data_dir = driver, data_dir
 
     @functools.cached_property
     def trying(self) -> futures.Future:
-        """The trial of TensorFlow, which takes longest: to be begun before the checks that wait for it."""
+        """The trial of TensorFlow, which takes longest: start it before the checks that wait for it."""
         return _in_thread(lambda: gpus.try_tensorflow(LIMIT_SECS - 1))
 
     @property
@@ -152,12 +153,12 @@ def _machine(machine: Machine) -> Outcome:
 def _driver(machine: Machine) -> Outcome:
     driver, cuda = machine.driver, str(machine.build.get("cuda_version", ""))
     if driver is None:
-        return _ok("none, and no GPU of NVIDIA's")
+        return _ok("none, and no NVIDIA GPU")
     oldest = gpus.OLDEST_DRIVERS.get(cuda.partition(".")[0], "")
     wanted = f"{oldest} or newer, for CUDA {cuda}" if oldest else ""
     found = driver.version or "unknown version"
     if driver.fault:
-        advice = "Load the driver again, or restart the machine; in a container it is the host's driver."
+        advice = "Reload the driver, or restart the machine; in a container, on the host."
         return "broken" if driver.gpus else "warning", f"{found}; {driver.fault}", wanted, advice
     if not driver.gpus:
         return _ok(f"{found}, without a GPU")
@@ -177,18 +178,18 @@ def _cuda_libraries(machine: Machine) -> Outcome:
     packages = gpus.wanted_libraries(build)
     wanted = f"{', '.join(packages)}; {gpus.NCCL} for several GPUs"
     if not packages:
-        return _ok(f"not looked at: TensorFlow is built for CUDA {build.get('cuda_version')}")
+        return _ok(f"not checked: TensorFlow is built for CUDA {build.get('cuda_version')}")
     known = {gpus.DRIVER_LIBRARY: "", **packages}
     missing = [name for name in known if machine.libraries[name].fault]
     if missing:
         name, more = missing[0], f"; nor do {', '.join(missing[1:])}" if missing[1:] else ""
         fault = str(machine.libraries[name].fault).replace(f"{name}: ", "").partition(": No such file")[0]
-        advice = f"pip install 'tensorflow[and-cuda]=={version}' brings it ({known[name]})."
+        advice = f"pip install 'tensorflow[and-cuda]=={version}' installs it ({known[name]})."
         if _UNFINISHED.search(fault):
-            return "warning", f"{name}: {fault}", wanted, "Look again when the disk is warm."
+            return "warning", f"{name}: {fault}", wanted, "Check again when the disk cache is warm."
         if name == gpus.DRIVER_LIBRARY:
             container = "in a container, NVIDIA_DRIVER_CAPABILITIES needs compute."
-            advice = f"It is the driver's: install it; {container}"
+            advice = f"Install the NVIDIA driver, which it belongs to; {container}"
         return "broken", f"{name} does not load: {fault}{more}", wanted, advice
     found = ", ".join(f"{name} {_version_of(name, machine)}" for name in (*packages, gpus.NCCL))
     if machine.libraries[gpus.NCCL].fault and len(machine.devices) > 1:
@@ -221,19 +222,19 @@ def _devices(machine: Machine) -> Outcome:
         return "warning", f"{there}; {hides}", "", f"Unset {gpus.VISIBLE} to train on them."
     seen = machine.trial.steps.get("gpus")
     if seen is None:
-        return _stopped_before(machine.trial, f"{there}; TensorFlow did not come to list them")
+        return _stopped_before(machine.trial, f"{there}; TensorFlow did not list them")
     if not seen:
         # The driver's own refusal, such as CUDA_ERROR_SYSTEM_NOT_READY without NVIDIA's fabric manager.
         refusal = next((line for line in machine.trial.said.splitlines() if "CUDA_ERROR" in line), "")
         told = f": {_message(refusal)}" if refusal else ""
-        advice = "The lines of the driver and of the CUDA libraries say why, else TF_CPP_MIN_LOG_LEVEL=0."
+        advice = "See the lines on the driver and the CUDA libraries, else set TF_CPP_MIN_LOG_LEVEL=0."
         return "broken", f"{there}; TensorFlow sees none of them{told}", "all of them", advice
     told = "" if len(seen) == len(machine.devices) else f"; TensorFlow sees {len(seen)}"
     return _ok(there + told)
 
 
 def _describe(found: Iterable[gpus.Gpu]) -> str:
-    """Returns GPUs as people call them, equal ones once."""
+    """Returns the names of GPUs, equal ones counted."""
     names: dict[str, int] = {}
     for gpu in found:
         memory = f", {gpu.memory_bytes / 2**30:.1f} GiB" if gpu.memory_bytes else ""
@@ -246,7 +247,7 @@ def _describe(found: Iterable[gpus.Gpu]) -> str:
 def _stopped_before(trial: gpus.Trial, what: str) -> Outcome:
     told = f"{what}: {trial.fault}"
     if trial.timed_out:
-        return "warning", told, "", "Look again when less runs on the machine, or its disk is warm."
+        return "warning", told, "", "Check again when the machine is less busy, or its disk cache is warm."
     return "broken", told, "", f"{_cause(trial)} python -c 'import tensorflow' shows it."
 
 
@@ -300,11 +301,11 @@ def judge_capability(capability: tuple[int, int], build: list[str]) -> tuple[str
     if not known or any(code[0] == capability[0] and code[1] <= capability[1] for _, code in known):
         return "ok", "", ""
     if any(kind == "compute" and code <= capability for kind, code in known):
-        advice = "The driver compiles all kernels at the first start, for minutes perhaps: a newer TensorFlow"
+        advice = "The driver compiles all kernels at the first start, perhaps for minutes: a newer TensorFlow"
         return "warning", "newer than those of the build", f"{advice} has them."
     if capability < min(code for _, code in known):
         advice = "Install an older TensorFlow"
-        why = "older than all of the build"
+        why = "older than all those of the build"
     else:
         advice = "Install a newer TensorFlow"
         why = "for which the build has no kernels"
@@ -319,7 +320,7 @@ def _cudnn(machine: Machine) -> Outcome:
     wanted = f"{least} or newer, below {_numbers(least)[0] + 1}"
     found = _version_of(name, machine)
     if not _fits(library.version, least):
-        advice = f"pip install 'nvidia-cudnn-cu12>={least}', or an environment of its own."
+        advice = f"pip install 'nvidia-cudnn-cu12>={least}', or use a separate environment."
         return "warning", "; ".join(filter(None, (found, ", ".join(_pins())))), wanted, advice
     rival = next(filter(_installed, ("nvidia-cudnn-cu13", "nvidia-cudnn-cu11")), None)
     if rival and _installed("nvidia-cudnn-cu12"):
@@ -329,7 +330,7 @@ def _cudnn(machine: Machine) -> Outcome:
     for path, theirs in machine.libraries.items():
         if os.path.isabs(path) and not theirs.fault and not _fits(theirs.version, least):
             told = f"{found}; PyTorch's own is {theirs.version} ({os.path.dirname(path)})"
-            advice = "Import TensorFlow before torch, or keep them in two environments."
+            advice = "Import TensorFlow before torch, or use two environments."
             return "warning", told, wanted, advice
     return _ok(found, wanted)
 
@@ -370,7 +371,7 @@ _XLA_ADVICE = {
     " install a newer TensorFlow, or a newer nvidia-cuda-nvcc-cu12.",
     r"(?i)ptxas": "pip install nvidia-cuda-nvcc-cu12 brings ptxas, which must be on PATH.",
 }
-_PLAIN_COST = "Runs take plain operations, one by one between products, and more time and memory for a step."
+_PLAIN_COST = "Runs use plain kernels, which take more time and memory for a step."
 
 
 def _xla(machine: Machine) -> Outcome:
@@ -397,7 +398,7 @@ def _cause(trial: gpus.Trial) -> str:
     return f"It says: {_message(last)}." if last else ""
 
 
-# XLA announces what it looks for: what it has not found counts.
+# XLA also logs what it searches for: only failures count.
 _NOISE = re.compile(r"(\S+ )?(\S+ )?[IW]\d{0,4} ")
 _ERROR = re.compile(r"\S+ \S+ ?[EF] |[EF]\d{4} |\w+Error")
 
@@ -513,11 +514,11 @@ def _compiler(machine: Machine) -> Outcome:
     except (native_library.NotBuilt, OSError, subprocess.SubprocessError) as error:
         if machine.devices:
             return _ok(f"none, and GPUs need none ({first_line(error)})")
-        advice = "Install g++ or clang: steps take longer without (--kernels)."
+        advice = "Install g++ or clang: steps take longer without one (--kernels)."
         return "warning", first_line(error), wanted, advice
 
 
-# Variables that change what a run does, or how fast; of others nothing is told, which may be secret.
+# Variables that change what a run does, or how fast; other variables may be secret and are not shown.
 _VARIABLES = (
     "BERT_CACHE_DIR CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING CUDA_VISIBLE_DEVICES CXX LD_LIBRARY_PATH"
     " LD_PRELOAD MALLOC_ARENA_MAX NCCL_ALGO NCCL_DEBUG NCCL_IB_DISABLE NCCL_P2P_DISABLE NCCL_PROTO"
@@ -529,10 +530,10 @@ _VARIABLES = (
 ).split()
 # {variable: (what its value matches, what to do)}; all but the first matter to GPUs alone
 _SPOILT = {
-    "TF_USE_LEGACY_KERAS": (r"(0|false|)$", "Keras 3 does not hold these models: unset it"),
-    "CUDA_LAUNCH_BLOCKING": (r"1$", "waits for every kernel: unset it"),
+    "TF_USE_LEGACY_KERAS": (r"(0|false|)$", "the models need Keras 2: unset it"),
+    "CUDA_LAUNCH_BLOCKING": (r"1$", "makes every kernel wait: unset it"),
     "TF_CPP_MAX_VLOG_LEVEL": (r"[1-9]", "writes gigabytes of logs: unset it"),
-    "NVIDIA_DRIVER_CAPABILITIES": (r"(?!.*(compute|all))", "gives no compute: add it"),
+    "NVIDIA_DRIVER_CAPABILITIES": (r"(?!.*(compute|all))", "lacks compute: add it"),
 }
 
 
@@ -558,7 +559,7 @@ def _package_name(machine: Machine) -> Outcome:
     if not others:
         return _ok(f"only ours, in {here}")
     in_packages = os.path.basename(os.path.dirname(here)) in ("site-packages", "dist-packages")
-    advice = f"pip uninstall {others[0].split()[0]}, or an environment of its own."
+    advice = f"pip uninstall {others[0].split()[0]}, or use a separate environment."
     told = f"of {', '.join(others)}, too; ours is in {here}"
     return "broken" if in_packages else "warning", told, "", advice
 
@@ -568,8 +569,8 @@ def _package_name(machine: Machine) -> Outcome:
 
 
 class _Row(NamedTuple):
-    """A check: its name, what it does, and how the start of a run on GPUs does it: `anew`, as long as nothing
-    it depends on changes (`kept`), or not (`never`)."""
+    """A check: its name, its function, and whether the start of a run on GPUs makes it: every time (`anew`),
+    again only when something it depends on changes (`kept`), or `never`."""
 
     name: str
     function: Callable[[Machine], Outcome]
@@ -617,8 +618,8 @@ def _run(row: _Row, machine: Machine, ends: float) -> Check:
     try:
         outcome = _in_thread(lambda: row.function(machine)).result(secs)
     except futures.TimeoutError:
-        outcome = "warning", f"no answer within {secs:.0f} s", "", "Look again; what it asks may hang."
-    except Exception as error:  # noqa: BLE001  # a machine that is broken in a way nobody thought of
+        outcome = "warning", f"no answer within {secs:.0f} s", "", "Check again; a device may hang."
+    except Exception as error:  # noqa: BLE001  # an unforeseen fault of the machine
         told = f"the check fails: {type(error).__name__}: {first_line(error)}"
         outcome = "warning", told, "", "Report it: no run depends on it."
     return Check(row.name, *(_anonymous(printable(text)) for text in outcome))
@@ -651,8 +652,8 @@ class _Start:
     """The checks at the start of a run, in a thread.
 
     Attributes:
-      earlier: the kept ones of an earlier start with the same driver, libraries and settings; None before
-        they are known, or without any.
+      earlier: results kept by an earlier start with the same driver, libraries and settings; None if there
+        are none, or before they are read.
     """
 
     def __init__(self):
@@ -675,10 +676,10 @@ class _Start:
         return sorted(kept, key=lambda check: names.index(check.name))
 
     def result(self) -> list[Check]:
-        """Returns the checks, or one that says that they are not done.
+        """Returns the checks, or a single one that says that they are unfinished.
 
-        It waits 5 s at most, and 20 s where an earlier start did not pass them: its run has ended in XLA,
-        perhaps, before they were done.
+        It waits up to 5 s, or 20 s if an earlier start did not pass them: its run may have crashed in XLA
+        before they were done.
         """
         with contextlib.suppress(futures.TimeoutError):
             return self._task.result(START_SECS)
@@ -696,7 +697,7 @@ class _Start:
 
 
 def _passed(checks: list[Check]) -> bool:
-    """Tells whether checks need not be made again: all were done, and nothing is broken."""
+    """Tells whether checks can be reused: all were done, and nothing is broken."""
     return all(check.status != "broken" and not _UNFINISHED.search(check.found) for check in checks)
 
 
@@ -709,8 +710,8 @@ def _read(path: str) -> list[Check] | None:
 
 
 def _cache_path(driver: gpus.Driver) -> str:
-    """Returns the file of the checks that a start keeps; its name tells all that they depend on. Empty where
-    there is no place for it."""
+    """Returns the file of the kept checks; its name is a hash of all that they depend on. Empty if there is
+    no private folder."""
     names = ("nvidia-", "tensorflow", "torch", "tf-", _OWN)
     packages = sorted(
         f"{each.metadata['Name']} {each.version}"
@@ -733,8 +734,8 @@ _started = functools.lru_cache(_Start)  # once in a process
 
 
 def begin(config: Config) -> _Start | None:
-    """Begins the checks of a run, in the background; None where it asks for no GPU, or the machine has none.
-    To be called before TensorFlow is imported, which takes as long as they do."""
+    """Starts the checks of a run in the background; returns None if the run asks for no GPU or the machine
+    has none. Call it before TensorFlow is imported, which takes as long as they do."""
     return _started() if asks_for_gpus(config) and gpus.may_be_there() and not gpus.hidden() else None
 
 
@@ -761,13 +762,13 @@ def with_working_kernels(config: Config, checks: list[Check] | None) -> Config:
     if config.enable_xla or config.kernels == "fused" or several:
         use = "--kernels=plain on all processes" if several else "--kernels=plain"
         raise ConfigError(f"{asked}: XLA does not work here, {of[XLA].found}. {of[XLA].advice} Use {use}.")
-    logging.warning("Kernels: plain, as XLA does not work here: every step takes longer, and more memory.")
+    logging.warning("Kernels: plain, as XLA does not work here: every step takes more time and memory.")
     return replaced(config, kernels="plain")
 
 
 def check_unseen(config: Config) -> None:
-    """Says which GPUs of the machine a run leaves unused, where TensorFlow sees none of them or the run asks
-    for none. Raises ConfigError, with the reason, where it asks for them."""
+    """Logs the GPUs that a run leaves unused because TensorFlow sees none of them or the run asks for none.
+    Raises ConfigError, with the reason, if the run asks for GPUs that TensorFlow does not see."""
     driver = gpus.find_driver()
     if driver is None:
         return
@@ -788,5 +789,5 @@ def check_unseen(config: Config) -> None:
         asked = "" if config.num_gpus is None else f"num_gpus={config.num_gpus}: "
         number = counted(len(driver.gpus), "GPU")
         raise ConfigError(
-            f"{asked}TensorFlow sees none of this machine's {number}: {why} Or --num_gpus=0 for the CPU."
+            f"{asked}TensorFlow sees none of this machine's {number}: {why} Or use --num_gpus=0 for the CPU."
         )

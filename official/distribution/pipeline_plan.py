@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 # -----------------------------------------------------------------------------------------------------------
 # Schedules
 #
-# Each schedule is a formula for the time of a work. `gpipe` and `1f1b` are those of a pipeline whose works
-# all take as long; a device begins a work as soon as its inputs are there. In Graphcore's `grouped`,
-# `interleaved` and `sequential` all devices move in step.
+# Each schedule is a formula for the time of a work. `gpipe` and `1f1b` assume that all works take equally
+# long; a device begins a work as soon as its inputs are there. In Graphcore's `grouped`, `interleaved` and
+# `sequential` all devices move in step.
 
 
 class Work(NamedTuple):
@@ -33,7 +33,7 @@ class Work(NamedTuple):
     Attributes:
       stage: of the pipeline, from 0.
       micro_batch: of the step, from 0.
-      backward: the backward pass, which computes again what was not kept; else the forward pass.
+      backward: the backward pass, with recomputation; else the forward pass.
     """
 
     stage: int
@@ -56,10 +56,10 @@ class Timeline(NamedTuple):
 
 
 def works_by_time(plan: PipelinePlan, trains: bool = True) -> list[list[Work]]:
-    """Returns the works of a round in the order of their times, those of one time together.
+    """Returns the works of a round in the order of their times, grouped by time.
 
-    Every work comes after all that it needs, so devices that do theirs in this order never wait for each
-    other. A stage takes its micro batches in their order, backward too.
+    Every work comes after the works that it needs, so devices that keep this order never deadlock. A stage
+    takes its micro batches in their order, backward too.
 
     gpipe: all forward passes, then all backward passes. Source: Huang et al., GPipe, arXiv:1811.06965.
     1f1b: backward passes first; stage s of S keeps at most S - s micro batches. Source: Narayanan et al.,
@@ -96,8 +96,8 @@ def works_by_time(plan: PipelinePlan, trains: bool = True) -> list[list[Work]]:
 
 
 def in_flight(plan: PipelinePlan, trains: bool = True) -> list[int]:
-    """Returns the most micro batches whose activations each stage keeps at once, the one in work among
-    them."""
+    """Returns the maximum number of micro batches whose activations each stage keeps at once, including the
+    current one."""
     count, left = plan.round_size, range(len(plan.stages), 0, -1)  # stages from each one on
     if plan.schedule == "gpipe" or not trains:
         return [count for _ in left]
@@ -107,8 +107,8 @@ def in_flight(plan: PipelinePlan, trains: bool = True) -> list[int]:
 
 
 def usual_secs(work: Work) -> float:
-    """Returns the time of a work where all stages are alike: a backward pass takes two of a forward pass, or
-    three where it computes that again."""
+    """Returns the time of a work if all stages are alike: a backward pass takes twice a forward pass, or
+    three times with recomputation."""
     return 2.0 if work.backward else 1.0
 
 
@@ -123,7 +123,7 @@ def make_timeline(
       trains: False for forward passes alone.
     """
     ends: dict[Work, float] = {}
-    free = [0.0] * plan.num_devices  # when each device is done with all before
+    free = [0.0] * plan.num_devices  # when each device is free
     found: list[list[tuple[Work, float, float]]] = [[] for _ in free]
     for works in works_by_time(plan, trains):
         for work in works:
@@ -191,8 +191,8 @@ def stage_costs(config: Config, model_stages: Sequence[str]) -> dict[str, Cost]:
 
 
 def rows_of_micro_batch(config: Config) -> int:
-    """Returns the rows of a micro batch of one replica, as far as the configuration tells: on IPUs it says
-    how many replicas there are, elsewhere one is thought of."""
+    """Returns the rows of a micro batch of one replica, as far as the configuration tells: on IPUs it gives
+    the number of replicas, elsewhere one is assumed."""
     replicas = config.ipu.replicas if BACKENDS[config.distribution_strategy].graphcore_rules else 1
     return max(1, config.train_batch_size // (config.num_accumulation_steps * replicas))
 
@@ -224,9 +224,9 @@ def balanced(
 ) -> tuple[tuple[str, ...], ...]:
     """Returns the stages of the model in each stage of the pipeline, in order.
 
-    No other cuts have fewer FLOPs on the busiest device. Of those that have as few the FLOPs of stages are
-    the most even (the smallest sum of squares), and of these the fullest device has the fewest weights. Cuts
-    are before the heads, and before and after each block.
+    The cuts minimize the FLOPs of the busiest device; ties are broken by the most even FLOPs of stages (the
+    smallest sum of squares), then by the fewest weights on the fullest device. Cuts are before the heads, and
+    before and after each block.
 
     Args:
       model_stages: names, in order.
@@ -270,11 +270,12 @@ def _largest(values: Sequence[int], ends: Sequence[int], devices: Sequence[int])
 def _cuts(
     flops: Sequence[int], sizes: Sequence[int], devices: Sequence[int], most_flops: int, evenly: bool = False
 ) -> tuple[int, ...]:
-    """Returns the ends of stages, so that the busiest device has fewest FLOPs; `evenly`: so that stages have
-    most even FLOPs, then fewest weights on the fullest device. No device has more than `most_flops`.
+    """Returns the ends of stages that minimize the FLOPs of the busiest device; with `evenly`, those with the
+    most even FLOPs of stages, then the fewest weights on the fullest device. No device has more than
+    `most_flops`.
 
-    Dynamic programming, exact: two ways to place the first parts are the same where the devices that come
-    again hold the same; of those the better one is kept.
+    Exact dynamic programming: two ways to place the first parts are equivalent if the devices that are used
+    again hold the same; the better one is kept.
     """
     ways: dict[tuple, tuple] = {(0, ()): (0, 0, ())}  # (parts, open devices) -> (what is least, then, ends)
     for stage, device in enumerate(devices):
@@ -301,7 +302,7 @@ def _cuts(
 # Placement
 
 
-# Name of theirs -> our stages of the model that it places; those that the model has not are left out.
+# Graphcore's name -> our stages of the model; stages that the model lacks are left out.
 # `enc_out` picks tokens out, which our masked_lm does itself.
 _PLACES = {
     "emb": ("embeddings",),
@@ -319,7 +320,7 @@ _PLACES = {
     "glue_head": ("pooler", "classifier"),
 }
 _ONCE = ("emb", "pos", "mlm", "nsp", "heads", "loc", "qa_head", "tags")
-# Our stage of a model -> the name of theirs that people should write, which is the first.
+# Our stage of a model -> Graphcore's name for messages, the first one.
 _THEIRS = {places[-1]: name for name, places in reversed(_PLACES.items()) if places}
 
 
@@ -331,16 +332,16 @@ def layers_of(model_stages: Iterable[str]) -> list[str]:
 def placed(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Returns our stages of the model in each stage of the pipeline.
 
-    A pooler that nobody names is with the head that needs it, the LayerNorm of prenorm blocks with the last
-    of them.
+    An unnamed pooler goes with the head that needs it, the final LayerNorm of prenorm blocks with the last
+    block.
 
     Args:
       stages: Graphcore's names in each stage of the pipeline.
       model_stages: names of the model's stages, in order.
 
     Raises:
-      ConfigError: for a stage of the model that is nowhere, twice, out of order, or that the model has not,
-        and for a stage of the pipeline that holds nothing.
+      ConfigError: for a stage of the model that is missing, placed twice, out of order or unknown, and for an
+        empty stage of the pipeline.
     """
     text = written_stages(stages)
     shown = f"pipeline_stages={text if len(text) <= 90 else f'{text[:60]} .. {text[-25:]}'}"
@@ -353,8 +354,8 @@ def placed(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> tupl
 
 
 def _problems(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> Iterator[str]:
-    """Yields what is wrong, what others need first: a wrong number of blocks or heads, heads that the model
-    has not, and what is before another part that it needs, also in one stage."""
+    """Yields the problems, the causes of others first: a wrong number of blocks or heads, unknown heads, and
+    a part that comes before another part that it needs, even within a stage."""
     said = [(name, number) for number, stage in enumerate(stages) for name in stage]
     counts, layers = collections.Counter(name for name, _ in said), len(layers_of(model_stages))
     if counts["hid"] != layers:
@@ -408,7 +409,7 @@ def _where(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> dict
 
 
 def usual_devices(count: int, schedule: str, model_stages: Sequence[str]) -> tuple[int, ...]:
-    """Returns the device of each stage where none is said.
+    """Returns the default device of each stage.
 
     One a stage. On IPUs the last stage goes back to the first IPU where it shares the word embeddings, or
     where the number of IPUs is a power of two that way.
@@ -459,7 +460,7 @@ def micro_batch_divisor(devices: Sequence[int], schedule: str, trains: bool) -> 
 
 
 def rotations(devices: Sequence[int]) -> list[int]:
-    """Returns by how much the devices may be rotated so that no two rotations have a device in one place."""
+    """Returns the rotations of the devices such that no two have the same device in the same place."""
     count = len(devices)
     found: list[int] = []
     for shift in range(count):
@@ -481,7 +482,7 @@ MAX_ROUND_SIZE = 32  # micro batches: the graph of a step has a piece for each w
 
 @dataclasses.dataclass(frozen=True)
 class PipelinePlan:
-    """A plan: which stages of the model are on which device, and in which order they work.
+    """A plan: the device of each stage, and the order of their works.
 
     Attributes:
       stages: names of the model's stages in each stage of the pipeline, in the model's order.
@@ -518,7 +519,7 @@ class PipelinePlan:
         )
 
     def description(self) -> dict:
-        """Returns the plan as it stands in result.json."""
+        """Returns the plan in the form of result.json."""
         return {
             "stages": self.notation,
             "devices": list(self.devices),
@@ -532,7 +533,7 @@ class PipelinePlan:
 
 
 def num_devices(config: Config) -> int:
-    """Returns the number of devices of a replica, as far as the settings alone tell. Raises ConfigError as
+    """Returns the number of devices of a replica, from the settings alone. Raises ConfigError as
     `make_plan` does."""
     _, count, schedule, given = _asked(config)
     return max(given or usual_devices(count, schedule, ())) + 1
@@ -585,8 +586,8 @@ def make_plan(config: Config, model_stages: Sequence[str]) -> PipelinePlan:
 
 
 def _asked(config: Config) -> tuple[Any, int, str, tuple[int, ...] | None]:
-    """Returns the stages, a number or the names in each; their number; the schedule; and the devices, None
-    where none are said."""
+    """Returns the stages, a number or the names in each; their number; the schedule; and the devices, None if
+    unset."""
     if not config.pipeline_stages:
         raise ConfigError(
             f"distribution_strategy={config.distribution_strategy} needs to know the stages. Give"

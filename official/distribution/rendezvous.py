@@ -69,8 +69,8 @@ def parts(address: str) -> tuple[str, int]:
 
 
 def call(address: str) -> socket.socket:
-    """Returns a connection to host:port. Raises ConnectionError, whose message says why there is none, and
-    ConfigError where there never will be one."""
+    """Connects to host:port. Raises ConnectionError with the reason, and ConfigError if no retry can
+    succeed."""
     try:
         return socket.create_connection(parts(address), timeout=CALL_SECS)
     except (socket.gaierror, UnicodeError):
@@ -90,7 +90,7 @@ def call(address: str) -> socket.socket:
 
 
 class Wait:
-    """Wait of this process, which listens at a port: time limit, and the lines that say who is missing."""
+    """The wait of this process for others: its time limit, and log lines that name the missing processes."""
 
     def __init__(self, cluster: Cluster, timeout_secs: float, port: int):
         self.cluster, self.port = cluster, port
@@ -114,8 +114,8 @@ class Wait:
         return "; ".join(names[:3] + [f"and {len(names) - 3} more"] * (len(names) > 3))
 
     def check(self, missing: list[int]) -> bool:
-        """Says who is missing where a line is due, and returns whether it was. Raises PeerError when time is
-        up."""
+        """Logs the missing processes if a line is due, and returns whether it was. Raises PeerError after the
+        time limit."""
         now = time.monotonic()
         if now >= self._started + self._timeout_secs:
             raise PeerError(
@@ -141,8 +141,7 @@ _GREETING = re.compile(rf"{GREETING} ([0-9]{{1,9}}) ([0-9]{{1,9}}) ([0-9]{{1,9}}
 
 @dataclasses.dataclass
 class _Caller:
-    """A connection that has not said yet who it is: from which host, what it has said, and until when it may
-    take."""
+    """A connection that has not identified itself yet: its host, the text received, and its deadline."""
 
     host: str
     deadline: float
@@ -150,8 +149,8 @@ class _Caller:
 
 
 class Connections:
-    """The connections to process 0: `present` have said who they are, {rank: connection}, `unknown` have
-    not yet, oldest first. `addresses` are those of all processes, by rank, as far as known."""
+    """The connections to process 0: `present` {rank: connection} have identified themselves, `unknown` have
+    not yet, oldest first. `addresses` holds the known addresses by rank."""
 
     def __init__(self, wait: Wait, listener: socket.socket):
         self.wait = wait
@@ -166,15 +165,15 @@ class Connections:
         return [rank for rank in range(1, len(self.addresses)) if rank not in self.present]
 
     def tell(self, line: str) -> None:
-        """Sends a line to all that are present. Who has gone meanwhile is found out by `_hear`."""
+        """Sends a line to all present processes. `_hear` detects those that ended meanwhile."""
         for connection in self.present.values():
             with contextlib.suppress(OSError):
                 connection.sendall(f"{line}\n".encode())
 
     def receive(self, secs: float) -> None:
-        """Takes what arrives, for some seconds at most."""
+        """Handles incoming data for up to some seconds."""
         arrived = [cast(socket.socket, key.fileobj) for key, _ in self._selector.select(secs)]
-        now = time.monotonic()  # what came before is heard before anyone is sent away
+        now = time.monotonic()  # earlier messages are read before a connection is refused
         for connection in arrived:
             if connection is not self._listener:
                 self._hear(connection)
@@ -190,7 +189,7 @@ class Connections:
             connection, (host, _) = self._listener.accept()
         except (BlockingIOError, ConnectionError):  # it has gone again
             return
-        except OSError:  # no files are left: those unknown leave theirs
+        except OSError:  # out of file descriptors: unknown connections are closed
             for caller in list(self.unknown)[:1]:
                 self._end(caller)
             time.sleep(0.05)
@@ -200,7 +199,7 @@ class Connections:
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _hear(self, connection: socket.socket) -> None:
-        """Takes what a connection has sent, or that it has ended."""
+        """Reads a connection's data, or its end."""
         try:
             data = connection.recv(MAX_LINE_BYTES)
         except OSError:
@@ -209,7 +208,7 @@ class Connections:
             if connection in self._ranks:
                 rank = self._ranks.pop(connection)
                 del self.present[rank]
-                self.wait.problems[rank] = "it was here and has ended"
+                self.wait.problems[rank] = "it was connected and has ended"
             self._end(connection)
         elif connection in self.unknown:  # others say nothing after the greeting
             caller = self.unknown[connection]
@@ -221,7 +220,7 @@ class Connections:
                 self._greet(connection, line.decode(errors="replace"))
 
     def _greet(self, connection: socket.socket, line: str) -> None:
-        """Takes in who says '<greeting> RANK NUMBER_OF_PROCESSES PORT', and sends others away."""
+        """Accepts a connection that sends '<greeting> RANK NUMBER_OF_PROCESSES PORT', and refuses others."""
         cluster = self.wait.cluster
         match = _GREETING.fullmatch(line)
         rank, count, port = map(int, match.groups()) if match else (0, 0, 0)
@@ -229,7 +228,7 @@ class Connections:
             self._end(connection)
         elif count != len(cluster.hosts) or not 0 < rank < count:
             waits = f"{cluster.name(0)} waits for {len(cluster.hosts)} processes, this one is"
-            self._refuse(connection, f"{waits} rank {rank} of {count}. Give all the same list.")
+            self._refuse(connection, f"{waits} rank {rank} of {count}. Give all processes the same list.")
         elif rank in self.present:
             taken = f"Another process is rank {rank} already."
             self._refuse(connection, f"{taken} Give each process a task index of its own.")
@@ -245,7 +244,7 @@ class Connections:
         try:
             call(address).close()
         except ConnectionError as error:
-            self.wait.problems[rank] = f"it calls, but cannot be called ({error})"
+            self.wait.problems[rank] = f"it reaches this process, but cannot be reached ({error})"
             self._end(connection)
             return
         del self.unknown[connection]
@@ -266,14 +265,14 @@ class Connections:
         connection.close()
 
     def close(self) -> None:
-        """Ends what is not of the run; all, where not all have come."""
+        """Closes the connections that do not belong to the run; all, if a process is missing."""
         self._selector.close()
         for connection in (*self.unknown, *(self.present.values() if self.missing() else ())):
             connection.close()
 
 
 def gather(wait: Wait, listener: socket.socket) -> Met:
-    """Waits, as process 0, for all others, and lets them go."""
+    """Waits, in process 0, for all others, and then lets them continue."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # a connection to each process is an open file
     needed = len(wait.cluster.hosts) + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -302,17 +301,16 @@ def gather(wait: Wait, listener: socket.socket) -> Met:
 # No TensorFlow: its own wait is silent, answers no signal and lasts an hour.
 #
 # Process 0 listens at its address. The others listen at theirs, too, call process 0 and say who they are;
-# it calls back, so that a wrong address is found out. Where the address of a process is not known
-# beforehand, it takes a free port and says which. Once all are there process 0 lets them go with the list
-# of all addresses, and TensorFlow's servers take the same ports. The connections stay: over them processes
-# watch each other.
+# it calls back, which detects a wrong address. A process without a given address takes a free port and
+# reports it. Once all are there, process 0 sends them the list of all addresses, and TensorFlow's servers use
+# the same ports. The connections stay: over them processes watch each other.
 
 
 def meet(cluster: Cluster, timeout_secs: float) -> Met:
     """Returns once every process of the cluster has called this, within moments in all of them.
 
-    Says every few seconds who is missing. A signal may raise what it likes here, at any moment: there is
-    nothing to save yet.
+    Logs every few seconds which processes are missing. A signal may raise at any moment: there is nothing to
+    save yet.
 
     Args:
       cluster: the processes.
@@ -329,7 +327,7 @@ def meet(cluster: Cluster, timeout_secs: float) -> Met:
 
 
 def _join(wait: Wait) -> Met:
-    """Calls process 0 until it is there, and waits for its word."""
+    """Calls process 0 until it answers, and waits for its permission to continue."""
     while True:
         try:
             connection = call(wait.cluster.hosts[0])
@@ -348,7 +346,7 @@ def _join(wait: Wait) -> Met:
 
 
 def _stay(wait: Wait, connection: socket.socket) -> tuple[str, ...] | None:
-    """Returns the addresses of all when process 0 lets everybody go, None where the connection has ended.
+    """Returns all addresses when process 0 lets the processes continue; None if the connection ended.
     Raises as `meet`."""
     cluster, text = wait.cluster, b""
     with contextlib.suppress(OSError):

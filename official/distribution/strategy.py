@@ -1,6 +1,6 @@
 """Strategy of a run: devices, precision, seeds and threads, set here and nowhere else.
 
-What a back end takes is its row in `official.config.backends`, which is read before TensorFlow is loaded.
+`official.config.backends`, which needs no TensorFlow, has the settings that each back end accepts.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def replica_devices(config: Config) -> list[str]:
 
 
 def _count_gpus(config: Config) -> int:
-    """Returns the number of GPUs that TensorFlow sees. No run leaves those of the machine unused in silence:
-    raises ConfigError where it asks for them and TensorFlow sees none."""
+    """Returns the number of GPUs that TensorFlow sees. Raises ConfigError if the run asks for GPUs and
+    TensorFlow sees none of the machine's; logs those that stay unused."""
     from official.distribution import machine_checks  # late: no step needs them
 
     found = len(tf.config.list_physical_devices("GPU"))
@@ -67,7 +67,7 @@ def _count_gpus(config: Config) -> int:
 
 
 def short_name(device: str) -> str:
-    """Returns a device as people call it, such as GPU:0, of TensorFlow's full name."""
+    """Returns the short form, such as GPU:0, of TensorFlow's full name of a device."""
     return device.split("device:")[-1]
 
 
@@ -80,8 +80,8 @@ def planned_replicas(config: Config) -> int:
 
 
 def check_all_reduce(config: Config, on_gpus: bool) -> None:
-    """Refuses NCCL on CPUs, and sums in a type that its operations do not know, which several GPUs take
-    unless --all_reduce_alg says otherwise. Raises ConfigError."""
+    """Raises ConfigError for NCCL on CPUs, and for an --allreduce_dtype that NCCL, the default on several
+    GPUs, cannot reduce."""
     algorithms = BACKENDS[config.distribution_strategy].all_reduce_algorithms
     others = " or ".join(alg for alg in algorithms if alg != "nccl")
     if config.all_reduce_alg == "nccl" and not on_gpus:
@@ -90,7 +90,7 @@ def check_all_reduce(config: Config, on_gpus: bool) -> None:
         )
     if config.allreduce_dtype == "bfloat16" and on_gpus and config.all_reduce_alg in (None, "nccl"):
         raise ConfigError(
-            "allreduce_dtype=bfloat16 is none of the types that TensorFlow adds up with NCCL. Use"
+            "allreduce_dtype=bfloat16 is not a type that TensorFlow can reduce with NCCL. Use"
             f" --allreduce_dtype=float16, with a loss scale, or --all_reduce_alg={others}."
         )
 
@@ -106,7 +106,7 @@ def _limit_gpu_memory(gpu_memory: str, count: int) -> None:
       count: GPUs that the run uses, the first ones; with 0 nothing is set.
 
     Raises:
-      ConfigError: for more than a GPU has, or where the process has set up its GPUs otherwise.
+      ConfigError: for more memory than a GPU has, or if the process has already set up its GPUs differently.
     """
     if not count:
         return
@@ -247,7 +247,7 @@ class PipelineStrategy(tf.distribute.MirroredStrategy):
         return [name for devices in self.grid for name in devices]
 
     def names_of(self, device: int) -> list[str]:
-        """Returns a device of the pipeline as people call it, such as GPU:0, in each replica."""
+        """Returns the short name, such as GPU:0, of a device of the pipeline in each replica."""
         return [short_name(devices[device]) for devices in self.grid]
 
     @contextlib.contextmanager
@@ -278,7 +278,7 @@ def as_pipeline(strategy: tf.distribute.Strategy) -> PipelineStrategy | None:
 
 
 def _make_pipeline(config: Config) -> PipelineStrategy:
-    """Deals this machine's devices out to replicas, a device of the pipeline each."""
+    """Groups this machine's devices into replicas, with one device for each of the pipeline's."""
     needed = plan_lib.num_devices(config)
     found = replica_devices(config)
     devices = [tf.DeviceSpec.from_string(name).to_string() for name in found]  # as TensorFlow names them
@@ -336,7 +336,7 @@ def _make_tpu(config: Config) -> tf.distribute.Strategy:
 
 
 def _connect(address: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:
-    """Returns a TPU that is ready. Raises what sockets and TensorFlow raise where it cannot be reached."""
+    """Returns an initialised TPU. Raises the errors of sockets and TensorFlow if it cannot be reached."""
     if address.startswith("grpc://"):  # connecting to a cluster has no time limit of its own
         host, _, port = address.removeprefix("grpc://").rpartition(":")
         socket.create_connection((host, int(port)), timeout=_CONNECTION_SECS).close()
@@ -352,8 +352,8 @@ def _planned_cores(config: Config) -> int:
     if not config.num_tpu_cores:
         logging.log_first_n(
             logging.WARNING,
-            "The plan is for a TPU of %d cores, the smallest there is: it does not connect to one. Say how"
-            " many yours has: --num_tpu_cores=N.",
+            "The plan is for a TPU of %d cores, the smallest there is, as it does not connect to yours. Set"
+            " --num_tpu_cores=N.",
             1,
             _MIN_TPU_CORES,
         )
@@ -404,7 +404,7 @@ def make_strategy(config: Config) -> tf.distribute.Strategy:
     strategy = _MAKE[config.distribution_strategy](config)
     _set_matmul_precision(strategy)
     if config.allreduce_dtype != "float32" and strategy.num_replicas_in_sync == 1:
-        told = "--allreduce_dtype=%s changes nothing: there is one replica, whose gradients go nowhere."
+        told = "--allreduce_dtype=%s has no effect: with one replica there is no all-reduce."
         logging.info(told, config.allreduce_dtype)
     # Grappler takes seconds for the graph of BERT-base and finds next to nothing in the fused path: steps
     # take the same time without it on CPUs, where that was measured.
@@ -419,15 +419,15 @@ _NO_TF32 = "NVIDIA_TF32_OVERRIDE"  # NVIDIA's variable: 0 forbids to round
 
 
 def _set_matmul_precision(strategy: tf.distribute.Strategy) -> None:
-    """Sets whether float32 products are rounded; false where the devices cannot, so that the model may ask
-    whether they are."""
+    """Sets whether float32 products are rounded to TensorFloat-32; false on devices without it, so that the
+    model can read the setting."""
     names = _gpus_with_tf32() if native.on_gpus(strategy) else []
     can_round = bool(names) if native.on_gpus(strategy) else not native.on_cpus(strategy)
     rounds = can_round and os.environ.get(_NO_TF32) != "0"
     tf.config.experimental.enable_tensor_float_32_execution(rounds)
     if names:
         how = "rounded to TensorFloat-32" if rounds else "in full float32"
-        logging.info("float32 products on %s: %s (%s=0 forbids to round).", ", ".join(names), how, _NO_TF32)
+        logging.info("float32 products on %s: %s (%s=0 turns rounding off).", ", ".join(names), how, _NO_TF32)
 
 
 def _gpus_with_tf32() -> list[str]:
@@ -456,7 +456,7 @@ def has_peers(strategy: tf.distribute.Strategy) -> bool:
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Tells whether this process is the one that writes files and talks to people."""
+    """Tells whether this process writes the files and the log for users."""
     # `heartbeat` has made every process a worker: a chief of TF_CONFIG is the first.
     return not has_peers(strategy) or strategy.cluster_resolver.task_id == 0
 
@@ -475,8 +475,8 @@ note_passed = heartbeat.note_passed
 
 
 def with_choices_of_devices(config: Config, strategy: tf.distribute.Strategy) -> Config:
-    """Returns the configuration with what the devices decide: --enable_xla where it is unset, and
-    --length_buckets=auto.
+    """Returns the configuration with --enable_xla, if unset, and --length_buckets=auto resolved for the
+    devices.
 
     On CPUs a shape costs a second to compile at most, on GPUs a minute and more. Packed rows have one length,
     and --unpad leaves no padding that sorted batches would save. It is for tasks that do not sort them."""
@@ -500,8 +500,8 @@ HostDataset = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 
 
 def distribute(host_dataset: HostDataset, strategy: tf.distribute.Strategy) -> Iterable:
-    """Returns the batches that `next_batch` deals out: those of `host_dataset(tf.distribute.InputContext)`, a
-    dataset of replica batches for each host.
+    """Returns the batches that `next_batch` reads, of `host_dataset(tf.distribute.InputContext)`, a dataset
+    of replica batches for each host.
 
     But for TPUs they are this host's dataset itself. TensorFlow would put iterators for devices behind it
     that are autotuned whatever the dataset's options say, and that may take as long to end as they have lived
@@ -534,7 +534,7 @@ def _input_context(strategy: tf.distribute.Strategy) -> tf.distribute.InputConte
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeldBatch:
-    """A batch of every replica of this process that stays on its devices: the iterator of no pipeline."""
+    """One batch of every replica of this process, kept on its devices, in place of an iterator."""
 
     batch: Any
 

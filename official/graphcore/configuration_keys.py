@@ -1,5 +1,5 @@
-"""Keys of the configuration files of Graphcore's programs: what a key means here. Their tables are in
-configuration_keys.yml."""
+"""Keys of the configuration files of Graphcore's programs, and their meanings here; configuration_keys.yml
+has the tables."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from official.io.errors import ConfigError
 # Rows, and readers of values
 
 
-# Where a value goes: a setting of ours, `model.KEY` of the model's sizes, or, with @, a term of
-# `official.graphcore.configuration_terms`, which makes settings of several terms.
+# Target of a value: one of our settings, `model.KEY` for a size of the model, or, with @, a term of
+# `official.graphcore.configuration_terms`, which combines several terms into settings.
 IPU_ONLY = "IPU only"
 NOT_NEEDED, UNLIKE_THEIRS = "not needed", "unlike their program"
 
@@ -50,13 +50,13 @@ class Row:
     backends: tuple[str, ...] = ()
 
     def note(self, value: Any) -> str:
-        """Returns what people are told of a value of a key that is NOT_NEEDED."""
+        """Returns the note on a value of a key that is NOT_NEEDED."""
         allowed = (None, "", *self.same)
         is_same = not self.same or value in allowed or str(value).lower() in map(str.lower, map(str, allowed))
         return f"{NOT_NEEDED if is_same else UNLIKE_THEIRS}: {self.why}"
 
     def is_known_to(self, backend: str) -> bool:
-        """Tells whether a back end knows what the key means."""
+        """Tells whether a back end supports the key."""
         known = self.backends or (IPU if self.to in IPU_OPTIONS else ())
         known = known or (FIELDS[self.to].backends if self.to in FIELDS else ())
         return not known or backend in known
@@ -75,10 +75,10 @@ def may_lack_value(row: Row) -> bool:
 
 
 def number(value: Any) -> float | int:
-    """Returns a number that may be a text: YAML reads 5e-5 as one.
+    """Returns a number, also from text: YAML reads 5e-5 as text.
 
     Raises:
-      ConfigError: for what is no number.
+      ConfigError: if it is not a number.
     """
     if isinstance(value, str):
         try:
@@ -114,7 +114,7 @@ def text(value: Any) -> str:
 
 
 def truth(value: Any) -> bool:
-    """Returns a truth that may be a text. Raises ConfigError for another value."""
+    """Returns a boolean, also from text. Raises ConfigError for another value."""
     word = str(value).lower()
     if word not in ("true", "false"):
         raise ConfigError("expected true or false")
@@ -122,12 +122,12 @@ def truth(value: Any) -> bool:
 
 
 def truth_or_unsaid(value: Any) -> bool | None:
-    """Returns True, or None for what is off."""
+    """Returns True; None for false."""
     return truth(value) or None
 
 
 def inverse(value: Any) -> bool:
-    """Returns the opposite of a truth."""
+    """Returns the negated boolean."""
     return not truth(value)
 
 
@@ -237,8 +237,8 @@ _BACKENDS = {
 
 
 def _row(ours: str, read: Callable[[Any], Any] | None = None) -> Row:
-    """Returns the row of a key by what it means here. A value is read by a reader, else by that of a term or
-    a setting, or of its type; as it is where there is none."""
+    """Returns the row of a key by its meaning here. A value is converted by its reader, else by that of the
+    term or setting, or of its type; else it is unchanged."""
     kind = KINDS[ours[len("model.") :]] if ours.startswith("model.") else None
     if ours in FIELDS or ours in IPU_OPTIONS:
         kind = {**IPU_OPTIONS, **FIELDS}[ours].type
@@ -307,13 +307,13 @@ def _families(tables: Mapping[str, Any]) -> dict[str, Family]:
 _UNREAD = _TABLES.pop("unread")
 # Term -> the settings in which it shows.
 SHOWN = {term: fields.split() for fields, terms in _TABLES.pop("shown").items() for term in terms.split()}
-# Options of all their programs, on a command line.
+# Command-line options of all their programs.
 OPTIONS = _table(_TABLES.pop("options"))
 FAMILIES = _families(_TABLES)
 
 
 def check_program(values: Mapping[str, Any], source: str) -> None:
-    """Raises ConfigError for a file of a program of Graphcore's that is not read.
+    """Raises ConfigError for a file of an unsupported program of Graphcore's.
 
     Args:
       values: of the file, with dots in nested keys.
@@ -323,7 +323,7 @@ def check_program(values: Mapping[str, Any], source: str) -> None:
         for key, value in values.items():
             if re.fullmatch(rf"(.*\.)?({pattern})", key) and (not meant or value in meant):
                 raise ConfigError(
-                    f"{source}: {key}={value!r} is of Graphcore's {program}, whose files are not read."
-                    " Read are those of TensorFlow 1, TensorFlow 2, PyTorch, MLPerf 2.0 and PopART with"
-                    " pipelines."
+                    f"{source}: {key}={value!r} belongs to Graphcore's {program}, whose files are not"
+                    " supported. Supported are those of TensorFlow 1, TensorFlow 2, PyTorch, MLPerf 2.0 and"
+                    " PopART with pipelines."
                 )

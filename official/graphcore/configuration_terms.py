@@ -1,4 +1,4 @@
-"""Terms of Graphcore's configurations, several of which make a setting: pipeline, batches, optimization."""
+"""Terms of Graphcore's configurations, which are combined into settings: pipeline, batches, optimization."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEADS = {"pretrain": ("mlm", "nsp"), "squad": ("loc",), "glue": ("glu",)}
 def settle_pipeline(
     settings: Mapping[str, Any], terms: dict[str, Any], base: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the settings of the pipeline; none where the devices know none.
+    """Returns the settings of the pipeline; none if the back end has no pipeline.
 
     Args:
       settings: of the keys that are settings.
@@ -52,18 +52,18 @@ def settle_pipeline(
         if "recomputation" in terms:
             found["recompute"] = "block" if terms["recomputation"] else "none"
         found |= _whole_calls({**base, **settings}, terms)
-    if base.get("pipeline_stages"):  # on the command line: other stages, whose devices are others
+    if base.get("pipeline_stages"):  # other stages on the command line have other devices
         found["device_mapping"] = None
     return found | {name: base[name] for name in _NAMES if base.get(name)}
 
 
 def _note(terms: dict[str, Any], text: str) -> None:
-    """Keeps a line for people."""
+    """Keeps a line for the log."""
     terms.setdefault("notes", []).append(text)
 
 
 def _whole_calls(values: Mapping[str, Any], terms: dict[str, Any]) -> dict[str, int]:
-    """Returns the steps of a line of the metrics in whole calls of the IPUs; notes where they are more."""
+    """Rounds the steps of a line of the metrics up to whole calls of the IPUs, with a note."""
     steps, call = values["steps_per_loop"], values["device_iterations"]
     if steps is None or steps % call == 0:
         return {}
@@ -73,7 +73,7 @@ def _whole_calls(values: Mapping[str, Any], terms: dict[str, Any]) -> dict[str, 
 
 
 def settle_limits(settings: dict[str, Any], terms: dict[str, Any], base: Mapping[str, Any]) -> None:
-    """Changes what the run on IPUs here refuses and their programs take, and notes it.
+    """Changes values that their programs accept and the run on IPUs here refuses, with notes.
 
     Args:
       settings: of the whole file, with dtype and replicas.
@@ -206,7 +206,7 @@ def settle_batch(terms: dict[str, Any], base: Mapping[str, Any]) -> dict[str, in
 
 
 def _as_pipelines_take(accumulation: int, terms: dict[str, Any], base: Mapping[str, Any]) -> int:
-    """Returns the micro batches that the pipeline of an IPU takes, and notes where these are others."""
+    """Returns the micro batches that the pipeline on IPUs accepts, with a note if they differ."""
     if not _backend(base).graphcore_rules:
         return accumulation
     asked = terms.get("do_training")
@@ -236,14 +236,14 @@ def devices_here(base: Mapping[str, Any]) -> int | None:
 def settle_steps(
     terms: dict[str, Any], batch_size: int, length: int, family: str | None, makes_data_up: bool
 ) -> dict[str, int | bool | None]:
-    """Returns the steps of a run: those that are said, or as many as its sequences make.
+    """Returns the steps of a run: as given, or computed from its sequences.
 
     Args:
       terms: steps, epochs, samples and duplication, as far as they are known; gets the notes.
       batch_size: sequences of a step.
       length: of a sequence; their TensorFlow 2 programs know how many there are of each length.
       family: of the file.
-      makes_data_up: whether no records are read; their programs then make those of one step an epoch.
+      makes_data_up: whether records are generated; their programs then generate one step per epoch.
     """
     steps = terms.get("steps")
     if steps is None and family == "tf2" and terms.get("epochs") is None and terms["task"] == "pretrain":
@@ -265,7 +265,7 @@ def settle_steps(
 
 
 def settle_warmup(terms: Mapping[str, Any], steps: int | None) -> dict[str, float]:
-    """Returns the warm-up: whole numbers are steps, what is below 1 is a share of all steps, rounded down.
+    """Returns the warm-up steps: a number below 1 is a share of all steps, rounded down.
 
     Args:
       terms: warmup, or warmup_share, which is a share whatever its value.
@@ -335,13 +335,13 @@ def settle(
         model = read_json(base["bert_config_file"], "bert_config_file", any_number=True)
         settings["model"] = {**model, "vocab_size": terms["vocab_size"]}
     _settle_wandb(settings, terms, base)
-    # Those that the task knows: files of fine-tuning say how many words were masked before.
+    # Only settings of the task: fine-tuning files also contain the number of masked words.
     tasks = {name: FIELDS[name].tasks if name in FIELDS else () for name in settings}
     return {name: value for name, value in settings.items() if not tasks[name] or task in tasks[name]}
 
 
 def _task(settings: Mapping[str, Any], terms: Mapping[str, Any]) -> str:
-    """Returns the task of a file without one: its dataset, the head of its last stage, or what it masks."""
+    """Infers the task of a file from its dataset, the head of its last stage, or its masking."""
     if terms.get("dataset", (None,))[0]:
         return terms["dataset"][0]
     heads = [_TASK_OF_HEAD[name] for name in terms.get("stages", ()) if name in _TASK_OF_HEAD]
@@ -388,8 +388,8 @@ def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family
 
 
 def _settle_their_updates(settings: dict[str, Any], terms: dict[str, Any], family: str) -> None:
-    """Fills in what their programs do and no key says: where a decay starts and ends, what is decayed, and
-    what is clipped.
+    """Fills in fixed behaviour of their programs: the start and end of a decay, the decayed weights, and
+    clipping.
 
     Source: optimizers and schedules of examples v3.0.0 nlp/bert/tensorflow1, v3.4.0 nlp/bert/tensorflow2.
     """
@@ -412,7 +412,7 @@ def _settle_their_updates(settings: dict[str, Any], terms: dict[str, Any], famil
 
 
 def _drop_unread(settings: dict[str, Any]) -> None:
-    """Drops what the optimizer or the schedule would not read: their files hold it all the same."""
+    """Drops settings that the optimizer or the schedule does not read; their files contain them anyway."""
     for name in [name for name in settings if name in FIELDS]:
         by, allowed = FIELDS[name].only_with or (name, (settings[name],))
         if settings.get(by, FIELDS[by].default) not in allowed:
@@ -422,7 +422,7 @@ def _drop_unread(settings: dict[str, Any]) -> None:
 
 
 def _settle_data(settings: dict[str, Any], terms: dict[str, Any], task: str) -> None:
-    """Fills in what is read and done."""
+    """Fills in the data and the actions of the run."""
     if terms.get("dataset", (None, False))[1]:
         settings["generated_data"] = True
     files = terms.get("files")
@@ -474,8 +474,8 @@ def _settle_checkpoints(settings: dict[str, Any], terms: dict[str, Any], steps: 
 
 
 def _settle_family(settings: dict[str, Any], terms: dict[str, Any], family: str) -> None:
-    """Fills in the model, and what a family means without saying it."""
-    if family in ("tf2", "pytorch"):  # fp16 always; others say so
+    """Fills in the model, and the implied settings of a family."""
+    if family in ("tf2", "pytorch"):  # always fp16; other families state it
         settings.setdefault("dtype", "fp16")
     if settings.get("dtype") == "fp16":
         settings["dtype"] = terms["half"]
@@ -491,7 +491,7 @@ def _settle_family(settings: dict[str, Any], terms: dict[str, Any], family: str)
 
 
 def _settle_fine_tuning(settings: dict[str, Any], terms: Mapping[str, Any]) -> None:
-    """Fills in what files of fine-tuning leave out: where scripts/download_squad.sh puts the data."""
+    """Fills in the data files of fine-tuning, in the folder of scripts/download_squad.sh."""
     if settings["task"] == "pretrain":
         return
     settings.setdefault("vocab_file", "data/bert/vocab.txt")
@@ -505,7 +505,7 @@ def _settle_fine_tuning(settings: dict[str, Any], terms: Mapping[str, Any]) -> N
 
 
 def _settle_wandb(settings: dict[str, Any], terms: Mapping[str, Any], base: Mapping[str, Any]) -> None:
-    """Keeps names of Weights & Biases only where it is used."""
+    """Keeps the names for Weights & Biases only if it is used."""
     if terms.get("wandb_project"):
         settings["wandb_name"] = f"{terms['wandb_project']}/{settings.get('wandb_name', '')}"
     if not settings.get("wandb", base["wandb"]):

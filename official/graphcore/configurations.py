@@ -1,7 +1,7 @@
 """Configurations of Graphcore's BERT programs, and options of their commands, as settings of ours.
 
-A file is recognised by its keys, which are read row by row (`configuration_keys`); what several keys say
-together becomes settings (`configuration_terms`). No TensorFlow, no flags.
+A file is recognised by its keys, which are translated one by one (`configuration_keys`); combinations of keys
+become settings (`configuration_terms`). No TensorFlow, no flags.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LEAVES = ("packing_factor", "lr_schedule_by_step", "loss_scaling_by_step")  # ob
 
 
 def family_of(values: Mapping[str, Any]) -> Family | None:
-    """Returns the kind of a file: the one that knows most of its keys; None where it is ours.
+    """Returns the family of a file, the one with most of its keys; None if it is ours.
 
     Args:
       values: of the file.
@@ -47,8 +47,8 @@ def family_of(values: Mapping[str, Any]) -> Family | None:
 
 
 def check_known(values: Mapping[str, Any], family: Family, source: str) -> None:
-    """Raises ConfigError that names all unknown keys, each with the nearest known one, and for a value where
-    there have to be keys."""
+    """Raises ConfigError for unknown keys, all named with the nearest known one, and for a value in place of
+    nested keys."""
     for key in family.nested:
         if key in values:
             raise ConfigError(f"{source}: {key}={values[key]!r}, expected an object of keys.")
@@ -78,7 +78,7 @@ class Line:
     Attributes:
       key: theirs; -- before an option of the command line.
       value: theirs.
-      fields: ours that show it; empty where there are none.
+      fields: our settings that it affects; empty if there are none.
       note: IPU_ONLY, or why there are none.
     """
 
@@ -173,7 +173,7 @@ def _read(
     lines: list[Line],
     prefix: str = "",
 ) -> dict[str, Any]:
-    """Returns {where a value goes: value}, and adds a line a key. What is null or empty is not said.
+    """Returns {target: value}, and adds a line per key. Null and empty values count as unset.
 
     Raises:
       ConfigError: for a value that is not allowed, and for two keys of one meaning with different values.
@@ -204,7 +204,7 @@ def _read(
 
 
 def _expanded(value: Any) -> Any:
-    """Returns a value with the variables of the environment in its texts, those that are set."""
+    """Expands environment variables in the texts of a value, if they are set."""
     if isinstance(value, list):
         return [_expanded(each) for each in value]
     return os.path.expandvars(value) if isinstance(value, str) else value

@@ -54,8 +54,8 @@ FLAGS = "TF_POPLAR_FLAGS"
 
 
 def prepare_environment(config: Config, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Sets TF_POPLAR_FLAGS for a run; to be called before TensorFlow is loaded. Flags that are there already
-    keep their values."""
+    """Sets TF_POPLAR_FLAGS for a run. Call it before TensorFlow is loaded. Flags that are already set keep
+    their values."""
     words = shlex.split(environment.get(FLAGS, ""))
     known = {word.partition("=")[0] for word in words}
     for name, value in poplar_flags(config).items():
@@ -119,7 +119,7 @@ def find_instances(config: Config, num_devices: int, popdist: Any) -> Instances:
       popdist: see `api.load_popdist`.
 
     Raises:
-      ConfigError: where poprun was told of other numbers than the configuration.
+      ConfigError: if poprun has other numbers than the configuration.
     """
     ipus, replicas = power_of_two(num_devices), config.ipu.replicas
     if popdist is None:
@@ -131,7 +131,7 @@ def find_instances(config: Config, num_devices: int, popdist: Any) -> Instances:
     for what, (theirs, ours, their_flag, our_flag) in told.items():
         if theirs != ours:
             raise ConfigError(
-                f"poprun was told of {theirs} {what} ({their_flag}), the configuration says {ours}. Change"
+                f"poprun has {theirs} {what} ({their_flag}), the configuration says {ours}. Change"
                 f" poprun's {their_flag}, or {our_flag}."
             )
     count = popdist.getNumInstances()
@@ -174,7 +174,7 @@ def configure(config: Config, api: Any, instances: Instances) -> Any:
     options.scheduling.algorithm = getattr(api.config.SchedulingAlgorithm, config.ipu.scheduler.upper())
     if instances.popdist is None:
         options.auto_select_ipus = instances.local_replicas * instances.ipus_per_replica
-    else:  # which IPUs they are, only poprun knows
+    else:  # only poprun knows the IPUs
         tensorflow = importlib.import_module("popdist.tensorflow")
         tensorflow.set_ipu_config(options, instances.ipus_per_replica, configure_device=True)
     options.configure_ipu_system()

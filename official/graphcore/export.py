@@ -55,12 +55,11 @@ def make_caller(api: Any, path: str, signature: Sequence[tf.TensorSpec]) -> Call
 def time_calls(
     answer: Callable, batches: Sequence[tuple], calls: int, threads: int
 ) -> tuple[list[float], float]:
-    """Returns the seconds of each call, and those of all together. What the first call prepares does not
-    count.
+    """Returns the seconds of each call and of all together, without the preparation in the first call.
 
     Args:
       answer: see `make_caller`.
-      batches: that are asked, again and again.
+      batches: inputs, used in turn.
       calls: how many.
       threads: that call at once: a pipeline is full where there are as many as it has stages.
     """
@@ -91,7 +90,7 @@ def summary(secs: Sequence[float], total_secs: float, batch_size: int) -> dict[s
 
 
 def check_export(config: Config, path: str) -> None:
-    """Refuses, with ConfigError, a file that is none of a program, and a run that is to compute nothing."""
+    """Raises ConfigError for a file that is not a program, and for a run that computes nothing."""
     if not path.endswith(".poplar_exec"):
         raise ConfigError(f"--export={path}: a compiled program is called NAME.poplar_exec.")
     if config.compile_only:

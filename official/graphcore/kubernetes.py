@@ -20,7 +20,8 @@ SDK_IMAGE = "graphcore/tensorflow:2"
 _FOLDER = "/job"
 _CONFIG = f"{_FOLDER}/run.json"
 _SHARED, _HANDED_ON = "devshm", "job"
-# What the configuration names of the package, such as a model, is there, too, and in the same place for both.
+# Files of the package that the configuration names, such as a model, are copied, too, to the same path for
+# both.
 _COPY = f"""\
 import official, pathlib, shutil
 shutil.copytree(official.__path__[0], "{_FOLDER}/official")
@@ -30,7 +31,7 @@ file.write_text(file.read_text().replace(official.__path__[0], "{_FOLDER}/offici
 
 
 def documents(job: Job) -> list[Document]:
-    """Returns the IPUJob; its number of IPUs is known to be right."""
+    """Returns the IPUJob; its number of IPUs has been checked."""
     mounted, volumed = mounts(job, _SHARED), volumes(job, _SHARED)
     command, where, writers = job.command, "", None
     if job.ipu_image:

@@ -74,7 +74,7 @@ class GraphcoreLog(Callback):
 
         Args:
           config: of the run.
-          writes: whether this process is the one that talks to people.
+          writes: whether this process writes the log.
           rate_at: step -> learning rate of the update made there.
         """
         self._config, self._writes, self._rate_at = config, writes, rate_at
@@ -92,7 +92,7 @@ class GraphcoreLog(Callback):
         return self._writes and logging.get_absl_logger().isEnabledFor(standard_logging.INFO)
 
     def on_built(self, built: Built) -> None:
-        """Tells how long the data took, and which part of the model is where."""
+        """Logs the time for the data, and the devices of the model's parts."""
         self._say(
             _title("Data Loading Started"),
             f"Data loaded in {built.data_secs:.3f} secs",
@@ -103,7 +103,7 @@ class GraphcoreLog(Callback):
         )
 
     def on_compiling(self, done: int, graphs: int, secs: float) -> None:
-        """Draws the bar, which counts graphs; where there is no terminal, once it is full."""
+        """Draws the bar, which counts graphs; without a terminal, only when it is full."""
         if done == 0:
             self._say(_title("Compilation/Loading from Cache Started"))
             if self._is_heard() and is_terminal(sys.stderr):
@@ -119,7 +119,7 @@ class GraphcoreLog(Callback):
         self._say(f"Compiled/Loaded model in {secs:.3f} secs", "-" * WIDTH)
 
     def on_start(self, start: Start) -> None:
-        """Tells that the training starts, where one does."""
+        """Logs the start of a training."""
         self._last_step = start.last_step or 0
         if start.step < self._last_step:
             self._started = self._shown = time.monotonic()
@@ -130,7 +130,7 @@ class GraphcoreLog(Callback):
         self._first = (step, samples)
 
     def on_steps(self, step: int, values: dict) -> None:
-        """Shows an interval that is not over, from time to time."""
+        """Shows the unfinished interval from time to time."""
         secs_between_lines = 30
         if time.monotonic() - self._shown >= secs_between_lines and step < self._last_step:
             self._show(step, values)
@@ -141,20 +141,20 @@ class GraphcoreLog(Callback):
 
     def _show(self, step: int, values: dict) -> None:
         self._shown = time.monotonic()
-        # Their program counts its schedule on before it prints: the rate is that of the step that comes.
+        # Their program advances its schedule before it prints: the rate is that of the next step.
         lines = [step_line(step, self._last_step, {**values, "learning_rate": self._rate_at(step)})]
         if "mlm_loss" in values:
             lines.append(iteration_line(self._config, step, values, self._step_secs(step, values)))
         self._say(*lines)
 
     def _step_secs(self, step: int, values: dict) -> float:
-        """Returns the seconds of a step of the interval, what lies between two intervals left out."""
+        """Returns the seconds of a step of the interval, without the time between intervals."""
         first_step, first_samples = self._first
         samples_per_step = (values["samples"] - first_samples) / max(step - first_step, 1)
         return samples_per_step / values["sequences_per_sec"] if values["sequences_per_sec"] else 0.0
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        """Logs the outcome as the plain style does: their programs do not evaluate while they train."""
+        """Logs the outcome in the plain style, since their programs do not evaluate during training."""
         log_evaluation(evaluation)
 
     def on_end(self, end: End) -> None:
@@ -183,7 +183,7 @@ def _title(text: str) -> str:
 
 
 def _parts(config: Config, built: Built) -> list[tuple[str, str]]:
-    """Returns (part of the model, where it is): every replica holds all of them."""
+    """Returns (part of the model, its device) within a replica."""
     parts = ["Embedding", *(f"Encoder {number:<2}" for number in range(config.model.num_hidden_layers))]
     has_pooler = config.task == "glue" or config.task == "pretrain" and config.objective == "mlm_nsp"
     parts += ["Pooler"] * has_pooler + ["Classifier"]

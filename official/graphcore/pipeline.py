@@ -129,8 +129,8 @@ def evaluation_plan(config: Config, plan: PipelinePlan, batches: BatchPlan) -> t
     """Returns the pipeline without a backward pass, and its batches. Its micro batches are as large as those
     of the training, for which there is room.
 
-    --eval_batch_size says how many rows a call of the devices takes. At its default that is the next number
-    above which the pipeline takes.
+    --eval_batch_size is the number of rows per device call. Its default is rounded up to a number that the
+    pipeline accepts.
 
     Raises:
       ConfigError: for another number of rows.
@@ -166,7 +166,7 @@ def check_plan(config: Config, plan: PipelinePlan) -> None:
 # -----------------------------------------------------------------------------------------------------------
 # Stages
 #
-# From stage to stage pass the tensors that later ones need: features of the batch, and outputs of earlier
+# Each stage passes on the tensors that later ones need: features of the batch, and outputs of earlier
 # stages.
 
 
@@ -174,7 +174,7 @@ def check_plan(config: Config, plan: PipelinePlan) -> None:
 SEED, FACTORS, COUNTS = "dropout_seed", "loss_factors", "step_counts"
 LOSS, SUMS, ROWS = "loss", "sums", "rows"
 NUM_COUNTS = 2  # of a step: its sequences, its tokens
-# The model's stages behind the encoder's blocks, of each task.
+# The model's stages after the encoder's blocks, by task.
 _HEADS = {
     "pretrain": ("pooler", "masked_lm", "next_sentence"),
     "squad": ("span",),
@@ -265,8 +265,8 @@ def prediction_chain(task: Task, model: Any) -> Chain:
 
 
 def _last(name: str, model: Any, run: Callable, gives: tuple[str, ...]) -> Stage:
-    """Returns a stage without weights after a model's own. It takes those of their outputs that none of them
-    takes."""
+    """Returns a stage without weights after the model's stages. Its inputs are their outputs that none of
+    them reads."""
     stages = model.stages()
     taken = {taken for stage in stages for taken in stage.takes}
     outputs = dict.fromkeys(given for stage in stages for given in stage.gives if given not in taken)
@@ -282,7 +282,7 @@ def make_parts(chain: Chain, plan: PipelinePlan, signature: dict[str, tf.TensorS
       signature: {feature: shape and type} of a micro batch.
 
     Raises:
-      ConfigError: where the plan is that of another model.
+      ConfigError: if the plan is for another model.
     """
     stages = chain.model.stages()
     planned = [name for part in plan.stages for name in part]
@@ -327,7 +327,7 @@ def _run_stages(chain: Chain, stages: Sequence, batch: dict, carried: dict) -> N
 
 
 class _Recorded(dict):
-    """A dict of features that records in `asked` which of them are read."""
+    """A dict of features that records the reads in `asked`."""
 
     def __init__(self, features: dict):
         super().__init__(features)
@@ -364,7 +364,7 @@ def _with_arguments(chain: Chain, parts: list, signature: dict) -> list[Part]:
 
 
 def _features_asked(chain: Chain, parts: list, signature: dict) -> list[set]:
-    """Returns the names of the features that each part reads, found by tracing it."""
+    """Traces each part to find the names of the features that it reads."""
     asked = []
 
     def trace(*tensors):

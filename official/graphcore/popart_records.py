@@ -160,7 +160,7 @@ _WORD_BYTES = 4
 
 
 class _Binary(NamedTuple):
-    """Functions of a layout, by which its records are recognised and read.
+    """Functions of a layout that recognise and read its records.
 
     Attributes:
       sizes: (Shape) -> integers of each field.
@@ -246,7 +246,7 @@ _BINARIES = {
 
 
 def shapes(record: bytes, name: str) -> Iterator[Shape]:
-    """Yields the shapes by which a record of any length is right in a layout, shorter rows first.
+    """Yields the shapes in which a record of any length is valid in a layout, shorter rows first.
 
     Args:
       record: as many bytes as a record has.
@@ -261,15 +261,15 @@ def shapes(record: bytes, name: str) -> Iterator[Shape]:
 
 
 def shapes_by_fit(records: Sequence[bytes], name: str) -> list[tuple[int, Shape]]:
-    """Returns (number of the records that are right, shape) of the shapes of the first record that is right
-    in any: those that most are right in first, of these the one with room for most sequences."""
+    """Returns (number of valid records, shape) for the shapes of the first record that is valid in any:
+    sorted by the number of valid records, then by the room for sequences."""
     possible = next(filter(None, (list(shapes(record, name)) for record in records)), [])
     found = [(sum(describe(record, name, shape) is None for record in records), shape) for shape in possible]
     return sorted(found, key=lambda each: (-each[0], -each[1].depth))
 
 
 def shape_of_all(records: Sequence[bytes], name: str) -> Shape | None:
-    """Returns the shape in which most of some records of a file are right; None where none is."""
+    """Returns the shape in which most of some records of a file are valid; None if none is."""
     return next((shape for _, shape in shapes_by_fit(records, name)), None)
 
 
@@ -279,7 +279,7 @@ def shape_of_sizes(name: str, num_bytes: int, length: int, most: int) -> Shape:
 
 
 def describe(record: bytes, name: str, shape: Shape) -> str | None:
-    """Says what is wrong with a record of a layout and a shape; None where nothing is."""
+    """Describes the fault of a record of a layout and a shape; None if it is valid."""
     layout = EXAMPLES[name].layout
     return layout.describe(record, shape, layout.sizes(shape)[1])
 
@@ -295,7 +295,7 @@ def _shape_of(record: bytes, length: int | None, most: int | None, name: str) ->
     if length is None or most is None:
         shape = shape_of_all([record], name)
         if shape is None:
-            raise ValueError(f"it is no right {name} record")
+            raise ValueError(f"it is not a valid {name} record")
         return shape
     shape = _BINARIES[name].by_words(words, length, most)
     if shape.depth < 1 or _BINARIES[name].num_bytes(shape) != len(record):
@@ -309,14 +309,14 @@ def _shape_of(record: bytes, length: int | None, most: int | None, name: str) ->
 
 
 def _count(serialized_B: tf.Tensor, name: str) -> tf.Tensor:
-    """Fails with InvalidArgumentError where no record is right."""
+    """Fails with InvalidArgumentError if no record is valid."""
 
     def count(records: np.ndarray) -> np.ndarray:
         places = np.linspace(0, len(records) - 1, min(len(records), 16)).astype(int)  # some of a batch
         shape = shape_of_all(list(records[places]), name)
         shape = shape or next((found for record in records for found in shapes(record, name)), None)
         if shape is None:
-            raise ValueError(f"no record is a right {name} one")
+            raise ValueError(f"no record is a valid {name} record")
         weights = [np.frombuffer(record, "<i4")[-shape.depth :] for record in records]
         return (np.array(weights) > 0).sum(axis=1).astype(np.int32)
 

@@ -74,7 +74,7 @@ def _cells(values: list[str], columns: list[str]) -> list[str]:
 
 
 def _centred(text: str, room: int) -> str:
-    """Returns a text in the middle; where that is not possible, further left."""
+    """Centres a text; if the rest is odd, one column to the left."""
     left = (room - len(text)) // 2
     return " " * left + text + " " * (room - len(text) - left)
 
@@ -128,7 +128,7 @@ _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 _OPTION = re.compile(r"(--?[\w-]+)([= ]?)(.*)", re.DOTALL)
 
 
-# Options for what a person has asked for and a dialect does not mention.
+# Options that the user asked for and a dialect does not mention.
 _VIPU = ("server_host", "partition", "cluster", "allocation")
 _MORE = {
     "num_ilds": "--num-ilds {num_ilds}",
@@ -148,7 +148,7 @@ class PodPlan:
       num_replicas: of the whole job, as many in each instance.
       ipus_per_replica: a power of two.
       num_ilds: IPU-Link domains.
-      given: what a person has asked for beyond that: names of options with underscores, and values.
+      given: other options of the user: names with underscores, and values.
       passed: NAME or NAME=VALUE of variables that instances get.
     """
 
@@ -237,12 +237,12 @@ def _network(host: str) -> str:
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
-    """Returns a text with values for its {names}; braces of JSON stay."""
+    """Fills in the {names} of a text; JSON's braces stay."""
     return re.sub(r"\{(\w+)\}", lambda match: values[match[1]], text)
 
 
 def _word(option: str, values: Mapping[str, str]) -> str:
-    """Returns an option as a shell reads it, or nothing where its value is open."""
+    """Returns an option quoted for a shell, or nothing if its value is unset."""
     match = _OPTION.fullmatch(option)
     assert match
     names = re.findall(r"\{(\w+)\}", match[3])
@@ -252,7 +252,7 @@ def _word(option: str, values: Mapping[str, str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Returns a word in which a shell still puts in its variables."""
+    """Quotes a word so that a shell still expands its variables."""
     if not text or _SAFE.fullmatch(text):
         return text
     escaped = re.sub(r'(["\\`])', r"\\\1", text)
@@ -260,7 +260,7 @@ def _quoted(text: str) -> str:
 
 
 def _wanted(options: str) -> list[str]:
-    """Returns the line that says which variables have to be set, where there are any."""
+    """Returns the line that names the variables to set, if any."""
     names = [name for name in dict.fromkeys(_VARIABLE.findall(options)) if name not in ("USER", "LOCAL_HOME")]
     return [": " + " ".join(f'"${{{name}:?}}"' for name in names)] if names else []
 

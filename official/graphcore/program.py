@@ -137,8 +137,8 @@ def initialize(variables: dict, path: str) -> list[str]:
 def micro_batches(
     config: Config, task: Task, steps: tf.data.Dataset, first_step: int, plan: BatchPlan, scale: Callable
 ) -> tf.data.Dataset:
-    """Returns the micro batches of all replicas, {feature: tensor}, in the order in which replicas take them:
-    all of one turn, then all of the next.
+    """Returns the micro batches of all replicas, {feature: tensor}, in the order in which replicas read them:
+    those of one turn, then of the next.
 
     Args:
       config: of the run.
@@ -250,7 +250,7 @@ class Devices:
 
 
 def set_numbers(config: Config) -> None:
-    """Sets precision and seed. Called before anything is drawn, generated data included."""
+    """Sets precision and seed. Call it before any random number is drawn, also for generated data."""
     tf.keras.mixed_precision.set_global_policy(POLICIES[config.dtype])
     tf.random.set_seed(config.seed)
 
@@ -259,7 +259,7 @@ def take_devices(config: Config) -> Devices:
     """Configures the IPUs of this process.
 
     Raises:
-      ConfigError: without the SDK, and where stages, batches or poprun's numbers do not fit the settings.
+      ConfigError: without the SDK, and if stages, batches or poprun's numbers do not fit the settings.
     """
     plan = make_plan(config, pipeline_lib.names_of(config))
     pipeline_lib.check_plan(config, plan)
@@ -370,7 +370,7 @@ def make_evaluation(
     plan, batches = devices.evaluation, devices.batches
     per_call = devices.instances.local_replicas * plan.micro_batches * batches.micro_batch_size
     calls = int(dataset(per_call).reduce(np.int64(0), lambda count, _: count + 1))
-    # Endlessly, each pass filled up to whole device calls.
+    # Endless, with each pass padded to whole device calls.
     passes = pipeline.rebatched(dataset(per_call), batches.micro_batch_size, drop_remainder=True).repeat()
     rows = pipeline.fixed(passes)
     chain = pipeline_lib.evaluation_chain(task, state.model)
@@ -404,7 +404,7 @@ def _program(
         def program():
             pipeline_lib.add_pipeline(config, devices.api, plan, functions, queues, training)
 
-    _ = queues.infeed.initializer  # asking for it starts the queue
+    _ = queues.infeed.initializer  # reading this attribute starts the queue
 
     def run() -> Any:
         devices.strategy.run(program)

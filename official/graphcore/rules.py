@@ -1,5 +1,5 @@
-"""Options of IPUs, the values of --ipu_options, by Graphcore's names where these have one; and rules for the
-settings of a run on IPUs, with what follows from them: shares of memory."""
+"""Options of IPUs (--ipu_options), under Graphcore's names if they have one, and rules for the settings of a
+run on IPUs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def read(text: str | None) -> Options:
 
 
 def given(text: str | None) -> dict[str, Any]:
-    """Returns {name: value} of a text such as `replicas=4 partials_type=half`; of a name twice, the last one.
+    """Parses a text such as `replicas=4 partials_type=half` to {name: value}; the last of equal names counts.
 
     Raises:
       ConfigError: for an unknown name, and a value of the wrong type or range.
@@ -87,7 +87,7 @@ def given(text: str | None) -> dict[str, Any]:
 
 
 def _typed(value: str, kind: type) -> Any:
-    """Returns a value in the type of its option, as far as it reads so."""
+    """Converts a value to the type of its option, if possible."""
     if kind is bool:
         return _TRUTHS.get(value.lower(), value)
     try:
@@ -108,7 +108,7 @@ def written(values: Mapping[str, Any]) -> str:
 
 
 IPU_VERSION = "ipu2"  # for which --compile_only compiles
-# Setting: its one value, and what there is instead of the others.
+# Setting: its only value, and the alternative to others.
 _ONLY = {
     "enable_xla": (False, "IPUs compile every step as a whole. Drop --enable_xla."),
     "explicit_allreduce": (False, "Drop --explicit_allreduce."),
@@ -128,7 +128,7 @@ def memory_proportions(config: Config, devices: tuple[int, ...]) -> list[str | N
       devices: the IPU of each stage, within a replica, from 0.
 
     Raises:
-      ConfigError: for what is no share, or as many of them as there are neither stages nor IPUs.
+      ConfigError: for an invalid share, or a number of shares that is neither that of stages nor of IPUs.
     """
     text = config.ipu.available_memory_proportion
     if text is None:
@@ -156,7 +156,7 @@ def _share(text: str) -> str:
 
 
 def check_ipu(config: Config) -> None:
-    """Refuses settings that a run on IPUs does not take."""
+    """Raises ConfigError for settings that a run on IPUs does not support."""
     if config.num_gpus:
         raise ConfigError(
             f"num_gpus={config.num_gpus} does not go with --distribution_strategy=ipu. Drop --num_gpus."

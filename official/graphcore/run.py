@@ -69,7 +69,7 @@ class PipelineLoop(RunLoop):
             call()
 
     def few_outputs(self, task: ExampleTask) -> Outputs | None:
-        return None  # they would be a program of their own
+        return None  # they would need a separate program
 
     # --------------------------------------------------------------------------------------------------------
     # Training
@@ -96,7 +96,7 @@ class PipelineLoop(RunLoop):
         sequences = len(steps) * self.plan.sequences_per_step
         if self.plan.is_packed:
             told, tokens = np.rint(counts.sum(axis=0)).astype(np.int64)
-            # --synthetic_input leaves the batches empty, which say none.
+            # With --synthetic_input the batches are empty and have no weights.
             sequences = sequences if self.config.synthetic_input else int(told)
             of_streams = [sequences, *[0] * (MOST_STREAMS - 1), int(tokens)]
             found["counts"] = totals["counts"] + tf.constant(of_streams, tf.int64)
@@ -117,7 +117,7 @@ class PipelineLoop(RunLoop):
                 self.task, lambda: evaluate.run(lambda _: call(), range(calls), self.processes.poll, secs)
             )
         except BaseException:
-            self._evaluations.clear()  # their queues stand in the middle of a set
+            self._evaluations.clear()  # their queues are in the middle of a set
             raise
 
     def _evaluation_of(self, dataset: Dataset) -> tuple[Callable[[], Any], int]:
@@ -135,8 +135,8 @@ class PipelineLoop(RunLoop):
 
 
 class RecordsTask(PretrainingTask):
-    """The task of pre-training without what IPUs do not do: it shows no examples, keeps no vocabulary, and
-    its random rows are packed already."""
+    """The pre-training task on IPUs: it shows no examples, keeps no vocabulary, and its random rows are
+    packed already."""
 
     def __init__(self, config: Config):
         made_up = config.use_synthetic_data or config.synthetic_input
@@ -151,7 +151,7 @@ class RecordsTask(PretrainingTask):
         return super().find_data()
 
     def _take_vocabulary(self, files: list[str]) -> None:
-        """Takes none: an IPU run has no use for words."""
+        """Does nothing: an IPU run does not use words."""
 
     def _kept_vocabulary(self, files: list[str]) -> dict[str, bytes]:
         return {}
@@ -183,7 +183,7 @@ class RecordsTask(PretrainingTask):
 # Run
 
 
-# What the SDK's own Python has not, and a task imports, some of it only once it scores.
+# Packages that the SDK's Python lacks and tasks import, some only for scoring.
 _PACKAGES = {"squad": ("tokenizers", "tqdm"), "glue": ("tokenizers", "scipy", "sklearn")}
 
 
@@ -204,7 +204,7 @@ def make_task(config: Config) -> Task:
     missing = [name for name in _PACKAGES.get(config.task, ()) if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"task={config.task} needs packages that this Python has not: {', '.join(missing)}. Install them:"
+            f"task={config.task} needs packages that this Python lacks: {', '.join(missing)}. Install them:"
             " pip install tokenizers scipy scikit-learn tqdm."
         )
     make: Callable[[Config], Any] = RecordsTask if config.task == "pretrain" else TASKS[config.task]
@@ -227,7 +227,7 @@ def run(config: Config, command: list[str]) -> int:
             logging.warning("%s: IPU runs write metrics.jsonl and result.json alone.", name)
     if config.compile_only:
         return _compile(*_make_ready(config))
-    surroundings = environment.environment()  # of the start: the checkout may change while the run goes on
+    surroundings = environment.environment()  # at the start: the checkout may change during the run
     surroundings["working_directory"] = os.getcwd()  # of paths in the settings
     with run_lock.set_aside(config, command) as asked:
         asked, over = resume.left_to_do(asked)
@@ -268,7 +268,7 @@ def run(config: Config, command: list[str]) -> int:
 def _make_ready(config: Config) -> tuple[Config, Task, program.Devices]:
     """Finds the data and sets up the devices. Returns (configuration completed from the data, task,
     devices)."""
-    devices_lib.load_api()  # where it is missing, that is said before data are read for minutes
+    devices_lib.load_api()  # first, so that a missing SDK is reported before data are read for minutes
     program.set_numbers(config)
     task = make_task(config)
     task.find_data()
@@ -282,7 +282,7 @@ def _prepare(loop: PipelineLoop) -> None:
     if state.step < loop.last_step:
         program.check_steps(config, state.step)
         if writes:
-            remove_result(config.model_dir)  # it would be untrue from now on
+            remove_result(config.model_dir)  # it is outdated from now on
     if writes and config.do_train and not state.step:
         resume.write_data_files(config.model_dir, loop.task.data_files())
     tensors, before = tuple(state.model_variables()), (state.step, state.samples_done)

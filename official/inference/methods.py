@@ -84,7 +84,7 @@ class Method:
         """Returns the path in a file setting of the run. Raises ConfigError if the file no longer exists."""
         path = self._source.setting(setting, None)
         if path is None or not os.path.exists(path):
-            what = f"{setting}={path} of its run is not there"
+            what = f"{setting}={path} of its run does not exist"
             what = what if path else "the model does not name its training data"
             needs = "int8 needs data to calibrate the ranges of activations"
             raise ConfigError(f"{needs}, and {what}. Give --calibration_file=F.")
@@ -95,8 +95,8 @@ def finite(outputs: Outputs, name: str) -> Outputs:
     """Returns outputs of a model. Raises ConfigError, which begins with its name, where some are NaN or
     infinite: the first label, or any word, would be the likeliest then."""
     if wrong := [key for key, values in outputs.items() if not np.isfinite(values).all()]:
-        told = f"gives NaN or infinite numbers ({wrong[0]}), of which nothing can be made"
-        raise ConfigError(f"{name} {told}. Give --dtype=fp32, or a checkpoint from before.")
+        told = f"outputs NaN or infinite numbers ({wrong[0]})"
+        raise ConfigError(f"{name} {told}. Give --dtype=fp32, or an earlier checkpoint.")
     return outputs
 
 
@@ -109,7 +109,7 @@ def calibration_texts(path: str | None) -> list[str]:
     if not lines:
         raise ConfigError(f"{flag} has no text.")
     if path.lower().endswith(_TABLES):
-        raise ConfigError(f"{flag} is a table. Expected a text a line, the two of a pair with a tab between.")
+        raise ConfigError(f"{flag} is a table. Expected one text a line, or two with a tab between them.")
     return _spread(lines)
 
 

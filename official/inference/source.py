@@ -151,7 +151,7 @@ class Source:
         with naming_unreadable(self.name):
             values = self.tensors[name].read().astype(np.float32, copy=False)
         if not np.isfinite(values).all():
-            told = f"holds NaN or infinite numbers in {name}. Give a checkpoint from before."
+            told = f"holds NaN or infinite numbers in {name}. Give an earlier checkpoint."
             raise ConfigError(f"{self.name} {told}")
         return values
 
@@ -311,7 +311,7 @@ def _vocabulary_file(found: str | None, settings: dict, location: str) -> str:
     if not (found or named):
         raise ConfigError(f"{location} has no vocabulary in its folder. Give --vocab_file=PATH.")
     if not found and not os.path.exists(named):
-        raise ConfigError(f"{beside}: vocab_file={named} is not there any more. Give --vocab_file=PATH.")
+        raise ConfigError(f"{beside}: vocab_file={named} no longer exists. Give --vocab_file=PATH.")
     return found or named
 
 

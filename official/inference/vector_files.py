@@ -289,7 +289,7 @@ class VectorFile:
         if said["similarity"] not in _SIMILARITIES:
             allowed = ", ".join(_SIMILARITIES)
             raise ConfigError(
-                f"{source}: similarity={said['similarity']!r} is not searched by, only {allowed}."
+                f"{source}: similarity={said['similarity']!r} cannot be searched by, only {allowed}."
             )
         self._width = self.size // 8 if self.dtype == "binary" else self.size
 
@@ -297,7 +297,7 @@ class VectorFile:
         """Raises ConfigError if another model made the vectors."""
         own = model.embedder.size
         if own != self.size:
-            told = f"has vectors of size {self.size}, {model.source.name} makes them of {own}"
+            told = f"has vectors of size {self.size}, but {model.source.name} makes size {own}"
             raise ConfigError(
                 f"--vectors={self.path} {told}. Give the --checkpoint that they were made with."
             )
@@ -321,7 +321,7 @@ class VectorFile:
                 np.lib.format.read_magic(file)
                 shape, is_by_column, found = np.lib.format.read_array_header_1_0(file)
             except ValueError as error:
-                raise ConfigError(f"--vectors={self.path} is no NumPy file ({str(error)[:80]}).") from None
+                raise ConfigError(f"--vectors={self.path} is not a NumPy file ({str(error)[:80]}).") from None
             if (shape, found) != ((self.rows, self._width), kind) or is_by_column:
                 self._refuse(f"{found} {shape}" + ", column by column" * is_by_column)
             for first in range(0, self.rows, vectors.BLOCK_ROWS):

@@ -1,3 +1,3 @@
-"""The ground floor: finding, reading and writing files, signals, and the error for bad input. No TensorFlow
-for files of this machine.
+"""The lowest package: finds, reads and writes files, handles signals, and defines the error for bad input. No
+TensorFlow for files of this machine.
 """

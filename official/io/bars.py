@@ -1,5 +1,5 @@
-"""Progress bars that an error takes off the terminal, so that its line is the last one; among them the one
-that all tasks of a round move."""
+"""Progress bars that are erased on an error, so that its line is the last one, and the shared bar of a round
+of tasks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from official.io import jobs
 if TYPE_CHECKING:
     from official.io.engines import Round
 
-_REFRESH_OF_A_LOG_SECS = 30.0  # where the bar is no terminal's: a line now and then
+_REFRESH_OF_A_LOG_SECS = 30.0  # without a terminal: a line now and then
 
 
 class Bar(tqdm.tqdm):
-    """tqdm's bar, to be used in a `with`: where the block fails, nothing of it stays."""
+    """tqdm's bar, for use in a `with`: it is erased if the block fails."""
 
     leave: bool | None
 
@@ -38,7 +38,7 @@ class ProgressBar(Bar):
         self.move_to(self.n + num_bytes, self.items + items)
 
     def move_to(self, num_bytes: float, items: float) -> None:
-        """Shows these sums."""
+        """Moves the bar to these totals."""
         self.items = items
         elapsed = max(time.time() - self.start_t, 1e-9)
         self.set_postfix_str(f"{items:,.0f} {self.items_name}, {items / elapsed:,.0f}/s", refresh=False)
@@ -47,12 +47,12 @@ class ProgressBar(Bar):
 
 @contextlib.contextmanager
 def of_round(tasks: Round, engine: str, workers: int = 0) -> Iterator[ProgressBar]:
-    """Shows a round, and notes its times for `jobs.take_rounds`; one that fails is not noted.
+    """Shows a round, and records its times for `jobs.take_rounds` unless it fails.
 
     Args:
       tasks: of the round.
       engine: where they run.
-      workers: how many of them at the same time, at most; the block may set that of the bar.
+      workers: maximum number that run at the same time; the block may change the bar's.
     """
     interval, start = 0.1 if sys.stderr.isatty() else _REFRESH_OF_A_LOG_SECS, time.monotonic()
     how = dict(mininterval=interval, maxinterval=interval, delay=interval)

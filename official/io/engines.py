@@ -32,15 +32,14 @@ _sink: Callable[[float, int], None] | None = None  # of this process: where `rep
 
 
 def report(num_bytes: float, items: int) -> None:
-    """Reports progress, called by a task now and then: so many more bytes of text, and items of the kind that
-    the bar counts."""
+    """Reports progress from a task: additional bytes of text, and items of the kind that the bar counts."""
     if _sink is not None:
         _sink(num_bytes, items)
 
 
 @contextlib.contextmanager
 def reporting_to(sink: Callable[[float, int], None]) -> Iterator[None]:
-    """Lets the reports of this process go to `sink` in its block."""
+    """Sends the reports of this process to `sink` in its block."""
     global _sink
     before, _sink = _sink, sink
     try:
@@ -54,7 +53,8 @@ def reporting_to(sink: Callable[[float, int], None]) -> Iterator[None]:
 
 
 def _forking(preload: str) -> multiprocessing.context.ForkServerContext:
-    """Returns the context of processes that have loaded a module: of all rounds the one of the first."""
+    """Returns the multiprocessing context whose processes have preloaded a module, that of the first
+    round."""
     # Forked from a process that loads modules and runs nothing: a fork of one that has run an operation of
     # TensorFlow hangs in the next.
     context = multiprocessing.get_context("forkserver")
@@ -68,8 +68,8 @@ def _forking(preload: str) -> multiprocessing.context.ForkServerContext:
 
 
 def folder_for_sockets(longest: int) -> str:
-    """Returns the folder of temporary files, or another one where its path has more than `longest` bytes: a
-    socket below it has a path of 107 at most."""
+    """Returns the folder of temporary files, or another one if its path has more than `longest` bytes: the
+    path of a socket below it is limited to 107 bytes."""
     asked = tempfile.gettempdir()
     if len(os.fsencode(asked)) <= longest:
         return asked
@@ -89,7 +89,7 @@ def _run_in_processes(tasks: Round, number: int, bar: ProgressBar) -> None:
         )
         with write_end, read_end, pool:
             try:
-                window = number * 4  # submitted at once: none has to wait for the next one
+                window = number * 4  # submitted ahead: no process waits for its next task
                 watch(
                     pool.submit,
                     iter(tasks.tasks),
@@ -115,8 +115,8 @@ def watch(
     take: Callable[[Any], None] = lambda result: None,
     show: Callable[[], None] = lambda: None,
 ) -> None:
-    """Submits tasks, so many at once as `window` says, until all are done; gives their results to `take`, and
-    calls `show` now and then. Raises what the first task raises that fails."""
+    """Submits tasks, up to `window` at once, until all are done; passes their results to `take`, and calls
+    `show` now and then. Raises the error of the first task that fails."""
     left: set[Future] = set()
     while True:
         left |= {submit(*task) for task in itertools.islice(tasks, max(window() - len(left), 0))}
@@ -129,8 +129,8 @@ def watch(
 
 
 def _begin(counters, read_end: Connection) -> None:
-    """Sets up a process of the pool: it counts, dies on signals without a word, and does not outlive the one
-    that began the job."""
+    """Sets up a process of the pool: it reports progress, dies silently on signals, and does not outlive the
+    process that began the job."""
 
     def count(num_bytes: float, items: int) -> None:
         with counters.get_lock():
@@ -146,8 +146,8 @@ def _begin(counters, read_end: Connection) -> None:
 
 
 def _die_with(read_end: Connection) -> None:
-    """Ends this process when the pipe's other end is closed. The parent tells nothing: it is a fork server,
-    and lives on as long as its children.
+    """Ends this process when the pipe's other end is closed. Its parent is a fork server, which lives as long
+    as its children and cannot be watched instead.
     """
     with contextlib.suppress(EOFError, OSError):
         read_end.recv_bytes()
@@ -171,16 +171,16 @@ _BYTES_PER_WORKER = 16 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """Tasks that may run at the same time. A round begins when the one before it is done.
+    """Tasks that may run concurrently. A round begins when the previous one is done.
 
     Attributes:
       tasks: (function, argument, ...) each; they are taken from it one by one, shortly before they run.
       number: of the tasks.
-      total_bytes: what `report` adds up to.
+      total_bytes: sum of the bytes that tasks report.
       doing, items: words of the progress bar: "Tokenising", "documents".
       preload: module that all processes need; it is loaded once.
-      bytes_per_worker: an engine that is not told how many processes to start, starts one for so many bytes,
-        one a core at most.
+      bytes_per_worker: without a given number of processes, an engine starts one per so many bytes, at most
+        one per core.
     """
 
     tasks: Iterable[tuple]
@@ -196,7 +196,7 @@ Choice = Any  # has FIELDS: a job, or the flags
 
 
 def flags_of(job: Any) -> dict:
-    """Returns the fields of a job, a dataclass, on which what it makes depends."""
+    """Returns the fields of a job, a dataclass, that its output depends on."""
     others = ("output_dir", "overwrite", *FIELDS)
     return {name: value for name, value in dataclasses.asdict(job).items() if name not in others}
 
@@ -207,11 +207,11 @@ class Engine(Protocol):
     num_workers: int | None  # tasks that run at the same time, at most; None: as many as there are cores
 
     def run(self, tasks: Round) -> None:
-        """Runs the tasks of a round, the later ones after the earlier ones have begun.
+        """Runs the tasks of a round, started in their order.
 
         Raises:
-          ConfigError: where a task was lost too often. What a task raises comes through as it is; the other
-            tasks are stopped.
+          ConfigError: if a task was lost too often. Errors of a task are raised unchanged; the other tasks
+            are stopped.
         """
 
 
@@ -235,8 +235,7 @@ class Local:
                         function(*arguments)
 
     def processes_for(self, total_bytes: float | None, bytes_per_worker: int = _BYTES_PER_WORKER) -> int:
-        """Returns the number of processes for so much work, the most where None is known, if it comes in as
-        many tasks."""
+        """Returns the number of processes for a number of bytes (None: the maximum) in so many tasks."""
         most = cores() if total_bytes is None else 1 + int(total_bytes // bytes_per_worker)
         return self.num_workers or min(cores(), most)
 
@@ -247,7 +246,7 @@ def cores() -> int:
 
 
 def check(choice: Choice) -> None:
-    """Raises ConfigError where the flags of an engine do not go together."""
+    """Raises ConfigError if the flags of an engine contradict each other."""
     if choice.engine not in NAMES:
         raise ConfigError(f"--engine={choice.engine} is unknown. Allowed: {', '.join(NAMES)}.")
     check_counts(num_workers=choice.num_workers)
@@ -256,14 +255,14 @@ def check(choice: Choice) -> None:
 
 
 def has_others(choice: Choice, total_bytes: float | None) -> bool:
-    """Tells whether a job has other processes work for it than the one that starts it; `total_bytes` as of
+    """Tells whether a job uses other processes than the one that starts it; `total_bytes` as of
     `Local.processes_for`."""
     return choice.engine != "local" or Local(choice.num_workers).processes_for(total_bytes) > 1
 
 
 def load_ahead(choice: Choice, preload: str, total_bytes: float | None = None) -> None:
-    """Lets the processes of a job begin to load a module, `Round.preload`, while this one does so itself;
-    nothing where the job will need no other process of this machine.
+    """Starts loading a module, `Round.preload`, in the processes of a job while this one loads it, too; does
+    nothing if the job needs no other process of this machine.
 
     Args:
       choice: of the engine.
@@ -279,7 +278,7 @@ def load_ahead(choice: Choice, preload: str, total_bytes: float | None = None) -
     _forking(preload)
     if threading.current_thread() is not threading.main_thread():  # signals are the main one's
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: Ctrl-C is told by this process alone
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: only this process reports Ctrl-C
     try:
         forkserver.ensure_running()  # which ends when this process does
     finally:

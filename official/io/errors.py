@@ -1,4 +1,4 @@
-"""Bad input: the error, the phrases that its messages share, and how it is shown."""
+"""The error for bad input, functions for its messages, and its printing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ConfigError(ValueError):
     """Bad input or configuration. Its message is one line: what, received, allowed, which flag. Exit code 2.
 
     Attributes:
-      details: {title: names}, all those of which the message may name the first ones only.
+      details: {title: names}, complete lists of which the message may show only the first names.
     """
 
     def __init__(self, message: str, details: dict[str, list[str]] | None = None):
@@ -43,7 +43,7 @@ class ConfigError(ValueError):
 
     @property
     def is_shortened(self) -> bool:
-        """Whether there are names that the message does not name."""
+        """Whether `details` has names that the message omits."""
         return any(name not in str(self) for names in self.details.values() for name in names)
 
 
@@ -62,12 +62,13 @@ def report_error(program: str, message: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Returns a text as one line: what ends lines, or steers a terminal, is escaped."""
+    """Returns a text as one line: line ends and terminal control characters are escaped."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Raises ConfigError for an argument that is no UTF-8: no library would find the file that it names."""
+    """Raises ConfigError for an argument that is not UTF-8, since no library would find the file that it
+    names."""
     for argument in arguments:
         try:
             argument.encode()
@@ -77,31 +78,30 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def check_counts(least: int = 1, **values: int | None) -> None:
-    """Raises ConfigError for a value, by the name of its flag, below the least one; None is unset."""
+    """Raises ConfigError for values {name of the flag: value} below `least`; None is unset."""
     for name, value in values.items():
         if value is not None and value < least:
             raise ConfigError(f"--{name}={value} is out of range. Allowed: {least} or more.")
 
 
 def cut(text: str, most: int = 299) -> str:
-    """Returns a text of `most` characters at most: its beginning and its end.
-
-    The beginning of a message says what is wrong, and its end what to do.
+    """Shortens a text to `most` characters: its beginning, which says what is wrong, and its end, which says
+    what to do.
     """
     end = most // 3
     return text if len(text) <= most else f"{text[: most - end - 4]} .. {text[-end:]}"
 
 
 def first_line(error: BaseException, most: int = 200) -> str:
-    """Returns the beginning of an error's message, or its kind where it has none."""
+    """Returns the beginning of an error's message, or its type if the message is empty."""
     text = getattr(error, "message", None) or str(error)  # TensorFlow's has more in its text
     return next(iter(text.strip().splitlines()), type(error).__name__)[:most]
 
 
 def shortened(names: Sequence[str], most: int = _MOST_OF_NAMES) -> str:
-    """Returns names with commas between them, and how many more there are.
+    """Joins names with commas, and counts those left out.
 
-    As many have room as fit into `most` characters, one at least.
+    Shows as many as fit into `most` characters, at least one.
     """
     shown = list(names[:1])
     for name in names[1:]:
@@ -113,7 +113,7 @@ def shortened(names: Sequence[str], most: int = _MOST_OF_NAMES) -> str:
 
 
 def describe_names(problems: dict[str, list[str]]) -> str:
-    """Returns {title: names} as a message has it: "missing: a, b and 7 more. unexpected: c".
+    """Formats {title: names} for a message: "missing: a, b and 7 more. unexpected: c".
 
     A title without names stands alone.
     """
@@ -124,7 +124,7 @@ def describe_names(problems: dict[str, list[str]]) -> str:
 
 
 def _clear_bars() -> None:
-    """Takes progress bars off the terminal; one that is closed later would be drawn below the error."""
+    """Erases progress bars, since one that is closed later would be drawn below the error."""
     tqdm = sys.modules.get("tqdm")
     for bar in list(getattr(tqdm.tqdm, "_instances", ())) if tqdm else ():
         bar.leave = False
@@ -154,7 +154,7 @@ def nearest_multiples(value: int, divisor: int) -> str:
 
 
 def how_to_install(extra: str) -> str:
-    """Returns the words that a message ends in: the package is on no index, its sources are at hand."""
+    """Returns the command that installs an extra, from the source folder: the package is on no index."""
     return f"pip install '.[{extra}]' in the source folder"
 
 
@@ -168,7 +168,7 @@ def attribute_texts(docstring: str | None) -> dict[str, str]:
 
 
 def check_docstrings(reader: str) -> None:
-    """Raises ConfigError where Python runs without docstrings; `reader` says who reads them."""
+    """Raises ConfigError if Python runs without docstrings; `reader` says what they are needed for."""
     if sys.flags.optimize > 1:
         raise ConfigError(
             f"python -OO and PYTHONOPTIMIZE=2 take out the docstrings, which {reader}. Unset PYTHONOPTIMIZE,"
@@ -180,7 +180,7 @@ def check_installed(what: str, extra: str, *packages: str) -> None:
     """Raises ConfigError where one of the packages of an extra is not installed; imports none.
 
     Args:
-      what: needs them, for the message: a flag, or a command.
+      what: the flag or command that needs them, for the message.
     """
     for package in packages:
         if importlib.util.find_spec(package) is None:
@@ -190,8 +190,8 @@ def check_installed(what: str, extra: str, *packages: str) -> None:
 
 
 def describe_missing(error: ModuleNotFoundError) -> str | None:
-    """Returns a message about a package that is not installed; None for a module of this package, or of
-    Python's own library, which is a fault of ours and no reason to install anything."""
+    """Returns a message about a package that is not installed; None for a module of this package or of
+    Python's library, whose absence is a bug."""
     package = (error.name or "official").partition(".")[0]
     if package == "official" or package in getattr(sys, "stdlib_module_names", ()):
         return None

@@ -1,8 +1,8 @@
-"""Files of this machine and of stores: their names, searching, opening, and the operations of a store.
+"""Files of this machine and of remote stores: names, search, opening, and the operations of a store.
 
 A path with a scheme (s3://, gs://, hdfs://, memory://) is in a store, which fsspec reaches, or TensorFlow
-where fsspec has no installed package for it. Both are loaded for a store only: they take seconds, and files
-of this machine do not need them. Whatever keeps a file, what fails is an OSError.
+where fsspec has no installed package for it. Both take seconds to load, and are loaded for remote paths only.
+Failures are OSErrors in all stores.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def home() -> str | None:
 
 
 def expanded(paths: str) -> str:
-    """Returns a path, or several with commas between them, with the home folders that ~ and ~user in front
-    stand for, as a shell puts them there. It does not for --flag=~/path, and nobody does in a file. Raises
-    ConfigError for ~ where this user has no home folder."""
+    """Expands ~ and ~user at the start of a path, or of several with commas between them: a shell does not
+    for --flag=~/path, and nothing else does in a file. Raises ConfigError for ~ if this user has no home
+    folder."""
 
     def with_home(match: re.Match[str]) -> str:
         found = home() if match[2] == "~" else os.path.expanduser(match[2])
@@ -66,12 +66,12 @@ def expanded(paths: str) -> str:
 
 
 def new_tag() -> str:
-    """Returns HOST-PROCESS-CHANCE, a name that nobody else has, on whatever machine."""
+    """Returns HOST-PROCESS-RANDOM, a name that is unique across machines."""
     return f"{host()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def is_dead(tag: str) -> bool:
-    """Tells whether the process of a tag has ended. One of another machine may live."""
+    """Tells whether the process of a tag has ended; false for one of another machine, which is unknown."""
     parts = tag.split("-")
     if len(parts) > 1 and parts[0] != host():
         return False
@@ -85,7 +85,7 @@ def is_dead(tag: str) -> bool:
 
 
 def temporary(path: str) -> str:
-    """Returns a new name beside `path` for what is to become it."""
+    """Returns a new temporary name in the folder of `path`."""
     return f"{path}{TEMPORARY}{new_tag()}"
 
 
@@ -97,7 +97,7 @@ def _fixed_part(pattern: str) -> str:
 
 
 def _matching(paths: Iterable[str], pattern: str) -> list[str]:
-    """Returns the paths, below its fixed part, that a glob stands for; `**` is any number of folders."""
+    """Returns the paths that match a glob, below its fixed part; `**` matches any number of folders."""
     base = _fixed_part(pattern)
     wanted = pattern[len(base) :].strip("/").split("/")
     return [path for path in paths if _fits(path[len(base) :].strip("/").split("/"), wanted)]
@@ -114,25 +114,25 @@ def _fits(names: list[str], pattern: list[str]) -> bool:
 # -----------------------------------------------------------------------------------------------------------
 # Readable files of this machine
 #
-# A named pipe without a writer, or /dev/zero, would be read for ever; a pointer of Git LFS is a line of
-# text in place of the file that was meant. All are refused by an OSError whose text says what they are.
+# Reading a named pipe without a writer, or /dev/zero, would never end; a Git LFS pointer is a line of text
+# instead of the file. All are refused with an OSError that says what they are.
 
 
 POINTER_START = b"version https://git-lfs.github.com/spec/v1"
 _POINTER_BYTES = 1024  # a pointer is smaller, by its specification
 _POINTER_SIZE = re.compile(rb"^size (\d{1,20})\s*$", re.MULTILINE)
-# What a shell hands over, as <(COMMAND) does: open already, so that reading it ends with its writer.
+# File descriptors from a shell's <(COMMAND), which are open already, so that reading ends with the writer.
 _STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 
 
 def check_readable(path: str, every_small_one: bool = True) -> None:
-    """Raises OSError for a path of this machine that is no file which can be read more than once, from any
-    place on: to be called before another library opens it.
+    """Raises OSError for a path of this machine that is not a regular, seekable file. Call it before another
+    library opens the path.
 
     Args:
-      path: of a file; one in a store is not looked at.
-      every_small_one: files are opened that may be pointers of Git LFS; else, where there may be very many
-        files, only those that claim to be empty.
+      path: of a file; remote ones are not checked.
+      every_small_one: check every file that is small enough for a Git LFS pointer; else, for very many files,
+        only those of size 0.
     """
     if is_remote(path):
         return
@@ -169,9 +169,9 @@ def describe_pointer(head: bytes) -> str | None:
 
 _BUFFER_BYTES = 1 << 20
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "hdfs": "hdfs"}  # of setup.py
-# Schemes of file systems, whose files are seen while they grow, and can be renamed.
+# Schemes of file systems, whose files are visible while they grow, and can be renamed.
 _FILE_SYSTEMS = ("file", "local", "hdfs", "viewfs", "arrow_hdfs", "webhdfs", "sftp", "ssh", "smb", "ftp")
-# Names, in stores, of what is another one for another content.
+# Keys of a store's metadata that change with the content.
 _MARKS = ("ETag", "etag", "VersionId", "version_id", "generation", "md5Hash", "content_md5", "ino")
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
 
@@ -188,7 +188,7 @@ def store_of(path: str) -> Store:
 
 @functools.lru_cache(maxsize=64)
 def _remote_store(scheme: str) -> Store:
-    # No other process, and no other library, sees what is in ram://.
+    # Only TensorFlow in this process can access ram://.
     if scheme != "ram" and importlib.util.find_spec("fsspec"):
         import fsspec
 
@@ -203,7 +203,7 @@ def _remote_store(scheme: str) -> Store:
 
 
 def tensorflow_reads(path: str) -> bool:
-    """Tells whether TensorFlow itself opens files of the store that a path is in."""
+    """Tells whether TensorFlow can open a path of a store itself."""
     return not is_remote(path) or path.partition("://")[0].lower() in _schemes_of_tensorflow()
 
 
@@ -215,12 +215,12 @@ def _schemes_of_tensorflow() -> list[str]:
 
 
 class FileState(NamedTuple):
-    """State of a file, which is another one when the file was changed or replaced.
+    """State of a file, which differs after the file was changed or replaced.
 
     Attributes:
       bytes: its size.
-      changed: time of its last change in nanoseconds; 0 where nothing says it.
-      marks: inode, or version and digest that its store keeps, as text.
+      changed: time of its last change in nanoseconds; 0 if unknown.
+      marks: inode, or the store's version and digest, as text.
     """
 
     bytes: int
@@ -229,13 +229,13 @@ class FileState(NamedTuple):
 
 
 class Store:
-    """The operations on files and folders by their paths; here on those of this machine."""
+    """Operations on files and folders by path; this class is for local ones."""
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
 
     def is_file(self, path: str) -> bool:
-        """A pipe, a device or a link that leads nowhere is none to be read, which `open` says."""
+        """True also for pipes, devices and dangling links, which `open` refuses with the reason."""
         return os.path.lexists(path) and not os.path.isdir(path)
 
     def is_folder(self, path: str) -> bool:
@@ -264,8 +264,8 @@ class Store:
         return found
 
     def glob(self, pattern: str) -> list[str]:
-        """Returns the files, and no folders, that a glob stands for; `**` leaves hidden ones out, and enters
-        each folder once: links may lead back to a folder above."""
+        """Returns the files, not folders, that match a glob; `**` skips hidden ones, and enters each folder
+        once, as links may lead back to a parent."""
         if "**" not in pattern:
             return [path for path in glob.glob(pattern) if not os.path.isdir(path)]
         pattern = pattern if pattern.startswith("/") else os.path.join(".", pattern)
@@ -278,17 +278,17 @@ class Store:
     def open(self, path: str) -> BinaryIO:
         """Opens a file for reading, buffered; also a pipe that a shell hands over."""
         if not path.startswith(_STREAMS) or os.path.isdir(path):
-            check_readable(path)  # first: to open a pipe waits for its writer
+            check_readable(path)  # first, since opening a pipe waits for its writer
         return open(path, "rb", buffering=_BUFFER_BYTES)
 
     def read_range(self, path: str, start: int, size: int) -> bytes:
-        """Returns bytes of a file from `start` on, fewer where it ends before."""
+        """Returns bytes of a file from `start` on, fewer at its end."""
         with open(path, "rb", buffering=0) as file:
             file.seek(start)
             return file.read(size)
 
     def put(self, local: str, path: str) -> None:
-        """Copies a file of this machine to a store, where it appears as a whole."""
+        """Copies a local file to the store, where it appears complete."""
         os.replace(local, path)
 
     def rename(self, before: str, after: str) -> None:
@@ -317,7 +317,7 @@ _LOCAL = Store()
 
 @contextlib.contextmanager
 def _os_errors(path: str) -> Iterator[None]:
-    """Makes OSErrors with a number and a text of what libraries of stores raise."""
+    """Turns errors of store libraries into OSErrors with a number and a text."""
     try:
         yield
     except Exception as error:  # each library has its own
@@ -335,17 +335,17 @@ def _os_errors(path: str) -> Iterator[None]:
 class RemoteStore(Store):
     """Files of a scheme, in a file system of fsspec or one with the same methods.
 
-    An object store has no folders and no rename: an object appears as a whole when its last byte is there, so
-    it is written under its final name. In file systems a file is written under a temporary name and renamed.
+    An object store has no folders and no rename: an object appears complete with its last byte, so it is
+    written under its final name. In file systems a file is written under a temporary name and renamed.
     """
 
     def __init__(self, find: Callable[..., tuple[Any, str]], has_rename: bool):
-        """Makes it of what returns the file system of a path, and the path there."""
+        """Takes a function that returns the file system of a path, and the path in it."""
         self._find_system, self._has_rename = find, has_rename
 
     @contextlib.contextmanager
     def _at(self, path: str) -> Iterator[tuple[Any, str]]:
-        """Yields the file system of a path, and the path there; errors become OSErrors."""
+        """Yields the file system of a path, and the path in it; errors become OSErrors."""
         with _os_errors(path):
             yield self._find_system(path, use_listings_cache=False)  # other processes write, too
 
@@ -413,7 +413,7 @@ class RemoteStore(Store):
 
     def open(self, path: str) -> BinaryIO:
         with self._at(path) as (system, inner):
-            # A block is fetched at once where a file is read from its beginning to its end.
+            # Sequential reads fetch a block at once.
             file = _RemoteFile(path, system.open(inner, "rb", block_size=4 << 20))
             return io.BufferedReader(file, _BUFFER_BYTES)
 
@@ -447,16 +447,16 @@ class RemoteStore(Store):
             self._do("makedirs", path, exist_ok=True)
 
     def remove_folder(self, path: str) -> None:
-        # Without objects in it, a folder of them is not there.
+        # Without objects, a folder does not exist.
         with contextlib.suppress(*() if self._has_rename else (FileNotFoundError,)):
             self._do("rm", path, recursive=True)
 
     def sync(self, path: str) -> None:
-        """A store has what was closed."""
+        """Does nothing: a store has every closed file."""
 
 
 def _state(info: dict[str, Any]) -> FileState:
-    """Returns the state of a file of which a store says `info`."""
+    """Returns the state of a file from a store's `info`."""
     changed = next((info[name] for name in _TIMES if info.get(name) is not None), 0)
     if isinstance(changed, str):
         changed = datetime.datetime.fromisoformat(changed.replace("Z", "+00:00"))
@@ -467,7 +467,7 @@ def _state(info: dict[str, Any]) -> FileState:
 
 
 class Raw(io.RawIOBase):
-    """A stream that is read, and gone back in."""
+    """A seekable stream for reading."""
 
     def readable(self) -> bool:
         return True
@@ -477,7 +477,7 @@ class Raw(io.RawIOBase):
 
 
 class _RemoteFile(Raw):
-    """A file of a store as Python's own input and output want it, with OSErrors."""
+    """A remote file with the interface of Python's io classes, with OSErrors."""
 
     def __init__(self, path: str, file: Any):
         super().__init__()
@@ -501,8 +501,8 @@ class _RemoteFile(Raw):
 
 
 class _TensorFlowFiles:
-    """The methods of an fsspec file system that a store calls, on tf.io.gfile: ram:// of this process, and
-    schemes without an installed package of fsspec's."""
+    """The fsspec methods that a store calls, on top of tf.io.gfile, for ram:// and for schemes without an
+    installed fsspec package."""
 
     def __init__(self):
         import tensorflow as tf
@@ -527,7 +527,7 @@ class _TensorFlowFiles:
         return [os.path.join(parent, name) for parent, _, names in walked for name in names]
 
     def open(self, path: str, mode: str, **options: Any) -> Any:  # pylint: disable=unused-argument
-        self._gfile.stat(path)  # to open it asks for nothing yet
+        self._gfile.stat(path)  # opening it makes no request yet
         return self._gfile.GFile(path, mode)
 
     def cat_file(self, path: str, start: int, end: int) -> bytes:
@@ -553,8 +553,7 @@ class _TensorFlowFiles:
 
 
 def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
-    """Returns the files that comma-separated names of files and folders, and globs, stand for: sorted, each
-    once.
+    """Expands comma-separated files, folders and globs to files: sorted, each once.
 
     Args:
       patterns: a folder stands for the files in it and below, hidden ones (.name) left out; `**` in a glob
@@ -564,7 +563,7 @@ def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
       in_folders: glob of the names that are taken from a folder.
 
     Raises:
-      ConfigError: naming a pattern that stands for no file, or for a pipe, a device, or a file under /proc.
+      ConfigError: names a pattern that matches no file, or a pipe, a device, or a file under /proc.
     """
     found = set()
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
@@ -587,7 +586,7 @@ def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
 
 
 def _match(pattern: str, in_folders: str) -> list[str]:
-    """Returns the files that a name or a glob stands for; a name that exists is never taken for a glob."""
+    """Returns the files of a name or a glob; an existing name is never a glob."""
     store = store_of(pattern)
     if store.is_folder(pattern):
         below = store.files_below(pattern)
@@ -648,8 +647,7 @@ def states(paths: Iterable[str]) -> dict[str, str]:
 
 
 def check_unchanged(before: Mapping[str, str]) -> None:
-    """Raises ConfigError where a file is not any more as `states` found it: what was read of it may be parts
-    of two files."""
+    """Raises ConfigError if a file changed since `states`: the data read may mix two versions."""
     for path, state in states(before).items():
         if state != before[path]:
             raise ConfigError(
@@ -659,8 +657,8 @@ def check_unchanged(before: Mapping[str, str]) -> None:
 
 
 def digest(paths: Iterable[str]) -> dict[str, int | str]:
-    """Returns {files, bytes, sha256}; the digest is of the files' names, sizes and first 64 KiB, so that it
-    costs little. Raises OSError."""
+    """Returns {files, bytes, sha256}; the digest covers the files' names, sizes and first 64 KiB only, to be
+    fast. Raises OSError."""
     count, total, sha = 0, 0, hashlib.sha256()
     for path in paths:
         size = version(path)[0]
@@ -671,7 +669,7 @@ def digest(paths: Iterable[str]) -> dict[str, int | str]:
 
 
 def open_binary(path: str) -> BinaryIO:
-    """Opens a file for reading, buffered. Raises OSError, here and later, whatever keeps the file."""
+    """Opens a file of any store for buffered reading. Raises OSError, here and later."""
     return store_of(path).open(path)
 
 
@@ -721,8 +719,7 @@ def reading_parts(path: str) -> Iterator[Callable[[int, int], bytes]]:
 
 @contextlib.contextmanager
 def naming(path: str | None = None) -> Iterator[None]:
-    """Makes of an OSError in its block a ConfigError that names the file; None: the one that the error
-    has."""
+    """Turns an OSError in its block into a ConfigError that names the file; None: the file of the error."""
     try:
         yield
     except OSError as error:

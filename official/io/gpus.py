@@ -1,8 +1,7 @@
-"""NVIDIA GPUs of this machine, as far as they are known without TensorFlow: driver, CUDA libraries, XLA's
-paths.
+"""NVIDIA GPUs of this machine, without TensorFlow: driver, CUDA libraries, XLA's paths.
 
-This file is also the program that tries libraries and compiled operations, in a process of its own, since
-both may end it; Python runs it alone, so it imports nothing of the project at its top.
+This file is also the program that tries libraries and compiled operations in a separate process, which they
+may crash; it runs alone, so it imports nothing of the project at its top.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def find_driver(timeout_secs: float = 20) -> Driver | None:
     gpus = tuple(Gpu(row[0], _bytes(row[2]), _capability(row[3:])) for row in rows)
     if rows:
         version = rows[0][1]
-    elif devices:  # the tool is not there, or fails: the driver's devices are
+    elif devices:  # without nvidia-smi, or if it fails, the driver's device files count
         gpus = (Gpu("a GPU"),) * len(devices)
     elif fault and "no devices" in fault.lower():
         fault = None
@@ -192,10 +191,10 @@ def find_library(name: str) -> str:
 
 
 def prepare() -> None:
-    """Tells XLA of libdevice and ptxas in the nvidia packages, where there are any, and to leave matrix
-    products to cuBLAS; what somebody has set stays. To be called before TensorFlow is imported.
+    """Points XLA to libdevice and ptxas in the nvidia packages, if any, and makes it leave matrix products to
+    cuBLAS; existing settings stay. Call it before TensorFlow is imported.
 
-    TensorFlow 2.15 looks for both beside itself and 2.21 does not, nor do builds of others. XLA's own
+    TensorFlow 2.15 searches its own folder for both; 2.21 and other builds do not. XLA's own
     products double the time that a step of BERT-base takes to compile, and make it no faster.
     """
     if may_be_there():
@@ -206,14 +205,14 @@ def prepare() -> None:
             _add_xla_flag("--xla_gpu_cuda_data_dir", toolkit)
             programs = os.path.join(toolkit, "bin")
             paths = os.environ.get("PATH", os.defpath).split(os.pathsep)
-            if programs not in paths:  # last: a ptxas that is on the path already stays the first
+            if programs not in paths:  # last, so that a ptxas on the path stays first
                 os.environ["PATH"] = os.pathsep.join([*paths, programs])
             return
 
 
 def _add_xla_flag(flag: str, value: str) -> None:
     """Adds a flag to XLA_FLAGS, unless it is there, or the variable names a file of flags. Paths with spaces
-    have no spelling that all versions read."""
+    cannot be written for all versions."""
     flags = os.environ.get("XLA_FLAGS", "")
     if flag not in flags and flags.lstrip()[:1] in ("", "-") and " " not in value:
         os.environ["XLA_FLAGS"] = f"{flags} {flag}={value}".strip()
@@ -223,8 +222,8 @@ def preload() -> None:
     """Loads the CUDA libraries of the nvidia packages, on machines with GPUs. To be called before TensorFlow
     looks for its devices.
 
-    It looks for each along the RUNPATH of one of its files, which does not name the folders of all: that of
-    2.21.0 lacks cuSOLVER's. A library that is loaded is found by its name.
+    TensorFlow searches the RUNPATH of one of its files, which misses some folders: that of 2.21.0 lacks
+    cuSOLVER's. A loaded library is found by its name.
     """
     if hidden() or not may_be_there() or not nvidia_folders():
         return
@@ -246,8 +245,8 @@ class Trial(NamedTuple):
     """A process that tries something.
 
     Attributes:
-      steps: {name of what it has done: its findings}, as far as it came.
-      fault: why it did not end well, in one line; None where it did.
+      steps: {name of a completed step: its findings}.
+      fault: the reason of its failure, in one line; None if it succeeded.
       timed_out: whether it took too long.
       said: what it wrote to stderr.
     """
@@ -262,12 +261,12 @@ TRY = [sys.executable, os.path.abspath(__file__)]
 
 
 def run_trial(arguments: list[str], timeout_secs: float) -> Trial:
-    """Runs this program; what it says line by line is known also where it is ended by a signal."""
+    """Runs this program; its findings are kept line by line, even if a signal ends it."""
     import json
     import signal
     import subprocess
 
-    # Its noise is what names the cause.
+    # Its log names the cause.
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     alive, held = os.pipe()
     process = subprocess.Popen(
@@ -320,12 +319,12 @@ class Library(NamedTuple):
 def load_libraries(names: list[str], timeout_secs: float = 20) -> dict[str, Library]:
     """Returns {name: library}, loaded in a process of its own. Names may be paths."""
     trial = run_trial(["libraries", *names], timeout_secs)
-    left = trial.fault or "the process that loads it says nothing"
+    left = trial.fault or "the process that loads it gave no answer"
     return {name: Library(**trial.steps.get(name, {"path": name, "fault": left})) for name in names}
 
 
 def try_tensorflow(timeout_secs: float) -> Trial:
-    """Lets TensorFlow list its GPUs and compile operations with XLA, in a process of its own.
+    """Makes TensorFlow list its GPUs and compile operations with XLA in a separate process.
 
     Steps: `build` (as get_build_info), `gpus` ([name, capability] of each), `device` (that it
     compiles for), `secs` (that compiling takes).
@@ -410,7 +409,7 @@ def _try_tensorflow() -> None:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when the one that has started it, and holds the pipe, is no more."""
+    """Ends this process when its parent, which holds the pipe, has ended."""
     import threading
 
     def wait() -> None:
@@ -427,6 +426,6 @@ if __name__ == "__main__":
     else:
         try:
             _try_tensorflow()
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is the finding
+        except Exception as error:  # noqa: BLE001  # any error is the finding
             _tell(fault=(str(error).strip() or type(error).__name__).splitlines()[0][:300])
             raise

@@ -1,4 +1,5 @@
-"""Jobs that write a folder of files: locked while they run, resumed after an interruption, done once."""
+"""Jobs that write a folder of files: locked while running, resumed after an interruption, skipped when
+finished."""
 
 from __future__ import annotations
 
@@ -42,9 +43,9 @@ def take_rounds() -> list[dict]:
 # -----------------------------------------------------------------------------------------------------------
 # Lock
 #
-# A store has no locks that end with their process. So whoever holds this one writes it anew now and then;
-# one that has not been written for long is nobody's. Two jobs that begin in the same second may miss each
-# other: both look again a moment later, and the one that wrote first gives way.
+# A store has no locks that end with their process. So the holder rewrites the lock now and then, and one that
+# has not been written for long is free. Two jobs that begin in the same second may miss each other: both
+# check again a moment later, and the one that wrote first gives way.
 
 
 _DEAD_SECS = 90.0
@@ -60,7 +61,7 @@ def held(path: str, folder: str) -> Iterator[None]:
       folder: what it guards, for messages.
 
     Raises:
-      ConfigError: where another process holds it, or has taken it meanwhile.
+      ConfigError: if another process holds it, or took it meanwhile.
       OSError: where the store does not answer.
     """
     own = files.new_tag()
@@ -90,7 +91,7 @@ def _beat(path: str, own: str, ended: threading.Event) -> None:
 
 
 def _refuse(path: str, folder: str, own: str) -> None:
-    """Raises ConfigError where somebody else, who is alive, holds the lock."""
+    """Raises ConfigError if another living process holds the lock."""
     found = _read(path)
     owner = str(found.get("owner", own))
     silent_secs = time.time() - found.get("seen_at", 0)
@@ -121,12 +122,12 @@ def _read(path: str) -> dict:
 # Finished jobs
 
 
-MANIFEST = "manifest.json"  # is written last, and says of which job it is
-SAMPLES = "samples.json"  # of what a job has made, for people
+MANIFEST = "manifest.json"  # written last; identifies the job
+SAMPLES = "samples.json"  # samples of the output, for people
 
 
 def write_manifest(folder: str, identity: dict, manifest: dict) -> dict:
-    """Writes the manifest of a job that is done, and returns it. `identity` is what makes it this job, JSON
+    """Writes the manifest of a finished job, and returns it. `identity` identifies the job, in JSON
     values."""
     manifest = {**manifest, "job": digest(identity)}
     write_json(os.path.join(folder, MANIFEST), manifest)
@@ -134,16 +135,16 @@ def write_manifest(folder: str, identity: dict, manifest: dict) -> dict:
 
 
 def may_be_finished(folder: str, overwrite: bool) -> bool:
-    """Tells whether a folder has the manifest of some finished job that is not to be replaced."""
+    """Tells whether a folder has the manifest of a finished job that must not be replaced."""
     return not overwrite and files.is_file(os.path.join(folder, MANIFEST))
 
 
 def read_manifest(folder: str, identity: dict, overwrite: bool) -> dict | None:
-    """Returns the manifest where the same job is done; None where there is none, or it is to be replaced.
-    What a done one has left of its work folder is removed.
+    """Returns the manifest if the same job is finished; None if there is none, or it is to be replaced.
+    Removes the remains of a finished job's work folder.
 
     Raises:
-      ConfigError: where another job's files are there, or some are not there any more.
+      ConfigError: where the folder has files of another job, or lacks some of this one.
     """
     if not may_be_finished(folder, overwrite):
         return None
@@ -176,7 +177,7 @@ def are_there(folder: str, sizes: dict[str, int]) -> bool:
 # -----------------------------------------------------------------------------------------------------------
 # Unfinished jobs
 #
-# What a task has done is written with a digest: a file that is damaged counts as not there, and the task is
+# The result of a task is written with a digest: a damaged file counts as missing, and the task is
 # done again.
 
 
@@ -228,13 +229,13 @@ def unfinished_folder(output_dir: str, job: dict, overwrite: bool) -> Iterator[s
 
     Args:
       output_dir: where the results go; the work folder is below it.
-      job: what makes it this job, JSON values; of objects in it, messages name the keys that differ. A folder
-        with the same job is gone on with.
-      overwrite: whether what another job left unfinished is thrown away.
+      job: JSON values that identify the job; for objects in it, messages name the keys that differ. A folder
+        with the same job is resumed.
+      overwrite: whether the unfinished files of another job are discarded.
 
     Raises:
-      ConfigError: where another job was left unfinished, a job is at work, or the folder, or something in the
-        body, cannot be written.
+      ConfigError: if another job was left unfinished, a job is running, or the folder, or a file in the body,
+        cannot be written.
     """
     folder = os.path.join(output_dir, _FOLDER)
     try:
@@ -299,14 +300,15 @@ def remove_left(output_dir: str) -> None:
     """Removes the work folder of a finished job that was killed while it removed it."""
     folder = os.path.join(output_dir, _FOLDER)
     lock = os.path.join(folder, _LOCK)
-    with contextlib.suppress(ConfigError, OSError):  # somebody else removes it, or nobody may
+    with contextlib.suppress(ConfigError, OSError):  # another process removes it, or no permission
         if store_of(folder).exists(folder if is_remote(folder) else lock):
             with _locked(lock, output_dir):
                 _remove(folder)
 
 
 def _remove(folder: str) -> None:
-    """Removes the work folder; on this machine the lock goes last, so that nobody takes it meanwhile."""
+    """Removes the work folder; on a local disk the lock is removed last, so that no other process takes it
+    meanwhile."""
     if not is_remote(folder):
         _clear(folder)
     store_of(folder).remove_folder(folder)
@@ -322,7 +324,7 @@ def _clear(folder: str) -> None:
 
 
 def read_done(path: str) -> dict | None:
-    """Returns the values that `write_done` wrote; None where there is no such file or it is damaged."""
+    """Returns the values of `write_done`; None if the file is missing or damaged."""
     try:
         found = json_files.read_json(path)
     except ConfigError:
@@ -333,7 +335,7 @@ def read_done(path: str) -> dict | None:
 
 
 def read_what_is_done(path: str) -> dict:
-    """As `read_done`, of a task that has just been run. Raises OSError where what it wrote is gone."""
+    """As `read_done`, for a task that has just run. Raises OSError if its file is gone."""
     found = read_done(path)
     if found is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -341,8 +343,8 @@ def read_what_is_done(path: str) -> dict:
 
 
 def each_done(paths: Iterable[str]) -> Iterator[dict]:
-    """Yields what `read_what_is_done` returns of many tasks, some of it in memory at a time; several are read
-    at a time where a store takes its time for each."""
+    """Yields the results of many tasks, a few in memory at a time; in remote stores, several are read
+    concurrently."""
     left = iter(paths)
     with ThreadPoolExecutor(16) as pool:
         while some := list(itertools.islice(left, 1024)):
@@ -350,9 +352,8 @@ def each_done(paths: Iterable[str]) -> Iterator[dict]:
 
 
 def write_done(path: str, values: dict, durable: bool = False) -> None:
-    """Writes what a task has done, after all its other files. It is not waited for: where the power of the
-    machine takes it along, the task is done again. It has to be `durable` where that is impossible because
-    what the task has read is removed."""
+    """Writes the result of a task, after all its other files, without waiting for the disk: after a power
+    failure the task runs again. It must be `durable` if the task's input is removed afterwards."""
     text = json.dumps(values)  # a text: encoded once, without line breaks, also the counts of very many files
     write_json(path, {"done": text, "digest": digest(text)}, durable=durable)
 

@@ -1,4 +1,4 @@
-"""Readers of JSON and YAML. A value of another type ends in one line that names file and value."""
+"""Readers of JSON and YAML. A value of the wrong type is a one-line error that names file and value."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _KINDS = {
     bool: "true or false",
     type(None): "null",
 }
-_LARGEST = 2**63  # whole numbers beyond it are no number of anything here
+_LARGEST = 2**63  # larger whole numbers are refused
 _REQUIRED = object()
 
-if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
+if TYPE_CHECKING:  # only in annotations: Python 3.8 cannot evaluate it
     Kind = type | tuple[type, ...]
 
 
@@ -37,7 +37,7 @@ def read_json(path: str, flag: str = "", kind: Kind = dict, once: bool = False, 
       path: of the file.
       flag: name of the flag that gave the path, for messages.
       kind: the type, or types, that the whole has to be of: dict, list, ...
-      once: an object that has a key twice is an error; else the last one counts.
+      once: whether a repeated key is an error; else the last one counts.
       any_number: numbers of any size are read, as other programs write them; else finite ones of 64 bits.
 
     Raises:
@@ -48,7 +48,7 @@ def read_json(path: str, flag: str = "", kind: Kind = dict, once: bool = False, 
 
 
 def read_json_or_empty(path: str) -> dict:
-    """Reads an object that only saves work, as a cache does: {} where it is missing or damaged."""
+    """Reads an object from a cache file: {} if it is missing or damaged."""
     try:
         return read_json(path)
     except ConfigError:
@@ -56,7 +56,7 @@ def read_json_or_empty(path: str) -> dict:
 
 
 def written(values) -> str:
-    """Returns values as the content of a JSON file that people read, too."""
+    """Formats values as readable JSON."""
     return json.dumps(values, indent=2) + "\n"
 
 
@@ -72,7 +72,7 @@ def parse_json(
             parse_float=float if any_number else _number,
             object_pairs_hook=_with_each_key_once if once else None,
         )
-        if _is_too_deep(values):  # what goes through it later calls itself for every level
+        if _is_too_deep(values):  # later code recurses into every level
             raise RecursionError
     except RecursionError:
         wrong = " that can be used (nested too deeply)"
@@ -91,7 +91,7 @@ def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"the key {twice[:60]!r} is there twice")
+        raise ValueError(f"the key {twice[:60]!r} occurs twice")
     return values
 
 
@@ -111,7 +111,7 @@ def expect(values, key: str, kind: Kind, source: str, default=_REQUIRED):
       key: of the object.
       kind: type, or types, that the value has to be of; float takes whole numbers, too.
       source: begins the messages: the file, and the place in it.
-      default: what a key that is not there means.
+      default: value of a missing key.
 
     Raises:
       ConfigError: where `values` is no object, the key is missing, or its value is of another type.
@@ -128,7 +128,7 @@ def expect(values, key: str, kind: Kind, source: str, default=_REQUIRED):
 
 
 def is_of_kind(value, kind: Kind) -> bool:
-    """Tells whether a value is of one of the types: true is no number, and a whole number is a number."""
+    """Tells whether a value has one of the types: true is not a number, and an int is also a float."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     return type(value) in kinds or type(value) is int and float in kinds
 
@@ -162,7 +162,7 @@ def _whole_number(digits: str) -> int:
 
 
 def _any_whole_number(digits: str) -> int | float:
-    return int(digits) if len(digits) < 4000 else float(digits)  # the most digits that Python takes by itself
+    return int(digits) if len(digits) < 4000 else float(digits)  # Python's limit of digits
 
 
 def _number(digits: str) -> float:
@@ -189,13 +189,13 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
     import yaml  # late: few commands read it
 
     class Loader(yaml.SafeLoader):
-        """A reader that takes no key twice, of which YAML's own would take the last one."""
+        """A loader that refuses repeated keys, of which YAML's own takes the last one."""
 
         def construct_mapping(self, node, deep=False):
             pairs = node.value if isinstance(node, yaml.MappingNode) else ()
             for key, number in Counter(str(key.value) for key, _ in pairs).items():
                 if number > 1:
-                    raise ConfigError(f"{source}: the key {key!r} is there twice.")
+                    raise ConfigError(f"{source}: the key {key!r} occurs twice.")
             return super().construct_mapping(node, deep)
 
     source = f"--{flag}={path}"

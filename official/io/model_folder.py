@@ -1,6 +1,6 @@
 """Model folders of other libraries (transformers, sentence-transformers, peft): files, keys and labels.
 
-model_folder.yml lists all files and keys that such folders are known to have, and what is done about each.
+model_folder.yml lists the known files and keys of such folders, and how each is treated.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Keys(NamedTuple):
 
     Attributes:
       applied, irrelevant: names.
-      unsupported: {name: {only: values that mean what is done here, means: what others would}}.
+      unsupported: {name: {only: supported values, means: meaning of other values}}.
     """
 
     applied: frozenset[str]
@@ -83,15 +83,14 @@ def tables() -> dict[str, Keys]:
 
 
 def contents(value: Any) -> Any:
-    """Returns the text of a token, which may stand in an object with how it is matched; of several, of
-    each."""
+    """Returns the text of a token, which may be an object with matching rules; of a list, of each."""
     if isinstance(value, dict):
         return value["content"] if "content" in value else [contents(each) for each in value.values()]
     return [contents(each) for each in value] if isinstance(value, list) else value
 
 
 def _other_tokens(value: Any) -> list[str]:
-    """Returns the tokens of a value that are none of SPECIAL_TOKENS."""
+    """Returns the tokens of a value that are not in SPECIAL_TOKENS."""
     tokens = contents([value])
     tokens = tokens[0] if isinstance(tokens[0], list) else tokens
     return [str(token) for token in tokens if token not in (None, *SPECIAL_TOKENS)]
@@ -115,8 +114,8 @@ def read(path: str, file: str | None = None, kind: Any = dict) -> Any:
 
 
 def check_keys(values: Mapping[str, Any], file: str, source: str) -> None:
-    """Raises ConfigError for an unsupported value of a key of a file, and warns of keys that are not
-    there. `source` begins the messages."""
+    """Raises ConfigError for an unsupported value of a key of a file, and warns of unknown keys. `source`
+    begins the messages."""
     check_values(values, file, source)
     for key in unknown_keys(values, file):
         warn_of_key(key[:60], source)
@@ -149,15 +148,14 @@ def unknown_keys(values: Mapping[str, Any], file: str) -> list[str]:
 def warn_of_key(key: str, source: str) -> None:
     """Warns, once, of a key that is not known."""
     logging.warning(
-        "%s: the key %r is not known here and ignored. See that it does not change what the model computes.",
+        "%s: the key %r is unknown and ignored. Check that it does not change what the model computes.",
         source,
         key,
     )
 
 
 def check_files(location: str) -> None:
-    """Raises ConfigError where a folder has a file that changes what its model computes, and is not
-    supported."""
+    """Raises ConfigError if a folder has an unsupported file that changes what its model computes."""
     folder = folder_of(location)
     for name in sorted(os.listdir(folder)):
         if row := tables()[""].unsupported.get(name):
@@ -196,8 +194,8 @@ class TokenizerSettings(NamedTuple):
     """Settings of the tokenizer of a folder.
 
     Attributes:
-      do_lower_case: whether text loses capitals and accents; None where nothing says it.
-      max_length: tokens that a text is cut to; None where nothing says it.
+      do_lower_case: whether text loses capitals and accents; None if unknown.
+      max_length: tokens that a text is truncated to; None if unknown.
       marks_pairs: whether the second text of a pair has a segment of its own.
     """
 
@@ -211,8 +209,8 @@ def tokenizer_settings(
 ) -> TokenizerSettings:
     """Reads how the tokenizer in a folder, or beside a file or prefix, splits text.
 
-    As in transformers, tokenizer_config.json and its defaults count before tokenizer.json where that has a
-    plain normalizer, unless the tokenizer_class takes everything from tokenizer.json, or that lies alone.
+    As in transformers, tokenizer_config.json and its defaults override a plain normalizer in tokenizer.json,
+    unless the tokenizer_class takes everything from tokenizer.json, or that is alone.
 
     Args:
       location: folder, file or prefix.
@@ -220,7 +218,7 @@ def tokenizer_settings(
       tokenizer: the content of tokenizer.json, of megabytes, where it has been read. None: it is read here.
 
     Raises:
-      ConfigError: where a file cannot be read, or asks for what no tokenizer of this project does.
+      ConfigError: if a file cannot be read, or asks for an unsupported feature.
     """
     folder = folder_of(location)
     config = read_where_there(folder, TOKENIZER_CONFIG)
@@ -245,7 +243,7 @@ def tokenizer_settings(
         whole = source or os.path.join(folder, TOKENIZER)
         check_truncation(tokenizer, config, whole)
         is_whole = kind in _GENERIC_TOKENIZERS or not config and not has_model
-        is_whole |= values.get("model_type") == "modernbert"  # transformers takes no class's word for it
+        is_whole |= values.get("model_type") == "modernbert"  # transformers ignores the class here
         told = tokenizer_lower_case(tokenizer, whole, is_whole, lower_case)
         if is_whole or told and lower_case is None:
             lower_case = told
@@ -253,8 +251,8 @@ def tokenizer_settings(
 
 
 def check_truncation(tokenizer: dict, config: Mapping[str, Any], source: str) -> None:
-    """Raises ConfigError where texts would lose their beginnings: what a tokenizer.json was saved with counts
-    where tokenizer_config.json says no truncation_side. `source` begins the message."""
+    """Raises ConfigError if texts would be truncated at their beginning: without truncation_side in
+    tokenizer_config.json, the side in tokenizer.json counts. `source` begins the message."""
     told = tokenizer.get("truncation")
     side = told.get("direction") if isinstance(told, dict) and "truncation_side" not in config else None
     if side not in (None, "Right"):
@@ -263,8 +261,8 @@ def check_truncation(tokenizer: dict, config: Mapping[str, Any], source: str) ->
 
 
 def gives_segments(config: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
-    """Tells whether a tokenizer gives its model segment ids, without which all tokens have segment 0. What a
-    class does without being told counts for the model beside it alone.
+    """Tells whether a tokenizer gives its model segment ids, without which all tokens have segment 0. The
+    default of a class counts only for the model in the same folder.
 
     Args:
       config: tokenizer_config.json.
@@ -280,8 +278,8 @@ def gives_segments(config: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
 
 
 def length_told(config: Mapping[str, Any], path: str) -> int | None:
-    """Returns the tokens that texts are cut to, as a tokenizer_config.json says; None where it says none.
-    Raises ConfigError where it is no number of tokens."""
+    """Returns the maximum number of tokens in a tokenizer_config.json; None if unset. Raises ConfigError for
+    an invalid one."""
     length = config.get("model_max_length", config.get("max_len"))
     if length is not None and not (type(length) in (int, float) and length >= 1):
         told = f"model_max_length={str(length)[:40]}, expected a number of tokens from 1 on"
@@ -290,8 +288,7 @@ def length_told(config: Mapping[str, Any], path: str) -> int | None:
 
 
 def read_where_there(folder: str, name: str, is_checked: bool = True) -> dict:
-    """Reads one of the files of a folder, and checks its keys unless it is said not to; {} where it is not
-    there."""
+    """Reads one of the files of a folder, and optionally checks its keys; {} if it is missing."""
     path = os.path.join(folder, name)
     if not files.is_file(path):
         return {}
@@ -331,8 +328,8 @@ def tokenizer_lower_case(
     Args:
       tokenizer: the content of the file.
       source: begins the messages.
-      is_whole: the file says everything. Else tokenizer_config.json says what a plain normalizer does.
-      told: what tokenizer_config.json says of lower case; None: nothing.
+      is_whole: the file is complete. Else tokenizer_config.json overrides a plain normalizer.
+      told: do_lower_case in tokenizer_config.json; None if unset.
 
     Raises:
       ConfigError: where the normalizer, or how words are cut or joined with special tokens, is not as BERT's.
@@ -434,7 +431,7 @@ def cross_encoder_activation(location: str) -> str | None:
 
 
 class Adapter(NamedTuple):
-    """A LoRA adapter that lies with weights.
+    """A LoRA adapter next to weights.
 
     Attributes:
       path: of its own weights.
@@ -460,7 +457,7 @@ def adapter_of(location: str) -> Adapter | None:
     """Returns the adapter beside weights; None where there is none.
 
     Raises:
-      ConfigError: where there is one that cannot be merged into them.
+      ConfigError: if it cannot be merged into them.
     """
     folder = folder_of(location)
     path, weights = os.path.join(folder, ADAPTER_CONFIG), os.path.join(folder, ADAPTER_WEIGHTS)
@@ -533,18 +530,18 @@ def labels_json(
 
 def read_labels(folder: str) -> dict:
     """Returns {labels: (names) or None, problem_type, kind, thresholds, scale} of a folder with labels.json;
-    empty where there is none, or one of another program. Of `kind` and `problem_type`, which say the same,
+    empty if there is none, or only another program's. Of `kind` and `problem_type`, which say the same,
     one is enough.
 
     Raises:
-      ConfigError: where the file is none of that, or its keys contradict each other.
+      ConfigError: if the file is invalid, or its keys contradict each other.
     """
     path = os.path.join(folder, LABELS)
     if not os.path.isfile(path):
         return {}
     values = read_json(path)
     if not values.keys() & _OF_LABELS:
-        logging.warning("%s is another program's, and left out: it has no key labels or kind.", path)
+        logging.warning("%s is ignored: another program wrote it, without the keys labels and kind.", path)
         return {}
     for key in values.keys() - _OF_LABELS:
         if meant := suggest(key, _OF_LABELS):
@@ -591,7 +588,7 @@ def _problem_type(values: dict, source: str) -> str | None:
 
 
 def check_label_count(labels: Sequence[str] | None, outputs: int, source: str) -> None:
-    """Raises ConfigError where there are names for another number of outputs than a classifier has."""
+    """Raises ConfigError if the number of names differs from the classifier's outputs."""
     if labels is not None and len(labels) != outputs:
         shown = ", ".join(labels)[:120]
         raise ConfigError(f"{source}: {len(labels)} labels ({shown}), the classifier has {outputs} outputs.")
@@ -649,8 +646,8 @@ def labels_of_hugging_face(values: dict, source: str, activation: str | None = N
     return {"labels": labels, "problem_type": kind}
 
 
-# Of a classifier with one output: a score, or a probability, which transformers and sentence-transformers
-# take where nothing says it.
+# Meaning of a single output: a score, or a probability; transformers and sentence-transformers have different
+# defaults.
 _ACTIVATIONS = {"Identity": REGRESSION, "Sigmoid": SEVERAL_LABELS}
 
 
@@ -672,7 +669,7 @@ def _names_of(names: object, key: str, source: str) -> tuple[str, ...] | None:
 
 
 def are_numbered_labels(labels: Sequence[str]) -> bool:
-    """Tells whether names only count the classes, as transformers makes them: LABEL_0, LABEL_1."""
+    """Tells whether names are transformers' placeholders: LABEL_0, LABEL_1."""
     return all(label == f"LABEL_{number}" for number, label in enumerate(labels))
 
 

@@ -1,4 +1,4 @@
-"""Shared libraries in C++ that are compiled when they are first used, for the processor of this machine."""
+"""C++ libraries that are compiled on first use, for the processor of this machine."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from official.io import writing
 # -----------------------------------------------------------------------------------------------------------
 # Libraries
 #
-# The name of a library says what it was made of and for: sources, flags, compiler, what it is linked to,
-# and the CPU. So none is ever out of date, and machines that share a home folder do not take each other's.
-# Its code runs in the process: it is taken only from this user or root, and only as it was compiled, which
-# the sha256 beside it says. One that is damaged is compiled anew.
+# The name of a library has a hash of its sources, flags, compiler, linked libraries and the CPU. So it is
+# never out of date, and machines that share a home folder do not use each other's. Its code runs in the
+# process: it is taken only from this user or root, and only as it was compiled, which the sha256 beside it
+# says. One that is damaged is compiled anew.
 
 
 _COMPILERS = ("c++", "g++", "clang++")
@@ -32,7 +32,7 @@ _DIGEST = ".sha256"  # after the name of a library: the file with its sha256
 
 
 class NotBuilt(Exception):
-    """A library could not be made; says why in one line."""
+    """A library could not be compiled; the message is one line."""
 
 
 class Recipe(NamedTuple):
@@ -42,7 +42,7 @@ class Recipe(NamedTuple):
       name: of the file, in front of its digest.
       sources: {path of a C++ file: flags of the compiler}.
       headers: paths of the files that they include.
-      link_flags: what it is linked with.
+      link_flags: flags of the linker.
       made_for: further things that a library depends on, such as a version.
     """
 
@@ -56,15 +56,15 @@ class Recipe(NamedTuple):
 def built(recipe: Recipe, timeout_secs: float, before: Callable[[], object] = lambda: None) -> str:
     """Returns the path of a library, which is compiled where it is not there yet.
 
-    Of several processes that want it at once one compiles it, and the others wait.
+    If several processes need it at once, one compiles it and the others wait.
 
     Args:
-      recipe: what it is made of.
-      timeout_secs: how long compiling, and waiting for who compiles, may take each.
+      recipe: sources and flags of the library.
+      timeout_secs: limit for compiling, and for waiting for another process that compiles.
       before: called before it is compiled.
 
     Raises:
-      NotBuilt: where there is no compiler, it fails, takes too long, or there is no place for the library.
+      NotBuilt: if there is no compiler, it fails or takes too long, or there is no folder for the library.
     """
     compiler = find_compiler()
     name = f"{recipe.name}-{_digest(recipe, compiler)}.so"
@@ -86,7 +86,7 @@ def built(recipe: Recipe, timeout_secs: float, before: Callable[[], object] = la
 
 
 def _is_whole(path: str) -> bool:
-    """Tells whether a library is there as it was compiled. Raises OSError where it may be somebody else's."""
+    """Tells whether a library exists unchanged. Raises OSError if it may be another user's."""
     try:
         data, said = _read_own(path), _read_own(path + _DIGEST)
     except FileNotFoundError:
@@ -133,7 +133,7 @@ def _cpu_info() -> dict[str, str]:
 
 
 def _compile(recipe: Recipe, compiler: str, path: str, timeout_secs: float) -> None:
-    """Compiles a library in a folder of its own; its file is moved out of there when it is complete."""
+    """Compiles a library in a temporary folder, and moves the complete file out of it."""
     prefix = os.path.basename(path) + ".tmp-"
     for left in glob.glob(glob.escape(os.path.join(os.path.dirname(path), prefix)) + "*"):
         shutil.rmtree(left, ignore_errors=True)  # by a process that was killed
@@ -153,7 +153,7 @@ def _compile(recipe: Recipe, compiler: str, path: str, timeout_secs: float) -> N
             out.write(hashlib.sha256(pathlib.Path(library).read_bytes()).hexdigest() + "\n")
         os.chmod(digest, 0o600)
         writing.publish(library, path)
-        writing.publish(digest, path + _DIGEST)  # last: without it the library counts for nothing
+        writing.publish(digest, path + _DIGEST)  # last: it makes the library valid
 
 
 def _run(command: list[str], timeout_secs: float) -> str:
@@ -178,7 +178,7 @@ def _run(command: list[str], timeout_secs: float) -> str:
 # Processor
 
 
-# Those that the speed of matrix products depends on, as the kernel names them.
+# Instruction sets that matter for matrix products, by the kernel's names.
 INSTRUCTIONS = (
     *("avx2", "fma", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
     *("amx_bf16", "amx_int8", "amx_fp16"),

@@ -1,8 +1,8 @@
-"""Noise of libraries that is kept back: log lines of TensorFlow and of XLA, notices of packages, and whatever
-TensorFlow's C++ code writes to stderr while it is loaded.
+"""Suppresses noise of libraries: log lines of TensorFlow and XLA, notices of packages, and the stderr of
+TensorFlow's C++ code while it is loaded.
 
-This file is also the program through which stderr goes meanwhile; Python runs it alone, so it imports nothing
-of the project at its top.
+This file is also the program that filters stderr meanwhile; it runs alone, so it imports nothing of the
+project at its top.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 
-# absl's log lines of level INFO, and what it says before it is set up.
+# absl's log lines of level INFO, and its notice before it is set up.
 _NOISE = rb"(I\d{4} .*|WARNING: All log messages before absl::InitializeLog\(\) .*)\n"
 
 
 def quieten_libraries() -> None:
-    """Keeps back the log lines of TensorFlow's Python side, and the notices that packages give when they are
-    imported."""
+    """Suppresses the log lines of TensorFlow's Python code, and the notices of packages on import."""
     import logging
     import warnings
 
     tensorflow = logging.getLogger("tensorflow")
-    # Its errors, too: "Couldn't match files" is said of a folder in which we then find the checkpoint.
+    # Its errors, too: it logs "Couldn't match files" for folders in which we then find the checkpoint.
     tensorflow.setLevel(logging.CRITICAL)
     tensorflow.handlers.clear()
     warnings.filterwarnings("ignore", module="tensorflow_addons")  # the end of its life
@@ -48,11 +47,10 @@ def silence_compiler() -> None:
 
 @contextlib.contextmanager
 def without_noise() -> Iterator[None]:
-    """Keeps back the log lines of level INFO that the process writes to its stderr in its block, also from
-    C++.
+    """Suppresses the log lines of level INFO on stderr in its block, also from C++.
 
-    All else goes through a process of its own, and at once: where TensorFlow aborts this one, its last words
-    are those that count.
+    Other lines pass through a separate process without delay: if TensorFlow aborts this one, its last lines
+    matter.
     """
     import secrets
     import subprocess  # late: who only asks for help does not wait for it
@@ -76,7 +74,7 @@ def without_noise() -> Iterator[None]:
                     stderr=kept,
                     start_new_session=True,  # Ctrl-C of a terminal is for this process
                 )
-        except OSError:  # the process has no stderr, or there is no other: the noise is heard
+        except OSError:  # without stderr, or if no process can be started, nothing is suppressed
             yield
             return
         os.dup2(writer, 2)
@@ -93,7 +91,7 @@ def without_noise() -> Iterator[None]:
 
 
 def _pass_on(mark: bytes) -> None:
-    """Passes on lines from stdin to stderr as they come, but for noise, up to a mark or the end."""
+    """Copies lines from stdin to stderr, except noise, up to a mark or the end."""
     text, is_over = b"", False
     while not is_over:
         data = os.read(0, 65536)
@@ -111,7 +109,7 @@ def _pass_on(mark: bytes) -> None:
 
 
 class _Finder:
-    """Finder of a package, which loads it without noise and then is not there any more."""
+    """Finder of a package that loads it without noise and then removes itself."""
 
     def __init__(self, package: str, before: Callable[[], object]):
         self._package, self._before = package, before
@@ -140,7 +138,7 @@ class _Finder:
 
 
 def prepare_import(package: str, before: Callable[[], object] = lambda: None) -> None:
-    """Lets the first import of a package be quiet, and calls `before` before it; at once where the package is
+    """Makes the first import of a package quiet, and calls `before` first; immediately if the package is
     imported already."""
     if package in sys.modules:
         before()
@@ -150,8 +148,8 @@ def prepare_import(package: str, before: Callable[[], object] = lambda: None) ->
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Collects no garbage in its block, one that imports: modules stay, and looking through them again and
-    again takes a tenth of the time."""
+    """Disables garbage collection in its block, for imports: modules stay alive, and scanning them repeatedly
+    takes a tenth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

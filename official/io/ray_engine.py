@@ -1,8 +1,8 @@
-"""Runs tasks on the nodes of a Ray cluster: one that is there, or one of this machine that ends with the job.
+"""Runs tasks on the nodes of a Ray cluster: an existing one, or one on this machine that ends with the job.
 
-Ray sends tasks, and sends them again where a process or a node is lost. What is here besides: a bounded
-number of tasks is submitted at a time, an exception of a task comes through as itself, a node with other code
-is refused, and Ray's own processes never outlive the one they were started for.
+Ray distributes tasks, and retries them if a process or a node is lost. This module adds: a bounded number of
+submitted tasks, exceptions of tasks raised unchanged, refusal of nodes with other code, and the end of Ray's
+processes with the process that they were started for.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from official.io.engines import Round
 
 _MAX_RETRIES = 5  # of a task whose process or node is lost
-_MUST_AGREE = ("tensorflow", "numpy", "tokenizers", "blingfire", "ray")  # packages of which records depend
+_MUST_AGREE = ("tensorflow", "numpy", "tokenizers", "blingfire", "ray")  # packages that records depend on
 
 
 @dataclasses.dataclass
@@ -85,7 +85,7 @@ class Ray:
             bar.add(*counts)
             workers.add(worker)
 
-        # A cluster of one's own has as many CPUs as there are to be workers.
+        # A cluster of our own has one CPU per worker.
         count_cpus = _cpu_counter()
         most = self.num_workers if self.address else None
         try:
@@ -97,9 +97,9 @@ class Ray:
                 raise _as_itself(error) from None
             if isinstance(error, ray.exceptions.RayError):
                 raise ConfigError(
-                    f"a task of --engine=ray was lost, and again when Ray had sent it {_MAX_RETRIES} times"
-                    f" more: {' '.join(str(error).split())[:300]} Give the nodes more memory or lower"
-                    " --num_workers; the same command goes on with what is not done."
+                    f"a task of --engine=ray was lost, and {_MAX_RETRIES} retries"
+                    f" failed: {' '.join(str(error).split())[:300]} Give the nodes more memory or lower"
+                    " --num_workers; the same command resumes the job."
                 ) from None
             raise
         return workers
@@ -155,7 +155,7 @@ def _connection(address: str, is_own: bool) -> Iterator[None]:
         told = " ".join(str(error).split())[:300]
         raise ConfigError(
             f"--ray_address={address}: {told or type(error).__name__} Give HOST:PORT or ray://HOST:PORT of a"
-            " cluster of the same Python and Ray, or leave it out, and one is started on this machine."
+            " cluster with the same Python and Ray, or drop the flag to start one on this machine."
         ) from None
     finally:
         for number, handler in handlers.items():
@@ -170,7 +170,7 @@ def _connection(address: str, is_own: bool) -> Iterator[None]:
 
 
 def _check_answers(address: str) -> None:
-    """Raises an error where nothing listens at an address: Ray would ask for minutes."""
+    """Raises an error if nothing listens at an address: Ray would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError("it is no address.")
@@ -206,7 +206,7 @@ def _run_there(task: tuple, versions: dict[str, str]) -> tuple[tuple[str, int], 
 
 @functools.lru_cache(maxsize=1)
 def _own_versions() -> dict[str, str]:
-    """Returns the versions of what records depend on, and a digest of this program's code."""
+    """Returns the versions of packages that records depend on, and a digest of this program's code."""
     root, code = pathlib.Path(__file__).parents[1], hashlib.blake2b(digest_size=8)
     for path in sorted(path for kind in ("py", "cc", "h") for path in root.glob(f"**/*.{kind}")):
         code.update(str(path.relative_to(root)).encode() + path.read_bytes())
@@ -235,12 +235,12 @@ def _check_versions(wanted: dict[str, str]) -> None:
 # ------------------------------------------------------------------------------------------------------------
 # A cluster of this machine
 #
-# Ray's own processes stay when the one that began them is killed. So they are children of a process of ours,
-# which ends all of them when the pipe to it is closed, whatever has closed it, and removes their files.
+# Ray's processes survive the kill of their starter. So they are children of a process of ours, which ends all
+# of them and removes their files when the pipe to it is closed for any reason.
 
 
 _BECOME_SUBREAPER = 36  # of prctl(2)
-# Nothing is told to Ray's makers, no warning on accelerators, and a task that needs too much memory ends.
+# No usage statistics, no warning on accelerators, and a task that needs too much memory ends.
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -290,8 +290,8 @@ def _secret() -> str:
 
 @contextlib.contextmanager
 def ending_all_children(folder: str | None = None) -> Iterator[None]:
-    """In its block children of children that end become this process's. After it all of them are killed, a
-    folder of theirs is removed, and this process ends."""
+    """In its block, orphaned descendants become children of this process. After it, all of them are killed,
+    their folder is removed, and this process ends."""
     import psutil
 
     ctypes.CDLL(None).prctl(_BECOME_SUBREAPER, 1, 0, 0, 0)

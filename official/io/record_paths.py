@@ -1,4 +1,4 @@
-"""Paths of record files, by names, globs, folders or a manifest, and of the vocabulary beside them."""
+"""Finds record files, by names, globs, folders or a manifest, and the vocabulary next to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from official.io.errors import ConfigError
 from official.io.files import is_remote
 from official.io.jobs import MANIFEST
 
-_NO_RECORDS = (MANIFEST, *vocabulary_files.KEPT)  # of what a job writes beside them
+_NO_RECORDS = (MANIFEST, *vocabulary_files.KEPT)  # names of the other files of a job
 _SHARD = re.compile(r"(.*-)(\d{5})-of-(\d{5})(.*)", re.DOTALL)
 
 
@@ -23,8 +23,8 @@ def find_files(patterns: str, flag: str = "") -> list[str]:
     """Returns the files that comma-separated names, globs or folders of records stand for; see
     `files.find_files`.
 
-    The manifest and the vocabulary that lie among records of our own are left out. A manifest that is given
-    by its name, with a flag, stands for the files that it names, and nobody lists its folder.
+    The manifest and the vocabulary among our own records are left out. A manifest that a flag names stands
+    for the files that it lists; its folder is not listed.
     """
     parts = [part.strip() for part in patterns.split(",")]
     manifests = [part for part in parts if flag and os.path.basename(part) == MANIFEST]
@@ -50,8 +50,8 @@ def find_files(patterns: str, flag: str = "") -> list[str]:
 
 
 def _check_jobs(paths: Iterable[str]) -> None:
-    """Warns of files among those of a job that its manifest does not name: what somebody has put there, such
-    as an evaluation set, is trained on, too."""
+    """Warns of files in the folder of a job that its manifest does not list: added files, such as an
+    evaluation set, would be trained on."""
     found: dict[str, list[str]] = {}
     for path in paths:
         folder, name = os.path.split(path)
@@ -61,27 +61,27 @@ def _check_jobs(paths: Iterable[str]) -> None:
         own = json_files.read_json_or_empty(manifest).get("files")
         others = [name for name in names if isinstance(own, dict) and name not in own]
         if 0 < len(others) < len(names):
-            _warn_once(f"{os.path.join(folder, others[0])} is read, too, which {manifest} does not name")
+            _warn_once(f"{os.path.join(folder, others[0])} is read, although {manifest} does not list it")
 
 
 def _check_shards(paths: Iterable[str]) -> None:
-    """Warns of files NAME-00000-of-00003, NAME-00001-of-00003, .. of which one is not there, and of those of
-    two numbers under one name, as an earlier job leaves them. Some of a set may be chosen: those that are
-    there are not missed."""
+    """Warns of files NAME-00000-of-00003, NAME-00001-of-00003, .. with a missing one, and of sets of two
+    sizes under one name, as an earlier job may leave them. Leaving out existing files of a set is no reason
+    to warn."""
     sets: dict[tuple[str, str], dict[int, set[int]]] = {}
     for found in filter(None, map(_SHARD.fullmatch, paths)):
         sets.setdefault((found[1], found[4]), {}).setdefault(int(found[3]), set()).add(int(found[2]))
     for (start, end), numbers in sets.items():
         if len(numbers) > 1:
             counts = " and of ".join(map(str, sorted(numbers)))
-            _warn_once(f"{start}*{end} are sets of {counts} files: those of an earlier job may be among them")
+            _warn_once(f"{start}*{end} match sets of {counts} files: some may be left from an earlier job")
         for count, own in numbers.items():
             first = next((number for number in range(count) if number not in own), count)
             missing = f"{start}{first:05d}-of-{count:05d}{end}"
             with io_files.naming(missing):
                 is_there = first == count or io_files.is_file(missing)
             if not is_there:
-                _warn_once(f"{missing} is not there: {len(own)} of {count} files of that name are read")
+                _warn_once(f"{missing} does not exist: only {len(own)} of {count} files of this set are read")
 
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
@@ -96,39 +96,39 @@ def first_of_folders(records: Iterable[str]) -> list[str]:
 
 
 def find_vocabularies(records: Iterable[str]) -> list[str]:
-    """Returns the vocabularies that lie beside files of records, at most one of each folder."""
+    """Returns the vocabularies next to files of records, at most one per folder."""
     folders = map(os.path.dirname, first_of_folders(records))
     return [path for path in map(vocabulary_files.find, folders) if path]
 
 
 def find_vocabulary(records: Iterable[str]) -> str | None:
-    """Returns the vocabulary that lies beside files of records; None where none does. Raises ConfigError
-    where several folders have different ones."""
+    """Returns the vocabulary next to files of records; None if there is none. Raises ConfigError if several
+    folders have different ones."""
     found = find_vocabularies(records)
     for other in found[1:]:
         if vocabulary_files.read(other).words != vocabulary_files.read(found[0]).words:
             raise ConfigError(
-                f"{found[0]} and {other}, which lie beside the records, are different vocabularies. Give"
+                f"{found[0]} and {other}, next to the records, are different vocabularies. Give"
                 " records of one vocabulary."
             )
     return found[0] if found else None
 
 
 def check_vocabulary(folder: str, vocabulary: str | None, overwrite: bool) -> None:
-    """Raises ConfigError where another vocabulary lies where that of records is to be put. See
+    """Raises ConfigError if another vocabulary is at the destination. See
     `put_vocabulary`."""
     target = vocabulary_files.find(folder)
     if vocabulary is None or overwrite or target is None:
         return
     if vocabulary_files.read(target).words != vocabulary_files.read(vocabulary).words:
         raise ConfigError(
-            f"{target} is there, and is not the vocabulary of the records, {vocabulary}, which is kept beside"
+            f"{target} exists and is not {vocabulary}, the vocabulary of the records, which is copied next to"
             " them. Give another folder, or --overwrite."
         )
 
 
 def put_vocabulary(folder: str, vocabulary: str | None) -> None:
-    """Puts a vocabulary beside records, as vocab.txt, or as tokenizer.json with its tokenizer_config.json.
+    """Copies a vocabulary next to records, as vocab.txt, or as tokenizer.json with its tokenizer_config.json.
 
     Args:
       vocabulary: path of it, as of --vocab_file; None: there is none.

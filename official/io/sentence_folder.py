@@ -1,5 +1,5 @@
-"""Folders of sentence-transformers: the modules behind the encoder that make one vector of a text, prompts,
-length and similarity, read and written.
+"""Reads and writes folders of sentence-transformers: the modules that turn token vectors into an embedding,
+prompts, length and similarity.
 
 A folder has modules.json (Transformer, Pooling, any number of Dense, Normalize), a folder with a config.json
 of each module, sentence_bert_config.json and config_sentence_transformers.json. Modules go by the names of
@@ -85,7 +85,7 @@ class Dense:
         sizes |= {"linear.bias": (self.out_features,)} if self.bias else {}
         shapes = {name: values.shape for name, values in found.items()}
         if shapes != sizes:
-            raise ConfigError(f"{path} holds {shapes}, {CONFIG} beside it says {sizes}. Restore one of them.")
+            raise ConfigError(f"{path} holds {shapes}, its {CONFIG} says {sizes}. Restore one of them.")
         if not all(np.isfinite(values).all() for values in found.values()):
             raise ConfigError(f"{path} holds NaN or infinite numbers. Restore the file.")
         return found["linear.weight"].T, found.get("linear.bias", np.zeros(self.out_features, np.float32))
@@ -93,19 +93,19 @@ class Dense:
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingSettings:
-    """Settings that make one vector of a text, as a folder of sentence-transformers says them.
+    """Settings of an embedding, as stored in a folder of sentence-transformers.
 
     Attributes:
       pooling: of the vectors of a text's tokens, [CLS] and [SEP] included: their mean, that of [CLS] (cls),
         or the maximum of each component (max).
       normalize: divides vectors by their length, last: the product of two is the cosine between them.
-      max_seq_length: tokens; what is longer is cut. None: what the model's other files say.
+      max_seq_length: tokens that a text is truncated to. None: as the model's other files say.
       similarity: of two vectors, one of SIMILARITIES.
       prompts: {name: text set before the texts of a kind}, such as query and passage.
-      default_prompt_name: of the prompt that all texts get where none is asked for; None: none.
+      default_prompt_name: of the prompt that texts get by default; None: none.
       dense: modules between pooling and normalization.
-      lower_case: texts lose their capitals before the tokenizer sees them, which does not do it.
-      include_prompt: tokens of a prompt count in the pooling.
+      lower_case: texts are lower-cased before a tokenizer that does not do so.
+      include_prompt: whether tokens of a prompt take part in the pooling.
     """
 
     pooling: str = "mean"
@@ -136,7 +136,7 @@ class EmbeddingSettings:
             corpus.
 
         Raises:
-          ConfigError: where there is no such prompt, or its tokens would have to be left out of the pooling.
+          ConfigError: if there is no such prompt, or its tokens would have to be left out of the pooling.
         """
         names = NAMES_OF_PASSAGES if name in NAMES_OF_PASSAGES else (name or self.default_prompt_name,)
         found = [each for each in (name, *names) if each in self.prompts]
@@ -160,8 +160,8 @@ def lower_cased(text: str) -> str:
 
 
 def modules_folder(location: str) -> str | None:
-    """Returns the folder of the modules.json that speaks of the weights at a location: theirs, or the one
-    above where it names theirs as its Transformer. None where there is none."""
+    """Returns the folder of the modules.json for the weights at a location: their folder, or its parent if
+    that names it as its Transformer. None if there is none."""
     folder = folder_of(location)
     if files.is_file(os.path.join(folder, MODULES)):
         return folder
@@ -171,7 +171,7 @@ def modules_folder(location: str) -> str | None:
 
 
 def transformer_folder(folder: str) -> str:
-    """Returns the folder in which modules.json says that the Transformer is: in older ones it is below."""
+    """Returns the folder of the Transformer in modules.json: a subfolder in older ones."""
     modules = read(os.path.join(folder, MODULES), kind=list)
     paths = [str(module.get("path")) for module in modules if _kind_of(module) == "Transformer"]
     return os.path.join(folder, paths[0]) if paths and paths[0] else folder
@@ -184,14 +184,14 @@ def _kind_of(module: Any) -> str:
 
 
 def read_settings(location: str, lower_case: bool = False) -> EmbeddingSettings | None:
-    """Reads the settings of the folder that a checkpoint lies in; None where it has none of an embedder.
+    """Reads the settings in the folder of a checkpoint; None if it is not an embedding model.
 
     Args:
       location: folder, file or prefix.
       lower_case: whether the tokenizer lower-cases.
 
     Raises:
-      ConfigError: where they ask for modules, a pooling or an activation that there is not here.
+      ConfigError: for unsupported modules, poolings or activations.
     """
     folder = modules_folder(location)
     if folder is None:
@@ -230,7 +230,7 @@ def _prompts(values: dict, path: str) -> dict[str, Any]:
     prompts = expect(values, "prompts", (dict, type(None)), path, None) or {}
     prompts = {name: text or "" for name, text in prompts.items()}
     if wrong := [name for name, text in prompts.items() if not isinstance(text, str)]:
-        raise ConfigError(f"{path}: the prompt {wrong[0][:60]!r} is no text. Correct it.")
+        raise ConfigError(f"{path}: the prompt {wrong[0][:60]!r} is not a text. Correct it.")
     default = expect(values, "default_prompt_name", (str, type(None)), path, None)
     if default is not None and default not in prompts:
         told = f"is none of the prompts ({shortened(list(prompts)) or 'there are none'})"
@@ -253,8 +253,7 @@ def _pooling_mode(values: dict, path: str) -> str:
 
 
 def _transformer_settings(folder: str) -> tuple[int | None, bool]:
-    """Returns the length to which the Transformer cuts texts, None where it says none, and whether they lose
-    their capitals."""
+    """Returns the maximum length of the Transformer, None if unset, and whether it lower-cases texts."""
     path = next(filter(files.is_file, (os.path.join(folder, name) for name in SENTENCE_SETTINGS)), None)
     values = read(path, SENTENCE_SETTINGS[0]) if path else {}
     length = values.get("max_seq_length")
@@ -282,7 +281,7 @@ def _read_dense(folder: str) -> Dense:
 
 
 def contents(settings: EmbeddingSettings, hidden_size: int) -> dict[str, bytes]:
-    """Returns {path in a folder: content} of the files that say the settings, beside the encoder's own.
+    """Returns {path in a folder: content} of the files with the settings, without the encoder's own.
 
     Args:
       settings: the weights of Dense modules are read from where they lie.
@@ -335,7 +334,7 @@ def contents(settings: EmbeddingSettings, hidden_size: int) -> dict[str, bytes]:
 # -----------------------------------------------------------------------------------------------------------
 # Weights of Dense modules
 #
-# What PyTorch pickles is read as a list of operations, and none of them is run: a call becomes its arguments.
+# PyTorch's pickles are parsed as lists of operations, and none of them is run: a call becomes its arguments.
 
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _STORAGES = {
@@ -377,8 +376,8 @@ _SKIPPED = ("PROTO", "STOP", "BINPERSID")  # the last names a storage by the tup
 
 
 def _unpickled(stream: BinaryIO) -> Any:
-    """Returns the value of one pickle, in which each call but that of an empty dictionary is the tuple of its
-    arguments, and each name a text. Raises ValueError for what no weights need."""
+    """Returns the value of one pickle, with calls (except of an empty dictionary) as tuples of their
+    arguments, and names as texts. Raises ValueError for operations that weights do not need."""
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}
@@ -460,7 +459,7 @@ _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, EOFError, IndexErro
 
 
 def _strided(values: np.ndarray, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-    """Returns the tensor of these places in a storage. Raises ValueError where they are not all in it."""
+    """Returns a strided view of a storage. Raises ValueError if it reaches beyond the storage."""
     if math.prod(shape) > len(values):
         raise ValueError("a tensor is larger than its storage")
     places = [np.arange(size) * stride for size, stride in zip(shape, strides, strict=True)]

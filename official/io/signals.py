@@ -1,9 +1,9 @@
-"""Ctrl-C, SIGTERM and SIGHUP, from the first moment of a process to its last: one line, and exit code 130,
-143 or 129. Under nohup, SIGHUP stays ignored.
+"""Handles Ctrl-C, SIGTERM and SIGHUP during the whole life of a process: one line, and exit code 130, 143 or
+129. Under nohup, SIGHUP stays ignored.
 
-What a signal does is a matter of where it hits: it ends the process at once (from `watch` on: while modules
-are loaded), becomes an exception (`raising`: where there are files to clean up), or is noted (`noting`:
-where there is something to save). A second one always ends it at once.
+The effect depends on the section: a signal ends the process at once (after `watch`, while modules are
+loaded), becomes an exception (`raising`, if there are files to clean up), or is noted (`noting`, if there is
+something to save). A second one always ends it at once.
 
 Python runs signal handlers between two of its own instructions, and a call into TensorFlow can take minutes.
 So the interpreter's C handler writes the signal's number to a pipe as well, and a thread reads it there.
@@ -25,11 +25,11 @@ from typing import Any
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
-GRACE_SECS = 5.0  # for what is cut; a batch system kills 15 or 30 seconds later
+GRACE_SECS = 5.0  # for clean-up; a batch system kills 15 or 30 seconds later
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal has cut what was being done. `signal` is its number."""
+    """A signal interrupted the work. `signal` is its number."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
@@ -42,7 +42,7 @@ class _Section:
 
     Attributes:
       raises: it becomes an exception in the main thread.
-      secs: the process ends so many seconds after it, if it is in this section still; None: never.
+      secs: if the section lasts longer than this after a signal, the process ends; None: no limit.
       note: called with its number, in another thread.
       raised: the number of the signal that has become an exception.
     """
@@ -55,15 +55,15 @@ class _Section:
 
 @dataclasses.dataclass
 class _State:
-    """Handling of signals in this process now."""
+    """Current state of signal handling in this process."""
 
     section: _Section
     received: int | None = None  # the first signal
-    seen: int | None = None  # the last one that the main thread knows of, perhaps before the thread does
-    late: int | None = None  # one that came outside of all sections, and that the thread may be too late for
-    raised_in: _Section | None = None  # where it has become an exception; the thread may come later than that
+    seen: int | None = None  # last signal that the main thread saw, perhaps before the watching thread
+    late: int | None = None  # a signal outside of all sections, which the thread may handle too late
+    raised_in: _Section | None = None  # the section that raised it; the thread may see it later
     undo: Callable[[], None] | None = None  # None: nobody watches
-    stderr: int = 2  # the descriptor on which a line is seen
+    stderr: int = 2  # file descriptor for the line
     going_on: list[Callable[[], object]] = dataclasses.field(default_factory=list)  # wait for other threads
 
 
@@ -73,14 +73,14 @@ _state = _State(_NO_SECTION)
 
 
 def handled() -> tuple[signal.Signals, ...]:
-    """Returns the signals that this process handles: SIGHUP not where nohup has made it ignored."""
+    """Returns the signals that this process handles, without SIGHUP under nohup."""
     is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return tuple(each for each in NUMBERS if each != signal.SIGHUP or not is_ignored)
 
 
 def watch() -> None:
-    """From now on a signal ends this process with one line, unless a section says otherwise. Does nothing
-    outside of the main thread."""
+    """Starts handling: a signal ends this process with one line, unless a section says otherwise. Does
+    nothing outside of the main thread."""
     if _state.undo or threading.current_thread() is not threading.main_thread():
         return
     reader, writer = os.pipe()
@@ -101,7 +101,7 @@ def watch() -> None:
 
 @contextlib.contextmanager
 def watching() -> Iterator[None]:
-    """Watches for a block, where nobody does yet."""
+    """Handles signals in its block, unless they are handled already."""
     is_first = not _state.undo
     watch()
     try:
@@ -113,11 +113,11 @@ def watching() -> Iterator[None]:
 
 @contextlib.contextmanager
 def raising() -> Iterator[None]:
-    """In its block a signal raises Interrupted, and whatever that becomes on the way through other people's
-    code is Interrupted again after it.
+    """In its block, a signal raises Interrupted; if other code turns that into another exception, it is
+    Interrupted again after the block.
 
-    Where other people's code drops it, as Python does in a destructor, it is raised at the end of the block.
-    Where that is not reached `GRACE_SECS` after the signal, the process ends.
+    If other code swallows it, as Python does in a destructor, it is raised at the end of the block. If that
+    is not reached `GRACE_SECS` after the signal, the process ends.
     """
     section = _Section(raises=True, secs=GRACE_SECS, note=_state.section.note)
     with _having(section=section):
@@ -133,28 +133,28 @@ def raising() -> Iterator[None]:
 
 
 def check() -> None:
-    """Raises Interrupted where a signal has come: at the end of work in which it was only noted, perhaps too
-    late for anybody to act on it."""
+    """Raises Interrupted if a signal came: for the end of work in which it was only noted, perhaps too late
+    to act on it."""
     number = _state.received if _state.received is not None else _state.seen
     if number is not None:
         raise Interrupted(number)
 
 
 def noting(note: Callable[[int], None]) -> contextlib.AbstractContextManager:
-    """In its block a signal is only noted: `note` is called with its number, in another thread."""
+    """In its block, a signal only calls `note` with its number, in another thread."""
     return _having(section=_Section(note=note))
 
 
 def expendable() -> contextlib.AbstractContextManager:
-    """Within `noting`: a block that loses nothing if the process ends in it, which it does `GRACE_SECS` after
-    a signal."""
+    """Within `noting`, marks a block without anything to save: the process ends `GRACE_SECS` after a signal
+    in it."""
     return _having(section=_Section(secs=GRACE_SECS, note=_state.section.note))
 
 
 @contextlib.contextmanager
 def waited_for(wait: Callable[[], object]) -> Iterator[None]:
-    """While its block runs, in any thread, a signal that would end the process calls `wait` before: for what
-    a thread writes. A second signal waits for nothing."""
+    """During its block, in any thread, a signal that would end the process first calls `wait`, for a thread
+    that writes. A second signal does not wait."""
     _state.going_on.append(wait)
     try:
         yield
@@ -163,14 +163,14 @@ def waited_for(wait: Callable[[], object]) -> Iterator[None]:
 
 
 def telling_on(descriptor: int) -> contextlib.AbstractContextManager:
-    """In its block the line that a signal ends with goes to a descriptor: that of the real stderr, where
-    something else is in its place."""
+    """In its block, the last line of a signal goes to a file descriptor: that of the real stderr, if stderr
+    is redirected."""
     return _having(stderr=descriptor)
 
 
 @contextlib.contextmanager
 def _having(**values: Any) -> Iterator[None]:
-    """Gives the state of this process other values in its block."""
+    """Sets values of the state in its block."""
     previous = {name: getattr(_state, name) for name in values}
     vars(_state).update(values)
     try:
@@ -186,7 +186,7 @@ def _in_main_thread(number: int, frame: FrameType | None) -> None:
     if not section.raises or section.raised is not None:
         return
     section.raised, _state.raised_in = number, section
-    # There is nothing to clean up then, and extension modules turn exceptions into tracebacks and worse.
+    # There is nothing to clean up here, and extension modules turn exceptions into tracebacks or crashes.
     if _is_importing(frame):
         end(number)
     raise Interrupted(number)
@@ -221,7 +221,7 @@ def _end_if_still_in(section: _Section, secs: float, number: int) -> None:
 
 
 def end(number: int) -> None:
-    """Ends this process from any thread, whatever the others are at, with the line of a signal."""
+    """Ends this process from any thread, with the line of a signal."""
     while not _ending.acquire(blocking=False):  # another thread says it, and ends the process
         time.sleep(1)
     with contextlib.suppress(OSError):  # the terminal that has hung up
@@ -241,7 +241,7 @@ def report(error: KeyboardInterrupt) -> int:
 
 
 def _forget() -> None:
-    """In a forked process: its signals are its own, and not its parent's, whose pipe it shares."""
+    """In a forked process: stops using the parent's pipe, so that its signals are its own."""
     if _state.undo:
         signal.set_wakeup_fd(-1)
         for number in handled():
@@ -254,8 +254,8 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _end_late() -> None:
-    """Ends the process, as its last deed, by a signal that has come while it was ending: the thread that
-    would have done it stops with the interpreter. From here on a signal kills the process by itself."""
+    """At exit, ends the process by a signal that came during the exit, when the watching thread has stopped.
+    From here on a signal has its default effect."""
     if _state.undo is None:
         return
     for number in handled():

@@ -1,8 +1,8 @@
-"""The standard streams of a process, made so that it runs the same whatever they lead to.
+"""Makes the standard streams of a process safe, so that it runs the same wherever they lead.
 
-A stream that is closed leads to /dev/null, so that no file that is opened later has its number and gets what
-is printed. What cannot be written (a full disk, a pipe that nobody reads) is dropped: the work goes on, and
-its exit code says how that ended. Characters that the encoding does not have are escaped.
+A closed stream is redirected to /dev/null, so that no file opened later gets its number and its output.
+Output that cannot be written (full disk, pipe without reader) is dropped: the work continues, and the exit
+code is the work's. Characters that the encoding lacks are escaped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _unwritable: dict[str, OSError] = {}  # the first error of a stream, by its name
 
 
 class _Stream(io.FileIO):
-    """The bytes of stdout or stderr. No write fails; the first one that should have is noted."""
+    """The bytes of stdout or stderr. No write fails; the first error is noted."""
 
     def __init__(self, descriptor: int, name: str):
         super().__init__(descriptor, "w", closefd=False)
@@ -36,7 +36,7 @@ class _Stream(io.FileIO):
             except OSError as error:
                 self._note(error)
                 break
-            if written is None:  # somebody else has made the pipe or the terminal non-blocking
+            if written is None:  # another process made the pipe or the terminal non-blocking
                 select.select([], [self.fileno()], [])
             else:
                 left = left[written:]
@@ -62,7 +62,7 @@ def settle() -> None:
         sys.stdin = open(0, encoding="utf-8", closefd=False)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
-        if stream is getattr(sys, f"__{name}__"):  # else somebody has put a stream of theirs there
+        if stream is getattr(sys, f"__{name}__"):  # otherwise other code has replaced the stream
             setattr(sys, name, _settled(stream, descriptor, name))
 
 
@@ -78,10 +78,10 @@ def _settled(stream: Any, descriptor: int, name: str) -> io.TextIOWrapper:
 
 
 def is_unread() -> bool:
-    """Tells whether nobody reads any more what this process prints (`| head`)."""
+    """Tells whether the reader of this process's output has ended (`| head`)."""
     return any(error.errno == errno.EPIPE for error in _unwritable.values())
 
 
 def has_all_letters() -> bool:
-    """Tells whether stdout takes any character as it is, and not some as escapes of Python's."""
+    """Tells whether stdout can encode every character, without escapes."""
     return "utf" in (getattr(sys.stdout, "encoding", None) or "utf-8").lower()

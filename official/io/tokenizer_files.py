@@ -1,4 +1,4 @@
-"""Tokenizers of every kind but BERT's own: the files of a folder, read into one tokenizer.json.
+"""Tokenizers of every kind except BERT's own: converts the files of a folder into one tokenizer.json.
 
 The library `tokenizers` runs what is read here: byte-level BPE, Unigram, and WordPiece with rules or added
 tokens that BERT's fast path does not have. Folders are read as transformers 5 reads them, where the class
@@ -44,7 +44,7 @@ class TokenizerFile:
 
     Attributes:
       content: a tokenizer.json, added tokens in it, without truncation and padding.
-      words: by their ids; an id that nothing has is a word that no text becomes.
+      words: by their ids; an unused id gets a placeholder that no text contains.
       special: the special tokens.
       separators: how many of them stand between two texts, 1 or 2.
       has_segments: whether the second text has segment id 1.
@@ -80,8 +80,8 @@ def read(path: str, source: str, content: bytes) -> TokenizerFile:
       content: of the file.
 
     Raises:
-      ConfigError: where a file cannot be read, contradicts another one, or asks for what no class of
-        transformers that is known here does.
+      ConfigError: if a file cannot be read, contradicts another one, or needs an unknown class of
+        transformers.
     """
     folder = os.path.dirname(path) or "."
     config = read_where_there(folder, TOKENIZER_CONFIG, False)
@@ -161,7 +161,7 @@ def _content(path: str, source: str, content: bytes) -> dict:
 
 
 def _is_well_formed(tokenizer: dict) -> bool:
-    """Tells whether a tokenizer.json has words and added tokens that a class could be given."""
+    """Tells whether a tokenizer.json has valid words and added tokens."""
     model, added = tokenizer.get("model"), tokenizer.get("added_tokens") or []
     vocab = model.get("vocab") if isinstance(model, dict) else None
     is_pairs = isinstance(vocab, list) and all(isinstance(each, list) and len(each) == 2 for each in vocab)
@@ -180,7 +180,7 @@ def _is_wordpiece(tokenizer: dict) -> bool:
 
 def _class_of(folder: str, config: Mapping[str, Any], is_wordpiece: bool) -> str | None:
     """Returns the class that builds the tokenizer, a key of _CLASSES; None where a tokenizer.json says
-    everything. Where nothing names one, a vocabulary of word pieces is BERT's, with any model. Raises
+    everything. By default, a vocabulary of word pieces is BERT's, with any model. Raises
     ConfigError for a class that is not known."""
     model = read_where_there(folder, CONFIG, False)
     told, of_model = config.get("tokenizer_class") or model.get("tokenizer_class"), model.get("model_type")
@@ -261,7 +261,7 @@ _NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 # ------------------------------------------------------------------------------------------------------------
-# Classes of transformers: the parts around a vocabulary that they build themselves
+# Classes of transformers, and the parts that they build around a vocabulary
 #
 # Source: transformers 5, tokenization_roberta.py, tokenization_xlm_roberta.py, tokenization_camembert.py.
 
@@ -403,7 +403,7 @@ def _template(cls: str, sep: str, ids: Mapping[str, int], separators: int, segme
 def _check_parts(
     tokenizer: dict, source: str, models: set[str], normalizers: set[str], pre_tokenizers: set[str]
 ) -> None:
-    """Raises ConfigError where a tokenizer.json has parts that the class would replace by others."""
+    """Raises ConfigError if a tokenizer.json has parts that the class would replace."""
     parts = ("normalizer", normalizers), ("pre_tokenizer", pre_tokenizers), ("model", models)
     for name, allowed in parts:
         for step in model_folder.steps(tokenizer.get(name)):

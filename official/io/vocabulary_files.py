@@ -1,7 +1,7 @@
 """The files of a vocabulary: vocab.txt, tokenizer.json, vocab.json with merges.txt or a SentencePiece model,
-and what lies beside them and says how text is split.
+and the settings next to them for splitting text.
 
-Names and keys are Hugging Face's, so that its tokenizers read what is written here. What they may say is in
+Names and keys are Hugging Face's, so that its tokenizers read the files. The supported values are in
 `official.io.model_folder`.
 """
 
@@ -49,16 +49,16 @@ _ONE_A_LINE = "A vocabulary has one word piece per line"
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyFile:
-    """A vocabulary as its files have it.
+    """A vocabulary as stored in its files.
 
     Attributes:
       path: the vocab.txt or tokenizer.json.
       words: word pieces by their ids.
-      content: the same as the bytes of a vocab.txt.
-      do_lower_case: what the files beside it say; None where none does.
-      max_length: tokens that texts are cut to, as the files beside it say; None where none does.
+      content: the words as the bytes of a vocab.txt.
+      do_lower_case: as its files say; None if they do not.
+      max_length: tokens that texts are truncated to, as its files say; None if they do not.
       marks_pairs: whether the second text of a pair has a segment of its own.
-      tokenizer: of text that is not split as BERT's; None: it is.
+      tokenizer: the tokenizer, if it is not BERT's; else None.
     """
 
     path: str
@@ -87,7 +87,7 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
       flag: name of the flag that gave it, for messages.
 
     Raises:
-      ConfigError: where it cannot be read, is not UTF-8 text, or asks for what is not supported.
+      ConfigError: if it cannot be read, is not UTF-8 text, or needs unsupported features.
     """
     found = find(path)
     source = f"--{flag}={path}"
@@ -156,7 +156,7 @@ def _check_same(words: tuple[str, ...], path: str, others: tuple[str, ...], othe
 
 
 def check_words(words: tuple[str, ...], source: str) -> None:
-    """Raises ConfigError where one of SPECIAL_TOKENS is missing, a word is there twice, or one is empty.
+    """Raises ConfigError where one of SPECIAL_TOKENS is missing, a word occurs twice, or one is empty.
     `source` begins the message."""
     missing = [token for token in SPECIAL_TOKENS if token not in words]
     if missing:
@@ -166,7 +166,7 @@ def check_words(words: tuple[str, ...], source: str) -> None:
 
 
 def check_each(words: tuple[str, ...], source: str) -> None:
-    """Raises ConfigError where a word is there twice, or one is empty."""
+    """Raises ConfigError where a word occurs twice or is empty."""
     if len(set(words)) < len(words):
         word = Counter(words).most_common(1)[0][0]
         lines = " and ".join([str(index + 1) for index, other in enumerate(words) if other == word][:2])
@@ -176,8 +176,8 @@ def check_each(words: tuple[str, ...], source: str) -> None:
 
 
 def check_padding(words: Sequence[str], special: model_folder.Special, number: int, source: str) -> None:
-    """Raises ConfigError where texts have the word of the id that a model of transformers counts positions
-    from: there that word gets the place of padding, and those behind it one less. `source` begins the
+    """Raises ConfigError if the id that a model of transformers counts positions from is a normal word:
+    transformers gives that word the position of padding, and the words after it one less. `source` begins the
     message."""
     word = words[number] if 0 <= number < len(words) else special.pad
     if word != special.pad and not _NOT_IN_TEXTS.fullmatch(word):
@@ -194,8 +194,8 @@ def check_padding(words: Sequence[str], special: model_folder.Special, number: i
 def resolve_lower_case(
     file: VocabularyFile, given: bool | None = None, checkpoint: str | None = None
 ) -> bool:
-    """Says whether text is lower-cased: as given, as the vocabulary's files say, as those of the checkpoint
-    say, else yes.
+    """Decides whether text is lower-cased: by the setting, the vocabulary's files, or those of the
+    checkpoint; default yes.
 
     Args:
       given: the setting do_lower_case; None: unset.
@@ -203,8 +203,8 @@ def resolve_lower_case(
         tokenizer.json may lie.
 
     Raises:
-      ConfigError: where the vocabulary is cased and text would be lower-cased: every word with a capital
-        would be [UNK] or in pieces.
+      ConfigError: if the vocabulary is cased and text would be lower-cased: words with capitals would never
+        be used.
     """
     if file.tokenizer is not None:
         if given is not None:
@@ -213,7 +213,7 @@ def resolve_lower_case(
         return False
     told = given if given is not None else file.do_lower_case
     if checkpoint and model_folder.folder_of(checkpoint) != model_folder.folder_of(file.path):
-        # Whatever it says: a tokenizer of other rules is refused.
+        # Its value does not matter: a tokenizer with other rules is refused.
         beside = model_folder.tokenizer_settings(checkpoint).do_lower_case
         told = beside if told is None else told
     lower_case = told is not False
@@ -239,8 +239,8 @@ def _warn_of_uncased(path: str) -> None:
 
 
 def count_capitals(words: Iterable[str]) -> tuple[int, int]:
-    """Returns the number of words with capitals, and of those with letters that could be; special tokens,
-    [LIKE THIS], count for none."""
+    """Returns the number of words with capitals, and of words with letters that have them; special tokens,
+    [LIKE THIS], do not count."""
     with_letters = [word for word in words if word.lower() != word.upper() and not _SPECIAL.fullmatch(word)]
     return sum(word != word.lower() for word in with_letters), len(with_letters)
 

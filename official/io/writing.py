@@ -1,4 +1,5 @@
-"""Writing of files: whole under a temporary name and renamed, or grown by a line."""
+"""Writes files: complete ones under a temporary name that are then renamed, and files that grow line by
+line."""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ from official.io.files import is_remote, store_of
 def new_folder(parent: str | None = None) -> Iterator[str]:
     """Yields a new folder, which is removed after the block.
 
-    As long as the process lives, it holds a lock on the folder; the system takes it away when the process
-    ends, however it ends. What is not locked is nobody's: it is removed by the first call of a process of the
-    same machine. Where a file system has no locks, everything stays.
+    The process holds a lock on the folder, which the system releases when the process ends in any way.
+    Unlocked folders are removed by the next call of any process on the same machine. On file systems without
+    locks, they stay.
 
     Args:
       parent: None: the folder of temporary files.
@@ -50,8 +51,8 @@ def new_folder(parent: str | None = None) -> Iterator[str]:
 
 
 def _made(parent: str, prefix: str) -> tuple[str, int]:
-    """Makes a folder and returns it with its lock; once more where another process has taken it for left
-    before it was locked."""
+    """Makes a folder and returns it with its lock; retries if another process removed it before it was
+    locked."""
     while True:
         folder = tempfile.mkdtemp(prefix=prefix, dir=parent)
         with contextlib.suppress(FileNotFoundError):
@@ -68,7 +69,7 @@ def _remove_left(parent: str, prefix: str) -> None:
     for name in os.listdir(parent):
         if not name.startswith(prefix):
             continue
-        with contextlib.suppress(OSError):  # it is locked, somebody else's, or gone
+        with contextlib.suppress(OSError):  # it is locked, another user's, or gone
             folder = os.path.join(parent, name)
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
@@ -80,11 +81,11 @@ def _remove_left(parent: str, prefix: str) -> None:
 
 @contextlib.contextmanager
 def locked(path: str, wait_secs: float = 0.0, mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """Holds the lock of a file of this machine, which is made where it is not there: never through a link,
-    and without a change to what is in it. The system takes the lock away when the process ends.
+    """Holds a lock on a local file, which is created if missing, never through a link, and whose content does
+    not change. The system releases the lock when the process ends.
 
     Raises:
-      BlockingIOError: where another process holds it, after so many seconds, still.
+      BlockingIOError: if another process still holds it after so many seconds.
       OSError: where it cannot be opened or locked.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -117,7 +118,7 @@ def folder() -> str:
 
 
 def private(name: str) -> str:
-    """Makes a folder of the cache that nobody else reads. Raises OSError where it is another user's."""
+    """Makes a private folder in the cache. Raises OSError if it is another user's."""
     path = os.path.join(folder(), name)
     for each in (folder(), path):
         os.makedirs(each, mode=0o700, exist_ok=True)
@@ -129,7 +130,8 @@ def private(name: str) -> str:
 
 
 def check_owner(path: str, found: os.stat_result) -> None:
-    """Raises OSError for what is neither this user's nor root's, and for what others may write to."""
+    """Raises OSError for a file that belongs to another user than this one or root, or that others may write
+    to."""
     if found.st_uid not in (os.geteuid(), 0):
         raise OSError(errno.EPERM, f"belongs to another user (number {found.st_uid})", path)
     if found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode):
@@ -138,7 +140,7 @@ def check_owner(path: str, found: os.stat_result) -> None:
 
 @functools.lru_cache(maxsize=4)  # the same for the whole process
 def _temporary(parent: str) -> str:
-    """Returns the user's folder in that of temporary files, or a new one where that one is not private."""
+    """Returns the user's folder among the temporary files, or a new one if that is not private."""
     path = os.path.join(parent, f"bert-tf2-{os.geteuid()}")
     with contextlib.suppress(OSError):
         os.makedirs(path, 0o700, exist_ok=True)
@@ -151,8 +153,7 @@ def _temporary(parent: str) -> str:
 # -----------------------------------------------------------------------------------------------------------
 # Files
 #
-# Nothing that was there before is lost: what a name stands for is replaced in one step, by something that
-# is complete and on the disk.
+# Existing files are never lost: a name is replaced in one step, by a file that is complete and on the disk.
 
 
 @contextlib.contextmanager
@@ -160,9 +161,9 @@ def replacing(path: str, durable: bool = True) -> Iterator[str]:
     """Yields the name of a new file of this machine, which the block writes and closes, and which becomes
     `path` after it.
 
-    It is beside `path`, and renamed once its bytes are on the disk; for a `path` in a store it is a temporary
-    file, and copied there. Where the block fails, or a signal interrupts it, it is removed and `path` stays
-    what it was. `durable`: as of `publish`. Raises OSError.
+    It is in the same folder, and renamed once its bytes are on the disk; for a remote `path` it is a
+    temporary file that is copied there. If the block fails, or a signal interrupts it, it is removed and
+    `path` stays unchanged. `durable`: as of `publish`. Raises OSError.
     """
     if is_remote(path):
         with new_folder() as folder:
@@ -183,8 +184,8 @@ def replacing(path: str, durable: bool = True) -> Iterator[str]:
 def publish(complete: str, path: str, durable: bool = True) -> None:
     """Renames a complete file to its final name, in the same folder, once its bytes are on the disk.
 
-    A file that is not `durable` is not waited for: it outlives its process, but may be damaged where the
-    machine loses its power. Raises OSError.
+    Without `durable`, it does not wait for the disk: the file outlives its process, but a power failure may
+    damage it. Raises OSError.
     """
     store = store_of(path)
     if durable:
@@ -195,8 +196,8 @@ def publish(complete: str, path: str, durable: bool = True) -> None:
 
 
 def set_aside(path: str, ending: str = "") -> None:
-    """Renames a file, where there is one, to NAME-1.EXT, or NAME<ending>-1.EXT, or the next number that is
-    free. Raises OSError."""
+    """Renames an existing file to NAME-1.EXT, or NAME<ending>-1.EXT, or the next free number. Raises
+    OSError."""
     store, (stem, extension) = store_of(path), os.path.splitext(path)
     names = (f"{stem}{ending}-{number}{extension}" for number in itertools.count(1))
     if store.exists(path):
@@ -209,8 +210,8 @@ def sync(path: str) -> None:
 
 
 def replace_file(path: str, content: bytes | str, durable: bool = True) -> None:
-    """Writes a whole file, of this machine or of a store. Readers, and who comes after a crash, find the old
-    or the new one. `durable`: as of `publish`. Raises OSError."""
+    """Writes a whole file, of this machine or of a store. Readers find the old or the new one, also after a
+    crash. `durable`: as of `publish`. Raises OSError."""
     with replacing(path, durable) as temporary, open(temporary, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -223,11 +224,10 @@ _WORK, _REPLACED = ".unpublished-", ".replaced-"  # + the tag of the process
 
 @contextlib.contextmanager
 def unpublished(folder: str) -> Iterator[str]:
-    """Yields an empty work folder in `folder`, which is made where it is not there, and removes it after the
-    block.
+    """Yields an empty work folder in `folder`, which is created if missing, and removes it after the block.
 
-    What a killed process has left there of its work is removed, and what it had not yet replaced is put back.
-    Raises OSError.
+    Work folders of killed processes are removed, and files that they had moved away are restored. Raises
+    OSError.
     """
     store = store_of(folder)
     store.make_folder(folder)
@@ -245,14 +245,13 @@ def publish_all(work: str, folder: str, last: str, obsolete: Iterable[str] = ())
     """Moves all files of a work folder, and of folders in it, into `folder`, over files of the same names,
     and removes files that they make obsolete.
 
-    It is done as a whole or not at all, also where a signal comes meanwhile. A process that is killed here
-    leaves the old files in a folder beside them, which the next call of `unpublished` puts back.
+    All files are moved or none, also if a signal comes meanwhile. A process that is killed here leaves the
+    old files in a folder next to them, which the next call of `unpublished` restores.
 
     Args:
       work: of `unpublished`, with complete files.
       folder: where they go.
-      last: ending of the name without which the others count for nothing; such a file is the first to go and
-        the last to come.
+      last: ending of the file that makes the others valid; it is removed first and added last.
       obsolete: paths in `folder`.
 
     Raises:
@@ -279,7 +278,7 @@ def publish_all(work: str, folder: str, last: str, obsolete: Iterable[str] = ())
 
 
 def _move_all(moves: list[tuple[str, str]]) -> None:
-    """Renames files one after the other; where one cannot be, those before it go back."""
+    """Renames files one after the other, and undoes all if one fails."""
     done = []
     try:
         for before, after in moves:
@@ -294,7 +293,7 @@ def _move_all(moves: list[tuple[str, str]]) -> None:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Holds back signals in its block, which should take next to no time; they count after it."""
+    """Delays signals until the end of its block, which should be short."""
     if threading.current_thread() is not threading.main_thread():  # Python handles signals in the main one
         yield
         return
@@ -317,8 +316,7 @@ def signals_held() -> Iterator[None]:
 
 
 def _clean_up_after_killed_ones(folder: str) -> None:
-    """Puts back what a process has taken away that was killed before all of its new files were there; then
-    removes its folders."""
+    """Restores the old files of processes that were killed while publishing, and removes their folders."""
     left = [name for name in os.listdir(folder) if name.startswith((_WORK, _REPLACED))]
     dead = [os.path.join(folder, name) for name in left if files.is_dead(name.partition("-")[2])]
     for path in (path for path in dead if os.path.basename(path).startswith(_REPLACED)):
@@ -340,15 +338,15 @@ def _files_in(folder: str) -> list[str]:
 
 
 # ------------------------------------------------------------------------------------------------------------
-# Names that people give, and files that grow
+# Output files named by flags, and files that grow
 
 
 @contextlib.contextmanager
 def naming_output(
     path: str, flag: str = "", kinds: tuple[type[Exception], ...] = (OSError,)
 ) -> Iterator[None]:
-    """Makes of an OSError in its block, or an error of other `kinds`, a ConfigError that names the file, and
-    the flag that gave it."""
+    """Turns an OSError in its block, or an error of other `kinds`, into a ConfigError that names the file and
+    its flag."""
     try:
         yield
     except kinds as error:
@@ -357,8 +355,7 @@ def naming_output(
 
 
 def check_output_file(path: str, flag: str, overwrite: bool) -> None:
-    """Makes the folder of a file that is to be written. Raises ConfigError where the file is there already,
-    or cannot be written."""
+    """Makes the folder of an output file. Raises ConfigError if the file exists, or cannot be written."""
     if os.path.isdir(path):
         raise ConfigError(f"--{flag}={path} is a folder. Give the name of a file.")
     if os.path.exists(path) and not overwrite:
@@ -366,7 +363,7 @@ def check_output_file(path: str, flag: str, overwrite: bool) -> None:
     with naming_output(path, flag):
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         trial = files.temporary(path)
-        with open(trial, "wb"):  # the permissions alone do not tell: not for root, not on /proc
+        with open(trial, "wb"):  # permissions alone are not reliable: for root, or on /proc
             pass
         os.remove(trial)
 
@@ -383,9 +380,8 @@ def read_lines(path: str) -> list[bytes]:
 class LineFile:
     """A file of lines that grows.
 
-    A line is with the operating system when `write` returns, so a killed process loses none. Filesystems
-    behind a scheme (gs://, ram://) may not append: there the lines stay in memory and `flush` writes the
-    whole file.
+    `write` hands each line to the operating system, so a killed process loses none. Remote file systems
+    (gs://, ram://) may not append: there the lines stay in memory and `flush` writes the whole file.
     """
 
     def __init__(self, path: str, kept: list[bytes]):

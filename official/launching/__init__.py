@@ -1,1 +1,1 @@
-"""The processes of a run, started and watched; and what other launchers are given. No TensorFlow."""
+"""Starts and watches the processes of a run, and writes manifests for other launchers. No TensorFlow."""

@@ -1,4 +1,4 @@
-"""A job: its processes, started together, ended together, and started again after a loss."""
+"""A job: processes that are started together, ended together, and restarted after a loss."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def read_hosts(text: str, instances_per_host: int = 1) -> list[Host]:
     """Returns the machines of --hosts=HOST[:PORT],..., where HOST may have a range: node[0-2,4].
 
     Raises:
-      ConfigError: for what is no host, or an address that two processes would have.
+      ConfigError: for an invalid host, or an address that two processes would share.
     """
     entries = [entry.strip() for entry in re.split(r",(?![^\[]*\])", text) if entry.strip()]
     hosts = [host for entry in entries for host in _read_entry(entry)]
@@ -82,7 +82,7 @@ def read_hosts(text: str, instances_per_host: int = 1) -> list[Host]:
     for name, first in hosts:
         for port in range(first, first + instances_per_host) if first else ():
             if port >= _MOST_PORTS or (name, port) in taken:
-                problem = "is no port" if port >= _MOST_PORTS else "is there twice"
+                problem = "is not a port" if port >= _MOST_PORTS else "occurs twice"
                 raise ConfigError(
                     f"--hosts: {name}:{port} {problem}; each process takes one, from the port of its host on"
                     f" (--instances_per_host={instances_per_host}). Give other ports."
@@ -109,7 +109,7 @@ def make_workers(hosts: list[Host], instances_per_host: int) -> list[Worker]:
     """Returns the processes of a job by rank: those of the first host, then those of the second.
 
     Raises:
-      ConfigError: for a host elsewhere without a port, and for this machine as 'localhost' among others.
+      ConfigError: for another host without a port, and for 'localhost' among several hosts.
     """
     here = {host.name: is_local(host.name) for host in hosts}
     for name, port in hosts:
@@ -157,7 +157,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def tf_config(workers: list[Worker], rank: int) -> str:
-    """Returns TF_CONFIG of a process: who is in the job, and which of them it is."""
+    """Returns TF_CONFIG of a process: the addresses of the job and its index."""
     addresses = [worker.address for worker in workers]
     return json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
 
@@ -183,10 +183,10 @@ class Job(NamedTuple):
       instances_per_host: processes on each.
       command: the words of each process.
       folder: its working directory, the same on every host.
-      environment: variables beside those that its host has.
+      environment: variables added to those of its host.
       ssh: words of the program that starts something on another host.
-      max_restarts: how often all are started again after one was lost.
-      host_timeout_secs: how long a host that was lost is waited for before that.
+      max_restarts: how often all processes are restarted after a loss.
+      host_timeout_secs: how long to wait for a lost host before a restart.
     """
 
     hosts: list[Host]
@@ -205,11 +205,11 @@ class Rank:
     Attributes:
       worker: its place in the job.
       code: its exit code once it has ended, 128 + N where signal N has ended it; else None.
-      is_cut_off: whether it has ended because its host could not be reached, any more or at all.
+      is_cut_off: whether it ended because its host could not be reached.
     """
 
     def __init__(self, job: Job, workers: list[Worker], rank: int):
-        """Starts the process. Raises ConfigError where that cannot even be tried."""
+        """Starts the process. Raises ConfigError if its program cannot be run."""
         self.worker = workers[rank]
         self.code: int | None = None
         self.is_cut_off = False
@@ -237,13 +237,13 @@ class Rank:
             self._tell(f"signal {number}")
 
     def drop(self) -> None:
-        """Kills the way to the process, which kills the process: at once here, and within `SILENCE_SECS` on a
-        host that is cut off."""
+        """Kills the connection to the process, and so the process: at once here, and within `SILENCE_SECS` on
+        a host that is cut off."""
         if self.code is None:
             self._process.kill()
 
     def keep_alive(self) -> None:
-        """Tells a host elsewhere that the launcher is there; call it every `ALIVE_SECS`, in any thread."""
+        """Tells a remote host that the launcher is alive; call it every `ALIVE_SECS`, in any thread."""
         if not self.worker.is_local and self.code is None:
             self._tell("alive")
 
@@ -262,7 +262,7 @@ class Rank:
         return True
 
     def close(self) -> None:
-        """Ends the process, where it runs still, and gives back what it took here."""
+        """Ends the process if it still runs, and releases its resources."""
         self.drop()
         with self._process:  # closes what leads to it, and waits
             pass
@@ -293,7 +293,7 @@ class Stream:
         self._text = b""
 
     def pass_on(self) -> bool:
-        """Passes on what is there. Returns False at the end."""
+        """Passes on the available output. Returns False at its end."""
         try:
             data = os.read(self.source.fileno(), 2**16)
         except BlockingIOError:
@@ -304,14 +304,14 @@ class Stream:
         return bool(data)
 
     def pass_rest_on(self) -> None:
-        """Passes on what is there, without waiting for more, as if it were the end."""
+        """Passes on the available output, without waiting for more, and ends the stream."""
         with contextlib.suppress(OSError, ValueError):  # also where there is nothing
             while data := os.read(self.source.fileno(), 2**16):
                 self._write(data)
         self._write(b"")
 
     def _write(self, data: bytes) -> None:
-        """Writes the lines that are complete by more data; without any, at the end, all."""
+        """Writes the lines that new data completes; at the end, without data, the rest."""
         *lines, self._text = (self._text + data).split(b"\n")
         if len(self._text) > _LONGEST_LINE_BYTES or (self._text and not data):
             lines, self._text = [*lines, self._text], b""
@@ -345,7 +345,8 @@ def _words(ssh: tuple[str, ...], worker: Worker) -> list[str]:
 
 
 def _kill_session(session: int) -> None:
-    """Kills what is left of a supervisor's session: something, where the supervisor itself was killed."""
+    """Kills the remaining processes of a supervisor's session, which exist if the supervisor itself was
+    killed."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             if os.getsid(int(name)) == session:
@@ -356,27 +357,27 @@ def _kill_session(session: int) -> None:
 # Job
 
 
-# Ends that are the run's own: nothing would be better the next time.
+# Exit codes of the run itself: a restart would end the same way.
 OWN_CODES = (1, 2, 3, *(128 + number for number in signals.NUMBERS))
 LOST_PEER = 4
-_TOGETHER_SECS = 300.0  # for the others to save, report and end where one has ended in order
+_TOGETHER_SECS = 300.0  # for the others to save, report and end after one has ended in order
 _CAUSE_SECS = 1.0  # for the rank to show that the others' loss comes from
-_GRACE_SECS = 5.0  # from SIGTERM to SIGKILL for those that cannot go on; for last words that nobody reads
+_GRACE_SECS = 5.0  # from SIGTERM to SIGKILL for processes that cannot continue, and for unread last output
 _ROUND_SECS = 0.1
 _BETWEEN_CALLS_SECS = 2.0
 _SIGPIPE = 128 + signal.SIGPIPE
 
 
 def run(job: Job, say: Callable[[str], None]) -> int:
-    """Runs a job to its end. Signals to this process go to all of the job's; a second one ends all at once.
+    """Runs a job to its end. Signals to this process are sent to all of the job's; a second one kills them.
 
     Args:
       job: the settings.
       say: takes lines for people.
 
     Returns:
-      the exit code: that of the process that ended first in an order of its own, 4 where one was lost and
-      `max_restarts` is used up.
+      the exit code: that of the process that caused the end, or 4 if one was lost and `max_restarts` is used
+      up.
 
     Raises:
       ConfigError: where a process cannot be started at all.
@@ -437,15 +438,15 @@ def _run_once(job: Job, inbox: _Inbox, say: Callable[[str], None]) -> Ending:
 
 
 def _keep_alive(ranks: list[Rank], ended: threading.Event) -> None:
-    """Tells other hosts that the launcher is there; in a thread, for output that nobody takes holds up the
-    main one."""
+    """Tells other hosts that the launcher is alive; in a thread, since unread output can block the main
+    one."""
     while not ended.wait(ALIVE_SECS):
         for rank in ranks:
             rank.keep_alive()
 
 
 class _Watch:
-    """Processes that run: passes their output on, and ends all when one has ended."""
+    """Watches the running processes: passes their output on, and ends all when one has ended."""
 
     def __init__(self, ranks: list[Rank], inbox: _Inbox, say: Callable[[str], None]):
         self._ranks = ranks
@@ -453,7 +454,7 @@ class _Watch:
         self._say = say
         self._cause: Rank | None = None  # who ended first, and not with 0
         self._steps: list[tuple[float, int]] = []  # (when, signal) that still have to be sent; 0: drop
-        self._has_told = False  # the others to end: what they do then is no cause
+        self._has_told = False  # the processes being ended: their exit is not a cause
         self._passed_on: int | None = None
         self._unread_since: float | None = None  # nobody reads the output
 
@@ -482,7 +483,7 @@ class _Watch:
             rank.send(number)
 
     def _end_unread(self) -> None:
-        """Ends the job, in order, where nobody reads what it prints, unless these were its last words."""
+        """Ends the job in order if nobody reads its output, unless it is ending already."""
         now = time.monotonic()
         self._unread_since = self._unread_since or now
         if self._passed_on is None and now >= self._unread_since + _GRACE_SECS:
@@ -499,12 +500,12 @@ class _Watch:
             first = min(failed, key=_weight)
             if self._cause is None:
                 self._begin_the_end(first)
-            elif not self._has_told:  # one that ends by itself just after the first may have caused it
+            elif not self._has_told:  # a process that ends just after the first may be the cause
                 self._cause = min(self._cause, first, key=_weight)
         self._do_due_steps()
 
     def _begin_the_end(self, cause: Rank) -> None:
-        """Plans the end of all: how long the others have for it."""
+        """Schedules the end of the other processes: the signals and their times."""
         self._cause = cause
         first = _TOGETHER_SECS if cause.code in OWN_CODES and cause.code != 2 else _CAUSE_SECS
         start, numbers = time.monotonic() + first, (signal.SIGTERM, signal.SIGKILL, 0)
@@ -532,15 +533,15 @@ class _Watch:
 
 
 def _weight(rank: Rank) -> tuple[bool, bool, int]:
-    """Orders ends that were seen at a time: causes before what follows from them."""
+    """Orders simultaneous ends: causes before consequences."""
     return rank.code not in OWN_CODES, rank.code == LOST_PEER, rank.worker.rank
 
 
 def _wait_for_hosts(
     job: Job, cut_off: tuple[str, ...], inbox: _Inbox, say: Callable[[str], None]
 ) -> int | None:
-    """Waits until hosts that were cut off have ended what ran there, and answer again. Returns an exit code
-    where the job ends meanwhile, else None."""
+    """Waits until hosts that were cut off have killed their processes and answer again. Returns an exit code
+    if the job ends meanwhile, else None."""
     if not cut_off:
         return None
     say(f"waiting for {', '.join(cut_off)}, at most {job.host_timeout_secs:g} s")

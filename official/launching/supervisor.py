@@ -1,10 +1,10 @@
-"""Stands beside one process of a job, on its host: starts it, and leaves nothing of it behind.
+"""Supervises one process of a job, on its host: starts it, and leaves nothing of it behind.
 
 The launcher starts this file with Python alone, here or through ssh. So it imports nothing of the project and
-runs on every host that has a Python 3.8. Its standard input is the line to the launcher. First comes an
-order, one line of JSON (`command`, `environment`, `folder`, `silence_secs`). Then come `alive` and `signal
-NUMBER`, each a line. When the line ends, or is silent for `silence_secs`, the launcher or the way to it is
-gone; then the process is killed with all that it has started. The exit code is that of the process, and
+runs on every host that has a Python 3.8. The launcher writes to its standard input. First comes an order, one
+line of JSON (`command`, `environment`, `folder`, `silence_secs`). Then come `alive` and `signal NUMBER`, each
+a line. If the input ends, or is silent for `silence_secs`, the launcher or its connection is lost; then the
+process is killed with all its descendants. The exit code is that of the process, and
 128 + N where signal N has ended it.
 """
 
@@ -72,8 +72,8 @@ class _Line:
         return json.loads(first)
 
     def signals(self, silence_secs: float | None) -> list[int]:
-        """Waits for the launcher or the end of a process, and returns the signals to send: SIGKILL where the
-        launcher is gone."""
+        """Waits for the launcher or the end of a process, and returns the signals to send: SIGKILL if the
+        launcher is lost."""
         if b"\n" not in self._text and not self._wait(silence_secs):
             self._ended = True
             _say("nothing heard from the launcher; killed")
@@ -129,7 +129,7 @@ class _Watched:
             _signal_group(self._process.pid, number)
 
     def reap(self) -> None:
-        """Takes in what has ended: the process, and orphans of it."""
+        """Reaps the process and its orphans that have ended."""
         while self._process is not None:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -140,10 +140,10 @@ class _Watched:
             if pid == self._process.pid:
                 is_killed = os.WIFSIGNALED(status)
                 self.code = 128 + os.WTERMSIG(status) if is_killed else os.WEXITSTATUS(status)
-                self._process.returncode = self.code  # Popen need not look for it
+                self._process.returncode = self.code  # Popen must not wait for it again
 
     def kill_all(self) -> None:
-        """Kills what the process has left behind: its group, and orphans outside of it."""
+        """Kills the remaining processes: the group of the process, and orphans outside of it."""
         if self._process is None:
             return
         deadline = time.monotonic() + _LEFT_OVER_SECS

@@ -35,7 +35,7 @@ def _model_lines(plan: dict) -> Lines:
         ("parameters", f"{plan['parameters']:,} in {plan['tensors']:,} tensors"),
     ]
     if plan["train_steps"]:
-        copied = ", beside the training from a copy in the host's memory"
+        copied = ", in the background, from a copy in the host's memory"
         how_often = f"every {plan['checkpoint_every_steps']:,} steps"
         how_often += copied if plan["checkpoint_copy_bytes"] else ""
         lines.append(("checkpoint", f"{_size(plan['checkpoint_bytes'])}, {how_often}"))
@@ -69,7 +69,7 @@ def _step_lines(plan: dict) -> Lines:
         how = f"as many as fit into {plan['budget_hours']:g} hours, with compilation and evaluations"
         return [("updates", f"{how}: the plan cannot know them"), ("learning rate", ", ".join(rates))]
     if plan["train_steps"] is None:
-        return [("updates", "as many as the training data give; --num_steps_per_epoch=N says them")]
+        return [("updates", "as many as the training data give; --num_steps_per_epoch=N sets them")]
     if not plan["train_steps"]:
         return [("updates", "none: evaluation or prediction only")]
     records, is_packed = plan["train_records_read"], plan["sequences_per_row"] != 1

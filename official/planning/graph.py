@@ -1,7 +1,7 @@
 """A TensorFlow graph as one list of operations, its FLOPs, and the most bytes that it has alive at once.
 
-Functions stand in place of their calls, and one round of a loop in place of the loop. The bytes alive depend
-on the order in which the operations run, and on who writes over whose memory.
+Calls are replaced by the functions' bodies, and loops by one iteration. The bytes alive depend on the order
+in which the operations run, and on the outputs that reuse the memory of inputs.
 """
 
 import collections
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 _LOOPS = {"While", "StatelessWhile"}
-# Of variables; anything else that takes one may change it.
+# Reads of variables; any other operation that takes one may change it.
 _READERS = {"ReadVariableOp", "ResourceGather", *_CALLS, *_LOOPS}
 _BATCHED_PRODUCTS = {"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}
 
@@ -25,7 +25,7 @@ class Node:
     Attributes:
       type: TensorFlow's name of the operation.
       inputs, outputs: numbers of tensors.
-      after: numbers of nodes that come first for another reason than their outputs.
+      after: numbers of nodes that must run before, by control dependencies.
       flops: multiplications and additions of one run, where it is a matrix product.
       runs: times it runs in a step.
     """
@@ -51,7 +51,7 @@ class FlatGraph:
         self.nodes: list[Node] = []
         self.tensors: list[tuple[tf.DType, int]] = []
         self.numbers: dict[str, int] = {}
-        # Number of a resource -> nodes that come before the next change of it.
+        # Number of a resource -> nodes that must run before its next change.
         self._users: dict[int, list[int]] = collections.defaultdict(list)
 
     def flops(self) -> int:
@@ -90,7 +90,7 @@ class FlatGraph:
     def _add_operation(self, graph, operation, inputs: list[int], runs: int, after: list[int]) -> list[int]:
         if operation.type in _CALLS and not _is_compiled(operation):
             function = function_of(graph, operation, "f")
-            # It stays a call, where TensorFlow puts others in place of theirs.
+            # This one stays a call; TensorFlow inlines others.
             is_whole = function.cached_definition.attr["_noinline"].b
             return (self._add_call if is_whole else self._add_body)(function.graph, inputs, runs, after)
         if operation.type in _LOOPS:
@@ -115,8 +115,8 @@ class FlatGraph:
         return outputs
 
     def _add_call(self, body, arguments: list[int], runs: int, after: list[int]) -> list[int]:
-        """Adds a function that stays a call, and returns its results: it starts when all its arguments are
-        there, holds them until it ends, and gives its results then."""
+        """Adds a function that stays a call, and returns its results: it starts when it has all arguments,
+        and keeps them alive until it ends."""
         self.nodes.append(Node("NoOp", arguments, [], after))
         results = self._add_body(body, arguments, runs, [*after, len(self.nodes) - 1])
         end = len(self.nodes) - 1
@@ -167,8 +167,8 @@ def function_of(graph, operation, attribute: str):
 
 
 def _is_compiled(operation) -> bool:
-    """Tells whether an operation is the call of a function that is compiled: one operation in memory, whose
-    values between are in registers."""
+    """Tells whether an operation calls a compiled function: it counts as one operation, whose intermediate
+    values are in registers."""
     return operation.type in _CALLS and "_XlaMustCompile" in operation.node_def.attr
 
 
@@ -181,8 +181,8 @@ def _changes_variables(graph, operation) -> bool:
 
 
 def _kind(graph, operation) -> str:
-    """Returns the type, but Identity for what is nothing else in memory, and what a compiled function
-    does."""
+    """Returns the type of an operation: Identity for one that only passes memory on, and for a compiled
+    function the type of what it does."""
     if _is_compiled(operation):
         return "AssignCompiled" if _changes_variables(graph, operation) else "Compiled"
     if operation.type == "Unpack" and operation.get_attr("axis") == 0:
@@ -216,7 +216,7 @@ ALIASES = set(
 )
 # Outputs that are not the step's own: variables, constants, inputs.
 _RESIDENT = {"Const", "Placeholder", "VarHandleOp", "ReadVariableOp"}
-# Kernels that write into an input of the same size and type where nobody else needs that input any more.
+# Kernels that write into an input of the same size and type if no other operation needs it any more.
 _IN_PLACE = set(
     "Add AddN AddV2 BiasAdd Div DivNoNan Erf Exp Log LogSoftmax Maximum Minimum Mul Neg Pow RealDiv"
     " Reciprocal Relu ReluGrad Rsqrt RsqrtGrad Select SelectV2 Sigmoid SigmoidGrad Softmax"
@@ -225,12 +225,11 @@ _IN_PLACE = set(
 
 
 def execution_order(flat: FlatGraph, kept: Iterable[int]) -> list[int]:
-    """Returns the nodes that are needed, in the order in which TensorFlow's executor gets to them: first
-    ready, first run.
+    """Returns the needed nodes in the order of TensorFlow's executor: first ready, first run.
 
-    It is not the order in which they were written: an operation runs as soon as its inputs are there, long
-    before it is needed. Dropout draws all its masks, weights are cast, and an optimizer multiplies its slots
-    before the forward pass, and all this lives on.
+    This is not the order of the program: an operation runs as soon as its inputs are ready, long before its
+    result is needed. All dropout masks are drawn, weights are cast, and an optimizer multiplies its slots
+    before the forward pass, and all these tensors stay alive.
 
     Args:
       flat: the graph.
@@ -258,8 +257,7 @@ def execution_order(flat: FlatGraph, kept: Iterable[int]) -> list[int]:
 
 
 def needed_nodes(flat: FlatGraph, kept: Iterable[int]) -> list[int]:
-    """Returns the nodes that `kept` tensors and changes of variables need, as TensorFlow prunes a function to
-    them."""
+    """Returns the nodes that `kept` tensors and changes of variables need, as TensorFlow's pruning does."""
     producers = _producers(flat.nodes)
     changing = ("Assign", "ResourceApply", "ResourceScatter")
     found: set[int] = set()
@@ -275,7 +273,7 @@ def needed_nodes(flat: FlatGraph, kept: Iterable[int]) -> list[int]:
 
 
 def peak_bytes(flat: FlatGraph, order: list[int], kept: Iterable[int] = ()) -> int:
-    """Returns the most bytes that live at once.
+    """Returns the maximum number of bytes alive at once.
 
     A tensor lives from the node that makes it to the last one that reads it. Aliases cost nothing;
     element-wise nodes write over an input that dies with them.
@@ -299,7 +297,7 @@ def peak_bytes(flat: FlatGraph, order: list[int], kept: Iterable[int] = ()) -> i
             dtype, count = flat.tensors[number]
             if node.type in _RESIDENT or not count:
                 continue
-            owner: int | None = number  # whose memory it gets: its own, or that of an input
+            owner: int | None = number  # owner of its memory: itself, or an input
             if node.type in ALIASES:
                 owner = owners.get(aliased(node, place))
             elif node.type in _IN_PLACE:

@@ -1,8 +1,8 @@
-"""Cost of a training step, and of each stage of a model, read from the graph: FLOPs of matrix products, most
-bytes alive at once.
+"""Cost of a training step, and of each stage of a model, read from the graph: FLOPs of matrix products, and
+the maximum of bytes alive at once.
 
 The graph is that of the program itself: the task's model and loss, the replica's step, the optimizer. Its
-variables are symbolic and nothing in it runs, so a large model costs no more memory than a small one.
+variables are symbolic and it never runs, so a large model takes no more memory than a small one.
 """
 
 import dataclasses
@@ -29,13 +29,13 @@ from official.planning.graph import ALIASES, FlatGraph, aliased, execution_order
 
 
 class PlannedTask(replica_step.Objective, Protocol):
-    """Part of a task that a plan needs."""
+    """The methods of a task that a plan needs."""
 
     def build_model(self) -> tf.keras.Model:
         """Makes the model."""
 
     def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
-        """Returns random records in the shape of those that are trained on, or evaluated on."""
+        """Returns random records of the shape of the training or evaluation data."""
 
     def evaluate(self, model: tf.keras.Model, batch: dict[str, tf.Tensor]) -> tuple:
         """Returns the terms of an evaluation of a batch."""
@@ -54,9 +54,9 @@ class Cost:
       parameter_bytes: bytes of these variables.
       slot_bytes: bytes of the optimizer's slots.
       flops: multiplications and additions of all matrix products, forward and backward, all micro batches.
-      peak_bytes: most bytes that live at once beside variables: gradients and activations.
+      peak_bytes: maximum of bytes alive at once, without variables: gradients and activations.
       gradient_bytes: bytes of the variables' gradients.
-      copy_bytes: bytes of the weights' copies in the type that is computed in.
+      copy_bytes: bytes of the weights' copies in the compute dtype.
     """
 
     tensors: int
@@ -83,7 +83,7 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan, native_update:
       plan: the batches of the run.
       native_update: whether the native kernels update the weights; the blocks are plain or fused.
     """
-    # Shapes are all that is wanted of the data: one row is enough.
+    # Only the shapes of the data matter: one row is enough.
     spec = task.synthetic_dataset(1).element_spec
     dtype = tf.as_dtype(tf.keras.mixed_precision.global_policy().compute_dtype)
     operations = StandIn(dtype) if native_update else None
@@ -91,7 +91,7 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan, native_update:
     count = plan.num_accumulation_steps
 
     def accumulate_to_send(batch: replica_step.Batch, shared: replica_step.Shared) -> tuple:
-        """Adds up as a replica that is one of several: in the type in which gradients are sent, and back."""
+        """Accumulates gradients as one of several replicas does: cast to the all-reduce dtype and back."""
         accumulate = replica_step.one_after_the_other(config, task, state.model, count)
         gradients, sums = accumulate(batch, shared)
         sent = [tf.cast(gradient, config.allreduce_dtype) for gradient in gradients]
@@ -106,7 +106,7 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan, native_update:
         accumulate = accumulate_to_send if plan.num_replicas > 1 else None
         step = replica_step.make_replica_gradients(config, task, state, count, accumulate)
         with copies_lib.reading_copies(copies):
-            # Nothing here is Python that a graph would have to be made of, and looking for it takes seconds.
+            # There is no Python control flow here for AutoGraph to convert, and looking for it takes seconds.
             gradients, factor, sums, norm = tf.autograph.experimental.do_not_convert(step)(batch)
         flat = FlatGraph()
         flat.add(graph, graph.get_operations())
@@ -147,8 +147,7 @@ def forward_cost(build_model: Callable[[], Any], run: Callable[[Any], Any]) -> C
 
 
 def model_of_whole_rows(task: PlannedTask) -> tf.keras.Model:
-    """Returns the task's model without sizes that are known only when it runs: no scores are left out, and
-    no padding."""
+    """Returns the task's model with static sizes only: all scores and padding are computed."""
     model: Any = task.build_model()
     for encoder in model.encoders:
         encoder.by_sequence = encoder.unpad = False
@@ -156,7 +155,7 @@ def model_of_whole_rows(task: PlannedTask) -> tf.keras.Model:
 
 
 def _cost(variables: list, slots: Iterable, flat: FlatGraph, results: list[tf.Tensor]) -> Cost:
-    """Returns the cost of a graph whose `results` live to its end."""
+    """Returns the cost of a graph whose `results` stay alive to its end."""
     kept = [flat.numbers[result.name] for result in results]
     return Cost(
         len(variables),
@@ -183,9 +182,9 @@ def _bytes(variables: Any) -> int:
 def _add_update(flat: FlatGraph, state: TrainState, gradients: list, factor: Any, norm: tf.Tensor) -> None:
     """Adds the update of every variable.
 
-    The native one is one operation. Else TensorFlow is asked for one of each kind, such as
-    layer_{}/output/dense/kernel; the others are copies of it, since hundreds of equal updates would take
-    longer to build than the model.
+    The native one is one operation. Otherwise TensorFlow builds one of each kind, such as
+    layer_{}/output/dense/kernel, and the others are copied from it, since hundreds of equal updates would
+    take longer to build than the model.
     """
     graph, variables = norm.graph, state.model.trainable_variables
 
@@ -213,7 +212,7 @@ def _add_update(flat: FlatGraph, state: TrainState, gradients: list, factor: Any
 def updates_natively(config: Config) -> bool:
     """Tells whether a run updates its weights by the native kernels, as far as this machine can know.
 
-    A device that --plan_device names is none of its CPUs.
+    A device of --plan_device is not a CPU of this machine.
     """
     names_another = (config.plan_device or "").strip().lower() in DEVICE_BYTES
     has_others = BACKENDS[config.distribution_strategy].spread_replicas
@@ -233,8 +232,8 @@ def device_of(config: Config) -> str:
 
 
 class StandIn:
-    """The native operations in a graph that is read and never run: a plan needs no compiler. It reads and
-    writes what they do."""
+    """Placeholder of the native operations in a graph that never runs, so that a plan needs no compiler. It
+    reads and writes the same tensors."""
 
     def __init__(self, dtype: tf.DType):
         """Makes it; `dtype` is that of the weights' copies."""
@@ -270,7 +269,7 @@ class StageCost:
     Attributes:
       flops, backward_flops: multiplications and additions of all matrix products of a pass of a micro batch.
       kept_bytes: of a micro batch, from the forward pass to the backward pass.
-      passing_bytes: most bytes that live while a pass runs, beside those.
+      passing_bytes: maximum of additional bytes alive while a pass runs.
       variables: {name: bytes} of its variables.
     """
 
@@ -281,14 +280,14 @@ class StageCost:
     variables: dict[str, int]
 
 
-CARRIED = ("sequence", "seen", "pooled")  # what later stages take; all else is for a loss
+CARRIED = ("sequence", "seen", "pooled")  # input of later stages; all other outputs are for a loss
 
 
 def stage_costs(task: PlannedTask, rows: int, trains: bool = True) -> dict[str, StageCost]:
     """Returns the cost of each stage of a task's model.
 
-    Blocks that see as much are alike: one of them is read. The mixed-precision policy must be that of the
-    run.
+    Blocks with the same attention span cost the same: one of each kind is read. The mixed-precision policy
+    must be that of the run.
 
     Args:
       task: the task.
@@ -318,7 +317,7 @@ def stage_costs(task: PlannedTask, rows: int, trains: bool = True) -> dict[str, 
 
 
 def _stand_in(value: Any) -> Any:
-    """Returns tensors of the same types and shapes that come from nowhere."""
+    """Returns placeholder tensors of the same types and shapes."""
     return tf.nest.map_structure(lambda tensor: tf.compat.v1.placeholder(tensor.dtype, tensor.shape), value)
 
 
@@ -327,7 +326,7 @@ def _variables(stage: Stage) -> dict[str, int]:
 
 
 def _stage_cost(stage: Stage, carried: dict, features: dict, seed: Any, last: bool) -> tuple[StageCost, dict]:
-    """Returns the cost of a stage, and what it gives. `last`: whether a loss takes what it gives."""
+    """Returns the cost of a stage, and its outputs. `last`: whether a loss takes the outputs."""
     graph = tf.compat.v1.get_default_graph()
     taken = {name: carried[name] for name in stage.takes}
     sources = [tensor for tensor in tf.nest.flatten(taken) if tensor.dtype.is_floating]
@@ -362,9 +361,9 @@ def _stage_cost(stage: Stage, carried: dict, features: dict, seed: Any, last: bo
 
 
 def _kept(flat: FlatGraph, inputs: list[int], forward: range, ends: list[int]) -> set[int]:
-    """Returns the tensors of a micro batch that the backward pass reads of the forward pass.
+    """Returns the tensors of the forward pass of a micro batch that the backward pass reads.
 
-    Weights in the type to compute in are none of them: all micro batches share these.
+    Weights cast to the compute dtype are excluded: all micro batches share them.
     """
     owner: dict[int, int] = {number: number for number in inputs}  # tensor -> whose memory it is in
     for index in forward:

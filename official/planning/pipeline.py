@@ -1,4 +1,4 @@
-"""The pipeline of a plan: bytes of each device, bubbles of its schedules."""
+"""Pipeline of a plan: bytes per device, and bubbles of the schedules."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
       bubbles ({schedule: bubble} of all that the stages and micro batches allow), in_flight (most micro
       batches that each stage keeps), bytes_per_device, offloaded_bytes (of the optimizer's state, beside each
       device), stage_flops ([forward, backward] of each stage and micro batch) and allocation ([part,
-      device]). A bubble is the share of the devices' time in which they wait, when nothing but matrix
-      products takes time.
+      device]). A bubble is the share of time that devices wait, if only matrix products take time.
 
     Raises:
-      ConfigError: for stages, devices or micro batches that do not go together.
+      ConfigError: for stages, devices or micro batches that do not fit each other.
     """
     if config.distribution_strategy not in PIPELINED:
         return None
@@ -82,8 +81,8 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
 def _held(
     plan: PipelinePlan, device: int, costs: dict[str, StageCost], in_flight: list[int]
 ) -> tuple[int, int, int]:
-    """Returns the bytes that a device holds at most: parameters, those of them whose slots it has, and
-    activations. A table that stages on two devices share is on both, its slots are with the first."""
+    """Returns the maximum bytes of a device: parameters, those of them whose slots it has, and activations.
+    An embedding table that stages on two devices share is on both, its slots only on the first."""
     stages = [stage for stage, owner in enumerate(plan.devices) if owner == device]
     names = [name for stage in stages for name in plan.stages[stage]]
     before = [name for part in plan.stages[: stages[0]] for name in part]

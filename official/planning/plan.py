@@ -1,4 +1,4 @@
-"""Plan of a run: sizes, steps, evaluations, memory and time, without devices, data or training."""
+"""Plan of a run: sizes, steps, evaluations, memory and time, computed without devices, data or training."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ from official.planning.scaling import scaling_of
 
 MakeTask = Callable[[Config], graph_cost.PlannedTask]
 Measure = Callable[[Config, MakeTask], list[float]]
-_MANY_SAMPLES = 10**9  # stand for a set whose size only its files say: any warm-up fits in
+_MANY_SAMPLES = 10**9  # assumed steps while the size of the data is unknown: any warm-up fits
 
 
 def run(
@@ -57,7 +57,7 @@ def run(
       measure: see `make_plan`.
 
     Raises:
-      ConfigError: for what a run would refuse, and where the file cannot be written.
+      ConfigError: for settings that a run would refuse, and if the file cannot be written.
     """
     plan = make_plan(config, make_task, measure)
     if config.plan_file:
@@ -96,7 +96,7 @@ def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = Non
     """
     is_known = not config.do_train or config_lib.knows_steps(config) and not config.budget_hours
     config = config_lib.with_data(config, None if is_known else _MANY_SAMPLES)
-    # The longest batches there can be.
+    # Batches of maximum length.
     config = config_lib.replaced(config, length_buckets="never")
     batches, layout = planned_batches(config)
     # Before all graphs: logical devices and threads are set before TensorFlow's first operation.
@@ -136,8 +136,8 @@ def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = Non
 def _priced(
     config: Config, make_task: MakeTask, batches: BatchPlan
 ) -> tuple[graph_cost.PlannedTask, graph_cost.Cost, dict | None, list[int]]:
-    """Returns the task, the cost of a step, or that of a batch of an evaluation where nothing is trained, the
-    pipeline, and the most bytes at once on each device of a replica, which has one without a pipeline."""
+    """Returns the task, the cost of a step (without training, of an evaluation batch), the pipeline, and the
+    peak bytes of each device of a replica, which has one device without a pipeline."""
     in_calls = _in_calls(config)
     task = make_task(_with_packed_rows(in_calls))
     with computing_in(config.dtype):
@@ -151,8 +151,8 @@ def _priced(
 
 
 def _in_calls(config: Config) -> Config:
-    """Returns the configuration of a step that is not compiled as a whole: its graph is one of calls, and
-    tells what each of them keeps."""
+    """Returns the configuration without compilation of the whole step: its graph consists of calls, and shows
+    the tensors that each keeps."""
     changes = {"enable_xla": False, "kernels": "plain" if kernels_of(config) == "plain" else "fused"}
     if BACKENDS[config.distribution_strategy].whole_step:
         changes |= {"distribution_strategy": "one_device", "allreduce_dtype": "float32"}
@@ -160,8 +160,8 @@ def _in_calls(config: Config) -> Config:
 
 
 def _with_packed_rows(config: Config) -> Config:
-    """Returns a configuration whose task makes packed rows where the settings speak of them: of records that
-    are packed already nothing else is known before they are read."""
+    """Returns a configuration whose task makes packed rows if the settings mention packing: for packed
+    records, nothing else is known before they are read."""
     told = config.max_sequences_per_pack or config.average_sequences_per_pack
     is_packed = config.task == "pretrain" and told and not config.use_synthetic_data
     return config_lib.replaced(config, pack_on_the_fly=True) if is_packed else config
@@ -183,7 +183,7 @@ def _batch_sizes(config: Config, batches: BatchPlan) -> dict:
         "batch_warmup": _stage_sizes(config, batches),
         "sequences_per_step": sequences,
         "sequences_per_row": average,
-        # Rows of one sequence each that a packed row stands for: what a step costs does not change.
+        # A packed row counts as rows of one sequence: the cost of a step does not change.
         "packing_speedup": average,
     }
 
@@ -225,7 +225,7 @@ def _steps(config: Config, batches: BatchPlan, is_known: bool) -> dict:
 
 
 def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
-    # A checkpoint is written from a copy: beside the training, or of another device's memory.
+    # A checkpoint is written from a copy: in the background, or from another device's memory.
     is_beside = config.async_checkpoints and not BACKENDS[config.distribution_strategy].program
     is_copied = config.do_train and (is_beside or graph_cost.device_of(config) != "CPU")
     state_bytes, sent = cost.parameter_bytes + cost.slot_bytes, tf.as_dtype(config.allreduce_dtype).size
@@ -285,14 +285,13 @@ def _rates_by_hours(config: Config) -> dict[str, float]:
 
 
 def _num_hosts(config: Config) -> int:
-    """Returns the processes of the run. Raises ConfigError where nobody names them."""
+    """Returns the number of processes of the run. Raises ConfigError if it is unknown."""
     is_shared = BACKENDS[config.distribution_strategy].several_processes
     return len(read_cluster(config).hosts) if is_shared else 1
 
 
 def planned_batches(config: Config) -> tuple[BatchPlan, Layout | None]:
-    """Returns the batches of a new run, and the layout that it would keep, where it keeps one; the folder of
-    the run is not looked at.
+    """Returns the batches of a new run, and its layout, if it would keep one; ignores the folder of the run.
 
     Raises:
       ConfigError: where they cannot be divided, or the number of replicas does not follow from the settings.
@@ -317,8 +316,7 @@ def capacity(config: Config, rows: int, needed: list[int], bytes_with: Callable[
 
     Returns:
       `bytes_per_device`; `device_bytes`, what one holds, `fits`, and `fits_with`, the flags of the smallest
-      change with which it does: None where the device is not said, where nothing is to change, and where
-      nothing of these helps.
+      change that makes it fit: None if the device is unknown, if no change is needed, and if none helps.
     """
     found: dict = {"bytes_per_device": needed, "device_bytes": None, "fits": None, "fits_with": None}
     if config.plan_device is None:
@@ -336,7 +334,7 @@ def capacity(config: Config, rows: int, needed: list[int], bytes_with: Callable[
 
 
 def _changes(config: Config, rows: int) -> Iterator[dict]:
-    """Yields what keeps less and less: more is computed again, then micro batches are smaller."""
+    """Yields changes that need less and less memory: more recomputation, then smaller micro batches."""
     later = _RECOMPUTE[_RECOMPUTE.index(config.recompute) + 1 :]
     for recompute in later:
         yield {"recompute": recompute}
@@ -346,8 +344,8 @@ def _changes(config: Config, rows: int) -> Iterator[dict]:
 
 
 def planned_files(config: Config, layout: Layout | None) -> dict | None:
-    """Returns {files, streams, hosts, files_per_host} of a pre-training run; None where it reads no files, or
-    they are not here.
+    """Returns {files, streams, hosts, files_per_host} of a pre-training run; None if it reads no files, or
+    none that this machine has.
 
     A worker of the layout has files of its own; a host reads those of all workers whose micro batches it
     computes.
@@ -376,11 +374,10 @@ def planned_files(config: Config, layout: Layout | None) -> dict | None:
 
 
 def expected_times(plan: dict, tflops: float, gbps: float | None) -> dict:
-    """Returns the time that the run takes if nothing but matrix products and all-reduce takes time, in
-    seconds.
+    """Returns the seconds of the run if only matrix products and the all-reduce take time.
 
     Args:
-      plan: what `make_plan` returns, up to here.
+      plan: the plan of `make_plan` so far.
       tflops: TFLOP/s of one replica's matrix products.
       gbps: GB/s of one replica's all-reduce, or None to leave it out. A ring sends and receives 2 (n - 1) / n
         of the gradient.
@@ -404,7 +401,7 @@ def measured_times(plan: dict, secs: list[float]) -> dict:
     """Returns the time that the run takes at the median of measured steps, in seconds and in hours.
 
     Args:
-      plan: what `make_plan` returns, up to here.
+      plan: the plan of `make_plan` so far.
       secs: of each step that was measured.
     """
     step_secs = statistics.median(secs)

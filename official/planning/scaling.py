@@ -1,4 +1,4 @@
-"""How the time of a step grows with the number of hosts: arithmetic on the time of one replica."""
+"""Predicts the time of a step for a number of hosts from the time of one replica."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Work(NamedTuple):
 
     Attributes:
       row_secs: forward and backward pass of a row.
-      fill: micro batches that a pipeline could work on while it fills and empties; 0 without one.
+      fill: micro batches that a pipeline loses while it fills and drains; 0 without one.
       gradient_bytes: that a replica adds to the all-reduce.
-      packs: all-reduces that the gradients go in.
+      packs: all-reduces of the gradients in a step.
       small_sums: all-reduces of a few numbers that a step waits for.
     """
 
@@ -76,8 +76,8 @@ def step_time(work: Work, network: Network, hosts: int, batch: Batch) -> dict[st
 
 
 def divided(rows: int, replicas: int, most_rows: int) -> Batch | None:
-    """Returns the batch of each replica where a step's rows are shared out anew: micro batches as large as
-    they were, or the next smaller ones that divide it. None where the rows cannot be shared out evenly.
+    """Returns the batch of each replica when a step's rows are redistributed: micro batches of the old size,
+    or the next smaller divisor. None if the rows cannot be distributed evenly.
 
     Args:
       rows: of a step of all replicas.
@@ -98,7 +98,7 @@ def scaling_of(config: Config, plan: dict) -> dict | None:
 
     Args:
       config: of the run.
-      plan: what `plan.make_plan` returns, up to here.
+      plan: the plan of `plan.make_plan` so far.
 
     Returns:
       What was assumed; `sharing`, the numbers of hosts that can share the batch of the run out evenly; and
@@ -192,7 +192,7 @@ def work_of(config: Config, plan: dict, network: Network) -> Work:
     if not plan["measured"]:
         row_secs = plan["expected"]["matmul_secs"] * imbalance / plan["replica_batch_size"]
         return work._replace(row_secs=row_secs)
-    # The step that was measured has the bubble and the all-reduce inside its host in it.
+    # The measured step includes the bubble and the all-reduce inside its host.
     step_secs = plan["measured"]["step_secs"]
     rest = step_time(work, network, 1, Batch(accumulation, plan["micro_batch_size"]))["step_secs"]
     if rest >= step_secs:

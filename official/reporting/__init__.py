@@ -1,1 +1,1 @@
-"""Metrics, progress, result and report of a run: all that its user sees of it."""
+"""Metrics, progress, result and report of a run: everything that its user sees."""

@@ -1,4 +1,4 @@
-"""Charts as data: curves, levels and marks of a run, of several runs, and bars.
+"""Charts as data: curves, levels, marks and bars of one run or several.
 
 The page's template draws what `draw` returns, in an SVG that stretches to its width; `plots.draw_chart` draws
 a `Chart` with matplotlib.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def bars(rows: Sequence[tuple], legend: Mapping[str, str] | None = None) -> dict | None:
-    """Returns bars for the page, from top to bottom, the longest as wide as it; None where all are empty.
+    """Returns bars for the page, from top to bottom, the longest as wide as the page; None if all are empty.
 
     Args:
       rows: (name, parts from left to right, text of its number); a part is its name, its value, at least 0,
@@ -50,7 +50,7 @@ class Curve:
       color: as CSS takes it.
       value: what the legend says behind the name.
       kind: line, faint (raw values behind a line), dots (a line with its points) or dashed.
-      dashes: of the line where colours are not enough, as matplotlib takes them; the page does not use them.
+      dashes: in matplotlib's form, for more runs than colours; the page does not use them.
     """
 
     name: str
@@ -101,16 +101,16 @@ class Chart:
 # Axes
 
 
-_CUT = 3.0  # a vertical axis ends at this times what most of the values reach
+_CUT = 3.0  # the vertical axis ends at this multiple of what most values reach
 
 
 def vertical_range(
     values: Sequence[float], levels: Sequence[float] = (), may_cut: bool = False
 ) -> tuple[float, float, bool]:
-    """Returns the ends of the vertical axis, and whether some values lie above it: a few huge ones may
-    flatten all others.
+    """Returns the range of the vertical axis, and whether some values lie above it, so that a few huge ones
+    do not flatten the rest.
 
-    0 belongs to the axis where it costs less than 60 % of the height.
+    The axis includes 0 if that takes less than 60 % of the height.
     """
     ordered = sorted(values)
     most = ordered[int(0.9 * (len(ordered) - 1))]
@@ -179,7 +179,7 @@ def draw(chart: Chart) -> dict | None:
         "title": chart.title,
         "unit": " \u00b7 ".join(filter(None, [chart.unit, cut_off])),
         "legend": chart.legend,
-        "label": f"{chart.title} over the {chart.x_name}: {ends}",  # for those who do not see it
+        "label": f"{chart.title} over the {chart.x_name}: {ends}",  # for screen readers
         "width": _WIDTH,
         "height": _HEIGHT,
         "paths": [path for path in paths if path[2]],
@@ -194,8 +194,8 @@ def _short(value: float) -> str:
 
 
 def _strokes(points: Points) -> Iterator[tuple[float, float, bool, bool]]:
-    """Yields (x, y, whether a line starts there, whether it also ends there: one point alone is no line and
-    needs a dot) of the finite points."""
+    """Yields (x, y, whether a line starts here, whether it also ends here) of the finite points; a single
+    point is drawn as a dot."""
     finite = [is_finite(y) for _, y in points]
     for (x, y), before, after in zip(points, [False, *finite], [*finite[1:], False]):
         if is_finite(y):
@@ -218,23 +218,23 @@ _MAX_MARKS = 20
 
 
 def run_charts(metrics: list[dict], result: TrainResult, looks_ahead: bool = True) -> list[Chart]:
-    """Returns the charts of a run; those that it has no numbers of are empty, or left out.
+    """Returns the charts of a run; charts without numbers are empty or left out.
 
     Args:
       metrics: lines of metrics.jsonl; any value may be missing or None.
       result: the `TrainResult`.
-      looks_ahead: whether the learning rates that are still to come are drawn, too.
+      looks_ahead: whether future learning rates are drawn, too.
     """
     last = max((line["step"] for line in metrics), default=0)
     rates = _learning_rate(metrics, result, last, looks_ahead)
     charts = [_loss(metrics), _metric(metrics, result), *([rates] if rates else []), *_other_charts(metrics)]
-    # All end with the last step, but for those that look ahead.
+    # All end with the last step, except those with future learning rates.
     ends = ([x for each in chart.curves for x, _ in each.points[-1:]] for chart in charts)
     return [dataclasses.replace(chart, x_last=max([last, *own])) for chart, own in zip(charts, ends)]
 
 
 def _curves(points: Points, name: str, color: str, digits: int) -> list[Curve]:
-    """A line; where there are many points, their mean over a few, in front of the faint raw ones."""
+    """A line; with many points, a moving mean in front of the faint raw values."""
     if not points:
         return []
     if len(points) < MIN_SMOOTHED:
@@ -279,8 +279,8 @@ def _metric(metrics: list[dict], result: TrainResult) -> Chart:
 
 
 def _learning_rate(metrics: list[dict], result: TrainResult, last: int, looks_ahead: bool) -> Chart | None:
-    """The schedule through its corners, what is still to come dashed; none for an evaluation, or a result
-    from before it was kept, unless it does not look ahead: then the rates are those of the metrics."""
+    """The learning rates of the schedule, future ones dashed; nothing for an evaluation or an old result
+    without them. Without `looks_ahead`, the rates are those of the metrics."""
     known = sorted((int(step), rate) for step, rate in result.learning_rates.items())
     if not known:
         points = [] if looks_ahead else curve(metrics, "train", "learning_rate")
@@ -327,7 +327,7 @@ def _other_charts(metrics: list[dict]) -> list[Chart]:
 # Charts of several runs
 
 
-# Runs beyond the number of colours have them again, dashed.
+# Runs beyond the number of colours reuse them, dashed.
 _DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)))
 
 

@@ -1,4 +1,4 @@
-"""Several runs side by side: numbers and settings in which they differ, as a table and as a picture."""
+"""Compares runs: their numbers and the settings that differ, as a table and as a picture."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 ACCURACY = "mlm_accuracy"
-# Settings that say where a run is and what it prints. The model's own settings stand in for its file.
+# Settings on the folder and the output of a run. The model's sizes are compared instead of its file.
 _LEFT_OUT = ("model_dir", "wandb", "plan", "mllog_", "submission_", "verbosity", "bert_config_file")
 
 
@@ -40,13 +40,13 @@ class Run:
     """Settings, metrics, result and MLPerf log from the folder of a run.
 
     Attributes:
-      name: the shortest end of the folder's path that tells it apart from the others.
+      name: the shortest end of the folder's path that distinguishes it from the others.
       folder: the path that was given.
       settings: the saved configuration, the model's sizes as model.NAME; empty where there is none.
       metrics: lines of metrics.jsonl.
-      result: of result.json; empty while the run goes on or where it was killed.
+      result: of result.json; empty while the run is in progress or after it was killed.
       log_path: of its MLPerf log.
-      events: of the MLPerf log; empty where there is none, or where another run has the same.
+      events: of the MLPerf log; empty if there is none, or if another run has the same log.
       notes: doubts about these, a sentence each.
     """
 
@@ -61,8 +61,8 @@ class Run:
 
 
 def read_runs(folders: list[str]) -> list[Run]:
-    """Reads the folders of runs. Of those with one and the same MLPerf log none has its events: it tells of
-    the last of them only, and not which that is.
+    """Reads the folders of runs. Runs that share one MLPerf log get no events: the log holds only the last of
+    them, which is unknown.
 
     Raises:
       ConfigError: naming a folder that is missing, holds no run or is given twice.
@@ -118,7 +118,7 @@ def _read_settings(path: str) -> dict:
 
 
 def short_names(folders: list[str]) -> list[str]:
-    """Returns the shortest ends of the paths that differ, without what all of them end with: a/1/run, a/2/run
+    """Returns the shortest distinct ends of the paths, without their common end: a/1/run, a/2/run
     -> 1, 2."""
     paths = [_real(folder) for folder in folders]
     for number, path in enumerate(paths):
@@ -140,7 +140,7 @@ def compare(runs: list[Run], target: float | None = None) -> dict:
 
     Args:
       runs: of `read_runs`.
-      target: of the metric that counts; None for each run's own stop_threshold.
+      target: of the main metric; None for each run's own stop_threshold.
 
     Returns:
       {"settings": names of the settings that differ, "runs": a dict for each run, see `summarize`, "notes":
@@ -226,7 +226,7 @@ def summarize(run: Run, target: float | None = None) -> dict:
 
 
 def metric_of(run: Run) -> str:
-    """Returns the metric that counts: masked-LM accuracy, or that of a task once the run has a result."""
+    """Returns the main metric: masked-LM accuracy, or the task's once the run has a result."""
     return run.result.get("target_metric") or ACCURACY
 
 
@@ -337,8 +337,8 @@ _MAX_LABEL, _MAX_CAPTION = 26, 150  # characters
 
 
 def plot_comparison(runs: list[Run], target: float | None = None) -> Figure:
-    """Draws loss and the metric that counts of all runs over sequences: evaluations strong, training faint, a
-    colour for each run.
+    """Draws the loss and the main metric of all runs over sequences: evaluations strong, training faint, a
+    colour per run.
 
     Args:
       runs: of `comparison.read_runs`.
@@ -353,7 +353,7 @@ def plot_comparison(runs: list[Run], target: float | None = None) -> Figure:
     found = charts.compared_charts(metrics, list(map(metric_of, runs)), level, "samples", with_training=True)
     names = differing_settings(runs)
     captions = []
-    for number, run in enumerate(runs if set(names) - {"seed"} else ()):  # else nothing but the seed differs
+    for number, run in enumerate(runs if set(names) - {"seed"} else ()):  # otherwise only the seed differs
         values = [short_values([setting(each, name) for each in runs])[number] for name in names]
         text = ", ".join(f"{name} {value}" for name, value in zip(names, values))
         text = text if len(text) <= _MAX_CAPTION else text[: _MAX_CAPTION - 1] + "\u2026"

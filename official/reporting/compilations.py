@@ -1,7 +1,7 @@
-"""Compilations of XLA in this process: how many there were, and their time.
+"""Number and duration of XLA's compilations in this process.
 
-TensorFlow counts them, and has no function that says the counts. They are read from the registry of its
-metrics in memory, where its headers say that they lie as here. Source: tsl/lib/monitoring,
+TensorFlow counts them but has no function that returns the counts. They are read from the memory of its
+metrics registry, if TensorFlow's headers have the layout assumed here. Source: tsl/lib/monitoring,
 collection_registry.h and collected_metrics.h, which are the same in both stacks; std::string, std::vector and
 std::map as the C++ library of GCC has them on 64 bits.
 """
@@ -35,8 +35,7 @@ _OF_GCC = (
 
 
 class Compilations(NamedTuple):
-    """Number of functions that XLA has compiled, each shape of an argument apart, and the seconds that it
-    took."""
+    """Number of functions that XLA has compiled, counted per argument shape, and the seconds that it took."""
 
     functions: int
     secs: float
@@ -46,7 +45,7 @@ class Compilations(NamedTuple):
 
 
 def compilations() -> Compilations | None:
-    """Returns those of the process so far; None where this TensorFlow does not let them be read."""
+    """Returns the compilations of the process so far; None if this TensorFlow has another layout."""
     if sys.platform != "linux" or sys.maxsize < 2**32 or not _lies_as_here():
         return None
     try:
@@ -66,7 +65,7 @@ def compilations() -> Compilations | None:
 
 @functools.lru_cache
 def _lies_as_here() -> bool:
-    """Tells whether TensorFlow's own header has the structures that `_total` reads."""
+    """Tells whether TensorFlow's header has the structures that `_total` reads."""
     for folder in ("", "xla"):
         with contextlib.suppress(OSError):
             path = os.path.join(tf.sysconfig.get_include(), folder, _HEADER)

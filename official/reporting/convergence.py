@@ -1,5 +1,5 @@
-"""Several runs of one recipe as MLPerf scores them: time to the target, and sequences to it against the
-reference's."""
+"""Scores several runs of one recipe as MLPerf does: the time to the target, and the sequences to it compared
+with the reference."""
 
 import contextlib
 import json
@@ -13,11 +13,11 @@ from official.io.errors import ConfigError
 from official.reporting.comparison import Run, differing_settings, format_table
 from official.reporting.formats import DASH
 
-# Those that have reference convergence points of closed BERT.
+# Rulesets with reference convergence points of closed BERT.
 RULESETS = ("1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")
 _RUNS_OF_A_SUBMISSION = 10
 _MIN_RUNS = 3  # one of them counts
-_MAX_FAILURES = 1  # the library's rule for BERT; it counts as the slowest
+_MAX_FAILURES = 1  # missed targets, as the library allows for BERT; such a run counts as the slowest
 _REFERENCE_TARGET = 0.720
 _NOT_THE_RECIPE = ("seed", "init_checkpoint", "train_batch_size")
 _ENDS = ("run_start", "run_stop")
@@ -66,8 +66,8 @@ def score(runs: list[Run], ruleset: str) -> dict:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps the library from logging; it would also give the root logger a handler, which later messages
-    would go to twice."""
+    """Silences the library, which would also add a handler to the root logger, so that later messages appear
+    twice."""
     root = logging.getLogger()
     handlers, disabled = list(root.handlers), logging.root.manager.disable
     logging.disable(logging.CRITICAL)

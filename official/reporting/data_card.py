@@ -1,11 +1,11 @@
-"""Page about a data set: report.html beside its manifest, one file that opens without a network."""
+"""Page about a data set: report.html next to its manifest, one file that opens without a network."""
 
 from __future__ import annotations
 
 from official.reporting import charts, page, palette
 
 FILE_NAME = "report.html"
-# {name of the share: (what stands in the place of a predicted token, colour)}
+# {name of the share: (replacement of a predicted token, colour)}
 _MASKS = {
     "masked": ("[MASK]", palette.BLUE),
     "replaced": ("any word", palette.VERMILION),
@@ -135,7 +135,7 @@ def _shares(counts: list[list], items: str) -> dict | None:
 
 
 def _marked(words: list) -> list[list[str]]:
-    """Returns [text, kind] of the words; neighbours that are not predicted are one text."""
+    """Returns [text, kind] of the words; adjacent unpredicted words are joined."""
     segments: list[list[str]] = []
     for word, label in words:
         if label is None:

@@ -27,7 +27,7 @@ def environment() -> dict:
 
 
 def commit() -> str | None:
-    """Returns the commit that this file belongs to, with -dirty where files differ from it; None outside of a
+    """Returns the commit of this checkout, with -dirty if files differ from it; None outside of a
     checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     here = os.path.dirname(os.path.abspath(__file__))
@@ -51,8 +51,7 @@ def machine() -> dict:
 
 
 def peak_memory_bytes() -> int:
-    """Returns the most memory in use at once so far: of the first GPU where TensorFlow uses one, otherwise of
-    this process."""
+    """Returns the peak memory so far, of the first GPU if TensorFlow uses one, otherwise of this process."""
     if tf.config.list_logical_devices("GPU"):
         return tf.config.experimental.get_memory_info("GPU:0")["peak"]
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

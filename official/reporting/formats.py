@@ -19,7 +19,7 @@ _METRIC_TITLES = {
 
 
 def is_known(metric: str) -> bool:
-    """Tells whether a metric has a display name; others stand with all the numbers."""
+    """Tells whether a metric has a display name; the report lists others with all numbers."""
     return metric in _METRIC_TITLES
 
 
@@ -79,7 +79,7 @@ def fixed(value: float, digits: int = 3) -> str:
 
 
 def tick_text(value: float, ticks: list[float]) -> str:
-    """Returns a number of an axis, with as many digits as tell the ticks apart."""
+    """Returns a number of an axis, with enough digits to distinguish the ticks."""
     step = ticks[1] - ticks[0] if len(ticks) > 1 else abs(value) or 1
     if step < 0.001 or abs(value) >= 1e6:
         return format_power(value) if value else "0"
@@ -99,7 +99,7 @@ def setting_text(value: Any, unset: str = "unset") -> str:
 
 
 def cell(value: Any) -> str:
-    """Returns a value of any type as people read it."""
+    """Returns a value of any type as text for people."""
     if value is None or value == []:
         return DASH
     if isinstance(value, bool):

@@ -1,5 +1,5 @@
-"""Timing several things against each other on a machine that is not quiet: in turns, many times, as medians
-with their spread; and a chart of them."""
+"""Times several cases in turns on a noisy machine, reports medians with their spread, and draws a chart of
+them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Half the distance between the quartiles over the median: 0.02 is plus or minus 2 %."""
+        """Half the interquartile range over the median: 0.02 is plus or minus 2 %."""
         if len(self.secs) < 2:
             return 0.0
         first, _, third = statistics.quantiles(self.secs, n=4, method="inclusive")
@@ -40,7 +40,7 @@ def measure_in_turns(
     warmup_rounds: int = 1,
     after_round: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Timing]:
-    """Runs every case once a round, so that a slow episode of the machine hits all of them.
+    """Runs every case once per round, so that a slow phase of the machine affects all of them.
 
     Args:
       cases: {name: what is timed}. It returns when its work is done.

@@ -1,4 +1,4 @@
-"""The numbers of a run, a line each, for programs: metrics.jsonl."""
+"""The metrics of a run for programs: metrics.jsonl, one line per interval or evaluation."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ def plain_value(value: Any) -> Any:
 
 
 def read_metrics(path: str) -> list[dict]:
-    """Reads metrics.jsonl; lines that a kill or a full disk left incomplete, or that something else damaged,
-    are skipped.
+    """Reads metrics.jsonl and skips damaged lines, such as those that a kill or a full disk left incomplete.
 
     Args:
       path: the file, or the run's folder. A file that does not exist holds no lines.
@@ -81,8 +80,8 @@ class MetricsWriter(Callback):
 
         Args:
           model_dir: folder of the run, made if missing.
-          resume_step: the step this process goes on from. Lines of later steps, which it will write again,
-            are removed. 0 for a run that starts from nothing; None keeps lines of all steps.
+          resume_step: the step that this process resumes from. Lines of later steps, which it will write
+            again, are removed. 0 for a new run; None keeps all lines.
         """
         tf.io.gfile.makedirs(model_dir)
         path = os.path.join(model_dir, FILE_NAME)
@@ -92,7 +91,7 @@ class MetricsWriter(Callback):
         kept, last = [], math.inf if resume_step is None else resume_step
         for line in read_lines(path):
             record = _parse(line)
-            # Of an interval that was cut, which goes on, there is none.
+            # The line of an interrupted interval is removed: the interval resumes.
             if record and OPEN_STEPS not in record and record["step"] <= last:
                 kept.append(line)
         self._file = LineFile(path, kept)

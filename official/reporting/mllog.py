@@ -50,8 +50,8 @@ def parse(line: bytes) -> dict | None:
 
 
 def kept_lines(lines: list[bytes], samples: int, evaluated: bool) -> list[bytes]:
-    """Returns the lines of a run that tell what happened up to `samples` sequences, less its end; none of a
-    run that was killed before it started.
+    """Returns the lines of a run up to `samples` sequences, without its end; none for a run that was killed
+    before it started.
 
     Args:
       lines: of the file.
@@ -73,10 +73,10 @@ def kept_lines(lines: list[bytes], samples: int, evaluated: bool) -> list[bytes]
 # -----------------------------------------------------------------------------------------------------------
 # Log
 #
-# The file tells one run, however many processes it took: a process that resumes takes back the earlier
-# ones' `run_stop` and what lies beyond the checkpoint, and goes on. Blocks, evaluations and accuracies are
-# all counted in sequences seen (`epoch_num`, `first_epoch_num`, `epoch_count`, `samples_count`), which is
-# what reference-convergence checks compare.
+# The file describes one run, even of several processes: a process that resumes removes the earlier `run_stop`
+# and everything after the checkpoint, and appends. Blocks, evaluations and accuracies are all counted in
+# sequences seen (`epoch_num`, `first_epoch_num`, `epoch_count`, `samples_count`), which is what
+# reference-convergence checks compare.
 
 
 FILE_NAME = "mllog.txt"
@@ -101,8 +101,8 @@ def run_settings(
     """Returns the (key, value) events that describe a run.
 
     Both spellings of a key that the rulesets changed are there: opt_epsilon and opt_lamb_epsilon,
-    opt_gradient_accumulation_steps and gradient_accumulation_steps. Of a run with a time budget nobody knows
-    the steps.
+    opt_gradient_accumulation_steps and gradient_accumulation_steps. The steps of a run with a time budget are
+    unknown.
 
     Args:
       config: the configuration.
@@ -171,8 +171,8 @@ def _optimization(config: Config, by_step: dict[int, float]) -> list[tuple[str, 
 class MLPerfLog(Callback):
     """Writes the log of one process, through mlperf-logging, to a file.
 
-    Nothing is touched before there is something new to write: a finished run that is started again keeps its
-    log.
+    The file stays untouched until there is something new to write: a finished run that is started again keeps
+    its log.
 
     Args:
       path: the file. Where it tells of another run (other settings, or not `goes_on`) it is renamed.
@@ -259,7 +259,7 @@ class MLPerfLog(Callback):
         self.flush()
 
     def on_end(self, end: End) -> None:
-        """Ends the log, which knows two ends: the target was reached, or not."""
+        """Ends the log, as success (target reached) or aborted."""
         status, time_ms = "success" if end.status == "success" else "aborted", None
         if self._end:  # nothing was done since: the end is that of the earlier process
             if self._end["metadata"].get("status") == status:
@@ -315,7 +315,7 @@ def _make_logger(write: Callable[[str], None]):
 
     handler = logging.Handler()
     handler.emit = lambda record: write(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.Logger("mllog", logging.INFO)  # of this run only: not in the tree of loggers
+    logger = logging.Logger("mllog", logging.INFO)  # a logger for this run only, outside the tree of loggers
     logger.addHandler(handler)
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return mllog.MLLogger(logger, root_dir=re.escape(root))

@@ -1,4 +1,4 @@
-"""Pages: one file of HTML that needs nothing from outside, made by the templates beside this file."""
+"""Renders pages: self-contained HTML files, from the templates in this folder."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _templates() -> Any:
 
 
 def fixed_or_none(value: Any) -> str | None:
-    """Returns a score or a loss as text; None where it is none, or not finite."""
+    """Returns a score or a loss as text; None if it is missing or not finite."""
     from official.reporting.metrics import plain_value  # late: loads TensorFlow
 
     value = plain_value(value)

@@ -1,4 +1,4 @@
-"""Figures of plans: schedules of pipelines, and how speed grows with the number of hosts."""
+"""Figures of plans: pipeline schedules, and speed over the number of hosts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Bar(NamedTuple):
       start, end: in any unit of time.
       number: of the micro batch.
       is_backward: else it is a forward pass.
-      is_later: whether the device has an earlier stage, too, from which this one is told by a paler colour.
+      is_later: whether the device also has an earlier stage; this one is drawn paler.
     """
 
     device: int
@@ -64,7 +64,7 @@ def plot_schedules(schedules: Sequence[Schedule], until: float | None = None) ->
 
     Args:
       schedules: to draw, all in one unit of time.
-      until: where panels end; what takes longer is cut off, and says so. None: the longest of them.
+      until: end of the panels; longer schedules are cut off, with a note. None: the longest of them.
     """
     from matplotlib.patches import Patch
 
@@ -120,12 +120,12 @@ _MAX_TICKS = 13
 def plot_scaling(
     title: str, unit: str, counted: str, curves: Mapping[str, tuple[str, Sequence[tuple[int, float]]]]
 ) -> Figure:
-    """Returns a picture of the share of their speed that hosts keep.
+    """Returns a picture of scaling efficiency over the number of hosts.
 
     Args:
       title: of the picture.
       unit: what the shares are of.
-      counted: what is counted along it.
+      counted: label of the horizontal axis.
       curves: {name: (colour, [(number of hosts, share from 0 to 1)])}, rising numbers.
     """
     with plots.style():

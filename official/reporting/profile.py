@@ -1,8 +1,7 @@
 """Profile of some steps of a run: time by operation and part of a step, and memory by part, from the trace
 of TensorFlow's profiler.
 
-xprof shows the whole trace, but not which stage of the model an operation of a CPU belongs to: these tables
-do.
+xprof shows the whole trace, but not the stage of the model that a CPU operation belongs to: these tables do.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ FORWARD, BACKWARD = "forward", "backward"
 OPTIMIZER, DATA, OTHER = "optimizer", "data", "loss and other"
 _OPTIMIZERS = re.compile(r"(^|/)(\w*Adam\w*|\w*Lamb|LAMB|\w*Sgd|SGD|\w*Momentum)(/|$)")
 _BACKWARD = re.compile(r"(^|/)(gradient_tape|gradients)(/|$)")
-# Where TensorFlow puts a loop or a function in place of its call, it adds such names in front.
+# When TensorFlow inlines a loop or a function, it prepends such names.
 _IN_PLACE = re.compile(r"^.*/(body|cond)/_\d+/")
 
 
@@ -56,8 +55,8 @@ class Place(NamedTuple):
 
 
 def split(name: str, stages: Collection[str]) -> tuple[str, str]:
-    """Returns (the stage whose name is a part of an operation's name, what is behind it); ("", name) where
-    none is. TensorFlow numbers scopes of one name: layer_3_1 is another time layer_3."""
+    """Returns (stage in an operation's name, rest of the name); ("", name) if there is none. TensorFlow
+    numbers repeated scopes: layer_3_1 is layer_3 again."""
     parts = name.split("/")
     for number, part in enumerate(parts):
         for stage in (part, part.rpartition("_")[0]):
@@ -77,8 +76,8 @@ class Places:
         self._root = functools.cache(self._first_call)
 
     def of_operation(self, operation: Operation) -> Place | None:
-        """Returns the place of an operation; None where it is of an evaluation. What no call from Python
-        leads to is of the input pipeline."""
+        """Returns the place of an operation; None for one of an evaluation. Operations without a call from
+        Python belong to the input pipeline."""
         root, functions = self._root(operation.run), self._trace.functions
         if "train_loop" not in functions.get(root, "train_loop"):
             return None
@@ -86,7 +85,7 @@ class Places:
         return Place(DATA) if is_data else self.of(operation.node, operation.run)
 
     def _first_call(self, run: int | None) -> int | None:
-        """Returns the first call of those that led to a call."""
+        """Returns the outermost call that led to a call."""
         seen = {run}
         while run in self._trace.callers and self._trace.callers[run][0] not in seen:
             run = self._trace.callers[run][0]
@@ -142,7 +141,7 @@ class Operation:
 
 
 class Allocation(NamedTuple):
-    """Memory that was taken, or given back.
+    """An allocation or release of memory.
 
     Attributes:
       picoseconds: when.
@@ -150,7 +149,7 @@ class Allocation(NamedTuple):
       address, bytes: of the memory.
       in_use: bytes of the allocator in use after it.
       node, run: of the operation that ran then; "" and None where none did.
-      is_freed: whether it was given back.
+      is_freed: whether the memory was released.
     """
 
     picoseconds: int
@@ -181,7 +180,7 @@ class Trace:
 
 
 def read_space(content: bytes) -> Any:
-    """Returns the XSpace of a file of the profiler; None where this TensorFlow does not bring its format."""
+    """Returns the XSpace of a profiler file; None if this TensorFlow lacks the format."""
     try:
         from tensorflow.tsl.profiler.protobuf import xplane_pb2
     except ImportError:
@@ -224,8 +223,8 @@ def _kernel(plane: Any, event: Any, names: dict[int, str]) -> Operation:
 
 @dataclasses.dataclass
 class _Open:
-    """An open event, which others may be within: its end, the values that hold for those, and its operation
-    if it is one."""
+    """An open event that may contain others: its end, the values that apply to these, and its operation, if
+    any."""
 
     end: int
     node: str = ""
@@ -243,7 +242,7 @@ def _read_thread(trace: Trace, plane: Any, line: Any, names: dict[int, str]) -> 
         return next((value for each in reversed(stack) if (value := getattr(each, name))), None)
 
     def begin(node: str, kind: str, run: int | None, counts: bool = True) -> None:
-        """Adds an operation; the one that holds it has taken so much less itself."""
+        """Adds an operation and subtracts its time from the operation that contains it."""
         if outer := innermost("operation"):
             outer.picoseconds -= event.duration_ps
         operation = Operation(node, kind, run, event.duration_ps)
@@ -302,7 +301,8 @@ def memories(trace: Trace, places: Places, stages: Sequence[str]) -> list[dict]:
 
 
 def _memory(allocator: str, events: list[Allocation], places: Places, stages: Sequence[str]) -> dict:
-    """Follows what each part takes and gives back. What was taken before the profiler looked is nobody's."""
+    """Tracks the allocations of each part. Memory allocated before the profiler started belongs to no
+    part."""
     top = max(events, key=lambda event: event.in_use)
     # Bytes that a part holds now, at the peak and at most; and those that all hold while it takes some.
     holding, held, most, peaks = (collections.Counter[Place]() for _ in range(4))
@@ -373,7 +373,7 @@ _KEYS, _SUMS = ("kind", "part", "pass", "name", "type"), ("ms_per_step", "count_
 
 
 def add_up(trace: Trace, places: Places, steps: int) -> list[dict]:
-    """Returns the operations of a step, those of one name in all layers as one row, the most time first.
+    """Returns the operations of a step, summed over all layers by name, longest first.
 
     Where a GPU computed, its times are meant, and those of the CPU that the input pipeline took.
 
@@ -480,12 +480,12 @@ def _nodes(functions: set[str]):
 # Callback
 
 
-# What TensorFlow raises where its profiler does not work, or somebody else uses it.
+# Errors of TensorFlow if its profiler does not work or is in use.
 _ERRORS = (tf.errors.OpError, AttributeError, ImportError, OSError, RuntimeError)
 
 
 class Profile(Callback):
-    """Profiles the steps of a window. A window that does not come to its end leaves nothing behind."""
+    """Profiles the steps of a window. An incomplete window leaves no files."""
 
     def __init__(self, config: Config, state: Any, window: tuple[int, int], devices: list[str]):
         """Args: config: of the run; state: as it is trained; window: the first and the last step; devices:
@@ -527,7 +527,7 @@ class Profile(Callback):
             self.close()
 
     def close(self) -> None:
-        """Ends a profile, whole or not; nothing more is written."""
+        """Ends a profile, complete or not; nothing more is written."""
         if self._folder:
             with contextlib.suppress(*_ERRORS):  # it may have stopped already
                 tf.profiler.experimental.stop(save=False)
@@ -571,7 +571,7 @@ class Profile(Callback):
 
 def stage_variables(state: Any) -> list[dict]:
     """Returns {part, weights_bytes, slots_bytes} of each stage: its weights, and what the optimizer keeps of
-    them. Variables that two stages share count for the first."""
+    them. Variables shared by two stages count for the first."""
     sizes = {name: each.shape.num_elements() * each.dtype.size for name, each in state.variables().items()}
     slots: collections.Counter[str] = collections.Counter()
     for name, size in sizes.items():

@@ -42,7 +42,7 @@ def configure_logging(verbosity: int = 0) -> None:
 
 
 class _TerminalHandler(standard_logging.Handler):
-    """Writes to the stderr of the moment (tests replace it), through the progress bar where one is drawn."""
+    """Writes to the current sys.stderr (tests replace it), through the progress bar if there is one."""
 
     def emit(self, record) -> None:
         record.mark = f"{record.levelname}: " if record.levelno >= standard_logging.WARNING else ""
@@ -77,7 +77,7 @@ class Progress(Callback):
             self._bar = _active_bar = tqdm.tqdm(**steps, file=sys.stderr, leave=True, **look)
 
     def on_first_step(self, step: int, secs: float) -> None:
-        """Notes that from now on steps tell how much time is left."""
+        """Starts the measurement of the remaining time."""
         logging.info("First step done %.1f s after the start", secs)
         self._started = self._first_update = (step, time.monotonic())
         if self._bar is not None:
@@ -103,8 +103,7 @@ class Progress(Callback):
         log_evaluation(evaluation)
 
     def on_end(self, end: End) -> None:
-        """Leaves the bar as it is and gives the terminal back; of a run that fails, nothing of the bar
-        stays."""
+        """Leaves the bar on the screen and releases the terminal; the bar of a failed run is erased."""
         if self._bar is not None:
             self._bar.leave = end.status != "failed"
         self.close()
@@ -118,7 +117,7 @@ class Progress(Callback):
     def _secs_left(self, step: int, now: float) -> float:
         """Returns the seconds left at the mean speed, evaluations included, since the first update.
 
-        What comes before it holds the compilation of the step and is used for the first update only.
+        The time before it includes compilation and is used for the first update only.
         """
         since_step, since = self._first_update
         if self._first_update is self._started:

@@ -38,8 +38,8 @@ def write_report(
     parameter_rows: Sequence[ParameterRow] = (),
     name: str = FILE_NAME,
 ) -> str:
-    """Writes model_dir/report.html, or another name, from model_dir/metrics.jsonl, command.txt and what is
-    given.
+    """Writes model_dir/report.html, or another name, from model_dir/metrics.jsonl, command.txt and the
+    arguments.
 
     Args:
       model_dir: folder of the run.
@@ -73,7 +73,7 @@ def write_report(
 
 
 def write_repeats_report(model_dir: str, title: str, result: TrainResult, runs: dict[str, str]) -> str:
-    """Writes model_dir/report.html about the same run from several seeds.
+    """Writes model_dir/report.html about repetitions of a run with several seeds.
 
     Args:
       model_dir: folder of all of them.
@@ -152,7 +152,7 @@ def _write(
 
 
 def _scores(result: TrainResult) -> list[tuple[str | None, str]]:
-    """Returns the scores of the best evaluation, its metric first; for a task without them the last
+    """Returns the scores of the best evaluation, the main metric first; for a task without scores, the last
     evaluation."""
     best, target = result.scores.get("best_step"), result.target_metric
     if target not in result.scores:

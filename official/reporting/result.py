@@ -22,7 +22,7 @@ FILE_NAME = "result.json"
 EXIT_CODES = {"success": 0, "finished": 0, "aborted": 1, "failed": 3, "interrupted": 128}
 PEER_LOST = 4
 
-# Fields that have another name in the file, on which other programs rely.
+# Fields with another name in the file, which other programs rely on.
 _NAMES_IN_FILE = {"baseline_score": "majority_accuracy", "baseline_prediction": "majority_prediction"}
 _TYPES = {"None": type(None), **{kind.__name__: kind for kind in (bool, dict, float, int, list, str)}}
 _FORMER = ("predicted_sequences_per_sec",)  # numbers of earlier versions that are no scores
@@ -30,7 +30,7 @@ _FORMER = ("predicted_sequences_per_sec",)  # numbers of earlier versions that a
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-    """The end of a run, made once, from what was measured.
+    """The outcome of a run, made once, from measurements.
 
     Attributes:
       status: success (threshold reached), finished (no threshold asked for, all steps done), aborted
@@ -49,40 +49,40 @@ class TrainResult:
       baseline_prediction: what that is: a token, a label; `majority_prediction` in the file.
       sequences_per_sec: training throughput without evaluations and compilation.
       wall_secs: seconds from the start to the end of this process's training.
-      startup_secs: seconds from the start of this process until it trains at its speed: until its first step
-        is done, less one step. That is imports, model, checkpoint, data and compilation; without training,
+      startup_secs: seconds from the start of this process until it trains at full speed: until its first step
+        is done, minus one step. That is imports, model, checkpoint, data and compilation; without training,
         until the evaluation starts.
       first_step_secs: seconds from the start of this process to the end of its first step.
-      compilations: functions that XLA compiled in this process's part of the run, each shape of an argument
-        apart; None where TensorFlow does not tell.
+      compilations: functions that XLA compiled in this process's part of the run, counted per argument shape;
+        None if unknown.
       compilation_secs: seconds that it took.
       peak_memory_bytes: most memory in use at once, of the first GPU where there is one, otherwise of this
         process.
       checkpoint: prefix of the newest checkpoint.
       checkpoints_written: by this process, of a run of several by the chief.
-      checkpoint_wait_secs: seconds in which the training stood still for them.
-      checkpoint_write_secs: seconds that writing them took, beside the training or not.
+      checkpoint_wait_secs: seconds for which checkpoints stopped the training.
+      checkpoint_write_secs: seconds of writing checkpoints, in the background or not.
       fresh_variables: variables that the initial checkpoint did not have and that started fresh.
       skipped_steps: updates left out because a scaled gradient overflowed.
       config: the whole configuration, seed included.
       environment: commit, versions and machine that the run can be repeated with.
-      data: what tells the data files apart: number, bytes and a digest.
-      data_changed: whether the run went on with other data than it began with.
+      data: identity of the data files: number, bytes and a digest.
+      data_changed: whether the run resumed with other data than it began with.
       signal: number of the signal that asked the run to stop, early enough to interrupt it or not.
       peer_lost: whether the run failed because another of its processes was lost.
       scores: a task's own scores of the best evaluation, e.g. {"f1": 0.885}; they stand beside the other
         fields in the file.
       tables: {title: rows, the first one the head} of where the model is right and wrong.
-      examples: groups of sequences with what the model makes of them; see
+      examples: groups of sequences with the model's predictions; see
         `official.training.task.Task.examples`.
       predictions: files that were written.
       export: folder of the SavedModel that was made of the best weights.
       report: path of the page about it.
-      evaluations: what was evaluated and predicted with the weights in the folder since, by commands that
-        train nothing: see `evaluation_entry`.
+      evaluations: later evaluations and predictions with the weights in the folder, by commands without
+      training: see `evaluation_entry`.
       sequences_per_row: of packed rows, those that this process has trained on.
       packing_efficiency: the share of their places that hold a token, 0 to 1.
-      pipeline: where the model lies on several devices: `stages` (in Graphcore's notation), `devices` (of
+      pipeline: of a model on several devices: `stages` (in Graphcore's notation), `devices` (of
         each stage, within a replica, from 0), `schedule` and `micro_batches` (of a step of one replica).
       checks: of a run on GPUs, those of the machine when it started: [{name, status (ok, warning or broken),
         found, wanted, advice}].
@@ -189,8 +189,7 @@ def evaluation_entry(fields: dict, command: str, checkpoint: str, settings: dict
 
 
 def note(model_dir: str, **values: Any) -> None:
-    """Notes what was made of a run since, such as the folder of its export, in model_dir/result.json, and
-    leaves all else in it alone."""
+    """Adds fields, such as the folder of an export, to model_dir/result.json, and keeps the others."""
     _write(model_dir, {**load_result(model_dir), **plain_value(values)})
 
 

@@ -1,4 +1,4 @@
-"""The numbers of a run as TensorBoard's event files, for people: model_dir/tensorboard/{train,eval}."""
+"""Writes the metrics of a run as TensorBoard event files: model_dir/tensorboard/{train,eval}."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ FOLDER = "tensorboard"
 
 
 class Tags(Protocol):
-    """Another program's names for the numbers of a run, written beside ours.
+    """Another program's names for the metrics of a run, written in addition to ours.
 
     Attributes:
       compile_time: its name for the seconds of the compilation.
@@ -32,7 +32,8 @@ class Tags(Protocol):
 
 
 class NumbersCallback(Callback):
-    """Sends the numbers of intervals and evaluations somewhere, under another program's names, too."""
+    """Base of callbacks that send the metrics of intervals and evaluations, also under another program's
+    names."""
 
     def __init__(self, tags: Tags | None):
         self._tags, self._compile_secs = tags, 0.0
@@ -60,8 +61,8 @@ class TensorBoard(NumbersCallback):
 
     def __init__(self, model_dir: str, resume_step: int | None = None, tags: Tags | None = None):
         """Args: model_dir: folder of the run; resume_step: the step that this process goes on from; points of
-        later steps are not shown any more. None: all are shown. tags: other names of an interval's numbers,
-        which are written, too."""
+        later steps are hidden. None: all are shown. tags: other names of an interval's numbers, which are
+        written, too."""
         super().__init__(tags)
         self._folder = os.path.join(model_dir, FOLDER)
         self._resume_step = resume_step

@@ -1,4 +1,4 @@
-"""Verdict on a run: did it work, how well, and what to do next."""
+"""Verdict on a run: whether and how well it worked, and what to do next."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ def is_finite(value: Any) -> TypeGuard[float]:
 
 
 def divergence(losses: Points) -> int | None:
-    """Returns the step from which the loss was lost: it is not finite to the end, or rose far above its
-    minimum and did not come back.
+    """Returns the step of divergence: from there on the loss is not finite, or it rose far above its minimum
+    and stayed there.
 
-    Far is more than half of the way back up that it had come down, and more than six times its usual change
-    from line to line.
+    Far means more than half of its total decrease, and more than six times its usual change from line to
+    line.
     """
     tail = list(itertools.takewhile(lambda point: point[1] is None, reversed(losses)))
     bad = tail[-1][0] if tail else None
@@ -122,7 +122,7 @@ def trend(losses: Points) -> Trend | None:
     """Returns the change over the last fifth of the steps, or the last few points, by a straight line; None
     where there are too few.
 
-    A change of less than _SURE standard errors is none: noise is not taken for progress.
+    A change of less than _SURE standard errors counts as 0: noise is not progress.
     """
     points = known(losses)
     if len(points) <= _MIN_POINTS:
@@ -148,8 +148,7 @@ def over_fitting(evaluations: Points, losses: Points, rises: bool = False) -> tu
     """Returns (step of the best evaluation, its value, the last value) where evaluations got worse while
     training went on to fall.
 
-    One evaluation that is a little worse may be chance: there are two behind the best one, or it is worse by
-      far.
+    One slightly worse evaluation may be chance: at least two follow the best one, or one is far worse.
 
     Args:
       evaluations: losses, or scores.
@@ -191,8 +190,8 @@ def smoothed(points: Points) -> list[tuple[int, float | None]]:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """Returns at most about `most` points: of each stretch the lowest and the highest, so that no spike is
-    lost; gaps stay."""
+    """Returns about `most` points: the lowest and the highest of each segment, so that spikes and gaps
+    stay."""
     if len(points) <= most:
         return points
     size = math.ceil(2 * len(points) / most)
@@ -207,7 +206,7 @@ def thinned(points: Points, most: int) -> Points:
 
 
 def split_at(points: list[tuple[int, float]], last: int) -> tuple[list, list]:
-    """Cuts a line at a step, between two points of it where none is there; nothing is ahead behind the last
+    """Cuts a line at a step, with an interpolated point if needed; the second part is empty after the last
     point."""
     if last >= points[-1][0]:
         return points, []
@@ -224,7 +223,7 @@ def split_at(points: list[tuple[int, float]], last: int) -> tuple[list, list]:
 # Verdict
 
 
-# How much better than a constant prediction counts as better at all, and as clearly better; scores are
+# Margins over a constant prediction that count as better, and as clearly better; scores are
 # fractions.
 _BETTER, _CLEARLY_BETTER = 0.005, 0.02
 _GOOD_F1 = 0.3  # below it, most answers are wrong
@@ -305,7 +304,7 @@ def judge(metrics: list[dict], result: TrainResult, command: str = "") -> Verdic
         judged = Verdict(headline, _score_sentence(result), "", tone)
     if result.target_metric != "f1" or score is None or score >= _GOOD_F1 or judged.tone != "good":
         return judged
-    # Not a good one, whatever the run was asked for.
+    # Not a good score, even if it reached the run's target.
     advice = f"Train for more steps, or with another --learning_rate: {_longer(result)}" if trained else ""
     sentence = f"{judged.sentence} An F1 below {_GOOD_F1} is low."
     return Verdict(judged.headline, sentence, judged.advice or advice, "fair")
@@ -404,7 +403,7 @@ def _longer(result: TrainResult) -> str:
 
 
 def _again(result: TrainResult, **changed: Any) -> str:
-    """Returns the command that trains with the settings of this run, but for some, in a new folder."""
+    """Returns the command that trains with the settings of this run, some changed, in a new folder."""
     config = result.config
     folder = config.get("model_dir") or "run"
     if "num_train_epochs" in changed and config.get("stop_steps"):
@@ -430,7 +429,7 @@ def score_of(result: TrainResult) -> tuple[float | None, int]:
 
 
 def _score_sentence(result: TrainResult) -> str:
-    """Returns the score beside what it is compared with."""
+    """Returns a sentence with the score and the baseline."""
     score, step = score_of(result)
     if score is None:
         return "" if result.eval_loss is None else f"Evaluation loss {result.eval_loss:.3f} nats."

@@ -1,4 +1,4 @@
-"""The numbers of a run sent to Weights & Biases, beside metrics.jsonl, which stays the record."""
+"""Sends the metrics of a run to Weights & Biases, in addition to metrics.jsonl, which stays the record."""
 
 import importlib
 import operator
@@ -32,10 +32,10 @@ _PATIENCE = {
 
 
 class WandbRun(NumbersCallback):
-    """The W&B run of a run's folder: every process of the run, after a kill too, goes on with the same one.
+    """The W&B run of a run's folder: every process of the run, also after a kill, resumes the same one.
 
-    Its files are in model_dir/wandb. Numbers are train/NAME and eval/NAME over the optimizer step. Whatever
-    goes wrong with W&B after the start is one warning, not an error.
+    Its files are in model_dir/wandb. Numbers are train/NAME and eval/NAME over the optimizer step. Errors of
+    W&B after the start become one warning.
     """
 
     def __init__(self, config: Config, tags: Tags | None = None):
@@ -82,11 +82,11 @@ class WandbRun(NumbersCallback):
         self._finish(EXIT_CODES.get(status, 1))
 
     def close(self) -> None:
-        """Ends the W&B run as a crash where it has not ended yet."""
+        """Ends the W&B run as a crash if it has not ended yet."""
         self._finish(1)
 
     def send(self, split: str, step: int, values: dict, others: dict[str, float]) -> None:
-        """Sends one line; what is not a finite number is left out."""
+        """Sends the finite numbers of one line."""
         line = {f"{split}/{name}": value for name, value in finite_numbers(values).items()}
         samples = {"samples": plain_value(values["samples"])} if "samples" in values else {}
         # W&B's own step only grows, but a resumed process writes some steps again: the step is a number
@@ -105,12 +105,12 @@ class WandbRun(NumbersCallback):
             action(self._run)
         except Exception as error:  # pylint: disable=broad-except  # training is worth more than any of W&B's errors
             self._run = None
-            text = "W&B failed and gets no more of this run's metrics, which go on in metrics.jsonl: %s"
+            text = "W&B failed and gets no further metrics of this run; metrics.jsonl has them: %s"
             logging.warning(text, _one_line(error))
 
 
 def _run_id(model_dir: str) -> str:
-    """Returns the id that an earlier process left in the folder, or a new one, and leaves it there."""
+    """Returns the W&B id in the folder of the run; makes and stores one if there is none."""
     path = os.path.join(model_dir, ID_FILE_NAME)
     if tf.io.gfile.exists(path):
         with tf.io.gfile.GFile(path) as file:
@@ -123,7 +123,7 @@ def _run_id(model_dir: str) -> str:
 
 
 def _start(wandb, arguments: dict):
-    """Returns the W&B run; where the server cannot be reached, one that is kept here."""
+    """Starts the W&B run; if the server cannot be reached, an offline one."""
 
     def begin(**more: str) -> Any:
         wandb.setup(settings=arguments["settings"])  # first, or init would print before it is silent
@@ -136,7 +136,7 @@ def _start(wandb, arguments: dict):
     except Exception as error:  # pylint: disable=broad-except
         text = "W&B cannot be reached, the metrics for it are kept in %s/wandb: %s"
         logging.warning(text, arguments["dir"], _one_line(error))
-        wandb.teardown()  # what has failed still holds the id
+        wandb.teardown()  # the failed run still holds the id
         run = begin(mode="offline")
     where = run.url or f"offline; upload it with: wandb sync {os.path.dirname(run.dir)}"
     logging.info("W&B run %s, %s", run.id, where)

@@ -66,7 +66,7 @@ def check(folder: str, request: Request = Request()) -> None:  # noqa: B008  # i
         raise ConfigError(f"--export_dir={folder}: {told}")
     if os.path.lexists(folder):
         advice = "Give another folder, such as the next number of a folder of versions."
-        raise ConfigError(f"--export_dir={folder} is there, and nothing is replaced. {advice}")
+        raise ConfigError(f"--export_dir={folder} exists, and exports replace nothing. {advice}")
 
 
 def export(source: Source, folder: str, request: Request = Request()) -> Written:  # noqa: B008  # immutable

@@ -64,8 +64,8 @@ class FineTuning:
         asked, allowed = self._config.early_stopping_metric, (*names, *self.losses, "loss")
         if asked and asked not in allowed:
             raise ConfigError(
-                f"--early_stopping_metric={asked}{suggest(asked, allowed)} is no score of this task. Allowed:"
-                f" {', '.join(dict.fromkeys(allowed))}."
+                f"--early_stopping_metric={asked}{suggest(asked, allowed)} is not a score of this task."
+                f" Allowed: {', '.join(dict.fromkeys(allowed))}."
             )
         self.target_metric = names[0]
 

@@ -201,12 +201,12 @@ class PretrainingTask:
         if abs(size - words) >= VOCABULARY_ROUNDING:
             if self._config.export_dir:
                 raise ConfigError(
-                    f"{path}, beside the records, has {words} words, the model's vocab_size is {size}. Give"
+                    f"{path}, next to the records, has {words} words, the model's vocab_size is {size}. Give"
                     " --vocab_file=PATH, or drop --export_dir."
                 )
             logging.warning(
-                "%s, beside the records, has %d words, the model's vocab_size is %d: it is not kept with the"
-                " weights. Give --vocab_file where they are to be asked or exported.",
+                "%s, next to the records, has %d words, the model's vocab_size is %d: it is not kept with the"
+                " weights. Give --vocab_file to use or export them.",
                 path,
                 words,
                 size,

@@ -210,7 +210,7 @@ class SquadTask(FineTuning):
         wrong = [identity for identity, value in scores.f1.items() if value < 0.5 and identity in questions]
         right = [identity for identity, value in scores.exact.items() if value and identity in questions]
         note = "Spread over the evaluation set."
-        colours = " Blue: the accepted answer; struck out: what the model says; green: what both have."
+        colours = " Blue: the accepted answer; struck out: the model's answer; green: the common part."
         return [
             *examples_lib.group("Wrong answers", note + colours, list(map(item, examples_lib.evenly(wrong)))),
             *examples_lib.group("Right answers", note, list(map(item, examples_lib.evenly(right)))),

@@ -125,7 +125,7 @@ class TagTask(FineTuning):
         for tag in sentence.tags:
             if tag not in ids:
                 raise ConfigError(
-                    f"--{split}_file: the tag {tag[:60]!r} is none of the training set's:"
+                    f"--{split}_file: the tag {tag[:60]!r} is not in the training set:"
                     f" {shortened(self._tags)}."
                 )
         return np.array([ids[tag] for tag in sentence.tags], np.int32)

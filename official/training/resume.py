@@ -180,7 +180,7 @@ def check_decay(config: Config) -> None:
     path, step = str(config.decay_checkpoint), config_lib.first_step(config)
     source = PreviousRun(os.path.dirname(path))
     if step not in CheckpointManager(source.model_dir, {}, 1).steps() or not source.settings:
-        raise ConfigError(f"decay_checkpoint={path} is no checkpoint in the folder of a run.")
+        raise ConfigError(f"decay_checkpoint={path} is not a checkpoint in the folder of a run.")
     changes = source.changes(config)
     is_wsd = source.settings.get("lr_schedule", "").startswith("wsd")
     free = {*_OF_DECAY, *(["lr_schedule"] if is_wsd else [])}
@@ -261,7 +261,7 @@ def missing_assets(model_dir: str, wanted: dict[str, bytes]) -> dict[str, bytes]
             flag = _FLAGS[name]
             raise ConfigError(
                 f"--{flag} is not that of the run in --model_dir={model_dir}, which keeps its own in {name}."
-                f" Change --{flag}, or give another --model_dir; where there is no run, remove {name}."
+                f" Change --{flag}, or give another --model_dir; if the folder has no run, remove {name}."
             )
     return missing
 

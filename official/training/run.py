@@ -201,7 +201,7 @@ def make_ready(config: Config, make_task: MakeTask) -> Ready:
         plan = make_batch_plan(config, replicas)
     if config.batch_warmup and plan.layout:
         raise ConfigError(
-            f"batch_warmup goes on with as many replicas as the run began with, {plan.layout.describe()}, not"
+            f"batch_warmup needs as many replicas as the run began with, {plan.layout.describe()}, not"
             f" {replicas}."
         )
     task, since = make_task(config), time.monotonic()

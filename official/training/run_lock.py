@@ -180,7 +180,7 @@ class PreviousRun:
         if trained := changes[IDENTITY] + changes[RECIPE] + changes[LENGTH]:
             logging.warning("Changed since this run was started: %s", ", ".join(trained))
         if changes[""]:
-            logging.info("Also changed, and of no effect on what is trained: %s", ", ".join(changes[""]))
+            logging.info("Also changed, without effect on the weights: %s", ", ".join(changes[""]))
 
     def check_model(self, config: Config) -> None:
         """Raises ConfigError where the saved model has the same weights but computes otherwise: other heads,
@@ -261,7 +261,7 @@ def _rename(config: Config, command: list[str]) -> str | None:
             " another --model_dir."
         )
     if not run.is_over and shlex.join(command) == (run.command or first.command):
-        logging.info("This command has begun the run in %s, which is not over: it goes on", config.model_dir)
+        logging.info("This command started the unfinished run in %s and resumes it", config.model_dir)
         return None
     top = os.path.realpath(folder)
     for name, field in FIELDS.items():
@@ -281,7 +281,7 @@ def _rename(config: Config, command: list[str]) -> str | None:
             raise ConfigError(
                 f"--overwrite cannot rename --model_dir={config.model_dir}: {error.strerror}."
             ) from None
-    logging.info("The run that was in %s is in %s now", config.model_dir, renamed)
+    logging.info("The run in %s was moved to %s", config.model_dir, renamed)
     return renamed
 
 

@@ -36,7 +36,7 @@ def test_a_program_answers_in_turns_and_its_end_is_named(start):
             assert program.answer() == {"asked": {"n": number}}
         program.process.kill()
         program.process.wait()
-        message = "fake ended with code -9.*for want of memory: ask for fewer --peers"
+        message = "fake ended with code -9.*because memory ran out: ask for fewer --peers"
         with pytest.raises(ConfigError, match=message):
             program.ask({})
             program.answer()

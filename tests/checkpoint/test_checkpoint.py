@@ -130,7 +130,7 @@ def test_the_newest_of_a_folder_is_the_one_that_it_names(tmp_path):
     state.write_text('model_checkpoint_path: "ckpt-8"\n')
     content = index.read_bytes()
     index.unlink()
-    with pytest.raises(DamagedError, match="`checkpoint` names ckpt-8 as the newest, and ckpt-8.index"):
+    with pytest.raises(DamagedError, match="`checkpoint` names ckpt-8 as the newest, but ckpt-8.index"):
         bundle.locate(str(tmp_path))
     assert bundle.locate(str(tmp_path / "ckpt-4")) == str(tmp_path / "ckpt-4")
     index.write_bytes(content[:40])
@@ -308,8 +308,8 @@ def test_outputs_of_a_classifier_are_put_into_the_order_of_the_task(tmp_path, mo
         assert not report.fresh and head["output_bias"].numpy().tolist() == order, labels
         assert head["output_weights"].numpy()[:, 0].tolist() == order, labels
     for labels, kind, message in (
-        (("good", "bad", "neutral"), None, "has the labels: good bad neutral; the task has: contradiction"),
-        (None, "multi_label_classification", "problem_type=multi_label_classification, the task one label"),
+        (("good", "bad", "neutral"), None, "the labels good bad neutral, but the task has: contradiction"),
+        (None, "multi_label_classification", "problem_type=multi_label_classification, but the task has one"),
         (("yes", "no"), None, "2 labels .yes, no., the classifier has 3 outputs"),
     ):
         (tmp_path / "labels.json").write_text(model_folder.labels_json(labels, kind))
@@ -377,7 +377,7 @@ def test_a_model_that_computes_something_else_is_not_initialised(tmp_path, model
     assert "hidden_act" not in initialize.initialize(named(model), prefix, BertConfig(**TINY)).describe()
     os.remove(tmp_path / "bert_config.json")  # now nothing tells
     report = initialize.initialize(named(model), prefix, BertConfig(**TINY, hidden_act="gelu_erf"))
-    assert "hidden_act=gelu_erf is the model's own" in report.describe()
+    assert "hidden_act=gelu_erf is the model's" in report.describe()
 
 
 def test_weights_that_are_no_finite_numbers_are_refused(tmp_path, model):

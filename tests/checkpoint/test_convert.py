@@ -193,7 +193,7 @@ def test_a_source_that_is_not_whole_is_refused(tmp_path):
         (whole | {"surprise": small}, "unknown names surprise"),
         (whole | {POOLER_BIAS: small}, f"{POOLER_BIAS} [3] for [128]"),
         (whole | {TABLE: small}, f"{TABLE} [3] must have 2"),
-        (whole | {slot: longer}, f"60 words, and another number have {slot}"),
+        (whole | {slot: longer}, f"60 words, but {slot} have another number"),
     ):
         bundle.write(tensors, str(tmp_path / "bad"))
         with pytest.raises(ConfigError, match=re.escape(message)):
@@ -255,7 +255,7 @@ def test_nothing_is_overwritten_unless_asked(start, tmp_path):
         (folder, "huggingface", folder),
         (f"{folder}/model.safetensors", "huggingface", folder),
     ):
-        with pytest.raises(ConfigError, match="is where the source is"):
+        with pytest.raises(ConfigError, match="is the folder of the source"):
             convert(source, target, str(place), overwrite=True)
 
 
@@ -345,9 +345,9 @@ def test_an_activation_that_nothing_tells_is_the_usual_one_and_said(start, tmp_p
     ):
         report = to(source, target, tmp_path / target, num_attention_heads=4)
         assert report["hidden_act"] == expected and hidden_act_in(tmp_path / target) == theirs
-        assert f"hidden_act={expected} is taken for granted" in convert_lib.describe(report)
+        assert f"hidden_act={expected} is assumed" in convert_lib.describe(report)
     report = to(bare, "keras", tmp_path / "c")
-    assert "nothing beside the result says hidden_act=gelu_erf" in convert_lib.describe(report)
+    assert "no file next to the result stores hidden_act=gelu_erf" in convert_lib.describe(report)
     assert not report["companions"]
 
 
@@ -405,7 +405,7 @@ def test_companions_of_another_model_are_refused_before_anything_is_written(star
     (tmp_path / "b").mkdir()
     for name in ("bert_config.json", "vocab.txt"):
         (tmp_path / "b" / name).write_text("{}")
-        with pytest.raises(ConfigError, match=f"{name} is there"):
+        with pytest.raises(ConfigError, match=f"{name} exists"):
             to(start, "keras", tmp_path / "b")
         assert os.listdir(tmp_path / "b") == [name]
         (tmp_path / "b" / name).unlink()

@@ -276,7 +276,7 @@ def test_checkpoints_of_other_models(tmp_path):
     bundle.write(zeros("bert/a"), str(tmp_path / "by_name"))
     assert object_bundle.locate(str(tmp_path / "by_name")) is None
     assert object_bundle.locate(str(tmp_path / "none")) is None
-    with pytest.raises(DamagedError, match="no graph of objects"):
+    with pytest.raises(DamagedError, match="it has no object graph"):
         object_bundle.read(str(tmp_path / "by_name"))
 
 

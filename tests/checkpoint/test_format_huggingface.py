@@ -172,7 +172,7 @@ def test_damaged_files(tmp_path):
             tensors["cls.predictions.bias"].read()
     head = json.dumps({"a": {"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]}}).encode()
     path.write_bytes(len(head).to_bytes(8, "little") + head + bytes(8))
-    with pytest.raises(DamagedError, match="a is of type F8_E4M3; read are F64, F32"):
+    with pytest.raises(DamagedError, match="a has type F8_E4M3. Supported are F64, F32"):
         hf_folder.read(str(tmp_path))
 
 

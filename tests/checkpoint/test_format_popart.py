@@ -241,8 +241,8 @@ def external(name: str, **place: str) -> onnx.TensorProto:
 def test_a_damaged_description(tmp_path):
     path = tmp_path / "model.onnx"
     for proto, message in (
-        (external("a", location="v.bin", offset="x"), "the values of a have no place"),
-        (external("a", location="v.bin", offset="9" * 5000), "the values of a have no place"),
+        (external("a", location="v.bin", offset="x"), "the values of a have no valid offset"),
+        (external("a", location="v.bin", offset="9" * 5000), "the values of a have no valid offset"),
         (external("a\nb"), "the name 'a.nb'"),
         (external("a", location="v.bin"), "No such file"),
     ):
@@ -256,7 +256,7 @@ def test_a_damaged_description(tmp_path):
 def test_initializers_that_are_refused(tmp_path):
     one, path = onnx.numpy_helper.from_array(np.zeros(1, np.float32), "a"), tmp_path / "model.onnx"
     text = onnx.TensorProto(name="a", dims=[1], data_type=onnx.TensorProto.STRING, string_data=[b"x"])
-    for tensors, said in (([one, one], "twice: a"), ([text], "a is of type STRING; read are FLOAT")):
+    for tensors, said in (([one, one], "twice: a"), ([text], "a has type STRING. Supported are FLOAT")):
         with pytest.raises(DamagedError, match=said):
             onnx_file.read(save_model(path, tensors))
     with pytest.raises(ConfigError, match="a is of type complex64"):

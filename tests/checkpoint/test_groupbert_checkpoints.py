@@ -159,12 +159,12 @@ def test_the_epsilon_is_that_of_graphcores_code_unless_the_configuration_says_it
     start = saved(model, tmp_path / "a")
     bare = convert(start, "graphcore", str(tmp_path / "bare"), EXACT)
     path = bare["target"]["path"]
-    assert "nothing beside the result says layer_norm_eps=1e-12" in "".join(bare["notes"])
+    assert "no file next to the result stores layer_norm_eps=1e-12" in "".join(bare["notes"])
     back = to(path, "huggingface", tmp_path / "hf", num_attention_heads=4)
     assert epsilon_in("hf") == 1e-3
-    assert "layer_norm_eps=0.001 is taken for granted, as usual for Graphcore TF1" in "".join(back["notes"])
+    assert "layer_norm_eps=0.001 is assumed, the default of Graphcore TF1" in "".join(back["notes"])
     own = initialize.initialize(named(model), path, BertConfig(**TINY)).describe()
-    assert "layer_norm_eps=1e-12 is the model's own, Graphcore TF1's is 0.001" in own
+    assert "layer_norm_eps=1e-12 is the model's, Graphcore TF1's is 0.001" in own
     same = BertConfig(**{**TINY, "layer_norm_eps": 1e-3})
     assert "layer_norm_eps" not in initialize.initialize(named(model), path, same).describe()
     options = dict(num_attention_heads=4, precision=32, use_cls_layer=True)

@@ -276,7 +276,7 @@ def test_numbers_of_an_output(read):
         ("n=1", 3, "exit code 3"),
         ("", 0, "0 matches"),
         ("n=1", 0, "1 matches"),
-        ("n=?", 0, "is no number"),
+        ("n=?", 0, "is not a number"),
     ):
         results, problems = found("t", text, ", skip: 1", code)
         assert results == {"t": {"mean": None}} and why in problems[0]

@@ -48,7 +48,7 @@ def test_unknown_keys_are_errors_in_files_of_people_and_warned_of_in_those_of_hu
         config_lib.bert_config_from_dict({**SIZES, "flash_rope": 1}, "c")
     with caplog.at_level("WARNING"):
         config_lib.bert_config_from_dict({**SIZES, "flash_rope": 1, "model_type": "bert"}, "c")
-    assert "c: the key 'flash_rope' is not known here and ignored" in caplog.text
+    assert "c: the key 'flash_rope' is unknown and ignored" in caplog.text
 
 
 def test_a_misspelt_size_is_an_error_in_both():

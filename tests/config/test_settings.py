@@ -63,7 +63,7 @@ def test_settings_of_earlier_versions_are_left_out_at_their_defaults_and_refused
         if "--kernels" in now:  # read, whatever it holds
             continue
         other = not default if isinstance(default, bool) else "x"
-        with pytest.raises(ConfigError, match=f"{name}=.* is of earlier versions") as error:
+        with pytest.raises(ConfigError, match=f"{name}=.* this setting was removed") as error:
             build_config([("flags", {name: other})])
         assert now in str(error.value)
 

@@ -110,7 +110,7 @@ def test_the_variable_counts_where_a_gpu_can_round(
         strategy_lib._set_matmul_precision(strategy)
     assert tf.config.experimental.tensor_float_32_execution_enabled() is rounds
     lines = [record.getMessage() for record in caplog.records if "float32 products" in record.getMessage()]
-    assert lines == ([f"{said} (NVIDIA_TF32_OVERRIDE=0 forbids to round)."] if said else [])
+    assert lines == ([f"{said} (NVIDIA_TF32_OVERRIDE=0 turns rounding off)."] if said else [])
 
 
 def test_making_a_strategy_sets_it(make_config):

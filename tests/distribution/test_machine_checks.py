@@ -248,7 +248,7 @@ def test_every_failure_of_a_gpu_leads_to_its_line(tmp_path, monkeypatch):
             "shared memory": (lambda fake: fake.smi(f"printf '{H100 * 2}'"), "0.06 of 0.06 GiB.*shm-size"),
         },
         ("environment", "warning"): {
-            "blocking": (lambda fake: fake.set(CUDA_LAUNCH_BLOCKING="1"), "waits for every kernel"),
+            "blocking": (lambda fake: fake.set(CUDA_LAUNCH_BLOCKING="1"), "makes every kernel wait"),
         },
         ("package official", "warning|broken"): {
             "garden": (garden, "of tf-models-official 2.15.0.*pip uninstall tf-models-official"),

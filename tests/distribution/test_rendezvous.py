@@ -72,7 +72,7 @@ def test_who_does_not_come_is_named_by_all(monkeypatch, caplog):
 def test_a_process_at_another_address_than_it_says_is_missing():
     hosts, other = free_hosts(2), free_hosts(1)
     ours, _ = meet([(hosts, 0), ([hosts[0], *other], 1)], timeout_secs=1.0)
-    assert f"{hosts[1]} (rank 1): it calls, but cannot be called" in str(ours)
+    assert f"{hosts[1]} (rank 1): it reaches this process, but cannot be reached" in str(ours)
 
 
 def test_a_port_in_use_is_refused():
@@ -146,7 +146,7 @@ def test_a_process_that_ends_is_missing_again_and_strangers_are_none():
     hosts = free_hosts(3)
     with waiting(hosts, 1.5) as ends, greeted(hosts, 1) as guest, greeted(hosts[:2], "x") as stranger:
         assert guest.recv(100) and stranger.recv(100) == b""
-    assert f"{hosts[1]} (rank 1): it was here and has ended" in str(ends[0])
+    assert f"{hosts[1]} (rank 1): it was connected and has ended" in str(ends[0])
 
 
 WAITS = """

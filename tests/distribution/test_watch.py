@@ -63,12 +63,12 @@ def test_a_process_that_does_not_go_on_is_named():
     processes = Processes(silence_secs=0.6, stall_secs=1.0)
     for rank in (0, 2):
         processes.watches[rank].note_passed()
-    assert processes.wait_for(0, 1, 2) == ["b:2 (rank 1) does not go on, the others wait for 1 s"] * 3
+    assert processes.wait_for(0, 1, 2) == ["b:2 (rank 1) has kept the others waiting for 1 s"] * 3
 
 
 def test_all_in_one_step_is_no_process_but_a_limit():
     processes = Processes(silence_secs=0.6, stall_secs=1.0)
-    assert "all in the same step" in processes.wait_for(0)[0]
+    assert "all have been in the same step" in processes.wait_for(0)[0]
 
 
 @pytest.mark.parametrize("silence_secs,stall_secs,secs", [(0.5, 1.0, 2.0), (60.0, 0.5, 0.8)])

@@ -279,7 +279,7 @@ def test_wrong_combinations_are_one_line(configured):
 def test_packages_that_are_missing_are_named_before_anything_is_trained(configured, monkeypatch):
     config = configured("sst2", INTERLEAVED)
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(ConfigError, match="task=glue needs packages that this Python has not: sklearn"):
+    with pytest.raises(ConfigError, match="task=glue needs packages that this Python lacks: sklearn"):
         run_on_fake(config)
 
 

@@ -135,7 +135,7 @@ def test_texts_to_calibrate_with_are_those_of_the_task(tmp_path):
     for name, content, message in (
         ("rows.tsv", "a dog\tgood\nthe cat\n", "has rows of 1 and 2 texts"),
         ("rows.txt", "a\tdog\tgood\n", "3 texts to classify, expected a text or two"),
-        ("rows.csv", "text,label\na dog,good\n", "is a table. Expected a text a line"),
+        ("rows.csv", "text,label\na dog,good\n", "is a table. Expected one text a line"),
     ):
         (tmp_path / name).write_text(content)
         model = inference.load(folder, dtype="int8", calibration_file=str(tmp_path / name))
@@ -259,7 +259,7 @@ def test_an_adapter_that_cannot_be_merged_is_refused(tmp_path):
         with pytest.raises(ConfigError, match=message):
             inference.load(path)
     (tmp_path / "m" / "model.safetensors").unlink()
-    with pytest.raises(ConfigError, match="and no model. The weights of somebody/bert are missing"):
+    with pytest.raises(ConfigError, match="an adapter without model. The weights of somebody/bert are"):
         inference.load(path)
 
 
@@ -327,14 +327,14 @@ def test_words_that_the_table_has_no_row_for_are_unknown_and_that_is_said(tmp_pa
             )
         with caplog.at_level(logging.WARNING):
             model = inference.load(folder)
-        assert f"{len(WORDS) + 2} words, the model's table {len(WORDS)} rows" in caplog.text, name
+        assert f"{len(WORDS) + 2} words, the model's embedding table {len(WORDS)} rows" in caplog.text, name
         assert "from 'qqq' on" in caplog.text, name
         caplog.clear()
         (found,), (expected,) = model.classify(["the dog is qqq"]), unknown
         assert found.label == expected.label and found.score == pytest.approx(expected.score, rel=1e-6), name
     words = (*(word for word in WORDS if word != "[MASK]"), "[MASK]")
     (tmp_path / "cut" / "vocab.txt").write_text("".join(f"{word}\n" for word in ("one", "two", *words)))
-    with pytest.raises(ConfigError, match=r"\[MASK\] is beyond it"):
+    with pytest.raises(ConfigError, match=r"\[MASK\] is beyond its end"):
         inference.load(folder.replace("added", "cut"))
 
 

@@ -62,7 +62,7 @@ def test_answers_are_those_of_the_predictions(squad, tmp_path, monkeypatch, capl
     result, settings = tmp_path / "run" / "result.json", tmp_path / "run" / "config.json"
     result.write_text(json.dumps({**json.loads(result.read_text()), "best_step": 999}))
     inference.load(str(tmp_path / "run"))
-    assert "ckpt-999, the best by result.json, is not there any more" in caplog.text
+    assert "ckpt-999, the best one according to result.json, no longer exists" in caplog.text
     settings.write_text(json.dumps({**json.loads(settings.read_text()), "task": "squat"}))
     with pytest.raises(ConfigError, match="config.json: task='squat'"):
         inference.load(str(tmp_path / "run"))

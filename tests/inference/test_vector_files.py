@@ -97,7 +97,7 @@ def test_numbers_that_are_none_are_refused(model, monkeypatch):
     real = model.embedder.network
     broken = lambda rows: {"sequence": real(rows)["sequence"] * np.float32("nan")}  # noqa: E731
     monkeypatch.setattr(model.embedder, "network", broken)
-    with pytest.raises(ConfigError, match="gives NaN or infinite numbers"):
+    with pytest.raises(ConfigError, match="outputs NaN or infinite numbers"):
         model.embed(["a cat"])
 
 
@@ -145,7 +145,7 @@ def test_other_vectors_than_the_models_are_refused(model, tmp_path):
         vector_files.read_rows(table, "text", {1}, 4)
     with pytest.raises(ConfigError, match="was made by another model"):
         write_vectors(tmp_path / "v.npy", vectors_ND).check_model(model)
-    with pytest.raises(ConfigError, match="vectors of size 24, .* makes them of 384"):
+    with pytest.raises(ConfigError, match="vectors of size 24, .* makes size 384"):
         write_vectors(tmp_path / "w.npy", vectors_ND[:, :24]).check_model(model)
     with pytest.raises(ConfigError, match="says 5 vectors"):
         list(write_vectors(tmp_path / "v.npy", vectors_ND, rows=5).blocks())
@@ -153,7 +153,7 @@ def test_other_vectors_than_the_models_are_refused(model, tmp_path):
     np.save(tmp_path / "v.npy", np.asfortranarray(vectors_ND))
     with pytest.raises(ConfigError, match=r"float32 \(4, 384\), column by column"):
         list(by_column.blocks())
-    with pytest.raises(ConfigError, match="similarity='euclidean' is not searched by"):
+    with pytest.raises(ConfigError, match="similarity='euclidean' cannot be searched by"):
         write_vectors(tmp_path / "v.npy", vectors_ND, similarity="euclidean")
     os.remove(tmp_path / "v.npy.json")
     with pytest.raises(ConfigError, match="v.npy.json, which says their model, is missing"):
@@ -171,11 +171,11 @@ def test_texts_that_were_changed_since_are_told(model, tmp_path, monkeypatch, ca
         run_search()
         assert capsys.readouterr().out.endswith("\ta cat\n") and "its texts" not in caplog.text
     table_of(tmp_path / "t.csv", ["a dog", *TEXTS[1:]])
-    with pytest.raises(ConfigError, match="t.csv: its texts are not those that .*v.npy was made of. Embed"):
+    with pytest.raises(ConfigError, match="t.csv: its texts are not the ones that .*v.npy was made from"):
         run_search()
     monkeypatch.setattr("sys.argv", [*asked, f"--texts={tmp_path}/t.csv"])
     run_search()
-    assert "its texts are not those that" in caplog.text and "--dtype" not in caplog.text
+    assert "its texts are not the ones that" in caplog.text and "--dtype" not in caplog.text
     monkeypatch.setattr("sys.argv", [*sys.argv, "--dtype=bf16"])
     run_search()
     assert "v.npy was computed with --dtype=fp32, and queries are with bf16" in caplog.text

@@ -104,7 +104,7 @@ def test_each_folder_is_read_or_refused_by_name(tmp_path, caplog):
         found = outcome(make(tmp_path / str(number), row["files"]))
         if not any(part in found if part else found == "" for part in expected) or "\n" in found:
             wrong.append(f"{name}: {found or 'read'}, expected {' or '.join(expected) or 'to be read'}")
-        if found == "" and "is not known here" in caplog.text and row["kind"] != "bert_unknown_kwargs":
+        if found == "" and "is unknown and ignored" in caplog.text and row["kind"] != "bert_unknown_kwargs":
             wrong.append(f"{name}: {caplog.text}")
         refused |= {row["kind"]} if found else set()
     assert wrong == [] and refused == set(REFUSED)

@@ -82,7 +82,7 @@ def test_a_cluster_does_not_outlive_the_job(tmp_path, number):
 
 def test_a_process_that_is_killed_each_time_and_an_address_without_a_cluster_are_one_line(tmp_path):
     for function, address, message in (
-        ("kill_itself", "", "a task of --engine=ray was lost, and again when Ray had sent it 5 times more"),
+        ("kill_itself", "", "a task of --engine=ray was lost, and 5 retries failed"),
         ("write", "127.0.0.1:1", "ConfigError: --ray_address=127.0.0.1:1"),
     ):
         job = start(function, tmp_path / "made", 1, address)

@@ -305,7 +305,7 @@ def test_steps_that_only_the_data_say(make_config):
     for name in ("parameters", "flops_per_step", "bytes", "global_batch_size"):
         assert plan[name] == known[name]
     assert plan["expected"]["step_secs"] == known["expected"]["step_secs"]
-    assert "--num_steps_per_epoch=N says them" in plan_lib.describe(plan)
+    assert "--num_steps_per_epoch=N sets them" in plan_lib.describe(plan)
 
 
 def test_a_run_that_is_laid_out_for_several_is_planned_as_it_is_dealt_out(make_config):

@@ -111,7 +111,7 @@ def test_a_failure_during_the_run_is_one_warning(fake, make_config, caplog):
         with caplog.at_level(standard_logging.WARNING):
             train(make_config(wandb=True), [1, 2, 3])
         assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-            "W&B failed and gets no more of this run's metrics, which go on in metrics.jsonl: no network"
+            "W&B failed and gets no further metrics of this run; metrics.jsonl has them: no network"
         ]
 
 

@@ -278,5 +278,5 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     line = capsys.readouterr().out
     assert line.startswith(f"Exported to {again}: answer, embed, tensors; bf16, ")
     assert "MB; outputs at most" in line
-    with pytest.raises(ConfigError, match="is there"):
+    with pytest.raises(ConfigError, match="exists, and exports"):
         command.run_export()

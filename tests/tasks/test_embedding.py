@@ -382,7 +382,7 @@ def test_what_is_refused(table, tmp_path):
             ),
             ("scores", dict(corpus_file="x"), "corpus_file excludes label_column"),
             ("pairs", dict(do_predict=True), "do_predict=True needs --task="),
-            ("pairs", dict(early_stopping_metric="accuracy"), "is no score of this task. Allowed: ndcg_at"),
+            ("pairs", dict(early_stopping_metric="accuracy"), "is not a score of this task. Allowed: ndcg"),
             ("pairs", dict(eval_share=0.0), "Raise --eval_share"),
         ],
     )

@@ -453,7 +453,7 @@ def test_bad_tables_are_named(table, tags, tmp_path):
         ([], dict(text_columns="text,label,x"), "one, or two for pairs"),
         ([], dict(label_kind="number", class_weights="balanced"), "not for --label_kind=number"),
         ([], dict(label_kind="number", label_smoothing=0.1), "--label_smoothing=0.1 is not for numbers"),
-        ([], dict(eval_file=other), "is none of the training set's"),
+        ([], dict(eval_file=other), "is not in the training set"),
     ]
     assert_refused(find, cases)
 

@@ -206,7 +206,7 @@ def test_numbers_that_contradict_each_other_are_refused(make_config, given, shor
 
 def test_a_record_that_cannot_be_packed_is_named(make_config, tmp_path):
     """A masked token of a neighbour's; what is no token has no segment either, and is read."""
-    fault = "masked_lm_positions are not ascending places"
+    fault = "masked_lm_positions are not ascending positions"
     for name, wrong in (("positions", (3, 0)), ("first_lengths", 3)):
         some = short_examples(EACH)
         getattr(some, name)[wrong] = 12

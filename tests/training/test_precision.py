@@ -242,7 +242,7 @@ def test_nccl_does_not_add_up_bfloat16(make_config):
         ("multi_worker_mirrored", "ring", hosts),
     ):
         config = make_config(distribution_strategy=strategy, allreduce_dtype="bfloat16", **more)
-        with pytest.raises(ConfigError, match=f"adds up with NCCL.*--all_reduce_alg={other}"):
+        with pytest.raises(ConfigError, match=f"can reduce with NCCL.*--all_reduce_alg={other}"):
             strategy_lib.check_all_reduce(config, on_gpus=True)
         strategy_lib.check_all_reduce(config, on_gpus=False)
         strategy_lib.check_all_reduce(replaced(config, all_reduce_alg=other), on_gpus=True)

@@ -162,7 +162,7 @@ def test_a_decay_from_a_checkpoint_of_the_stable_phase_is_that_of_one_run(
         (dict(train_batch_size=16), "other settings: train_batch_size 8 -> 16"),
         (dict(beta_2=0.9), "other settings: beta_2 0.999 -> 0.9"),
         (dict(input_files=short_files.replace("*", "[12]")), "other settings: input_files"),
-        (dict(decay_checkpoint=f"{stable_dir}/ckpt-3"), "ckpt-3 is no checkpoint in the folder of a run"),
+        (dict(decay_checkpoint=f"{stable_dir}/ckpt-3"), "ckpt-3 is not a checkpoint in the folder of a run"),
         (dict(decay_checkpoint=f"{tmp_path}/whole/ckpt-9"), "in the decay of its run, which begins at"),
     ):
         with pytest.raises(ConfigError) as error:

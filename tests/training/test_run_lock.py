@@ -371,7 +371,7 @@ def test_a_squad_run_is_asked_without_its_original_vocabulary(squad, tmp_path, v
     (folder / "vocab.txt").unlink()
     settings = json.loads((folder / "config.json").read_text())
     for written, message in (
-        (json.dumps(settings), "vocab.txt is not there any more"),
+        (json.dumps(settings), "vocab.txt no longer exists"),
         (json.dumps({**settings, "vocab_file": None}), "has no vocabulary in its folder. Give --vocab_file"),
         ("{", "config.json: "),
     ):

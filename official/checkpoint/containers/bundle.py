@@ -21,9 +21,9 @@ IS_FOLDER = False
 
 
 def locate(path: str) -> str | None:
-    """Returns the prefix that a prefix, one of its files or a folder means, of a folder that of the newest
-    checkpoint; None where there is no bundle. Raises DamagedError where the file `checkpoint` names a newest
-    one that is not there."""
+    """Returns the prefix for a path: a prefix, one of its files, or a folder, of which the newest checkpoint
+    is taken; None if there is no bundle. Raises DamagedError if the newest one in the file `checkpoint` does
+    not exist."""
     if not tf.io.gfile.isdir(path):
         prefix = _prefix_of(path)
         return prefix if tf.io.gfile.exists(prefix + LAST) else None
@@ -40,14 +40,14 @@ def locate(path: str) -> str | None:
                 return prefix
         if indexes:
             advice = "give the prefix of another checkpoint of this folder to use that"
-            told = f"its file `checkpoint` names {name} as the newest, and {name}{LAST} is not there"
+            told = f"its file `checkpoint` names {name} as the newest, but {name}{LAST} does not exist"
             raise DamagedError(f"{told}; {advice}")
     newest = max(indexes, key=lambda name: list(map(int, re.findall(r"\d+", name))) or [-1], default=None)
     return os.path.join(path, newest.removesuffix(LAST)) if newest else None
 
 
 def why_none(path: str) -> str:
-    """Returns why `locate` finds nothing, for a message."""
+    """Returns the reason why `locate` found nothing, for a message."""
     if tf.io.gfile.isdir(path):
         return f"no checkpoint in this folder (no file ending in {LAST})"
     missing = "" if tf.io.gfile.exists(path) else "no such file or folder, and "
@@ -92,7 +92,7 @@ def _data_files(prefix: str) -> list[str]:
     missing or no file."""
     found = [re.fullmatch(r".*\.data-\d{5}-of-(\d{5})", path) for path in files(prefix)]
     missing: list[str] = []
-    # Two numbers: files of an earlier one are left.
+    # Two numbers of shards: some files are left from an earlier bundle.
     for number in sorted({int(each[1]) for each in found if each} or {1}):
         paths = [f"{prefix}.data-{n:05d}-of-{number:05d}" for n in range(number)]
         missing = [path for path in paths if not tf.io.gfile.exists(path)]
@@ -132,7 +132,7 @@ def target(output_dir: str, source: str) -> str:
 
 
 def files(prefix: str) -> list[str]:
-    """Returns the files of a bundle that are there."""
+    """Returns the existing files of a bundle."""
     folder, name = os.path.split(prefix)
     found = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     own = (file for file in sorted(found) if file.startswith((f"{name}.data-", f"{name}.index")))
@@ -144,7 +144,7 @@ def write(tensors: Tensors, prefix: str, progress: Progress = lambda size: None)
 
     Args:
       tensors: {name: tensor}, read here one after the other.
-      prefix: of the files, in a folder that is there.
+      prefix: of the files, in an existing folder.
       progress: called with the bytes written since the last call.
     """
     work = f"{prefix}.shards"

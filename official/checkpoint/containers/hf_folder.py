@@ -1,11 +1,11 @@
 """Hugging Face folders (model.safetensors, config.json, vocab.txt): reading lazily, writing tensor by tensor.
 
 Weights may be in parts (model.safetensors.index.json), and a single .safetensors file is read too. Pickle
-files (pytorch_model.bin, *.pt) are refused unopened: loading one can run any code. A LoRA adapter that lies
-beside the weights is merged into them.
+files (pytorch_model.bin, *.pt) are refused unopened: loading one can run any code. A LoRA adapter next to the
+weights is merged into them.
 
-The head of a file is written here, as the library takes all tensors at once. Measured with BERT-large
-(1.34 GB): the most memory of a conversion beyond its imports is 0.6 GB, and 1.4 GB with
+The header of a file is written here, because the library needs all tensors in memory. Measured with
+BERT-large (1.34 GB): the most memory of a conversion beyond its imports is 0.6 GB, and 1.4 GB with
 `safetensors.numpy.save_file`.
 """
 
@@ -46,7 +46,7 @@ CONFIG = model_folder.CONFIG
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LAST = WEIGHTS
 IS_FOLDER = True
-# The files of a checkpoint; others in its folder, whatever they end in, are not its own.
+# The files of a checkpoint; other files in its folder do not belong to it.
 _CARD = "README.md"
 _OF_TEXT = (VOCABULARY, TOKENIZER, TOKENIZER_CONFIG, sentence_folder.MODULES, *sentence_folder.FILES)
 _OTHER_FILES = (INDEX, CONFIG, *_OF_TEXT, model_folder.LABELS, _CARD)
@@ -67,10 +67,10 @@ _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def locate(path: str) -> str | None:
-    """Returns the folder or the .safetensors file that a path means; None where there is none.
+    """Returns the folder or the .safetensors file of a path; None if there is none.
 
     Raises:
-      ConfigError: where a path means a pickle file, or a folder that has nothing else to read.
+      ConfigError: for a pickle file, or a folder with nothing else to read.
     """
     pickle = None
     if os.path.isdir(path):
@@ -82,7 +82,7 @@ def locate(path: str) -> str | None:
         if model_folder.ADAPTER_CONFIG in names:
             base = json_files.read_json(os.path.join(path, model_folder.ADAPTER_CONFIG), any_number=True)
             raise ConfigError(
-                f"{path}: an adapter and no model. The weights of {base.get('base_model_name_or_path')} are"
+                f"{path}: an adapter without model. The weights of {base.get('base_model_name_or_path')} are"
                 f" missing. Put their {WEIGHTS} and {CONFIG} into the folder, or merge the adapter in peft"
                 " (merge_and_unload)."
             )
@@ -107,7 +107,7 @@ def read(location: str) -> Tensors:
 
     Raises:
       DamagedError: also when one of them is read.
-      ConfigError: where config.json, if there is one, is of a model that this project does not compute.
+      ConfigError: if there is a config.json of an unsupported model.
     """
     said, below = sizes(location), os.path.join(location, GENERATOR_FOLDER)
     if said.get("family") == "electra" and os.path.isdir(below) and locate(below):
@@ -121,20 +121,20 @@ def read(location: str) -> Tensors:
 
 
 def _check_generator(said: dict, of_generator: dict, folder: str) -> None:
-    """Raises ConfigError where a generator's config.json is not that of one beside this discriminator."""
+    """Raises ConfigError if a generator's config.json does not fit its discriminator's."""
     said, of_generator = ({**dataclasses.asdict(BertConfig()), **each} for each in (said, of_generator))
     wanted = {key: said[key] for key in ("family", "hidden_act", "layer_norm_eps", "num_hidden_layers")}
     heads = said["num_attention_heads"] * of_generator["hidden_size"]
     wanted["num_attention_heads"] = heads // said["hidden_size"]
     if wrong := [f"{key}={of_generator[key]}" for key in wanted if of_generator[key] != wanted[key]]:
         expected = ", ".join(f"{key}={wanted[key]}" for key in wanted)
-        told = f"{', '.join(wrong)}, and beside its discriminator a generator has {expected}."
+        told = f"{', '.join(wrong)}, but a generator next to this discriminator must have {expected}."
         raise ConfigError(f"{os.path.join(folder, CONFIG)}: {told}")
 
 
 def generator_heads(tensors: Tensors, generator: Tensors, options: Options) -> int | None:
-    """Returns how many attention heads a generator has, which are as wide as those of the discriminator;
-    tensors under ELECTRA's names. None where those of the discriminator are not known."""
+    """Returns the number of attention heads of a generator, which are as wide as the discriminator's; tensors
+    under ELECTRA's names. None if the discriminator's number is unknown."""
     own, theirs = (
         next(
             one.shape[0]
@@ -180,7 +180,7 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
     whole, such as a classifier's, take the place of the model's.
 
     Raises:
-      ConfigError: where it has tensors that belong to none of the weights.
+      ConfigError: if it has tensors that belong to none of the weights.
     """
     found = {
         re.sub(r"\.(base_layer|modules_to_save)\.", ".", name.removeprefix("base_model.model.")): tensor
@@ -265,7 +265,7 @@ def read_file(path: str) -> Tensors:
         for name in sorted(file.keys()):
             view = file.get_slice(name)
             if (kind := view.get_dtype()) not in _DTYPES:
-                raise DamagedError(f"{name} is of type {kind}; read are {', '.join(_DTYPES)}")
+                raise DamagedError(f"{name} has type {kind}. Supported are {', '.join(_DTYPES)}")
             tensors[name] = _lazy(path, name, tuple(view.get_shape()), _DTYPES[kind])
         return tensors
 
@@ -355,7 +355,7 @@ def write(
 # transformers' names, so that it computes there what it computes here.
 
 
-# A tensor of the head -> the class whose files have it; what was fine-tuned tells more than what it was
+# A tensor of the head -> the class whose files have it; a fine-tuned head tells more than the one it was
 # pre-trained with.
 _ARCHITECTURES = {
     "classifier.weight": "BertForSequenceClassification",
@@ -367,7 +367,7 @@ _ARCHITECTURES = {
 _TABLE, _SEGMENTS = "embeddings.word_embeddings.weight", "embeddings.token_type_embeddings.weight"
 _POSITIONS = "embeddings.position_embeddings.weight"
 _NEXT_SENTENCE_ONLY = "BertForNextSentencePrediction"
-# Classes whose classifier is one of words, or of texts to choose from.
+# Classes whose classifier is for words or for multiple choice.
 _OTHER_CLASSIFIERS = {
     model_folder.PROBLEM_TYPE_OF["tag"]: "BertForTokenClassification",
     model_folder.PROBLEM_TYPE_OF["choice"]: "BertForMultipleChoice",
@@ -388,7 +388,7 @@ def architecture_of(names: Collection[str], problem_type: str | None) -> str:
 
 
 def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
-    """Returns {name: content} of what belongs in a folder with the weights.
+    """Returns {name: content} of the other files of a folder.
 
     Args:
       tensors: {Hugging Face's name of BERT's: tensor}, of a whole encoder at least.
@@ -396,7 +396,7 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
         labels, problem_type, embedding.
 
     Raises:
-      ConfigError: where the number of heads is not known, or it or the vocabulary does not fit the tensors.
+      ConfigError: if the number of heads is unknown, or it or the vocabulary does not fit the tensors.
     """
     shapes = {name.removeprefix("bert."): tensor.shape for name, tensor in tensors.items()}
     words, width = shapes[_TABLE]

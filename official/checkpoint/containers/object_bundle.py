@@ -1,8 +1,7 @@
 """TF2's object-based checkpoints: a bundle with a graph of Python objects, tensors by their variables' names.
 
-`tf.train.Checkpoint.restore` finds a variable by following the names of attributes from the root; the graph
-says which way leads to which tensor of the bundle. Source:
-tensorflow/core/protobuf/trackable_object_graph.proto.
+`tf.train.Checkpoint.restore` finds a variable by following attribute names from the root; the graph maps each
+path to a tensor of the bundle. Source: tensorflow/core/protobuf/trackable_object_graph.proto.
 """
 
 import collections
@@ -21,14 +20,14 @@ from official.checkpoint.tensors import Tensor, Tensors
 from official.io.errors import shortened
 
 Graph: TypeAlias = trackable_object_graph_pb2.TrackableObjectGraph
-# Ends the key of a variable's tensor; before it is the way to the variable.
+# Suffix of the key of a variable's tensor, after the path to the variable.
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 files, target, LAST, IS_FOLDER = bundle.files, bundle.target, bundle.LAST, bundle.IS_FOLDER
 
 
 def locate(path: str) -> str | None:
-    """Returns the prefix that a prefix, one of its files or a folder means; None where that is no
+    """Returns the prefix for a path: a prefix, one of its files, or a folder; None if it is not an
     object-based checkpoint.
 
     Their files are named like those of other bundles: the index tells them apart.
@@ -43,18 +42,18 @@ def locate(path: str) -> str | None:
 def read(prefix: str) -> Tensors:
     """Returns the tensors by the full names of their variables, optimizer slots as VARIABLE/OPTIMIZER/SLOT.
 
-    What has no name, or one that another has too, goes by its way through the graph.
+    A variable without a unique name is named by its path through the graph.
 
     Raises:
       DamagedError: also when a tensor is read.
     """
     by_key = bundle.read(prefix)
     if GRAPH not in by_key:
-        raise DamagedError(f"{prefix} has no graph of objects; it is no object-based checkpoint")
+        raise DamagedError(f"{prefix} is not an object-based checkpoint: it has no object graph")
     names = _names(_parse(by_key.pop(GRAPH)))
     missing = sorted(names.keys() - by_key.keys())
     if missing:
-        raise DamagedError(f"its graph of objects has variables that the file has not: {shortened(missing)}")
+        raise DamagedError(f"the file lacks variables of its object graph: {shortened(missing)}")
     named = {names.get(key, key): tensor for key, tensor in by_key.items()}
     return {name: dataclasses.replace(tensor, sources=(name,)) for name, tensor in sorted(named.items())}
 
@@ -69,7 +68,7 @@ def _parse(tensor: Tensor) -> Graph:
     for slot in (slot for node in graph.nodes for slot in node.slot_variables):
         numbers += (slot.original_variable_node_id, slot.slot_variable_node_id)
     if any(not 0 <= number < len(graph.nodes) for number in numbers):
-        raise DamagedError(f"{GRAPH}: an object that is not there")
+        raise DamagedError(f"{GRAPH}: a child that does not exist")
     return graph
 
 
@@ -105,15 +104,14 @@ def write(
     progress: Progress = lambda size: None,
     paths: dict[str, tuple[str, ...]] | None = None,
 ) -> None:
-    """Writes a checkpoint that `tf.train.Checkpoint(model=...)` restores into the model whose variables
-    `tensors` has.
+    """Writes a checkpoint that `tf.train.Checkpoint(model=...)` restores into the model with these variables.
 
     Args:
       tensors: {full name of the variable: tensor}, read here one after the other.
       prefix: of the files, in a folder that is there.
       progress: called with the bytes written since the last call.
-      paths: {full name: ways to the variable from `model`, of attributes' names}; the first way is its key.
-        None: the name is the only way.
+      paths: {full name: paths of attribute names from `model` to the variable}; the first path is its key.
+        None: the name is the only path.
     """
     names = paths or {name: (name,) for name in tensors}
     ways = {name: [f"model/{path}" for path in names[name]] for name in tensors}
@@ -135,8 +133,7 @@ def write(
 
 
 def _number_of(graph: Graph, numbers: dict[str, int], path: str) -> int:
-    """Returns the number of the object at the end of a way; adds it and those before it where they are not
-    there yet."""
+    """Returns the number of the object at the end of a path; adds missing objects."""
     if path not in numbers:
         graph.nodes.add()
         _connect(graph, numbers, path, len(graph.nodes) - 1)
@@ -144,7 +141,7 @@ def _number_of(graph: Graph, numbers: dict[str, int], path: str) -> int:
 
 
 def _connect(graph: Graph, numbers: dict[str, int], path: str, number: int) -> None:
-    """Lets a way end at an object."""
+    """Adds a path to an object."""
     parent, _, name = path.rpartition("/")
     numbers[path] = number
     graph.nodes[_number_of(graph, numbers, parent)].children.add(node_id=number, local_name=name)

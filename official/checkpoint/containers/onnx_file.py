@@ -1,4 +1,4 @@
-"""ONNX files as a store of tensors: their initializers, read lazily and written one after the other."""
+"""ONNX files as containers of tensors, their initializers, which are read lazily and written one by one."""
 
 import collections
 import math
@@ -45,12 +45,12 @@ def walk(file: BinaryIO, start: int, end: int) -> Iterator[Field]:
         key = _read_varint(file)
         kind = key & 7
         if kind not in (_VARINT, _BYTES, *_FIXED):
-            raise DamagedError(f"no ONNX model, or damaged at byte {place}")
+            raise DamagedError(f"not an ONNX model, or damaged at byte {place}")
         number = _read_varint(file) if kind in (_VARINT, _BYTES) else 0
         length = number if kind == _BYTES else _FIXED.get(kind, 0)
         inside = file.tell()
         if inside + length > end:
-            beyond = f"{inside + length - end} bytes beyond what is there"
+            beyond = f"{inside + length - end} bytes beyond the end of the file"
             raise DamagedError(f"truncated: the field at byte {place} ends {beyond}")
         yield Field(key >> 3, place, inside, inside + length)
         place = inside + length
@@ -98,10 +98,10 @@ def _varint(value: int) -> bytes:
 # -----------------------------------------------------------------------------------------------------------
 # ONNX files as containers
 #
-# The onnx package describes the pieces. The file around them is walked through and put together here, since
-# the package would hold all of it in memory, more than once. Measured with BERT-large (1.34 GB), as the
-# most memory of a conversion beyond its imports: from a file 0.6 GB, and 2.6 GB with `onnx.load`; to a file
-# 0.8 GB, and 8.2 GB with `onnx.helper.make_model` and `onnx.save`.
+# The onnx package parses the pieces. This module reads and writes the file around them, since the package
+# would hold all of it in memory, more than once. Measured with BERT-large (1.34 GB), as the most memory of a
+# conversion beyond its imports: from a file 0.6 GB, and 2.6 GB with `onnx.load`; to a file 0.8 GB, and 8.2 GB
+# with `onnx.helper.make_model` and `onnx.save`.
 
 
 LAST = ".onnx"
@@ -158,7 +158,7 @@ def read(location: str) -> Tensors:
         graphs, initializers = _initializers(onnx, file, location)
         found = [_tensor(onnx, file, location, field) for field in initializers]
     if not graphs:
-        raise DamagedError(f"{name} is no ONNX model: it has no graph")
+        raise DamagedError(f"{name} is not an ONNX model: it has no graph")
     counts = collections.Counter(tensor.sources[0] for tensor in found)
     if doubled := sorted(one for one, count in counts.items() if count > 1):
         raise DamagedError(f"{name} has initializers twice: {shortened(doubled)}")
@@ -172,7 +172,7 @@ def _tensor(onnx: Any, file: BinaryIO, location: str, field: Field) -> Tensor:
     name, shape, types = head.name, tuple(head.dims), onnx.TensorProto.DataType
     kind = types.Name(head.data_type) if head.data_type in types.values() else str(head.data_type)
     if kind not in _DTYPES:
-        raise DamagedError(f"{name} is of type {kind}; read are {', '.join(_DTYPES)}")
+        raise DamagedError(f"{name} has type {kind}. Supported are {', '.join(_DTYPES)}")
     dtype = _DTYPES[kind]
     raw = next((part for part in parts if part.number == onnx.TensorProto.RAW_DATA_FIELD_NUMBER), None)
     path, offset, size = location, 0, None
@@ -199,25 +199,25 @@ def _tensor(onnx: Any, file: BinaryIO, location: str, field: Field) -> Tensor:
 
 
 def _read_head(onnx: Any, file: BinaryIO, parts: list[Field]) -> Any:
-    """Returns an initializer without its values. Raises DamagedError where its texts are none."""
+    """Returns an initializer without its values. Raises DamagedError if its texts are invalid."""
     needed = ("NAME", "DIMS", "DATA_TYPE", "DATA_LOCATION", "EXTERNAL_DATA")
     numbers = {getattr(onnx.TensorProto, f"{name}_FIELD_NUMBER") for name in needed}
     described = [bytes_of(file, part.start, part.end) for part in parts if part.number in numbers]
     head = _parse(onnx, b"".join(described))
     places = [text for entry in head.external_data for text in (entry.key, entry.value)]
-    # Bytes that are no text come as bytes.
+    # Invalid text is returned as bytes.
     if not all(isinstance(text, str) and text.isprintable() for text in (head.name, *places)):
-        raise DamagedError(f"an initializer has the name {head.name!r}, its values the place {places}")
+        raise DamagedError(f"the initializer {head.name!r} or its location, {places}, is not text")
     offsets = [entry.value for entry in head.external_data if entry.key == "offset"]
-    # Python refuses thousands of digits in words of its own.
+    # Python would raise its own error for thousands of digits.
     if not all(offset.isdecimal() and len(offset) < 25 for offset in offsets):
-        raise DamagedError(f"the values of {head.name} have no place: {shortened(places)}")
+        raise DamagedError(f"the values of {head.name} have no valid offset: {shortened(places)}")
     return head
 
 
 def check_second_files(location: str) -> None:
-    """Raises DamagedError where values of a model are in files that `read` would not read, such as links: to
-    be called before another library opens the model."""
+    """Raises DamagedError if values of a model are in files that `read` refuses, such as links. Call it
+    before another library opens the model."""
     onnx = _library()
     with naming_damaged(location), io_files.open_binary(location) as file:
         for field in _initializers(onnx, file, location)[1]:
@@ -238,8 +238,8 @@ def _initializers(onnx: Any, file: BinaryIO, location: str) -> tuple[list[Field]
 def _check_size(
     path: str, shape: tuple[int, ...], dtype: np.dtype, offset: int, size: int | None = None
 ) -> None:
-    """Raises DamagedError where a file does not hold the bytes of a tensor from a place on, or another number
-    of them than the `size` that is written."""
+    """Raises DamagedError if a file does not hold the bytes of a tensor from an offset on, or if their number
+    is not the stored `size`."""
     needed = math.prod(shape) * dtype.itemsize
     with naming_damaged(path):
         io_files.check_readable(path)
@@ -268,9 +268,9 @@ def _from_numbers(
 
 
 def _second_file(location: str, head: Any) -> tuple[str, int]:
-    """Returns the path of a model's second file, and where the values of an initializer begin in it. It is in
-    the model's folder, wherever it was when the model was saved. Raises DamagedError where that is a link, or
-    behind one: a model from elsewhere could name any file of this machine."""
+    """Returns the path of a model's second file, and where the values of an initializer begin in it. It is
+    searched in the model's folder only. Raises DamagedError if it is a link, or behind one: a model from
+    elsewhere could name any file of this machine."""
     place = {entry.key: entry.value for entry in head.external_data}
     name = place.get("location", "")
     folder, path = os.path.dirname(os.path.abspath(location)), os.path.normpath(name)
@@ -310,7 +310,7 @@ def write(tensors: Tensors, location: str, progress: Progress = lambda size: Non
     tensors = dict(sorted(tensors.items()))
     is_external = sum(tensor.nbytes for tensor in tensors.values()) > _MAX_BYTES
     data_path = _data_path(location)
-    # In front of the values of each tensor: its field of the graph, up to the raw data, or whole.
+    # Per tensor, the bytes before its values: its field of the graph, up to the raw data, or whole.
     heads: list[bytes] = []
     place = 0
     for name, tensor in tensors.items():
@@ -344,7 +344,7 @@ def write(tensors: Tensors, location: str, progress: Progress = lambda size: Non
 
 
 def set_external(proto: Any, location: str, offset: int, length: int) -> None:
-    """Lets the values of an onnx.TensorProto be those in a second file."""
+    """Makes the values of an onnx.TensorProto external, in a second file."""
     proto.data_location = proto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", length)):
         proto.external_data.add(key=key, value=str(value))

@@ -1,5 +1,5 @@
-"""Exports of this project: SavedModels whose variables have the names of weights, with what is known of the
-model in assets.extra/.
+"""Exports of this project: SavedModels whose variables have the names of weights, with the model's
+configuration in assets.extra/.
 
 A weight that is kept in 8 bits is two variables, NAME and NAME/scale, and is read as their product. The
 location of an export is its folder assets.extra, beside whose files its weights then are.

@@ -30,7 +30,7 @@ class Option:
 
     Attributes:
       name: of the flag.
-      default: what counts where nothing is given.
+      default: the value if it is not given.
       help: what the flag does, for --help.
       most: the largest number, for an option that is a number from 1; None: it is on or off.
       for_target: it changes only what is written.
@@ -49,8 +49,8 @@ class Options:
 
     Attributes:
       vocab_size: words of the target; None: as many as the source has.
-      averages: {word: words of the source}: the number of a word of the target, and those whose embeddings'
-        and output biases' mean it gets.
+      averages: {word of the target: words of the source}, by ids: it gets the mean of their embeddings and
+        output biases.
       with_optimizer: carry optimizer slots where both formats have them.
       precision: 16 or 32, the float type of the target; None: as it is.
       num_attention_heads: splits the attention kernels where a format does; None: hidden size / 64, or as a
@@ -75,7 +75,7 @@ class Options:
         the numbers themselves.
       model_card: README.md of a folder for Hugging Face; None: of no run.
       embedding: of the files of sentence-transformers beside the source; None: there are none.
-      of_formats: {name of an Option: value}, what was given of those that formats bring.
+      of_formats: {name of an Option: value}: the given options of formats.
     """
 
     vocab_size: int | None = None
@@ -150,24 +150,24 @@ class Format:
       from_canonical: gives canonical tensors its names.
       aliases: other names that are understood.
       name_in_reports: where reports and listings keep an older name; empty: `name`.
-      signature: regular expression of a tensor's name that tells the format from others in the same
-        container; None: the container alone tells it.
+      signature: regular expression of a tensor's name that identifies the format within its container; None:
+        the container alone does.
       foreign: regular expression of a tensor's name that the format never has, where another with the same
         signature does; None: there is none.
       precedence: of two formats that fit a path, the one with the higher number is taken.
       encoder_names: regular expression, found in names that must belong to an encoder.
-      partners: {format: what the names of actions call it}, of a format that is converted only to and from
-        these; what it sets by itself then counts alone. None: it goes to and from all.
+      partners: {format: its name in actions}, of a format that is converted only to and from these; only its
+        own defaults then apply. None: it is converted to and from all.
       options: that it brings.
-      as_source, as_target: {setting: value} that counts where nothing is given.
+      as_source, as_target: {setting: default value}.
       usual_activation, usual_epsilon: of its models, and of their LayerNorm, where no configuration is there.
       float32_names: regular expression of names of tensors that are float32 at any precision; None: of none.
       heads_of: the number of attention heads that shapes of its tensors tell; None where they do not.
-      may_lack_biases: its models may be without biases in the attention; of others, zeros take their place.
+      may_lack_biases: its models may lack biases in the attention; in other formats, zeros replace them.
       families: names of those of `config.model` whose models it holds.
       brings_sidecar_files: `write` puts configuration and vocabulary with the weights.
       writer: writes tensors with what belongs to them; None: the container does.
-      is_only_read: nothing is converted to it.
+      is_only_read: whether it is never a target.
     """
 
     name: str

@@ -89,7 +89,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to the canonical names. Reads `global_step` where it is a float.
 
     Raises:
-      ConfigError: for parts that do not make a whole, or a whole that cannot be parted.
+      ConfigError: for incomplete parts of a joined tensor, or one that cannot be split.
       DamagedError: where `global_step` cannot be read.
     """
     rest, words = mapping.join_rows(tensors)
@@ -218,7 +218,7 @@ FORMAT = Format(
     precedence=3,
     options=OPTIONS,
     as_source={"precision": 32},
-    # The published google2graphcore's: what Graphcore's model configurations want.
+    # Defaults of the published google2graphcore, which Graphcore's model configurations need.
     as_target={"vocab_size": 30400, "precision": 16, "use_cls_layer": False},
     usual_epsilon=EPSILON,
     float32_names=rf"cls/squad/.*|.*/({'|'.join(canonical.SLOTS)})",

@@ -26,7 +26,7 @@ from official.config.model import FAMILIES, Family
 from official.io.errors import ConfigError
 
 _PREFIX_HELP = (
-    "names begin with bert. or another family's name (unset: where there is a head, as transformers has it)."
+    "names begin with bert. or another family's name (unset: if there is a head, as in transformers)."
 )
 HF_PREFIX = Option("hf_prefix", None, _PREFIX_HELP, for_target=True)
 
@@ -91,8 +91,8 @@ def _tied_of(family: Family) -> dict[str, tuple[str, str]]:
 
 
 def _family_of(tensors: Tensors, told: str) -> Family:
-    """Returns the family that names of weights are of: of several with the same names, the one that is
-    `told`, else the first."""
+    """Returns the family of names of weights: of several with the same names, `told` if it is one of them,
+    else the first."""
     for family in (FAMILIES[told], *FAMILIES.values()):
         first = str(family.their_name("bert.encoder.layer.0.attention.output.dense.weight"))
         if {first, first.removeprefix(family.scope)} & tensors.keys():
@@ -235,7 +235,7 @@ def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -
 
 
 def as_saved(tensors: Tensors, family: Family) -> Tensors:
-    """Returns tensors as the family's files name them: in some the output layer for answers is called a
+    """Renames tensors to the names in the family's files: some call the output layer for answers a
     classifier, see `hf_folder.read`."""
     return {re.sub(r"^qa_outputs\.", f"{family.answers}.", name): tensor for name, tensor in tensors.items()}
 
@@ -250,7 +250,7 @@ FORMAT = Format(
     precedence=13,
     options=(HF_PREFIX,),
     families=tuple(FAMILIES),
-    usual_activation="gelu_erf",  # what transformers takes where no config.json says it
+    usual_activation="gelu_erf",  # transformers' default without config.json
     brings_sidecar_files=True,
     writer=write,
 )

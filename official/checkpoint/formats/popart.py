@@ -8,10 +8,10 @@ settings:
   Embedding_Dict    [V, H], or [H, V] after pre-training, or blocks of rows Embedding_Dict/split0, .... The
                     size H of Embedding/Gamma tells the orientation; where V = H it is taken as [V, H].
   Absent biases     of the attention (PopART's default) are read as zeros, which are the same function.
-  Epsilon           of LayerNorm is 0.001 in its program, where nobody says another (bert_model.py).
+  Epsilon           of LayerNorm is 0.001 in its program, unless set otherwise (bert_model.py).
 
-The optimizer's moments (Accl1___NAME, Accl2___NAME) are taken as LAMB's for loss scale 1: PopART multiplies
-them by the loss scale and its square while it trains, and a file does not say by how much.
+The optimizer's moments (Accl1___NAME, Accl2___NAME) are read as LAMB's for loss scale 1: PopART multiplies
+them by the loss scale and its square while training, and a file does not store the scale.
 """
 
 import re
@@ -59,7 +59,7 @@ _WEIGHTS: mapping.Table = {
     "cls/squad/output_bias": "Squad/SquadB",
     **dict.fromkeys(canonical.CLASSIFIER_HEAD),
 }
-# Slots stand here as endings; in the file they are prefixes.
+# Slots are suffixes here and prefixes in the file.
 _SLOTS = {**dict.fromkeys(canonical.SLOTS), "lamb_m": "lamb_m", "lamb_v": "lamb_v"}
 TABLE = {**mapping.with_slots(_WEIGHTS, _SLOTS), **dict.fromkeys(canonical.COUNTERS)}
 _SLOT_PREFIXES = {"lamb_m": "Accl1___", "lamb_v": "Accl2___"}

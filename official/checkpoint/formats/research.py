@@ -30,7 +30,7 @@ from official.checkpoint.tensors import Tensors
 from official.io.errors import ConfigError, shortened
 
 _SCOPE = "all/"
-# What of a name in this project is another word here, in this order; of what follows a scope alone, too.
+# Replacements of parts of names, in this order.
 _WORDS = {
     r"^LayerNorm/": "bert/encoder/post_layers/GroupNorm/",
     r"^output_(weights|bias)": r"glue_loss/output_\1",
@@ -97,8 +97,8 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     spelling = mapping.Spelling(weights, lambda name: name.removeprefix(_SCOPE))
     if spelling.doubled:
         twice = shortened(sorted(name.removeprefix(_SCOPE) for name in spelling.doubled))
-        told = f"with and without {_SCOPE}, and one of each is wanted: {twice}."
-        raise ConfigError(f"The checkpoint has these names {told}")
+        told = f"both with and without {_SCOPE}: {twice}."
+        raise ConfigError(f"The checkpoint has these variables {told}")
     rest, words = mapping.join_rows(spelling.tensors)
     rest, parts = mapping.unstack(rest, _STACKS)
     names, patterns = graphcore.with_classifier_pooler(
@@ -116,8 +116,8 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to the research code's names.
 
     Raises:
-      ConfigError: for a vocabulary that is not a multiple of `num_embeddings_splits`, and where `baseline` is
-        not what the model is.
+      ConfigError: for a vocabulary that is not a multiple of `num_embeddings_splits`, and if `baseline` does
+        not fit the model.
     """
     key_bias = {} if options.get(graphcore.PLAIN_BERT) else _KEY_BIAS
     weights, dropped = mapping.without(tensors, {**key_bias, **graphcore.left_out(options), **_STATE})
@@ -142,8 +142,8 @@ def _names_in_file(tensors: Tensors, options: Options) -> mapping.Table:
 
 
 def _names(tensors: Tensors, options: Options) -> mapping.Table:
-    """Returns the table for GroupBERT or the baseline. Raises ConfigError where the option says one and the
-    layers are the other's."""
+    """Returns the table for GroupBERT or the baseline. Raises ConfigError if the option and the layers
+    disagree."""
     plain = options.get(graphcore.PLAIN_BERT)
     groupbert = graphcore.is_groupbert(tensors)
     if canonical.layers_of(tensors) and groupbert == plain:

@@ -443,7 +443,7 @@ class Program:
         code = self.process.wait()
         with open(self._log, encoding="utf-8", errors="replace") as log:
             last = [line for line in log.read().splitlines() if line.strip()][-1:]
-        advice = f" It was killed, most likely for want of memory{self._advice}." * (code == -signal.SIGKILL)
+        advice = f" It was killed, probably because memory ran out{self._advice}." * (code == -signal.SIGKILL)
         raise ConfigError(f"{self._name} ended with code {code}: {' '.join(last)}{advice}")
 
     def __enter__(self) -> Program:
@@ -580,7 +580,7 @@ def measure(
     for dtype in flags.dtypes:
         for system in systems:
             if dtype not in system.dtypes:
-                print(f"{system.title}: not in {dtype}, which it does not compute in.", file=sys.stderr)
+                print(f"{system.title} does not compute in {dtype}.", file=sys.stderr)
         wanted = [system for system in systems if dtype in system.dtypes]
         wanted += [PRODUCTS] * bool(wanted and dtype in PRODUCTS.dtypes)
         rows: list[dict] = []

@@ -343,7 +343,7 @@ def _read_metric(name: str, value: Any, source: str) -> Number:
         try:
             numbers = [float(text) for line in lines for text in pattern.findall(line)]
         except ValueError:
-            raise ValueError(f"{regexp!r} matches what is no number") from None
+            raise ValueError(f"{regexp!r} matches text that is not a number") from None
         if any(map(math.isnan, numbers)):
             raise ValueError("NaN")
         if len(numbers) <= skip:

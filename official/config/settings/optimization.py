@@ -215,7 +215,7 @@ class Optimization:
         needs=("do_train", "decay_steps"),
         excludes={
             **dict.fromkeys(("num_steps_per_epoch", "num_train_epochs", "stop_steps"), _BY_DECAY),
-            "warmup_proportion": "give the --warmup_steps of the run that it goes on from",
+            "warmup_proportion": "give the --warmup_steps of the run that it continues",
             "budget_hours": "a decay has a number of steps",
         },
     )

@@ -1,4 +1,5 @@
-"""Files of GLUE -> texts and labels; predictions -> metrics, and the files that GLUE's server takes."""
+"""Reads GLUE's files as texts and labels, scores predictions, and writes the files that GLUE's server
+accepts."""
 
 from __future__ import annotations
 
@@ -16,9 +17,8 @@ from official.io.errors import ConfigError
 # Files
 #
 # The files have a row per line and columns between tabs; a quotation mark is a character like any other.
-# What cannot be used is never dropped silently: a malformed row is listed, and left out of train and dev; a
-# test row stays, with what it has, since predictions are numbered by row. A label that the task does not
-# have ends the reading.
+# Malformed rows are listed, and left out of train and dev. In test they stay, with the fields that they have,
+# since predictions are numbered by row. A label that the task does not have ends the reading.
 
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -33,8 +33,8 @@ def read_split(task: GlueTask, split: str, data_dir: str) -> Table:
       data_dir: folder of all tasks, or of this one.
 
     Raises:
-      ConfigError: for a file that is not there, cannot be read, has other columns or no usable row, and for a
-        label that the task does not have.
+      ConfigError: if a file is missing, cannot be read, has other columns or no usable row, or has a label
+        that the task does not have.
     """
     path, is_test = task.find_file(split, data_dir), split == "test"
     with files.naming(path), files.open_binary(path) as file:
@@ -92,7 +92,7 @@ def read_split(task: GlueTask, split: str, data_dir: str) -> Table:
 def _parse(
     line: bytes, columns: tuple[str, ...], text_columns: tuple[str, ...]
 ) -> tuple[dict[str, str], str | None]:
-    """Returns the fields of a row, '' for those that it does not have, and what is wrong with it."""
+    """Returns the fields of a row, '' for missing ones, and its fault."""
     problem = None
     try:
         text = line.decode("utf-8")
@@ -125,7 +125,7 @@ def _label(task: GlueTask, label: str, path: str, line: int) -> float:
 
 
 def _number(text: str) -> float:
-    """Returns the number that a text is, NaN where it is none."""
+    """Returns a text as a number; NaN if it is not one."""
     try:
         return float(text)
     except ValueError:
@@ -149,7 +149,7 @@ def write_predictions(task: GlueTask, predictions: np.ndarray, folder: str) -> s
     Args:
       task: the task; names the file.
       predictions: [N] classes (integers) or scores (floats) in the order of the test file's rows.
-      folder: is made where it is not there.
+      folder: created if it does not exist.
 
     Raises:
       ConfigError: for a score that is not finite, or a file that cannot be written.
@@ -182,8 +182,8 @@ def check_predictions(task: GlueTask, path: str, rows: int) -> None:
 
     Raises:
       ConfigError: for a file that cannot be read, has another header, or too few or too many rows, and for
-        the first row that has not two columns, not its number as index, or a prediction that the task does
-        not have.
+        the first row with a wrong number of columns, a wrong index, or a prediction that the task does not
+        have.
     """
     try:
         with files.naming(path), files.open_binary(path) as file:
@@ -216,8 +216,8 @@ def check_predictions(task: GlueTask, path: str, rows: int) -> None:
 # -----------------------------------------------------------------------------------------------------------
 # Metrics
 #
-# Where a measure is not defined (a correlation with predictions that are all alike, are not finite, or are
-# fewer than two; the F1 of no positive example) it is 0.0: such predictions say nothing.
+# An undefined metric is 0.0: a correlation with predictions that are all equal, not finite, or fewer than
+# two, and the F1 without a positive example.
 
 
 def score(task: GlueTask, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:

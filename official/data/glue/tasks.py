@@ -1,8 +1,7 @@
 """The table of GLUE tasks: one row says which files, columns, labels and metrics a task has, and what its
 predictions are called.
 
-Columns are found by their names in a file's first line, so that the layouts of train, dev and test may
-differ, as they do.
+Columns are found by their names in a file's first line, because train, dev and test have different layouts.
 
 Source: https://gluebenchmark.com/tasks (files, labels, metrics) and the GLUE paper, arXiv 1804.07461.
 """
@@ -77,7 +76,7 @@ class GlueTask:
         """Returns the path of a split's file; `data_dir` is the folder of all tasks, or that of this task.
 
         Raises:
-          ConfigError: where none of the file's names is there.
+          ConfigError: if the file exists under none of its names.
         """
         names = self.splits[split].files
         candidates = [os.path.join(data_dir, name) for name in (*names, *map(os.path.basename, names))]
@@ -91,7 +90,7 @@ class GlueTask:
 
 
 MAX_SCORE = 5.0  # of STS-B, from 0
-# The corpus as published, before GLUE set rows of it apart as dev set.
+# The corpus as published, before GLUE held out rows of it as the dev set.
 MRPC_TRAIN_AND_DEV = "msr_paraphrase_train.txt"
 
 _BINARY = ("0", "1")
@@ -200,7 +199,7 @@ TASKS = {task.name: task for task in _TASKS}
 
 
 def find_task(name: str, flag: str = "glue_task") -> GlueTask:
-    """Returns a task by its name. Raises ConfigError for one that there is not."""
+    """Returns a task by its name. Raises ConfigError if there is no such task."""
     if name not in TASKS:
         raise ConfigError(
             f"--{flag}={name} is no GLUE task{suggest(name.lower(), TASKS)}. Allowed: {', '.join(TASKS)}."

@@ -27,7 +27,7 @@ _PARTS = 3
 
 def least_squares(histogram: Histogram, depth: int | None = None, max_turns: int = 0) -> PackingPlan:
     """NNLSHP: minimises |w (A x - h)|, x >= 0; h is the histogram, A's columns are the lengths in each kind
-    of pack. x is rounded; what is left over is packed as by LPFHP, and places too many stay empty.
+    of pack. x is rounded; sequences left over are packed by LPFHP, and surplus slots stay empty.
 
     ENNLSHP, with turns: lengths that x has too few places for cost 1e6 times as much as those with too many,
     so that no sequence is left over but for rounding. The published system has a variable for the empty
@@ -56,7 +56,7 @@ def least_squares(histogram: Histogram, depth: int | None = None, max_turns: int
         if np.array_equal(earlier, too_few):
             break
         solution = _solve(kinds, counts, np.where(too_few, 1e3, weights), solution)
-    # Whole packs: places too many are taken out, sequences left over are packed among themselves.
+    # Rounded packs: surplus slots are removed, and sequences left over are packed among themselves.
     numbers = np.rint(solution).astype(np.int64)
     packs = [(tuple(int(n) for n in kinds[i] if n), int(numbers[i])) for i in np.flatnonzero(numbers)]
     surplus = make_plan(length, packs).histogram().counts - histogram.counts
@@ -65,7 +65,7 @@ def least_squares(histogram: Histogram, depth: int | None = None, max_turns: int
 
 
 def _without(packs: list, surplus: np.ndarray) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yields the packs without `surplus[n]` places of each length n."""
+    """Yields the packs after removing `surplus[n]` slots of each length n."""
     stack = list(packs)
     while stack:
         lengths, count = stack.pop()
@@ -103,7 +103,7 @@ def _solve(kinds: np.ndarray, counts: np.ndarray, weights: np.ndarray, start=Non
     dense, lower = np.zeros((height, height), order="F"), np.zeros((height, height))
 
     def append(column: int) -> bool:
-        """Takes a column in, unless it depends on those that are there or there is no room."""
+        """Adds a column, unless it depends linearly on the others or there is no room."""
         size = len(columns)
         if size == height:
             return False
@@ -122,8 +122,8 @@ def _solve(kinds: np.ndarray, counts: np.ndarray, weights: np.ndarray, start=Non
         return True
 
     def step() -> None:
-        """Moves x to the least-squares solution of the columns in use, or as far as all stay positive;
-        columns that reach 0 go out."""
+        """Moves x towards the least-squares solution of the columns in use, as far as all stay positive;
+        columns that reach 0 are removed."""
         while True:
             size = len(columns)
             factor = lower[:size, :size], True
@@ -171,7 +171,7 @@ def _solve(kinds: np.ndarray, counts: np.ndarray, weights: np.ndarray, start=Non
 # Algorithms by name
 
 
-# Of plans of the same size the first one counts: least squares may be another plan on another machine.
+# Of plans of the same size the first is chosen: least squares can give different plans on different machines.
 ALGORITHMS: dict[str, Callable[..., PackingPlan]] = {
     "lpfhp": first_fit,
     "spfhp": functools.partial(first_fit, is_tightest=False),

@@ -1,10 +1,10 @@
-"""Records of any of our formats -> packed records and a manifest.
+"""Packs records of any of our formats; writes packed records and a manifest.
 
-Rounds of independent tasks, each in as many processes as asked for: the lengths in every part of the input
-are counted; from their histogram the plan is made; the sequences of each part are written to the work folder,
-by the shard that they go to; these files are regrouped where they are very many; each shard is written from
-its part of them. Memory holds a block or a shard per process, and never the data. The records depend on the
-input and the flags, not on the processes; what is done is not done again when the job is started once more.
+The job runs rounds of independent tasks, each in as many processes as asked for. They count the lengths in
+every part of the input; make the plan from the histogram; write the sequences of each part to the work
+folder, grouped by their shard; merge these files if there are very many; and write each shard from its part
+of them. Memory holds a block or a shard per process, and never the data. The records depend on the input and
+the flags, not on the processes. A restarted job skips finished tasks.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from official.io.engines import Round
 from official.io.errors import ConfigError, check_counts
 from official.io.files import store_of
 
-_VERSION = 1  # of what the same flags make of the same records
-BLOCKS_VERSION = 4  # of how spilled blocks are laid out: a job does not go on with others
+_VERSION = 1  # version of the output for the same flags and records
+BLOCKS_VERSION = 4  # version of the layout of spilled blocks: a job does not resume with another one
 _PARTS = 64  # at least, where the input is large
 _MIN_PART_BYTES = 8 << 20
 _BLOCK_SEQUENCES = 1 << 14  # of a spilled block: about 60 MB in memory for 512 tokens
@@ -63,12 +63,11 @@ class Job:
 
 
 def pack_records(job: Job) -> dict:
-    """Writes the packed records and the manifest of a job, or what an interrupted call has left to do;
-    nothing where all is done.
+    """Writes the packed records and the manifest of a job, or the part that an interrupted call left undone.
 
     Raises:
-      ConfigError: for records that are wrong, by file and number, or an output folder that is in use already
-        or cannot be written to.
+      ConfigError: for invalid records, by file and number, or an output folder that is in use or cannot be
+        written to.
     """
     engines.check(job)
     check_counts(num_shards=job.num_shards, max_sequences_per_pack=job.max_sequences_per_pack)
@@ -147,8 +146,8 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
     shard_files.remove_all_but(job.output_dir, set(written))
     made = list(each_done("shard", shards))
     packs = sum(shard["packs"] for shard in made)
-    # Efficiency and speedup are those of the files, with rows that were split for want of slots for predicted
-    # tokens; the plan has none.
+    # Efficiency and speedup are those of the files, which also have the rows that were split because their
+    # predicted tokens exceeded the slots; the plan has no such rows.
     return {
         "flags": _flags_of(paths) | engines.flags_of(job) | {"num_shards": shards},
         "packs": packs,
@@ -175,8 +174,8 @@ def _flags_of(paths: list[str]) -> dict:
 
 
 def _planned(path: str, histogram: Histogram, job: Job) -> algorithms.Planned:
-    """Makes the plan, or reads the one that the sequences were dealt out by before the job was interrupted:
-    that of least squares may be another one on another machine."""
+    """Makes the plan, or, in a resumed job, reads the plan by which the sequences were already distributed:
+    least squares can give another plan on another machine."""
     if done := jobs.read_done(path):
         packs = {tuple(lengths): count for lengths, count in done["packs"]}
         by = str(done.get("algorithm", job.algorithm))
@@ -193,8 +192,8 @@ def _planned(path: str, histogram: Histogram, job: Job) -> algorithms.Planned:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Input files that follow each other, which a task reads: (path, bytes) of each; and their states, of
-    `files.states`, when the job was planned."""
+    """Consecutive input files of a task: (path, bytes) of each, and their states, of `files.states`, when the
+    job was planned."""
 
     number: int
     files: tuple[tuple[str, int], ...]
@@ -203,7 +202,7 @@ class Part:
 
 
 def parts_of(paths: list[str], sizes: list[int], shape: Shape, states: dict[str, str]) -> list[Part]:
-    """Puts small files that follow each other together: very many would make as many blocks, almost empty."""
+    """Groups consecutive small files, since each would make an almost empty block."""
     groups: list[list[tuple[str, int]]] = []
     most, left = min(max(sum(sizes) // _PARTS, _MIN_PART_BYTES), 64 << 20), 0
     for path, size in zip(paths, sizes):
@@ -217,11 +216,12 @@ def parts_of(paths: list[str], sizes: list[int], shape: Shape, states: dict[str,
 
 
 def blocks_of(part: Part, size: int = 1) -> Iterator[Examples]:
-    """Yields the examples of a part, `size` at a time or more, and tells the bar which files are done.
+    """Yields the examples of a part, at least `size` at a time, and reports finished files to the progress
+    bar.
 
     Raises:
-      ConfigError: for records that are wrong, or of another shape; at the end for a file that was changed
-        since the job was planned.
+      ConfigError: for invalid records, or another shape; at the end for a file that changed since the job was
+        planned.
     """
     some: list[Examples] = []
 
@@ -247,7 +247,7 @@ def blocks_of(part: Part, size: int = 1) -> Iterator[Examples]:
 
 
 def _examples_of(values: dict[str, np.ndarray]) -> Examples:
-    """Returns examples for the features {name: [N, length]} of right plain records."""
+    """Returns examples from the features {name: [N, length]} of valid plain records."""
     lengths = values["input_mask"].sum(axis=1)
     return Examples(
         values["input_ids"].astype(np.int32),
@@ -265,14 +265,14 @@ def _examples_of(values: dict[str, np.ndarray]) -> Examples:
 #
 # The rows of a plan, kind after kind, are dealt out to shards in turn. The places for sequences of a
 # length, shard after shard, are numbered; the i-th sequence of that length, in the order of the files,
-# takes place number p(i), where p is a permutation that is computed, not stored. So any part of the data
-# finds its places by itself, in memory that does not grow with the data.
+# takes place number p(i), where p is a permutation that is computed, not stored. So each part of the data can
+# compute its places alone, in memory that does not grow with the data.
 
 
 def permuted(numbers: np.ndarray, size: int, key: int) -> np.ndarray:
     """Returns p(number) of a permutation p of 0 to size - 1.
 
-    A Feistel network permutes a power of 4; what falls behind `size` is permuted again until it does not.
+    A Feistel network permutes a power of 4; a number of `size` or more is permuted again until it is smaller.
 
     Args:
       numbers: int [N], 0 to size - 1.
@@ -302,10 +302,11 @@ class _Places(NamedTuple):
 
 
 class Dealer:
-    """Deals sequences out to the shards of a plan. Shapes: T shards, K kinds of rows, P sequences of a row.
+    """Distributes sequences among the shards of a plan. Shapes: T shards, K kinds of rows, P sequences of a
+    row.
 
-    Row r of the plan is one of shard r modulo T. So of a kind every shard has the same number of rows, but
-    for one more in a run of shards. What is held grows with the kinds alone, not with the shards.
+    Row r of the plan is one of shard r modulo T. So every shard has the same number of rows of a kind, except
+    for one more in a run of shards. Memory grows with the number of kinds, not of shards.
     """
 
     def __init__(self, plan: PackingPlan, num_shards: int, seed: int):
@@ -334,7 +335,7 @@ class Dealer:
         times, first = in_a_row_K[kinds], self._first_K[kinds]
         end = first + self._more_K[kinds]
         wraps = end > self.num_shards  # the run goes on at shard 0
-        # From which shard on there are so many more places in a shard.
+        # The shard from which on each has that many places more.
         starts = np.concatenate([0 * first, first, end - self.num_shards * wraps])
         changes = np.concatenate([times * (self._each_K[kinds] + wraps), times, -times])
         shards, which = np.unique(starts, return_inverse=True)
@@ -355,9 +356,9 @@ class Dealer:
 # Shuffle shards
 #
 # A shard has a key, its place among all shards on a scale of 64 bits, so that the files are regrouped by
-# ranges of keys where there are very many (`official.data.compaction`). A chunk of a file is what a file of
-# the level above takes from this one: the number of sequences, int64; their heads, int32 [n, 6]; and words,
-# of each sequence its ids, masked places and labels without padding.
+# ranges of keys where there are very many (`official.data.compaction`). A chunk is the part of a file that
+# one file of the level above takes: the number of sequences, int64; their heads, int32 [n, 6]; and words, of
+# each sequence its ids, masked places and labels without padding.
 
 
 _MAGIC = b"BERTSEQS"
@@ -395,14 +396,14 @@ class Spilled:
 
 
 def _are_there(heads: np.ndarray, length: int, most: int) -> np.ndarray:
-    """Returns the mask of the ids, places and labels that a sequence has, bool [N, L + 2 M]."""
+    """Returns the mask of the ids, positions and labels that each sequence has, bool [N, L + 2 M]."""
     is_token = np.arange(length) < heads["lengths"][:, None]
     is_used = np.arange(most) < heads["predictions"][:, None]
     return np.concatenate([is_token, is_used, is_used], axis=1)
 
 
 def dealt(examples: Examples, shards: np.ndarray, places: np.ndarray) -> Spilled:
-    """Returns N examples as sequences in the order of their shards; `shards`, `places`: int [N]."""
+    """Returns N examples as sequences in the order of their shards; `shards` and `places` are int [N]."""
     order = np.argsort(shards, kind="stable")
     heads: np.ndarray = np.empty(len(shards), _HEAD)
     heads["shard"], heads["place"] = shards, places
@@ -464,7 +465,7 @@ def _parse(chunk: memoryview, word_type: np.dtype) -> tuple[np.ndarray, np.ndarr
 
 
 def _is_done(path: str, part: Part) -> bool:
-    """Tells whether a task over a part is done, and counts it for the bar where it is."""
+    """Tells whether the task of a part is done, and reports it to the progress bar if it is."""
     if jobs.read_done(path) is None:
         return False
     engines.report(sum(size for _, size in part.files), 0)
@@ -484,13 +485,13 @@ def count_part(folder: str, part: Part) -> None:
 
 
 def spill_part(dealer: Dealer, grouping: Grouping, part: Part, before: np.ndarray) -> None:
-    """Writes the sequences of a part into blocks, by shard.
+    """Writes the sequences of a part into blocks, sorted by shard.
 
     Args:
       dealer: of the job.
       grouping: says where to; of level 0.
       part: the files.
-      before: int64 [L + 1], how many sequences of each length the parts before it have.
+      before: int64 [L + 1], number of sequences of each length in earlier parts.
     """
     path = done_path(grouping.folder, "spilled", part.number)
     if _is_done(path, part):
@@ -585,8 +586,8 @@ def write_shard(
 
 
 def _split(members: np.ndarray, predictions: np.ndarray, slots: int) -> np.ndarray:
-    """Moves last sequences to rows of their own, behind the others, where a row has more predicted tokens
-    than slots.
+    """Moves the last sequences of rows with more predicted tokens than slots to rows of their own, at the
+    end.
 
     Args:
       members: int [R, P], -1 behind the last one.

@@ -32,7 +32,7 @@ class Layout(NamedTuple):
     starts_BP: tf.Tensor
 
     def spread(self, values_BP: tf.Tensor) -> tf.Tensor:
-        """Returns for each token the value of its sequence, [B, L]; for padding that of the last place."""
+        """Returns the value of each token's sequence, [B, L]; for padding, the last value."""
         return tf.gather(values_BP, tf.minimum(self.slots_BL, values_BP.shape[1] - 1), batch_dims=1)
 
     def features(self) -> dict[str, tf.Tensor]:

@@ -1,4 +1,5 @@
-"""Packing plans: how many rows hold sequences of which lengths; first fit, the simplest way to one."""
+"""Packing plans, the number of rows per combination of sequence lengths, and first fit, the simplest
+algorithm."""
 
 from __future__ import annotations
 
@@ -73,12 +74,12 @@ class PackingPlan:
 
     @property
     def efficiency(self) -> float:
-        """The share of the rows' places that hold a token, 0 to 1."""
+        """Share of the positions in rows that hold a token, 0 to 1."""
         return self.tokens / (self.rows * self.row_length) if self.rows else 1.0
 
     @property
     def speedup(self) -> float:
-        """Sequences per row: by so much fewer rows are computed than without packing."""
+        """Sequences per row, the factor by which packing reduces the number of rows."""
         return self.sequences / self.rows if self.rows else 1.0
 
     @property
@@ -112,14 +113,14 @@ class PackingPlan:
         return Histogram(counts)
 
     def _counts(self, numbers_KX: np.ndarray) -> np.ndarray:
-        """Returns how often each number up to `row_length` stands in all rows, given those of each kind."""
+        """Counts each number up to `row_length` over all rows, given the numbers of each kind of row."""
         counts = np.zeros(self.row_length + 1, np.int64)
         np.add.at(counts, numbers_KX, np.array(list(self.packs.values()), np.int64)[:, None])
         return counts
 
 
 def make_plan(row_length: int, packs: Iterable[tuple[tuple[int, ...], int]]) -> PackingPlan:
-    """Joins packs of the same lengths, in whatever order these stand."""
+    """Merges packs of the same lengths, in any order."""
     joined: Counter[tuple[int, ...]] = Counter()
     for lengths, count in packs:
         if lengths and count:
@@ -136,8 +137,8 @@ def make_plan(row_length: int, packs: Iterable[tuple[tuple[int, ...], int]]) -> 
 
 
 def first_fit(histogram: Histogram, depth: int | None = None, is_tightest: bool = True) -> PackingPlan:
-    """LPFHP: a sequence goes into the fullest open pack that it fits into; where it fits into none, a new
-    pack takes as many of its length as it can. SPFHP: it goes into the open pack with the most room.
+    """LPFHP puts a sequence into the fullest open pack with room for it; if there is none, a new pack takes
+    as many of its length as fit. SPFHP puts it into the open pack with the most room.
 
     Args:
       histogram: of the lengths.
@@ -149,7 +150,7 @@ def first_fit(histogram: Histogram, depth: int | None = None, is_tightest: bool 
     by_room: list[list] = [[] for _ in range(row_length + 1)]  # packs by the tokens that are free in them
 
     def put(lengths: tuple[int, ...], count: int) -> None:
-        """Takes packs in; those that are full have no room, however many tokens are free."""
+        """Adds packs; a pack of `depth` sequences has no room, however many tokens are free."""
         by_room[row_length - sum(lengths) if len(lengths) < limit else 0].append((lengths, count))
 
     for length in range(row_length, 0, -1):
@@ -179,8 +180,8 @@ def plan_of(lengths_N: Iterable[int], row_length: int, depth: int) -> PackingPla
 
 
 def ranks(lengths_RP: np.ndarray) -> np.ndarray:
-    """Returns int64 [R, P]: which of all sequences, counted from 0 in the order of their lengths, stands at a
-    place of rows of these lengths; -1 where none does."""
+    """Returns int64 [R, P]: the sequence at each place of rows of these lengths, as a number from 0 in the
+    order of lengths; -1 for an empty place."""
     ranks_F = np.empty(lengths_RP.size, np.int64)
     ranks_F[np.argsort(lengths_RP, axis=None, kind="stable")] = np.arange(lengths_RP.size)
     empty = np.count_nonzero(lengths_RP == 0)  # are shorter than all others

@@ -1,1 +1,1 @@
-"""Documents -> pre-training examples, and what looks at them."""
+"""Makes pre-training examples of documents, and inspects them."""

@@ -30,10 +30,10 @@ from official.io import files, jobs, json_files, writing
 
 
 def gather(folder: str, paths: list[str], vocabulary: Vocabulary | None, summary=None) -> dict:
-    """Returns all that `official.reporting.data_card` draws.
+    """Returns the contents of a data card, which `official.reporting.data_card` draws.
 
     Args:
-      folder: of the manifest; what is not there is left out.
+      folder: of the manifest; missing files are left out.
       paths: files of records; none for prepared text.
       vocabulary: of the records, where it is known.
       summary: the `Summary` of all records, where they have been counted; else some are read.
@@ -93,7 +93,7 @@ def _examples_path(folder: str, shard: int) -> str:
 
 
 def keep_first_examples(folder: str, shard: int, num_shards: int, first: Examples) -> None:
-    """Keeps the first examples of a shard in the work folder, where it is one of those that are looked at."""
+    """Keeps the first examples of a shard in the work folder, if the card shows this shard."""
     if shard not in spread_out(num_shards, SHARDS):
         return
     file = io.BytesIO()
@@ -103,8 +103,8 @@ def keep_first_examples(folder: str, shard: int, num_shards: int, first: Example
 
 def kept_examples(folder: str, plan: Layout, record_format: str, words: Vocabulary) -> dict:
     """Returns a data card's entries on the examples that `note` has kept: "records", as `Summary.numbers`
-    returns it, and "examples", [title, words] each as of `ShownExample`. Those of a shard are left out whose
-    file a power failure has damaged."""
+    returns it, and "examples", [title, words] each as of `ShownExample`. Shards whose file a power failure
+    damaged are left out."""
     summary: Summary | None = None
     shown: list[list] = []
     rows_per_record = encoding.rows_per_record(record_format)
@@ -136,7 +136,7 @@ def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
 
     Args:
       texts: the beginnings of documents.
-      vocabulary: whose [UNK] is looked for; None: it is not known.
+      vocabulary: whose [UNK] is counted; None if unknown.
     """
     if not texts:
         return {}
@@ -155,7 +155,7 @@ def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
 
 
 def _most(counts: Mapping[str, int]) -> list[list]:
-    """Returns [name, count] of the most frequent ones, by name where they are equal, and of all others as
+    """Returns [name, count] of the most frequent names, ties by name, with the sum of the rest as
     "others"."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     others = sum(count for _, count in ordered[_MAX_LISTED:])
@@ -163,7 +163,7 @@ def _most(counts: Mapping[str, int]) -> list[list]:
 
 
 def unknown_words(texts: Iterable[str], vocabulary: Vocabulary) -> dict[str, int]:
-    """Returns {word: how often it comes} of the words that are [UNK]."""
+    """Returns {word: count} of the words that become [UNK]."""
     chunks = collections.Counter(chunk for text in texts for chunk in text.split())
     found: collections.Counter[str] = collections.Counter()
     for chunk in _with_unknown(list(chunks), vocabulary):  # few, as a rule: words are found slowly
@@ -173,7 +173,7 @@ def unknown_words(texts: Iterable[str], vocabulary: Vocabulary) -> dict[str, int
 
 
 def _with_unknown(texts: list[str], vocabulary: Vocabulary) -> list[str]:
-    """Returns those of some texts whose tokens have [UNK] among them."""
+    """Returns the texts whose tokens include [UNK]."""
     ids, lengths = tokenizer_of(vocabulary).tokenize(texts)
     places = np.flatnonzero(ids == vocabulary.special_ids.unk)
     return [texts[number] for number in np.unique(np.searchsorted(np.cumsum(lengths), places, side="right"))]

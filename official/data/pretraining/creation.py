@@ -1,15 +1,14 @@
-"""Text files -> TFRecords of pre-training examples and a manifest.
+"""Makes TFRecords of pre-training examples, and a manifest, from text files.
 
 Rounds of independent tasks, each in as many processes as asked for:
-  1. Every few megabytes of the text are tokenised and written to the job's work folder, the documents in the
-     order of a random key (`official.data.pretraining.rounds`).
-  2. Of very much text these files are regrouped, so that a pool finds its documents in few of them
+  1. The text is tokenised, a few megabytes per task, and written to the work folder, with the documents in
+     the order of a random key (`official.data.pretraining.rounds`).
+  2. If there is very much text, these files are merged, so that a pool finds its documents in few of them
      (`official.data.pretraining.rounds`).
   3. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of
      it (`official.data.pretraining.plan`).
-Memory holds a file of documents or a few pools per process, and never the text. What a task writes depends on
-the input, the flags and the task's number, not on the processes; a task that is done is not done again when
-the job is started once more.
+Memory holds a file of documents or a few pools per process, and never the text. The output of a task depends
+on the input, the flags and the task's number, not on the processes. A restarted job skips finished tasks.
 """
 
 import collections
@@ -32,14 +31,13 @@ from official.io import engines, files, jobs, record_paths
 from official.io.engines import Round
 from official.io.errors import ConfigError, check_counts
 
-_VERSION = 7  # of what the same flags make of the same text
+_VERSION = 7  # version of the output for the same flags and text
 _TASKS = 64  # of the first round, at least, where the text is large
 _MIN_TASK_BYTES = 8 << 20  # of text, in parts of a file or in small files
 
 
 def create_pretraining_data(job: Job) -> dict:
-    """Writes the TFRecords and the manifest of a job, or what an interrupted call has left to do; nothing
-    where all is done.
+    """Writes the TFRecords and the manifest of a job, or the part that an interrupted call left undone.
 
     Returns:
       The manifest.
@@ -56,7 +54,7 @@ def create_pretraining_data(job: Job) -> dict:
     encoding.check_vocabulary(words, job.record_format)
     _check_pairs(words, job)
     _warn_of_few_masks(job.rules)
-    # Of a tokenizer with rules of its own nothing else says it.
+    # For other tokenizers than BERT's, nothing else stores it.
     lower_case = words.do_lower_case if words.tokenizer is None else None
     job = dataclasses.replace(job, do_lower_case=lower_case, vocabulary_sha256=words.sha256)
     sources = find_sources(job)
@@ -139,7 +137,8 @@ def create_pretraining_data(job: Job) -> dict:
 
 
 def _check_pairs(words: Vocabulary, job: Job) -> None:
-    """Raises ConfigError for pairs of segments whose rows are not [CLS] A [SEP] B [SEP] by the tokenizer."""
+    """Raises ConfigError for pairs of segments if the tokenizer does not join them as [CLS] A [SEP] B
+    [SEP]."""
     if not job.rules.has_pairs or (words.marks_pairs and words.separators == 1):
         return
     rows = "puts 2 separators between them" if words.marks_pairs else "gives both the segment 0"

@@ -24,10 +24,10 @@ _MAX_EXAMPLES = 1536  # are encoded
 
 
 def check(job: Job, tasks: list[list[Split]], sizes: dict[str, int], words: Vocabulary) -> None:
-    """Says how much of the disk the job takes, and refuses it where there is too little; see `estimate`.
+    """Logs the disk space that the job needs, and refuses the job if there is less; see `estimate`.
 
     Raises:
-      ConfigError: naming what is needed and what is free.
+      ConfigError: names the space needed and the space free.
     """
     if files.is_remote(job.output_dir):
         return
@@ -73,7 +73,7 @@ def estimate(
     text_bytes = num_bytes * sampled_text / sampled_bytes
     scale = text_bytes / read * (held_out if job.side == "eval" else 1 - held_out)
     keys = np.zeros(sample.num_documents)
-    twice = examples_lib.concatenate([sample, sample])  # so that there is another document than the only one
+    twice = examples_lib.concatenate([sample, sample])  # random pairs need a second document
     chosen, rng = np.arange(twice.num_documents), np.random.default_rng(job.random_seed)
     plan = examples_lib.plan_examples(twice, chosen, np.zeros_like(chosen), words, job.rules, rng)
     examples = examples_lib.build_examples(plan.part(0, _MAX_EXAMPLES), words, job.rules, rng)

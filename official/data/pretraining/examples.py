@@ -1,4 +1,4 @@
-"""Documents -> pairs of segments with masked tokens, or rows of text without masks. No files here."""
+"""Makes pairs of segments with masked tokens, or rows of text without masks, of documents in memory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from official.io.errors import ConfigError
 class TokenizedDocuments:
     """Documents as one array of ids, T tokens in S sentences in D documents.
 
-    Sentence s is tokens[sentence_starts[s]:sentence_starts[s + 1]] and never empty; document d is the
-    sentences document_starts[d] up to document_starts[d + 1], one at least.
+    Sentence s is tokens[sentence_starts[s]:sentence_starts[s + 1]] and never empty; document d has the
+    sentences from document_starts[d] up to document_starts[d + 1], at least one.
     """
 
     tokens: np.ndarray  # [T] uint16, or int32 for vocabularies above 65,536 words
@@ -58,7 +58,7 @@ class TokenizedDocuments:
 
 
 def from_sentences(tokens: np.ndarray, lengths: np.ndarray, documents: np.ndarray) -> TokenizedDocuments:
-    """Makes offsets of lengths. Sentences and documents without a token are left out.
+    """Makes documents from the lengths of sentences. Empty sentences and documents are left out.
 
     Args:
       tokens: [T] ids of all sentences.
@@ -126,7 +126,7 @@ class Examples:
 # Rules
 
 
-# Values of what is unset, of pairs and of texts.
+# Defaults of unset fields, for pairs and for texts.
 _UNSET: dict[str, tuple[float, float]] = {
     "max_predictions_per_seq": (20, 0),
     "dupe_factor": (10, 1),
@@ -150,8 +150,8 @@ class ExampleRules:
     objective: str = "mlm_nsp"  # of pairs; "mlm": of texts
 
     def __post_init__(self):
-        """Fills in what is unset. Raises ConfigError for a value out of range, or one that texts do not
-        have."""
+        """Fills in defaults. Raises ConfigError for a value out of range, or one that does not apply to
+        texts."""
         for name, of_each in _UNSET.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, of_each[not self.has_pairs])
@@ -190,8 +190,8 @@ class ExampleRules:
 
     @property
     def max_tokens(self) -> int:
-        """The most tokens of a row. With `remask`, tokens that are not masked have the slots behind
-        max_predictions_per_seq only."""
+        """Maximum number of tokens in a row. With `remask`, unmasked tokens only have the slots after
+        max_predictions_per_seq."""
         if not self.remask:
             return self.max_seq_length
         tokens = np.arange(1, self.max_seq_length + 1)
@@ -209,7 +209,7 @@ class ExampleRules:
 
     @property
     def max_text_length(self) -> int:
-        """The most tokens of a row without the special ones."""
+        """Maximum number of tokens in a row, without the special ones."""
         return self.max_tokens - self.special_tokens
 
 
@@ -219,7 +219,7 @@ A_START, A_LENGTH, B_START, B_LENGTH, IS_RANDOM = range(5)
 
 
 class Plan(NamedTuple):
-    """Examples as parts of documents.
+    """Examples as slices of documents.
 
     Attributes:
       documents: those that the examples are cut from.
@@ -242,13 +242,13 @@ def plan_examples(
     rules: ExampleRules,
     rng: Generator,
 ) -> Plan:
-    """Cuts documents into pairs, or lays them end to end and cuts that into texts, as the rules say; see
+    """Cuts documents into pairs, or joins them and cuts the result into rows, as the rules say; see
     `plan_pairs` and `plan_texts`.
 
     Args:
       documents: those that random second segments come from; two at least, of texts one.
-      chosen: int [K], the documents to cut; one that is there twice is cut twice.
-      ranks: int [K]; examples of a lower rank come first, those of one rank in random order.
+      chosen: int [K], the documents to cut; one that occurs twice is cut twice.
+      ranks: int [K]; examples of a lower rank come first, and equal ranks are in random order.
       words: the vocabulary.
       rng: all draws come from it.
     """
@@ -260,7 +260,7 @@ def plan_examples(
 
 
 def _in_order(plan: np.ndarray, ranks: np.ndarray, rng: Generator) -> np.ndarray:
-    """Returns the examples of a plan in the order of their ranks, those of one rank in random order."""
+    """Returns the examples of a plan in the order of their ranks, equal ranks in random order."""
     order = rng.permutation(len(plan))
     return plan[order[np.argsort(ranks[order], kind="stable")]]
 
@@ -268,8 +268,8 @@ def _in_order(plan: np.ndarray, ranks: np.ndarray, rng: Generator) -> np.ndarray
 # -----------------------------------------------------------------------------------------------------------
 # Texts
 #
-# Source: FULL-SENTENCES of RoBERTa (Liu et al., 2019, section 4.2), but rows are full: a sentence that would
-# not fit goes on in the next row.
+# Source: FULL-SENTENCES of RoBERTa (Liu et al., 2019, section 4.2), but rows are full: a sentence that does
+# not fit continues in the next row.
 
 
 def plan_texts(
@@ -280,8 +280,8 @@ def plan_texts(
     rules: ExampleRules,
     rng: Generator,
 ) -> Plan:
-    """Lays documents end to end, those of one rank in random order, and cuts that into full rows; arguments
-    as of `plan_examples`.
+    """Joins documents in the order of ranks, equal ranks in random order, and cuts the result into full rows;
+    arguments as of `plan_examples`.
 
     A separator, the id of [SEP], stands between two documents; one at the end of a row is the row's own. So
     each token is in one row, and all rows are full but the last one, and those where a document ends one
@@ -306,7 +306,7 @@ def _cut(count: int, separators: set[int], most: int) -> tuple[list[int], list[i
     starts, lengths, begin = [], [], 0
     while begin < count:
         end = min(begin + most, count)
-        is_behind = end in separators  # the one of the row stands in its place
+        is_behind = end in separators  # the row's own [SEP] takes its place
         is_last = end - 1 in separators
         starts.append(begin)
         lengths.append(end - begin - is_last)
@@ -317,9 +317,9 @@ def _cut(count: int, separators: set[int], most: int) -> tuple[list[int], list[i
 # -----------------------------------------------------------------------------------------------------------
 # Pairs
 #
-# Source: the rules of Google's `create_pretraining_data.py`. They go from sentence to sentence; here all
-# documents that are cut, each as often as it is wanted, go forward together, one pair per step, so that a
-# step is a few operations on arrays. The longest documents, where few are left, go one after the other.
+# Source: the rules of Google's `create_pretraining_data.py`. The source goes from sentence to sentence; here
+# all documents to cut, one entry per copy, advance together, one pair per step, so that a step is a few
+# operations on arrays. When few documents are left, the longest, they are cut one by one.
 
 
 _FEW_LANES = 16  # a step of so many takes as long as that many pairs one by one
@@ -329,7 +329,7 @@ def plan_pairs(
     documents: TokenizedDocuments, chosen: np.ndarray, ranks: np.ndarray, rules: ExampleRules, rng: Generator
 ) -> np.ndarray:
     """Cuts documents into pairs of segments, half of them with a second segment from another document;
-    arguments as of `plan_examples`. A document that is there twice is cut in different ways.
+    arguments as of `plan_examples`. A document that occurs twice is cut in different ways.
 
     Sentences are collected up to a target length; the first 1..n-1 of them are segment A. Segment B is the
     rest, or sentences from a random place of another document, in which case the rest is used again for the
@@ -361,9 +361,9 @@ def plan_pairs(
         few += _cut_one(all_starts, draws, *place)
     steps.append(tuple(np.array(few, np.int64).reshape(-1, 5).T))
     lane, sentence, middle, end, is_random = map(np.concatenate, zip(*steps))
-    # What is drawn from here on has no bearing on the next cut.
+    # The draws below do not affect the next cut.
     a_start, a_end = starts[sentence], starts[middle]
-    # Of at least `wanted` tokens, where there are so many, from random places of other documents.
+    # Sentences of at least `wanted` tokens, if there are so many, from random positions of other documents.
     wanted = np.maximum(1, targets[lane] - (a_end - a_start))
     other = _draw(rng, np.full(len(lane), documents.num_documents - 1))
     other += other >= chosen[lane]
@@ -372,7 +372,7 @@ def plan_pairs(
     random = starts[first], starts[_reach(starts, first, behind, wanted)]
     b_start, b_end = np.where(is_random, random, (a_end, starts[end]))
     a_length, b_length = kept_lengths(a_end - a_start, b_end - b_start, rules.max_text_length)
-    # What is cut is cut token by token at the front or the back.
+    # Truncation removes one token at a time, at the front or the back.
     a_start = a_start + rng.binomial(a_end - a_start - a_length, 0.5)
     b_start = b_start + rng.binomial(b_end - b_start - b_length, 0.5)
     plan = np.stack([a_start, a_length, b_start, b_length, is_random], axis=1).astype(np.int32)
@@ -398,8 +398,8 @@ def _draw(rng: Generator, count: np.ndarray) -> np.ndarray:
 
 
 def _reach(starts: np.ndarray, sentence: np.ndarray, last: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Returns the end of the shortest run of sentences from `sentence` on with `target` tokens or more,
-    `last` at most."""
+    """Returns the end of the shortest run of sentences from `sentence` on with at least `target` tokens, or
+    `last`."""
     end = np.maximum(np.searchsorted(starts, starts[sentence] + target), sentence + 1)
     return np.minimum(end, last)  # a third of np.clip's time
 
@@ -452,7 +452,7 @@ def _mask(
     a_length_N, text_N = rows[:, A_LENGTH], rows[:, A_LENGTH] + rows[:, B_LENGTH]
     wanted_N = np.minimum(rules.predictions(text_N + rules.special_tokens), text_N)
     if rules.do_whole_word_mask:
-        # Whether the n-th token of the text goes on with the word of the one before it, in the same sentence.
+        # Whether the n-th token of the text continues the word of the previous token, in the same sentence.
         text_column = np.arange(text_N.max())
         column = np.minimum(_column(text_column, a_length_N[:, None]), rules.max_seq_length - 1)
         continues_NT = words.continuations()[np.take_along_axis(input_ids_NL, column, axis=1)]
@@ -492,7 +492,7 @@ def _assemble(
     column_L = np.arange(rules.max_seq_length, dtype=np.int32)
     shift_N1 = (plan[:, B_START] - first_sep_N - 1)[:, None]
     shift_NL = np.where(column_L <= first_sep_N[:, None], plan[:, A_START, None] - 1, shift_N1)
-    # A separator and the padding take what lies beside the segment.
+    # A separator and the padding fill the rest of the row.
     input_ids_NL = np.take(tokens, shift_NL + column_L, mode="clip")
     input_ids_NL[column_L > second_sep_N[:, None]] = vocabulary.special_ids.pad
     row_N = np.arange(len(plan))
@@ -502,8 +502,7 @@ def _assemble(
 
 
 def _column(text_column: np.ndarray, a_length: np.ndarray) -> np.ndarray:
-    """Returns the place in a row of the n-th token of its text, which is A and B without the special
-    tokens."""
+    """Returns the position in a row of the n-th token of its text, A and B without special tokens."""
     return text_column + 1 + (text_column >= a_length)
 
 
@@ -514,7 +513,7 @@ def _choose_tokens(text_N: np.ndarray, wanted_N: np.ndarray, rng: Generator) -> 
     Source: Robert Floyd's algorithm (J. Bentley, "A Sample of Brilliance", CACM 1987), for all rows at once.
     """
     rows, spare = np.arange(len(text_N)), text_N.max()
-    chosen = np.zeros((len(text_N), spare + 1), bool)  # rows that have all they want choose the spare column
+    chosen = np.zeros((len(text_N), spare + 1), bool)  # rows with enough tokens choose the spare column
     for number in range(wanted_N.max()):
         last_N = text_N - wanted_N + number
         drawn_N = (rng.random(len(rows)) * (last_N + 1)).astype(np.int64)
@@ -528,7 +527,7 @@ def _choose_words(continues_NT: np.ndarray, text_N: np.ndarray, wanted_N: np.nda
     Returns bool [N, T].
 
     Args:
-      continues_NT: whether a token goes on with the word of the one before it.
+      continues_NT: whether a token continues the word of the previous one.
     """
     is_text_NT = np.arange(continues_NT.shape[1]) < text_N[:, None]
     word_NT = np.cumsum(~continues_NT, axis=1) - 1
@@ -555,7 +554,8 @@ _LENGTH_COUNT = "documents_below_"
 
 
 def length_counts(documents: TokenizedDocuments) -> dict[str, int]:
-    """Returns {name: documents} whose tokens are fewer than a power of two, and not fewer than half of it."""
+    """Counts documents by their number of tokens, in bins from half a power of two up to that power: {name:
+    documents}."""
     counts = np.bincount(np.frexp(np.diff(documents.token_starts()))[1])
     return {f"{_LENGTH_COUNT}{2**power}": int(counts[power]) for power in np.flatnonzero(counts)}
 

@@ -1,4 +1,4 @@
-"""Looks at records of pre-training data: checks all of them, and counts what they hold."""
+"""Inspects records of pre-training data: checks every record and counts tokens, masks and repetitions."""
 
 import dataclasses
 import itertools
@@ -30,7 +30,7 @@ class Shape(NamedTuple):
 def summarize(
     paths: list[str], vocabulary: Vocabulary | None, engine: Engine | None = None, work_dir: str | None = None
 ) -> Summary:
-    """Reads and checks every record. What is returned does not depend on the engine.
+    """Reads and checks every record. The result does not depend on the engine.
 
     Args:
       paths: TFRecord files of one format and shape.
@@ -40,13 +40,13 @@ def summarize(
       work_dir: a folder that all machines of the engine see, for a while; None: of this machine.
 
     Raises:
-      ConfigError: naming file, number and fault of a record that departs from the schema: the first one,
-        where there is one process. Naming a file that was changed meanwhile.
+      ConfigError: names file, number and fault of a record that violates the schema (the first one, with one
+        process), or a file that was changed while it was read.
     """
     states, total = files.states(paths), sum(files.sizes(paths))
     engine = engine or engines.Local(1)
-    # Few tasks, so that what they write stays little: 32 MB each, however many files there are. Starting a
-    # process costs seconds: where no number of them is given, each has 64 MB to read.
+    # Few tasks, as each writes up to 32 MB, however many files there are. Starting a process costs seconds:
+    # by default, each has 64 MB to read.
     count = min(1 if engine.num_workers == 1 else 64, len(paths))
     bounds = np.linspace(0, len(paths), count + 1).astype(int)
     groups = [paths[first:end] for first, end in zip(bounds, bounds[1:])]
@@ -67,7 +67,7 @@ def count_files(path: str, first: str, group: list[str], vocabulary: Vocabulary 
 
     Args:
       path: for the numbers, as `Summary.save` writes them.
-      first: the file whose first record says what all are like.
+      first: the file whose first record defines the format and sizes of all.
       group: the files.
       vocabulary: as of `summarize`.
     """
@@ -84,8 +84,7 @@ def count_files(path: str, first: str, group: list[str], vocabulary: Vocabulary 
 
 
 def read_checked(path: str, shape: Shape, features: dict) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """Yields the records of a file, some at a time: how many they are, and {name: [N, length]} of their N
-    examples.
+    """Yields batches of a file's records: their number, and {name: [N, length]} of their N examples.
 
     Args:
       path: TFRecord file.
@@ -101,7 +100,7 @@ def read_checked(path: str, shape: Shape, features: dict) -> Iterator[tuple[int,
 
 
 def find_fault(paths: list[str]) -> str | None:
-    """Reads files of one format until a record is wrong; returns a line that names the file, the record and
+    """Finds the first wrong record in files of one format; returns a line that names the file, the record and
     its fault, or None."""
     try:
         for path in paths:
@@ -113,18 +112,18 @@ def find_fault(paths: list[str]) -> str | None:
 
 
 def describe_first(path: str, vocabulary: Vocabulary | None) -> tuple[Shape, dict]:
-    """Returns the shape and the schema of a file's first record. Raises ConfigError where there is none that
-    is known."""
+    """Returns the shape and the schema of a file's first record. Raises ConfigError if its format is
+    unknown."""
     detected = record_files.detect_format([path])
     record = next((batch[0] for batch in record_files.read_batches(path, detected, limit=1)), None)
     kind = record_formats.detect_format(record) if record and detected == "plain" else detected
     if record is None or kind is None:
-        what = "there is none" if record is None else "it is no record of pre-training data"
+        what = "there is none" if record is None else "it is not a record of pre-training data"
         expected = ", ".join(record_formats.FORMATS)
         raise ConfigError(f"{path}, record 1: {what}. Expected the formats {expected}.")
     words, sizes = vocabulary.size if vocabulary else None, record_files.sizes_of(path, kind, record)
     features = schema.pretraining_schema(*sizes, words)
-    # Nothing is cut to 32 bits.
+    # Values keep 64 bits, so that large ones are found.
     on_disk = {name: dataclasses.replace(own, dtype=own.disk_dtype) for name, own in features.items()}
     return Shape(kind, *sizes), on_disk
 
@@ -193,6 +192,6 @@ def _faults(values: dict[str, np.ndarray], features: dict) -> dict[str, np.ndarr
         "input_mask is not ones and then zeros": (mask != is_mask).any(axis=1) | (length < 1),
         "segment_ids are not zeros, ones, and zeros on the padding": changes > 1,
         "masked_lm_weights are not ones and then zeros": (weights != is_weights).any(axis=1),
-        "masked_lm_positions are not ascending places of tokens": is_outside
+        "masked_lm_positions are not ascending positions of tokens": is_outside
         | (np.diff(positions, axis=1) <= 0).any(axis=1),
     }

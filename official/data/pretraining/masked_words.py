@@ -1,13 +1,12 @@
 """Evaluation sets of masked words: the same words of the same text, for tokenizers that split them
 differently.
 
-A loss per word piece cannot be compared where the pieces are others. So rows are made of words, as many as
-fit whichever tokenizer cuts them, and of each row 15 % of the words are drawn once, for all tokenizers. A
-drawn word is masked whole, each of its pieces by [MASK]: a random piece in its place, as in training, would
-depend on the vocabulary. The sum of the losses of all pieces is then a loss of the same words, and can be
-compared where it is divided by their number, or by that of their characters. A word of several pieces is
-predicted piece by piece without the others, and the number of its masks tells how long it is, as in BERT's
-whole-word masking.
+A loss per word piece cannot be compared between tokenizers. So rows are made of words, as many as fit with
+every tokenizer, and 15 % of the words of each row are drawn once, for all tokenizers. A drawn word is masked
+whole, each of its pieces by [MASK]: a random piece in its place, as in training, would depend on the
+vocabulary. The sum of the losses of all pieces is then a loss of the same words, and can be compared where it
+is divided by their number, or by that of their characters. A word of several pieces is predicted piece by
+piece without the others, and the number of its masks tells how long it is, as in BERT's whole-word masking.
 """
 
 from __future__ import annotations
@@ -126,8 +125,8 @@ def write_set(examples: Examples, folder: str) -> None:
 
 
 def _cuts(lengths_TW: np.ndarray, most: int) -> Iterable[tuple[int, int]]:
-    """Yields the first word of each row, and the one behind its last: as many as fit by every tokenizer. A
-    word that is longer than a row is left out, and ends one."""
+    """Yields the first word of each row and the one after its last: as many as fit with every tokenizer. A
+    word that is longer than a row is left out and ends the row."""
     first, used = 0, np.zeros(len(lengths_TW), np.int64)
     for word, lengths in enumerate(lengths_TW.T):
         is_too_long = bool((lengths > most).any())
@@ -143,8 +142,8 @@ def _cuts(lengths_TW: np.ndarray, most: int) -> Iterable[tuple[int, int]]:
 def _draw(
     candidates: np.ndarray, lengths_TW: np.ndarray, words: int, most: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """Returns the words of a row that are masked, ascending: 15 % of them, one at least, whose pieces fit
-    into the slots by every tokenizer."""
+    """Draws the words of a row to mask, ascending: 15 % of them, at least one, whose pieces fit into the
+    slots with every tokenizer."""
     wanted = max(1, round(MASKED_SHARE * words))
     chosen: list[int] = []
     used = np.zeros(len(lengths_TW), np.int64)

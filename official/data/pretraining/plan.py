@@ -1,4 +1,5 @@
-"""Plan of making pre-training data: the job, the sources of its text, and the file of each document."""
+"""Plan of a job that makes pre-training data: its flags, the sources of its text, and the shard of each
+document."""
 
 import collections
 import dataclasses
@@ -41,12 +42,12 @@ class Job:
     do_lower_case: bool | None = None
     drop_duplicates: bool = False
     mixture: str | None = None
-    eval_share: float | None = None  # of the documents are held out by their text; with `side`
+    eval_share: float | None = None  # share of the documents that is held out, by their text; with `side`
     side: str | None = None  # "train" or "eval": which documents are read; None: all
-    vocabulary_sha256: str = ""  # no flag: of the vocabulary that the job began with
+    vocabulary_sha256: str = ""  # not a flag: hash of the vocabulary at the start of the job
 
     def flags(self) -> dict:
-        """Returns the flags on which the records depend."""
+        """Returns the flags that the records depend on."""
         flags = engines.flags_of(self)
         del flags["vocabulary_sha256"]
         return flags | flags.pop("rules")
@@ -54,10 +55,10 @@ class Job:
 
 @functools.lru_cache(maxsize=1)
 def vocabulary_of(job: Job) -> Vocabulary:
-    """Loads the vocabulary of a job, once as long as the file does not change.
+    """Loads the vocabulary of a job, cached until the file changes.
 
     Raises:
-      ConfigError: where it is not the one that the job began with.
+      ConfigError: if the file changed since the job began.
     """
     words = load_vocabulary(job.vocab_file)
     if words.sha256 != job.vocabulary_sha256:
@@ -79,7 +80,7 @@ class Source:
 
     Attributes:
       name: '' where there is one source without a name.
-      share: of the tokens of the records that it is to have.
+      share: wanted share of the tokens of the records.
       paths: its files, sorted.
     """
 
@@ -92,7 +93,7 @@ def find_sources(job: Job) -> list[Source]:
     """Returns the sources of a job; without --mixture it is one.
 
     Raises:
-      ConfigError: where --input_files and --mixture do not go together, or a pattern stands for no file.
+      ConfigError: if --input_files and --mixture contradict each other, or a pattern matches no file.
     """
     if job.mixture is None:
         return [Source("", 1.0, text_files.find_texts(job.input_files))]
@@ -121,7 +122,7 @@ def _parse_mixture(mixture: str) -> dict[str, float]:
         except ValueError:
             share = math.nan
         if not _NAMED.fullmatch(f"{name}=") or name in shares or not 0 < share <= 1:
-            what = f"{part!r} is no NAME=SHARE with a new name and a share above 0, up to 1"
+            what = f"{part!r} is not NAME=SHARE with a new name and a share above 0, up to 1"
             raise ConfigError(f"--mixture={mixture}: {what}. Example: --mixture='books=0.3,wiki=0.7'.")
         shares[name] = share
     if abs(sum(shares.values()) - 1) > 1e-6 or len(shares) > _MAX_SOURCES:
@@ -137,9 +138,7 @@ def _parse_names(input_files: str) -> dict[str, list[str]]:
         if named := _NAMED.fullmatch(part):
             name, part = named[1], named[2]
         if name is None:
-            belongs = (
-                f"{part} belongs to no source. With --mixture the files of each source stand behind its name"
-            )
+            belongs = f"{part} belongs to no source. With --mixture the files of each source follow its name"
             raise ConfigError(f"--input_files={input_files}: {belongs}: NAME=FILES,FILES,NAME=FILES.")
         patterns.setdefault(name, []).append(part)
     return patterns
@@ -148,7 +147,7 @@ def _parse_names(input_files: str) -> dict[str, list[str]]:
 def copies_of(sources: Sequence[Source], tokens: Sequence[float], dupe_factor: int) -> list[float]:
     """Returns the average number of copies of a document of each source.
 
-    All records together hold `dupe_factor` times the text, with the shares that are wanted.
+    All records together hold `dupe_factor` times the text, in the wanted shares.
 
     Args:
       tokens: of each source, without duplicates that are dropped.
@@ -158,15 +157,15 @@ def copies_of(sources: Sequence[Source], tokens: Sequence[float], dupe_factor: i
     """
     for source, own in zip(sources, tokens):
         if not own and source.name:
-            none = "no text, or with --drop_duplicates none that is not in a source before it"
+            none = "no text, or, with --drop_duplicates, only text of the sources before it"
             raise ConfigError(f"--input_files: the files of {source.name} hold {none}.")
     if len(sources) == 1:
         return [float(dupe_factor)]
     copies = [dupe_factor * source.share * sum(tokens) / own for source, own in zip(sources, tokens)]
     if max(copies) > _MAX_PASSES:
         source, most = max(zip(sources, copies), key=lambda pair: pair[1])
-        small = f"{source.name} is so small a part of the text that it would be copied {most:,.0f} times"
-        lower = f"{_MAX_PASSES:,} are allowed. Lower its share or --dupe_factor."
+        small = f"{source.name} has so little text that it would be copied {most:,.0f} times"
+        lower = f"at most {_MAX_PASSES:,} are allowed. Lower its share or --dupe_factor."
         raise ConfigError(f"--mixture={source.name}={source.share:g}: {small}, {lower}")
     return copies
 
@@ -182,8 +181,8 @@ def copies_of(sources: Sequence[Source], tokens: Sequence[float], dupe_factor: i
 # A file holds, one after the other, a pass over one slice for each copy of a document: in pass c file f
 # holds copy c of slice f + c. So
 #
-# - the copies of a document lie in different files, as long as there are files enough;
-# - whoever reads files side by side is in the same pass in all of them, and between two copies lies about a
+# - the copies of a document lie in different files, if there are enough files;
+# - a reader of several files is in the same pass in all of them, and between two copies lies about a
 #   pass over these files. As the passes go through a slice in the same order, quarter by quarter, it is more
 #   than half of one.
 
@@ -245,7 +244,7 @@ class Layout:
     def is_in_pass(self, number: int, sources_D: np.ndarray, keys_D: np.ndarray) -> np.ndarray:
         """Returns bool [D]: whether a copy of each document is in a pass.
 
-        Every pass has the same share of the documents of a source; which ones follows from their keys.
+        Every pass has the same share of the documents of a source, chosen by their keys.
         """
         if len(self.copies) == 1:
             return np.ones(len(keys_D), bool)
@@ -267,15 +266,15 @@ class Layout:
 
 
 def plan_layout(job: Job, text: collections.Counter, copies: Sequence[float]) -> Layout:
-    """Chooses the number of pools: one that divides the number of shards or is a multiple of it, as small as
-    memory allows.
+    """Chooses the number of pools, a divisor or a multiple of the number of shards, as small as memory
+    allows.
 
     Args:
       text: counts of it, `kept_documents`, `tokens` and `skipped_lines`.
       copies: of the documents of each source, on average.
 
     Raises:
-      ConfigError: where there is too little text, or more files are asked for than it fills.
+      ConfigError: if there is too little text for the number of shards.
     """
     num_documents = text["kept_documents"]
     fewest_documents = 2 if job.rules.has_pairs else 1
@@ -301,8 +300,8 @@ def plan_layout(job: Job, text: collections.Counter, copies: Sequence[float]) ->
 
 
 def parts_of(tokens_D: np.ndarray, parts: int) -> np.ndarray:
-    """Cuts documents that lie in a row into parts of about as many tokens each; where there are documents
-    enough, every part has one at least.
+    """Cuts consecutive documents into parts of about equally many tokens; with enough documents, every part
+    has at least one.
 
     Args:
       tokens_D: int, of each document, 1 or more.

@@ -1,4 +1,5 @@
-"""Rounds of making pre-training data: text -> files of documents -> shards of records."""
+"""The rounds of a job that makes pre-training data: text to files of documents, and these to shards of
+records."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from official.io.files import store_of
 
 _MAGIC = b"BERTDOCS"
 _CHUNK = struct.Struct("<QQQ")  # documents, sentences, tokens
-_CHUNK_BYTES = 1 << 14  # on average: what is read in vain at either end of a range
+_CHUNK_BYTES = 1 << 14  # average size: up to one is read in vain at each end of a range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +50,7 @@ class Sample:
     sources: np.ndarray  # [D] uint8, the number of the source that each comes from
 
     def sorted(self, first_key: int = 0, end_key: int = 1 << KEY_BITS) -> Sample:
-        """Returns the documents of a range of keys in the order of their keys, those of one key in the order
-        in which they are here."""
+        """Returns the documents sorted by their keys, stably."""
         order = np.argsort(self.keys, kind="stable")
         first, end = (_find(self.keys[order], key) for key in (first_key, end_key))
         return self.take(order[first:end])
@@ -70,8 +70,8 @@ class Sample:
         }
 
     def without_duplicates(self) -> tuple[Sample, Sample]:
-        """Returns the first of each set of equal documents, and the others. Equal documents have equal keys,
-        and the documents are in the order of their keys."""
+        """Splits documents, sorted by their keys, into the first of each set of equal documents and the rest.
+        Equal documents have equal keys."""
         is_other = np.zeros(len(self.keys), bool)
         different: list[int] = []  # documents of the key that is looked at
         for number in np.flatnonzero(self.keys[1:] == self.keys[:-1]) + 1:
@@ -121,7 +121,7 @@ def write_block(path: str, sample: Sample, first_key: int = 0, range_bits: int =
 
 
 def size(sample: Sample) -> int:
-    """Returns the bytes of documents in a file, about."""
+    """Estimates the bytes of documents in a file."""
     return sample.documents.tokens.nbytes + 4 * sample.documents.num_sentences + 13 * len(sample.keys)
 
 
@@ -200,18 +200,17 @@ def dropped_counts(others: Sample, unknown: int) -> dict[str, int]:
 # -----------------------------------------------------------------------------------------------------------
 # Estimate of repeated documents
 #
-# Equal documents have equal keys. Each task that reads text lists the keys and tokens of its documents;
-# where it has too many, of those with the lowest keys only. The keys that all tasks have listed in full are
-# those of a random sample of all different documents, whatever their order: of each source, the part of the
-# sample that no earlier text holds is the part that will be left. It is exact where every document is
-# listed.
+# Equal documents have equal keys. Each task that reads text lists the keys and tokens of its documents; if
+# they are too many, only those with the lowest keys. The range of keys that all tasks listed in full is a
+# random sample of all different documents, in any order: of each source, the share of the sample that no
+# earlier text holds estimates the share that remains. It is exact where every document is listed.
 
 
 _LISTED = 1 << 21  # documents of all tasks, about
 
 
 def needs_dedup_estimate(job: Job) -> bool:
-    """Tells whether a job needs to know the parts that are left."""
+    """Tells whether a job needs the estimate of remaining documents."""
     return job.mixture is not None and job.drop_duplicates
 
 
@@ -229,11 +228,11 @@ def list_keys(keys: list[np.ndarray], tokens: list[np.ndarray], num_tasks: int) 
 
 
 def tokens_left(tokens: Sequence[float], listed: Iterable[tuple[int, dict]]) -> list[float]:
-    """Returns the tokens of each source that will be left.
+    """Estimates the tokens of each source that remain without duplicates.
 
     Args:
       tokens: of each source, as they were read.
-      listed: of each task, in their order: the number of its source, and what `list_keys` returned.
+      listed: of each task, in order: the number of its source, and the result of `list_keys`.
     """
     tasks = list(listed)
     keys = np.concatenate([np.array(own["keys"], np.int64) for _, own in tasks]).view(np.uint64)
@@ -263,8 +262,8 @@ BLOCK_TOKENS = 1 << 24  # of a file, about: more than a task has of plain text
 def tokenize_text(
     job: Job, grouping: Grouping, number: int, num_tasks: int, source: int, splits: list[text_files.Split]
 ) -> None:
-    """Writes the documents of a task's splits of the text, all of one source, a sample of them and, last,
-    their counts."""
+    """Writes the documents of a task's splits, all of one source, then a sample of them, and last their
+    counts."""
     if jobs.read_done(done_path(grouping.folder, "text", number)):
         return
     counts = documents.ReadCounts()
@@ -305,8 +304,8 @@ def tokenize_text(
 
 
 def _keys(job: Job, texts: examples_lib.TokenizedDocuments, rng: np.random.Generator) -> np.ndarray:
-    """Returns a random key for each document, uint64 [D]: drawn from `rng`, or a digest of its content, so
-    that equal documents meet."""
+    """Returns a random key for each document, uint64 [D]: drawn from `rng`, or a digest of its content, which
+    gives equal documents equal keys."""
     if not job.drop_duplicates:
         return rng.integers(2**64, size=texts.num_documents, dtype=np.uint64)
     seed, digests = str(job.random_seed).encode()[:64], bytearray()
@@ -317,13 +316,13 @@ def _keys(job: Job, texts: examples_lib.TokenizedDocuments, rng: np.random.Gener
 
 
 def tokenized(lines: sentences.Lines, tokenizer: Tokenizer) -> examples_lib.TokenizedDocuments:
-    """Returns the tokens of documents; those without one are left out."""
+    """Tokenizes documents and leaves out empty ones."""
     tokens, lengths = tokenizer.tokenize_lines(lines.text)
     return examples_lib.from_sentences(tokens, lengths, np.repeat(np.arange(len(lines.counts)), lines.counts))
 
 
 def _blocks(parts: Iterator[TokenizedDocuments]) -> Iterator[TokenizedDocuments]:
-    """Joins documents to blocks of at least BLOCK_TOKENS tokens, the last one with what is left."""
+    """Joins documents to blocks of at least BLOCK_TOKENS tokens; the last block has the rest."""
     block, tokens = [], 0
     for part in parts:
         block.append(part)
@@ -337,7 +336,7 @@ def _blocks(parts: Iterator[TokenizedDocuments]) -> Iterator[TokenizedDocuments]
 
 @functools.lru_cache(maxsize=1)
 def tokenizer_of(job: Job) -> Tokenizer:
-    """Makes the tokenizer of a job, once as long as the vocabulary does not change."""
+    """Makes the tokenizer of a job, cached until the vocabulary changes."""
     words = dataclasses.replace(vocabulary_of(job), do_lower_case=bool(job.do_lower_case))
     return tokenizers.tokenizer_of(words)
 
@@ -415,7 +414,7 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, shard: int, share: f
                 totals["masked_tokens"] += int(examples.predictions.sum())
                 engines.report(share * len(passes) * len(examples) / count, len(examples))
         if not totals["instances"]:
-            told = f"is so many that {name} would hold no example. Lower --num_shards."
+            told = f"is too many: {name} would hold no example. Lower --num_shards."
             raise ConfigError(f"--num_shards={plan.num_shards} {told}")
     counts = {"lengths": lengths.tolist(), "source_tokens": source_tokens.tolist()}
     jobs.write_done(counted, {**totals, "dropped": dropped, **counts, "bytes": files.version(path)[0]})

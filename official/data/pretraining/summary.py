@@ -1,4 +1,4 @@
-"""Summary of the records of some files, counted in memory that does not grow with them; examples as words."""
+"""Summary of records, in memory that does not grow with them, and examples as readable words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Share(NamedTuple):
 
 
 class Repeats:
-    """Counts values, and those among them that came before."""
+    """Counts values, and repeated values among them."""
 
     def __init__(self, most_kept: int = 1 << 20):  # 16 MB
         self._most_kept = most_kept
@@ -40,7 +40,7 @@ class Repeats:
         self.total = 0
 
     def add(self, values: np.ndarray) -> None:
-        """Counts values, uint64 of one axis, as if each were a random one: use `mixed` where they are not."""
+        """Counts values, uint64 [N], which must be random hashes; else apply `mixed` first."""
         self.total += len(values)
         self._new.append(self._below_limit(values))
         self._waiting += len(self._new[-1])
@@ -56,7 +56,7 @@ class Repeats:
         self._put_in(other._values, other._counts)
 
     def share(self) -> Share:
-        """Returns the share of the values that another one before them has.
+        """Returns the share of values that occurred before.
 
         The number that was kept, divided by the share of all hashes that is kept, estimates the number of
         different values. How many values there are in all is known, and what the kept ones say about it tells
@@ -82,7 +82,7 @@ class Repeats:
         return values[values < np.uint64(2 ** (64 - self._halvings))] if self._halvings else values
 
     def _settle(self) -> None:
-        """Takes in what waits."""
+        """Adds the pending values."""
         if self._new:
             self._put_in(*np.unique(np.concatenate(self._new), return_counts=True))
         self._new, self._waiting = [], 0
@@ -102,7 +102,7 @@ class Repeats:
 
 
 def mixed(values: np.ndarray) -> np.ndarray:
-    """Returns 64-bit values of which every bit depends on every bit of those given, one to one.
+    """Hashes 64-bit values one to one, so that every bit depends on every bit of the input.
 
     Source: the end of SplitMix64; Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
     2014.
@@ -128,8 +128,8 @@ class ShownExample(NamedTuple):
     words: list[tuple[str, str | None]]
 
     def text(self) -> str:
-        """Returns the title and, below it, the words; a predicted one is {word>what stands in its place},
-        {word} where it is kept."""
+        """Returns the title and, below it, the words; a predicted word is {word>token in its place}, or
+        {word} if it was kept."""
         marked = [
             word if label is None else f"{{{label}}}" if label == word else f"{{{label}>{word}}}"
             for word, label in self.words
@@ -173,7 +173,7 @@ class Summary:
     max_seq_length: int
     max_predictions_per_seq: int
     files: int = 0
-    records: int = 0  # examples, in whatever way they are written
+    records: int = 0  # examples, in any format
     rows: int = 0  # records of the files: a packed row or a block of examples is one
     bytes: int = 0
     predictions: int = 0
@@ -194,7 +194,7 @@ class Summary:
         return int(self.lengths @ np.arange(len(self.lengths)))
 
     def shares(self) -> dict[str, float]:
-        """Returns the shares that tell data sets apart, from 0 to 1; `median_length` is in tokens."""
+        """Returns shares that characterize a data set, from 0 to 1; `median_length` is in tokens."""
         slots = self.records * self.max_seq_length
         predictions = max(self.predictions, 1)
         return {
@@ -251,7 +251,7 @@ class Summary:
         original = values["input_ids"].copy()
         original[row, column] = labels
         length = original.shape[1]
-        # Of the tokens, of what stands in the places of predicted ones, of the second segment's length.
+        # Hashes of the tokens, of the tokens in masked positions, of the second segment's length.
         weights = np.random.default_rng(7).integers(1, 2**63, 2 * length + 1, dtype=np.uint64)
         segments = values["segment_ids"].sum(axis=1).astype(np.uint64)
         self.pairs += int(np.count_nonzero(segments))
@@ -295,8 +295,8 @@ class Summary:
 
 
 def largest_gap(a: np.ndarray, b: np.ndarray) -> float:
-    """Returns the largest distance of two distributions over lengths, 0 to 1 (Kolmogorov and Smirnov), from
-    their counts."""
+    """Returns the Kolmogorov-Smirnov distance of two distributions over lengths, 0 to 1, from their
+    counts."""
     longest = max(len(a), len(b))
     a, b = (np.pad(counts, (0, longest - len(counts))) for counts in (a, b))
     return float(np.abs(np.cumsum(a) / a.sum() - np.cumsum(b) / b.sum()).max())

@@ -1,7 +1,7 @@
-"""Files of records -> batches of features. All order is a function of (seed, epoch).
+"""Reads files of records as batches of features, in an order that is a function of (seed, epoch).
 
 A file holds records, a record holds rows, and a row holds one sequence, or several: rows are packed in the
-files, or while these are read. What is shuffled and batched are rows.
+files or while reading. Shuffling and batching work on rows.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def training_dataset(
       batch_size: rows of a batch.
       order: the dataset goes on behind what is done of it.
       streams: see `derived.num_streams`.
-      counts_path: file in which a run that goes on keeps how many records the files of this host hold; unset:
-        it counts each time.
+      counts_path: file that caches the record counts of this host's files for a resumed run; unset: they are
+        counted each time.
       packer: packs the sequences of each stream into rows. Batches then say in `streams` [batch_size] from
         which stream a row is.
       masks: that are drawn for each epoch of a stream; None: the files hold them.
 
     Raises:
-      ConfigError: where the streams cannot be shared out among the hosts, or a file is empty or cut off.
+      ConfigError: if the hosts cannot share the streams evenly, or a file is empty or truncated.
     """
     record_format = _format_of(files, schema)
     own = own_streams(files, streams, order, batch_size, record_files.has_frames(record_format))
@@ -84,8 +84,8 @@ def training_dataset(
 def sequences_per_row(
     files: list[str], schema: dict[str, Feature], packer: Packer | None, masks: Masks | None = None
 ) -> float:
-    """Returns how many sequences a packed row holds on average: as is said beside the files, or by some of
-    each of some files.
+    """Returns the average number of sequences in a packed row, from the files' metadata or a sample of their
+    rows.
 
     Args: as of `training_dataset`.
     """
@@ -190,8 +190,8 @@ def evaluation_dataset(
 
 
 def _take_sequences(blocks: tf.data.Dataset, sequences: int) -> tf.data.Dataset:
-    """Returns blocks of packed rows up to their first `sequences` sequences; those behind them in the last
-    row have weight 0."""
+    """Returns blocks of packed rows up to the first `sequences` sequences; further ones in the last row get
+    weight 0."""
 
     def cut(left, block):
         weights_BP = block["example_weights"]

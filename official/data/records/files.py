@@ -1,8 +1,8 @@
-"""Files of records: finding them, their format, reading and counting records, and saying which one is bad.
+"""Files of records: detects their format, reads and counts records, and finds bad ones.
 
-Records lie in the frames of a TFRecord, or, PopART's, one after the other, all of one size. Files of the
-second kind say nothing of themselves: format and size of their records are found by trying which make most
-records of a sample right. A row of few sequences may be read in several shapes, one of many in one.
+Records are framed as TFRecords, or, in PopART's files, follow each other without frames, all of one size. The
+latter files have no header: the format and size that make most records of a sample valid are chosen. A row of
+few sequences may be read in several shapes, one of many in one.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Wanted(NamedTuple):
 
 
 def detect_format(files: list[str]) -> str:
-    """Returns the format of the first record; "plain" where there is none that is known, whose reader then
-    says what is wrong."""
+    """Returns the format of the first record; "plain" if it is unknown, whose reader then raises the
+    error."""
     for path in files:
         try:
             with _readable(path) as local:
@@ -89,8 +89,7 @@ def sizes_of(path: str, record_format: str, record: bytes) -> tuple[int, int]:
 
 
 def store_masks(files: list[str]) -> bool:
-    """Tells whether records have places for predicted tokens, by the first one; true where it cannot be
-    told."""
+    """Tells whether records store masks, by the first one; true if that is unknown."""
     with contextlib.suppress(ConfigError):  # `check_first_record` names the file
         record_format = detect_format(files)
         for batch in itertools.chain.from_iterable(read_batches(path, record_format, 1) for path in files):
@@ -135,7 +134,7 @@ def opener(paths: list[str], record_format: str) -> Callable[[tf.Tensor | str | 
     """Returns a function from some of these files, of one format, to a dataset of their records, string."""
     if has_frames(record_format):
         return tf.data.TFRecordDataset
-    # Where it is not known, reading fails, and the reason is looked for.
+    # If it is unknown, reading fails, and the reason is searched for then.
     num_bytes = bytes_of(paths, record_format) or _MAX_UNFRAMED
     return lambda some: tf.data.FixedLengthRecordDataset(some, num_bytes)
 
@@ -218,7 +217,7 @@ def read_batches(
         return
     num_bytes = num_bytes or bytes_of([path], record_format)
     if num_bytes is None:
-        told = f"neither it nor the last one is a right {record_format} record of any size"
+        told = f"neither it nor the last one is a valid {record_format} record of any size"
         raise ConfigError(f"{path}, record 1: {told}.")
     left = io_files.sizes([path])[0] // num_bytes if limit is None else limit
     with io_files.naming(path), io_files.open_binary(path) as file:
@@ -368,7 +367,7 @@ def _count_file(path: str, record_format: str, num_bytes: int | None) -> RowCoun
     """Returns the counts of a file of a format; `num_bytes` of records without frames."""
     reader, is_framed = READERS[record_format], has_frames(record_format)
     if not is_framed and num_bytes is None:
-        raise ConfigError(f"{path}: no record of the first files is a right {record_format} one.")
+        raise ConfigError(f"{path}: no record of the first files is a valid {record_format} record.")
     if reader.rows_per_record == 1 or not is_framed:
         records = count_records(path) if is_framed else count_unframed(path, num_bytes or 0)
         if reader.rows_per_record == 1:
@@ -400,8 +399,8 @@ def count_records(path: str) -> int:
 
 
 def check_ends(paths: list[str]) -> None:
-    """Checks that TFRecord files end where a record does. TensorFlow takes a record that is cut off within
-    its length for the end of the file, and would go on without it.
+    """Checks that TFRecord files end with a whole record. TensorFlow takes a record that is truncated within
+    its length field for the end of the file, and silently drops it.
 
     A file is read from its end back to its last record, or, where that is longer than 64 KiB, from length to
     length. Raises ConfigError for a file that is cut off, or cannot be read.
@@ -443,7 +442,7 @@ def _masked_crc32c(data: bytes) -> int:
 
 def check_first_record(files: list[str], schema: dict[str, Feature], flag: str) -> None:
     """Compares the first record of the first files with the schema, before anything is compiled. Raises
-    ConfigError. Features that a plain record has beside those of the schema are warned of."""
+    ConfigError. Warns of features of a plain record that the schema lacks."""
     if problem := next(_problems(files, schema, files[:_FILES_CHECKED_FIRST], 1), None):
         raise ConfigError(f"--{flag}: {problem}.")
     if detect_format(files) == "plain":
@@ -456,19 +455,18 @@ def check_first_record(files: list[str], schema: dict[str, Feature], flag: str) 
 @functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
 def _warn_of_features(path: str, names: str) -> None:
     """Warns, once, of features of the records of a file that nothing reads."""
-    told = "%s: records have features that are ignored: %s. See that the others do not mean something else."
+    told = "%s: records have features that are ignored: %s. Check that the others do not depend on them."
     logging.warning(told, path, names)
 
 
 def find_bad_record(files: list[str], schema: dict[str, Feature]) -> str | None:
-    """Reads files until one breaks; returns a line that names the file, the record and what is wrong, or
-    None."""
+    """Finds the first bad record; returns a line that names the file, the record and its fault, or None."""
     logging.warning("Looking for the bad record in %s.", counted(len(files), "file"))
     return next(_problems(files, schema, files), None)
 
 
 def _problems(files: list[str], schema: dict[str, Feature], chosen: list[str], limit=None) -> Iterator[str]:
-    """Yields what is wrong with each of some files, of which the first records are looked at."""
+    """Yields the fault of each bad file among some, judged by their first records."""
     record_format = detect_format(files)
     num_bytes = bytes_of(files, record_format)
     flags = "by --max_seq_length, --max_predictions_per_seq and the model's vocab_size"

@@ -1,8 +1,8 @@
-"""Masks that are drawn while records are read: rows of text -> rows with masked tokens.
+"""Draws masks while records are read: rows of text become rows with masked tokens.
 
-Records of texts store no masks. Each epoch draws its own, 80 % [MASK], 10 % a random word and 10 % the token
-itself, as BERT. The draw is a function of the seed, the epoch and the tokens of the row: it is the same on
-any number of workers, in any batch, and after an interruption.
+Records of texts store no masks. Each epoch draws new ones, 80 % [MASK], 10 % a random word and 10 % the token
+itself, as BERT. The masks are a function of the seed, the epoch and the tokens of the row: they are the same
+on any number of workers, in any batch, and after an interruption.
 
 Shapes: N rows, L tokens of a row, P predicted tokens of a row at most.
 """
@@ -30,10 +30,10 @@ class Masks:
     """The draw of masks.
 
     Attributes:
-      share: of the tokens that are no special ones, which are predicted.
+      share: of the tokens, without special ones, that is predicted.
       vocabulary: of the records.
       seed: of all draws.
-      words: random words are the first so many of the vocabulary.
+      words: random words are drawn from this many first words of the vocabulary.
       whole_words: whether all pieces of a word are predicted, or none.
       span_length: mean length of the spans that are predicted, in tokens, or in words with `whole_words`.
     """
@@ -83,7 +83,7 @@ class Masks:
         if self.span_length > 1:
             is_last_NL = _drawn(row_N1, column_L) < tf.constant(int(2**64 / self.span_length), tf.uint64)
             begins_span_NL &= is_last_NL | ~follows_NL
-        # A number that all tokens of a span share, and no other span of the row has.
+        # A number that identifies the span of each token within the row.
         span_NL = tf.cast(tf.cumsum(tf.cast(begins_span_NL, tf.int32), axis=1), tf.uint64)
         high_NL = tf.bitwise.right_shift(_drawn(row_N1, span_NL + length), _uint64(17))
         order_NL = tf.bitcast(tf.bitwise.left_shift(high_NL, _uint64(16)) + span_NL, tf.int64)
@@ -101,7 +101,7 @@ class Masks:
         is_used_NP = place_NP < length
         labels_NP = tf.gather(tf.pad(found.ids, [[0, 0], [0, 1]]), place_NP, batch_dims=1)
         shown_NP = self._shown(labels_NP, _drawn(row_N1, tf.range(slots) + 2 * length + 1))
-        # What is not used goes to a column that is cut off.
+        # Unused values go to a column that is dropped.
         row_NP = tf.broadcast_to(tf.range(tf.shape(place_NP)[0])[:, None], tf.shape(place_NP))
         target_NP2, padded = tf.stack([row_NP, place_NP], axis=2), tf.pad(found.ids, [[0, 0], [0, 1]])
         ids_NL = tf.tensor_scatter_nd_update(padded, target_NP2, shown_NP)[:, :length]
@@ -118,7 +118,7 @@ class Masks:
         return _mixed(tf.bitcast(hash_N, tf.uint64) + _drawn(_uint64(self.seed), tf.cast(epoch, tf.uint64)))
 
     def _shown(self, labels_NP: tf.Tensor, drawn_NP: tf.Tensor) -> tf.Tensor:
-        """Returns the tokens that a model sees in the places of predicted ones, int32 [N, P]."""
+        """Returns the input tokens at predicted positions, int32 [N, P]."""
         fate_NP = tf.bitwise.right_shift(drawn_NP, _uint64(32))
         word_NP = tf.bitwise.bitwise_and(drawn_NP, _uint64(2**32 - 1)) * _uint64(self.words)
         word_NP = tf.cast(tf.bitwise.right_shift(word_NP, _uint64(32)), tf.int32)

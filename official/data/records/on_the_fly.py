@@ -1,8 +1,7 @@
-"""Packing while records are read: sequences of a buffer -> rows of several sequences.
+"""Packs the sequences of a buffer into rows while records are read.
 
-A stream of sequences is cut into buffers of one size that are packed each by itself, longest pack first, so
-that what a row holds depends on the order of the stream alone, and a run finds its place again from the
-number of sequences that it has done.
+A stream of sequences is cut into buffers of one size, and each is packed alone, longest pack first. So the
+content of a row depends only on the order of the stream, and a run resumes from the number of sequences done.
 
 Shapes: N sequences of a buffer, R rows, L tokens of a row, P sequences of a row at most, M predicted tokens
 of a sequence at most, K of a row.
@@ -49,8 +48,8 @@ class Packer:
     @property
     def slots(self) -> int:
         """Places for predicted tokens in a row, those of the published rows of three: see `formats.packed` on
-        why there are more than in a sequence. More of them would seldom be used, and always be computed;
-        sequences for which a row has none left go into another row."""
+        why there are more than in a sequence. More slots would rarely be used and always be computed; a
+        sequence for which a row has too few left goes into another row."""
         return self.predictions + min(self.depth - 1, 2)
 
     @property
@@ -83,7 +82,7 @@ class Packer:
         lengths_N = tf.maximum(found.tokens, 1)
         is_inside_NM = found.positions < lengths_N[:, None]
         is_inside_NM |= tf.range(self.predictions) >= found.predictions[:, None]  # an empty slot
-        problem = "a masked position is behind the tokens of its sequence"
+        problem = "a masked position is beyond the tokens of its sequence"
         lengths_N = where_all([is_inside_NM], lengths_N, problem)
         group = functools.partial(layout.group, row_length=self.length, slots=self.slots, depth=self.depth)
         members_RP = tf.numpy_function(group, [lengths_N, found.predictions], tf.int32)

@@ -50,11 +50,11 @@ FORMATS: dict[str, Any] = {
     "habana": packed.HABANA_EXAMPLES,
     **{name: _Late("EXAMPLES", name) for name in ("popart_static", "popart_plain", *_POPART_ROWS)},
 }
-# Formats whose records are rows of several examples, and by what name the rows are read as such.
+# Formats with several examples per row, and the name of the reader that returns whole rows.
 _ROWS: dict[str, Any] = {"packed": packed.ROWS, "habana": packed.HABANA_ROWS}
 _ROWS.update((name, _Late("ROWS", name)) for name in _POPART_ROWS)
 AS_ROWS = {name: f"{name}_whole" for name in _ROWS}
-# By what name rows whose predicted tokens stand first are read as they stand.
+# Formats with the predicted tokens first, and the name of the reader that keeps this order.
 AS_STATIC = {"remask": "remask_static"}
 _WHOLE = {AS_ROWS[name]: reader for name, reader in _ROWS.items()}
 READERS: dict[str, Any] = {**FORMATS, **_WHOLE, AS_STATIC["remask"]: Static()}
@@ -73,9 +73,8 @@ def flag_of(path: str, name: str, kind: type) -> Any:
 
 
 def casing_of(paths: list[str], given: bool | None = None) -> bool | None:
-    """Returns whether the text of files of records was lower-cased, as the manifests beside them say, and the
-    flag do_lower_case where it is given; None where nothing does. Raises ConfigError where two of them
-    contradict each other."""
+    """Tells whether the text of records was lower-cased, by their manifests and the flag do_lower_case, if
+    given; None if unknown. Raises ConfigError if these contradict each other."""
     told, source = given, "--do_lower_case"
     for path in record_paths.first_of_folders(paths):
         found = flag_of(path, "do_lower_case", bool)
@@ -91,8 +90,8 @@ def casing_of(paths: list[str], given: bool | None = None) -> bool | None:
 
 
 def detect_format(record: bytes) -> str | None:
-    """Returns the format of a record, or None where it has none of them. Only what tells the formats apart is
-    looked at."""
+    """Returns the format of a record, None if unknown. Only features that distinguish the formats are
+    read."""
     if not (features := read_example(record)):
         return None
     if encoding.SHAPE in features:
@@ -111,8 +110,7 @@ def parse_records(records: tf.Tensor, schema: dict[str, Feature], record_format:
 
 
 def describe_mismatch(record: bytes, schema: dict[str, Feature], record_format: str) -> str | None:
-    """Says how a record departs from the format and the schema, and in which of its rows; None where it
-    does not."""
+    """Describes how a record violates the format or the schema, and in which row; None if it is valid."""
     problem = READERS[record_format].describe_mismatch(record, schema)
     found = detect_format(record) if problem else None
     return problem if found in (record_format, None) else f"it is a {found} record among {record_format} ones"

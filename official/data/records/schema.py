@@ -1,4 +1,4 @@
-"""The schema of a pre-training example: one table from which records are written, parsed and faked.
+"""The schema of a pre-training example, from which records are written, parsed and generated.
 
 Source: the TFRecord contract of Google's BERT (`create_pretraining_data.py`) and of the MLPerf v0.7
 reference.
@@ -108,8 +108,8 @@ def in_range(values: dict[str, tf.Tensor], schema: dict[str, Feature]) -> dict[s
     """Returns the values {name: [B, length]} of the schema; fails with InvalidArgumentError where one of them
     is out of its range.
 
-    Not every step would fail on such a value: a segment 9 is a row of zeros, and a GPU has zeros for any id
-    that it has not.
+    Not every step fails on such a value: segment 9 gives a row of zeros, and on a GPU so does any id out of
+    range.
     """
 
     def is_good(value: tf.Tensor, feature: Feature) -> tf.Tensor:
@@ -145,8 +145,8 @@ def fitted(batches: tf.data.Dataset, config: Config) -> tf.data.Dataset:
 
 
 def describe_example(record: bytes, schema: dict[str, Feature], has_ranges: bool = True) -> str | None:
-    """Says how a serialized tf.Example departs from the schema, or None where it does not; without
-    `has_ranges` values may be any."""
+    """Describes how a serialized tf.Example violates the schema; None if it conforms. Without `has_ranges`,
+    values are not checked."""
     if (features := read_example(record)) is None:
         return "it is not a tf.train.Example"
     for name, feature in schema.items():
@@ -164,8 +164,8 @@ def describe_example(record: bytes, schema: dict[str, Feature], has_ranges: bool
 
 
 def describe_values(values: Mapping, schema: dict[str, Feature]) -> str | None:
-    """Says which range the values {name: one dimension} have, where it is not the one of their feature;
-    numbers are 0 or more, and finite."""
+    """Describes the first feature of {name: [N]} whose values are out of range; numbers are 0 or more, and
+    finite."""
     for name, own in values.items():
         if not schema[name].dtype.is_integer:
             wrong = next((value for value in own if not 0 <= value < float("inf")), None)
@@ -179,7 +179,7 @@ def describe_values(values: Mapping, schema: dict[str, Feature]) -> str | None:
 
 
 def read_example(record: bytes) -> dict[str, tf.train.Feature] | None:
-    """Returns the features of a serialized tf.Example, or None where it is not one."""
+    """Returns the features of a serialized tf.Example; None if it is not one."""
     example = tf.train.Example()
     try:
         example.ParseFromString(record)

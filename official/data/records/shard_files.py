@@ -26,8 +26,8 @@ FRAME_BYTES = 16  # of a record in a TFRecord file: its length, and checksums of
 
 
 def remove_earlier(folder: str) -> None:
-    """Removes the files of an earlier finished job, and the samples of them, the manifest last, which tells
-    that there are any; and what an interrupted job had begun to write."""
+    """Removes the files and samples of an earlier finished job, its manifest last, and the partial files of
+    an interrupted job."""
     manifest = os.path.join(folder, jobs.MANIFEST)
     if store_of(folder).exists(manifest):
         for path in [*_found(folder, SHARDS), *_found(folder, jobs.SAMPLES), manifest]:
@@ -37,7 +37,7 @@ def remove_earlier(folder: str) -> None:
 
 
 def remove_all_but(folder: str, made: set[str]) -> None:
-    """Removes the shards of a job that was thrown away: those that are not in `made`, paths in the folder."""
+    """Removes the shards of a discarded job: those that are not in `made`, paths in the folder."""
     for path in {*_found(folder, SHARDS)} - made:
         store_of(folder).remove(path)
 

@@ -1,4 +1,5 @@
-"""Order of training rows: files are dealt out to streams, and each is read for ever in its own order."""
+"""Order of training rows: files are distributed among streams, each of which is read endlessly in its own
+order."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def interleaved_position(records: Sequence[int], cycle: int, part: int, passed: 
 
 
 def _last(fits: Callable[[int], bool], end: int) -> int:
-    """Returns the last number below `end` that fits, by halving: 0 does, and all up to it do."""
+    """Bisects for the last number below `end` that fits; 0 fits, and so does every number before a fitting
+    one."""
     first = 0
     while end - first > 1:
         middle = (first + end) // 2
@@ -137,7 +139,7 @@ def own_streams(
 
 
 class Streams(NamedTuple):
-    """The files, dealt out to streams that are each read for ever in an order of its own.
+    """The files of a job, distributed among streams, each of which is read endlessly in its own order.
 
     Attributes:
       files: of all hosts.
@@ -215,8 +217,9 @@ class Streams(NamedTuple):
     def _blocks(self, files: tf.data.Dataset) -> tf.data.Dataset:
         """Returns blocks of records of (file, records to pass over), one group of files after the other.
 
-        All files of a group are begun together. A file that was begun where another ends would be ever
-        further behind the others, and in each the copies of a document come at other times: they would meet.
+        All files of a group start together. If a file started when another ends, it would fall behind the
+        others, and copies of a document, which lie at different positions of the files, could come close
+        together.
         """
         cycle = self._cycle()
         part = -(-self._window() // cycle)  # what is inside a window is shuffled anyway

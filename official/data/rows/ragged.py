@@ -1,4 +1,4 @@
-"""Rows of different lengths that lie one after the other in one array."""
+"""Rows of different lengths, concatenated in one array."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def offsets(lengths: np.ndarray) -> np.ndarray:
-    """Returns int64 [N + 1]: where each row begins, and where the last one ends."""
+    """Returns int64 [N + 1]: the start of each row, and the end of the last one."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 

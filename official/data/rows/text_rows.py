@@ -1,7 +1,7 @@
-"""Text -> rows of tokens in memory, of which batches are made (`token_rows`), and their cache.
+"""Turns text into rows of tokens in memory, from which `token_rows` makes batches, and caches them.
 
-Every task on labelled text begins here, wherever its texts come from: columns of text become rows with
-`encode`, or are cut into rows by the task itself; `kept` keeps arrays that take long to make.
+Every task on labelled text starts here: columns of text become rows with `encode`, or the task itself cuts
+them; `kept` caches arrays that take long to compute.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _SHOWN_PROBLEMS = 3  # in one line of a log; `Table.problems` has them all
 class TokenRows:
     """N rows of T tokens altogether: row n is ids[starts[n]:starts[n] + lengths[n]].
 
-    Tokens before `first_lengths` have segment id 0, the others 1. `columns` are what else a row has,
-    {name: [N, ...] array}, and `token_columns` what a token has, {name: [T] array}; padding has -1.
-    Examples are of `group` rows, G, one behind the other: features of a batch are [B, G, L] then, and
-    `columns` are of examples.
+    Tokens before `first_lengths` have segment id 0, the others 1. `columns` are further values of rows,
+    {name: [N, ...] array}, `token_columns` those of tokens, {name: [T] array}; padding has -1. Examples are
+    of `group` rows, G, one behind the other: features of a batch are [B, G, L] then, and `columns` are of
+    examples.
     """
 
     ids: np.ndarray  # [T] any integer type
@@ -57,7 +57,7 @@ class TokenRows:
 
 
 class RowProblem(NamedTuple):
-    """A row of a file that is not as it should be."""
+    """A faulty row of a file."""
 
     path: str
     line: int  # counted from 1, a header among them
@@ -80,7 +80,7 @@ class Table:
         return len(self.texts[0])
 
     def describe(self) -> str:
-        """Returns one line for a log: how many rows, and what was wrong with how many others."""
+        """Returns one line for the log: the number of rows, and the numbers and faults of others."""
         text = f"{self.path}: {len(self):,} rows"
         if self.problems:
             shown = [f"line {line} {reason}" for _, line, reason in self.problems[:_SHOWN_PROBLEMS]]
@@ -131,8 +131,8 @@ ARRAYS, MANIFEST = "features.npz", "manifest.json"
 
 
 def kept(folder: str, wanted: dict, make: Callable[[], Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Returns arrays from a folder that keeps them; makes and writes them where they are not there, whole,
-    with the manifest `wanted`. Each file is there whole or not at all.
+    """Returns arrays from a cache folder; makes and writes them unless they are there, complete, with the
+    manifest `wanted`. Files are written atomically.
 
     Raises:
       ConfigError: for a folder that cannot be written to; and what `make` raises.

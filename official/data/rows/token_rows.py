@@ -1,4 +1,4 @@
-"""Rows of different lengths in memory -> batches, in an order that is a function of (seed, epoch)."""
+"""Makes batches of rows of different lengths in memory, in an order that is a function of (seed, epoch)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from official.data.rows.text_rows import TokenRows
 # -----------------------------------------------------------------------------------------------------------
 # Order of packed rows
 #
-# How many rows have sequences of which lengths is planned once. Sequences of one length are exchangeable:
-# which of them stands where is drawn for each epoch, so that every epoch has the same number of rows.
+# The lengths in each row are planned once. Sequences of one length are exchangeable: each epoch draws their
+# places anew, so that every epoch has the same number of rows.
 #
 # Shapes: N sequences, R rows, P sequences of a row at most.
 
@@ -50,12 +50,12 @@ def drawn(lengths_N: tf.Tensor, ranks_RP: tf.Tensor, seeds: tf.Tensor | None = N
 #
 # Shapes: B rows of a batch, P sequences of a packed row at most, L tokens of a row.
 #
-# All is done by TensorFlow's own operations, so that it runs on the host of the devices, wherever that is.
+# Everything uses TensorFlow operations, so that it runs on the devices' host, also a remote one.
 
 
 _POOL_BATCHES = 50  # enough that lengths fit, few enough for a random order
 _LENGTH_STEP = 8  # lengths of bucketed batches are multiples: every length has kernels of its own
-_LENGTH_STEP_OF_GPUS = 32  # where such kernels take longer to compile, and a step less time
+_LENGTH_STEP_OF_GPUS = 32  # on GPUs, where kernels take longer to compile, and a step less time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,15 +106,15 @@ def sequences_per_row(lengths_N: np.ndarray | None, config: Config) -> float | N
 def training_dataset(rows: TokenRows, shape: BatchShape, order: pipeline.TrainingOrder) -> tf.data.Dataset:
     """Returns an endless dataset of parts of batches.
 
-    Every epoch visits each sequence once. Its last batch is filled up with rows of weight 0. A batch is cut
-    into parts, one a replica, all of one length; part p of a batch belongs to host p % num_hosts. What a
-    batch holds does not depend on the parts.
+    Every epoch visits each sequence once. Its last batch is padded with rows of weight 0. A batch is cut into
+    parts, one per replica, all of one length; part p of a batch belongs to host p % num_hosts. The content of
+    a batch does not depend on the parts.
 
     Args:
       rows: the sequences; packed, none is longer than a row of a batch.
       shape: of the batches.
-      order: the dataset goes on with the batch behind `sequences_done`, in which filling counts, too, unless
-        rows are packed: an epoch then is exactly the sequences that there are.
+      order: the dataset starts with the batch after `sequences_done`, which includes padding rows unless rows
+        are packed: an epoch then is exactly the sequences that there are.
 
     Returns:
       Batches {input_ids, input_mask, segment_ids: int32 [part, L], example_weights: float32 [part], rows:
@@ -250,8 +250,8 @@ def _features(
 
 
 def _of_rows(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Returns the values of rows; of filling 0, which is a place in every batch: another row's may be a token
-    behind the end of this one."""
+    """Returns the values of rows; 0 for padding rows, a position that every batch has, since another row's
+    position may be beyond the end."""
     is_row = tf.reshape(rows >= 0, tf.concat([tf.shape(rows), tf.ones(values.shape.rank - 1, tf.int32)], 0))
     return tf.where(is_row, tf.gather(values, tf.maximum(rows, 0)), tf.zeros((), values.dtype))
 

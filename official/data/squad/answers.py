@@ -1,4 +1,4 @@
-"""Logits of windows -> answers to questions."""
+"""Turns logits of windows into answers to questions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _CONTEXT_BLOCK_ROWS = 4096  # are compared at once
 
 
 def is_max_context(features: Features) -> np.ndarray:
-    """Returns bool [N, L]: whether a token is a piece of the context, and none of the question's other
-    windows shows it better.
+    """Returns bool [N, L]: whether a token is a piece of the context that no other window of the question
+    shows with more context.
 
     A window shows a piece by the smaller of the numbers of pieces on its left and right, plus 0.01 of the
     window's length; the first of the best windows counts.
@@ -75,7 +75,7 @@ def _context_scores(features: Features, windows: np.ndarray, rows: np.ndarray) -
 
 
 PREDICTIONS, NBEST_PREDICTIONS, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
-NO_WINDOW_ODDS = 1e6  # of "no answer", for a question that cannot be asked: above any threshold
+NO_WINDOW_ODDS = 1e6  # score of "no answer" for a question without a window: above any threshold
 _BLOCK_ROWS = 2048  # are searched at once
 _FIRST_UNIQUE_ID = 1_000_000_000  # of features, as published
 
@@ -109,7 +109,7 @@ class Answers:
 
     predictions: dict[str, str]  # '' for no answer
     nbest: dict[str, list[Entry]]  # never empty, best first
-    best_texts: dict[str, str]  # the best answer that is one; '' for a question without a window
+    best_texts: dict[str, str]  # the best non-empty answer; '' for a question without a window
     null_odds: dict[str, float] | None  # score of no answer minus that of the best one; None for version 1
     # {text: (its first character in the context, the one behind its last)} of all candidates
     spans: dict[str, dict[str, tuple[int, int]]] = dataclasses.field(default_factory=dict)
@@ -162,7 +162,7 @@ def answer_questions(
             null = nulls[number]
             odds = sum(null) - sum(ranked[0][1]) if ranked else NO_WINDOW_ODDS
             answers.null_odds[question.id] = odds
-            # "No answer" stands behind all that is no worse, and in the list, however long this becomes.
+            # "No answer" comes after all entries that are not worse, and is always in the list.
             rank = sum(sum(logits) >= sum(null) for _, logits in ranked)
             ranked.insert(rank, ("", null))
             del ranked[max(rules.n_best_size, rank + 1) :]
@@ -249,7 +249,7 @@ def _best(logits: np.ndarray, may: np.ndarray, count: int) -> np.ndarray:
 def _null_logits(
     start_logits: np.ndarray, end_logits: np.ndarray, features: Features, questions: int
 ) -> list[tuple[float, float]]:
-    """Returns start and end logit of [CLS] in the window of each question where their sum is least; zeros
+    """Returns the start and end logits of [CLS] in the window of each question with the smallest sum; zeros
     without a window."""
     nulls = np.stack([start_logits[:, 0], end_logits[:, 0]], axis=1).astype(np.float64)
     order = np.lexsort((nulls.sum(axis=1), features.question_numbers))  # stable: the first of the least

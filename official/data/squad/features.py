@@ -1,4 +1,4 @@
-"""Questions and contexts -> windows of word pieces, as one set of arrays, and their cache."""
+"""Turns questions and contexts into windows of word pieces, one set of arrays, and caches them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def tokenize(
     of_words, of_others = np.split(counts, [len(table)])
     word_ids, other_ids = np.split(ids, [of_words.sum()])
     piece_begins, piece_ends = _characters_of(list(table), word_ids, of_words, vocabulary)
-    # The pieces of each different word are put wherever it stands.
+    # The pieces of each distinct word are copied to all its occurrences.
     lengths = of_words[numbers]
     first_pieces = ragged.offsets(lengths)
     source = ragged.ranges(ragged.offsets(of_words)[numbers], lengths)
@@ -120,7 +120,7 @@ def _characters_of(
 
 @functools.lru_cache(maxsize=1)
 def _sizes_of(vocabulary: Vocabulary) -> np.ndarray:
-    """Returns int64 [V]: characters of each piece. [UNK] gets so many that no word has them."""
+    """Returns int64 [V]: characters of each piece; for [UNK] more than any word has."""
     sizes = np.array([len(without_mark(word)) for word in vocabulary.words])
     sizes[vocabulary.special_ids.unk] = 1 << 40
     return sizes
@@ -130,7 +130,7 @@ def align(word: str, pieces: list[str], do_lower_case: bool = True) -> tuple[lis
     """Returns the first character in a word of each of its pieces, and the character behind its last one.
 
     Lower-casing and stripping accents change a word's length, and [UNK] stands for a stretch of any length.
-    Where the pieces do not follow from the word by the rules known here, each gets the whole word.
+    If the pieces cannot be aligned by these rules, each gets the whole word.
     """
     tokens = _normalized_tokens(word, do_lower_case)
     begins, ends, token, used = [], [], -1, 0
@@ -204,7 +204,7 @@ class WindowRules:
         least = self.max_query_length + special + 1
         if self.max_seq_length < least:
             raise ConfigError(
-                f"--max_seq_length={self.max_seq_length} leaves no room for a context beside"
+                f"--max_seq_length={self.max_seq_length} leaves no room for a context in addition to"
                 f" --max_query_length={self.max_query_length} and {special} special tokens. Allowed:"
                 f" {least} or more."
             )
@@ -253,7 +253,7 @@ def make_features(
     data: SquadData, vocabulary: Vocabulary, rules: WindowRules, tokenizer: Tokenizer | None = None
 ) -> Features:
     """Makes the features of all questions in this process. Making a tokenizer takes longer than a question:
-    who asks more than once gives that of the vocabulary.
+    pass the vocabulary's to reuse it.
 
     Raises:
       ConfigError: for rules that leave no room for a context.
@@ -307,7 +307,7 @@ def _chunk(
     first_pieces_N = words.text_pieces[contexts_Q[numbers_N]] + shifts_N
     lengths_N = np.minimum(room_Q[numbers_N], pieces_Q[numbers_N] - shifts_N)
 
-    # An answer that is not all inside a window is at 0.
+    # An answer that is not completely inside a window gets position 0.
     spans_Q2 = _answer_pieces(
         questions, contexts_Q, has_answer, others[len(questions) :], words, vocabulary.tokenizer is not None
     )
@@ -389,17 +389,16 @@ def _improve(pieces: np.ndarray, first: int, last: int, answer: np.ndarray) -> t
 # Cache
 
 
-_VERSION = 2  # of what the same flags make of the same file
+_VERSION = 2  # version of the output for the same flags and file
 
 
 def load_or_make_features(
     data: SquadData, vocabulary: Vocabulary, rules: WindowRules, cache_dir: str | None
 ) -> Features:
-    """Returns the features of the data from their folder below `cache_dir`; makes and writes them where they
-    are not there.
+    """Returns the features of the data from their folder below `cache_dir`; makes and writes missing ones.
 
-    What lies there counts if the rules, the vocabulary and the bytes of the file are the same, and it is
-    whole; otherwise it is replaced. The manifest also has values for a reader of the folder.
+    Cached features are used if they are complete and the rules, the vocabulary and the bytes of the file are
+    the same; otherwise they are replaced. The manifest also has values for readers of the folder.
 
     Args:
       cache_dir: the folder of all caches; None keeps nothing.

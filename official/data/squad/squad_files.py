@@ -1,4 +1,4 @@
-"""SQuAD files, v1.1 and v2.0 -> contexts and questions; what cannot be used of them is counted and named."""
+"""Reads contexts and questions from SQuAD files, v1.1 and v2.0; unusable questions are counted and named."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character: JSON can sp
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """One question about a context. Answers may be missing where the file is only to be answered."""
+    """One question about a context. Answers may be missing in a file for prediction."""
 
     id: str
     text: str
@@ -230,7 +230,7 @@ def _of_rows(path: str, source: str) -> dict:
                 asked["is_impossible"] = not asked["answers"]
             if row.get("is_impossible") is not None:
                 asked["is_impossible"] = is_impossible = expect(row, "is_impossible", bool, place)
-                asked |= {"answers": []} if is_impossible else {}  # others are plausible, and wrong
+                asked |= {"answers": []} if is_impossible else {}  # others are plausible but wrong answers
             paragraphs[-1]["qas"].append(asked)
     return {"data": [{"paragraphs": paragraphs}]}
 
@@ -272,7 +272,7 @@ def _asked(paragraph: dict, where: str) -> Iterator[tuple[dict, str]]:
 
 
 def _text(values, key: str, where: str, default: str | None = None) -> str:
-    """Returns a text; half characters become U+FFFD, so that offsets stay and it can be written."""
+    """Returns a text with lone surrogates replaced by U+FFFD, so that offsets stay and it can be written."""
     if default is not None and isinstance(values, dict) and key not in values:
         return default
     text = expect(values, key, str, where)
@@ -336,8 +336,8 @@ def _word_begin(context: str, place: int) -> int:
 def _exact_span(context: str, answer: str, begin: int) -> tuple[int, int] | None:
     """Returns the characters, from `begin` on, that are the answer; None where others stand there.
 
-    Both are compared as `_comparable` makes them, so the kind of white space, characters that nobody sees,
-    and how an accent is spelled do not matter. The shortest such stretch counts.
+    Both are normalized by `_comparable`, so the kind of white space, invisible characters, and the encoding
+    of accents do not matter. The shortest match counts.
     """
     wanted = _comparable(answer)
     if not wanted or not 0 <= begin < len(context):
@@ -351,8 +351,8 @@ def _exact_span(context: str, answer: str, begin: int) -> tuple[int, int] | None
 
 
 def _comparable(text: str) -> str:
-    """Returns a text in Unicode's composed form, without characters that nobody sees, and with one space for
-    each stretch of white space, none at its ends."""
+    """Returns a text in Unicode's composed form, without invisible characters, and with single spaces for
+    white space, none at its ends."""
     visible = "".join(map(_visible, text))
     return " ".join(unicodedata.normalize("NFC", visible).split())
 

@@ -1,1 +1,1 @@
-"""People's own data: tables in files -> texts and labels -> token rows; sentences with tagged words."""
+"""People's own data: tables with texts and labels, and sentences with tagged words, as token rows."""

@@ -1,7 +1,7 @@
 """Tables in files: CSV, TSV, JSON lines, Parquet, and folders that `datasets` saved -> batches of rows.
 
-What a file is, its delimiter, header and quoting follow from its content. What is not certain is refused,
-with the first rows, and never guessed: a wrong column trains a wrong model in silence.
+Format, delimiter, header and quoting are detected from the content. Ambiguous files are refused, with their
+first rows, and never guessed: a wrong column would silently train a wrong model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from official.io.json_files import parse_json, read_json
 
 BATCH_ROWS = 8192
 _SAMPLE_BYTES = 1 << 20  # of a delimited file decide on its delimiter and quoting
-_MAX_FIELD = 1 << 24  # characters; a longer one is a quotation mark that nobody closed
+_MAX_FIELD = 1 << 24  # characters; a longer field has an unclosed quotation mark
 _MAX_ARRAY = 1 << 28  # bytes of a JSON array, which is read whole
 _DELIMITERS = ",\t;|"
 _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
@@ -99,7 +99,7 @@ class Table:
             first += len(chunk)
 
     def _rows(self, part: Part, names: list[str]) -> Iterator[Sequence | str]:
-        """Yields the values of each row of a file, or what is wrong with it."""
+        """Yields the values of each row of a file, or its fault."""
         with _naming(self.flag, self.given):
             if part.kind == "delimited":
                 yield from self._delimited_rows(part, names)
@@ -129,11 +129,11 @@ def open_table(given: str, flag: str, wanted: Sequence[str] = (), all_columns: b
       given: comma-separated files, globs, or folders that `datasets` saved.
       flag: name of the flag that gave it, for messages.
       wanted: columns that have to be there: names, or, of files without a header, numbers from 1 on.
-      all_columns: every column is asked for: all rows of JSON are read once to find them, and not the first
-        ones alone.
+      all_columns: whether every column is needed: then all rows of JSON are read to find them, not only the
+        first ones.
 
     Raises:
-      ConfigError: for a file that is missing, no table, or without a column that is wanted: it shows the
+      ConfigError: for a file that is missing, not a table, or lacks a wanted column; the message shows the
         first rows.
     """
     with _naming(flag, given):
@@ -159,7 +159,7 @@ def open_table(given: str, flag: str, wanted: Sequence[str] = (), all_columns: b
 
 @contextlib.contextmanager
 def _naming(flag: str, given: str) -> Iterator[None]:
-    """Makes messages of the readers of text name the flag of the table."""
+    """Makes error messages of the text readers name the flag of the table."""
     try:
         yield
     except ConfigError as error:
@@ -188,7 +188,7 @@ def _part_of(path: str, wanted: Sequence[str]) -> Part:
 
 
 def kind_of(head: bytes) -> str | None:
-    """Returns the kind of a file that begins so, of those that name each value; None for another."""
+    """Returns the kind of a file by its first bytes, if its rows name their values; else None."""
     if text_files.is_parquet(head):
         return "parquet"
     if _without_mark(head).lstrip().startswith(b"{"):
@@ -201,8 +201,8 @@ def kind_of(head: bytes) -> str | None:
 
 
 def _dialect(sample: str, is_cut: bool, path: str, wanted: Sequence[str]) -> tuple[str, bool]:
-    """Returns the delimiter, and whether quotation marks around a field are none of its text: those with
-    which the first line has the wanted columns, and most lines as many fields as the first one."""
+    """Returns the delimiter, and whether fields are quoted: the choice with which the first line has the
+    wanted columns, and most lines have as many fields as the first one."""
     delimiters = "\t" if path.lower().split(".gz")[0].endswith((".tsv", ".tab")) else _DELIMITERS
     best, best_rank = (delimiters[0], True), (-1.0,) * 4
     count = 0  # of the rows with the same delimiter, quoted
@@ -266,7 +266,7 @@ def _delimited(part: Part) -> Iterator[list[str]]:
 
 
 def _objects(part: Part) -> Iterator[dict | str]:
-    """Yields the object of each row, or what is wrong with it."""
+    """Yields the object of each row, or its fault."""
     with text_files.open_text(text_files.Split(part.path)) as file:
         if part.kind == "array":
             content = file.text.read(_MAX_ARRAY + 1)
@@ -407,5 +407,5 @@ def _describe_missing(part: Part, name: str, columns: tuple[str, ...], by_number
         return f"{told} Columns: {shortened([str(column) for column in columns])}."
     rows = itertools.islice(_delimited(part), _SHOWN_ROWS)
     shown = "; ".join(f"{number}: {' | '.join(row)[:_SHOWN_WIDTH]}" for number, row in enumerate(rows, 1))
-    named = "--text_columns, of training also --label_column; by number where there is no header"
+    named = "--text_columns, and for training --label_column; by number if there is no header"
     return f"{told} First rows: {shown}. Name the columns: {named}."

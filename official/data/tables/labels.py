@@ -1,4 +1,4 @@
-"""Labels of texts: what a column of a table says, the classes of a run, and the scores of predictions.
+"""Labels of texts: reads them from a column, holds the classes of a run, and scores predictions.
 
 Kinds: `one` of many (softmax), `several` at once (a sigmoid each), `number` (a score), `choice` of several
   texts.
@@ -22,7 +22,7 @@ from scipy.special import expit, softmax
 from official.io.errors import ConfigError, counted, shortened, suggest
 
 ONE, SEVERAL, NUMBER, CHOICE = KINDS = ("one", "several", "number", "choice")
-MAX_LABELS = 1000  # more are numbers, or texts, that were taken for labels
+MAX_LABELS = 1000  # more labels mean that a column of numbers or texts was taken for labels
 _SEPARATORS = ",;|"
 # A list of texts as Python shows it, which is what pandas writes into CSV: ['a', 'b'], ('a',), {'a', 'b'}.
 # Not NumPy's ['a' 'b'], which Python would read as one text.
@@ -32,7 +32,7 @@ _LIST_OF_TEXTS = re.compile(r"""[\[({]\s*['"]""")
 _ZEROS, _ONES = {"0", "0.0", "false"}, {"1", "1.0", "true"}
 _BINS = 15  # of the calibration error, as Guo et al. 2017, arXiv 1706.04599
 _EPSILON = 1e-15
-THRESHOLD = 0.5  # of a label's probability, where nothing chose another
+THRESHOLD = 0.5  # default threshold of a label's probability
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Labels:
 
 
 def as_text(value: Any) -> str | None:
-    """Returns a label as a word: numbers as JSON writes them, true and false, of Parquet's other types their
-    text; None for an empty one."""
+    """Returns a label as text: numbers as in JSON, true and false, and the text of Parquet's other types;
+    None for an empty one."""
     if value is None or isinstance(value, float) and math.isnan(value):
         return None
     is_json = isinstance(value, (bool, int, float, list, dict))
@@ -87,18 +87,18 @@ def as_texts(value: Any, used: set[str] | None = None) -> list[str]:
     if isinstance(value, str):
         found = sorted({separator for separator in _SEPARATORS if separator in value} | (used or set()))
         if len(found) > 1:
-            told = "between labels, or another row has: a JSON list says which they are"
+            told = "between labels, or another row has: write each row as a JSON list"
             raise ValueError(f"has {' and '.join(found)} {told}")
         if used is not None:
             used.update(found)
         value = value.split(found[0]) if found else [value]
     values = value if isinstance(value, (list, tuple)) else [value]
     if any(isinstance(each, (dict, list, tuple)) for each in values):
-        raise ValueError("is no list of names of labels")
+        raise ValueError("is not a list of label names")
     texts = [text for text in map(as_text, values) if text is not None]
     different = set(texts)
     if len(different) < len(texts) and different & _ZEROS and different <= _ZEROS | _ONES:
-        raise ValueError("has a 0 or 1 for each label: give a list of those that are there")
+        raise ValueError("has a 0 or 1 for each label: list the names of the labels that apply")
     return texts
 
 
@@ -113,7 +113,7 @@ def _as_list(text: str) -> str | list:
             return [found] if isinstance(found, str) else list(found)
     has_several = text[:1] + text[-1:] == "[]" and re.search(rf"[\s{_SEPARATORS}]", text)
     if _LIST_OF_TEXTS.match(text) or has_several:
-        raise ValueError("is no list that is read, such as [\"a\", \"b\"] or ['a', 'b']")
+        raise ValueError("is not a list such as [\"a\", \"b\"] or ['a', 'b']")
     return text
 
 
@@ -126,8 +126,8 @@ def as_number(value: Any) -> float:
 
 
 class _Chosen(NamedTuple):
-    """Label of a choice: the number that it is, and the places of the text whose column it names, and of the
-    text that it is or whose letter it is; None where it is not that."""
+    """Possible meanings of the label of a choice: its number, the text whose column it names, and the text
+    that it repeats or whose letter it is; None for impossible ones."""
 
     number: int | None
     column: int | None
@@ -154,7 +154,7 @@ class Reader:
         self._separators: set[str] = set()  # between several labels, one at most
 
     def read(self, value: Any, texts: Sequence[str] = ()) -> str | None:
-        """Takes the label of the next row; returns what is wrong with it, and takes none then."""
+        """Adds the label of the next row, or returns its fault."""
         try:
             label = self._of(value, texts)
         except ConfigError:
@@ -180,14 +180,14 @@ class Reader:
     def _chosen(self, text: str, texts: Sequence[str]) -> _Chosen:
         place = texts.index(text) if texts.count(text) == 1 else None
         column = self._choices.index(text) if text in self._choices else None
-        if text.isdecimal():  # which of the three it is, all rows say together
+        if text.isdecimal():  # all rows together decide which of the three applies
             return _Chosen(int(text), column, place)
         if column is None and place is None:
             letter = ord(text.upper()) - 65 if len(text) == 1 and text.isalpha() else -1
             place = letter if 0 <= letter < len(self._choices) else None
         if column is None and place is None:
             raise ValueError(
-                f"is none of the columns {', '.join(self._choices)}, of their texts, numbers or letters"
+                f"is not one of the columns {', '.join(self._choices)}, or of their texts, numbers or letters"
             )
         return _Chosen(None, column, place)
 
@@ -196,7 +196,7 @@ class Reader:
         if number is None:
             if self._known:
                 self.unknown[name] += 1
-                raise ValueError("is none of the training set's")
+                raise ValueError("is not in the training set")
             number = self._ids[name] = len(self._ids)
             if number >= MAX_LABELS:
                 raise ConfigError(describe_too_many(self._ids))
@@ -223,8 +223,8 @@ class Reader:
 
     def _choice_numbers(self) -> np.ndarray:
         """Returns the places of the right texts. Numbers count from 0 where one is 0, and from 1 where one is
-        as large as there are texts; where all of them are also columns, or also texts of their rows, they are
-        these. Raises ConfigError where that is not certain."""
+        as large as there are texts; if all of them are also columns, or texts of their rows, they mean these.
+        Raises ConfigError if that is ambiguous."""
         count, read = len(self._choices), self._read
         places = [one.place if one.column is None else one.column for one in read]
         rows = [row for row, one in enumerate(read) if one.number is not None]
@@ -236,9 +236,9 @@ class Reader:
         readings = [reading for reading in readings if None not in reading]
         if not readings or any(reading != readings[0] for reading in readings):
             shown = shortened([str(number) for number in sorted(set(numbers))])
-            others = "columns, texts or numbers" if readings else "counted from 0 or from 1"
+            others = "meant by column, text or number" if readings else "counted from 0 or from 1"
             raise ConfigError(
-                f"the labels {shown} do not tell whether the {count} texts are {others}. Give the names of"
+                f"the labels {shown} are ambiguous: the {count} texts may be {others}. Give the names of"
                 " the columns, or letters, A for the first text."
             )
         for row, place in zip(rows, readings[0]):
@@ -267,7 +267,7 @@ def describe_unknown(unknown: Counter, names: Sequence[str]) -> str:
     label, rows = unknown.most_common(1)[0]
     others = f" and {len(unknown) - 1:,} others" if len(unknown) > 1 else ""
     return (
-        f"label {label[:60]!r} ({counted(rows, 'row')}){others} is none of the training set's"
+        f"label {label[:60]!r} ({counted(rows, 'row')}){others} is not in the training set"
         f"{suggest(label, names)}: {shortened(list(names))}."
     )
 
@@ -349,7 +349,8 @@ def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[st
     if labels.kind != CHOICE:
         hits, called, there = (part.sum(axis=0) for part in (calls_NC & truths_NC, calls_NC, truths_NC))
         f1_C = 2 * hits / np.maximum(called + there, 1)
-        # As scikit-learn: a class that neither has counts for nothing, and 0 where a row may have several.
+        # As scikit-learn: a class that occurs neither in labels nor predictions is left out, or counts 0 for
+        # multi-label rows.
         seen = (called + there > 0) | (labels.kind == SEVERAL)
         found["macro_f1"] = f1_C[seen].mean() if seen.any() else 0.0
         found["micro_f1"] = 2 * hits.sum() / max(called.sum() + there.sum(), 1)
@@ -364,7 +365,7 @@ def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[st
 
 def scores_of_numbers(values_N: np.ndarray, truths_N: np.ndarray) -> dict[str, float]:
     """Returns root_mean_squared_error, pearson and spearman."""
-    from scipy import stats  # late: a second, of the run and not of every program that knows labels
+    from scipy import stats  # late: it takes a second, and few programs score
 
     constant = len(values_N) < 2 or np.ptp(values_N) == 0 or np.ptp(truths_N) == 0
     return {

@@ -1,4 +1,4 @@
-"""Predictions beside the rows they are of: all columns of the input, in its order, and ours behind them."""
+"""Writes predictions next to their rows: all columns of the input, in order, then ours."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def check_format(path: str, flag: str = "output_file", formats: Sequence[str] = 
 def beside(
     columns: Sequence[str], ours: Mapping[str, Sequence], places: Sequence[int | None]
 ) -> dict[str, list]:
-    """Returns our columns for rows of an input: of each row the value in its place, None where it has none.
-    `predicted_` stands before a name that the input has already, as often as needed."""
+    """Aligns our columns with the rows of an input: None for rows without a value. `predicted_` is prepended,
+    as often as needed, to a name that the input has already."""
     found: dict[str, list] = {}
     for name, values in ours.items():
         while name in columns or name in found:
@@ -79,7 +79,7 @@ def encode(
     Args:
       ending: of FORMATS.
       columns: {name: values}. Of CoNLL `tokens` and `tags`, lists, or None for a sentence without words.
-      with_header: whether names come first, in the formats that have them there.
+      with_header: whether to write the names first, in formats with a header.
       ours: columns whose numbers, probabilities and scores, are written with six digits where the file is
         text; the input's stay as they are. None: all.
     """

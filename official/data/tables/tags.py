@@ -29,7 +29,7 @@ from official.io.errors import ConfigError, shortened
 
 IOB1, IOB2, IOBES, WORDS = SCHEMES = ("IOB1", "IOB2", "IOBES", "words")
 OUTSIDE = "O"
-IGNORED = -1  # label of a piece that carries none: all but the first of a word
+IGNORED = -1  # label of pieces without one: all but the first of a word
 _DOCUMENT = "-DOCSTART-"
 _CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
 _TOKEN_KEYS, _TAG_KEYS = ("tokens", "words"), ("tags", "ner_tags", "labels")
@@ -163,10 +163,8 @@ def _read_table(
             if row in batch.problems:
                 raise ConfigError(f"{place}: {batch.problems[row]}.")
             labels = batch.columns[tags][row] if tags else None
-            if with_tags and labels is None:  # it is not known that the text has no entity
-                raise ConfigError(
-                    f"{place}: it has no {tags}. Give each row its own, [] where there are none."
-                )
+            if with_tags and labels is None:  # a missing column does not mean that the text has no entity
+                raise ConfigError(f"{place}: it has no {tags}. Give each row its own, [] if it has none.")
             if isinstance(value, str):
                 yield with_spans(value, _spans_of(labels, len(value), place), place, labels is not None)
             else:
@@ -326,7 +324,7 @@ def breach(tags: Sequence[str], scheme: str) -> str | None:
 
 
 def _goes_on(before: tuple[str, str], now: tuple[str, str], scheme: str) -> bool:
-    """Tells whether a tag is of the entity of the one before it; both are (prefix, type)."""
+    """Tells whether a tag continues the entity of the previous one; both are (prefix, type)."""
     inside = "IE" if scheme == IOBES else "I"
     return before[0] in "BI" and now[0] in inside and now[1] == before[1]
 
@@ -336,9 +334,9 @@ def spans(tags: Sequence[str], scheme: str | None = None) -> list[Span]:
 
     Args:
       tags: one of each word.
-      scheme: what does not follow it strictly is no entity, as of seqeval's strict mode; None: read as
-        conlleval does, which takes any prefix for one, as seqeval does by default. Of `words` each tag but O
-        is an entity of one word.
+      scheme: only spans that follow it strictly are entities, as in seqeval's strict mode; None: read
+        leniently as conlleval does, which accepts any prefix, like seqeval's default. With `words`, each tag
+        but O is an entity of one word.
     """
     if scheme == WORDS:
         return [Span(tag, place, place + 1) for place, tag in enumerate(tags) if tag != OUTSIDE]

@@ -1,7 +1,7 @@
 """Tables -> texts and labels -> token ids: rows of people's own data for classification and for vectors, in
 flat memory.
 
-No text is kept: ten million rows are their token ids. Those that a report shows are read once more.
+Only token ids are kept in memory, for ten million rows. Texts for a report are read again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from official.data.tables.labels import Labels, Reader
 from official.io.errors import ConfigError, counted
 
 SHOWN_PROBLEMS = 3  # in a message
-_MAX_SHARE_BAD = 0.5  # of the rows; a file with more is read wrongly
+_MAX_SHARE_BAD = 0.5  # share of faulty rows; a file with more is probably misread
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ class TextRows:
         )
 
     def parts(self) -> tuple[TextRows, TextRows]:
-        """Returns the rows to train on and those held out. Raises ConfigError where one has none."""
+        """Returns the rows to train on and those held out. Raises ConfigError if either is empty."""
         kept, held = self.pick(~self.held_out), self.pick(self.held_out)
         tell_held_out(len(kept), len(held), "row")
         return kept, held
@@ -91,13 +91,13 @@ class TextRows:
         }
 
     def describe_problems(self) -> str:
-        """Returns how many rows are left out, and why the first ones are."""
+        """Returns the number of rows left out, with the faults of the first ones."""
         shown = [f"row {number}: {reason}" for number, reason in list(self.problems.items())[:SHOWN_PROBLEMS]]
         return f"{self.bad:,} rows left out: {'; '.join(shown)}{'; ...' * (self.bad > len(shown))}"
 
 
 def tell_held_out(kept: int, held: int, noun: str) -> None:
-    """Says how many rows, or sentences, are held out. Raises ConfigError where it is none of them, or all."""
+    """Logs how many rows, or sentences, are held out. Raises ConfigError if none are, or all."""
     if not (kept and held):
         told = f"of {counted(kept + held, noun)} {held:,} are held out"
         raise ConfigError(f"{told}. Raise --eval_share, or give --eval_file.")
@@ -121,10 +121,10 @@ def read_texts(
       encode: columns of texts -> tokens, and lengths before they were cut.
       held_out_share: a row is held out where the hash of its texts is below it.
       apart: each text of a row is encoded by itself, whatever their number.
-      deciding: texts of a row, from the first, whose hash that is. None: all.
+      deciding: number of first texts of a row that enter this hash. None: all.
 
     Raises:
-      ConfigError: where no row, or less than half of them, is usable.
+      ConfigError: if fewer than half of the rows, or none, are usable.
     """
     group = len(text_columns) if apart else max(len(text_columns) - 1, 1)
     parts: tuple[list[np.ndarray], ...] = ([], [], [], [], [], [], [])
@@ -174,14 +174,14 @@ def read_texts(
 
 
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:
-    """Returns arrays as one, and lets go of them."""
+    """Concatenates arrays and frees them."""
     joined = np.concatenate(arrays)
     arrays.clear()
     return joined
 
 
 def wrong_text(row: Sequence) -> str | None:
-    """Returns the fault of the texts of a row; None for nothing."""
+    """Returns the fault of the texts of a row; None if there is none."""
     for text in row:
         if text is None or isinstance(text, str) and not text.strip():
             return "has no text"
@@ -191,7 +191,7 @@ def wrong_text(row: Sequence) -> str | None:
 
 
 def share_of(texts: Sequence[str]) -> float:
-    """Returns a number in [0, 1) that the texts of a row decide, and nothing else."""
+    """Returns a number in [0, 1) that depends only on the texts of a row."""
     return _digest(texts) / 2**64
 
 

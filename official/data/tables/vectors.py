@@ -1,4 +1,4 @@
-"""Vectors of texts: exact neighbours in blocks, and the scores of rankings.
+"""Exact nearest neighbours of embeddings, in blocks, and scores of rankings.
 
 Shapes: Q queries, P passages, D numbers of a vector, K neighbours.
 """
@@ -13,8 +13,8 @@ TOP = 10  # neighbours that rankings are scored by
 RANKING_SCORES = ("ndcg_at_10", "recall_at_1", "recall_at_10", "mrr_at_10")
 MIN_NORM = 1e-12
 _QUERIES, BLOCK_ROWS = 256, 1 << 14  # are compared with each other at once: 16 MB of products
-# Rows of a product of matrices are a multiple of so many: each row then gets the same bits wherever it
-# stands, and equal vectors the same product.
+# Matrix products have a multiple of this many rows: then the bits of a row do not depend on its position, and
+# equal vectors get equal products.
 _ROW_MULTIPLE = 64
 
 
@@ -26,8 +26,8 @@ def normalized(vectors_ND: np.ndarray) -> np.ndarray:
 def neighbours(
     queries_QD: np.ndarray, blocks: Iterable[np.ndarray], count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the passages with the largest products with each query, the best first, of equal ones the one
-    that stands first: their places, int64 [Q, K], and the products, float32 [Q, K].
+    """Returns the passages with the largest products with each query, best first, ties in their order: their
+    positions, int64 [Q, K], and the products, float32 [Q, K].
 
     Args:
       queries_QD: float32.

@@ -88,7 +88,7 @@ def _texts_of(source: str, counts: dict[str, int]) -> Iterator[list[str]]:
     if os.sep in source:
         folder, pages = source, _PAGES
         if not os.path.isdir(folder):
-            raise ConfigError(f"--sources: no folder {source}.")
+            raise ConfigError(f"--sources: the folder {source} does not exist.")
     elif source != STANDARD_LIBRARY:
         spec = importlib.util.find_spec(source) if source.isidentifier() else None
         if spec is None or not spec.submodule_search_locations:

@@ -1,4 +1,4 @@
-"""Text files -> documents: lists of sentences, read one after the other, never all at once."""
+"""Reads text files as a stream of documents, lists of sentences."""
 
 import codecs
 import collections
@@ -38,8 +38,7 @@ def is_unescaped(text: str) -> bool:
 
 
 def without_escapes(document: list[str], is_bare_file: bool = False) -> list[str]:
-    """Returns the paragraphs of a document with the characters that the tool escaped; as they are where
-    they, or others of the file, are not escaped."""
+    """Unescapes the paragraphs of a document, unless they, or others of the file, are not escaped."""
     if is_bare_file or not any(map(_ENTITY.search, document)) or any(map(is_unescaped, document)):
         return document
     return [_ENTITY.sub(lambda entity: html.unescape(entity[0]), paragraph) for paragraph in document]
@@ -141,8 +140,8 @@ def read_elements(file: BinaryIO, path: str, counts) -> Iterator:
       counts: `text_bytes` and `undecodable_bytes` grow with what is read.
 
     Raises:
-      ConfigError: for what is not a whole array, or an element of more than 16 MB. Behind a damage no element
-        can be found.
+      ConfigError: for what is not a whole array, or an element of more than 16 MB. After damage no further
+        element can be found.
     """
     import ijson  # late: only arrays need it
 
@@ -155,7 +154,7 @@ def read_elements(file: BinaryIO, path: str, counts) -> Iterator:
             depth += event.startswith("start_") - event.startswith("end_")
             if depth > _MAX_DEPTH:
                 raise ValueError(f"nested in more than {_MAX_DEPTH} levels")
-            if depth < 0:  # the bracket that ends it; what follows is none of ours
+            if depth < 0:  # the bracket that ends it; the rest is ignored
                 continue
             builder.event(event, value)
             if depth == 0:
@@ -267,13 +266,13 @@ def _cleaner() -> Callable[[str, str, str], str]:
         extractor = extract.Extractor("", "", "", title, [], ignored_tag_patterns=ignored)
         namespace, colon, _ = title.partition(":")
         words = {"namespace": namespace if colon else "", "pagename": title, "fullpagename": title}
-        # That of the page, in place of the clock: the same dump gives the same text.
+        # The page's time instead of the current one, so that the same dump gives the same text.
         date, _, clock = time.partition("T")
         words |= zip(("currentyear", "currentmonth", "currentday"), [*date.split("-"), "", "", ""])
         words |= {"currenthour": clock[:2], "currenttime": clock[:8]}
         for name, value in words.items():
             extractor.magicWords[name] = value
-        # As it stands in the dump: the extractor takes the characters apart that were escaped once and twice.
+        # Unchanged from the dump: the extractor distinguishes characters that were escaped once and twice.
         escaped = html.escape(wikitext)
         cleaned = extract.clean(extractor, escaped, expand_templates=True, html_safe=False)
         return "\n".join(extract.compact(cleaned, extractor=extractor))
@@ -408,7 +407,7 @@ def _unescaped(items_of: Callable[..., Items]) -> Callable[..., Items]:
         document: list[str] = []
         characters = 0
         for item in items_of(lines, counts):
-            if item is None or characters > 1 << 22:  # so many are looked at at once
+            if item is None or characters > 1 << 22:  # paragraphs that are examined at once
                 yield from without_escapes(document)
                 document, characters = [], 0
             if item is None:
@@ -529,9 +528,9 @@ def _items_of(pages: Pages, counts: ReadCounts) -> Items:
 # A document belongs to the split of the file in which the line lies that opens it: the `<doc` line, the
 # `<page>` line, the JSON line, the heading, or the blank line before a document of plain text. A line of a
 # bzip2 file lies in the block that holds the line feed before it, and that block in the split where it
-# begins. What is counted goes with it: a split accounts for the lines from the first that opens a document
-# in it up to the first in a later split, and the first split for those before any. Documents and counts of
-# all splits are therefore those of the file, however it is split.
+# begins. Counts follow the same rule: a split counts the lines from the first that opens a document in it up
+# to the first in a later split, and the first split counts those before any. Documents and counts of all
+# splits are therefore those of the file, however it is split.
 
 
 _MAX_LINE_BYTES = 1 << 20
@@ -562,8 +561,7 @@ def read_splits(
 def read_in_blocks(
     splits: Iterable[Split], sentence_splitting: str, counts: ReadCounts, text_field: str = "text"
 ) -> Iterator[sentences.Lines]:
-    """Yields the documents that begin in each split, in order, some at a time; there may be documents without
-    a sentence.
+    """Yields the documents that begin in each split, in order, in batches; documents may have no sentence.
 
     Args:
       splits: of text files, UTF-8.
@@ -631,8 +629,8 @@ def _units_of(split: Split, splitting: str, counts: ReadCounts, text_field: str)
 
 
 def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCounts) -> Lines:
-    """Yields the lines from the first that opens a document in the split up to the first that does after
-    it."""
+    """Yields the lines from the first that opens a document in the split up to the first that does so after
+    the split."""
     inside, part, before = split.start == 0, file.part, True
     most_bytes = _MAX_JSON_BYTES if layout.needs_whole_lines else _MAX_LINE_BYTES
     for place, block in text_files.read_blocks(file.text, part, most_bytes):
@@ -676,7 +674,7 @@ def _decoded(data: bytes) -> tuple[str, int]:
 
 
 def _head_lines(head: bytes) -> Iterator[str]:
-    """Yields the lines that are not blank and, if there is another, not cut off at the end."""
+    """Yields the lines that are not blank, without an incomplete last one unless it is the only one."""
     found = head.decode("utf-8", "ignore").split("\n")
     whole = found[:-1] if len(head) == text_files.HEAD_BYTES and len(found) > 1 else found
     return filter(None, map(strip, whole))
@@ -697,7 +695,7 @@ def _splitting_of(file: TextFile, layout: Format, sentence_splitting: str) -> st
 
 
 def _collect(items: Items, counts: ReadCounts) -> Iterator[list[str]]:
-    """Puts paragraphs together to documents, [] for one without any; cuts those that are too long."""
+    """Collects paragraphs into documents, [] for an empty one, and cuts those that are too long."""
     document: list[str] = []
     characters, begun, cut = 0, False, False
     for item in itertools.chain(items, [None]):

@@ -1,5 +1,5 @@
-"""Text of any form that `official.data.text.documents` reads -> sentences, one per line, split into training
-and evaluation documents.
+"""Converts text of any form that `official.data.text.documents` reads into sentences, one per line, split
+into training and evaluation documents.
 """
 
 import collections
@@ -78,7 +78,7 @@ def prepare(job: Job) -> dict:
     work = identity | {"task_bytes": _TASK_BYTES}
     store, manifest_path = store_of(job.output_dir), os.path.join(job.output_dir, jobs.MANIFEST)
     with jobs.unfinished_folder(job.output_dir, work, job.overwrite) as folder, engines.opened(job) as engine:
-        if store.exists(manifest_path):  # what it speaks of is about to be replaced
+        if store.exists(manifest_path):  # its files are about to be replaced
             store.remove(manifest_path)
         for side in SPLITS:
             store.make_folder(os.path.join(job.output_dir, side))
@@ -125,7 +125,7 @@ def _prepare_text(job: Job, result: str, number: int, splits: list[text_files.Sp
             if kept:
                 side = samples.split_of(" ".join(document), job.eval_share)
                 outputs[side].write("\n".join(sentences) + "\n\n")
-                if side == SPLITS[0]:  # nobody is shown what is held out
+                if side == SPLITS[0]:  # held-out text is not shown
                     sample.look_at("\n".join(sentences))
                 totals.update({f"{side}_documents": 1, f"{side}_sentences": len(sentences)})
             totals.update(short_documents=not kept, empty_sentences=len(document) - len(sentences))

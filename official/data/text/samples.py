@@ -1,4 +1,4 @@
-"""Samples of documents: held out for evaluation, and shown to people."""
+"""Selects documents: held out for evaluation, or shown in data cards."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ def languages_of(texts: Iterable[str]) -> Counter[str]:
 # -----------------------------------------------------------------------------------------------------------
 # Sample
 #
-# Every task gives some of its documents, those whose beginnings have the lowest hashes: which ones these
-# are depends neither on the workers nor on the order in which anything is done. The hashes are others than
-# those by which documents are held out: of these a sample would else consist.
+# Every task selects the documents whose beginnings have the lowest hashes, which does not depend on the
+# workers or the order of work. These hashes differ from those for held-out documents: otherwise samples would
+# consist of these.
 
 
 FILE_NAME = jobs.SAMPLES
@@ -137,7 +137,7 @@ class DocumentSample:
         self._found: list[tuple[int, str]] = []  # (hash, text), ascending
 
     def noted(self, parts: Iterator[Lines]) -> Iterator[Lines]:
-        """Yields what it is given, and looks at it."""
+        """Passes documents through, and samples them."""
         for lines in parts:
             if self._wanted:
                 for text in document_texts(lines):
@@ -146,8 +146,7 @@ class DocumentSample:
             yield lines
 
     def look_at(self, text: str) -> None:
-        """Takes in a document where it belongs to the sample; a copy of one does not. Its beginning is
-        enough."""
+        """Adds a document to the sample if it belongs to it and is not a copy; its beginning is enough."""
         if not self._wanted or not text.strip():
             return
         text = text[:_CHARACTERS]

@@ -1,4 +1,4 @@
-"""Paragraphs -> sentences, by the splitter of the package blingfire."""
+"""Splits paragraphs into sentences, with the package blingfire."""
 
 import collections
 import dataclasses
@@ -43,15 +43,15 @@ _CLASSES = bytes(2 if code in _LETTERS else 1 if code in _PUNCTUATIONS else 0 fo
 
 
 def take_out(text: bytes) -> tuple[bytes, list[bytes]]:
-    """Returns a text without MARK with a mark for each of its skippable spans, and these: from the first
-    letter of a word to a blank."""
+    """Replaces each skippable span of a text (from the first letter of a word to a blank) by MARK, and
+    returns the text and the spans; the text must not contain MARK."""
     firsts, lasts = _skippable_spans(text)
     kept = map(text.__getitem__, map(slice, [0, *lasts], [*firsts, len(text)]))
     return _MARK.join(kept), list(map(text.__getitem__, map(slice, firsts, lasts)))
 
 
 def put_back(kept: bytes, spans: list[bytes]) -> bytes:
-    """Returns a text with spans in the places of its marks, of which there are as many."""
+    """Replaces the marks of a text by spans, one each."""
     pieces = [b""] * (2 * len(spans) + 1)
     pieces[::2] = kept.split(_MARK)
     pieces[1::2] = spans
@@ -129,8 +129,7 @@ _ENDS = (".", "!", "?")  # one of them at the end of a line ends no other senten
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """Documents of sentences as one text: handed on at a fraction of the cost of a string for each
-    sentence."""
+    """Documents of sentences as one text, which is much cheaper to pass on than a string per sentence."""
 
     text: bytes  # UTF-8, a line for each sentence
     counts: np.ndarray  # int [D]: sentences of each document
@@ -186,7 +185,7 @@ def split_documents(files: Iterable[Unit]) -> Iterator[Lines]:
 
 
 def _begin_units(units: list[Unit], splitter: ThreadPoolExecutor) -> Callable[[], Lines]:
-    """Hands documents to the splitter. Returns what waits for it and returns their sentences."""
+    """Hands documents to the splitter. Returns a function that waits and returns their sentences."""
     prepare: dict[str, Callable[[list], Prepared]] = {
         "always": lambda files: _prepare_paragraphs(_paragraphs_of(files)),
         "never": lambda files: ("", functools.partial(_as_they_are, _paragraphs_of(files))),
@@ -197,7 +196,7 @@ def _begin_units(units: list[Unit], splitter: ThreadPoolExecutor) -> Callable[[]
         text, make_lines = prepare[splitting]([unit.documents for unit in group])
         wait: Callable[[], str] = splitter.submit(blingfire.text_to_sentences, text).result if text else str
         parts.append((wait, make_lines))
-    # Here, so that what waits keeps no text that it need not.
+    # Computed here, so that `finish` keeps no unneeded text.
     documents = [document for unit in units for document in unit.documents]
     paragraphs_before = np.cumsum([0, *map(len, documents)])
 

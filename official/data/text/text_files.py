@@ -1,4 +1,4 @@
-"""Text files: what they are, the parts of them that are read in parallel, and how one is opened."""
+"""Text files: detects their kind, splits them for parallel reading, and opens them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from official.io.errors import ConfigError, how_to_install
 # -----------------------------------------------------------------------------------------------------------
 # Kinds of files
 #
-# Whatever is not text is refused by name, with what it is and what to do; nothing is guessed into words.
+# Files that are not text are refused by name, with their kind and advice; nothing is guessed.
 
 
 HEAD_BYTES = 1 << 16  # of a file, decompressed, are looked at
@@ -68,9 +68,9 @@ def _find_start(head: bytes, kinds: Mapping[bytes, str]) -> str | None:
 
 
 def refuse_archive(path: str, head: bytes) -> None:
-    """Raises ConfigError for a file, as it lies on the disk, that is packed in a way that is not read."""
+    """Raises ConfigError for an archive or an unsupported compression, by the first bytes on disk."""
     if name := _find_start(head, _ARCHIVES):
-        allowed = "text as it is, or compressed with gzip, bzip2, xz or zstd"
+        allowed = "plain text, or text compressed with gzip, bzip2, xz or zstd"
         raise ConfigError(f"{path} is a {name} archive. Allowed: {allowed}.")
 
 
@@ -94,7 +94,7 @@ def refuse_binary(path: str, head: bytes) -> None:
 def refuse_zeros(path: str, line: bytes) -> None:
     """Raises ConfigError for a line of a file with a NUL byte, which no text has."""
     if b"\0" in line:
-        what = "holds NUL bytes behind its beginning: it is damaged, or not text"
+        what = "holds NUL bytes after its beginning: it is damaged, or not text"
         raise ConfigError(f"{path} {what}. Repair it, or leave it out of --input_files.")
 
 
@@ -187,7 +187,7 @@ def _decompressed(file: BinaryIO, new_stream: Callable) -> Iterator[bytes]:
 
 
 class _MadeText(files.Raw):
-    """A text that is made while it is read: only to its start one can go back."""
+    """A text that is generated while it is read: it can only be rewound to its start."""
 
     def __init__(self, make: Callable[[], Iterator[bytes]]):
         """Takes a maker of the parts of the text."""
@@ -346,7 +346,7 @@ def _stream_at(file: BinaryIO, byte: int) -> int | None:
         byte += len(data) - len(data.lstrip(b"\0"))
         file.seek(byte)
         if not re.match(rb"BZh[1-9]", file.read(4)):
-            raise DamagedError(f"there is no stream at byte {byte:,}")
+            raise DamagedError(f"no stream begins at byte {byte:,}")
         first = 8 * (byte + 4)
         mark = _bits(file, first, first + _MARK_BITS)
         if mark == _BLOCK:
@@ -373,9 +373,9 @@ def _decompress(block: int, num_bits: int) -> tuple[bytes | None, int]:
 class BlockText(_MadeText):
     """The text of the blocks of a file from a byte on.
 
-    A line belongs to the block in which the line feed before it lies: which lines are those of a split can be
-    told without the block before it. So position 1 of this text, behind the line feed in its first byte, is
-    the first at which a line of the split may begin, and 0 where the file begins.
+    A line belongs to the block with the line feed before it, so that the lines of a split are known without
+    the previous block. So position 1 of this text, behind the line feed in its first byte, is the first at
+    which a line of the split may begin, and 0 where the file begins.
     """
 
     def __init__(self, file: BinaryIO, start: int, end: int | None):
@@ -555,8 +555,8 @@ def find_texts(patterns: str, flag: str = "input_files") -> list[str]:
         if "job" in told or {"sources", "eval_share"} <= told.keys():
             side = "train.txt" if name == CORPUS else "train"
             raise ConfigError(
-                f"--{flag}: {path} is no text: it tells what was written beside it, to train on and to"
-                f" evaluate on. Give one of the two, such as {os.path.join(folder, side)}."
+                f"--{flag}: {path} is not text: it describes the texts in its folder, one to train on and"
+                f" one to evaluate on. Give one of these, such as {os.path.join(folder, side)}."
             )
     return paths
 
@@ -606,9 +606,9 @@ def plan_tasks(sizes: dict[str, int], most: int, states: dict[str, str] | None =
 
 
 def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None) -> dict[str, str]:
-    """Returns, for each file, what another content of it would change: size and samples, and the time of the
-    last change where these are not all of it. Of a file in a store it is size and time. Of very many files it
-    is one digest of names, sizes and times: to open all of them once more would take as long as to read them.
+    """Returns a fingerprint of each file: size and samples, and the time of the last change if these are not
+    the whole content. Of a file in a store it is size and time. Of very many files it is one digest of names,
+    sizes and times: to open all of them once more would take as long as to read them.
 
     Args:
       versions: as `files.versions` returns them, where they are known.
@@ -653,12 +653,12 @@ def _identity(path: str) -> str:
 
 @contextlib.contextmanager
 def open_text(split: Split) -> Iterator[TextFile]:
-    """Opens a split of a text file, decompressed by what it holds and not by its name.
+    """Opens a split of a text file, decompressed according to its content, not its name.
 
     Raises:
       ConfigError: here and in the block, for a file that cannot be read or begins as no text does, and for a
-        compressed one that is truncated or damaged. What such a file lacks cannot be counted, and training on
-        an unknown part of the text is worse than a job that stops.
+        compressed one that is truncated or damaged. The missing part of such a file is unknown, and training
+        on an unknown part of the text is worse than a failed job.
     """
     path = split.path
     with files.naming(path):

@@ -1,5 +1,5 @@
-"""Sentences -> ids, by the tokenizer of a vocabulary: BERT's word pieces, or what the library `tokenizers`
-runs."""
+"""Turns sentences into ids with the tokenizer of a vocabulary: BERT's word pieces, or a tokenizer of the
+library `tokenizers`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Tokenizer(Protocol):
 
 @functools.lru_cache(maxsize=1)
 def tokenizer_of(vocabulary: Vocabulary) -> Tokenizer:
-    """Returns the tokenizer of a vocabulary, made once as long as nobody asks for that of another one."""
+    """Returns the tokenizer of a vocabulary; the last one is cached."""
     return WordPiece(vocabulary) if vocabulary.tokenizer is None else LibraryTokenizer(vocabulary)
 
 

@@ -22,7 +22,7 @@ WORD_STARTS = ("\u0120", "\u2581")  # how byte-level BPE and SentencePiece write
 
 
 def without_mark(word: str) -> str:
-    """Returns a word piece without what says that it continues a word."""
+    """Returns a word piece without its continuation marker."""
     return word[len(CONTINUATION) :] if word.startswith(CONTINUATION) else word
 
 
@@ -34,8 +34,8 @@ class Vocabulary:
       words: by their ids.
       sha256: of the file; of a tokenizer.json, that of a vocab.txt with the same words.
       do_lower_case: whether text loses capitals and accents before its words are looked for.
-      max_length: tokens that texts are cut to, as the files beside it say; None where none does.
-      tokenizer: of text that is not split as BERT's; None: it is.
+      max_length: tokens that texts are truncated to, as its files say; None if they do not.
+      tokenizer: the tokenizer, if it is not BERT's; else None.
       marks_pairs: whether the second text of a pair has a segment of its own.
     """
 
@@ -78,15 +78,15 @@ class Vocabulary:
         warning counts them. Raises ConfigError where a special token is among them."""
         if rows >= self.size:
             return self
-        sizes = f"the vocabulary has {self.size:,} words, the model's table {rows:,} rows"
+        sizes = f"the vocabulary has {self.size:,} words, the model's embedding table {rows:,} rows"
         if beyond := [word for word in self.special if self.id_of(word) >= rows]:
-            raise ConfigError(f"vocab_file: {sizes}, and {beyond[0]} is beyond it. Change --vocab_file.")
-        logging.warning("%s: the others are unknown, from %r on.", sizes.capitalize(), self.words[rows])
+            raise ConfigError(f"vocab_file: {sizes}, and {beyond[0]} is beyond its end. Change --vocab_file.")
+        logging.warning("%s: words from %r on become unknown.", sizes.capitalize(), self.words[rows])
         digest = hashlib.sha256(f"{self.sha256}, {rows} words".encode()).hexdigest()
         return dataclasses.replace(self, words=self.words[:rows], sha256=digest)
 
     def continuations(self) -> np.ndarray:
-        """Returns bool [V]: whether the piece goes on with the word of the piece before it."""
+        """Returns bool [V]: whether a piece continues the word of the previous piece."""
         marks_starts = self.tokenizer is not None and any(word.startswith(WORD_STARTS) for word in self.words)
         if not marks_starts:  # WordPiece, also where the library runs it
             return np.array([word.startswith(CONTINUATION) for word in self.words])

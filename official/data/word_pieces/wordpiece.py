@@ -1,4 +1,4 @@
-"""Sentences -> ids of word pieces, exactly as Google's BERT does it, cased and uncased.
+"""Turns sentences into ids of word pieces, exactly as Google's BERT does, cased and uncased.
 
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
 """
@@ -87,7 +87,7 @@ def normalize(character: str, do_lower_case: bool) -> tuple[Kind, str]:
 
 
 class _CharacterTable(dict):
-    """A table for str.translate() that asks for each character once."""
+    """A table for str.translate() that computes each character once."""
 
     def __init__(self, rule: Callable[[str], str]):
         super().__init__()

@@ -51,8 +51,8 @@ def to_yaml(documents: Iterable[dict[str, Any]], comments: Iterable[str] = ()) -
 
 
 def _is_other_than_text(value: str) -> bool:
-    """Tells whether a bare word is no text to some readers of YAML: those of Kubernetes take y for a truth
-    and 1e3 for a number, as PyYAML does not."""
+    """Tells whether some YAML readers take a bare word for another type: Kubernetes reads y as a boolean and
+    1e3 as a number, PyYAML does not."""
     if value.lower() in ("y", "n") or re.fullmatch(r"[-+]?0o[0-7_]+", value):
         return True
     try:
@@ -90,7 +90,7 @@ Document = dict[str, Any]
 
 
 def literal(word: str) -> str:
-    """Returns a word of a command as Kubernetes has to be given it: it would put variables in for $(NAME)."""
+    """Returns a word of a command, escaped for Kubernetes, which would expand $(NAME)."""
     return word.replace("$(", "$$(")
 
 
@@ -152,10 +152,10 @@ class Volume(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A job. What a kind does not take is left at its default.
+    """Settings of a job. Fields that a kind does not use keep their defaults.
 
     Attributes:
-      name: of the job and all that it makes; of IPUJobs what their names begin with.
+      name: of the job and its objects; of IPUJobs, the prefix of their names.
       image: of the container, with this project in it.
       command: what each container runs.
       namespace: None: the one that kubectl is set to.
@@ -163,7 +163,7 @@ class Job:
       gpus: of each worker.
       tpu_type, tpu_topology: the labels of the node, such as tpu-v3-device and 2x2.
       ipus, ipus_per_replica: IPUs of the job and of a replica; both are powers of two.
-      instances: processes that share the replicas out among themselves, on IPUs.
+      instances: processes that share the replicas evenly, on IPUs.
       ipu_image: image with Graphcore's SDK, in which a configuration of ours runs.
       cpu, memory: what a worker asks for, as Kubernetes writes it: 8, 64Gi. None: nothing is asked for.
       shm: size of /dev/shm, which is memory.
@@ -198,7 +198,7 @@ class Job:
     grace_secs: int | None = 120
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for what no kind of job takes."""
+        """Raises ConfigError for values that no kind of job accepts."""
         _expect(_of_all(self))
 
     @property
@@ -237,7 +237,7 @@ def _expect(rows: Refusals) -> None:
 
 
 def _of_ipus(job: Job) -> Refusals:
-    """Yields how IPUs, replicas and instances go together."""
+    """Yields the rules on IPUs, replicas and instances."""
     allowed, own = [1 << power for power in range(MOST_IPUS.bit_length())], job.ipus_per_replica
     listed, replicas = ", ".join(map(str, allowed)), f"--ipus={job.ipus} / --ipus_per_replica={own}"
     yield job.ipus in allowed, f"--ipus={job.ipus}, expected a power of two: {listed}."
@@ -251,7 +251,7 @@ def _of_ipus(job: Job) -> Refusals:
 
 
 def _of_tpu(job: Job) -> Refusals:
-    """Yields what is a topology, and a label."""
+    """Yields the rules on topologies and labels."""
     topology, label = job.tpu_topology, job.tpu_type
     fits = re.fullmatch(r"[1-9]\d?(x[1-9]\d?){1,2}", topology)
     yield fits, f"--tpu_topology={topology[:40]}, expected chips by chips, such as 2x2."
@@ -260,7 +260,7 @@ def _of_tpu(job: Job) -> Refusals:
 
 
 def _of_all(job: Job) -> Refusals:
-    """Yields what every kind of job takes."""
+    """Yields the rules for every kind of job."""
     for flag, name in (("name", job.name), ("namespace", job.namespace)):
         letters = f"at most {_LONGEST_NAME} of a-z, 0-9 and -, the first a letter, the last no -"
         fits = name is None or _DNS_LABEL.fullmatch(name) and len(name) <= _LONGEST_NAME
@@ -302,9 +302,9 @@ class Kind(NamedTuple):
 
     Attributes:
       make: job -> its documents.
-      takes: what not all kinds take, by the names of a Job.
-      defaults: what is taken where nothing is said.
-      submit: what kubectl is told, beside -f FILE.
+      takes: the fields of a Job that only some kinds use.
+      defaults: values of unset fields.
+      submit: arguments of kubectl, without -f FILE.
       middle: what stands between the name of the job and the number of a host; None: it is one host.
     """
 
@@ -316,7 +316,8 @@ class Kind(NamedTuple):
 
 
 def documents(kind: str, job: Job) -> list[Document]:
-    """Returns the documents of a job of a kind in KINDS. Raises ConfigError for what it cannot be."""
+    """Returns the documents of a job of a kind in KINDS. Raises ConfigError if the kind does not allow its
+    values."""
     middle = KINDS[kind].middle
     if middle is not None:
         host_names(job, middle)
@@ -354,8 +355,8 @@ def made(
       backoff_limit: of the Job.
       more: values in place of the usual ones.
     """
-    # Devices are whole; memory is not shared out twice, cores may be. Of devices Kubernetes takes the limit
-    # for the request; GKE's page of TPUs has both.
+    # Devices are whole; memory is not overcommitted, cores may be. For devices Kubernetes uses the limit as
+    # the request; GKE's page on TPUs has both.
     sides = job.tpu_topology.split("x") if job.tpu_type else ()
     tpu = {"google.com/tpu": math.prod(map(int, sides))} if sides else {}  # chips
     memory = {"memory": amount(job.memory)} if job.memory else {}
@@ -380,8 +381,7 @@ def made(
 
 
 def _jobset(job: Job) -> list[Document]:
-    """Returns a JobSet. Its Job has no second try of its own: the first pod that fails ends it, and so starts
-    all again."""
+    """Returns a JobSet. Its Job does not retry: the first failed pod ends it, and the JobSet restarts all."""
     return made("jobset", job, _of_workers(job))
 
 
@@ -416,8 +416,8 @@ def _of_workers(job: Job) -> dict[str, str]:
 
 
 def place(kind: str, job: Job, rank: int) -> dict[str, str]:
-    """Returns the variables from which a process of a job learns its place: the manifest's, and those that
-    Kubernetes or the operator set beside them."""
+    """Returns the variables that tell a process its rank: the manifest's, and those that Kubernetes or the
+    operator adds."""
     middle = KINDS[kind].middle
     if middle is None:
         return {}

@@ -158,7 +158,7 @@ class Callers:
     def check(self, host: str | None, origin: str | None) -> None:
         """Raises HTTPError if the Host or Origin header of a request is not allowed."""
         if self._are_names_checked and host is not None:
-            names = f"is no name of this server, expected {shortened(sorted(self._names))}: --allowed_hosts."
+            names = f"is not this server's name, expected {shortened(sorted(self._names))}: --allowed_hosts."
             require(_name_of(host) in self._names, f"Host: {host[:_MAX_SHOWN]} {names}", 403)
         if self._origins is not None and origin is not None:
             found = _origin_of(origin)

@@ -173,10 +173,10 @@ class Request(web.RequestHandler):
             with self.request.connection.stream.awaiting():  # type: ignore[union-attr]
                 return await asyncio.wait_for(self.work.future, deadline - time.monotonic())
         except asyncio.TimeoutError:
-            raise HTTPError(504, "the model did not come to it in time. Try again later.") from None
+            raise HTTPError(504, "the model did not answer in time. Try again later.") from None
         except Failure as error:
             self.server.log.error("model failed", id=self.identity, error=str(error))
-            raise HTTPError(500, "the model failed. The log says where.") from None
+            raise HTTPError(500, "the model failed. See the server's log.") from None
 
     async def answer(self, served: Served, read: Callable, write: Callable, *given: Any) -> Any:
         """Returns the body of an answer: `read` of the request's body, computed, and `write` of the results;

@@ -145,7 +145,7 @@ def _call_of_ids(signature: Signature, columns: dict[str, Any], sizes: Sizes, nu
     ids_NL, mask_NL, segments_NL = (read_integers(columns[name], name) for name in names)
     _, length = ids_NL.shape
     is_even = ids_NL.shape == mask_NL.shape == segments_NL.shape
-    require(is_even and length, "input_ids, input_mask and segment_ids are to be rows of one length.")
+    require(is_even and length, "input_ids, input_mask and segment_ids must be rows of one length.")
     bounds = {"input_ids": (ids_NL, sizes.words), "segment_ids": (segments_NL, sizes.segments)}
     for name, (values, end) in bounds.items():
         low, high = values.min(), values.max()
@@ -153,7 +153,7 @@ def _call_of_ids(signature: Signature, columns: dict[str, Any], sizes: Sizes, nu
         require(0 <= wrong < end, f"{name}: {wrong} is out of range. Allowed: 0 to {end - 1:,}.")
     lengths_N = mask_NL.sum(axis=1)
     is_right = (mask_NL == (np.arange(length) < lengths_N[:, None])).all() and lengths_N.all()
-    require(is_right, "input_mask: each row is to be ones, one at least, and then zeros.")
+    require(is_right, "input_mask: each row must be ones, one at least, and then zeros.")
     longest, positions = lengths_N.max(), sizes.positions
     require(longest <= positions, f"{longest:,} tokens in a row, the model takes {positions:,} at most.")
     total = number * length * sizes.values_a_token
@@ -266,12 +266,12 @@ def check_keys(values: dict[str, Any], known: Sequence[str], where: str) -> None
 
 def _of_instances(values: dict[str, Any], name: str, signature: Signature) -> dict[str, list]:
     rows = values["instances"]
-    require(isinstance(rows, list) and rows, '"instances" is to be a list with one instance or more.')
+    require(isinstance(rows, list) and rows, '"instances" must be a list with one instance or more.')
     if not _is_named(rows[0]):
         return {_only_input(name, signature): rows}
     names = rows[0].keys()
     are_alike = all(_is_named(row) and row.keys() == names for row in rows)
-    require(are_alike, "all instances are to be objects with the same inputs.")
+    require(are_alike, "all instances must be objects with the same inputs.")
     require(names, f"instances without inputs: {_takes(name, signature)}.")
     return {field: [row[field] for row in rows] for field in names}
 
@@ -405,22 +405,22 @@ def read_v2(body: bytes, json_length: str | None, name: str, served: Served, lim
     if json_length is not None:
         length = whole_number(json_length)
         if length is None:
-            raise HTTPError(400, f"{V2_HEADER} is to be a whole number.")
+            raise HTTPError(400, f"{V2_HEADER} must be a whole number.")
         require(length <= end, f"{V2_HEADER}={json_length}: the body has {end:,} bytes.")
         end = length
     values, binary = read_object(body[:end]), memoryview(body)[end:]
     check_keys(values, _V2_KEYS, "the request")
     signature = served.signatures[name]
     inputs: Any = values.get("inputs")
-    require(inputs and isinstance(inputs, list), '"inputs" is to be a list with one tensor or more.')
+    require(inputs and isinstance(inputs, list), '"inputs" must be a list with one tensor or more.')
     columns: dict[str, Any] = {}
     for tensor in inputs:
         field, column, binary = _read_tensor(tensor, signature, binary)
-        require(field not in columns, f"the input {field!r} is there twice.")
+        require(field not in columns, f"the input {field!r} occurs twice.")
         columns[field] = column
-    require(not len(binary), f"{len(binary):,} bytes too many behind the tensors.")
+    require(not len(binary), f"{len(binary):,} bytes too many after the tensors.")
     identity = values.get("id")
-    require(is_of_kind(identity, (str, type(None))), '"id" is to be a text.')
+    require(is_of_kind(identity, (str, type(None))), '"id" must be a text.')
     call = make_call(name, signature, columns, served.sizes, limits)
     return Asked(call, signature, False, identity, _requested_outputs(values, signature))
 
@@ -452,13 +452,13 @@ def _read_tensor(tensor: Any, signature: Signature, binary: memoryview) -> tuple
 def _member(tensor: Any, name: str, kind: type) -> Any:
     is_right = isinstance(tensor, dict) and is_of_kind(tensor.get(name), kind)
     expected = f'"{name}" is {"a text" if kind is str else "a list"}.'
-    require(is_right, f"each tensor is to be an object whose {expected}")
+    require(is_right, f"each tensor must be an object whose {expected}")
     return tensor[name]
 
 
 def _parameters(values: dict, known: Sequence[str]) -> dict:
     parameters = values.get("parameters", {})
-    require(isinstance(parameters, dict), '"parameters" is to be an object.')
+    require(isinstance(parameters, dict), '"parameters" must be an object.')
     check_keys(parameters, known, '"parameters"')
     kind = parameters.get("content_type")
     told = f"content_type={str(kind)[:40]!r}, expected one of {', '.join(_CONTENT_TYPES)}."
@@ -491,25 +491,25 @@ def _from_bytes(data: bytes, datatype: str, shape: list[int], name: str) -> Any:
         (size,) = struct.unpack_from("<I", data, place)
         found.append(data[place + 4 : place + 4 + size])
         place += 4 + size
-    told = f"{name}: the binary data are not {number:,} elements, each behind its length."
+    told = f"{name}: the binary data are not {number:,} elements, each after its length."
     require(place == len(data) and len(found) == number, told)
     return found
 
 
 def _requested_outputs(values: dict, signature: Signature) -> dict[str, bool]:
-    """Returns the outputs that a request asks for, and whether each is to be binary."""
+    """Returns the outputs that a request asks for, and whether each must be binary."""
     default = _parameters(values, _V2_PARAMETERS).get("binary_data_output", False)
     names = [field.name for field in signature.outputs]
     asked = values.get("outputs") or [{"name": name} for name in names]
     is_right = isinstance(asked, list) and is_of_kind(default, bool)
-    require(is_right, '"outputs" is to be a list, and "binary_data_output" true or false.')
+    require(is_right, '"outputs" must be a list, and "binary_data_output" true or false.')
     found = {}
     for output in asked:
         name = _member(output, "name", str)
         require(name in names, f"unknown output {name[:60]!r}. Allowed: {', '.join(names)}.")
         check_keys(output, _OUTPUT_KEYS, f"the output {name!r}")
         found[name] = _parameters(output, _OUTPUT_PARAMETERS).get("binary_data", default)
-        require(is_of_kind(found[name], bool), f'{name}: "binary_data" is to be true or false.')
+        require(is_of_kind(found[name], bool), f'{name}: "binary_data" must be true or false.')
     return found
 
 

@@ -130,7 +130,7 @@ def test_the_first_bad_example_of_a_block_is_named(tmp_path):
 
 
 def test_what_is_no_record_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="odd, record 1: it is no record of pre-training data"):
+    with pytest.raises(ConfigError, match="odd, record 1: it is not a record of pre-training data"):
         inspection.summarize([write_records(tmp_path / "odd", [b"nonsense"])], None)
     good = make_records(2, 0, schema.pretraining_schema(16, 3))
     with pytest.raises(ConfigError, match="foreign, record 3: it is not a tf.train.Example"):

@@ -133,7 +133,7 @@ def test_a_mixture_weighs_what_is_left_without_duplicates(vocab_file, tmp_path, 
     assert made(tmp_path / "out", manifest) == expected
     other = make_job(files, vocab_file, tmp_path / "other", **changes | {"mixture": "wiki=0.5,books=0.5"})
     (tmp_path / "wiki").write_bytes((tmp_path / "books").read_bytes())
-    with pytest.raises(ConfigError, match="files of books hold no text, or with --drop_duplicates none"):
+    with pytest.raises(ConfigError, match="files of books hold no text, or, with --drop_duplicates, only"):
         creation.create_pretraining_data(other)
 
 

@@ -47,14 +47,14 @@ def test_sets_of_files_that_are_not_whole_are_told(tmp_path, caplog):
 
     add(0, 2)
     assert len(find_files(str(tmp_path), "input_files")) == 2
-    assert "part-00001-of-00003.tfrecord is not there: 2 of 3 files of that name are read." in caplog.text
+    assert "part-00001-of-00003.tfrecord does not exist: only 2 of 3 files of this set" in caplog.text
     add(1)
     caplog.clear()
     assert len(find_files(f"{tmp_path}/part-*[02]-of-*", "input_files")) == 2  # chosen
     assert len(find_files(str(tmp_path), "input_files")) == 3 and not caplog.text
     add(0, of=1)
     assert len(find_files(str(tmp_path), "input_files")) == 4
-    assert "part-*.tfrecord are sets of 1 and of 3 files" in caplog.text
+    assert "part-*.tfrecord match sets of 1 and of 3 files" in caplog.text
 
 
 def test_a_file_among_those_of_a_job_is_told(tmp_path, caplog):
@@ -66,7 +66,7 @@ def test_a_file_among_those_of_a_job_is_told(tmp_path, caplog):
         find_files(f"{tmp_path}/{pattern}", "input_files")
     assert not caplog.text
     assert len(find_files(str(tmp_path), "input_files")) == 3
-    assert "picked.tfrecord is read, too, which " in caplog.text
+    assert "picked.tfrecord is read, although " in caplog.text
 
 
 def test_a_host_looks_at_its_own_files_only(tmp_path):

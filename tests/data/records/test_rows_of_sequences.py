@@ -145,7 +145,7 @@ def test_a_masked_position_behind_its_sequence_is_refused(tmp_path):
     wrong = examples(0)
     wrong.positions[3, 0] = wrong.lengths[3]
     path = write_records(tmp_path / "x", encoding.encode(wrong, "plain"))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="behind the tokens of its sequence"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="beyond the tokens of its sequence"):
         batches([path], 1)
 
 

@@ -53,11 +53,11 @@ def test_several_labels_come_from_lists_and_separators():
         assert labels_lib.as_texts(text) == names, text
     assert sorted(labels_lib.as_texts("{'a', 'b'}")) == ["a", "b"]
     for value, told in (
-        *((text, "no list that is read") for text in ("['a' 'b']", "['a', nan]", "['\\x']", '["a"')),
+        *((text, "is not a list such as") for text in ("['a' 'b']", "['a', nan]", "['\\x']", '["a"')),
         ([0, 1, 0], "a 0 or 1 for each label"),
         ("[1.0, 0.0, 0.0]", "a 0 or 1 for each label"),
         ("0,0,1", "a 0 or 1 for each label"),
-        ({"a": 1, "b": 0}, "names of labels"),
+        ({"a": 1, "b": 0}, "label names"),
     ):
         assert told in read(SEVERAL, [value])[2][0], value
 
@@ -91,7 +91,7 @@ def test_numbers_of_choices_that_are_also_texts_or_columns():
         ("abc", [("1", "2", "3", "1"), ("0", "2", "1", "0")]),
         ("234", [("2", "x", "y", "z"), ("3", "x", "y", "z")]),
     ):
-        with pytest.raises(ConfigError, match="columns, texts or numbers. .* letters"):
+        with pytest.raises(ConfigError, match="by column, text or number. .* letters"):
             places(choices, rows)
 
 

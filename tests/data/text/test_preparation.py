@@ -61,7 +61,7 @@ def test_documents_are_shared_out_by_their_text(tmp_path, monkeypatch):
     firsts = [{document[0] for document in side} for side in made.values()]
     assert not firsts[0] & firsts[1]  # a copy is on the side of its original
     both = dataclasses.replace(job, input_files=job.output_dir, output_dir=str(tmp_path / "of_both"))
-    with pytest.raises(ConfigError, match="out/manifest.json is no text: .* such as .*out/train[.]"):
+    with pytest.raises(ConfigError, match="out/manifest.json is not text: .* such as .*out/train[.]"):
         preparation.prepare(both)
     monkeypatch.setattr(preparation, "_TASK_BYTES", 5000)
     again = preparation.prepare(dataclasses.replace(job, output_dir=str(tmp_path / "split"), num_workers=2))

@@ -33,7 +33,7 @@ NOT_TEXT = {
     "png": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a PNG picture, not text. Leave it out of --input_files"),
     "npz": (npz(), "is a zip archive. Allowed: text"),
     "tar": (b"name".ljust(257, b"\0") + b"ustar\0", "is a tar archive"),
-    "late zero": (TEXT.encode() * 100 + b"A\0b.\n", "holds NUL bytes behind its beginning"),
+    "late zero": (TEXT.encode() * 100 + b"A\0b.\n", "holds NUL bytes after its beginning"),
     "utf-16": (
         TEXT.encode("utf-16"),
         r"is UTF-16 text \(by its byte order mark\). .*iconv -f UTF-16 -t UTF-8",

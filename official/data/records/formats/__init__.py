@@ -1,1 +1,1 @@
-"""The formats of a record of pre-training data, a module each; `records.record_formats` is their front."""
+"""The formats of pre-training records, one module each; import `records.record_formats`."""

@@ -1,4 +1,4 @@
-"""Reader of the compact format, and examples as words; `encoding` says what they are, and writes them."""
+"""Reader of the compact format, and examples as words; `encoding` documents and writes them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Columns(NamedTuple):
 
 
 def columns(words_NW: tf.Tensor, length: int, predictions: int) -> Columns:
-    """Returns the parts of examples in words; what is beyond an example's tokens is anything."""
+    """Returns the parts of examples in words; values beyond an example's tokens are arbitrary."""
     parts = tf.split(words_NW, [HEAD, predictions, predictions, length], axis=1)
     head_N5, *others = (tf.cast(part, tf.int32) for part in parts)
     return Columns(*tf.unstack(head_N5, num=HEAD, axis=1), *others)
@@ -39,8 +39,8 @@ def to_words(values: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns the words that `columns` takes, int32, for parsed features {name: [N, length]}; the inverse of
     `parse_rows` but for the id of [PAD].
 
-    Fails with InvalidArgumentError for examples that words cannot say: tokens behind padding, a first segment
-    behind the second one, weights that are not ones and then zeros.
+    Fails with InvalidArgumentError for examples that words cannot represent: tokens behind padding, a first
+    segment behind the second one, weights that are not ones and then zeros.
     """
     tokens_N = tf.reduce_sum(values["input_mask"], axis=1)
     first_N = tokens_N - tf.reduce_sum(values["segment_ids"], axis=1)
@@ -85,7 +85,7 @@ class Compact(Plain):
         return encoding.blocks(*_read(record), size=1)
 
     def join(self, records: list[bytes]) -> list[bytes]:
-        """Returns the examples in as few records as hold them; those of another shape begin a new one."""
+        """Joins examples into as few records as possible; another shape begins a new one."""
         joined: list[bytes] = []
         for shape, group in itertools.groupby(map(_read, records), operator.itemgetter(0)):
             joined += encoding.blocks(shape, [string for _, strings in group for string in strings])

@@ -1,6 +1,6 @@
 """Readers of records of one sequence: the plain format, and Graphcore's static mask.
 
-`encoding` says what is in these records, and writes them."""
+`encoding` documents and writes these records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from official.data.records.schema import Feature, describe_example, in_range, pa
 
 class Plain:
     """Reader of tf.train.Examples with the features of `schema.pretraining_schema`. Readers of other formats
-    say what differs.
+    override it.
 
     Attributes:
       rows_per_record: rows of a record, at most.
@@ -28,8 +28,8 @@ class Plain:
         return tf.ones_like(serialized_B, tf.int32)
 
     def split(self, record: bytes) -> list[bytes]:
-        """Returns a record for each row that a record holds. Raises ValueError where it is not of the format
-        and this tells."""
+        """Splits a record into one record per row. Raises ValueError if it is found not to be of the
+        format."""
         return [record]
 
     def join(self, records: list[bytes]) -> list[bytes]:
@@ -38,8 +38,8 @@ class Plain:
         return records
 
     def unpack(self, serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tf.Tensor:
-        """Returns the rows of some records, [N] or [N, W], in the form in which they are shuffled and joined
-        at the least cost; here the records, which are handed on faster than what they are parsed into.
+        """Returns the rows of some records, [N] or [N, W], in the form that is cheapest to shuffle and join;
+        here the records themselves.
 
         Args:
           serialized_B: string [B], of records that may hold any number of rows each.
@@ -55,8 +55,7 @@ class Plain:
         return parse_examples(rows_N, schema)
 
     def describe_mismatch(self, record: bytes, schema: dict[str, Feature]) -> str | None:
-        """Says how a record departs from the format and the schema, and in which of its rows; None where it
-        does not."""
+        """Describes how a record violates the format or the schema, and in which row; None if it is valid."""
         return describe_example(record, schema)
 
     def sizes_of(self, record: bytes) -> tuple[int, int]:
@@ -67,7 +66,7 @@ class Plain:
 
 
 class Remask(Plain):
-    """Reader of records whose predicted tokens stand first: they are put back into their places."""
+    """Reader of records with the predicted tokens first, which it moves back to their positions."""
 
     def parse_rows(self, rows_N: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
         found, place_BS, is_used_BS = _parse_static(rows_N, schema)
@@ -95,8 +94,8 @@ class Remask(Plain):
 
 
 class Static(Remask):
-    """Reader of the same records as they stand, [CLS] in slot M: the masked-LM head cuts its tokens off and
-    gathers nothing. What comes out is `schema.static_schema`."""
+    """Reader of the same records in their order, [CLS] in slot M: the masked-LM head slices its tokens
+    instead of gathering. The features are those of `schema.static_schema`."""
 
     def parse_rows(self, rows_N: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
         found, place_BS, is_used_BS = _parse_static(rows_N, schema)

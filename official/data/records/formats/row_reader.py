@@ -1,9 +1,8 @@
-"""Readers of rows of several sequences, wherever in a row their tokens stand: as the examples in them, or as
-whole rows.
+"""Readers of rows of several sequences, in any layout of a row: as separate examples, or as whole rows.
 
-A row is known by the features of a packed row: which sequence a token belongs to and its place in that
-sequence say all, so that one reader does for every layout. Everything is TensorFlow: the same checks fail in
-a graph and say eagerly what is wrong.
+A row is described by the features of a packed row: the sequence of each token and its position in that
+sequence are enough, so that one reader handles every layout. All checks are TensorFlow operations: in a graph
+they fail, and eagerly they name the fault.
 
 Shapes: B rows, L tokens of a row, K slots for predicted tokens, P sequences of a row at most, M predicted
 tokens of a sequence at most, N sequences in all.
@@ -40,7 +39,7 @@ class Shape(NamedTuple):
 
 
 def features(row: Row) -> Row:
-    """Returns a row with what follows from the rest: `input_mask`, `masked_lm_weights`, and types."""
+    """Returns a row completed with derived features: `input_mask`, `masked_lm_weights`, and types."""
     row = {name: tf.cast(value, tf.int32) for name, value in row.items()}
     return {
         **row,
@@ -51,7 +50,7 @@ def features(row: Row) -> Row:
 
 
 class _Members:
-    """Sequences of rows, as their tokens tell them.
+    """Sequences of rows, derived from their tokens.
 
     Attributes:
       seen_BPL: int32, how often each place of each sequence is in the row.
@@ -97,7 +96,7 @@ def _at(values_BX: tf.Tensor, places_BY: tf.Tensor) -> tf.Tensor:
 
 
 def faults(row: Row, most: int | None = None, may_skip: bool = False) -> dict[str, tf.Tensor]:
-    """Returns {what may be wrong with a row: whether it is, bool [B, ..]}, the first of them first.
+    """Returns {possible fault of a row: whether it occurs, bool [B, ..]}, the most basic fault first.
 
     Args:
       row: of `features`.
@@ -115,18 +114,18 @@ def faults(row: Row, most: int | None = None, may_skip: bool = False) -> dict[st
     is_second_BL = places_BL >= _at(members.firsts_BP, numbers_BL - 1)
 
     def are_elsewhere(places_BX: tf.Tensor, numbers_BX: tf.Tensor) -> tf.Tensor:
-        """Tells of places whether they are outside of the row or of the sequences of these numbers."""
+        """Tells whether positions are outside of the row, or in other sequences than these numbers."""
         return (places_BX < 0) | (places_BX >= length) | (_at(numbers_BL, places_BX) != numbers_BX)
 
     return {
-        "the number of an example is not 0 to its examples at most": tf.concat(
+        "the number of an example is out of range": tf.concat(
             [(numbers < 0) | (numbers > depth) for numbers in (numbers_BL, slots_BK)], axis=1
         ),
         "it holds no example 1": ~is_there_BP[:, :1],
         "the numbers of its examples have a gap": is_there_BP[:, 1:] & ~is_there_BP[:, :-1],
         f"positions exceed the row of {length} tokens": (places_BL < 0) | (places_BL >= length),
-        "examples overlap: a place of one is there twice": members.seen_BPL > 1,
-        "positions leave their example: places between them are missing": missing_BPL,
+        "examples overlap: a position of one occurs twice": members.seen_BPL > 1,
+        "positions leave their example: some between them are missing": missing_BPL,
         "next_sentence_weights do not name the examples of the row": row["example_weights"]
         != tf.cast(is_there_BP, tf.float32),
         "next_sentence_positions leave their example": is_there_BP
@@ -143,8 +142,8 @@ def faults(row: Row, most: int | None = None, may_skip: bool = False) -> dict[st
 
 
 def examples_of(row: Row, most: int) -> tf.Tensor:
-    """Returns the sequences of right rows in the words of compact records, int32 [N, W], those of a row in
-    the order of their numbers; a token that is missing is a 0, [PAD]."""
+    """Returns the sequences of valid rows in the words of compact records, int32 [N, W], those of a row in
+    the order of their numbers; a missing token is 0, [PAD]."""
     members, random_BP = _Members(row), row["next_sentence_labels"]
     head = [members.lengths_BP, members.firsts_BP, members.predictions_BP, random_BP, 0 * random_BP]
     words = [
@@ -162,12 +161,12 @@ def examples_of(row: Row, most: int) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Layout of the rows in the records of a format; its functions read nothing but their arguments.
+    """Layout of the rows in the records of a format, as pure functions.
 
     Attributes:
       read: (serialized_B, Shape) -> a row as of `features`; fails with InvalidArgumentError
         for records that are not of this shape.
-      shape: (serialized_B, L, M) -> Shape, whose K and P are tensors; anything for wrong records.
+      shape: (serialized_B, L, M) -> Shape, whose K and P are tensors; arbitrary for invalid records.
       shape_of: (record, L or None, M or None) -> Shape, as far as possible without a look at its values where
         L and M are given. Raises ValueError for a record that has none.
       count: (serialized_B) -> int32 [B], the sequences of each record.
@@ -191,17 +190,17 @@ class Layout:
         """Returns a row, as `read` does; fails with InvalidArgumentError where one of `faults` is found."""
         row = self.read(serialized_B, shape)
         are_right = [~is_wrong for is_wrong in faults(row, most, self.may_skip).values()]
-        return where_all(are_right, row, "not all rows are right")
+        return where_all(are_right, row, "not all rows are valid")
 
     def row(self, record: bytes, shape: Shape) -> Row:
         """Returns the one row of a record. Raises ValueError where it is not of this shape."""
         try:
             return self.read(tf.constant([record]), shape)
         except (tf.errors.OpError, UnicodeDecodeError):
-            raise ValueError(f"it is no row of {shape.length} tokens") from None
+            raise ValueError(f"it is not a row of {shape.length} tokens") from None
 
     def describe(self, record: bytes, shape: Shape, most: int | None) -> str | None:
-        """Says what is wrong with a record of a shape, eagerly; None where nothing is."""
+        """Describes the fault of a record of a shape, eagerly; None if it is valid."""
         try:
             found = faults(self.row(record, shape), most, self.may_skip)
         except ValueError as error:
@@ -264,7 +263,7 @@ class Features(NamedTuple):
 
 
 def _whole_numbers(values: tf.Tensor) -> tf.Tensor:
-    """Returns int32; -1, which is wrong everywhere, for a number that is none."""
+    """Returns int32; -1, which is invalid everywhere, for a number that is not whole."""
     numbers = tf.cast(values, tf.int64)
     is_one = (numbers >= 0) & (numbers < INTEGER_LIMIT) & (tf.cast(numbers, values.dtype) == values)
     return tf.cast(tf.where(is_one, numbers, -1), tf.int32)
@@ -298,7 +297,7 @@ class AsExamples(Plain):
         shape = self.layout.shape(serialized_B, length, most)
         spare = shape.slots - most - shape.depth
         are_good = [tf.reduce_any(spare == tf.constant(self.layout.spare)), shape.depth > 0]
-        serialized_B = where_all(are_good, serialized_B, f"rows have other slots than {most}")
+        serialized_B = where_all(are_good, serialized_B, f"rows do not have {most} slots")
         row = self.layout.read_right(serialized_B, shape, most)
         return tf.ensure_shape(examples_of(row, most), [None, encoding.HEAD + 2 * most + length])
 
@@ -306,7 +305,7 @@ class AsExamples(Plain):
         return compact.READER.parse_rows(rows_N, schema)
 
     def examples_of(self, record: bytes) -> Examples:
-        """Returns the examples of a record. Raises ValueError where it is wrong."""
+        """Returns the examples of a record. Raises ValueError if it is invalid."""
         shape = self.layout.shape_of(record, None, None)
         _, most = self.layout.sizes(shape)
         if problem := self.layout.describe(record, shape, most):
@@ -344,7 +343,7 @@ class AsExamples(Plain):
             return f"{told}, expected {expected[0]} and {expected[1]}"
         if problem:
             return problem
-        # Those of empty slots and padding, too: a step looks them up.
+        # Also for empty slots and padding, whose values a step looks up, too.
         row, looked_up = self.layout.row(record, shape), ("input_ids", "masked_lm_ids", "masked_lm_positions")
         return schema_lib.describe_values({name: row[name].numpy().ravel() for name in looked_up}, schema)
 
