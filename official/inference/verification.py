@@ -153,8 +153,9 @@ def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[s
             weights_OH, bias_O = (tensors[part].read().astype(np.float32) for part in parts)
             outputs[name] = outputs[takes] @ weights_OH.T + bias_O
     if shared.issuperset(canonical.DISCRIMINATOR_HEAD):  # whatever activation is between its layers
-        parts = (tensors[part].read().astype(np.float32) for part in canonical.DISCRIMINATOR_HEAD)
-        kernel_HH, bias_H, kernel_H1, bias_1 = parts
+        kernel_HH, bias_H, kernel_H1, bias_1 = (
+            tensors[part].read().astype(np.float32) for part in canonical.DISCRIMINATOR_HEAD
+        )
         outputs["discriminator"] = (outputs["sequence"] @ kernel_HH + bias_H) @ kernel_H1 + bias_1
     return outputs
 

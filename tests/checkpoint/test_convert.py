@@ -193,7 +193,7 @@ def test_a_source_that_is_not_whole_is_refused(tmp_path):
         (whole | {"surprise": small}, "unknown names surprise"),
         (whole | {POOLER_BIAS: small}, f"{POOLER_BIAS} [3] for [128]"),
         (whole | {TABLE: small}, f"{TABLE} [3] must have 2"),
-        (whole | {slot: longer}, f"60 words, but {slot} have another number"),
+        (whole | {slot: longer}, f"60 words, but {slot} [61] have another number"),
     ):
         bundle.write(tensors, str(tmp_path / "bad"))
         with pytest.raises(ConfigError, match=re.escape(message)):
@@ -605,6 +605,6 @@ def test_reports_keep_the_older_name(tmp_path):
 
 def test_a_run_that_is_given_as_anothers_is_named(tmp_path):
     start = write(random_checkpoint() | of_arrays({"samples": np.int64(8)}), "native", tmp_path / "a")
-    told = "no Google TF1 checkpoint of BERT but one of this project, which native2TARGET reads: .* samples"
+    told = "is not a Google TF1 checkpoint of BERT but one of this project, which native2TARGET reads: .* samples"
     with pytest.raises(ConfigError, match=told):
         registry.open_checkpoint(start, "PATH", "google").to_canonical()

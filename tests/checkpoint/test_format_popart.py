@@ -243,7 +243,7 @@ def test_a_damaged_description(tmp_path):
     for proto, message in (
         (external("a", location="v.bin", offset="x"), "the values of a have no valid offset"),
         (external("a", location="v.bin", offset="9" * 5000), "the values of a have no valid offset"),
-        (external("a\nb"), "the name 'a.nb'"),
+        (external("a\nb"), "the initializer 'a.nb'"),
         (external("a", location="v.bin"), "No such file"),
     ):
         graph = onnx.helper.make_graph([], "g", [], [], [proto])

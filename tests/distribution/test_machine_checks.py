@@ -205,7 +205,7 @@ def test_every_failure_of_a_gpu_leads_to_its_line(tmp_path, monkeypatch):
         (cuda, "warning"): {"no nccl": (two_gpus_without_nccl, "libnccl.so.2 is missing.*hierarchical")},
         ("driver", "broken"): {
             "old driver": (old_driver, "470.57.02.*525.60.13 or newer.*Update"),
-            "no answer": (lambda fake: fake.smi(NO_DRIVER), "communicate.*Load the driver"),
+            "no answer": (lambda fake: fake.smi(NO_DRIVER), "communicate.*Reload the driver"),
         },
         ("devices", "broken"): {
             "not ready": (not_ready, "sees none of them: failed call to cuInit: CUDA_ERROR_SYSTEM_NOT_READY"),

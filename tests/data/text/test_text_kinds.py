@@ -31,7 +31,7 @@ def npz() -> bytes:
 NOT_TEXT = {
     "random": (random.Random(1).randbytes(1 << 17), "holds NUL bytes: it is binary, not text. Leave it out"),
     "png": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a PNG picture, not text. Leave it out of --input_files"),
-    "npz": (npz(), "is a zip archive. Allowed: text"),
+    "npz": (npz(), "is a zip archive. Allowed: plain text"),
     "tar": (b"name".ljust(257, b"\0") + b"ustar\0", "is a tar archive"),
     "late zero": (TEXT.encode() * 100 + b"A\0b.\n", "holds NUL bytes after its beginning"),
     "utf-16": (
