@@ -198,7 +198,7 @@ def check_leftovers(output_dir: str, pattern: str) -> None:
     Raises:
       ConfigError: for such a file.
     """
-    own: Any = {}
+    own: object = {}
     path = os.path.join(output_dir, MANIFEST)
     with writing.naming_output(output_dir, "output_dir"):
         if store_of(output_dir).exists(os.path.join(output_dir, _FOLDER, _JOB)):
