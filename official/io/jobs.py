@@ -198,7 +198,7 @@ def check_leftovers(output_dir: str, pattern: str) -> None:
     Raises:
       ConfigError: for such a file.
     """
-    own: object = {}
+    own: dict = {}
     path = os.path.join(output_dir, MANIFEST)
     with writing.naming_output(output_dir, "output_dir"):
         if store_of(output_dir).exists(os.path.join(output_dir, _FOLDER, _JOB)):
@@ -209,9 +209,10 @@ def check_leftovers(output_dir: str, pattern: str) -> None:
             said = json_files.read_json(path)
         except ConfigError:
             return
-        own = said.get("files", None if "job" in said else {})
-        if not isinstance(own, dict):
+        listed = said.get("files", None if "job" in said else {})
+        if not isinstance(listed, dict):
             return
+        own = listed
     folder, pattern = os.path.join(output_dir, os.path.dirname(pattern)), os.path.basename(pattern)
     found: list[str] = []
     with contextlib.suppress(OSError):  # no folder yet; else the job says it
