@@ -11,7 +11,7 @@ from official.config import BertConfig, bert_config_from_dict
 from official.modeling import layers, objectives
 from official.modeling.models import BertPretrainer
 from tests import numpy_bert
-from tests.conftest import ROOT, TINY
+from tests.conftest import ROOT, TINY, slow
 from tests.modeling.models import OPERATIONS, assert_same, features, oracle, outputs_and_gradients, randomised
 
 
@@ -175,7 +175,9 @@ def test_variables_are_absent_and_no_others():
 
 
 @OPERATIONS
-@pytest.mark.parametrize("key", ["use_qkv_bias", "use_attention_projection_bias", "use_prediction_bias"])
+@pytest.mark.parametrize(
+    "key", ["use_qkv_bias", *map(slow, ("use_attention_projection_bias", "use_prediction_bias"))]
+)
 def test_an_absent_bias_is_a_bias_of_zeros(key, kernels):
     without = randomised(BertPretrainer(BertConfig(**TINY, **{key: False}), kernels))
     model = BertPretrainer(BertConfig(**TINY), kernels)
