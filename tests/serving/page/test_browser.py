@@ -79,7 +79,7 @@ def test_texts_that_were_cut_are_told_beside_the_answer(open_page, model):
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
     page.click("#tab-answer")
     ask(page, "Three earthquakes.", "What?")
-    page.wait_for_function("!document.querySelector('#panel-answer .cut')")
+    page.wait_for_selector(f"{ANSWER} .cut", state="detached")
 
 
 def test_no_answer_is_said(open_page):
