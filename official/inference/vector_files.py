@@ -49,12 +49,12 @@ def digest_of(model: Model) -> str:
     return hashlib.sha256(said.encode()).hexdigest()
 
 
-def _digest_of_texts(values: Sequence[Any], first: int) -> int:
+def _digest_of_texts(given: Iterable[str], first: int) -> int:
     """Returns a number that the texts of consecutive rows, and the number of the first row, decide; those of
     several batches add up, modulo 2^128, to that of all rows. Rows without a text have an empty one."""
     hashes = (
         hashlib.blake2b(f"{row} {text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        for row, text in enumerate(map(_text_of, values), first)
+        for row, text in enumerate(given, first)
     )
     return sum(int.from_bytes(each, "big") for each in hashes) % 2**128
 
@@ -371,7 +371,7 @@ def read_rows(table: tables.Table, column: str, wanted: set[int], count: int) ->
     total = digest = 0
     for batch in table.batches([column]):
         values = batch.columns[column]
-        digest += _digest_of_texts(values, batch.first)
+        digest += _digest_of_texts(map(_text_of, values), batch.first)
         numbers = wanted.intersection(range(batch.first, batch.first + len(values)))
         found |= {row: str(values[row - batch.first] or "") for row in numbers}
         total = batch.first + len(values)
