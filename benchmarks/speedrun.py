@@ -35,7 +35,7 @@ import urllib.request
 from typing import Any
 
 import harness
-from harness import HUGGINGFACE
+from harness import NEW_HUGGINGFACE
 
 from official.cli import command_line, outputs
 from official.config import ConfigError
@@ -63,6 +63,7 @@ _FINE_TUNINGS = {
     "RTE": ("accuracy", ("--max_seq_length=128", "--num_train_epochs=5")),
 }
 _FINE_TUNING = ("--task=glue", "--do_train", "--do_eval", "--train_batch_size=32", "--learning_rate=2e-4")
+HUGGINGFACE = NEW_HUGGINGFACE._replace(requirements=(*NEW_HUGGINGFACE.requirements, "accelerate==1.15.0"))
 # The peers: keys of programs/masked_words.py. `run_mlm` has the defaults of transformers' example and its
 # Trainer; the rate falls from the first step on, as it does there over all epochs.
 _PEERS: dict[str, dict[str, Any]] = {
@@ -75,6 +76,7 @@ _PEERS: dict[str, dict[str, Any]] = {
         "mask_share": 0.15,
         "warmup_share": 0.0,
         "decay_share": 1.0,
+        "decay": "linear",
     },
     "run_mlm_2026": {
         "model": "2026",
@@ -85,6 +87,7 @@ _PEERS: dict[str, dict[str, Any]] = {
         "mask_share": 0.2,
         "warmup_share": 0.05,
         "decay_share": 0.5,
+        "decay": "1-sqrt",
     },
 }
 

@@ -6,7 +6,7 @@ A specification comes in on standard input, one JSON object, and what was done g
 The specification: train_file (text, a sentence a line, a blank line between documents), vocab_file, model
 (keys of a bert_config.json), output_dir, secs (of training), threads, seed, and the recipe: max_seq_length,
 train_batch_size, learning_rate, weight_decay_rate, mask_share, warmup_share and decay_share (of the time, at
-the begin and at the end).
+the begin and at the end), and decay (linear or 1-sqrt, as transformers' get_wsd_schedule names them).
 
 As run_mlm.py, it joins all texts end to end and cuts them into rows of max_seq_length. Where it counts steps
 this program counts seconds: the rate rises for warmup_share of them, and falls to zero in the last
@@ -37,11 +37,13 @@ def read_rows(specification: dict, tokenizer) -> list[list[int]]:
     return [ids[begin : begin + length] for begin in range(0, len(ids) - length + 1, length)]
 
 
-def rate_factor(spent: float, warmup_share: float, decay_share: float) -> float:
+def rate_factor(spent: float, recipe: dict) -> float:
     """Returns the share of the peak rate once a share `spent` of the time is over."""
+    warmup_share, decay_share = recipe["warmup_share"], recipe["decay_share"]
     rising = spent / warmup_share if warmup_share else 1.0
-    falling = (1 - spent) / decay_share if decay_share else 1.0
-    return max(0.0, min(1.0, rising, falling))
+    decayed = min(1.0, max(0.0, 1 - (1 - spent) / decay_share))
+    falling = 1 - (decayed**0.5 if recipe["decay"] == "1-sqrt" else decayed)
+    return min(rising, falling)
 
 
 def train(specification: dict) -> dict:
@@ -59,11 +61,7 @@ def train(specification: dict) -> dict:
     else:
         model = transformers.BertForMaskedLM(transformers.BertConfig(**sizes))
     rows = read_rows(specification, tokenizer)
-    peak, shares = (
-        specification["learning_rate"],
-        (specification["warmup_share"], specification["decay_share"]),
-    )
-    limit, clock, curve = specification["secs"], {}, []
+    peak, limit, clock, curve = specification["learning_rate"], specification["secs"], {}, []
 
     class Budget(transformers.TrainerCallback):
         """The rate of each step by the time that is over, and the end."""
@@ -74,7 +72,7 @@ def train(specification: dict) -> dict:
         def on_step_begin(self, args, state, control, optimizer=None, **kwargs):
             spent = (time.perf_counter() - clock["began"]) / limit
             for group in optimizer.param_groups:
-                group["lr"] = peak * rate_factor(spent, *shares)
+                group["lr"] = peak * rate_factor(spent, specification)
 
         def on_step_end(self, args, state, control, **kwargs):
             clock["secs"] = time.perf_counter() - clock["began"]
