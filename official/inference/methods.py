@@ -49,6 +49,7 @@ class Method:
     """
 
     name: str
+    __call__: Callable[..., Any]
 
     def __init__(self, source: Source, settings: Settings, calibration_file: str | None = None):
         """Builds the network. Raises ConfigError where the model has no head for the method."""
@@ -72,10 +73,11 @@ class Method:
         """Returns the sequences to calibrate the ranges of int8's activations with."""
         raise NotImplementedError
 
-    def is_cut(self, rows: Sequence[Any]) -> list[bool]:
-        """Tells whether each row, as the method takes several, has a text that is cut, being longer than the
-        model takes: for masked words such are refused, and tags are given in windows."""
-        return [False] * len(rows)
+    def results(self, rows: Sequence[Any]) -> tuple[Sequence[Any], np.ndarray]:
+        """Returns (the result of each row, bool [N]: whether a text of the row was longer than the model
+        takes, and cut). Texts with masked words that are longer are refused, and tags are given in
+        windows."""
+        return self(rows), np.zeros(len(rows), bool)
 
     def _outputs(self, rows: Rows) -> Outputs:
         return finite(run(self.network, self.name, rows), self._source.name)
@@ -171,23 +173,27 @@ class Reader(Method):
           For each question the answers of its n-best list: the predicted one first, then the others, best
           first.
         """
+        return self._answers(asked)[0]
+
+    def results(self, rows: Sequence[tuple[str, str]]) -> tuple[list[Answer], np.ndarray]:
+        """Returns (the answer to each question, bool [N]: whether the question was cut; contexts are not)."""
+        found, is_cut_N = self._answers(rows)
+        return [best for best, *_ in found], is_cut_N
+
+    def _answers(self, asked: Sequence[tuple[str, str]]) -> tuple[list[list[Answer]], np.ndarray]:
         data, windows = self._windows_of(asked)
-        longest = self._windows.max_query_length
+        longest, is_cut_N = self._windows.max_query_length, np.zeros(len(asked), bool)
         if (windows.first_lengths >= longest + 2).any():  # as long as it may be, or cut
             _, counts = self._tokenizer.tokenize([question for question, _ in asked])
-            self.cut.report(int((counts > longest).sum()), longest)
+            is_cut_N = counts > longest
+            self.cut.report(int(is_cut_N.sum()), longest)
         is_token_NL = np.arange(windows.lengths.max(initial=1)) < windows.lengths[:, None]
         start_NL, end_NL = (np.zeros(is_token_NL.shape, np.float32) for _ in range(2))
         if len(windows):
             outputs = self._outputs(self.rows_of(windows))
             start_NL[is_token_NL], end_NL[is_token_NL] = outputs["start_logits"], outputs["end_logits"]
         found = answers.answer_questions(start_NL, end_NL, windows, data, self._rules)
-        return [answers_of(found, str(number)) for number in range(len(asked))]
-
-    def is_cut(self, rows: Sequence[tuple[str, str]]) -> list[bool]:
-        """Tells whether each question is longer than it may be; contexts are not cut."""
-        _, counts = self._tokenizer.tokenize([question for question, _ in rows])
-        return (counts > self._windows.max_query_length).tolist()
+        return [answers_of(found, str(number)) for number in range(len(asked))], is_cut_N
 
     def _windows_of(
         self, asked: Sequence[tuple[str, str]]
@@ -328,19 +334,28 @@ class Classifier(Method):
     def __call__(self, rows: Sequence[Sequence[str]]) -> list[Label]:
         """Returns the label of each row. Raises ConfigError if a row has another number of texts than the
         task."""
-        values_NC = labels_lib.probabilities(self.labels, self.logits(rows))
-        return [self._label_of(values_C) for values_C in values_NC]
+        return self.results(rows)[0]
 
-    def logits(self, rows: Sequence[Sequence[str]]) -> np.ndarray:
-        """Returns the logits of rows, float32 [N, C]. A row of multiple choice is a text and C candidates."""
+    def results(self, rows: Sequence[Sequence[str]]) -> tuple[list[Label], np.ndarray]:
+        """Returns (the label of each row, bool [N]: whether a text of the row was cut)."""
+        logits_NC, is_cut_N = self.logits(rows)
+        values_NC = labels_lib.probabilities(self.labels, logits_NC)
+        return [self._label_of(values_C) for values_C in values_NC], is_cut_N
+
+    def logits(self, rows: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (logits of rows, float32 [N, C]; bool [N]: whether a text of the row was cut). A row of
+        multiple choice is a text and C candidates."""
         sequences = self._sequences(rows)
         if self.kind == CHOICE and rows:
-            return self._outputs(self.rows_of(sequences))["logits"].reshape(len(rows), -1)
-        found = np.zeros((len(rows), self._source.classes), np.float32)
+            made, is_cut = self._rows_of(sequences)
+            shape = len(rows), -1
+            return self._outputs(made)["logits"].reshape(shape), is_cut.reshape(shape).any(axis=1)
+        found, is_cut_N = np.zeros((len(rows), self._source.classes), np.float32), np.zeros(len(rows), bool)
         for count in {len(texts) for texts in rows}:
             chosen = [number for number, texts in enumerate(rows) if len(texts) == count]
-            found[chosen] = self._outputs(self.rows_of([rows[number] for number in chosen]))["logits"]
-        return found
+            made, is_cut_N[chosen] = self._rows_of([rows[number] for number in chosen])
+            found[chosen] = self._outputs(made)["logits"]
+        return found, is_cut_N
 
     def _sequences(self, rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
         """Returns the texts of each sequence of the rows; for multiple choice a pair per candidate. Raises
@@ -363,17 +378,14 @@ class Classifier(Method):
 
     def rows_of(self, texts: Sequence[Sequence[str]]) -> Rows:
         """Returns rows of texts, all with the same number of texts, as token rows without padding."""
-        rows, cut = rows_of(list(map(list, zip(*texts))), self._tokenizer, self._vocabulary, self._length)
-        self.cut.report(int(cut.sum()), self._length)
-        return rows
+        return self._rows_of(texts)[0]
 
-    def is_cut(self, rows: Sequence[Sequence[str]]) -> list[bool]:
-        """Tells whether each row of texts is longer than the model takes, special tokens included."""
-        _, counts = self._tokenizer.tokenize([text for texts in rows for text in texts])
-        sizes_N = np.array([len(texts) for texts in rows])
-        pieces_N = np.add.reduceat(counts, np.cumsum(sizes_N) - sizes_N)
-        special_N = np.where(sizes_N > 1, 2 + self._vocabulary.separators, 2)
-        return (pieces_N + special_N > self._length).tolist()
+    def _rows_of(self, texts: Sequence[Sequence[str]]) -> tuple[Rows, np.ndarray]:
+        rows, is_cut_N = rows_of(
+            list(map(list, zip(*texts))), self._tokenizer, self._vocabulary, self._length
+        )
+        self.cut.report(int(is_cut_N.sum()), self._length)
+        return rows, is_cut_N
 
     def _label_of(self, values_C: np.ndarray) -> Label:
         best = 0 if self.kind == NUMBER else int(values_C.argmax())
@@ -467,7 +479,7 @@ class Filler(Method):
 
     name = "fill_mask"
 
-    def __call__(self, texts: Sequence[str], top_k: int) -> list[list[list[Word]]]:
+    def __call__(self, texts: Sequence[str], top_k: int = TOP_WORDS) -> list[list[list[Word]]]:
         """See `Model.fill_mask`; of several texts."""
         if top_k < 1:
             raise ConfigError(f"top_k={top_k}, expected 1 or more words for each mask.")
@@ -603,9 +615,10 @@ class Embedder(Method):
         ]
         return rows_of([given], self._tokenizer, self._vocabulary, self.length_of(settings))
 
-    def is_cut(self, rows: Sequence[str]) -> list[bool]:
-        """Tells whether each text, behind the default prompt, is longer than texts are cut to."""
-        return self.rows_of(rows, self.embedding, self.embedding.prompt())[1].tolist()
+    def results(self, rows: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (the vector of each text, bool [N]: whether it was cut)."""
+        found = self(rows)
+        return found.vectors_ND, found.is_cut_N
 
     def vectors_of(self, rows: Rows, settings: EmbeddingSettings) -> np.ndarray:
         """Returns the vectors of rows, float32 [N, D]. Token vectors of only one batch are in memory."""
@@ -697,10 +710,10 @@ class Model:
         for method in self._methods.values():
             method.cut.is_reported = not is_on
 
-    def is_cut(self, method: str, rows: Sequence[Any]) -> list[bool]:
-        """Tells whether each row of a method, as `answer_all`, `classify_all` or `embed` take several, has a
-        text that is cut."""
-        return self._method(method).is_cut(rows)
+    def results(self, method: str, rows: Sequence[Any]) -> tuple[Sequence[Any], np.ndarray]:
+        """Returns (the result of each row of a method, as `answer_all`, `classify_all`, `tag`, `embed` or
+        `fill_masks` take several; bool [N]: whether a text of the row was cut)."""
+        return self._method(method).results(rows)
 
     def outputs(self, method: str, rows: Rows) -> Outputs:
         """Returns the outputs of a method's network for token ids, in the form of `rows.Network`. All rows
@@ -805,7 +818,7 @@ class Model:
         `predictions.columns_of`."""
         if self.task == "classify":
             method = self._method("classify")
-            return predictions.columns_of(method.labels, method.logits(rows), all_probabilities, choices)
+            return predictions.columns_of(method.labels, method.logits(rows)[0], all_probabilities, choices)
         if self.task == "tag":
             found = self._method("tag")([row[0] for row in rows])
             return {"entities": list(map(tags_lib.entities_json, found))}

@@ -64,7 +64,7 @@ def ask(config: Config, rows: Sequence[list[str]], labels: Labels, class_names: 
         digest = hashlib.sha256(json.dumps(own).encode()).hexdigest()
 
         def logits(own: Sequence[list[str]] = own) -> dict[str, np.ndarray]:
-            return {"logits": teacher.logits(own)}
+            return {"logits": teacher.logits(own)[0]}
 
         name = f"{first // _ROWS:05d}"
         parts.append(

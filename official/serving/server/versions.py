@@ -28,11 +28,6 @@ from official.serving.server.protocols import Sizes
 # Served
 
 
-# {signature: the method of Model that answers many}
-_METHODS = {"answer": "answer_all", "classify": "classify_all", "fill_mask": "fill_masks"}
-_METHODS |= {"tag": "tag", "embed": "embed"}
-
-
 class Loading(NamedTuple):
     """Settings that a version is loaded with.
 
@@ -109,8 +104,8 @@ class Served:
                 for row, count, is_cut in rows
             ]
         if name != signatures.TENSORS:
-            answers = getattr(self._model, _METHODS[name])(asked)
-            return [Result(*pair) for pair in zip(answers, self._model.is_cut(name, asked), strict=True)]
+            values, is_cut_N = self._model.results(name, asked)
+            return [Result(value, bool(is_cut)) for value, is_cut in zip(values, is_cut_N, strict=True)]
         method = self.methods[0]
         made = join(*map(list, zip(*asked)))
         if method == "fill_mask":  # every token is one to predict

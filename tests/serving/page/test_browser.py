@@ -64,7 +64,7 @@ def test_an_empty_field_is_told_where_it_is(open_page):
 
 def test_texts_that_were_cut_are_told_beside_the_answer(open_page, model):
     """Also on a telephone, where they are named."""
-    model.is_cut = lambda method, rows: [len(str(row)) > 90 for row in rows]
+    model.is_cut = lambda row: len(str(row)) > 90
     page, long = open_page(viewport={"width": 320, "height": 700}), "w" * 100
     ask(page, "Three earthquakes.", f"What {long}?")
     told = page.text_content(f"{ANSWER} .cut")

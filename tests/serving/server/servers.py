@@ -58,8 +58,12 @@ class StandIn:
         words = [(context.split() or [""])[0] for _, context in asked]
         return [Answer(word, 0.5 if word else 1.0, 0, len(word)) for word in words]
 
-    def is_cut(self, method, rows):
-        return [False] * len(rows)
+    def results(self, method, rows):
+        names = {"answer": "answer_all", "classify": "classify_all", "fill_mask": "fill_masks"}
+        return getattr(self, names.get(method, method))(rows), [self.is_cut(row) for row in rows]
+
+    def is_cut(self, row):
+        return False
 
     def embed(self, texts):
         return np.array([[len(text), 0.5] for text in texts], np.float32)
