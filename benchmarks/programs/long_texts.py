@@ -1,7 +1,8 @@
 """ModernBERT's masked-word training step, and its vectors of all tokens, of texts of given lengths.
 
 The protocol is that of training_step.py; a step of `infer` computes no gradient. The specification: system
-(ours or huggingface), variant (huggingface: sdpa or sdpa+compiled, of padded rows, and sdpa+apart, a text
+(ours or huggingface), variant (huggingface: sdpa or sdpa+compiled, of padded rows; sdpa+compiled+whole, of
+rows of one length, with the model's own loss, which computes the logits of all tokens; sdpa+apart, a text
 after the other without padding, whose gradients are added up), work (train or infer), model (keys of our
 bert_config.json), lengths (tokens of each text), dtype (fp32 or bf16), threads, seed, learning_rate,
 weight_decay, epsilon and clip_norm. Weights are random.
@@ -109,11 +110,18 @@ def make_huggingface(specification: dict):
             losses = losses * part["weights"].flatten()
         return losses.sum() / total
 
+    def own_loss_of(part):
+        return model(input_ids=part["input_ids"], attention_mask=part["input_mask"], labels=part["all"]).loss
+
     def squares_of(part):
         squares = vectors_of(part).float().square().mean(dim=-1)
         return (squares if part["input_mask"] is None else squares * part["input_mask"]).sum()
 
-    compute = loss_of if is_training else squares_of
+    if "whole" in more:
+        for part in parts:
+            part["all"] = torch.full_like(part["input_ids"], -100)
+            part["all"].scatter_(1, part["positions"], part["labels"])
+    compute = (own_loss_of if "whole" in more else loss_of) if is_training else squares_of
     if "compiled" in more:
         compute = torch.compile(compute)
     if not is_training:
