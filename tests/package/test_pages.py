@@ -15,6 +15,7 @@ import pytest
 from official.checkpoint import registry
 from official.cli import flags, main, table, train
 from official.config import FIELDS
+from official.data.pretraining import examples
 from tests import programs
 from tests.conftest import ROOT
 from tests.test_architecture import ALLOWED, GROUND
@@ -91,6 +92,8 @@ def check_bert(monkeypatch, arguments: list[str], environment: dict[str, str] | 
     else:
         monkeypatch.setattr(sys, "argv", [f"bert {command.name}", *rest])
         given = command.parser().parse()
+        if command.name == "data create":
+            given.make(examples.ExampleRules)  # which checks them
         if command.name == "convert" and given.action != "SOURCE2TARGET":
             registry.get_action(given.action)
 
