@@ -142,7 +142,7 @@ class Optimization:
       lamb_decays_gamma: LAMB applies weight decay, but no trust ratio, to the gamma of LayerNorm, as
         Graphcore's TensorFlow programs do for BERT.
       momentum: With --optimizer_type=momentum: share of the last update that is kept.
-      learning_rate: Peak learning rate.
+      learning_rate: Peak learning rate. Unset: for classify, tag and embed about 5e-5 x 768 / hidden size.
       end_learning_rate: Learning rate at the end of the decay.
       lr_schedule: Learning rate after the warm-up. up_down: linear, reaching 0 one step after the last.
         wsd_linear, wsd_sqrt: warm-up, stable, decay: constant, then down to 0 in the last --decay_steps. Or a
