@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The command `bert benchmark inference`: measures inference, beside Hugging Face + PyTorch."""
+"""The command `bert benchmark inference`: measure throughput and latency of inference."""
 
 from installed import script
 

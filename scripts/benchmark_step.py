@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The command `bert benchmark step`: measures the training step, beside bare products."""
+"""The command `bert benchmark step`: time the training step and bare matrix products."""
 
 from installed import script
 

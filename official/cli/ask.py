@@ -201,7 +201,7 @@ def run_ask() -> int:
 
 
 class Classify(ModelFlags, LengthFlag):
-    """Labels typed sentences, or pairs of them, with a model that was fine-tuned on a task of GLUE.
+    """Labels typed sentences, or pairs of them, with a fine-tuned classifier.
 
       bert classify --checkpoint=runs/sst2
       echo "A fine film." | bert classify --checkpoint=runs/sst2

@@ -45,8 +45,9 @@ class Convert(command_line.Flags):
         the source, with the rows that an earlier conversion truncated restored; 30400 for graphcore.
       precision: Floating-point type. Unset: that of the source; 16 for graphcore and research, 32 from
         graphcore.
-      num_attention_heads: Number of attention heads. Unset: as a config file next to the checkpoint or its
-        shapes say, else hidden size / 64.
+      num_attention_heads: Number of attention heads. Unset: as the checkpoint's shapes, or a config file next
+        to it, say (12 if that does not). Without either, huggingface needs it, and garden assumes hidden
+        size / 64.
       vocab_file: Vocabulary to put next to the result. Unset: vocab.txt next to the checkpoint.
       with_optimizer: Also convert optimizer slots, if both formats have them.
       report: Write the report of the conversion to this JSON file.

@@ -194,7 +194,7 @@ class LowerCaseFlag(Flags):
 
     Attributes:
       do_lower_case: Lower-case the text and strip accents, for uncased vocabularies. Unset: as the
-        tokenizer_config.json next to the vocabulary says, else true.
+        tokenizer_config.json or tokenizer.json next to the vocabulary says, else true.
     """
 
     do_lower_case: bool | None = None

@@ -103,8 +103,8 @@ class Inspect(command_line.EngineFlags):
 
     Attributes:
       files: TFRecord files, globs or folders.
-      vocab_file: Vocabulary of the records. Unset: the one that manifest.json next to the first file names,
-        if it exists.
+      vocab_file: Vocabulary of the records. Unset: the copy next to the first file, or the file that its
+        manifest.json names, if one exists.
       examples: Number of examples to show.
       compare_to: Files, globs or folders of other records, to show their shares and lengths for comparison.
       picture: File for a histogram of the lengths (.png, .svg, .pdf).

@@ -56,7 +56,7 @@ def natural_exponential(step: tf.Tensor, shape: Shape) -> tf.Tensor:
 
 
 def up_down(step: tf.Tensor, shape: Shape) -> tf.Tensor:
-    """A straight line, at 0 after the last step: peak * (T - t - 1) / (T - W), and the peak at t = W."""
+    """A straight line, at 0 in the last step: peak * (T - t - 1) / (T - W), and the peak at t = W."""
     falling = shape.peak * (shape.total - step - 1.0) / max(shape.total - shape.begin, 1.0)
     return tf.where(step <= shape.begin, shape.peak, falling)
 

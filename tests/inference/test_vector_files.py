@@ -181,6 +181,12 @@ def test_texts_that_were_changed_since_are_told(model, tmp_path, monkeypatch, ca
     assert "v.npy was computed with --dtype=fp32, and queries are with bf16" in caplog.text
 
 
+def test_neighbours_are_written_to_tables_alone(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["bert", "--vectors=v.npy", "--query=cats", "--output_file=found.conll"])
+    with pytest.raises(ConfigError, match=r"found\.conll: unknown suffix\. Allowed: \.csv, "):
+        run_search()
+
+
 def test_prompts_that_no_text_gets_are_told(model, tmp_path, monkeypatch, caplog):
     settings = dataclasses.replace(model.embedder.embedding, prompts={"query": "ask: ", "document": ""})
     monkeypatch.setattr(model.embedder, "embedding", settings)

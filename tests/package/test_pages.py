@@ -15,6 +15,8 @@ import pytest
 from official.checkpoint import registry
 from official.cli import flags, main, table, train
 from official.config import FIELDS
+from official.data.pretraining import examples
+from official.reporting import result
 from tests import programs
 from tests.conftest import ROOT
 from tests.test_architecture import ALLOWED, GROUND
@@ -91,6 +93,8 @@ def check_bert(monkeypatch, arguments: list[str], environment: dict[str, str] | 
     else:
         monkeypatch.setattr(sys, "argv", [f"bert {command.name}", *rest])
         given = command.parser().parse()
+        if command.name == "data create":
+            given.make(examples.ExampleRules)  # which checks them
         if command.name == "convert" and given.action != "SOURCE2TARGET":
             registry.get_action(given.action)
 
@@ -269,6 +273,13 @@ def test_the_page_of_results_is_made_from_them():
     """Every file of results/ has a title there."""
     command = [sys.executable, "scripts/measured_page.py", "--check"]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
+def test_every_key_of_a_result_is_explained():
+    text = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+)`", text.split("## result.json")[1].split("\n## ")[0]))
+    keys = result.result_dict(result.TrainResult("finished", "", 0, 0)).keys()
+    assert keys - named == set()
 
 
 def test_every_format_is_listed():

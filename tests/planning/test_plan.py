@@ -426,6 +426,8 @@ def test_the_page_says_whether_it_fits(make_config, tmp_path):
     assert "it fits" in text and json.loads(path.read_text())["fits"] is True
     text = plan_lib.run(make_config(plan_device="1000", **settings), TASKS["pretrain"])
     assert "WARNING" in text and "does not fit" in text and json.loads(path.read_text())["fits"] is False
+    explained = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8").split("## plan.json")[1]
+    assert [key for key in json.loads(path.read_text()) if f"`{key}`" not in explained] == []
     # An evaluation has nothing to compute again.
     config = make_config(plan=True, plan_device="1000", do_train=False, do_eval=True)
     plan = plan_lib.make_plan(config, TASKS["pretrain"])

@@ -46,7 +46,8 @@ class Data:
         input pipeline runs. Data files that are set are not read.
       synthetic_input: Train on one random batch that stays on the devices, without an input pipeline. Data
         files that are set are not read.
-      max_seq_length: Maximum number of tokens of a sequence.
+      max_seq_length: Maximum number of tokens of a sequence. Unset, for fine-tuning without
+        --bert_config_file: that of the folder of --init_checkpoint, up to 512.
       max_predictions_per_seq: Maximum number of masked tokens of a sequence, for records that store masks.
       mask_share: Share of the tokens to predict, for records without masks (bert data create
         --objective=mlm). Masks are drawn anew in every epoch: 80 % [MASK], 10 % random words, 10 % unchanged.

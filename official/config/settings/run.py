@@ -31,7 +31,8 @@ class Job:
       generator_share: With --objective=electra: size of the generator, as a share of the model's attention
         heads and hidden and feed-forward sizes. Source: 1/4 of ELECTRA-small and -large, 1/3 of -base.
       do_train: Train. With --do_train=false --do_eval the run only evaluates.
-      do_eval: Evaluate during training, and always at the last step.
+      do_eval: Evaluate during training, and always at the last step. Unset: true for classify, tag and embed,
+        false for other tasks.
       do_predict: Fine-tuning: write predictions with the best weights: answers to --predict_file, or labels
         of the test set.
       compile_only: Build and compile the steps, print the compilation time, the memory and the plan, and

@@ -16,7 +16,8 @@ from official.data.tables.labels import CHOICE, NUMBER, SEVERAL, Labels
 from official.io.errors import ConfigError
 
 CONLL = ".conll"  # of tags alone
-FORMATS = (".csv", ".tsv", ".jsonl", ".parquet", CONLL)
+TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
+FORMATS = (*TABLES, CONLL)
 _PREFIX = "predicted_"
 
 
