@@ -59,7 +59,11 @@ def test_every_setting_says_its_part_in_the_training():
         assert {name for name in parts if parts[name] == part} == set(names.split())
     for part, names in (
         (None, "keep_checkpoints steps_per_loop num_gpus eval_batch_size distribution_strategy verbosity"),
-        (RECIPE, "learning_rate train_batch_size dtype seed optimizer_type input_files max_seq_length"),
+        (
+            RECIPE,
+            "learning_rate train_batch_size dtype allreduce_dtype seed optimizer_type input_files"
+            " max_seq_length",
+        ),
     ):
         assert [name for name in names.split() if parts[name] != part] == []
     same = config_lib.FIELDS["data_dir"].is_same
