@@ -90,7 +90,7 @@ def make_result(
         checkpoints_written=loop.manager.times.saves,
         checkpoint_wait_secs=loop.manager.times.wait_secs,
         checkpoint_write_secs=loop.manager.times.write_secs,
-        skipped_steps=outcome.skipped_steps + (previous.skipped_steps(ended.first_step) if counts else 0),
+        skipped_steps=outcome.skipped_steps + previous.skipped_steps(ended.first_step),
         config=config_lib.to_dict(config),
         # Of the process that writes it: the others have looked at no files but their own.
         data=task.data_digest() if writes else {},
