@@ -16,11 +16,11 @@ import tensorflow as tf
 
 from official import native
 from official.checkpoint.manager import CheckpointManager
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, PeerError
 from official.reporting import comparison
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
-from official.training import evaluate, metrics_window, run_lock
+from official.training import evaluate, finish, metrics_window, run_lock
 from official.training import run as runner
 from official.training.loop import Outcome
 from official.training.process_group import Interruption, ProcessGroup
@@ -302,3 +302,26 @@ def test_processes_that_differ_are_refused_by_name(make_config, record_files):
             check(second, model, **{"input_files": files, **settings})
     many = ProcessGroup(Interruption(), lambda own: tf.add_n([own] * 127), 127)
     many.check_same_step(200_001, "run")  # float32 does not hold the sum of their steps
+
+
+def test_a_best_checkpoint_that_only_some_processes_see_is_not_evaluated():
+    for seen, others, told in (
+        (None, (0.0, 1.0, 0.0), "not seen by this process, and others differ: --model_dir=run"),
+        ("run/ckpt-2", (0.0, 0.0, 1.0), "is seen by this process"),
+        (None, (0.0, 0.0, 1.0), None),
+        ("run/ckpt-2", (0.0, 1.0), None),
+    ):
+        sent = iter(others)  # of the barrier, and of the two questions
+        loop = types.SimpleNamespace(
+            best_step=lambda: 2,
+            state=types.SimpleNamespace(step=4),
+            config=types.SimpleNamespace(model_dir="run"),
+            outcome=types.SimpleNamespace(outputs={"last": 1}),
+            manager=types.SimpleNamespace(restore=lambda step, seen=seen: seen),
+            processes=ProcessGroup(Interruption(), lambda own, sent=sent: own + next(sent), 2),
+        )
+        if told:
+            with pytest.raises(PeerError, match=told):
+                finish._restore_best(loop)  # pylint: disable=protected-access
+        else:
+            assert finish._restore_best(loop) == (seen is None)  # pylint: disable=protected-access
