@@ -82,30 +82,33 @@ def begin(
     previous: PreviousRun,
     task: Task,
     initialize: Callable[[str], list[str]],
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], bool]:
     """Restores the state, and then writes the settings and assets of a run to its folder; arguments as those
     of `restore` and `write_settings`.
 
     Returns:
-      `weights`, path of the checkpoint that was restored; `fresh_variables`, names of the head's fresh
-      variables; `data_changed`, whether the data differ from those that the run began with.
+      fields of the result: `weights`, path of the checkpoint that was restored; `fresh_variables`, names of
+      the head's fresh variables; `data_changed`, whether the data differ from those that the run began with.
+      And whether the evaluation data are those of the run so far, as far as a process that writes can tell.
     """
     # Before the folder is written to: it may be of another vocabulary, or of other data.
     missing = missing_assets(config.model_dir, task.companions)
     weights, fresh = restore(config, manager, state, previous, task, initialize)
     if state.step and config.do_train:
         previous.log_changes(asked)
-    goes_on = not manager.read_only and config.do_train and state.step > 0
     if weights == config.decay_checkpoint:
         refuse_other_data(weights, task.data_files())
-    data_changed = goes_on and data_have_changed(config, task.data_files())
+    data_changed, evaluates_same = False, True
     if not manager.read_only:
+        goes_on = config.do_train and state.step > 0
+        data_changed, evaluates_same = compare_data(config, task.data_files(), goes_on)
         write_settings(asked, command)
         for name, content in missing.items():
             path = os.path.join(config.model_dir, name)
             tf.io.gfile.makedirs(os.path.dirname(path))  # of a module of sentence-transformers
             replace_file(path, content)
-    return {"weights": weights, "fresh_variables": fresh, "data_changed": data_changed}
+    facts = {"weights": weights, "fresh_variables": fresh, "data_changed": data_changed}
+    return facts, evaluates_same
 
 
 def restore(
@@ -318,6 +321,7 @@ DATA_FILE = "data_files.json"
 _WHOLE_BYTES = 1 << 20  # of a file that is read from its beginning to its end
 _SAMPLE_BYTES = 1 << 16  # of others: at the beginning, in the middle and at the end
 _READERS = 16
+_NOT_EVALUATED = {"train", "test"}  # splits
 Notes = dict  # {split: [name, bytes, digest] of each of its files, in the order in which they are read}
 
 
@@ -327,21 +331,32 @@ def write_data_files(model_dir: str, data_files: Mapping[str, list[str]]) -> Non
     _write_notes(model_dir, found, False)
 
 
-def data_have_changed(config: Config, data_files: Mapping[str, list[str]]) -> bool:
-    """Tells whether a resumed run has, or once had, other data than it began with, and saves the present
-    ones.
+def compare_data(config: Config, data_files: Mapping[str, list[str]], goes_on: bool) -> tuple[bool, bool]:
+    """Compares the data with those that the run in the folder was trained on last; saves the present ones of
+    a training that goes on.
 
     Args:
       config: configuration of the run.
       data_files: {split: paths}.
+      goes_on: whether a training is resumed.
+
+    Returns:
+      (whether a resumed training has, or once had, other data than it began with; whether those of
+      evaluations are the same now).
 
     Raises:
-      ConfigError: with --deterministic, where the data differ now; for a damaged file.
+      ConfigError: with --deterministic, where the data of a resumed training differ; for a damaged file.
     """
     noted, changed = _read_notes(config.model_dir)
-    found: Notes = {split: _describe_files(paths) for split, paths in data_files.items()}
-    told = ((split, _difference(found[split], noted[split])) for split in found if split in noted)
-    differences = [f"{split}: {difference}" for split, difference in told if difference]
+    found: Notes = {
+        split: _describe_files(paths) for split, paths in data_files.items() if goes_on or split in noted
+    }
+    told = {split: _difference(found[split], noted[split]) for split in found if split in noted}
+    differing = [split for split in told if told[split]]
+    evaluates_same = not {*differing} - _NOT_EVALUATED
+    if not goes_on:
+        return False, evaluates_same
+    differences = [f"{split}: {told[split]}" for split in differing]
     if differences and config.deterministic:
         raise ConfigError(
             f"--model_dir={config.model_dir} was begun with other data; {differences[0]}. Give the same"
@@ -351,7 +366,7 @@ def data_have_changed(config: Config, data_files: Mapping[str, list[str]]) -> bo
         logging.warning("The data are not those that this run began with; %s", "; ".join(differences))
     changed = changed or bool(differences)
     _write_notes(config.model_dir, {**noted, **found}, changed)
-    return changed
+    return changed, evaluates_same
 
 
 def _write_notes(model_dir: str, notes: Notes, changed: bool) -> None:

@@ -99,10 +99,10 @@ def run(
             config.model_dir, state.variables(), config.keep_checkpoints, read_only=not ready.is_chief
         )
         set_up = functools.partial(_initialize, config, state, task)
-        facts = resume.begin(asked, config, command, manager, state, previous, task, set_up)
+        facts, evaluates_same = resume.begin(asked, config, command, manager, state, previous, task, set_up)
         if ready.is_chief and ready.layout:
             resume.write_layout(config.model_dir, ready.layout)
-        counts = previous.evaluates_like(config)
+        counts = processes.all(previous.evaluates_like(config) and evaluates_same)
         callbacks += callbacks_lib.of_training(
             config, ready.strategy, ready.plan, state, previous if counts else None
         )

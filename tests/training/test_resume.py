@@ -344,6 +344,15 @@ def test_files_of_fine_tuning_are_compared_too(squad, glue, tmp_path):
     path.write_text("\n".join([header, *rows[::-1]]) + "\n")
     with pytest.raises(ConfigError, match=r"begun with other data; dev: dev.tsv \("):
         run(glue("rte", **shared, stop_steps=10, deterministic=True))
+    # What was evaluated on others chooses no weights, now and by later processes; what was skipped counts.
+    written = tmp_path / "glue" / "metrics.jsonl"
+    lines = [{**line, "accuracy": 2.0, "skipped_steps": 3} for line in read_metrics(str(written))]
+    written.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = run(glue("rte", **shared, stop_steps=10))
+    assert result.data_changed and result.skipped_steps == 3 * sum(line["split"] == "train" for line in lines)
+    assert result.scores["best_step"] in (8, 10)
+    assert {*run_lock.PreviousRun("glue").evaluations(10)} == {8, 10}
+    assert [line["step"] for line in read_metrics(str(written)) if line["split"] == "other_eval"] == [5]
 
 
 def test_the_middle_and_the_ends_of_a_large_file_are_looked_at(tmp_path):
