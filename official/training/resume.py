@@ -9,6 +9,7 @@ and `wandb_id.txt`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -62,7 +63,11 @@ def left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
     result = previous.result
     if not (previous.is_over and result) or previous.changes(config)[LENGTH]:
         return config, None
-    same = previous.evaluates_like(config)
+    changed = changed_files(config.model_dir)
+    if "train" in changed:
+        told = "The run in %s is over, and its training data have changed: %s. --overwrite trains afresh."
+        logging.warning(told, config.model_dir, changed["train"])
+    same = previous.evaluates_like(config) and not changed.keys() - {"train"}
     evaluate = config.do_eval and not (same and result.get("eval_accuracy") is not None)
     predict = config.do_predict and not (same and result.get("predictions"))
     if evaluate or predict:
@@ -322,7 +327,7 @@ _WHOLE_BYTES = 1 << 20  # of a file that is read from its beginning to its end
 _SAMPLE_BYTES = 1 << 16  # of others: at the beginning, in the middle and at the end
 _READERS = 16
 _NOT_EVALUATED = {"train", "test"}  # splits
-Notes = dict  # {split: [name, bytes, digest] of each of its files, in the order in which they are read}
+Notes = dict  # {split: [path, bytes, digest] of each of its files, in the order in which they are read}
 
 
 def write_data_files(model_dir: str, data_files: Mapping[str, list[str]]) -> None:
@@ -369,6 +374,23 @@ def compare_data(config: Config, data_files: Mapping[str, list[str]], goes_on: b
     return changed, evaluates_same
 
 
+def changed_files(model_dir: str) -> dict[str, str]:
+    """Returns {split: difference} of the data files that lie where the run in a folder read them, and are
+    others now. Evaluation data that are the training data, too, are left out."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(ConfigError):  # of damaged notes
+        noted, _ = _read_notes(model_dir)
+        for split, own in noted.items():
+            paths = [str(path) for path, _, _ in own]
+            is_known = all(files.is_remote(path) or os.path.isabs(path) for path in paths)
+            if not is_known or split != "train" and own == noted.get("train"):  # by an earlier version
+                continue
+            with contextlib.suppress(ConfigError):  # one of them is gone
+                if difference := _difference(_describe_files(paths), own):
+                    found[split] = difference
+    return found
+
+
 def _write_notes(model_dir: str, notes: Notes, changed: bool) -> None:
     values = json.dumps({"changed": changed, "files": notes})
     replace_file(os.path.join(model_dir, DATA_FILE), values + "\n")
@@ -383,18 +405,19 @@ def _read_notes(model_dir: str) -> tuple[Notes, bool]:
     values = json_files.read_json(path)
     try:
         files_of = values["files"].items()
-        notes = {split: [[name, size, digest] for name, size, digest in some] for split, some in files_of}
+        notes = {split: [[path, size, digest] for path, size, digest in some] for split, some in files_of}
         return notes, bool(values["changed"])
     except (AttributeError, KeyError, TypeError, ValueError):
         raise ConfigError(f"{path} is damaged. Restore or remove it.") from None
 
 
 def _describe_files(paths: list[str]) -> list[list]:
-    """Returns name, size and digest of each file."""
+    """Returns path, size and digest of each file."""
     sizes = files.sizes(paths)
+    whole = [path if files.is_remote(path) else os.path.abspath(path) for path in paths]
     with ThreadPoolExecutor(_READERS) as readers:
         digests = readers.map(_digest, paths, sizes)
-        return [list(about) for about in zip(map(os.path.basename, paths), sizes, digests)]
+        return [list(about) for about in zip(whole, sizes, digests)]
 
 
 def _digest(path: str, size: int) -> str:
@@ -417,12 +440,15 @@ def _difference(ours: list[list], noted: list[list]) -> str | None:
     """Returns a description of the first difference between the files of a split and the saved ones; None
     where they are equal."""
     if len(ours) != len(noted):
-        names, earlier = ({own[0] for own in some} for some in (ours, noted))
+        names, earlier = ({os.path.basename(own[0]) for own in some} for some in (ours, noted))
         told = [f"{name} is new" for name in sorted(names - earlier)]
         told += [f"{name} is missing" for name in sorted(earlier - names)]
         return f"{len(ours):,} files, there were {len(noted):,}" + (f" ({told[0]})" if told else "")
     for own, before in zip(ours, noted):
         if own[1:] != before[1:]:
-            new, old = (f"{name} ({size:,} bytes, {digest[:8]})" for name, size, digest in (own, before))
+            new, old = (
+                f"{os.path.basename(path)} ({size:,} bytes, {digest[:8]})"
+                for path, size, digest in (own, before)
+            )
             return f"{new} in place of {old}"
     return None
