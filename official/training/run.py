@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -87,7 +87,7 @@ def run(
         if ready.strategy.num_replicas_in_sync > 1 and native.on_gpus(ready.strategy):
             surroundings["all_reduce"] = dataclasses.asdict(allreduce_check.check(ready.strategy, config))
         processes = ProcessGroup(Interruption(), *step_lib.peers(ready.strategy))
-        _check_same(config, task, processes)
+        _check_same(config, task, processes, surroundings)
         previous = PreviousRun(config.model_dir)
         if config.do_train:  # what is in the folder may have changed while the data were found
             previous.check(asked, config_lib.train_steps(config))
@@ -228,15 +228,24 @@ _COMPARED = tuple(
 )
 
 
-def _check_same(config: Config, task: Task, processes: ProcessGroup) -> None:
+def _check_same(config: Config, task: Task, processes: ProcessGroup, surroundings: Mapping[str, Any]) -> None:
     """Raises ConfigError where the processes of a run have other settings, sizes of the model, names of data
-    files, vocabularies or labels than each other: each would train its own way, or wait for the others."""
+    files, vocabularies or labels than each other: each would train its own way, or wait for the others. Warns
+    of other code, packages, and TensorFloat-32; `surroundings` are of `environment.environment`."""
     values: dict[str, Any] = {f"--{name}={config[name]}"[:60]: config[name] for name in _COMPARED}
     names = {split: [*map(os.path.basename, paths)] for split, paths in task.data_files().items()}
     values["the sizes of the model"] = dataclasses.asdict(config.model)
     values[f"the names of the data files ({sum(map(len, names.values())):,} here)"] = names
     values["the vocabulary or the labels"] = task.companions
-    if differing := processes.differing(values):
+    loose = {
+        f"the commit of the code ({surroundings['commit']})": surroundings["commit"],
+        "the versions of packages": surroundings["versions"],
+        "TensorFloat-32": tf.config.experimental.tensor_float_32_execution_enabled(),
+    }
+    differing = processes.differing({**values, **loose})
+    if others := [name for name in differing if name in loose]:
+        logging.warning("The processes of the run differ in %s; their numbers may, too.", ", ".join(others))
+    if differing := [name for name in differing if name in values]:
         raise ConfigError(
             "The processes of the run differ, and this one is not like all others in"
             f" {shortened(differing)}. Start all of them with the same command and the same files."

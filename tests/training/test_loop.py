@@ -278,20 +278,24 @@ def test_starting_up_lasts_until_training_is_at_its_speed():
         assert found.startup_secs(process_started=100.0, run_started=103.0) == pytest.approx(expected)
 
 
-def test_processes_that_differ_are_refused_by_name(make_config, record_files):
+def test_processes_that_differ_are_refused_by_name(make_config, record_files, caplog):
     sent = []
     first = ProcessGroup(Interruption(), lambda own: sent.append(own) or 2 * own, 2)
     second = ProcessGroup(Interruption(), lambda own: own + sent[-1], 2)
 
-    def check(group, model=None, **settings):
+    def check(group, model=None, commit="1234567", **settings):
         config = make_config(model, **settings)
         task = TASKS["pretrain"](config)
         task.find_data()
-        runner._check_same(config, task, group)  # pylint: disable=protected-access
+        versions = {"commit": commit, "versions": {"tensorflow": "2.15.1"}}
+        runner._check_same(config, task, group, versions)  # pylint: disable=protected-access
 
     files, copy = record_files(files=3), record_files(files=3, name="copy")
     check(first, input_files=files)
     check(second, input_files=copy, model_dir="elsewhere", verbosity=1, num_gpus=0)
+    assert "The processes of the run differ" not in caplog.text
+    check(second, input_files=files, commit="7654321")
+    assert "The processes of the run differ in the commit of the code (7654321); their" in caplog.text
     for model, settings, message in (
         (None, dict(learning_rate=0.5), "others in --learning_rate=0.5. Start all of them with the same"),
         (None, dict(seed=1, do_eval=True), r"others in --do_eval=True, --seed=1, .* data files \(6 here\)"),
