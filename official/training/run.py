@@ -229,12 +229,12 @@ _COMPARED = tuple(
 
 
 def _check_same(config: Config, task: Task, processes: ProcessGroup, surroundings: Mapping[str, Any]) -> None:
-    """Raises ConfigError where the processes of a run have other settings, sizes of the model, names of data
+    """Raises ConfigError where the processes of a run have other settings, models, names of data
     files, vocabularies or labels than each other: each would train its own way, or wait for the others. Warns
     of other code, packages, and TensorFloat-32; `surroundings` are of `environment.environment`."""
     values: dict[str, Any] = {f"--{name}={config[name]}"[:60]: config[name] for name in _COMPARED}
     names = {split: [*map(os.path.basename, paths)] for split, paths in task.data_files().items()}
-    values["the sizes of the model"] = dataclasses.asdict(config.model)
+    values["the configuration of the model"] = dataclasses.asdict(config.model)
     values[f"the names of the data files ({sum(map(len, names.values())):,} here)"] = names
     values["the vocabulary or the labels"] = task.companions
     loose = {

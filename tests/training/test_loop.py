@@ -299,7 +299,7 @@ def test_processes_that_differ_are_refused_by_name(make_config, record_files, ca
     for model, settings, message in (
         (None, dict(learning_rate=0.5), "others in --learning_rate=0.5. Start all of them with the same"),
         (None, dict(seed=1, do_eval=True), r"others in --do_eval=True, --seed=1, .* data files \(6 here\)"),
-        ({"hidden_act": "relu"}, {}, "others in the sizes of the model. Start"),
+        ({"hidden_act": "relu"}, {}, "others in the configuration of the model. Start"),
         (None, dict(input_files=files.replace("*", "0000[01]")), r"the names of the data files \(2 here\)"),
     ):
         with pytest.raises(ConfigError, match=message):
