@@ -194,7 +194,7 @@ def check_command(kind: str, job: manifests.Job) -> str:
     except flags.HelpRequested:
         raise ConfigError("bert train --help trains nothing. Give the command of a run after --.") from None
     batches = _CHECKS.get(kind, _workers)(config, job)
-    _check_model_dir(config, job)
+    _check_written(config, job)
     return batches.describe()
 
 
@@ -240,14 +240,19 @@ def _ipus(config: Config, job: manifests.Job) -> BatchPlan:
 _CHECKS = {"tpu_job": _tpu, "ipujob": _ipus}
 
 
-def _check_model_dir(config: Config, job: manifests.Job) -> None:
+_WRITTEN = {"model_dir": "checkpoints", "export_dir": "the export", "mllog_file": "the log"}
+
+
+def _check_written(config: Config, job: manifests.Job) -> None:
     """Raises ConfigError where what a run saves would go with its pod."""
-    folder = config.model_dir or ""
     kept = [volume.path.rstrip("/") for volume in job.volumes if not volume.is_read_only]
-    if is_remote(folder) or any(f"{os.path.normpath(folder)}/".startswith(f"{path}/") for path in kept):
-        return
     found = f"mounted for writing: {', '.join(kept)}" if kept else "none is mounted for writing"
-    raise ConfigError(
-        f"model_dir={folder or 'unset'} is in no volume ({found}): checkpoints would be lost with the pod."
-        " Give --volume=CLAIM:/PATH, and --model_dir=/PATH/NAME in the command."
-    )
+    for name, what in _WRITTEN.items():
+        path = config[name] or ""
+        is_kept = any(f"{os.path.normpath(path)}/".startswith(f"{folder}/") for folder in kept)
+        if is_kept or is_remote(path) or not path and name != "model_dir":
+            continue
+        raise ConfigError(
+            f"{name}={path or 'unset'} is in no volume ({found}): {what} would be lost with the pod. Give"
+            f" --volume=CLAIM:/PATH, and --{name}=/PATH/NAME in the command."
+        )

@@ -79,7 +79,14 @@ def _place(cluster: Cluster) -> str:
 
 
 def _nodes_without(environment: Mapping[str, str]) -> list[str]:
-    """Returns a log line if training stays on one of several nodes of a Slurm job; else none."""
+    """Returns a log line if training stays on one of several nodes of a Slurm job, or in one of several pods
+    of a Kubernetes job; else none."""
+    pod = environment.get("JOB_COMPLETION_INDEX", "")
+    if pod not in ("", "0") and not environment.get("BERT_WORKERS"):
+        return [
+            f"This is pod {pod} of an Indexed Job, and the manifest does not set BERT_WORKERS, the number of"
+            " pods that train together: it trains alone."
+        ]
     nodes = environment.get("SLURM_JOB_NUM_NODES", "")
     if not nodes.isdecimal() or int(nodes) < 2 or environment.get("SLURM_STEP_NUM_TASKS"):
         return []

@@ -246,11 +246,11 @@ def run(config: Config, command: list[str]) -> int:
         )
         with contextlib.closing(manager):
             start = lambda path: initialize(state.model_variables(), path)  # noqa: E731
-            facts = resume.begin(asked, config, command, manager, state, previous, task, start)
+            facts, _ = resume.begin(asked, config, command, manager, state, previous, task, start)
             counts = previous.evaluates_like(config)
             callbacks: list[Callback] = [_Lines()]
             if chief and config.do_train:
-                callbacks.append(MetricsWriter(config.model_dir, state.step))
+                callbacks.append(MetricsWriter(config.model_dir, state.step, counts))
             plan = devices.batches.with_rows_of(task.sequences_per_row)
             known: dict[str, Any] = dict(process_started=started, check_folder=check_folder)
             known["evaluated"] = previous.evaluations(state.step) if counts and config.do_train else {}

@@ -24,6 +24,7 @@ from official.inference.methods import Classifier
 from official.inference.source import find
 from official.io import model_folder
 from official.io.errors import ConfigError
+from official.io.json_files import read_json_or_empty
 from official.tasks import TASKS
 
 _ROWS = 4096  # are computed and kept at a time
@@ -59,6 +60,10 @@ def ask(config: Config, rows: Sequence[list[str]], labels: Labels, class_names: 
     folder = os.path.join(config.cache_dir or os.path.join(config.model_dir, "features"), "teacher")
     logging.info("Teacher %s: its logits of %s rows are kept in %s", config.teacher, f"{len(rows):,}", folder)
     wanted, parts = {"version": _VERSION, "teacher": source.digest()}, []
+    before = read_json_or_empty(os.path.join(folder, "00000", text_rows.MANIFEST)).get("teacher")
+    if before not in (None, wanted["teacher"]) and not config.cache_dir:  # which runs may share
+        told = "The files of --teacher=%s have changed since this run asked it: it is asked again."
+        logging.warning(told, config.teacher)
     for first in range(0, len(rows), _ROWS):
         own = rows[first : first + _ROWS]
         digest = hashlib.sha256(json.dumps(own).encode()).hexdigest()

@@ -18,6 +18,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import IO
 
+from absl import logging
+
 from official.io import files, signals
 from official.io.errors import ConfigError, first_line
 from official.io.files import is_remote, store_of
@@ -79,10 +81,20 @@ def _remove_left(parent: str, prefix: str) -> None:
                 os.close(lock)
 
 
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # Lustre without -o flock, NFS without lockd
+
+
+@functools.lru_cache(maxsize=16)  # once a process
+def _warn_of_no_locks(folder: str, reason: str) -> None:
+    told = "The file system of %s has no locks (%s): make sure that no other process writes there."
+    logging.warning(told, folder, reason)
+
+
 @contextlib.contextmanager
 def locked(path: str, wait_secs: float = 0.0, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Holds a lock on a local file, which is created if missing, never through a link, and whose content does
-    not change. The system releases the lock when the process ends.
+    not change. The system releases the lock when the process ends. On a file system without locks it warns,
+    and holds none.
 
     Raises:
       BlockingIOError: if another process still holds it after so many seconds.
@@ -99,6 +111,11 @@ def locked(path: str, wait_secs: float = 0.0, mode: int = 0o666) -> Iterator[IO[
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.1)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                _warn_of_no_locks(os.path.dirname(path), str(error.strerror))
+                break
         yield file
 
 

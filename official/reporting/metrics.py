@@ -16,6 +16,7 @@ from official.io.writing import LineFile, read_lines
 from official.reporting.callback import Callback, End, Evaluation
 
 FILE_NAME = "metrics.jsonl"
+OTHER_EVAL = "other_eval"  # split of evaluations with other data or settings than those after them
 OPEN_STEPS = "open_interval_steps"  # of a line: an interval that a signal has cut has so many so far
 
 
@@ -42,7 +43,8 @@ def read_metrics(path: str) -> list[dict]:
       path: the file, or the run's folder. A file that does not exist holds no lines.
 
     Returns:
-      One dict a line, in the order of the file, with at least a split (train or eval) and a step (int).
+      One dict a line, in the order of the file, with at least a split (train, eval or other_eval) and a step
+      (int).
     """
     return read_metrics_counted(path)[0]
 
@@ -66,7 +68,8 @@ def _parse(line: bytes) -> dict | None:
         record = json_files.parse_json(line, "")
         for name in record:
             json_files.expect(record, name, str if name == "split" else (float, type(None)), "")
-        whole = record.get("split") in ("train", "eval") and json_files.expect(record, "step", int, "") >= 0
+        is_known = record.get("split") in ("train", "eval", OTHER_EVAL)
+        whole = is_known and json_files.expect(record, "step", int, "") >= 0
     except ConfigError:
         return None
     return record if whole else None
@@ -75,13 +78,15 @@ def _parse(line: bytes) -> dict | None:
 class MetricsWriter(Callback):
     """Appends to model_dir/metrics.jsonl."""
 
-    def __init__(self, model_dir: str, resume_step: int | None = None):
+    def __init__(self, model_dir: str, resume_step: int | None = None, evaluations_count: bool = True):
         """Opens the file; lines that an earlier process left are kept.
 
         Args:
           model_dir: folder of the run, made if missing.
           resume_step: the step that this process resumes from. Lines of later steps, which it will write
             again, are removed. 0 for a new run; None keeps all lines.
+          evaluations_count: whether earlier evaluations have the data and settings of those that come; else
+            their split becomes `OTHER_EVAL`, so that nothing compares them with these.
         """
         tf.io.gfile.makedirs(model_dir)
         path = os.path.join(model_dir, FILE_NAME)
@@ -93,6 +98,8 @@ class MetricsWriter(Callback):
             record = _parse(line)
             # The line of an interrupted interval is removed: the interval resumes.
             if record and OPEN_STEPS not in record and record["step"] <= last:
+                if record["split"] == "eval" and not evaluations_count:
+                    line = json.dumps({**record, "split": OTHER_EVAL}).encode() + b"\n"
                 kept.append(line)
         self._file = LineFile(path, kept)
 

@@ -83,7 +83,7 @@ def of_training(
         )
         if log.started or step < last_step:  # else the run is over and never wrote one
             found.append(log)
-    found.append(MetricsWriter(config.model_dir, resume_step=step))
+    found.append(MetricsWriter(config.model_dir, step, evaluations_count=previous is not None))
     found.append(TensorBoard(config.model_dir, step, _tags(config)))
     window = values.window(config, step, last_step)
     if window:

@@ -13,6 +13,7 @@ from absl import logging
 
 from official import config as config_lib
 from official.config import Config
+from official.io.errors import PeerError
 from official.io.writing import read_lines, replace_file, set_aside
 from official.optimization import schedules
 from official.reporting import environment
@@ -90,7 +91,7 @@ def make_result(
         checkpoints_written=loop.manager.times.saves,
         checkpoint_wait_secs=loop.manager.times.wait_secs,
         checkpoint_write_secs=loop.manager.times.write_secs,
-        skipped_steps=outcome.skipped_steps + (previous.skipped_steps(ended.first_step) if counts else 0),
+        skipped_steps=outcome.skipped_steps + previous.skipped_steps(ended.first_step),
         config=config_lib.to_dict(config),
         # Of the process that writes it: the others have looked at no files but their own.
         data=task.data_digest() if writes else {},
@@ -183,14 +184,21 @@ def _timed_outputs(loop: RunLoop, task: ScoredTask, passes: int) -> Outputs:
 
 
 def _restore_best(loop: RunLoop) -> bool:
-    """Restores the weights of the best evaluation. Returns whether the loop's outputs are of these
-    weights."""
+    """Restores the weights of the best evaluation. Returns whether the loop's outputs are of these weights.
+    Raises PeerError if only some of several processes find them: their outputs would be of two models."""
     best, last = loop.best_step(), loop.state.step
     if best is not None and best != last:
         loop.processes.barrier()  # the chief has written it by now
-        if loop.manager.restore(best):
+        is_here = loop.manager.restore(best) is not None
+        if loop.processes.all(is_here):
             logging.info("Back to the best evaluation: step %d", best)
             return False
+        if not loop.processes.all(not is_here):
+            raise PeerError(
+                f"ckpt-{best} of the best evaluation is {'' if is_here else 'not '}seen by this process, and"
+                f" others differ: --model_dir={loop.config.model_dir} is on a file system that is late. Start"
+                " all processes again: the run is trained, and is evaluated."
+            )
         text = "ckpt-%d of the best evaluation is gone or damaged; going on with step %d."
         logging.warning(text, best, last)
     return bool(loop.outcome.outputs)

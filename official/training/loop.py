@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
@@ -141,6 +142,10 @@ class RunLoop:
         stages = batch_plan.stages_between(self.config, self.plan, 0, self.state.step)
         rows = sum(steps * plan.train_batch_size for steps, plan in stages)
         self.data_position = metrics_window.position_from_saved(saved, self.state.samples_done, rows)
+        if self.plan.is_packed and self.state.step and not self.data_position.stream_sequences.any():
+            told = "ckpt-%d does not tell its position in the packed data (ckpt-%d.interval.json): it is"
+            told += " estimated, so some sequences are read twice, and others not."
+            logging.warning(told, self.state.step, self.state.step)
         stops = values_lib.window(self.config, self.state.step, self.last_step) or ()
         self.steps_per_call = metrics_window.StepsPerCall(stops, config_lib.steps_per_call(self.config))
         self.budget: TimeBudget | None = None

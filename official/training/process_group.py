@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import tensorflow as tf
@@ -48,7 +49,7 @@ class ProcessGroup:
         add: Callable[[tf.Tensor], tf.Tensor] | None = None,
         num_replicas: int = 1,
     ):
-        """Args: interruption: signals of this process. add: scalar -> its sum over all replicas of all
+        """Args: interruption: signals of this process. add: tensor -> its sum over all replicas of all
         processes; None for a single process. num_replicas: number of replicas of all processes."""
         self.interruption = interruption
         self._add, self._num_replicas = add, num_replicas
@@ -63,10 +64,26 @@ class ProcessGroup:
         """Waits until all processes have called this."""
         self.mean(0.0)
 
+    def all(self, holds: bool) -> bool:
+        """Tells whether something holds in all processes."""
+        return self.mean(float(holds)) == 1.0
+
+    def differing(self, values: Mapping[str, object]) -> list[str]:
+        """Returns the names of values that not all processes have as this one has them.
+
+        Their checksums are added up, in float64, which is exact for two million replicas. Where a value
+        differs, the sum tells at least one of the processes. All give as many values, in one order.
+        """
+        if self._add is None:
+            return []
+        marks = [float(zlib.crc32(repr(value).encode())) for value in values.values()]
+        sums = self._add(tf.constant(marks, tf.float64)).numpy().tolist()
+        return [name for name, mark, total in zip(values, marks, sums) if total != mark * self._num_replicas]
+
     def check_same_step(self, step: int, model_dir: str) -> None:
         """Raises ConfigError where the processes start from different steps, as they don't see the same
         folder."""
-        if self._add and float(self._add(tf.constant(float(step)))) != step * self._num_replicas:
+        if self.differing({"step": step}):
             raise ConfigError(
                 f"--model_dir={model_dir} is not the same for all workers: this one is at"
                 f" step {step}, others are not. Use a folder that all of them share."

@@ -9,6 +9,7 @@ and `wandb_id.txt`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -62,7 +63,11 @@ def left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
     result = previous.result
     if not (previous.is_over and result) or previous.changes(config)[LENGTH]:
         return config, None
-    same = previous.evaluates_like(config)
+    changed = changed_files(config.model_dir)
+    if "train" in changed:
+        told = "The run in %s is over, and its training data have changed: %s. --overwrite trains afresh."
+        logging.warning(told, config.model_dir, changed["train"])
+    same = previous.evaluates_like(config) and not changed.keys() - {"train"}
     evaluate = config.do_eval and not (same and result.get("eval_accuracy") is not None)
     predict = config.do_predict and not (same and result.get("predictions"))
     if evaluate or predict:
@@ -82,30 +87,33 @@ def begin(
     previous: PreviousRun,
     task: Task,
     initialize: Callable[[str], list[str]],
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], bool]:
     """Restores the state, and then writes the settings and assets of a run to its folder; arguments as those
     of `restore` and `write_settings`.
 
     Returns:
-      `weights`, path of the checkpoint that was restored; `fresh_variables`, names of the head's fresh
-      variables; `data_changed`, whether the data differ from those that the run began with.
+      fields of the result: `weights`, path of the checkpoint that was restored; `fresh_variables`, names of
+      the head's fresh variables; `data_changed`, whether the data differ from those that the run began with.
+      And whether the evaluation data are those of the run so far, as far as a process that writes can tell.
     """
     # Before the folder is written to: it may be of another vocabulary, or of other data.
     missing = missing_assets(config.model_dir, task.companions)
     weights, fresh = restore(config, manager, state, previous, task, initialize)
     if state.step and config.do_train:
         previous.log_changes(asked)
-    goes_on = not manager.read_only and config.do_train and state.step > 0
     if weights == config.decay_checkpoint:
         refuse_other_data(weights, task.data_files())
-    data_changed = goes_on and data_have_changed(config, task.data_files())
+    data_changed, evaluates_same = False, True
     if not manager.read_only:
+        goes_on = config.do_train and state.step > 0
+        data_changed, evaluates_same = compare_data(config, task.data_files(), goes_on)
         write_settings(asked, command)
         for name, content in missing.items():
             path = os.path.join(config.model_dir, name)
             tf.io.gfile.makedirs(os.path.dirname(path))  # of a module of sentence-transformers
             replace_file(path, content)
-    return {"weights": weights, "fresh_variables": fresh, "data_changed": data_changed}
+    facts = {"weights": weights, "fresh_variables": fresh, "data_changed": data_changed}
+    return facts, evaluates_same
 
 
 def restore(
@@ -318,7 +326,8 @@ DATA_FILE = "data_files.json"
 _WHOLE_BYTES = 1 << 20  # of a file that is read from its beginning to its end
 _SAMPLE_BYTES = 1 << 16  # of others: at the beginning, in the middle and at the end
 _READERS = 16
-Notes = dict  # {split: [name, bytes, digest] of each of its files, in the order in which they are read}
+_NOT_EVALUATED = {"train", "test"}  # splits
+Notes = dict  # {split: [path, bytes, digest] of each of its files, in the order in which they are read}
 
 
 def write_data_files(model_dir: str, data_files: Mapping[str, list[str]]) -> None:
@@ -327,21 +336,32 @@ def write_data_files(model_dir: str, data_files: Mapping[str, list[str]]) -> Non
     _write_notes(model_dir, found, False)
 
 
-def data_have_changed(config: Config, data_files: Mapping[str, list[str]]) -> bool:
-    """Tells whether a resumed run has, or once had, other data than it began with, and saves the present
-    ones.
+def compare_data(config: Config, data_files: Mapping[str, list[str]], goes_on: bool) -> tuple[bool, bool]:
+    """Compares the data with those that the run in the folder was trained on last; saves the present ones of
+    a training that goes on.
 
     Args:
       config: configuration of the run.
       data_files: {split: paths}.
+      goes_on: whether a training is resumed.
+
+    Returns:
+      (whether a resumed training has, or once had, other data than it began with; whether those of
+      evaluations are the same now).
 
     Raises:
-      ConfigError: with --deterministic, where the data differ now; for a damaged file.
+      ConfigError: with --deterministic, where the data of a resumed training differ; for a damaged file.
     """
     noted, changed = _read_notes(config.model_dir)
-    found: Notes = {split: _describe_files(paths) for split, paths in data_files.items()}
-    told = ((split, _difference(found[split], noted[split])) for split in found if split in noted)
-    differences = [f"{split}: {difference}" for split, difference in told if difference]
+    found: Notes = {
+        split: _describe_files(paths) for split, paths in data_files.items() if goes_on or split in noted
+    }
+    told = {split: _difference(found[split], noted[split]) for split in found if split in noted}
+    differing = [split for split in told if told[split]]
+    evaluates_same = not {*differing} - _NOT_EVALUATED
+    if not goes_on:
+        return False, evaluates_same
+    differences = [f"{split}: {told[split]}" for split in differing]
     if differences and config.deterministic:
         raise ConfigError(
             f"--model_dir={config.model_dir} was begun with other data; {differences[0]}. Give the same"
@@ -351,7 +371,24 @@ def data_have_changed(config: Config, data_files: Mapping[str, list[str]]) -> bo
         logging.warning("The data are not those that this run began with; %s", "; ".join(differences))
     changed = changed or bool(differences)
     _write_notes(config.model_dir, {**noted, **found}, changed)
-    return changed
+    return changed, evaluates_same
+
+
+def changed_files(model_dir: str) -> dict[str, str]:
+    """Returns {split: difference} of the data files that lie where the run in a folder read them, and are
+    others now. Evaluation data that are the training data, too, are left out."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(ConfigError):  # of damaged notes
+        noted, _ = _read_notes(model_dir)
+        for split, own in noted.items():
+            paths = [str(path) for path, _, _ in own]
+            is_known = all(files.is_remote(path) or os.path.isabs(path) for path in paths)
+            if not is_known or split != "train" and own == noted.get("train"):  # by an earlier version
+                continue
+            with contextlib.suppress(ConfigError):  # one of them is gone
+                if difference := _difference(_describe_files(paths), own):
+                    found[split] = difference
+    return found
 
 
 def _write_notes(model_dir: str, notes: Notes, changed: bool) -> None:
@@ -368,18 +405,19 @@ def _read_notes(model_dir: str) -> tuple[Notes, bool]:
     values = json_files.read_json(path)
     try:
         files_of = values["files"].items()
-        notes = {split: [[name, size, digest] for name, size, digest in some] for split, some in files_of}
+        notes = {split: [[path, size, digest] for path, size, digest in some] for split, some in files_of}
         return notes, bool(values["changed"])
     except (AttributeError, KeyError, TypeError, ValueError):
         raise ConfigError(f"{path} is damaged. Restore or remove it.") from None
 
 
 def _describe_files(paths: list[str]) -> list[list]:
-    """Returns name, size and digest of each file."""
+    """Returns path, size and digest of each file."""
     sizes = files.sizes(paths)
+    whole = [path if files.is_remote(path) else os.path.abspath(path) for path in paths]
     with ThreadPoolExecutor(_READERS) as readers:
         digests = readers.map(_digest, paths, sizes)
-        return [list(about) for about in zip(map(os.path.basename, paths), sizes, digests)]
+        return [list(about) for about in zip(whole, sizes, digests)]
 
 
 def _digest(path: str, size: int) -> str:
@@ -402,12 +440,15 @@ def _difference(ours: list[list], noted: list[list]) -> str | None:
     """Returns a description of the first difference between the files of a split and the saved ones; None
     where they are equal."""
     if len(ours) != len(noted):
-        names, earlier = ({own[0] for own in some} for some in (ours, noted))
+        names, earlier = ({os.path.basename(own[0]) for own in some} for some in (ours, noted))
         told = [f"{name} is new" for name in sorted(names - earlier)]
         told += [f"{name} is missing" for name in sorted(earlier - names)]
         return f"{len(ours):,} files, there were {len(noted):,}" + (f" ({told[0]})" if told else "")
     for own, before in zip(ours, noted):
         if own[1:] != before[1:]:
-            new, old = (f"{name} ({size:,} bytes, {digest[:8]})" for name, size, digest in (own, before))
+            new, old = (
+                f"{os.path.basename(path)} ({size:,} bytes, {digest[:8]})"
+                for path, size, digest in (own, before)
+            )
             return f"{new} in place of {old}"
     return None

@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -25,17 +25,21 @@ from official.checkpoint import initialize, sidecar_files
 from official.checkpoint.manager import CheckpointManager
 from official.config import Config, ConfigError
 from official.config.setting import LENGTH, OWN_DATA
+from official.config.settings.optimization import BATCH
 from official.distribution import allreduce_check, machine_checks
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan, Layout, is_kept, lay_out, make_batch_plan
 from official.distribution.pipeline_plan import allocation
 from official.distribution.strategy import as_pipeline
+from official.io.errors import shortened
 from official.optimization.optimizers import TrainState
 from official.reporting import compilations, environment, report, summary
 from official.reporting.callback import Built, Callback, Start
 from official.reporting.result import TrainResult, remove_result, result_dict, write_result
 from official.training import callbacks as callbacks_lib
 from official.training import feeding, finish, pipelined, resume, run_lock
+from official.training import step as step_lib
+from official.training.process_group import Interruption, ProcessGroup
 from official.training.run_lock import PreviousRun
 from official.training.strategy_loop import Loop
 from official.training.task import Task
@@ -82,6 +86,8 @@ def run(
         compiled = compilations.compilations()
         if ready.strategy.num_replicas_in_sync > 1 and native.on_gpus(ready.strategy):
             surroundings["all_reduce"] = dataclasses.asdict(allreduce_check.check(ready.strategy, config))
+        processes = ProcessGroup(Interruption(), *step_lib.peers(ready.strategy))
+        _check_same(config, task, processes, surroundings)
         previous = PreviousRun(config.model_dir)
         if config.do_train:  # what is in the folder may have changed while the data were found
             previous.check(asked, config_lib.train_steps(config))
@@ -93,10 +99,10 @@ def run(
             config.model_dir, state.variables(), config.keep_checkpoints, read_only=not ready.is_chief
         )
         set_up = functools.partial(_initialize, config, state, task)
-        facts = resume.begin(asked, config, command, manager, state, previous, task, set_up)
+        facts, evaluates_same = resume.begin(asked, config, command, manager, state, previous, task, set_up)
         if ready.is_chief and ready.layout:
             resume.write_layout(config.model_dir, ready.layout)
-        counts = previous.evaluates_like(config)
+        counts = processes.all(previous.evaluates_like(config) and evaluates_same)
         callbacks += callbacks_lib.of_training(
             config, ready.strategy, ready.plan, state, previous if counts else None
         )
@@ -211,6 +217,39 @@ def make_ready(config: Config, make_task: MakeTask) -> Ready:
     plan = plan.with_rows_of(task.sequences_per_row)
     told = [check._asdict() for check in checks] if checks else None
     return Ready(config, strategy, plan, layout, is_chief, task, data_files, data_secs, told)
+
+
+# Settings by which weights, evaluations, or the order of a run's collective operations differ. Paths may.
+_COMPARED = tuple(
+    name
+    for name, field in config_lib.FIELDS.items()
+    if (field.training or field.evaluation or field in BATCH.fields or name in ("do_train", "do_eval"))
+    and not field.files
+)
+
+
+def _check_same(config: Config, task: Task, processes: ProcessGroup, surroundings: Mapping[str, Any]) -> None:
+    """Raises ConfigError where the processes of a run have other settings, models, names of data
+    files, vocabularies or labels than each other: each would train its own way, or wait for the others. Warns
+    of other code, packages, and TensorFloat-32; `surroundings` are of `environment.environment`."""
+    values: dict[str, Any] = {f"--{name}={config[name]}"[:60]: config[name] for name in _COMPARED}
+    names = {split: [*map(os.path.basename, paths)] for split, paths in task.data_files().items()}
+    values["the configuration of the model"] = dataclasses.asdict(config.model)
+    values[f"the names of the data files ({sum(map(len, names.values())):,} here)"] = names
+    values["the vocabulary or the labels"] = task.companions
+    loose = {
+        f"the commit of the code ({surroundings['commit']})": surroundings["commit"],
+        "the versions of packages": surroundings["versions"],
+        "TensorFloat-32": tf.config.experimental.tensor_float_32_execution_enabled(),
+    }
+    differing = processes.differing({**values, **loose})
+    if others := [name for name in differing if name in loose]:
+        logging.warning("The processes of the run differ in %s; their numbers may, too.", ", ".join(others))
+    if differing := [name for name in differing if name in values]:
+        raise ConfigError(
+            "The processes of the run differ, and this one is not like all others in"
+            f" {shortened(differing)}. Start all of them with the same command and the same files."
+        )
 
 
 def _log_start(ready: Ready) -> None:

@@ -289,7 +289,7 @@ def make_finite_check(state: TrainState) -> Callable[[], tf.Tensor]:
 
 
 def peers(strategy: tf.distribute.Strategy) -> tuple[Callable[[tf.Tensor], tf.Tensor] | None, int]:
-    """Returns the arguments of a `ProcessGroup`: (scalar -> its sum over all replicas, None for one process;
+    """Returns the arguments of a `ProcessGroup`: (tensor -> its sum over all replicas, None for one process;
     number of replicas)."""
 
     @_graph()

@@ -214,6 +214,9 @@ def test_launchers_that_are_not_read_are_refused_where_nobody_else_says_the_same
 def test_a_batch_script_of_several_nodes_is_told_that_it_trains_on_one(monkeypatch):
     script = {"SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "4", "SLURM_PROCID": "0"}
     assert "has 4 nodes, and srun has not started this command" in flags.read(GOOD, script).told[0]
+    for pod, told in (("0", 0), ("2", 1)):  # the same of Kubernetes; a job of one pod is pod 0
+        said = flags.read(GOOD, {"JOB_COMPLETION_INDEX": pod}).told
+        assert len(said) == told and all("pod 2 of an Indexed Job" in line for line in said)
     for words, more in (
         ([], {"SLURM_JOB_NUM_NODES": "1"}),
         (["--do_train=false", "--do_eval"], {}),

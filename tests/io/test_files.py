@@ -1,6 +1,7 @@
 """Files of this machine and of stores: the same operations, the same errors; and
 folders for working files, of which a killed process leaves none for long."""
 
+import errno
 import os
 import pathlib
 import subprocess
@@ -132,6 +133,19 @@ def test_what_a_finished_job_has_left_of_its_work_folder_is_removed(tmp_path):
     (tmp_path / ".unfinished" / "lock").touch()
     jobs.remove_left(str(tmp_path))
     assert not any(tmp_path.iterdir())
+
+
+def test_a_file_system_without_locks_is_said_and_its_other_errors_are_raised(tmp_path, monkeypatch, caplog):
+    for number in (errno.ENOSYS, errno.ENOLCK, errno.EIO):
+        error = OSError(number, os.strerror(number))
+        monkeypatch.setattr(writing.fcntl, "flock", mock.Mock(side_effect=error))
+        caplog.clear()
+        try:
+            with writing.locked(str(tmp_path / "lock")):
+                told = f"The file system of {tmp_path} has no locks ({error.strerror}): make sure"
+                assert told in caplog.text and number != errno.EIO
+        except OSError as raised:
+            assert raised.errno == number == errno.EIO
 
 
 # ------------------------------------------------------------------------------------------------------------

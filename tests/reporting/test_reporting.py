@@ -86,6 +86,8 @@ def test_filesystems_that_do_not_append():
     records = read_metrics(folder + "/metrics.jsonl")
     assert [(each["split"], each["step"]) for each in records] == [("train", 1), ("train", 2), ("eval", 3)]
     writer.close()
+    MetricsWriter(folder, evaluations_count=False).close()
+    assert read_metrics(folder + "/metrics.jsonl") == [*records[:2], {**records[2], "split": "other_eval"}]
     assert len(tf.io.gfile.glob(folder + "/tensorboard/train/events.out.tfevents.*")) == 1
 
 

@@ -2,6 +2,7 @@
 what is refused."""
 
 import json
+import os
 import pathlib
 import types
 
@@ -77,7 +78,7 @@ def test_the_loss_equals_numpy():
         assert [float(each) for each in terms["label_loss"]] == pytest.approx([expected, 4], rel=1e-5), kind
 
 
-def test_logits_are_the_teachers_in_the_order_of_the_classes_and_kept(table, folder, monkeypatch):
+def test_logits_are_the_teachers_in_the_order_of_the_classes_and_kept(table, folder, monkeypatch, caplog):
     config = table(teacher=folder)
     texts = [[text] for text in ("red ball", "sky blue", "green", "hat")]
     logits = np.log(
@@ -91,6 +92,12 @@ def test_logits_are_the_teachers_in_the_order_of_the_classes_and_kept(table, fol
         monkeypatch.setattr(teacher.Classifier, "logits", None)  # from now on they are read
     with pytest.raises(TypeError):
         teacher.ask(config, texts[:3], Labels("one", names), None)
+    assert "have changed" not in caplog.text
+    for path in pathlib.Path(folder).iterdir():  # as if it had been trained again
+        os.utime(path, (1, 1))
+    with pytest.raises(TypeError):
+        teacher.ask(config, texts, Labels("one", names), None)
+    assert f"The files of --teacher={folder} have changed since this run asked it" in caplog.text
 
 
 def test_losses_and_gradients_do_not_depend_on_packing(table, folder):

@@ -16,11 +16,14 @@ import tensorflow as tf
 
 from official import native
 from official.checkpoint.manager import CheckpointManager
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, PeerError
 from official.reporting import comparison
 from official.reporting.metrics import read_metrics
-from official.training import evaluate, metrics_window, run_lock
+from official.tasks import TASKS
+from official.training import evaluate, finish, metrics_window, run_lock
+from official.training import run as runner
 from official.training.loop import Outcome
+from official.training.process_group import Interruption, ProcessGroup
 from official.training.strategy_loop import Loop
 from tests.conftest import TINY
 from tests.run_folders import assert_same_run, run
@@ -273,3 +276,56 @@ def test_starting_up_lasts_until_training_is_at_its_speed():
     for first, step, expected in ((10.1, 0.6, 9.5), (10.1, None, 10.1), (None, None, 3.0)):
         found = Outcome(first_step_secs=first, step_secs=step)
         assert found.startup_secs(process_started=100.0, run_started=103.0) == pytest.approx(expected)
+
+
+def test_processes_that_differ_are_refused_by_name(make_config, record_files, caplog):
+    sent = []
+    first = ProcessGroup(Interruption(), lambda own: sent.append(own) or 2 * own, 2)
+    second = ProcessGroup(Interruption(), lambda own: own + sent[-1], 2)
+
+    def check(group, model=None, commit="1234567", **settings):
+        config = make_config(model, **settings)
+        task = TASKS["pretrain"](config)
+        task.find_data()
+        versions = {"commit": commit, "versions": {"tensorflow": "2.15.1"}}
+        runner._check_same(config, task, group, versions)  # pylint: disable=protected-access
+
+    files, copy = record_files(files=3), record_files(files=3, name="copy")
+    check(first, input_files=files)
+    check(second, input_files=copy, model_dir="elsewhere", verbosity=1, num_gpus=0)
+    assert "The processes of the run differ" not in caplog.text
+    check(second, input_files=files, commit="7654321")
+    assert "The processes of the run differ in the commit of the code (7654321); their" in caplog.text
+    for model, settings, message in (
+        (None, dict(learning_rate=0.5), "others in --learning_rate=0.5. Start all of them with the same"),
+        (None, dict(seed=1, do_eval=True), r"others in --do_eval=True, --seed=1, .* data files \(6 here\)"),
+        ({"hidden_act": "relu"}, {}, "others in the configuration of the model. Start"),
+        (None, dict(input_files=files.replace("*", "0000[01]")), r"the names of the data files \(2 here\)"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            check(second, model, **{"input_files": files, **settings})
+    many = ProcessGroup(Interruption(), lambda own: tf.add_n([own] * 127), 127)
+    many.check_same_step(200_001, "run")  # float32 does not hold the sum of their steps
+
+
+def test_a_best_checkpoint_that_only_some_processes_see_is_not_evaluated():
+    for seen, others, told in (
+        (None, (0.0, 1.0, 0.0), "not seen by this process, and others differ: --model_dir=run"),
+        ("run/ckpt-2", (0.0, 0.0, 1.0), "is seen by this process"),
+        (None, (0.0, 0.0, 1.0), None),
+        ("run/ckpt-2", (0.0, 1.0), None),
+    ):
+        sent = iter(others)  # of the barrier, and of the two questions
+        loop = types.SimpleNamespace(
+            best_step=lambda: 2,
+            state=types.SimpleNamespace(step=4),
+            config=types.SimpleNamespace(model_dir="run"),
+            outcome=types.SimpleNamespace(outputs={"last": 1}),
+            manager=types.SimpleNamespace(restore=lambda step, seen=seen: seen),
+            processes=ProcessGroup(Interruption(), lambda own, sent=sent: own + next(sent), 2),
+        )
+        if told:
+            with pytest.raises(PeerError, match=told):
+                finish._restore_best(loop)  # pylint: disable=protected-access
+        else:
+            assert finish._restore_best(loop) == (seen is None)  # pylint: disable=protected-access

@@ -68,7 +68,7 @@ QUICK = ("packed mpadamw",)
 
 @pytest.mark.parametrize("kind", [kind if kind in QUICK else slow(kind) for kind in KINDS])
 def test_a_resumed_run_is_bit_identical(
-    make_config, short_files, packed_files, bare_files, tmp_path, deterministic, kind
+    make_config, short_files, packed_files, bare_files, tmp_path, deterministic, kind, caplog
 ):
     """Dropout, accumulation and shuffling are on."""
     files = packed_files if kind == "packed files" else bare_files if "drawn" in kind else short_files
@@ -100,6 +100,13 @@ def test_a_resumed_run_is_bit_identical(
         assert first.samples + second.sequences_per_row * 40 == pytest.approx(whole.samples)
         written = json.loads((tmp_path / "whole" / "result.json").read_text())
         assert written["sequences_per_row"] == whole.samples / 80 and 0.6 < written["packing_efficiency"] <= 1
+        config = make_config(**{**shared, **KINDS[kind], "model_dir": str(tmp_path / "parts")})
+        loop, previous = make_loop(config), run_lock.PreviousRun(config.model_dir)
+        resume.restore(config, loop.manager, loop.state, previous, loop.task, list)
+        for is_there in (True, False):  # as where only the weights were copied
+            loop.__post_init__()
+            assert ("ckpt-10 does not tell its position in the packed data" in caplog.text) != is_there
+            (tmp_path / "parts" / "ckpt-10.interval.json").unlink(missing_ok=True)
 
 
 def test_a_run_that_goes_on_takes_the_loss_scale_that_is_asked_for(make_config):
@@ -344,6 +351,15 @@ def test_files_of_fine_tuning_are_compared_too(squad, glue, tmp_path):
     path.write_text("\n".join([header, *rows[::-1]]) + "\n")
     with pytest.raises(ConfigError, match=r"begun with other data; dev: dev.tsv \("):
         run(glue("rte", **shared, stop_steps=10, deterministic=True))
+    # What was evaluated on others chooses no weights, now and by later processes; what was skipped counts.
+    written = tmp_path / "glue" / "metrics.jsonl"
+    lines = [{**line, "accuracy": 2.0, "skipped_steps": 3} for line in read_metrics(str(written))]
+    written.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = run(glue("rte", **shared, stop_steps=10))
+    assert result.data_changed and result.skipped_steps == 3 * sum(line["split"] == "train" for line in lines)
+    assert result.scores["best_step"] in (8, 10)
+    assert {*run_lock.PreviousRun("glue").evaluations(10)} == {8, 10}
+    assert [line["step"] for line in read_metrics(str(written)) if line["split"] == "other_eval"] == [5]
 
 
 def test_the_middle_and_the_ends_of_a_large_file_are_looked_at(tmp_path):

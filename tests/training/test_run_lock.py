@@ -59,7 +59,11 @@ def test_every_setting_says_its_part_in_the_training():
         assert {name for name in parts if parts[name] == part} == set(names.split())
     for part, names in (
         (None, "keep_checkpoints steps_per_loop num_gpus eval_batch_size distribution_strategy verbosity"),
-        (RECIPE, "learning_rate train_batch_size dtype seed optimizer_type input_files max_seq_length"),
+        (
+            RECIPE,
+            "learning_rate train_batch_size dtype allreduce_dtype seed optimizer_type input_files"
+            " max_seq_length",
+        ),
     ):
         assert [name for name in names.split() if parts[name] != part] == []
     same = config_lib.FIELDS["data_dir"].is_same
@@ -67,7 +71,7 @@ def test_every_setting_says_its_part_in_the_training():
     assert not same("a", "/x/a") and not same("a", None) and not same("gs://b/a", "/x/gs://b/a", "/x")
 
 
-def test_a_run_that_is_over_is_a_record(make_config, record_files, tmp_path, monkeypatch):
+def test_a_run_that_is_over_is_a_record(make_config, record_files, tmp_path, monkeypatch, caplog):
     files, evaluation = record_files(), record_files(name="eval")
     shared = dict(input_files=files, init_checkpoint=None, eval_files=evaluation, do_eval=True)
     config = make_config(**shared)
@@ -110,6 +114,17 @@ def test_a_run_that_is_over_is_a_record(make_config, record_files, tmp_path, mon
     with pytest.raises(ConfigError) as error:
         run(make_config(**shared, **many))
     assert all(name in str(error.value) for name in many) and files_of(folder) == before
+    train, evaluation = (pathlib.Path(tmp_path, name, "part-00001") for name in ("train", "eval"))
+    for path, evaluates in ((train, False), (evaluation, True)):  # other content under the same name
+        content = path.read_bytes()
+        path.write_bytes(content[::-1])
+        caplog.clear()
+        left, over = resume.left_to_do(make_config(**shared))
+        assert (left.do_train, over is None) == (not evaluates, evaluates)
+        assert ("its training data have changed: part-00001" in caplog.text) == (path == train)
+        path.write_bytes(content)
+    train.unlink()  # which no run that is over needs
+    assert resume.left_to_do(make_config(**shared))[1] and files_of(folder) == before
 
 
 def test_a_folder_that_reads_as_a_pattern_is_refused(make_config, tmp_path):

@@ -133,6 +133,7 @@ class Devices:
         "float32",
         choices=("float32", "bfloat16", "float16"),
         backends=("mirrored", "multi_worker_mirrored", "tpu"),
+        training=RECIPE,
     )
     explicit_allreduce: bool = setting(
         False, backends=WHOLE, only_with=("clip_scope", ("global", "replicas", "none"))

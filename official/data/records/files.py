@@ -490,7 +490,10 @@ def _problems(files: list[str], schema: dict[str, Feature], chosen: list[str], l
 
 def _describe_unframed(path: str, length: int, most: int) -> str:
     """Returns, for a message, what a file would have to be like to hold records without frames, of so many
-    tokens and predicted tokens an example."""
+    tokens and predicted tokens an example; or that it is compressed."""
+    with io_files.naming(path), io_files.open_binary(path) as file:
+        if file.read(2) == b"\x1f\x8b":
+            return "it is compressed with gzip, and records are read as they lie there: gunzip it"
     popart = _popart()
     names = {name: 3 if name in popart.ROWS else 1 for name in popart.EXAMPLES}
     sizes = ((popart.record_bytes(name, length, most, depth), name) for name, depth in names.items())

@@ -2,6 +2,7 @@
 that name the file.
 """
 
+import gzip
 import itertools
 import json
 import math
@@ -258,7 +259,11 @@ def test_records_of_another_shape_are_named_before_training(files, schema, tmp_p
         with pytest.raises(ConfigError, match=f"--input_files: .*part-00000, record 1: .*{message}"):
             check_first_record(files, schema_lib.pretraining_schema(*shape), "input_files")
     check_first_record(files, schema_lib.pretraining_schema(16, 3, 100), "input_files")
-    for content, message in ((b"", "has no records"), (b"not a record, just text", "damaged after record 0")):
+    for content, message in (
+        (b"", "has no records"),
+        (b"not a record, just text", "damaged after record 0"),
+        (gzip.compress(bytes(64)), "damaged after record 0: .*; it is compressed with gzip"),
+    ):
         (tmp_path / "x").write_bytes(content)
         with pytest.raises(ConfigError, match=message):
             check_first_record([str(tmp_path / "x")], schema, "eval_files")
