@@ -10,7 +10,6 @@ import pytest
 
 from official import config as config_lib
 from official import inference
-from official.checkpoint.convert import convert
 from official.config.setting import IDENTITY, LENGTH, RECIPE
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
@@ -378,20 +377,6 @@ def test_a_squad_run_is_asked_without_its_original_vocabulary(squad, tmp_path, v
         (folder / "config.json").write_text(written)
         with pytest.raises(ConfigError, match=message):
             inference.load(str(folder))
-
-
-def test_a_glue_run_keeps_its_labels_and_exports_them(glue, tmp_path, vocab_file):
-    run(glue("mnli", dict(train=10, dev=9)))
-    os.remove(vocab_file)
-    model, exported = inference.load(str(tmp_path / "run")), tmp_path / "hf"
-    names = ["contradiction", "entailment", "neutral"]
-    assert model.texts_of_a_row == 2 and model.classify("the red ball", "a ball").label in names
-    convert(str(tmp_path / "run"), "huggingface", str(exported))
-    config = json.loads((exported / "config.json").read_text())
-    assert list(config["id2label"].values()) == names
-    assert config["architectures"] == ["BertForSequenceClassification"]
-    assert (exported / "vocab.txt").read_bytes() == (tmp_path / "run" / "vocab.txt").read_bytes()
-    assert lower_case_of(exported) is True
 
 
 def test_pre_training_keeps_the_vocabulary_of_its_records(make_config, record_files, tmp_path, caplog):
