@@ -208,6 +208,7 @@ def test_numbers_in_place_of_tags_are_told(tags, tmp_path, caplog):
         assert ("tags are numbers without names" in caplog.text) == is_told, names
 
 
+@pytest.mark.slow
 def test_a_run_resumes_to_the_same_bits(table):
     assert_resumes(table, 20, 40, num_train_epochs=2, num_steps_per_epoch=20, deterministic=True)
 
