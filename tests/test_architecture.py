@@ -64,6 +64,7 @@ def imported_names(tree: ast.Module) -> set[str]:
     return names
 
 
+@functools.cache
 def imported_modules(path: pathlib.Path) -> set[str]:
     return imported_names(parsed(path))
 
