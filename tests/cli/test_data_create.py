@@ -58,8 +58,11 @@ def test_exactly_the_files_that_are_named_are_written(call, jobs, tmp_path):
     assert jobs[1].do_lower_case is True and jobs[1].rules.dupe_factor == 6
 
 
-def test_our_spelling_has_our_values(call, jobs):
-    call("--output_dir=records", "--max_seq_length=32")
+def test_our_spelling_has_our_values(call, jobs, capsys):
+    """And a job that is done is not done again."""
+    for _ in range(2):
+        call("--output_dir=records", "--max_seq_length=32")
+    assert "All of this is done already in records; nothing is written.\n" in capsys.readouterr().out
     assert (jobs[0].rules.dupe_factor, jobs[0].random_seed) == (10, 12345)
     assert jobs[0].do_lower_case is None
 

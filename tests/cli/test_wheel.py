@@ -9,6 +9,7 @@ import pytest
 from tests import programs
 from tests.package.test_fresh_environment import build
 
+pytestmark = pytest.mark.slow
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
@@ -32,7 +33,6 @@ def bert(tmp_path_factory):
     return lambda *arguments: run(python.with_name("bert"), *arguments, cwd=empty)
 
 
-@pytest.mark.slow
 def test_commands_and_shipped_configs_with_their_relative_files_are_found(bert):
     done = bert("--help")
     assert (done.returncode, done.stderr) == (0, "") and "fill-mask" in done.stdout

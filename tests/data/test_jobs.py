@@ -28,7 +28,7 @@ from official.data.text import documents, preparation, samples
 from official.io import files, jobs, record_paths, writing
 from official.io.errors import ConfigError
 from tests.conftest import ROOT, slow, write_records
-from tests.data.pretraining.test_creation import WORDS, create, make_text, write
+from tests.data.pretraining.test_creation import WORDS, create, make_job, make_text, write
 from tests.data.records.test_records import make_examples
 from tests.records import encode, short_examples
 
@@ -95,7 +95,10 @@ def test_the_number_of_processes_changes_no_byte_but_the_seed_does(run, tmp_path
     for workers in (1, 2):
         run(name, tmp_path / str(workers), num_workers=workers)
     assert contents(tmp_path / "1") == contents(tmp_path / "2")
-    if name != "prepare":
+    if name == "prepare":
+        one, other = (samples.read(tmp_path / folder)["documents"] for folder in ("1", "2"))
+        assert one == other and len(one) > 10
+    else:
         run(name, tmp_path / "seed", random_seed=1)
         one, other = (set(contents(tmp_path / folder).values()) for folder in ("1", "seed"))
         assert len(one & other) == (name == "create")  # the vocabulary
@@ -129,23 +132,26 @@ def test_regrouping_changes_no_byte(run, tmp_path, monkeypatch, name, module):
 # Interruptions
 
 
-def interrupted(calls: list, error: BaseException | None, original, *arguments, **named):
-    """What the function returns, as long as there are calls left; then raises the error, or kills the
-    process."""
+def interrupted(calls: list, error: BaseException, original, *arguments, **named):
+    """What the function returns, as long as there are calls left; then raises the error."""
     if not calls:
-        if error is None:
-            os.kill(os.getpid(), signal.SIGKILL)
         raise error
     calls.pop()
     return original(*arguments, **named)
 
 
-def create_killed(folder: str, out: str) -> None:
-    creation._MIN_TASK_BYTES = 5000
-    rounds.write_block = partial(interrupted, [1], None, rounds.write_block)
-    start(pathlib.Path(folder), "create", out)
-
-
+# A job whose process is killed when its second block is written.
+KILLED = """
+import os, signal
+from official.data.pretraining import creation, rounds
+from official.data.pretraining.examples import ExampleRules
+from official.data.pretraining.plan import Job
+def write_block(*arguments, left=[1], write=rounds.write_block):
+    left.pop() if left else os.kill(os.getpid(), signal.SIGKILL)
+    return write(*arguments)
+creation._MIN_TASK_BYTES, rounds.write_block = 5000, write_block
+creation.create_pretraining_data({job})
+"""
 FULL = OSError(28, "No space left on device")
 # The function that is not finished, the number of the call, and how it ends.
 INTERRUPTIONS = {
@@ -174,8 +180,9 @@ def test_what_an_interruption_leaves_is_gone_on_with(run, tmp_path, monkeypatch,
     for module, function, call, error in INTERRUPTIONS[name]:
         out = tmp_path / function
         if error is None:
-            code = f"import sys; from {__name__} import create_killed; create_killed(*sys.argv[1:])"
-            killed = subprocess.run([sys.executable, "-c", code, tmp_path, out], cwd=ROOT, check=False)
+            job = make_job(tmp_path / "text" / "*", str(tmp_path / "vocab.txt"), out, num_workers=1)
+            code = KILLED.format(job=job)
+            killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
             assert killed.returncode == -signal.SIGKILL
         else:
             line = "--output_dir=.* cannot be written to: No space left on device.* resumes the job"

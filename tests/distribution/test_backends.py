@@ -13,6 +13,7 @@ from official.distribution import strategy as strategy_lib
 from official.modeling import layers, models
 from official.modeling.operations import fused
 from tests.conftest import ROOT
+from tests.test_architecture import parsed
 
 
 def test_every_back_end_is_a_row(make_config):
@@ -58,7 +59,7 @@ def test_only_a_back_end_knows_which_one_it_is():
     for folder in ("official", "tf2_bert", "scripts", "checkpoints_tools"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             if path not in OF_BACK_ENDS:
-                found = [node for node in ast.walk(ast.parse(path.read_text())) if _asks_for_a_back_end(node)]
+                found = [node for node in ast.walk(parsed(path)) if _asks_for_a_back_end(node)]
                 assert not found, f"{path}: {ast.unparse(found[0])}"
 
 

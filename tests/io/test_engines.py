@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 JOB = """
 import sys
 from official.io import engines
-from tests import programs, worker_tasks
+from tests import worker_tasks
 jobs = [(worker_tasks.write_late, sys.argv[1], number) for number in range(4)]
 engines.Local(2).run(engines.Round(jobs, 4, 1, "Writing", "files", "official.io.engines"))
 """

@@ -31,6 +31,7 @@ from tests.run_folders import assert_resumes, run, state_of
 from tests.tasks.test_layouts import assert_same_gradients, loss_and_gradients
 
 THINGS = ("ball", "box", "sky", "sea", "sun", "hat")
+TRAINED = []  # the folder of one run, for all tests
 
 
 def sentences(count, seed):
@@ -114,6 +115,7 @@ def test_every_kind_of_label_is_learned(table, tmp_path):
     written = json.loads((tmp_path / "one" / "result.json").read_text())
     assert {"Confusion matrix", "Scores by label", "Lengths of the texts"} <= set(written["tables"])
     assert written["majority_prediction"] in COLOURS
+    TRAINED.append(str(tmp_path / "one"))
     numbers = json.loads((tmp_path / "number" / "result.json").read_text())
     assert numbers["root_mean_squared_error"] < 40  # of a deviation of 80
 
@@ -208,6 +210,7 @@ def test_numbers_in_place_of_tags_are_told(tags, tmp_path, caplog):
         assert ("tags are numbers without names" in caplog.text) == is_told, names
 
 
+@pytest.mark.slow
 def test_a_run_resumes_to_the_same_bits(table):
     assert_resumes(table, 20, 40, num_train_epochs=2, num_steps_per_epoch=20, deterministic=True)
 
@@ -318,12 +321,9 @@ def test_no_better_evaluations_stop_a_run(table, tmp_path, monkeypatch):
 # The folder of the weights, and of the result
 
 
-TRAINED = []  # the folder of one short run, for all tests
-
-
 @pytest.fixture(name="fine_tuned")
 def fixture_fine_tuned(table, tmp_path):
-    """Returns the folder of a short run."""
+    """Returns the folder of a run."""
     if not TRAINED:
         run(table(num_train_epochs=3))
         TRAINED.append(str(tmp_path / "run"))

@@ -97,10 +97,10 @@ def test_every_variable_is_on_the_device_of_its_stage(make_config):
     config = make_config(
         num_accumulation_steps=2, optimizer_type="adamw", **pipeline("emb+pos+hid / hid*2 / mlm+nsp", 3)
     )
-    state, _, strategy = steps_of(config, 1)
-    assert strategy.plan.stages[0] == ("embeddings", "layer_0")
+    loop = make_loop(config)
+    assert loop.strategy.plan.stages[0] == ("embeddings", "layer_0")
     where = {}
-    for name, variable in state.variables().items():
+    for name, variable in loop.state.variables().items():
         where.setdefault(variable.device.split("device:")[-1], set()).add(name)
     assert set(where) == {"CPU:0", "CPU:1", "CPU:2"}
     assert {name for name in where["CPU:1"] if "layer_1" not in name and "layer_2" not in name} == set()

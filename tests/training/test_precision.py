@@ -88,15 +88,17 @@ def test_copies_follow_what_changes_the_weights_from_outside(make_config):
     assert_copies(loop)
 
 
-def test_an_update_that_is_skipped_changes_nothing(make_config):
-    loop = make_loop(make_config(dtype="bf16", loss_scale="dynamic"))
+def test_an_update_that_is_skipped_changes_nothing_but_the_scale(make_config):
+    loop = make_loop(make_config(**replicas(2), dtype="bf16", loss_scale="dynamic"))
     iterator = loop._train_iterator()
     run_steps(loop, iterator, 1)
     loop.state.loss_scale.scale.assign(3e38)  # the loss overflows
     before = values(loop.state)
     totals = run_steps(loop, iterator, 1)
     after = values(loop.state)
-    assert int(totals["skipped"]) == 1 and after["global_step"] == before["global_step"] + 1
+    assert (totals["skipped"], totals["bad_step"]) == (1, -1)
+    assert (after["global_step"], after["samples"]) == (2, 16)
+    assert after["loss_scale/scale"] == before["loss_scale/scale"] / 2
     changed = {"global_step", "samples", "loss_scale/scale", "loss_scale/good_steps"}
     assert_same_state(after, {name: value for name, value in before.items() if name not in changed})
     assert_copies(loop)

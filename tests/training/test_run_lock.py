@@ -10,7 +10,6 @@ import pytest
 
 from official import config as config_lib
 from official import inference
-from official.checkpoint.convert import convert
 from official.config.setting import IDENTITY, LENGTH, RECIPE
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
@@ -395,35 +394,8 @@ def test_a_squad_run_is_asked_without_its_original_vocabulary(squad, tmp_path, v
             inference.load(str(folder))
 
 
-def test_a_glue_run_keeps_its_labels_and_exports_them(glue, tmp_path, vocab_file):
-    run(glue("mnli", dict(train=10, dev=9)))
-    os.remove(vocab_file)
-    model, exported = inference.load(str(tmp_path / "run")), tmp_path / "hf"
-    names = ["contradiction", "entailment", "neutral"]
-    assert model.texts_of_a_row == 2 and model.classify("the red ball", "a ball").label in names
-    convert(str(tmp_path / "run"), "huggingface", str(exported))
-    config = json.loads((exported / "config.json").read_text())
-    assert list(config["id2label"].values()) == names
-    assert config["architectures"] == ["BertForSequenceClassification"]
-    assert (exported / "vocab.txt").read_bytes() == (tmp_path / "run" / "vocab.txt").read_bytes()
-    assert lower_case_of(exported) is True
-
-
-def test_pre_training_keeps_the_vocabulary_of_its_records(make_config, record_files, tmp_path, caplog):
-    content = "\n".join([*SPECIAL, *(f"Word{number}" for number in range(45))]) + "\n"
-    (tmp_path / "vocab.txt").write_text(content)
-    settings = dict(input_files=record_files(), vocab_file=str(tmp_path / "vocab.txt"), num_steps_per_epoch=5)
-    with pytest.raises(ConfigError, match="is cased: 45 of 45 words"):
-        TASKS["pretrain"](make_config(**settings)).find_data()
-    (tmp_path / "train" / "manifest.json").write_text('{"flags": {"do_lower_case": false}}')
-    run(make_config(**settings))
-    assert (tmp_path / "run" / "vocab.txt").read_text() == content
-    assert lower_case_of(tmp_path / "run") is False
-    assert "part-00000 begins with token 0, and [CLS] is 2 in " in caplog.text  # no record does
-
-
 def test_a_run_takes_the_vocabulary_that_lies_beside_its_records(make_config, record_files, tmp_path, caplog):
-    words = [*SPECIAL, *(f"word{number}" for number in range(45))]
+    words = [*SPECIAL, *(f"Word{number}" for number in range(45))]
     settings = dict(input_files=record_files(), num_steps_per_epoch=5)
     exports = dict(settings, export_dir=str(tmp_path / "export"))
     with pytest.raises(ConfigError, match="export_dir needs the vocabulary"):
@@ -431,12 +403,18 @@ def test_a_run_takes_the_vocabulary_that_lies_beside_its_records(make_config, re
     beside, other = tmp_path / "train" / "vocab.txt", tmp_path / "other.txt"
     beside.write_text("\n".join(words) + "\n")
     other.write_text("\n".join([*SPECIAL, *reversed(words[5:])]) + "\n")
+    given = TASKS["pretrain"](make_config(**settings, vocab_file=str(beside)))
+    with pytest.raises(ConfigError, match="is cased: 45 of 45 words"):
+        given.find_data()
     (tmp_path / "train" / "manifest.json").write_text('{"flags": {"do_lower_case": false}}')
+    given.find_data()
+    assert given.companions["vocab.txt"] == beside.read_bytes()
+    assert "part-00000 begins with token 0, and [CLS] is 2 in " in caplog.text  # no record does
     TASKS["pretrain"](make_config(**exports)).find_data()
     run(make_config(**settings))
     assert (tmp_path / "run" / "vocab.txt").read_bytes() == beside.read_bytes()
     assert lower_case_of(tmp_path / "run") is False
-    assert inference.load(str(tmp_path / "run")).fill_mask("word1 [MASK]", top_k=1)[0][0][0] in words
+    assert inference.load(str(tmp_path / "run")).fill_mask("Word1 [MASK]", top_k=1)[0][0][0] in words
     more = record_files(name="more")
     (tmp_path / "more" / "vocab.txt").write_bytes(other.read_bytes())
     both = f"{settings['input_files']},{more}"

@@ -19,7 +19,8 @@ def text(seed: int = 1) -> Text:
     return Text(make_vocabulary(100, None), np.random.default_rng(seed))
 
 
-def test_records_are_those_of_the_schema():
+def test_records_are_those_of_the_schema(monkeypatch):
+    monkeypatch.setattr(generated, "RECORDS", 256)
     for length, slots in ((8, 2), (128, 20)):
         rules, words = ExampleRules(length, slots, dupe_factor=1), make_vocabulary(100, None)
         pattern = generated.write_pretraining(f"ram://test-generated/{length}", words, rules, seed=3)

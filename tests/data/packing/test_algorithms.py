@@ -121,13 +121,6 @@ def test_tiny_sets_take_about_as_few_rows_as_trying_all_ways(algorithm, over):
     assert best > 0.6 * len(sets)
 
 
-def test_lengths_out_of_range_are_refused():
-    with pytest.raises(ConfigError, match="A sequence has 9 tokens, a row has 1 to 8"):
-        Histogram.of_lengths([3, 9], 8)
-    with pytest.raises(ConfigError, match=r"--algorithm=lpfph is unknown .*lpfhp"):
-        algorithms.plan_by_algorithm(Histogram.of_lengths([3], 8), "lpfph", 1)
-
-
 # ------------------------------------------------------------------------------------------------------------
 # Sequences that share a row
 

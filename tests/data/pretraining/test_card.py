@@ -8,7 +8,7 @@ import pytest
 
 from official.cli import records
 from official.data.pretraining import card, creation, examples, inspection
-from official.data.text import preparation, samples
+from official.data.text import samples
 from official.data.word_pieces import vocabulary
 from official.io import jobs
 from tests.data.pretraining.test_creation import WORDS, make_text, write
@@ -39,16 +39,6 @@ def test_the_sample_does_not_depend_on_the_order_and_has_no_copies():
     assert sample_of(["", " \n"]) == []
     held_out = {text[:1000] for text in texts if samples.split_of(text, 0.2) == "eval"}
     assert 20 < len(held_out.intersection(found)) < 85  # their hashes are others
-
-
-def test_the_sample_is_the_same_for_any_number_of_workers(job, tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "_TASK_BYTES", 2000)
-    found = set()
-    for workers in (1, 2):
-        folder = tmp_path / f"prepared{workers}"
-        preparation.prepare(preparation.Job(job.input_files, str(folder), num_workers=workers))
-        found.add((folder / samples.FILE_NAME).read_bytes())
-    assert len(found) == 1 and len(json.loads(found.pop())["documents"]) > 10
 
 
 def test_unknown_words_and_scripts_are_counted():

@@ -54,8 +54,8 @@ def create(*given, **changes) -> dict:
     return creation.create_pretraining_data(make_job(*given, **changes))
 
 
-def parsed(path, kind: str, words: int = len(WORDS)) -> dict[str, np.ndarray]:
-    features = schema.pretraining_schema(LONG, MOST, words)
+def parsed(path, kind: str, words: int = len(WORDS), most: int = MOST) -> dict[str, np.ndarray]:
+    features = schema.pretraining_schema(LONG, most, words)
     found = record_formats.parse_records(read_records(path), features, kind)
     return {name: values.numpy() for name, values in found.items()}
 

@@ -62,29 +62,26 @@ def test_the_second_segment_follows_the_first_or_comes_from_another_document():
     assert len(np.unique(b_document[is_random == 1])) == documents.num_documents
 
 
-@pytest.mark.parametrize("one_by_one", [0, 10**6], ids=["together", "one_by_one"])
 @pytest.mark.parametrize("length, short_seq_prob", [(64, 0.1), (128, 1.0), (512, 0.1)])
-def test_pairs_are_distributed_as_those_of_the_sequential_rules(
-    length, short_seq_prob, one_by_one, monkeypatch
-):
-    monkeypatch.setattr(examples, "_FEW_LANES", one_by_one)
-    documents = make_documents(num_documents=60, sentences=40)
-    plan = make_plan(documents, max_seq_length=length, dupe_factor=40, short_seq_prob=short_seq_prob)
-    rng = random.Random(0)
+def test_pairs_are_distributed_as_those_of_the_sequential_rules(length, short_seq_prob, monkeypatch):
+    documents, rng = make_documents(num_documents=60, sentences=40), random.Random(0)
     expected = reference_pretraining.make_pairs(as_lists(documents), length, 40, short_seq_prob, rng)
-    _, a_length, _, b_length, is_random = plan.T
     reference = np.array([(len(a), len(b), r) for a, b, r in expected])
-    assert abs(len(plan) / len(expected) - 1) < 0.02
-    assert abs(is_random.mean() - reference[:, 2].mean()) < 4 * np.sqrt(0.5 / len(plan))
-    # Kolmogorov and Smirnov, 1 %; pairs of a document are not independent.
-    limit = 1.63 * np.sqrt(2 / len(plan)) + 0.005
-    for ours, theirs in ((a_length, reference[:, 0]), (b_length, reference[:, 1])):
-        assert largest_gap(ours, theirs) < limit
-    assert largest_gap(a_length + b_length, reference[:, 0] + reference[:, 1]) < limit
-    ours = np.bincount(documents.tokens[plan[:, examples.B_START]] // 1000)
-    theirs = np.bincount([b[0] // 1000 for _, b, _ in expected])
-    # Every document gives its share of second segments.
-    assert np.corrcoef(ours, theirs)[0, 1] > 0.5 or np.ptp(ours) < ours.mean()
+    of_documents = np.bincount([b[0] // 1000 for _, b, _ in expected])
+    for one_by_one in (0, 10**6):
+        monkeypatch.setattr(examples, "_FEW_LANES", one_by_one)
+        plan = make_plan(documents, max_seq_length=length, dupe_factor=40, short_seq_prob=short_seq_prob)
+        _, a_length, _, b_length, is_random = plan.T
+        assert abs(len(plan) / len(expected) - 1) < 0.02
+        assert abs(is_random.mean() - reference[:, 2].mean()) < 4 * np.sqrt(0.5 / len(plan))
+        # Kolmogorov and Smirnov, 1 %; pairs of a document are not independent.
+        limit = 1.63 * np.sqrt(2 / len(plan)) + 0.005
+        for ours, theirs in ((a_length, reference[:, 0]), (b_length, reference[:, 1])):
+            assert largest_gap(ours, theirs) < limit
+        assert largest_gap(a_length + b_length, reference[:, 0] + reference[:, 1]) < limit
+        ours = np.bincount(documents.tokens[plan[:, examples.B_START]] // 1000)
+        # Every document gives its share of second segments.
+        assert np.corrcoef(ours, of_documents)[0, 1] > 0.5 or np.ptp(ours) < ours.mean()
 
 
 def largest_gap(a, b) -> float:

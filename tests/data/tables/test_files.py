@@ -14,6 +14,7 @@ from official.data.tables import files as tables
 from official.data.tables import predictions, tags, texts
 from official.data.tables.labels import Labels
 from official.io.errors import ConfigError
+from tests.data.text.test_corpora import write_parquet
 from tests.refusals import assert_refused
 
 LISTS = ("Sequence", "List", "LargeList")  # of features, in several versions of datasets
@@ -41,7 +42,6 @@ def delimited(rows, delimiter) -> str:
 
 
 def test_every_format_gives_the_same_rows(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
     objects = [{"text": text, "label": label} for text, label in ROWS]
     comma, semicolon, tab = (delimited([("text", "label"), *ROWS], delimiter) for delimiter in ",;\t")
     paths = [
@@ -52,9 +52,8 @@ def test_every_format_gives_the_same_rows(tmp_path):
         write(tmp_path / "e.tsv.bz2", tab, bz2.open),
         write(tmp_path / "f.jsonl", "".join(json.dumps(row) + "\n" for row in objects)),
         write(tmp_path / "g.json", json.dumps(objects)),
-        str(tmp_path / "h.parquet"),
+        write_parquet(tmp_path / "h.parquet", dict(zip(("text", "label"), zip(*ROWS)))),
     ]
-    importlib.import_module("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(objects), paths[-1])
     failures = []
     for path in paths:
         found = values(tables.open_table(path, "train_file", ("text", "label")), ("text", "label"))
@@ -100,18 +99,14 @@ def test_a_missing_column_shows_the_first_rows(tmp_path):
 
 def test_no_column_is_lost(tmp_path):
     """As of predictions, beside which all columns stand: those of late rows of JSON, and of later files."""
-    pyarrow = pytest.importorskip("pyarrow")
     lines = [{"text": "a"}] * 150 + [{"text": "b", "late": 1}]
     paths = [
         write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in lines)),
         write(tmp_path / "b.csv", "text\nc\n"),
         write(tmp_path / "c.csv", "other,text\nx,d\n"),
         write(tmp_path / "d.csv", "text,third\ne,y\n"),
-        str(tmp_path / "e.parquet"),
+        write_parquet(tmp_path / "e.parquet", {"text": ["f"], "n": [2]}),
     ]
-    importlib.import_module("pyarrow.parquet").write_table(
-        pyarrow.table({"text": ["f"], "n": [2]}), paths[-1]
-    )
     for given, columns, last in (
         (paths[0], ("text", "late"), ("b", 1)),
         (",".join(paths[2:4]), ("other", "text", "third"), (None, "e", "y")),

@@ -58,12 +58,6 @@ def test_what_is_not_text_is_refused_by_name(tmp_path):
                 text_files.identify([write(tmp_path / "file.x", content)])
 
 
-def test_some_undecodable_bytes_are_no_reason_to_refuse_a_file(tmp_path):
-    documents, counts = read(write(tmp_path / "a", TEXT.encode() + b"\xe9\n" * 9))
-    assert len(documents) == 51 and counts.undecodable_bytes == 9
-    assert counts.by_file[str(tmp_path / "a")].undecodable_bytes == 9
-
-
 def test_identities_tell_other_content_of_the_same_size(tmp_path):
     path = tmp_path / "a"
     before = text_files.identify([write(path, "x" * 1000)])

@@ -52,6 +52,8 @@ NASTY = (
     "ё12²½٣四\u0f73\u1fef\u037e\u2126\U00010400\U0001d400\U0001f600\U0010ffff"
 )
 
+split_words = functools.lru_cache(100_000)(reference_wordpiece.split_words)  # of a text, for all vocabularies
+
 
 def assert_equals_the_rules(tokenizer: wordpiece.WordPiece, vocabulary: Vocabulary, texts: list[str]) -> None:
     ids, lengths = tokenizer.tokenize(texts)
@@ -60,7 +62,7 @@ def assert_equals_the_rules(tokenizer: wordpiece.WordPiece, vocabulary: Vocabula
     pieces = functools.cache(lambda word: reference_wordpiece.split_pieces(word, vocabulary.ids))
     wrong = []
     for text, row in zip(texts, received):
-        words = reference_wordpiece.split_words(text, vocabulary.do_lower_case)
+        words = split_words(text, vocabulary.do_lower_case)
         if row != [vocabulary.ids[piece] for word in words for piece in pieces(word)]:
             wrong.append(text)
     assert not wrong, f"{len(wrong)} of {len(texts)} texts, first {wrong[0]!a}"
