@@ -258,6 +258,12 @@ def test_an_adapter_that_cannot_be_merged_is_refused(tmp_path):
         adapter(tmp_path / "m", tensors, **settings)
         with pytest.raises(ConfigError, match=message):
             inference.load(path)
+    base = weights()  # saved after merge_and_unload, where the adapter was
+    merged = write(tmp_path / "merged", base)
+    head = {name: base[name] for name in ("classifier.weight", "classifier.bias")}
+    adapter(tmp_path / "merged", {**matrices, **head})
+    with pytest.raises(ConfigError, match="has the adapter's classifier.bias, .* is merged already"):
+        inference.load(merged)
     (tmp_path / "m" / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match="an adapter without model. The weights of somebody/bert are"):
         inference.load(path)
