@@ -23,6 +23,7 @@ from official.io.json_files import expect, read_json, written
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 VOCAB_JSON = "vocab.json"
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # whole, or the index of parts
 SPECIAL_TOKENS_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
 SENTENCE_TRANSFORMERS = "config_sentence_transformers.json"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -285,6 +286,15 @@ def length_told(config: Mapping[str, Any], path: str) -> int | None:
         told = f"model_max_length={str(length)[:40]}, expected a number of tokens from 1 on"
         raise ConfigError(f"{path}: {told}.")
     return int(length) if length and length < _NO_LENGTH else None
+
+
+def with_model_type(values: dict, path: str) -> dict:
+    """Returns the content of a config.json that names no model, as those of 2019, as a BERT's, where weights
+    of Hugging Face's lie beside it: their code, whose `gelu` is the exact one, takes it as that."""
+    folder, name = os.path.split(path)
+    is_theirs = name == CONFIG and "hidden_size" in values
+    is_theirs = is_theirs and any(files.is_file(os.path.join(folder, each)) for each in WEIGHTS)
+    return {"model_type": "bert", **values} if is_theirs else values
 
 
 def read_where_there(folder: str, name: str, is_checked: bool = True) -> dict:

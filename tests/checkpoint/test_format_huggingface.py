@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from official.checkpoint import DamagedError, canonical
+from official.checkpoint import DamagedError, canonical, registry, sidecar_files
 from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.containers import hf_folder
 from official.checkpoint.formats import Options, huggingface
@@ -302,3 +302,7 @@ def test_settings_are_written_and_read_by_the_names_that_transformers_gives_them
         values = {"model_type": "bert", **({"hidden_act": theirs} if theirs else {})}
         (tmp_path / "config.json").write_text(json.dumps(values))
         assert hf_folder.sizes(str(tmp_path))["hidden_act"] == ours, theirs
+    of_2019 = {"hidden_act": "gelu", "hidden_size": H, "num_attention_heads": 4}  # as SciBERT's
+    (tmp_path / "config.json").write_text(json.dumps(of_2019))
+    checkpoint = registry.open_checkpoint(str(tmp_path), "PATH")
+    assert sidecar_files.with_settings(Options(), checkpoint).hidden_act == "gelu_erf"

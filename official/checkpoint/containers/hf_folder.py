@@ -43,7 +43,7 @@ from official.io.errors import ConfigError, first_line, shortened
 from official.io.vocabulary_files import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 
 CONFIG = model_folder.CONFIG
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS, INDEX = model_folder.WEIGHTS
 LAST = WEIGHTS
 IS_FOLDER = True
 # The files of a checkpoint; other files in its folder do not belong to it.
@@ -486,6 +486,7 @@ def _read_config(location: str) -> tuple[dict, str]:
     {} without one."""
     path = os.path.join(model_folder.folder_of(location), CONFIG)
     values = json_files.read_json(path, any_number=True) if os.path.exists(path) else {}
+    values = model_folder.with_model_type(values, path)
     return (with_plain_keys(values, path) if is_hugging_face(values) else values), path
 
 
