@@ -647,18 +647,22 @@ def labels_of_hugging_face(values: dict, source: str, activation: str | None = N
     sentences = values.get("sentence_transformers")
     activation = activation or (sentences.get("activation_fn") if isinstance(sentences, dict) else None)
     activation = activation or values.get("sbert_ce_default_activation_function")
-    kind = _problem_type(values, source)
-    if kind is None and (len(labels) if labels else number) == 1:
-        kind = _ACTIVATIONS.get(str(activation or "Sigmoid").rpartition(".")[2])
-        if kind is None:
-            wrong = f"activation_fn={str(activation)[:60]} is not supported, only {', '.join(_ACTIVATIONS)}"
+    kind, is_one = _problem_type(values, source), (len(labels) if labels else number) == 1
+    if kind is None and (activation or is_one):
+        kinds, name = _ACTIVATIONS[is_one], str(activation or "Sigmoid").rpartition(".")[2]
+        if name not in kinds:
+            wrong = f"activation_fn={str(activation)[:60]} is not supported, only {', '.join(kinds)}"
             raise ConfigError(f"{source}: {wrong}.")
+        kind = kinds[name]
     return {"labels": labels, "problem_type": kind}
 
 
-# Meaning of a single output: a score, or a probability; transformers and sentence-transformers have different
-# defaults.
-_ACTIVATIONS = {"Identity": REGRESSION, "Sigmoid": SEVERAL_LABELS}
+# {whether there is one output: {activation: meaning}}: a score, or a probability; transformers and
+# sentence-transformers have different defaults. None: of several, a softmax tells which label is meant.
+_ACTIVATIONS: dict[bool, dict[str, str | None]] = {
+    True: {"Identity": REGRESSION, "Sigmoid": SEVERAL_LABELS},
+    False: {"Identity": None, "Softmax": None, "Sigmoid": SEVERAL_LABELS},
+}
 
 
 def _names_of(names: object, key: str, source: str) -> tuple[str, ...] | None:
