@@ -344,6 +344,12 @@ def test_words_that_the_table_has_no_row_for_are_unknown_and_that_is_said(tmp_pa
         inference.load(folder.replace("added", "cut"))
 
 
+def test_a_config_of_a_model_is_no_run(tmp_path):
+    """Its other keys are nobody's: transformers asks the tokenizer's own file whether text is lower-cased."""
+    model = inference.load(write(tmp_path / "m", do_lower_case=False, task="squad"))
+    assert model.source.vocabulary.do_lower_case and model.source.run is None
+
+
 def test_a_conversion_keeps_the_length(tmp_path):
     path = write(tmp_path / "m", tokenizer={"model_max_length": 8})
     convert(path, "google", str(tmp_path / "google"))
