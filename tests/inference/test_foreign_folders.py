@@ -168,6 +168,18 @@ def test_labels_of_another_number_of_outputs_are_refused(tmp_path):
         inference.load(write(tmp_path / "m", id2label=None, num_labels=2))
 
 
+def test_names_of_labels_in_two_files_that_differ_are_refused(tmp_path):
+    """A folder of this project's that transformers has written to again."""
+    path = write(tmp_path / "m", id2label={"0": "bad", "1": "fair", "2": "good"})
+    for names in (["bad", "fair", "good"], ["good", "fair", "bad"]):
+        (tmp_path / "m" / "labels.json").write_text(json.dumps({"labels": names}))
+        if names[0] == "bad":
+            assert inference.load(path).source.labels == tuple(names)
+            continue
+        with pytest.raises(ConfigError, match="has the labels good, fair, bad, and config.json bad"):
+            inference.load(path)
+
+
 def test_a_model_that_chooses_takes_rows_of_choices(tmp_path):
     path = write(tmp_path / "swag", weights(1), architectures=["BertForMultipleChoice"])
     model = inference.load(path)
