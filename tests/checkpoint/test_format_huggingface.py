@@ -206,6 +206,19 @@ def test_other_folders_are_left_to_other_formats(tmp_path):
     assert hf_folder.locate(str(tmp_path)) is None
 
 
+def test_weights_of_other_kinds_are_named(tmp_path):
+    """Of TF Hub, Keras and Flax, of transformers 4 and keras-hub."""
+    for name in ("saved_model.pb", "tf_model.h5", "model.weights.h5", "flax_model.msgpack"):
+        folder = tmp_path / name.replace(".", "_")
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        (folder / name).touch()
+        for path in (folder, folder / name):
+            with pytest.raises(ConfigError, match=f"the weights in {name} are not read") as error:
+                registry.open_checkpoint(str(path), "PATH")
+            assert "\n" not in str(error.value)
+
+
 def test_old_names_and_tied_copies():
     old = named_weights()
     for today, once in (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")):
