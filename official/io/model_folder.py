@@ -638,16 +638,18 @@ def labels_of_hugging_face(values: dict, source: str, activation: str | None = N
     named = [names for names in told if names and not are_numbered_labels(names)]
     labels, number = next(iter([*named, *filter(None, reversed(told))]), None), values.get("num_labels")
     shown, wrong = [", ".join(names)[:90] for names in [*named, labels or ()]], None
+    kind, is_one = _problem_type(values, source), (len(labels) if labels else number) == 1
     if len(set(named)) > 1:
         wrong = f"id2label and label2id contradict each other: {shown[0]} and {shown[1]}"
     elif labels and number not in (None, len(labels)):
         wrong = f"num_labels={str(number)[:40]}, and there are {len(labels)} labels: {shown[-1]}"
+    elif kind == ONE_LABEL and is_one:  # which transformers 4 gives a sigmoid, and 5 refuses
+        wrong = f"problem_type={kind}, and there is one label"
     if wrong:
         raise ConfigError(f"{source}: {wrong}. Correct one of them.")
     sentences = values.get("sentence_transformers")
     activation = activation or (sentences.get("activation_fn") if isinstance(sentences, dict) else None)
     activation = activation or values.get("sbert_ce_default_activation_function")
-    kind, is_one = _problem_type(values, source), (len(labels) if labels else number) == 1
     if kind is None and (activation or is_one):
         kinds, name = _ACTIVATIONS[is_one], str(activation or "Sigmoid").rpartition(".")[2]
         if name not in kinds:
