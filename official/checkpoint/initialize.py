@@ -13,7 +13,7 @@ from official.checkpoint.canonical import compare_names
 from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, ConfigError
-from official.config.model import contradictions
+from official.config.model import FAMILIES, contradictions
 from official.io import model_folder
 from official.io.errors import describe_names, shortened
 
@@ -85,8 +85,13 @@ def initialize(
     with naming_unreadable(f"--init_checkpoint={path}"):
         notes = _notes(model, checkpoint) if model else ""
         said = sidecar_files.sizes_beside(checkpoint.location)
-        options = Options(**sidecar_files.of_family(said))
+        known = {"family": model.family} if model else {}  # several have the same names
+        options = Options(**sidecar_files.of_family({**known, **said}))
         mapped = checkpoint.format.to_canonical(checkpoint.tensors, options)
+        theirs = FAMILIES[mapped.family or options.family]
+        if model and theirs.without_shape != model.family_row.without_shape:
+            told = f"has weights of family={theirs.name}, the model is of family={model.family}"
+            raise ConfigError(f"init_checkpoint {checkpoint.location} {told}. Change --bert_config_file.")
         found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
         found = _without_zero_biases(found, variables)
         found = _in_order(found, checkpoint.location, class_names, problem_type, replaces_other_head)

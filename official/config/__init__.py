@@ -50,6 +50,7 @@ from official.config.setting import OWN_DATA
 from official.config.table import FIELDS, REMOVED, SECTIONS, Config, replaced, upgraded
 from official.io.errors import ConfigError, nearest_multiples, suggest
 from official.io.json_files import read_json
+from official.io.model_folder import with_model_type
 
 
 def build_config(layers: list[tuple[str, dict]]) -> Config:
@@ -87,7 +88,8 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
                 values[name] = FIELDS[name].checked(value, source)
                 path = values[name]
                 if name == "bert_config_file" and path and "model" not in layer:
-                    values["model"] = bert_config_from_dict(read_json(path, name, any_number=True), path)
+                    said = with_model_type(read_json(path, name, any_number=True), path)
+                    values["model"] = bert_config_from_dict(said, path)
     if values.get("task") in OWN_DATA:  # without its scores, the best weights are unknown
         values.setdefault("do_eval", not values.get("use_synthetic_data"))
     config = with_generated_data(Config(**values))

@@ -493,7 +493,7 @@ def _model_beside(folder: str) -> BertConfig | None:
     for name in (model_folder.CONFIG, "bert_config.json"):
         path = os.path.join(folder, name)
         if files.is_file(path):
-            values = read_json(path, any_number=True)
+            values = model_folder.with_model_type(read_json(path, any_number=True), path)
             sizes = values["model"] if isinstance(values.get("model"), dict) else values
             return bert_config_from_dict(sizes, path)
     return None

@@ -146,7 +146,7 @@ def _modernbert_values(values: dict[str, Any], source: str) -> dict[str, Any]:
     angles of both kinds. Raises ConfigError for other orders of layers and other angles."""
     plain = dict(values)
     kinds = plain.pop("layer_types", None)
-    for key in ("num_hidden_layers", _EVERY):
+    for key in ("num_hidden_layers", _EVERY, "local_attention"):
         checked_size(key, plain.get(key, 1), source)
     if kinds is not None:
         numbers = range(plain["num_hidden_layers"])
@@ -176,6 +176,10 @@ def _modernbert_values(values: dict[str, Any], source: str) -> dict[str, Any]:
         if theta is not None and plain.setdefault(key, theta) != theta:
             told = f"{kind} has rope_theta={theta!r}, and {key}={plain[key]!r} is the same"
             raise ConfigError(f"{source}: rope_parameters: {told}. Remove one of them.")
+    half = plain.pop("sliding_window", None)  # which transformers 5 reads, and 4 does not
+    if half not in (None, plain.get("local_attention", BertConfig.local_attention) // 2):
+        told = "is not half of local_attention, the tokens on either side"
+        raise ConfigError(f"{source}: sliding_window={str(half)[:40]} {told}. Remove one of them.")
     return plain
 
 

@@ -16,6 +16,7 @@ from official.checkpoint.containers import saved_model
 from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError, bert_config_from_dict
+from official.config.model import is_hugging_face
 from official.config.setting import FINE_TUNING
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
 from official.io import files, json_files, model_folder, vocabulary_files
@@ -294,12 +295,16 @@ def _random(name: str, shape: tuple[int, ...], stddev: float, seed: tuple[int, i
 
 
 def _settings_of_run(path: str) -> dict:
-    """Returns the config.json of a run, or of whatever a folder holds; empty where there is none. Raises
-    ConfigError for a run's whose task is none."""
+    """Returns the config.json of a run, or of whatever a folder holds but Hugging Face's, which is no run;
+    empty where there is none. Raises ConfigError for a run's whose task is none."""
     beside = sidecar_files.config_beside(saved_model.locate(path) or path)
-    settings = json_files.read_json(beside, any_number=True) if beside else {}
-    if "task" in settings and "model_type" not in settings:  # the latter has Hugging Face's
-        config_lib.FIELDS["task"].checked(settings["task"], str(beside))
+    if beside is None:
+        return {}
+    settings = model_folder.with_model_type(json_files.read_json(beside, any_number=True), beside)
+    if is_hugging_face(settings):
+        return {}
+    if "task" in settings:
+        config_lib.FIELDS["task"].checked(settings["task"], beside)
     return settings
 
 

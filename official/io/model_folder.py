@@ -23,6 +23,7 @@ from official.io.json_files import expect, read_json, written
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 VOCAB_JSON = "vocab.json"
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # whole, or the index of parts
 SPECIAL_TOKENS_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
 SENTENCE_TRANSFORMERS = "config_sentence_transformers.json"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -285,6 +286,15 @@ def length_told(config: Mapping[str, Any], path: str) -> int | None:
         told = f"model_max_length={str(length)[:40]}, expected a number of tokens from 1 on"
         raise ConfigError(f"{path}: {told}.")
     return int(length) if length and length < _NO_LENGTH else None
+
+
+def with_model_type(values: dict, path: str) -> dict:
+    """Returns the content of a config.json that names no model, as those of 2019, as a BERT's, where weights
+    of Hugging Face's lie beside it: their code, whose `gelu` is the exact one, takes it as that."""
+    folder, name = os.path.split(path)
+    is_theirs = name == CONFIG and "hidden_size" in values
+    is_theirs = is_theirs and any(files.is_file(os.path.join(folder, each)) for each in WEIGHTS)
+    return {"model_type": "bert", **values} if is_theirs else values
 
 
 def read_where_there(folder: str, name: str, is_checked: bool = True) -> dict:
@@ -628,27 +638,33 @@ def labels_of_hugging_face(values: dict, source: str, activation: str | None = N
     named = [names for names in told if names and not are_numbered_labels(names)]
     labels, number = next(iter([*named, *filter(None, reversed(told))]), None), values.get("num_labels")
     shown, wrong = [", ".join(names)[:90] for names in [*named, labels or ()]], None
+    kind, is_one = _problem_type(values, source), (len(labels) if labels else number) == 1
     if len(set(named)) > 1:
         wrong = f"id2label and label2id contradict each other: {shown[0]} and {shown[1]}"
     elif labels and number not in (None, len(labels)):
         wrong = f"num_labels={str(number)[:40]}, and there are {len(labels)} labels: {shown[-1]}"
+    elif kind == ONE_LABEL and is_one:  # which transformers 4 gives a sigmoid, and 5 refuses
+        wrong = f"problem_type={kind}, and there is one label"
     if wrong:
         raise ConfigError(f"{source}: {wrong}. Correct one of them.")
     sentences = values.get("sentence_transformers")
     activation = activation or (sentences.get("activation_fn") if isinstance(sentences, dict) else None)
     activation = activation or values.get("sbert_ce_default_activation_function")
-    kind = _problem_type(values, source)
-    if kind is None and (len(labels) if labels else number) == 1:
-        kind = _ACTIVATIONS.get(str(activation or "Sigmoid").rpartition(".")[2])
-        if kind is None:
-            wrong = f"activation_fn={str(activation)[:60]} is not supported, only {', '.join(_ACTIVATIONS)}"
+    if kind is None and (activation or is_one):
+        kinds, name = _ACTIVATIONS[is_one], str(activation or "Sigmoid").rpartition(".")[2]
+        if name not in kinds:
+            wrong = f"activation_fn={str(activation)[:60]} is not supported, only {', '.join(kinds)}"
             raise ConfigError(f"{source}: {wrong}.")
+        kind = kinds[name]
     return {"labels": labels, "problem_type": kind}
 
 
-# Meaning of a single output: a score, or a probability; transformers and sentence-transformers have different
-# defaults.
-_ACTIVATIONS = {"Identity": REGRESSION, "Sigmoid": SEVERAL_LABELS}
+# {whether there is one output: {activation: meaning}}: a score, or a probability; transformers and
+# sentence-transformers have different defaults. None: of several, a softmax tells which label is meant.
+_ACTIVATIONS: dict[bool, dict[str, str | None]] = {
+    True: {"Identity": REGRESSION, "Sigmoid": SEVERAL_LABELS},
+    False: {"Identity": None, "Softmax": None, "Sigmoid": SEVERAL_LABELS},
+}
 
 
 def _names_of(names: object, key: str, source: str) -> tuple[str, ...] | None:

@@ -31,6 +31,7 @@ from official.io.model_folder import (
     SENTENCE_SETTINGS,
     SENTENCE_TRANSFORMERS,
     check_keys,
+    check_values,
     folder_of,
     read,
     read_where_there,
@@ -212,6 +213,9 @@ def read_settings(location: str, lower_case: bool = False) -> EmbeddingSettings 
         )
     paths = [os.path.join(folder, str(module.get("path"))) for module in modules]
     pooling = read(os.path.join(paths[1], CONFIG), "Pooling/config.json")
+    if kinds[-1] == "Normalize":  # whose folder is empty in older versions
+        own = os.path.join(paths[-1], CONFIG)
+        check_values(read_where_there(paths[-1], CONFIG, False), "Normalize/config.json", own)
     length, lowers = _transformer_settings(transformer_folder(folder))
     return EmbeddingSettings(
         pooling=_pooling_mode(pooling, os.path.join(paths[1], CONFIG)),

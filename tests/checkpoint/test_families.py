@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from official import inference
 from official.checkpoint.convert import convert
 from official.checkpoint.formats import Options
+from official.checkpoint.initialize import initialize
 from official.config import build_config
 from official.config.model import bert_config_from_dict
 from official.inference import verification
@@ -246,6 +247,18 @@ def test_positions_are_counted_from_the_id_of_padding(tmp_path):
         with pytest.raises(ConfigError, match=f"the model has {POSITIONS - number - 1} positions"):
             inference.load(folder, max_seq_length=POSITIONS - number)
     assert found[1] == found[4]
+
+
+def test_weights_alone_are_not_those_of_another_family(tmp_path):
+    """No shape tells that their positions begin elsewhere, and nothing beside them; their names do."""
+    path = str(tmp_path / "weights.safetensors")
+    save_file(Weights("roberta", {}).theirs, path, {"format": "pt"})
+    for config, message in (
+        (BERT_CONFIG, "has weights of family=roberta, the model is of family=bert"),
+        (FAMILIES["xlm-roberta"].config, "does not fit the model"),  # which has no variable here
+    ):
+        with pytest.raises(ConfigError, match=message):
+            initialize({}, path, bert_config_from_dict(config, "config.json"))
 
 
 def test_padding_may_stand_before_the_text(tmp_path):

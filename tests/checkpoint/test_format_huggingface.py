@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from official.checkpoint import DamagedError, canonical
+from official.checkpoint import DamagedError, canonical, registry, sidecar_files
 from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.containers import hf_folder
 from official.checkpoint.formats import Options, huggingface
@@ -206,6 +206,19 @@ def test_other_folders_are_left_to_other_formats(tmp_path):
     assert hf_folder.locate(str(tmp_path)) is None
 
 
+def test_weights_of_other_kinds_are_named(tmp_path):
+    """Of TF Hub, Keras and Flax, of transformers 4 and keras-hub."""
+    for name in ("saved_model.pb", "tf_model.h5", "model.weights.h5", "flax_model.msgpack"):
+        folder = tmp_path / name.replace(".", "_")
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        (folder / name).touch()
+        for path in (folder, folder / name):
+            with pytest.raises(ConfigError, match=f"the weights in {name} are not read") as error:
+                registry.open_checkpoint(str(path), "PATH")
+            assert "\n" not in str(error.value)
+
+
 def test_old_names_and_tied_copies():
     old = named_weights()
     for today, once in (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")):
@@ -302,3 +315,7 @@ def test_settings_are_written_and_read_by_the_names_that_transformers_gives_them
         values = {"model_type": "bert", **({"hidden_act": theirs} if theirs else {})}
         (tmp_path / "config.json").write_text(json.dumps(values))
         assert hf_folder.sizes(str(tmp_path))["hidden_act"] == ours, theirs
+    of_2019 = {"hidden_act": "gelu", "hidden_size": H, "num_attention_heads": 4}  # as SciBERT's
+    (tmp_path / "config.json").write_text(json.dumps(of_2019))
+    checkpoint = registry.open_checkpoint(str(tmp_path), "PATH")
+    assert sidecar_files.with_settings(Options(), checkpoint).hidden_act == "gelu_erf"

@@ -37,7 +37,7 @@ def test_what_is_refused_is_one_line(tmp_path):
     cases = [(json.loads(values), message) for values, message in refused("config/refused_models.txt")]
     assert_refused(lambda values: config_lib.bert_config_from_dict({**SIZES, **values}, "c"), cases)
     of_others = [case for case in cases if not case[0].keys() & vars(config_lib.BertConfig()).keys()]
-    assert len(of_others) == 6
+    assert len(of_others) == 8
     assert_refused(of_folder, of_others)
     chunks = {**SIZES, "model_type": "bert", "chunk_size_feed_forward": 64}  # change nothing
     assert config_lib.bert_config_from_dict(chunks, "c").hidden_size == 768

@@ -168,6 +168,18 @@ def test_labels_of_another_number_of_outputs_are_refused(tmp_path):
         inference.load(write(tmp_path / "m", id2label=None, num_labels=2))
 
 
+def test_names_of_labels_in_two_files_that_differ_are_refused(tmp_path):
+    """A folder of this project's that transformers has written to again."""
+    path = write(tmp_path / "m", id2label={"0": "bad", "1": "fair", "2": "good"})
+    for names in (["bad", "fair", "good"], ["good", "fair", "bad"]):
+        (tmp_path / "m" / "labels.json").write_text(json.dumps({"labels": names}))
+        if names[0] == "bad":
+            assert inference.load(path).source.labels == tuple(names)
+            continue
+        with pytest.raises(ConfigError, match="has the labels good, fair, bad, and config.json bad"):
+            inference.load(path)
+
+
 def test_a_model_that_chooses_takes_rows_of_choices(tmp_path):
     path = write(tmp_path / "swag", weights(1), architectures=["BertForMultipleChoice"])
     model = inference.load(path)
@@ -258,6 +270,12 @@ def test_an_adapter_that_cannot_be_merged_is_refused(tmp_path):
         adapter(tmp_path / "m", tensors, **settings)
         with pytest.raises(ConfigError, match=message):
             inference.load(path)
+    base = weights()  # saved after merge_and_unload, where the adapter was
+    merged = write(tmp_path / "merged", base)
+    head = {name: base[name] for name in ("classifier.weight", "classifier.bias")}
+    adapter(tmp_path / "merged", {**matrices, **head})
+    with pytest.raises(ConfigError, match="has the adapter's classifier.bias, .* is merged already"):
+        inference.load(merged)
     (tmp_path / "m" / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match="an adapter without model. The weights of somebody/bert are"):
         inference.load(path)
@@ -336,6 +354,12 @@ def test_words_that_the_table_has_no_row_for_are_unknown_and_that_is_said(tmp_pa
     (tmp_path / "cut" / "vocab.txt").write_text("".join(f"{word}\n" for word in ("one", "two", *words)))
     with pytest.raises(ConfigError, match=r"\[MASK\] is beyond its end"):
         inference.load(folder.replace("added", "cut"))
+
+
+def test_a_config_of_a_model_is_no_run(tmp_path):
+    """Its other keys are nobody's: transformers asks the tokenizer's own file whether text is lower-cased."""
+    model = inference.load(write(tmp_path / "m", do_lower_case=False, task="squad"))
+    assert model.source.vocabulary.do_lower_case and model.source.run is None
 
 
 def test_a_conversion_keeps_the_length(tmp_path):

@@ -95,6 +95,7 @@ def test_settings_of_the_transformer_that_change_what_it_reads_or_gives_are_refu
         ("processor_kwargs", {"truncation_side": "left"}),
         ("config_args", {"num_hidden_layers": 6}),
         ("tokenizer_name_or_path", "somebody/bert"),
+        ("query_expansion", {"strategy": "fixed", "length": 32}),
         ("modality_config", {"text": {**text, "method_output_name": ["hidden_states", -2]}}),
         ("modality_config", {"text": text, "message": {**text, "format": "flat"}}),
     ):
@@ -115,7 +116,11 @@ def test_what_there_is_not_here_is_refused_by_name(tmp_path):
         ("2_Dense/config.json", "GELU", "Softplus", "Softplus is not supported, only Identity, Tanh"),
         (own, '"cosine"', '"hamming"', "similarity_fn_name='hamming'"),
         (own, '_name": null', '_name": "q"', "default_prompt_name='q' is none"),
+        ("3_Normalize/config.json", "sentence_embedding", "token_embeddings", "module_input_name='token_emb"),
     ]
+    (folder / "3_Normalize").mkdir()
+    (folder / "3_Normalize" / "config.json").write_text('{"module_input_name": "sentence_embedding"}')
+    assert sentence_folder.read_settings(str(folder)).normalize
 
     def read(name: str, before: str, after: str) -> None:
         path = folder / name

@@ -243,7 +243,7 @@ def test_newer_configurations_say_the_same():
     kinds = ["full_attention", "sliding_attention", "full_attention"]
     newer = {key: value for key, value in CONFIG.items() if "rope" not in key and "every" not in key}
     angles = {"full_attention": {"rope_theta": 160000.0, "rope_type": "default"}, "sliding_attention": None}
-    newer |= {"layer_types": kinds, "rope_parameters": angles}
+    newer |= {"layer_types": kinds, "rope_parameters": angles, "sliding_window": 8}
     assert bert_config_from_dict(newer, "config.json") == config()
 
 
@@ -260,6 +260,7 @@ def test_what_it_does_not_compute_is_refused_by_name():
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "only rope_type='default'"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 5.0}}}, "rope_theta=5.0, and global_rope_"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling="),
+        ({"sliding_window": 5}, "sliding_window=5 is not half of local_attention"),
         ({"num_attention_heads": 16}, "is odd"),
         ({"local_attention": 0}, "local_attention=0, expected a positive integer"),
     )

@@ -18,6 +18,7 @@ from official.io.errors import first_line, shortened
 
 LAST = ".index"
 IS_FOLDER = False
+_OF_OTHERS = re.compile(r"saved_model\.pb|.*\.(h5|keras|msgpack)")
 
 
 def locate(path: str) -> str | None:
@@ -48,9 +49,14 @@ def locate(path: str) -> str | None:
 
 def why_none(path: str) -> str:
     """Returns the reason why `locate` found nothing, for a message."""
-    if tf.io.gfile.isdir(path):
+    is_folder, is_there = tf.io.gfile.isdir(path), tf.io.gfile.exists(path)
+    names = sorted(tf.io.gfile.listdir(path)) if is_folder else [os.path.basename(path)] * is_there
+    if others := [name for name in names if _OF_OTHERS.fullmatch(name)]:
+        told = "are not read: of SavedModels only those of `bert export` are, of Keras and Flax no files"
+        return f"the weights in {others[0]} {told}. Give model.safetensors or a TensorFlow checkpoint"
+    if is_folder:
         return f"no checkpoint in this folder (no file ending in {LAST})"
-    missing = "" if tf.io.gfile.exists(path) else "no such file or folder, and "
+    missing = "" if is_there else "no such file or folder, and "
     index = f"{os.path.basename(_prefix_of(path))}{LAST}"
     return f"{missing}no checkpoint with this prefix ({index} does not exist)"
 

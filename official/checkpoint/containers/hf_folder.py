@@ -43,7 +43,7 @@ from official.io.errors import ConfigError, first_line, shortened
 from official.io.vocabulary_files import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 
 CONFIG = model_folder.CONFIG
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS, INDEX = model_folder.WEIGHTS
 LAST = WEIGHTS
 IS_FOLDER = True
 # The files of a checkpoint; other files in its folder do not belong to it.
@@ -180,7 +180,7 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
     whole, such as a classifier's, take the place of the model's.
 
     Raises:
-      ConfigError: if it has tensors that belong to none of the weights.
+      ConfigError: if it has tensors that belong to none of the weights, or has been merged into them before.
     """
     found = {
         re.sub(r"\.(base_layer|modules_to_save)\.", ".", name.removeprefix("base_model.model.")): tensor
@@ -188,6 +188,7 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
         if ".original_module." not in name  # the model's own, which is replaced
     }
     merged, strange = dict(tensors), []
+    wholes: Tensors = {}
     for name, tensor in found.items():
         module = name.removesuffix(_MATRIX_A)
         if name.endswith(_MATRIX_A):
@@ -203,17 +204,27 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
             strange.append(name)
         else:
             whole = _name_in(tensors, name)
-            if whole in tensors and tensors[whole].shape != tensor.shape:
+            if tensors.get(whole, tensor).shape != tensor.shape:
                 strange.append(name)
-            merged[whole] = tensor
+            merged[whole] = wholes[whole] = tensor
     if strange:
         raise ConfigError(
             f"{adapter.path}: {shortened(sorted(strange))} match no weights of this folder. Merge the adapter"
             " in peft (merge_and_unload), or remove it."
         )
+    if wholes and all(name in tensors and _is_cast(tensors[name], one) for name, one in wholes.items()):
+        raise ConfigError(
+            f"{adapter.path}: the model beside it has the adapter's {shortened(sorted(wholes))}, so it is"
+            " merged already. Remove the adapter, or put the weights of its base model there."
+        )
     changed = [name for name in merged if merged[name] is not tensors.get(name)]
     logging.info("%s is merged into %d weights", adapter.path, len(changed))
     return merged
+
+
+def _is_cast(tensor: Tensor, other: Tensor) -> bool:
+    """Tells whether a tensor has the values of another, in its own type."""
+    return np.array_equal(tensor.read(), other.read().astype(tensor.dtype))
 
 
 def _name_in(tensors: Tensors, name: str) -> str:
@@ -475,6 +486,7 @@ def _read_config(location: str) -> tuple[dict, str]:
     {} without one."""
     path = os.path.join(model_folder.folder_of(location), CONFIG)
     values = json_files.read_json(path, any_number=True) if os.path.exists(path) else {}
+    values = model_folder.with_model_type(values, path)
     return (with_plain_keys(values, path) if is_hugging_face(values) else values), path
 
 
