@@ -316,6 +316,7 @@ def test_settings_are_written_and_read_by_the_names_that_transformers_gives_them
         (tmp_path / "config.json").write_text(json.dumps(values))
         assert hf_folder.sizes(str(tmp_path))["hidden_act"] == ours, theirs
     of_2019 = {"hidden_act": "gelu", "hidden_size": H, "num_attention_heads": 4}  # as SciBERT's
+    of_2019 |= {"cell": {}, "emb_size": H, "pre_trained": "", "structure": []}  # and TinyBERT's
     (tmp_path / "config.json").write_text(json.dumps(of_2019))
     checkpoint = registry.open_checkpoint(str(tmp_path), "PATH")
     assert sidecar_files.with_settings(Options(), checkpoint).hidden_act == "gelu_erf"
