@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -95,15 +96,18 @@ def encode(
         return buffer.getvalue()
     ours = columns.keys() if ours is None else ours
     rows = zip(*(map(_rounded, values) if name in ours else values for name, values in columns.items()))
-    if ending == ".jsonl":
-        lines = (json.dumps(dict(zip(columns, row)), ensure_ascii=False) for row in rows)
-        return "".join(f"{line}\n" for line in lines).encode()
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, delimiter="\t" if ending == ".tsv" else ",", lineterminator="\n")
+    if ending == ".jsonl":  # half a character, which UTF-8 does not have, is escaped as in JSON
+        lines = [f"{_json(dict(zip(columns, row)))}\n" for row in rows]
+        return "".join(lines).encode("utf-8", "backslashreplace")
+    # The writer quotes cells with characters of `lineterminator`; a carriage return alone ends a row, too. So
+    # rows are written with both, and kept with the line feed.
+    lines = []
+    sink = types.SimpleNamespace(write=lambda row: lines.append(f"{row[:-2]}\n"))
+    writer = csv.writer(sink, delimiter="\t" if ending == ".tsv" else ",", lineterminator="\r\n")
     if with_header:
         writer.writerow(columns)
     writer.writerows([_cell(value) for value in row] for row in rows)
-    return text.getvalue().encode("utf-8", "surrogatepass")
+    return "".join(lines).encode("utf-8", "surrogatepass")
 
 
 def conll(words: Sequence[str], tags: Sequence[str]) -> str:
@@ -119,5 +123,10 @@ def _rounded(value: Any) -> Any:
 def _cell(value: Any) -> Any:
     """Returns a value as delimited files have it."""
     if isinstance(value, (list, dict, bool)):
-        return json.dumps(value, ensure_ascii=False)
+        return _json(value)
     return "" if value is None else value
+
+
+def _json(value: Any) -> str:
+    """Returns a value as JSON; dates and other types of Parquet as text."""
+    return json.dumps(value, ensure_ascii=False, default=str)

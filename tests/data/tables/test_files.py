@@ -2,6 +2,7 @@
 
 import bz2
 import csv
+import datetime
 import gzip
 import importlib
 import io
@@ -223,3 +224,19 @@ def test_predictions_keep_what_is_there(tmp_path):
         lines = predictions.encode(ending, {**numbers, **ours}, False, ours.keys()).decode().splitlines()
         assert "1.25e-09" in lines[0] and "52.520006599" in lines[1] and "0.333333" in lines[0], ending
         assert "0.3333333" not in lines[0], ending
+
+
+def test_cells_of_strangers_are_written_so_that_they_are_read_again(tmp_path):
+    """A carriage return alone ends a row of CSV; JSON has no dates, UTF-8 no half characters."""
+    cells = ["a\rb", "\r", "c\r\nd", "e\nf", 'g"\t,', "", " h "]
+    columns = {"text": cells, "other": cells[::-1]}
+    for ending in (".csv", ".tsv"):
+        path = write(tmp_path / f"a{ending}", predictions.encode(ending, columns, with_header=True))
+        table = tables.open_table(path, "x", ("text", "other"))
+        assert values(table, ("text", "other")) == list(zip(*columns.values())), ending
+    day = datetime.date(2026, 11, 27)
+    odd = {"text": ["\ud83d"], "day": [day], "days": [[day]]}
+    (line,) = predictions.encode(".jsonl", odd, True).decode().splitlines()
+    assert json.loads(line) == {"text": "\ud83d", "day": "2026-11-27", "days": ["2026-11-27"]}
+    written = predictions.encode(".csv", {"day": [day], "days": [[day]]}, False).decode()
+    assert written == '2026-11-27,"[""2026-11-27""]"\n'
