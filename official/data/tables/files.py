@@ -79,6 +79,19 @@ class Table:
     def paths(self) -> list[str]:
         return [part.path for part in self.parts]
 
+    def arrow_types(self) -> dict[str, Any]:
+        """Returns pyarrow's types of the columns, where all files have types and agree on them; without
+        labels that have names, which become texts."""
+        found: dict[str, set] = {}
+        for part in self.parts:
+            if part.kind not in ("parquet", "arrow"):
+                return {}
+            with _arrow_batches(part, None) as schema:
+                for field in schema:
+                    is_named = field.name in part.classes
+                    found.setdefault(field.name, set()).add(None if is_named else field.type)
+        return {name: next(iter(kinds)) for name, kinds in found.items() if len(kinds) == 1}
+
     def batches(self, names: Sequence[str] | None = None, rows: int = BATCH_ROWS) -> Iterator[Batch]:
         """Yields all rows, in batches.
 

@@ -19,6 +19,7 @@ from official.io.errors import ConfigError
 CONLL = ".conll"  # of tags alone
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet", CONLL)
 _PREFIX = "predicted_"
+ONE_TYPE = "A column of Parquet has one type. Give --output_file=F.jsonl."
 
 
 def check_format(path: str, flag: str = "output_file", formats: Sequence[str] = FORMATS) -> str:
@@ -73,7 +74,11 @@ def columns_of(
 
 
 def encode(
-    ending: str, columns: Mapping[str, Sequence], with_header: bool, ours: Collection[str] | None = None
+    ending: str,
+    columns: Mapping[str, Sequence],
+    with_header: bool,
+    ours: Collection[str] | None = None,
+    arrow_types: Mapping[str, Any] | None = None,
 ) -> bytes:
     """Returns rows as the bytes of a file, or of a part of one.
 
@@ -83,6 +88,10 @@ def encode(
       with_header: whether to write the names first, in formats with a header.
       ours: columns whose numbers, probabilities and scores, are written with six digits where the file is
         text; the input's stay as they are. None: all.
+      arrow_types: pyarrow's types of columns of Parquet; of others they follow from the values.
+
+    Raises:
+      ConfigError: for a column of Parquet with values of several types.
     """
     if ending == CONLL:
         sentences = (conll(words or [], tags or []) for words, tags in zip(*columns.values()))
@@ -91,8 +100,13 @@ def encode(
         import pyarrow  # late: only Parquet needs it
         from pyarrow import parquet
 
-        buffer = io.BytesIO()
-        parquet.write_table(pyarrow.table({name: list(values) for name, values in columns.items()}), buffer)
+        buffer, arrays, kinds = io.BytesIO(), {}, arrow_types or {}
+        for name, values in columns.items():
+            try:
+                arrays[name] = pyarrow.array(list(values), type=kinds.get(name))
+            except (pyarrow.ArrowException, OverflowError, UnicodeError) as error:
+                raise ConfigError(f"the column {name!r}: {error}. {ONE_TYPE}") from None
+        parquet.write_table(pyarrow.table(arrays), buffer)
         return buffer.getvalue()
     ours = columns.keys() if ours is None else ours
     rows = zip(*(map(_rounded, values) if name in ours else values for name, values in columns.items()))

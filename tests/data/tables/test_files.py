@@ -240,3 +240,30 @@ def test_cells_of_strangers_are_written_so_that_they_are_read_again(tmp_path):
     assert json.loads(line) == {"text": "\ud83d", "day": "2026-11-27", "days": ["2026-11-27"]}
     written = predictions.encode(".csv", {"day": [day], "days": [[day]]}, False).decode()
     assert written == '2026-11-27,"[""2026-11-27""]"\n'
+
+
+def test_columns_of_parquet_keep_their_types(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = importlib.import_module("pyarrow.parquet")
+    kinds = {
+        "id": (pyarrow.int32(), [7, None]),
+        "share": (pyarrow.float32(), [0.1, None]),
+        "kind": (pyarrow.dictionary(pyarrow.int8(), pyarrow.string()), ["a", None]),
+        "at": (pyarrow.timestamp("ns", "UTC"), [datetime.datetime(2026, 11, 27), None]),
+        "none": (pyarrow.string(), [None, None]),
+        "few": (pyarrow.list_(pyarrow.int8()), [[1, 2], None]),
+    }
+    given = pyarrow.table({name: pyarrow.array(cells, type=kind) for name, (kind, cells) in kinds.items()})
+    path = str(tmp_path / "a.parquet")
+    parquet.write_table(given, path)
+    table = tables.open_table(path, "x")
+    (batch,) = table.batches()
+    columns = {**batch.columns, "label": ["x", "y"]}
+    written = predictions.encode(".parquet", columns, True, ["label"], table.arrow_types())
+    found = parquet.read_table(io.BytesIO(written))
+    assert found.drop_columns(["label"]).equals(given) and found.column("label").to_pylist() == ["x", "y"]
+    mixed = tables.open_table(f"{path},{write(tmp_path / 'b.jsonl', json.dumps({'id': 'seven'}))}", "x")
+    columns = next(mixed.batches(["id"])).columns
+    assert not mixed.arrow_types()
+    with pytest.raises(ConfigError, match="the column 'id': .* has one type"):
+        predictions.encode(".parquet", columns, True)
