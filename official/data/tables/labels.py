@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from absl import logging
 from scipy.special import expit, softmax
 
 from official.io.errors import ConfigError, counted, shortened, suggest
@@ -64,12 +65,12 @@ class Labels:
 
 def as_text(value: Any) -> str | None:
     """Returns a label as text: numbers as in JSON, true and false, and the text of Parquet's other types;
-    None for an empty one."""
-    if value is None or isinstance(value, float) and math.isnan(value):
+    None for an empty one, and for a missing one of pandas, NaN, also as text."""
+    if value is None:
         return None
     is_json = isinstance(value, (bool, int, float, list, dict))
-    text = json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)
-    return text.strip() or None
+    text = (json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)).strip()
+    return None if text.lower() in ("", "nan") else text
 
 
 def as_texts(value: Any, used: set[str] | None = None) -> list[str]:
@@ -117,8 +118,16 @@ def _as_list(text: str) -> str | list:
     return text
 
 
+def _is_list(text: str) -> bool:
+    """Tells whether a text is a list, that of a library whose form is not read included."""
+    try:
+        return isinstance(_as_list(text), list)
+    except ValueError:
+        return text.startswith("[")
+
+
 def as_number(value: Any) -> float:
-    """Returns a score. Raises ValueError for what is no finite number."""
+    """Returns a score. Raises ValueError, or TypeError, for what is no finite number."""
     number = float("nan") if isinstance(value, bool) or value is None else float(value)
     if not math.isfinite(number):
         raise ValueError("is no finite number")
@@ -159,7 +168,7 @@ class Reader:
             label = self._of(value, texts)
         except ConfigError:
             raise
-        except ValueError as error:
+        except (ValueError, TypeError) as error:  # the latter of lists and dates in place of numbers
             shown = f"label {str(value)[:60]!r} "
             return shown + (str(error) if str(error).startswith(("is ", "has ")) else "is no number")
         if label is None:
@@ -168,20 +177,26 @@ class Reader:
         return None
 
     def _of(self, value: Any, texts: Sequence[str]) -> Any:
+        text = as_text(value)
+        if text is None:  # a blank cell is a list of none
+            is_blank = isinstance(value, str) and not value.strip()
+            return () if self.kind == SEVERAL and is_blank else None
         if self.kind == NUMBER:
-            return None if as_text(value) is None else as_number(value)
+            return as_number(value)
         if self.kind == SEVERAL:
             return tuple(self._id_of(name) for name in dict.fromkeys(as_texts(value, self._separators)))
-        text = as_text(value)
-        if text is None:
-            return None
-        return self._chosen(text, texts) if self.kind == CHOICE else self._id_of(text)
+        if self.kind == CHOICE:
+            return self._chosen(text, texts)
+        if isinstance(value, (list, dict)) or _is_list(text):
+            raise ValueError("is a list, of which --label_kind=several learns each label")
+        return self._id_of(text)
 
     def _chosen(self, text: str, texts: Sequence[str]) -> _Chosen:
         place = texts.index(text) if texts.count(text) == 1 else None
         column = self._choices.index(text) if text in self._choices else None
-        if text.isdecimal():  # all rows together decide which of the three applies
-            return _Chosen(int(text), column, place)
+        number = text.removesuffix(".0")  # as pandas writes numbers beside missing ones
+        if number.isdecimal():  # all rows together decide which of the three applies
+            return _Chosen(int(number), column, place)
         if column is None and place is None:
             letter = ord(text.upper()) - 65 if len(text) == 1 and text.isalpha() else -1
             place = letter if 0 <= letter < len(self._choices) else None
@@ -252,6 +267,24 @@ def sort_key(name: str) -> tuple:
         return 0, float(name), name
     except ValueError:
         return 1, 0.0, name
+
+
+def are_scores(names: Sequence[str]) -> bool:
+    """Tells whether labels are numbers, and some of them no whole ones."""
+    keys = [sort_key(name) for name in names]
+    return not any(key[0] for key in keys) and any(key[1] % 1 for key in keys)
+
+
+def tell_alike(names: Iterable[str]) -> None:
+    """Warns of labels that are probably one: they differ only in case, white space or the form of a
+    number."""
+    alike: dict[tuple, list[str]] = {}
+    for name in names:
+        key = sort_key(" ".join(name.casefold().split()))
+        alike.setdefault(key if key[0] else key[:2], []).append(name)
+    if found := [" and ".join(map(repr, own)) for own in alike.values() if len(own) > 1]:
+        told = "Labels that differ only in case, white space or the form of a number are learned apart: %s"
+        logging.warning(told, shortened(found, 200))
 
 
 def describe_too_many(names: Iterable[str]) -> str:

@@ -62,13 +62,39 @@ def test_several_labels_come_from_lists_and_separators():
         assert told in read(SEVERAL, [value])[2][0], value
 
 
+def test_missing_labels_and_lists_are_no_labels():
+    """Of the same table in CSV, JSON and Parquet: NaN as text and as a number, null, and an empty cell."""
+    for kind, values in ((ONE, ["a", "NaN", "nan", float("nan"), None]), (SEVERAL, ["a", "nan", None])):
+        assert read(kind, values)[-1] == [None, *["has no label"] * (len(values) - 1)], kind
+    assert read(SEVERAL, [["a"], [], " "])[1].tolist() == [[1], [0], [0]]
+    for value in ([27], "[3, 27]", "['a', 'b']", "[ 3 27]"):
+        assert "--label_kind=several" in read(ONE, [value])[-1][0], value
+    assert read(ONE, ["[other]", "(a)"])[-1] == [None, None]
+
+
+def test_labels_that_are_probably_one_are_told(caplog):
+    labels_lib.tell_alike(["a", "A ", "b c", "b  C", "1", "1.0", "2", "ab"])
+    assert "'a' and 'A ', 'b c' and 'b  C', '1' and '1.0'" in caplog.text
+    caplog.clear()
+    labels_lib.tell_alike(["a", "b", "1", "2.5", "nan"])
+    assert not caplog.text
+    assert labels_lib.are_scores(["1.0", "2.5"]) and not labels_lib.are_scores(["1.0", "2"])
+
+
 def test_numbers_and_choices():
-    _, numbers, wrong = read(NUMBER, ["1.5", 2, "x", "nan"])
+    _, numbers, wrong = read(NUMBER, ["1.5", 2, "x", "inf", "nan", [0.5]])
     assert numbers.tolist() == [1.5, 2.0] and wrong[2:] == [
         "label 'x' is no number",
-        "label 'nan' is no finite number",
+        "label 'inf' is no finite number",
+        "has no label",
+        "label '[0.5]' is no number",
     ]
-    for values, places in ((["b", "y", "C"], [1, 1, 2]), (["0", "2"], [0, 2]), (["1", "3"], [0, 2])):
+    for values, places in (
+        (["b", "y", "C"], [1, 1, 2]),
+        (["0", "2"], [0, 2]),
+        (["1", "3"], [0, 2]),
+        (["1.0", 3.0], [0, 2]),
+    ):
         assert read(CHOICE, values, choices=("a", "b", "c"))[1].tolist() == places
     with pytest.raises(ConfigError, match="from 0 or from 1"):
         read(CHOICE, ["1", "2"], choices=("a", "b", "c"))
