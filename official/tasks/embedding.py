@@ -106,15 +106,18 @@ class EmbedTask(TableTask):
 
         prompts = (first, *[others] * (len(self._text_columns) - 1))
         self._encode = lambda columns: encode(columns, prompts)
-        holds_out = config.do_eval and not config.eval_file
         if config.do_train:
-            self._read_table("train", "train_file", config.eval_share if holds_out else 0.0)
-            if holds_out:
+            self._read_table("train", "train_file")
+            if config.do_eval and not config.eval_file:
                 self._hold_out()
             self._rows["train"] = self._examples(self._read["train"])
         if config.do_eval:
             if "eval" not in self._read:
                 self._read_table("eval", "eval_file")
+                if config.do_train:
+                    ids = (self._read[split].row_ids for split in ("eval", "train"))
+                    what = "rows" if self._is_scored else "queries"
+                    texts_lib.tell_shared(known(config.eval_file), *ids, what)
             corpus = None
             if config.corpus_file:
                 corpus = self._read_corpus(lambda columns: encode(columns, (others,)))
@@ -153,14 +156,14 @@ class EmbedTask(TableTask):
             similarity="cosine",
         )
 
-    def _read_table(self, split: str, flag: str, share: float = 0.0) -> None:
+    def _read_table(self, split: str, flag: str) -> None:
         config, label = self._config, self._config.label_column
         wanted = [*self._text_columns, *([label] if label else [])]
         table = tables.open_table(known(config[flag]), flag, wanted)
         reader = labels_lib.Reader(labels_lib.NUMBER) if label else None
         # All rows of a query are on one side.
         rows, _ = texts_lib.read_texts(
-            table, self._text_columns, self._encode, reader, label, share, True, None if label else 1
+            table, self._text_columns, self._encode, reader, label, True, None if label else 1
         )
         score = f", score from {label!r}" if label else ""
         columns = ", ".join(map(repr, self._text_columns))

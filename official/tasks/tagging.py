@@ -73,6 +73,12 @@ class TagTask(FineTuning):
             self._learn_tags(f"--train_file={config.train_file}")
             if config.do_eval and not config.eval_file:
                 self._hold_out()
+            elif config.do_eval:
+                shares = (
+                    np.array([texts_lib.share_of(sentence.words) for sentence in self._sentences[split]])
+                    for split in ("eval", "train")
+                )
+                texts_lib.tell_shared(known(config.eval_file), *shares, "sentences")
         else:
             self._tags = self._saved_labels(with_names=True)[1]["labels"]
             self._scheme = tags_lib.scheme_of(self._tags, self._sentences.get("eval", ()))

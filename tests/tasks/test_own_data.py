@@ -159,6 +159,20 @@ def test_duplicates_are_on_one_side_and_added_rows_move_none(table, tmp_path):
     assert first["eval"] <= more["eval"] and first["train"] <= more["train"]
 
 
+def test_rows_that_are_trained_on_and_scored_are_told(table, tags, tmp_path, caplog):
+    rows = [{"text": text, "label": colour} for colour, text in sentences(40, 3)]
+    path = write_lines(tmp_path / "eval.jsonl", [*rows[:2], {"text": "red sea " * 4, "label": "red"}])
+    train_file = write_lines(tmp_path / "own.jsonl", rows)
+    TASKS["classify"](table(train_file=train_file, eval_file=path)).find_data()
+    assert "2 of 3 rows are in --train_file, too" in caplog.text
+    caplog.clear()
+    TASKS["classify"](table(train_file=train_file)).find_data()
+    assert "--train_file, too" not in caplog.text
+    config = tags(count=8)
+    TASKS["tag"](tags(count=8, eval_file=config.train_file)).find_data()
+    assert "8 of 8 sentences are in --train_file, too" in caplog.text
+
+
 def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path, monkeypatch):
     path = tmp_path / "new.conll"
     path.write_text("red\nball\nsky\n\n" + "sea\n" * 60 + "blue\nbox\n")

@@ -32,7 +32,7 @@ class TextRows:
       lengths, first_lengths, whole_lengths: int32 [N x group].
       labels: see `labels.Reader.finish`; None where none were read.
       numbers: int64 [N]: the row of the table, from 1 on.
-      held_out: bool [N]: whether the row is one of the evaluation set.
+      row_ids: uint64 [N], equal for rows of equal texts, and random otherwise.
       problems: {row of the table: what is wrong with it}, the first ones; such rows are left out.
       bad: number of rows that are left out.
       group: pairs of a row: the texts to choose from; or its texts, where they are apart.
@@ -45,7 +45,7 @@ class TextRows:
     whole_lengths: np.ndarray
     labels: np.ndarray | None
     numbers: np.ndarray
-    held_out: np.ndarray
+    row_ids: np.ndarray
     problems: dict[int, str]
     bad: int
     group: int
@@ -65,13 +65,15 @@ class TextRows:
             },
             labels=None if self.labels is None else self.labels[chosen_N],
             numbers=self.numbers[chosen_N],
-            held_out=self.held_out[chosen_N],
+            row_ids=self.row_ids[chosen_N],
             text_ids=self.text_ids[is_chosen[: len(self.text_ids)]],
         )
 
-    def parts(self) -> tuple[TextRows, TextRows]:
-        """Returns the rows to train on and those held out. Raises ConfigError if either is empty."""
-        kept, held = self.pick(~self.held_out), self.pick(self.held_out)
+    def parts(self, share: float) -> tuple[TextRows, TextRows]:
+        """Returns the rows to train on, and the share of them that is held out, by the texts. Raises
+        ConfigError if either is empty."""
+        is_held_N = self.row_ids / 2.0**64 < share  # as of `share_of`
+        kept, held = self.pick(~is_held_N), self.pick(is_held_N)
         tell_held_out(len(kept), len(held), "row")
         return kept, held
 
@@ -104,13 +106,20 @@ def tell_held_out(kept: int, held: int, noun: str) -> None:
     logging.info("%s held out for evaluation, %s to train on", counted(held, noun), f"{kept:,}")
 
 
+def tell_shared(given: str, scored_N: np.ndarray, trained_N: np.ndarray, what: str = "rows") -> None:
+    """Warns where some of the rows that are evaluated on are trained on, too; both are ids or shares, equal
+    for equal texts."""
+    if shared := int(np.isin(scored_N, trained_N).sum()):
+        told = "%s: %s of %s %s are in --train_file, too: their scores are of what was trained on"
+        logging.warning(told, given, f"{shared:,}", f"{len(scored_N):,}", what)
+
+
 def read_texts(
     table: Table,
     text_columns: Sequence[str],
     encode: Callable[[Sequence[list[str]]], tuple[TokenRows, np.ndarray]],
     reader: Reader | None = None,
     label_column: str | None = None,
-    held_out_share: float = 0.0,
     apart: bool = False,
     deciding: int | None = None,
 ) -> tuple[TextRows, Labels | None]:
@@ -119,9 +128,8 @@ def read_texts(
     Args:
       text_columns: one, or two for pairs; more are a text and those to choose from.
       encode: columns of texts -> tokens, and lengths before they were cut.
-      held_out_share: a row is held out where the hash of its texts is below it.
       apart: each text of a row is encoded by itself, whatever their number.
-      deciding: number of first texts of a row that enter this hash. None: all.
+      deciding: number of first texts of a row that its id depends on. None: all.
 
     Raises:
       ConfigError: if fewer than half of the rows, or none, are usable.
@@ -149,7 +157,7 @@ def read_texts(
             own.append(batch.first + number + 1)
         total += len(labels)
         if kept:
-            held_out = [bool(held_out_share) and share_of(row[:deciding]) < held_out_share for row in kept]
+            row_ids = [_digest(row[:deciding]) for row in kept]
             columns = tuple(map(list, zip(*kept)))
             if apart:
                 columns = ([text for row in kept for text in row],)
@@ -161,16 +169,16 @@ def read_texts(
             encoded, whole_lengths = encode(columns)
             made = encoded.ids, encoded.lengths, encoded.first_lengths, whole_lengths
             text_ids = np.array([_digest([text]) for text in columns[0]] if apart else [], np.uint64)
-            of_rows = np.array(own, np.int64), np.array(held_out), text_ids.view(np.int64)
+            of_rows = np.array(own, np.int64), np.array(row_ids, np.uint64), text_ids.view(np.int64)
             for arrays, array in zip(parts, (*made, *of_rows)):
                 arrays.append(array)
     if bad > _MAX_SHARE_BAD * total or not parts[0]:
         shown = "; ".join(f"row {row}: {reason}" for row, reason in list(problems.items())[:SHOWN_PROBLEMS])
         raise ConfigError(f"--{table.flag}={table.given}: {bad:,} of {total:,} rows cannot be used: {shown}.")
     known, values = reader.finish() if reader else (None, None)
-    ids, lengths, first_lengths, whole_lengths, numbers, held_out_N, text_ids = map(_joined, parts)
+    ids, lengths, first_lengths, whole_lengths, numbers, row_ids_N, text_ids = map(_joined, parts)
     tokens = ids, lengths, first_lengths, whole_lengths
-    return TextRows(*tokens, values, numbers, held_out_N, problems, bad, group, text_ids), known
+    return TextRows(*tokens, values, numbers, row_ids_N, problems, bad, group, text_ids), known
 
 
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:
@@ -205,10 +213,9 @@ def rows_again(table: Table, columns: Sequence[str], numbers: Collection[int]) -
     """Returns {row of the table: its values in the columns} of a few rows, read once more."""
     wanted, found = set(numbers), {}
     for batch in table.batches(list(dict.fromkeys(columns)), 1 << 16):
-        for number in sorted(wanted):
-            place = number - 1 - batch.first
-            if 0 <= place < len(batch.columns[columns[0]]):
-                found[number] = [batch.columns[name][place] for name in columns]
-        if wanted <= found.keys():
+        for number, row in enumerate(zip(*(batch.columns[name] for name in columns)), batch.first + 1):
+            if number in wanted:
+                found[number] = list(row)
+        if len(found) == len(wanted):
             break
     return found
