@@ -31,6 +31,8 @@ IOB1, IOB2, IOBES, WORDS = SCHEMES = ("IOB1", "IOB2", "IOBES", "words")
 OUTSIDE = "O"
 IGNORED = -1  # label of pieces without one: all but the first of a word
 _DOCUMENT = "-DOCSTART-"
+_BRAT = re.compile(rb"T\d+\t\S+ \d+ \d+")
+_OTHER_FORM = re.compile("[LUM]-.|[BIESLUM][_:/].|.*[-_:/][BIESLUM]$")  # of a part of an entity
 _CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
 _TOKEN_KEYS, _TAG_KEYS = ("tokens", "words"), ("tags", "ner_tags", "labels")
 _TEXT_KEYS, _SPAN_KEYS = ("text", "sentence"), ("entities", "spans", "label", "labels")
@@ -86,10 +88,21 @@ def read_sentences(
     for path in files.find_files(given, flag):
         with text_files.open_text(text_files.Split(path)) as file:
             is_table = tables.kind_of(file.head) is not None
-        found += _read_table(path, flag, with_tags, columns) if is_table else _read_conll(path, with_tags)
+            if _BRAT.match(file.head):
+                told = "has the annotations of brat, whose text is in another file"
+                raise ConfigError(f"{path} {told}. Write rows of JSON, each with text and entities.")
+        own = list(_read_table(path, flag, with_tags, columns) if is_table else _read_conll(path, with_tags))
+        if with_tags and own and all(map(_is_numbered, own)):
+            raise ConfigError(f"{path}: the first column numbers the words. Write the words first.")
+        found += own
     if not found:
         raise ConfigError(f"--{flag}={given} has no sentence.")
     return found
+
+
+def _is_numbered(sentence: Sentence) -> bool:
+    """Tells whether numbers from 1 on are in place of the words, as in CoNLL-U."""
+    return sentence.words == [str(number) for number in range(1, len(sentence.words) + 1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,8 +199,9 @@ def _of_tokens(value: Any, labels: Any, place: str) -> Sentence:
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise ConfigError(f"{place}: the words are {str(value)[:60]!r}, expected a list of texts.")
     tags = None if labels is None else [as_text(label) or "" for label in labels]
-    if tags is not None and len(tags) != len(value):
-        raise ConfigError(f"{place}: {len(value)} words and {len(tags)} tags. Each word has one.")
+    if tags is not None and (len(tags) != len(value) or not all(tags)):
+        told = f"{len(value)} words and {sum(map(bool, tags))} tags"
+        raise ConfigError(f"{place}: {told}. Each word has one, O outside of entities.")
     return Sentence(value, tags)
 
 
@@ -273,22 +287,31 @@ def find_scheme(sentences: Sequence[Sentence], source: str) -> str:
     """
     tags = dict.fromkeys(tag for sentence in sentences for tag in sentence.tags or ())
     prefixes = {_parts(tag)[0] for tag in tags if _parts(tag)[1]}
-    odd = next((tag for tag in tags if not _parts(tag)[1] and tag != OUTSIDE), None)
-    if odd is not None and not prefixes:
+    odd = [tag for tag in tags if not _parts(tag)[1] and tag != OUTSIDE]
+    other = list(filter(_OTHER_FORM.match, odd)) if OUTSIDE in tags else []
+    if odd and not (prefixes or other):
         return WORDS
-    if odd is not None:
+    if odd:
         raise ConfigError(
-            f"{source}: the tag {odd[:40]!r} has none of the prefixes B-, I-, E-, S- that others have."
+            f"{source}: the tag {(other or odd)[0][:40]!r} has none of the prefixes B-, I-, E-, S-. Write all"
+            " tags but O with one of them before the type; L- of BILOU is E-, and U- is S-."
         )
-    scheme = IOBES if prefixes & {"E", "S"} else IOB2
-    if scheme == IOB2 and any(breach(sentence.tags or [], IOB2) for sentence in sentences):
-        scheme = IOB1
-    for number, sentence in enumerate(sentences, 1):
-        if wrong := breach(sentence.tags or [], scheme):
-            raise ConfigError(
-                f"{source}, sentence {number}: {wrong}, which {scheme} does not have. Allowed: IOB1, IOB2 or"
-                " IOBES throughout."
-            )
+    schemes = (IOBES,) if prefixes & {"E", "S"} else (IOB2, IOB1)
+    breaches = {
+        scheme: [
+            (number, wrong)
+            for number, sentence in enumerate(sentences, 1)
+            if (wrong := breach(sentence.tags or [], scheme))
+        ]
+        for scheme in schemes
+    }
+    scheme = min(schemes, key=lambda one: len(breaches[one]))  # with a slip or two it is the other one
+    for number, wrong in breaches[scheme][:1]:
+        more = f" (and {len(breaches[scheme]) - 1:,} more)" * (len(breaches[scheme]) > 1)
+        raise ConfigError(
+            f"{source}, sentence {number}{more}: {wrong}, which {scheme} does not have. Allowed: IOB1, IOB2"
+            " or IOBES throughout."
+        )
     return scheme
 
 

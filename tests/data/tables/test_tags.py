@@ -40,9 +40,15 @@ def test_schemes_are_found_and_checked():
         ("NOUN VERB NOUN", tags.WORDS),
     ):
         assert tags.find_scheme([sentence(text)], "x") == scheme, text
-    for text in ("B-X E-X O I-Y", "B-X VERB", "S-X B-Y O"):
+    for text in ("B-X E-X O I-Y", "B-X VERB", "S-X B-Y O", "X-B X-I O", "B_X I_X O", "U-X O", "B-X L-X O"):
         with pytest.raises(ConfigError):
             tags.find_scheme([sentence(text)], "x")
+    # A slip in a file of one scheme is named, not all that the other scheme does not have.
+    good, slip = [sentence("B-X I-X O B-Y")] * 3, sentence("O I-Y")
+    with pytest.raises(ConfigError, match="sentence 4: 'I-Y' behind 'O', which IOB2"):
+        tags.find_scheme([*good, slip], "x")
+    with pytest.raises(ConfigError, match=r"sentence 2 \(and 1 more\): 'B-X' behind 'O', which IOB1"):
+        tags.find_scheme([slip, sentence("O B-X"), slip, slip, sentence("O B-X")], "x")
 
 
 def test_a_model_has_the_scheme_of_the_sentences_that_it_is_scored_on():
@@ -60,7 +66,12 @@ def test_conll_files_are_read(tmp_path):
     assert (first.words, first.tags, second.words) == (["Anna", "."], ["B-PER", "O"], ["Berlin"])
     path.write_text("Anna\n.\n\nBerlin\n")
     assert [one.tags for one in tags.read_sentences(str(path), "predict_file", False)] == [None, None]
-    for text, message in (("Anna\n.\n", "a word and its tag"), ("Anna B-PER\nBerlin\n", ":2: 1 columns")):
+    for text, message in (
+        ("Anna\n.\n", "a word and its tag"),
+        ("Anna B-PER\nBerlin\n", ":2: 1 columns"),
+        ("1 Anna B-PER\n2 . O\n\n1 Berlin B-LOC\n", "the first column numbers the words"),
+        ("T1\tPER 0 4\tAnna\nT2\tLOC 9 15\tBerlin\n", "annotations of brat"),
+    ):
         path.write_text(text)
         with pytest.raises(ConfigError, match=message):
             tags.read_sentences(str(path), "train_file", True)
@@ -73,6 +84,10 @@ def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
     spans.write_text(json.dumps({"text": "Anna.", "entities": [entity]}) + "\n")
     (one,), (other,) = (tags.read_sentences(str(path), "train_file", True) for path in (tokens, spans))
     assert (one.words, one.tags) == (other.words, other.tags)
+    empty = tmp_path / "c.jsonl"
+    empty.write_text(json.dumps({"tokens": ["a", "b"], "tags": ["O", None]}) + "\n")
+    with pytest.raises(ConfigError, match="row 1: 2 words and 1 tags"):
+        tags.read_sentences(str(empty), "train_file", True)
     for path, row in ((tokens, {"tokens": ["a"]}), (spans, {"text": "a", "entities": None})):
         path.write_text(path.read_text() + json.dumps(row) + "\n")
         with pytest.raises(ConfigError, match="row 2: it has no (tags|entities)"):
