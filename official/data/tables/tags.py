@@ -20,6 +20,7 @@ import numpy as np
 from official.data.rows import ragged
 from official.data.tables import files as tables
 from official.data.tables.labels import as_text, rates
+from official.data.tables.texts import ANSWER, REJECTED
 from official.data.text import text_files
 from official.data.word_pieces.tokenizer import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
@@ -170,11 +171,15 @@ def _read_table(
     tags = columns[1] if columns[1] in table.columns else None
     if tags is None and (with_tags or not set(tag_keys).isdisjoint(table.columns)):
         tags = _column(table, tag_keys, "--label_column")
-    for batch in table.batches([words, *([tags] if tags else [])]):
+    judged = [ANSWER] if with_tags and ANSWER in table.columns else []
+    for batch in table.batches([words, *([tags] if tags else []), *judged]):
         for row, value in enumerate(batch.columns[words]):
             place = f"{path}, row {batch.first + row + 1}"
             if row in batch.problems:
                 raise ConfigError(f"{place}: {batch.problems[row]}.")
+            if judged and (answer := batch.columns[ANSWER][row]) in REJECTED:
+                told = "Leave out rows of Prodigy that are not accepted: jq -c 'select(.answer==\"accept\")'"
+                raise ConfigError(f"{place}: answer is {answer!r}. {told}.")
             labels = batch.columns[tags][row] if tags else None
             if with_tags and labels is None:  # a missing column does not mean that the text has no entity
                 raise ConfigError(f"{place}: it has no {tags}. Give each row its own, [] if it has none.")

@@ -20,6 +20,8 @@ from official.data.tables.labels import Labels, Reader
 from official.io.errors import ConfigError, counted
 
 SHOWN_PROBLEMS = 3  # in a message
+# Column and values of rows of Prodigy's exports whose label an annotator did not accept.
+ANSWER, REJECTED = "answer", ("reject", "ignore")
 _MAX_SHARE_BAD = 0.5  # share of faulty rows; a file with more is probably misread
 
 
@@ -139,13 +141,16 @@ def read_texts(
     problems: dict[int, str] = {}
     bad, total = 0, 0
     names = [*text_columns, *([label_column] if reader and label_column else [])]
-    for batch in table.batches(list(dict.fromkeys(names))):
+    is_judged = reader is not None and ANSWER in table.columns and ANSWER not in names
+    for batch in table.batches(list(dict.fromkeys([*names, *([ANSWER] if is_judged else [])]))):
         texts = [batch.columns[name] for name in text_columns]
         labels = batch.columns[label_column] if reader and label_column else [None] * len(texts[0])
         kept: list[tuple[str, ...]] = []
         own: list[int] = []  # their numbers; only arrays are kept, of millions of rows
         for number, (row, label) in enumerate(zip(zip(*texts), labels)):
             wrong = batch.problems.get(number) or wrong_text(row)
+            if is_judged and wrong is None and (answer := batch.columns[ANSWER][number]) in REJECTED:
+                wrong = f"answer is {answer!r}, of Prodigy"
             if wrong is None and reader:
                 wrong = reader.read(label, row[1:])
             if wrong is not None:

@@ -84,6 +84,12 @@ def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
     spans.write_text(json.dumps({"text": "Anna.", "entities": [entity]}) + "\n")
     (one,), (other,) = (tags.read_sentences(str(path), "train_file", True) for path in (tokens, spans))
     assert (one.words, one.tags) == (other.words, other.tags)
+    rejected = {"text": "Anna.", "spans": [entity], "answer": "reject"}  # as Prodigy exports it
+    (tmp_path / "d.jsonl").write_text(json.dumps({**rejected, "answer": "accept"}) + "\n")
+    assert tags.read_sentences(str(tmp_path / "d.jsonl"), "train_file", True)[0].tags == one.tags
+    (tmp_path / "d.jsonl").write_text(json.dumps(rejected) + "\n")
+    with pytest.raises(ConfigError, match="row 1: answer is 'reject'"):
+        tags.read_sentences(str(tmp_path / "d.jsonl"), "train_file", True)
     empty = tmp_path / "c.jsonl"
     empty.write_text(json.dumps({"tokens": ["a", "b"], "tags": ["O", None]}) + "\n")
     with pytest.raises(ConfigError, match="row 1: 2 words and 1 tags"):
