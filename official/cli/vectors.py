@@ -135,7 +135,7 @@ def run_search() -> None:
 
     queries = _queries_of(flags.query, flags.query_file)
     if flags.output_file:
-        ending = predictions.check_format(flags.output_file)
+        ending = predictions.check_format(flags.output_file, formats=predictions.TABLES)
         writing.check_output_file(flags.output_file, "output_file", flags.overwrite)
     vectors = vector_files.VectorFile(flags.vectors)
     column = _one_column(flags.text_columns or vectors.said["text_column"])

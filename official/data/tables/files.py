@@ -228,7 +228,13 @@ def _dialect(sample: str, is_cut: bool, path: str, wanted: Sequence[str]) -> tup
         except csv.Error as error:
             is_clean = is_cut and "end of data" in str(error)
         rows = rows[:-1] if is_cut and rows[1:] else rows
-        if not rows or not quoted and delimiter != "\t" and any(map(_is_quoted, itertools.chain(*rows))):
+        is_even = all(len(row) == len(rows[0]) for row in rows)
+        # Quotation marks around fields, or around some whose delimiters would end them, are none of the text:
+        # a stray one is an error then, which names its line.
+        is_quoting = delimiter != "\t" and any(
+            _is_quoted(field) or field.startswith('"') and not is_even for row in rows for field in row
+        )
+        if not rows or not quoted and is_quoting:
             continue
         has_wanted = sum(name in rows[0] for name in wanted if not name.isdecimal())
         share = is_clean * sum(len(row) == len(rows[0]) for row in rows) / len(rows)
@@ -416,6 +422,9 @@ def _describe_missing(part: Part, name: str, columns: tuple[str, ...], by_number
     if by_number and part.kind == "delimited":
         return f"{part.path} has {len(columns)} columns, counted from 1, and no column {name}."
     told = f"{part.path} has no column {name!r}{suggest(name, columns)}."
+    if part.kind != "delimited" and not columns:
+        problem = next((row for row in _objects(part) if isinstance(row, str)), "no row")
+        return f"{part.path}: {problem}. Write each row as a JSON object in a line of its own."
     if part.kind != "delimited":
         return f"{told} Columns: {shortened([str(column) for column in columns])}."
     rows = itertools.islice(_delimited(part), _SHOWN_ROWS)

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -276,14 +277,14 @@ def are_scores(names: Sequence[str]) -> bool:
 
 
 def tell_alike(names: Iterable[str]) -> None:
-    """Warns of labels that are probably one: they differ only in case, white space or the form of a
-    number."""
+    """Warns of labels that are probably one: they differ only in case, white space, or the form of a number
+    or of accents."""
     alike: dict[tuple, list[str]] = {}
     for name in names:
-        key = sort_key(" ".join(name.casefold().split()))
+        key = sort_key(" ".join(unicodedata.normalize("NFKC", name).casefold().split()))
         alike.setdefault(key if key[0] else key[:2], []).append(name)
     if found := [" and ".join(map(repr, own)) for own in alike.values() if len(own) > 1]:
-        told = "Labels that differ only in case, white space or the form of a number are learned apart: %s"
+        told = "Labels that differ only in case, white space or the form of letters are learned apart: %s"
         logging.warning(told, shortened(found, 200))
 
 

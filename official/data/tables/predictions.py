@@ -17,7 +17,8 @@ from official.data.tables.labels import CHOICE, NUMBER, SEVERAL, Labels
 from official.io.errors import ConfigError
 
 CONLL = ".conll"  # of tags alone
-FORMATS = (".csv", ".tsv", ".jsonl", ".parquet", CONLL)
+TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
+FORMATS = (*TABLES, CONLL)
 _PREFIX = "predicted_"
 ONE_TYPE = "A column of Parquet has one type. Give --output_file=F.jsonl."
 

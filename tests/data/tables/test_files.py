@@ -139,6 +139,9 @@ def test_what_is_no_table_is_refused_by_name(tmp_path):
         ("a.csv", "text,label\ncaf\xe9,x\n".encode("latin-1"), "not UTF-8"),
         ("a.csv", "text,label\nx,1\n".encode("utf-16"), "UTF-16"),
         ("a.csv", b'text,label\n"closed",1\n"never closed,1\nx,2\n', "quotation mark"),
+        ("a.csv", b'text,label\n"a, b",1\n"so "it" is",0\nx,1\ny,0\n', "line 3: .*quotation mark"),
+        ("a.csv", b'text,label\n"a, \\"b\\"",1\nx,1\ny,0\nz,0\n', "line 2: .*quotation mark"),
+        ("a.json", b'{\n "text": {\n "0": "a"\n}}\n', "no JSON .* object in a line of its own"),
     )
     assert_refused(read, ((name, content, f"^(?!.*--input_files).*{told}") for name, content, told in bad))
 
@@ -207,8 +210,9 @@ def test_predictions_keep_what_is_there(tmp_path):
     assert written.splitlines() == ["id,label,predicted_label,probability", '1,"a,b",x,0.25', "2,,y,0.333333"]
     lines = predictions.encode(".jsonl", {**columns, **ours}, with_header=True).decode().splitlines()
     assert json.loads(lines[1]) == {"id": "2", "label": None, "predicted_label": "y", "probability": 0.333333}
-    with pytest.raises(ConfigError, match="unknown suffix"):
-        predictions.check_format("out.xlsx")
+    for path, formats in (("out.xlsx", predictions.FORMATS), ("out.conll", predictions.TABLES)):
+        with pytest.raises(ConfigError, match="unknown suffix"):
+            predictions.check_format(path, formats=formats)
     # A choice by the name of its column, or by its number as it is shown, from 1 on.
     for choices, names in (("abc", ["c", "a"]), ((), ["3", "1"])):
         found = predictions.columns_of(Labels("choice"), np.array([[0, 1, 2], [2, 1, 0]]), True, choices)

@@ -73,8 +73,8 @@ def test_missing_labels_and_lists_are_no_labels():
 
 
 def test_labels_that_are_probably_one_are_told(caplog):
-    labels_lib.tell_alike(["a", "A ", "b c", "b  C", "1", "1.0", "2", "ab"])
-    assert "'a' and 'A ', 'b c' and 'b  C', '1' and '1.0'" in caplog.text
+    labels_lib.tell_alike(["a", "A ", "b c", "b  C", "1", "1.0", "2", "ab", "\u00e9", "e\u0301"])
+    assert "'a' and 'A ', 'b c' and 'b  C', '1' and '1.0', '\u00e9' and 'e\u0301'" in caplog.text
     caplog.clear()
     labels_lib.tell_alike(["a", "b", "1", "2.5", "nan"])
     assert not caplog.text
