@@ -115,9 +115,9 @@ class EmbedTask(TableTask):
             if "eval" not in self._read:
                 self._read_table("eval", "eval_file")
                 if config.do_train:
-                    ids = (self._read[split].row_ids for split in ("eval", "train"))
+                    scored, trained = self._read["eval"].row_ids, self._read["train"].row_ids
                     what = "rows" if self._is_scored else "queries"
-                    texts_lib.tell_shared(known(config.eval_file), *ids, what)
+                    texts_lib.tell_shared(known(config.eval_file), scored, trained, what)
             corpus = None
             if config.corpus_file:
                 corpus = self._read_corpus(lambda columns: encode(columns, (others,)))

@@ -74,11 +74,11 @@ class TagTask(FineTuning):
             if config.do_eval and not config.eval_file:
                 self._hold_out()
             elif config.do_eval:
-                shares = (
+                scored, trained = (
                     np.array([texts_lib.share_of(sentence.words) for sentence in self._sentences[split]])
                     for split in ("eval", "train")
                 )
-                texts_lib.tell_shared(known(config.eval_file), *shares, "sentences")
+                texts_lib.tell_shared(known(config.eval_file), scored, trained, "sentences")
         else:
             self._tags = self._saved_labels(with_names=True)[1]["labels"]
             self._scheme = tags_lib.scheme_of(self._tags, self._sentences.get("eval", ()))

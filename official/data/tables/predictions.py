@@ -101,7 +101,8 @@ def encode(
         import pyarrow  # late: only Parquet needs it
         from pyarrow import parquet
 
-        buffer, arrays, kinds = io.BytesIO(), {}, arrow_types or {}
+        buffer, kinds = io.BytesIO(), arrow_types or {}
+        arrays: dict[str, Any] = {}
         for name, values in columns.items():
             try:
                 arrays[name] = pyarrow.array(list(values), type=kinds.get(name))
@@ -117,7 +118,7 @@ def encode(
     # The writer quotes cells with characters of `lineterminator`; a carriage return alone ends a row, too. So
     # rows are written with both, and kept with the line feed.
     lines = []
-    sink = types.SimpleNamespace(write=lambda row: lines.append(f"{row[:-2]}\n"))
+    sink: Any = types.SimpleNamespace(write=lambda row: lines.append(f"{row[:-2]}\n"))
     writer = csv.writer(sink, delimiter="\t" if ending == ".tsv" else ",", lineterminator="\r\n")
     if with_header:
         writer.writerow(columns)
