@@ -272,12 +272,14 @@ def _delimited(part: Part) -> Iterator[list[str]]:
                 ' within one it is written twice (""). Repair the line.'
             ) from None
         except UnicodeDecodeError:
-            raise ConfigError(
-                f"{path} is not UTF-8 text, near line {reader.line_num + 1}. Convert it: iconv -f"
-                " WINDOWS-1252 -t UTF-8."
-            ) from None
+            raise _not_utf8(path, reader.line_num + 1) from None
         finally:
             text.detach()
+
+
+def _not_utf8(path: str, line: int) -> ConfigError:
+    told = f"{path} is not UTF-8 text, near line {line}"
+    return ConfigError(f"{told}. Convert it: iconv -f WINDOWS-1252 -t UTF-8.")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -296,9 +298,14 @@ def _objects(part: Part) -> Iterator[dict | str]:
             for values in parse_json(content, part.path, list, any_number=True):
                 yield values if isinstance(values, dict) else "no JSON object"
             return
-        for line in itertools.chain([_without_mark(file.text.readline())], file.text):
-            if line.strip():
-                yield _object(line)
+        lines = itertools.chain([_without_mark(file.text.readline())], file.text)
+        for number, line in enumerate(lines, 1):
+            try:
+                text = line.decode("utf-8", "surrogatepass")
+            except UnicodeDecodeError:  # no fault of a row: all with accents would be left out
+                raise _not_utf8(part.path, number) from None
+            if text.strip():
+                yield _object(text)
 
 
 def _without_mark(text: bytes) -> bytes:
@@ -306,7 +313,7 @@ def _without_mark(text: bytes) -> bytes:
     return text[len(codecs.BOM_UTF8) :] if text.startswith(codecs.BOM_UTF8) else text
 
 
-def _object(line: bytes) -> dict | str:
+def _object(line: str) -> dict | str:
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -137,6 +137,7 @@ def test_what_is_no_table_is_refused_by_name(tmp_path):
         ("a.csv", b"\x89PNG" + bytes(100), "PNG"),
         ("a.csv", b"", "empty"),
         ("a.csv", "text,label\ncaf\xe9,x\n".encode("latin-1"), "not UTF-8"),
+        ("a.jsonl", '{"text": "caf\xe9", "label": "x"}\n'.encode("latin-1"), "not UTF-8 text, near line 1"),
         ("a.csv", "text,label\nx,1\n".encode("utf-16"), "UTF-16"),
         ("a.csv", b'text,label\n"closed",1\n"never closed,1\nx,2\n', "quotation mark"),
         ("a.csv", b'text,label\n"a, b",1\n"so "it" is",0\nx,1\ny,0\n', "line 3: .*quotation mark"),
