@@ -372,14 +372,15 @@ def spans(tags: Sequence[str], scheme: str | None = None) -> list[Span]:
 
 
 def _lenient(tags: Sequence[str]) -> list[Span]:
-    """Source of the rules: conlleval.pl of CoNLL-2000."""
+    """Source of the rules: conlleval.pl of CoNLL-2000. Of BILOU, which models of other libraries have, L ends
+    an entity as E does, and U is one as S is."""
     found, start, before = [], 0, (OUTSIDE, "")
     for place, tag in enumerate([*tags, OUTSIDE]):
         now = (OUTSIDE, "") if tag == OUTSIDE else (tag[:1], tag[1:].split("-", 1)[-1] or "_")
         changed = now[1] != before[1]
-        if before[0] != OUTSIDE and (before[0] in "ES" or now[0] in "BSO" or changed):
+        if before[0] != OUTSIDE and (before[0] in "ESLU" or now[0] in "BSUO" or changed):
             found.append(Span(before[1], start, place))
-        if now[0] in "BS" or now[0] != OUTSIDE and (before[0] in "ESO" or changed):
+        if now[0] in "BSU" or now[0] != OUTSIDE and (before[0] in "ESLUO" or changed):
             start = place
         before = now
     return found

@@ -123,6 +123,8 @@ def test_long_sentences_are_windows_that_join_to_every_word():
 def test_entities_have_the_characters_of_the_text():
     text = "Anna lives in  Berlin."
     one = tags.with_spans(text, [], "x")
+    bilou = tags.spans(["U-PER", "U-PER", "B-PER", "L-PER", "U-PER"])
+    assert [(each.start, each.end) for each in bilou] == [(0, 1), (1, 2), (2, 4), (4, 5)]
     called = ["B-PER", "O", "O", "B-LOC", "O"]
     found = tags.entities(one, called, [0.9] * 5, tags.IOB2)
     assert [(each["text"], text[each["start"] : each["end"]]) for each in found] == [
