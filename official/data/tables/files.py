@@ -429,7 +429,7 @@ def _describe_missing(part: Part, name: str, columns: tuple[str, ...], by_number
     if by_number and part.kind == "delimited":
         return f"{part.path} has {len(columns)} columns, counted from 1, and no column {name}."
     told = f"{part.path} has no column {name!r}{suggest(name, columns)}."
-    if part.kind != "delimited" and not columns:
+    if part.kind in ("lines", "array") and not columns:
         problem = next((row for row in _objects(part) if isinstance(row, str)), "no row")
         return f"{part.path}: {problem}. Write each row as a JSON object in a line of its own."
     if part.kind != "delimited":

@@ -124,7 +124,7 @@ def _is_list(text: str) -> bool:
     try:
         return isinstance(_as_list(text), list)
     except ValueError:
-        return text.startswith("[")
+        return text[:1] in ("[", "{")
 
 
 def as_number(value: Any) -> float:

@@ -67,7 +67,7 @@ def test_missing_labels_and_lists_are_no_labels():
     for kind, values in ((ONE, ["a", "NaN", "nan", float("nan"), None]), (SEVERAL, ["a", "nan", None])):
         assert read(kind, values)[-1] == [None, *["has no label"] * (len(values) - 1)], kind
     assert read(SEVERAL, [["a"], [], " "])[1].tolist() == [[1], [0], [0]]
-    for value in ([27], "[3, 27]", "['a', 'b']", "[ 3 27]"):
+    for value in ([27], "[3, 27]", "['a', 'b']", "[ 3 27]", '{"choices":["a","b"]}'):  # of Label Studio
         assert "--label_kind=several" in read(ONE, [value])[-1][0], value
     assert read(ONE, ["[other]", "(a)"])[-1] == [None, None]
 
