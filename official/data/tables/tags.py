@@ -184,7 +184,7 @@ def _read_table(
             if with_tags and labels is None:  # a missing column does not mean that the text has no entity
                 raise ConfigError(f"{place}: it has no {tags}. Give each row its own, [] if it has none.")
             if isinstance(value, str):
-                yield with_spans(value, _spans_of(labels, len(value), place), place, labels is not None)
+                yield with_spans(value, _spans_of(labels, value, place), place, labels is not None)
             else:
                 yield _of_tokens(value, labels, place)
 
@@ -210,8 +210,9 @@ def _of_tokens(value: Any, labels: Any, place: str) -> Sentence:
     return Sentence(value, tags)
 
 
-def _spans_of(value: Any, length: int, place: str) -> list[tuple[int, int, str]]:
-    """Returns (first character, the one behind the last, type) of spans in any of the usual forms."""
+def _spans_of(value: Any, text: str, place: str) -> list[tuple[int, int, str]]:
+    """Returns (first character, the one behind the last, type) of spans of a text in any of the usual
+    forms."""
     spans = []
     for one in value or []:
         parts: Sequence[Any] = one if isinstance(one, (list, tuple)) else ()
@@ -220,9 +221,15 @@ def _spans_of(value: Any, length: int, place: str) -> list[tuple[int, int, str]]
             parts = one.get("start"), one.get("end"), label
         start, end, label = parts if len(parts) == 3 else (-1, -1, "")
         is_whole = isinstance(start, int) and isinstance(end, int) and isinstance(label, str)
-        if not is_whole or not label or not 0 <= start < end <= length:
-            told = f"span {str(one)[:60]}, expected start, end (in characters, at most {length}) and a label"
+        if not is_whole or not label or not 0 <= start < end <= len(text):
+            most = f"in characters, at most {len(text)}"
+            told = f"span {str(one)[:60]}, expected start, end ({most}) and a label"
             raise ConfigError(f"{place}: {told}.")
+        said = one.get("text") if isinstance(one, dict) else None
+        # Label Studio writes line ends as two characters.
+        if isinstance(said, str) and said.replace("\\n", " ").split() != text[start:end].split():
+            told = f"the span {said[:40]!r} is {text[start:end][:40]!r} from {start} to {end}"
+            raise ConfigError(f"{place}: {told}. Count characters (code points), no bytes or UTF-16 units.")
         spans.append((start, end, label))
     spans.sort()
     for before, after in zip(spans, spans[1:]):

@@ -84,6 +84,18 @@ def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
     spans.write_text(json.dumps({"text": "Anna.", "entities": [entity]}) + "\n")
     (one,), (other,) = (tags.read_sentences(str(path), "train_file", True) for path in (tokens, spans))
     assert (one.words, one.tags) == (other.words, other.tags)
+    # UTF-16 counts the smiley twice; every ideograph is a word, which no span cuts.
+    smiley = [{"start": 1, "end": 3, "label": "LOC", "text": "\u5317\u4eac"}]
+    for shift, told in ((0, None), (1, "the span '\u5317\u4eac' is '\u4eac\u3002' from 2 to 4")):
+        moved = [{**each, "start": each["start"] + shift, "end": each["end"] + shift} for each in smiley]
+        row = {"text": "\U0001f600\u5317\u4eac\u3002", "entities": moved}
+        (tmp_path / "e.jsonl").write_text(json.dumps(row) + "\n")
+        if told is None:
+            (found,) = tags.read_sentences(str(tmp_path / "e.jsonl"), "train_file", True)
+            assert found.tags == ["O", "B-LOC", "I-LOC", "O"]
+        else:
+            with pytest.raises(ConfigError, match=told):
+                tags.read_sentences(str(tmp_path / "e.jsonl"), "train_file", True)
     rejected = {"text": "Anna.", "spans": [entity], "answer": "reject"}  # as Prodigy exports it
     (tmp_path / "d.jsonl").write_text(json.dumps({**rejected, "answer": "accept"}) + "\n")
     assert tags.read_sentences(str(tmp_path / "d.jsonl"), "train_file", True)[0].tags == one.tags
