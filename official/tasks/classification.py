@@ -374,9 +374,7 @@ class ClassifyTask(Classification, TableTask):
         logging.info("%d labels: %s", len(told), shortened(told, 400))
         if once := [name for name in labels.names if counts[name] == 1]:
             logging.warning("Labels that one row has: %s", shortened(once, 200))
-        labels_lib.tell_alike(labels.names)
-        if labels.kind == ONE and labels_lib.are_scores(labels.names):
-            logging.warning("The labels are numbers with fractions: --label_kind=number learns their size")
+        labels_lib.tell_doubtful(labels.names, labels.kind)
 
     def _hold_out(self) -> None:
         super()._hold_out()

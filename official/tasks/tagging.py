@@ -15,7 +15,7 @@ from official.data.rows.text_rows import TokenRows
 from official.data.tables import predictions
 from official.data.tables import tags as tags_lib
 from official.data.tables import texts as texts_lib
-from official.data.tables.labels import sort_key, tell_alike
+from official.data.tables.labels import sort_key, tell_doubtful
 from official.data.tables.tags import OUTSIDE, Sentence, Windows
 from official.data.word_pieces.tokenizer import tokenizer_of
 from official.data.word_pieces.vocabulary import Vocabulary
@@ -107,7 +107,7 @@ class TagTask(FineTuning):
             )
         told = [f"{tag} ({counts[tag]:,})" for tag in self._tags]
         logging.info("%d tags, %s: %s", len(told), self._scheme, shortened(told, 400))
-        tell_alike(self._tags)
+        tell_doubtful(self._tags)
         if self._scheme == tags_lib.WORDS and all(tag.isdecimal() for tag in self._tags):
             logging.warning(
                 "The tags are numbers without names: each of them, the one for no entity too, is an entity of"

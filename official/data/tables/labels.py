@@ -66,12 +66,12 @@ class Labels:
 
 def as_text(value: Any) -> str | None:
     """Returns a label as text: numbers as in JSON, true and false, and the text of Parquet's other types;
-    None for an empty one, and for a missing one of pandas, NaN, also as text."""
-    if value is None:
+    None for an empty one."""
+    if value is None or isinstance(value, float) and math.isnan(value):
         return None
     is_json = isinstance(value, (bool, int, float, list, dict))
-    text = (json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)).strip()
-    return None if text.lower() in ("", "nan") else text
+    text = json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)
+    return text.strip() or None
 
 
 def as_texts(value: Any, used: set[str] | None = None) -> list[str]:
@@ -263,22 +263,16 @@ class Reader:
 
 
 def sort_key(name: str) -> tuple:
-    """Returns the key by which labels are sorted: numbers by size and first, then words."""
-    try:
-        return 0, float(name), name
-    except ValueError:
-        return 1, 0.0, name
+    """Returns the key by which labels are sorted: numbers by size and first, then words, NaN among them."""
+    with contextlib.suppress(ValueError):
+        if not math.isnan(number := float(name)):
+            return 0, number, name
+    return 1, 0.0, name
 
 
-def are_scores(names: Sequence[str]) -> bool:
-    """Tells whether labels are numbers, and some of them no whole ones."""
-    keys = [sort_key(name) for name in names]
-    return not any(key[0] for key in keys) and any(key[1] % 1 for key in keys)
-
-
-def tell_alike(names: Iterable[str]) -> None:
-    """Warns of labels that are probably one: they differ only in case, white space, or the form of a number
-    or of accents."""
+def tell_doubtful(names: Sequence[str], kind: str = SEVERAL) -> None:
+    """Warns of labels that are probably one, since they differ only in case, white space, or the form of a
+    number or of accents; of NaN, as pandas writes missing ones; and of scores that are classes."""
     alike: dict[tuple, list[str]] = {}
     for name in names:
         key = sort_key(" ".join(unicodedata.normalize("NFKC", name).casefold().split()))
@@ -286,6 +280,10 @@ def tell_alike(names: Iterable[str]) -> None:
     if found := [" and ".join(map(repr, own)) for own in alike.values() if len(own) > 1]:
         told = "Labels that differ only in case, white space or the form of letters are learned apart: %s"
         logging.warning(told, shortened(found, 200))
+    if found := [name for name in names if name.lower() == "nan"]:
+        logging.warning("The label %r is learned as others are: pandas writes missing ones so", found[0])
+    if kind == ONE and not any(key[0] for key in alike) and any(key[1] % 1 for key in alike):
+        logging.warning("The labels are numbers with fractions: --label_kind=number learns their size")
 
 
 def describe_too_many(names: Iterable[str]) -> str:
