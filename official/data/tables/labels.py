@@ -173,7 +173,7 @@ class Reader:
             shown = f"label {str(value)[:60]!r} "
             return shown + (str(error) if str(error).startswith(("is ", "has ")) else "is no number")
         if label is None:
-            return "has no label"
+            return "has no label" + ", and no [] for none" * (self.kind == SEVERAL)
         self._read.append(label)
         return None
 

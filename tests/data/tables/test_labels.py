@@ -64,7 +64,8 @@ def test_several_labels_come_from_lists_and_separators():
 
 def test_missing_labels_and_lists_are_no_labels():
     for kind in (ONE, SEVERAL):
-        assert read(kind, ["a", float("nan"), None])[-1] == [None, "has no label", "has no label"], kind
+        told = "has no label" + ", and no [] for none" * (kind == SEVERAL)
+        assert read(kind, ["a", float("nan"), None])[-1] == [None, told, told], kind
     assert read(SEVERAL, [["a"], [], " "])[1].tolist() == [[1], [0], [0]]
     for value in ([27], "[3, 27]", "['a', 'b']", "[ 3 27]", '{"choices":["a","b"]}'):  # of Label Studio
         assert "--label_kind=several" in read(ONE, [value])[-1][0], value
