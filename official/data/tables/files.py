@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from official.data.text import parquet_files, text_files
 from official.io import files
-from official.io.errors import ConfigError, shortened, suggest
+from official.io.errors import ConfigError, counted, shortened, suggest
 from official.io.json_files import parse_json, read_json
 
 BATCH_ROWS = 8192
@@ -265,7 +265,7 @@ def _delimited(part: Part) -> Iterator[list[str]]:
         text = io.TextIOWrapper(file.text, "utf-8-sig", newline="")
         reader = _reader(text, part.delimiter, part.quoted)
         try:
-            yield from reader
+            yield from _checked(reader, path) if part.quoted and part.delimiter == "\t" else reader
         except csv.Error as error:
             raise ConfigError(
                 f"{path}, line {reader.line_num}: {error}. A quotation mark that begins a field ends it, too;"
@@ -275,6 +275,22 @@ def _delimited(part: Part) -> Iterator[list[str]]:
             raise _not_utf8(path, reader.line_num + 1) from None
         finally:
             text.detach()
+
+
+def _checked(reader: Any, path: str) -> Iterator[list[str]]:
+    """Yields rows of fields between tabs. Raises ConfigError for a field that holds whole rows, since a
+    quotation mark of a later sentence closes the one of an earlier, behind what decided on the quoting."""
+    line = 0
+    for row in reader:
+        if reader.line_num > line + 1:
+            for number, field in enumerate(row):
+                first, *others = [part.count("\t") for part in field.split("\n")]
+                last, most = others[-1:], len(row) - 1
+                if last == [number] and first == most - number and set(others[:-1]) <= {most}:
+                    told = f"the quotation mark of a field closes {counted(len(others), 'row')} later"
+                    raise ConfigError(f"{path}, line {line + 1}: {told}. Remove it, or write JSON lines.")
+        line = reader.line_num
+        yield row
 
 
 def _not_utf8(path: str, line: int) -> ConfigError:

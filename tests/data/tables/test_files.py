@@ -83,6 +83,23 @@ def test_quotation_marks_of_a_plain_tsv_are_text(tmp_path):
         assert values(tables.open_table(path, "train_file", ("text", "label")), ("text", "label")) == rows
 
 
+def test_a_field_of_whole_rows_is_refused_wherever_it_stands(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "_SAMPLE_BYTES", 64)  # which decide on the quoting
+    for rows, told in (
+        ('"It began.\t1\nNothing.\t0\nHe left."\t0\n', "line 22: the quotation mark .* closes 2 rows later"),
+        ('0\t"It began.\n1\tHe left."\n', "line 22: .* 1 row later"),
+        ('"It began.\t1\n\nHe left."\t0\n', None),
+        ('"It began.\nHe left."\t0\n', None),
+    ):
+        path = write(tmp_path / "a.tsv", "text\tlabel\n" + "fine\t1\n" * 20 + rows)
+        table = tables.open_table(path, "train_file", ("text", "label"))
+        if told is None:
+            assert len(values(table, ("text", "label"))) == 21, rows
+        else:
+            with pytest.raises(ConfigError, match=told):
+                values(table, ("text", "label"))
+
+
 def test_columns_by_number(tmp_path):
     path = write(tmp_path / "a.csv", delimited(ROWS, ","))
     table = tables.open_table(path, "train_file", ("1", "2"))
