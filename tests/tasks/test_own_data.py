@@ -472,14 +472,15 @@ def test_bad_tables_are_named(table, tags, tmp_path):
     assert_refused(find, cases)
 
 
-def test_rows_that_cannot_be_used_are_counted(table, tmp_path):
+def test_rows_that_cannot_be_used_are_counted(table, tmp_path, caplog):
     good = [{"text": text, "label": colour} for colour, text in sentences(40, 1)]
     rows = [{"text": "", "label": "red"}, *good, {"text": "x"}, {"label": "red"}]
     rows += [{"text": "x", "label": "red", "answer": "reject"}]  # of Prodigy
+    rows += [{"text": "nan", "label": "red"}]
     task = TASKS["classify"](table(train_file=write_lines(tmp_path / "some.jsonl", rows)))
     task.find_data()
     digest = task.data_digest()
     told = ["row 1: has no text", "row 42: has no label", "row 43: has no text"]
     told += ["row 44: answer is 'reject', of Prodigy"]
     assert digest["train"]["problems"] == told
-    assert digest["train"]["left_out"] == 4
+    assert digest["train"]["left_out"] == 4 and "1 row with the text 'nan'" in caplog.text

@@ -139,7 +139,7 @@ def read_texts(
     group = len(text_columns) if apart else max(len(text_columns) - 1, 1)
     parts: tuple[list[np.ndarray], ...] = ([], [], [], [], [], [], [])
     problems: dict[int, str] = {}
-    bad, total = 0, 0
+    bad, total, nans = 0, 0, 0
     names = [*text_columns, *([label_column] if reader and label_column else [])]
     is_judged = reader is not None and ANSWER in table.columns and ANSWER not in names
     for batch in table.batches(list(dict.fromkeys([*names, *([ANSWER] if is_judged else [])]))):
@@ -158,6 +158,7 @@ def read_texts(
                 if len(problems) < 100:
                     problems[batch.first + number + 1] = wrong
                 continue
+            nans += "nan" in row
             kept.append(row)
             own.append(batch.first + number + 1)
         total += len(labels)
@@ -180,6 +181,9 @@ def read_texts(
     if bad > _MAX_SHARE_BAD * total or not parts[0]:
         shown = "; ".join(f"row {row}: {reason}" for row, reason in list(problems.items())[:SHOWN_PROBLEMS])
         raise ConfigError(f"--{table.flag}={table.given}: {bad:,} of {total:,} rows cannot be used: {shown}.")
+    if nans:
+        told = "%s: %s with the text 'nan', as pandas writes a missing one"
+        logging.warning(told, table.given, counted(nans, "row"))
     known, values = reader.finish() if reader else (None, None)
     ids, lengths, first_lengths, whole_lengths, numbers, row_ids_N, text_ids = map(_joined, parts)
     tokens = ids, lengths, first_lengths, whole_lengths
