@@ -186,7 +186,7 @@ def _read_table(
             if isinstance(value, str):
                 yield with_spans(value, _spans_of(labels, value, place), place, labels is not None)
             else:
-                yield _of_tokens(value, labels, place)
+                yield _of_tokens(value, labels, place, with_tags)
 
 
 def _column(table: tables.Table, names: Sequence[str], flag: str) -> str:
@@ -200,10 +200,12 @@ def _column(table: tables.Table, names: Sequence[str], flag: str) -> str:
     return found[0]
 
 
-def _of_tokens(value: Any, labels: Any, place: str) -> Sentence:
+def _of_tokens(value: Any, labels: Any, place: str, with_tags: bool) -> Sentence:
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise ConfigError(f"{place}: the words are {str(value)[:60]!r}, expected a list of texts.")
     tags = None if labels is None else [as_text(label) or "" for label in labels]
+    if tags and not (with_tags or all(tags)):  # those of a test set may be hidden
+        tags = None
     if tags is not None and (len(tags) != len(value) or not all(tags)):
         told = f"{len(value)} words and {sum(map(bool, tags))} tags"
         raise ConfigError(f"{place}: {told}. Each word has one, O outside of entities.")

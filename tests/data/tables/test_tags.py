@@ -106,6 +106,7 @@ def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
     empty.write_text(json.dumps({"tokens": ["a", "b"], "tags": ["O", None]}) + "\n")
     with pytest.raises(ConfigError, match="row 1: 2 words and 1 tags"):
         tags.read_sentences(str(empty), "train_file", True)
+    assert tags.read_sentences(str(empty), "predict_file", False)[0].tags is None
     for path, row in ((tokens, {"tokens": ["a"]}), (spans, {"text": "a", "entities": None})):
         path.write_text(path.read_text() + json.dumps(row) + "\n")
         with pytest.raises(ConfigError, match="row 2: it has no (tags|entities)"):
