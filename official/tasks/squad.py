@@ -89,9 +89,7 @@ class SquadTask(FineTuning):
             logging.info("%s: scored by %s (--score_by)", config.predict_file, self._unit)
         if config.do_eval and config.do_train:
             scored, trained = (
-                np.array(
-                    [texts_lib.share_of((each.text, data.contexts[each.context])) for each in data.questions]
-                )
+                texts_lib.ids_of((each.text, data.contexts[each.context]) for each in data.questions)
                 for data in (self._splits[name].data for name in ("eval", "train"))
             )
             texts_lib.tell_shared(known(config.predict_file), scored, trained, "questions")

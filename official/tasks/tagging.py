@@ -74,10 +74,8 @@ class TagTask(FineTuning):
             if config.do_eval and not config.eval_file:
                 self._hold_out()
             elif config.do_eval:
-                scored, trained = (
-                    np.array([texts_lib.share_of(sentence.words) for sentence in self._sentences[split]])
-                    for split in ("eval", "train")
-                )
+                parts = (self._sentences[split] for split in ("eval", "train"))
+                scored, trained = (texts_lib.ids_of(sentence.words for sentence in part) for part in parts)
                 texts_lib.tell_shared(known(config.eval_file), scored, trained, "sentences")
         else:
             self._tags = self._saved_labels(with_names=True)[1]["labels"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ class TextRows:
       lengths, first_lengths, whole_lengths: int32 [N x group].
       labels: see `labels.Reader.finish`; None where none were read.
       numbers: int64 [N]: the row of the table, from 1 on.
-      row_ids: uint64 [N], equal for rows of equal texts, and random otherwise.
+      row_ids: uint64 [N], as of `ids_of`.
       problems: {row of the table: what is wrong with it}, the first ones; such rows are left out.
       bad: number of rows that are left out.
       group: pairs of a row: the texts to choose from; or its texts, where they are apart.
@@ -109,8 +109,7 @@ def tell_held_out(kept: int, held: int, noun: str) -> None:
 
 
 def tell_shared(given: str, scored_N: np.ndarray, trained_N: np.ndarray, what: str = "rows") -> None:
-    """Warns where some of the rows that are evaluated on are trained on, too; both are ids or shares, equal
-    for equal texts."""
+    """Warns where some of the rows that are scored are trained on, too; both are as of `ids_of`."""
     if shared := int(np.isin(scored_N, trained_N).sum()):
         told = "%s: %s of %s %s are in --train_file, too: their scores are of what was trained on"
         logging.warning(told, given, f"{shared:,}", f"{len(scored_N):,}", what)
@@ -163,7 +162,6 @@ def read_texts(
             own.append(batch.first + number + 1)
         total += len(labels)
         if kept:
-            row_ids = [_digest(row[:deciding]) for row in kept]
             columns = tuple(map(list, zip(*kept)))
             if apart:
                 columns = ([text for row in kept for text in row],)
@@ -174,8 +172,8 @@ def read_texts(
                 )
             encoded, whole_lengths = encode(columns)
             made = encoded.ids, encoded.lengths, encoded.first_lengths, whole_lengths
-            text_ids = np.array([_digest([text]) for text in columns[0]] if apart else [], np.uint64)
-            of_rows = np.array(own, np.int64), np.array(row_ids, np.uint64), text_ids.view(np.int64)
+            text_ids = ids_of([text] for text in columns[0] if apart).view(np.int64)
+            of_rows = np.array(own, np.int64), ids_of(row[:deciding] for row in kept), text_ids
             for arrays, array in zip(parts, (*made, *of_rows)):
                 arrays.append(array)
     if bad > _MAX_SHARE_BAD * total or not parts[0]:
@@ -210,6 +208,11 @@ def wrong_text(row: Sequence) -> str | None:
 def share_of(texts: Sequence[str]) -> float:
     """Returns a number in [0, 1) that depends only on the texts of a row."""
     return _digest(texts) / 2**64
+
+
+def ids_of(rows: Iterable[Sequence[str]]) -> np.ndarray:
+    """Returns uint64 [N], equal for rows of equal texts, and random otherwise."""
+    return np.array([_digest(texts) for texts in rows], np.uint64)
 
 
 def _digest(texts: Sequence[str]) -> int:
