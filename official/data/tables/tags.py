@@ -311,19 +311,14 @@ def find_scheme(sentences: Sequence[Sentence], source: str) -> str:
             " tags but O with one of them before the type; L- of BILOU is E-, and U- is S-."
         )
     schemes = (IOBES,) if prefixes & {"E", "S"} else (IOB2, IOB1)
-    breaches = {
-        scheme: [
-            (number, wrong)
-            for number, sentence in enumerate(sentences, 1)
-            if (wrong := breach(sentence.tags or [], scheme))
-        ]
-        for scheme in schemes
-    }
-    scheme = min(schemes, key=lambda one: len(breaches[one]))  # with a slip or two it is the other one
-    for number, wrong in breaches[scheme][:1]:
-        more = f" (and {len(breaches[scheme]) - 1:,} more)" * (len(breaches[scheme]) > 1)
+    found = {one: [breach(sentence.tags or [], one) for sentence in sentences] for one in schemes}
+    scheme = min(schemes, key=lambda one: sum(map(bool, found[one])))  # with a slip or two it is the other
+    wrong = [(number, told) for number, told in enumerate(found[scheme], 1) if told]
+    if wrong:
+        number, told = wrong[0]
+        more = f" (and {len(wrong) - 1:,} more)" * (len(wrong) > 1)
         raise ConfigError(
-            f"{source}, sentence {number}{more}: {wrong}, which {scheme} does not have. Allowed: IOB1, IOB2"
+            f"{source}, sentence {number}{more}: {told}, which {scheme} does not have. Allowed: IOB1, IOB2"
             " or IOBES throughout."
         )
     return scheme
