@@ -282,7 +282,7 @@ def _checked(reader: Any, path: str) -> Iterator[list[str]]:
     quotation mark of a later sentence closes the one of an earlier, behind what decided on the quoting."""
     line = 0
     for row in reader:
-        if reader.line_num > line + 1:
+        if reader.line_num > line + 1 and len(row) > 1:
             for number, field in enumerate(row):
                 first, *others = [part.count("\t") for part in field.split("\n")]
                 last, most = others[-1:], len(row) - 1

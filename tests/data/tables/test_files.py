@@ -77,6 +77,8 @@ def test_quotation_marks_of_a_plain_tsv_are_text(tmp_path):
         path = write(tmp_path / name, head + "".join(f"{a}\t{b}\n" for a, b in rows))
         columns = ("text", "label") if head else ("1", "2")
         assert values(tables.open_table(path, "train_file", columns), columns) == rows, name
+    path = write(tmp_path / "f.tsv", 'text\n"one\ntwo"\nthree\n')
+    assert values(tables.open_table(path, "train_file", ("text",)), ("text",)) == [("one\ntwo",), ("three",)]
     for delimiter in ",\t":  # a field of several lines is one
         rows = [("one\ntwo", "1"), ("three\tlines\n\n.", "0"), ("a", "1")]
         path = write(tmp_path / "e.csv", delimited([("text", "label"), *rows], delimiter))
