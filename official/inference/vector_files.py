@@ -150,6 +150,8 @@ def embed_file(
         logging.warning("%s: its column %s is replaced by the new vectors", table.given, COLUMN)
     embedder.cut.is_reported = True  # all of them are, at the end
     kept = "float32" if dtype == "int8" else dtype  # of parts: ranges are those of all rows
+    kinds = table.arrow_types() if ending == ".parquet" else {}
+    kinds.pop(COLUMN, None)
 
     def make(batch: tables.Batch) -> tuple[bytes, dict[str, Any]]:
         given = list(map(_text_of, batch.columns[column]))
@@ -163,7 +165,8 @@ def embed_file(
         if ending == ".npy":
             return values_ND.tobytes(), note
         columns: dict[str, Any] = {name: values for name, values in batch.columns.items() if name != COLUMN}
-        return predictions.encode(ending, {**columns, COLUMN: list(values_ND)}, with_header=True), note
+        columns[COLUMN] = list(values_ND)
+        return predictions.encode(ending, columns, with_header=True, arrow_types=kinds), note
 
     def join(parts: Sequence[Part]) -> None:
         ranges = _ranges_of(parts) if dtype == "int8" else None

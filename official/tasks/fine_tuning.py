@@ -213,7 +213,7 @@ class TableTask(FineTuning):
 
     def _hold_out(self) -> None:
         """Takes the evaluation set out of the training set."""
-        self._read["train"], self._read["eval"] = self._read["train"].parts()
+        self._read["train"], self._read["eval"] = self._read["train"].parts(self._config.eval_share)
         self._tables["eval"], self._paths["eval"] = self._tables["train"], self._paths["train"]
 
     def _facts(self, split: str) -> dict[str, Any]:

@@ -227,3 +227,5 @@ def test_a_query_is_a_line(tmp_path):
     path = tmp_path / "queries.txt"
     path.write_bytes("one\u2028still one\r\n\ntwo\x85\rthree\n".encode())
     assert queries_of(None, str(path)) == ["one\u2028still one", "two\x85", "three"]
+    with pytest.raises(ConfigError, match="queries.CSV is a table"):
+        queries_of(None, str(tmp_path / "queries.CSV"))

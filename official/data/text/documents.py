@@ -90,7 +90,7 @@ def _value_of(value: object, field: str) -> object:
 def _parse(line: str) -> Any:
     """Returns the value of a line of JSON; None where it is none."""
     with contextlib.suppress(ConfigError):
-        return json_files.parse_json(line, "a line")
+        return json_files.parse_json(line, "a line", any_number=True)
     return None
 
 

@@ -48,6 +48,7 @@ _BINARY = {
     b"\x80\x04\x95": "a Python pickle",
     b"\xd0\xcf\x11\xe0": "an Office file",
 }
+_WEB_PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html)[\s>]", re.IGNORECASE)
 _BYTE_ORDER_MARKS = {  # that of UTF-32LE begins with that of UTF-16LE
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
@@ -76,13 +77,16 @@ def refuse_archive(path: str, head: bytes) -> None:
 
 def refuse_binary(path: str, head: bytes) -> None:
     """Raises ConfigError for a file whose decompressed first bytes are not those of text in UTF-8, or are a
-    pointer of Git LFS."""
+    pointer of Git LFS or a web page."""
     if pointer := files.describe_pointer(head):
         raise ConfigError(f"{path} {pointer}.")
     if encoding := _find_start(head, _BYTE_ORDER_MARKS):
         raise _not_utf8(path, f"{encoding} text (by its byte order mark)", encoding)
     if kind := _find_start(head, _BINARY) or (head.startswith(b"ustar", 257) and "a tar archive"):
         raise ConfigError(f"{path} is {kind}, not text. Leave it out of --input_files.")
+    if _WEB_PAGE.match(head):
+        told = "is a web page (HTML), whose mark-up is not text. Extract its text"
+        raise ConfigError(f"{path} {told}, or leave it out of --input_files.")
     if b"\0" in head:
         even, odd = (part.count(0) / max(len(part), 1) for part in (head[::2], head[1::2]))
         for name, many, few in (("UTF-16LE", odd, even), ("UTF-16BE", even, odd)):
@@ -537,17 +541,21 @@ class Packed:
 
 
 CORPUS = "corpus.json"  # what `bert data corpus` writes beside its two sides
+_TABLE = re.compile(r"\.(?:csv|tsv)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
 
 
 def find_texts(patterns: str, flag: str = "input_files") -> list[str]:
     """Returns the files that names, globs and folders of text stand for, see `files.find_files`.
 
     Raises:
-      ConfigError: also where a job of this program tells of its own files beside them: in its folder the text
-        to train on and the text that is held out lie side by side.
+      ConfigError: also for a table, and where a job of this program tells of its own files beside them: in
+        its folder the text to train on and the text that is held out lie side by side.
     """
     paths = files.find_files(patterns, flag)
     for path in paths:
+        if _TABLE.search(path):
+            told = "is a table, all columns of which would be text. Write it as JSON lines or Parquet"
+            raise ConfigError(f"--{flag}: {path} {told}, and name the column with --text_field.")
         folder, name = os.path.split(path)
         if name not in (jobs.MANIFEST, CORPUS):
             continue
