@@ -182,7 +182,11 @@ def write_parquet(
         with files.open_binary(part) as file:
             return changed(parquet.read_table(file))
 
-    schema = pyarrow.unify_schemas([read(part).schema for part in parts], promote_options="permissive")
+    try:
+        schema = pyarrow.unify_schemas([read(part).schema for part in parts], promote_options="permissive")
+    except pyarrow.ArrowException as error:
+        told = f"Parquet holds one type in each column, and the rows have several: {str(error)[:90]}"
+        raise ConfigError(f"{told}. Write .jsonl.") from None
     with parquet.ParquetWriter(path, schema) as writer:
         for part in parts:
             writer.write_table(read(part).cast(schema))

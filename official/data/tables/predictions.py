@@ -82,6 +82,9 @@ def encode(
       with_header: whether to write the names first, in formats with a header.
       ours: columns whose numbers, probabilities and scores, are written with six digits where the file is
         text; the input's stay as they are. None: all.
+
+    Raises:
+      ConfigError: for a column of JSON with values of several types, which Parquet does not hold.
     """
     if ending == CONLL:
         sentences = (conll(words or [], tags or []) for words, tags in zip(*columns.values()))
@@ -90,14 +93,21 @@ def encode(
         import pyarrow  # late: only Parquet needs it
         from pyarrow import parquet
 
-        buffer = io.BytesIO()
-        parquet.write_table(pyarrow.table({name: list(values) for name, values in columns.items()}), buffer)
+        buffer, arrays = io.BytesIO(), {}
+        for name, values in columns.items():
+            try:
+                arrays[name] = pyarrow.array(list(values))
+            except (pyarrow.ArrowException, OverflowError, UnicodeEncodeError) as error:
+                told = f"Parquet cannot hold the values of the column {name[:60]!r}"
+                raise ConfigError(f"{told}: {' '.join(str(error).split())[:90]}. Write .jsonl.") from None
+        parquet.write_table(pyarrow.table(arrays), buffer)
         return buffer.getvalue()
     ours = columns.keys() if ours is None else ours
     rows = zip(*(map(_rounded, values) if name in ours else values for name, values in columns.items()))
     if ending == ".jsonl":
-        lines = (json.dumps(dict(zip(columns, row)), ensure_ascii=False) for row in rows)
-        return "".join(f"{line}\n" for line in lines).encode()
+        # Dates and decimals of Parquet as text, halves of characters, which JSON can spell, as escapes.
+        lines = (json.dumps(dict(zip(columns, row)), ensure_ascii=False, default=str) for row in rows)
+        return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
     text = io.StringIO(newline="")
     writer = csv.writer(text, delimiter="\t" if ending == ".tsv" else ",", lineterminator="\n")
     if with_header:
@@ -119,5 +129,5 @@ def _rounded(value: Any) -> Any:
 def _cell(value: Any) -> Any:
     """Returns a value as delimited files have it."""
     if isinstance(value, (list, dict, bool)):
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False, default=str)
     return "" if value is None else value

@@ -2,6 +2,8 @@
 
 import bz2
 import csv
+import datetime
+import decimal
 import gzip
 import importlib
 import io
@@ -223,3 +225,17 @@ def test_predictions_keep_what_is_there(tmp_path):
         lines = predictions.encode(ending, {**numbers, **ours}, False, ours.keys()).decode().splitlines()
         assert "1.25e-09" in lines[0] and "52.520006599" in lines[1] and "0.333333" in lines[0], ending
         assert "0.3333333" not in lines[0], ending
+
+
+def test_predictions_keep_values_of_every_type_of_the_input():
+    """Dates and decimals of Parquet, and half of a character, which JSON can spell and UTF-8 cannot."""
+    day, half = datetime.date(2026, 1, 2), "a \ud800 b"
+    columns = {"day": [day], "price": [decimal.Decimal("1.50")], "days": [[day]], "text": [half]}
+    (line,) = predictions.encode(".jsonl", columns, False).decode().splitlines()
+    texts = {"day": "2026-01-02", "price": "1.50", "days": ["2026-01-02"], "text": half}
+    assert json.loads(line) == texts
+    cells = predictions.encode(".csv", columns, False).decode("utf-8", "surrogatepass")
+    assert cells == f'2026-01-02,1.50,"[""2026-01-02""]",{half}\n'
+    for values in ([1, "a"], [2**70], [half]):
+        with pytest.raises(ConfigError, match="Parquet cannot hold the values of the column 'id': .*jsonl"):
+            predictions.encode(".parquet", {"id": values}, True)
