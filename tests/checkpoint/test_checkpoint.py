@@ -281,6 +281,17 @@ def test_a_pooler_that_is_not_there_starts_with_the_head_over_it(tmp_path):
         assert report.fresh == fresh and "started fresh: bert/pooler/dense/bias" in report.describe()
     with pytest.raises(ConfigError, match="missing: bert/pooler/dense/bias"):
         initialize.initialize(named(whole), google_checkpoint(tmp_path / "b", whole, drop=POOLER))
+    # A classifier of words is no head over it, whatever the number of its classes.
+    tagger, other = SequenceModel(BertConfig(**TINY), 5), SequenceModel(BertConfig(**TINY), 2)
+    prefix = google_checkpoint(tmp_path / "c", tagger, drop=POOLER)
+    for problem_type, labels in (("token_classification", tuple("OABCD")), (None, None)):
+        said = {"labels": labels, "problem_type": problem_type}
+        (tmp_path / "c" / "labels.json").write_text(json.dumps(said))
+        if problem_type is None:
+            with pytest.raises(ConfigError, match="missing: bert/pooler/dense/bias"):
+                initialize.initialize(named(other), prefix)
+        else:
+            assert initialize.initialize(named(other), prefix).fresh == [*POOLER, *HEAD]
 
 
 def classifier(classes: int, value: float | None = None) -> dict[str, tf.Variable]:
