@@ -156,6 +156,9 @@ def _in_order(
     if problem or order is None:
         advice = "Give a checkpoint without a classifier, or correct its labels."
         raise ConfigError(f"init_checkpoint {location} has {problem}. {advice}")
+    if not labels:
+        told = "init_checkpoint %s has no names of its classes: they are taken in the order of the task, %s"
+        logging.warning(told, location, expected)
     if order == sorted(order):
         return found
     logging.info("The classifier's outputs are put into the order of the task: %s", expected)

@@ -301,9 +301,9 @@ def classifier(classes: int, value: float | None = None) -> dict[str, tf.Variabl
     return {"output_weights": tf.Variable(weights_CD), "output_bias": tf.Variable(values_C)}
 
 
-def test_outputs_of_a_classifier_are_put_into_the_order_of_the_task(tmp_path, model):
-    """By the names beside the checkpoint, whatever their case, hyphens and blanks; names that only count say
-    nothing."""
+def test_outputs_of_a_classifier_are_put_into_the_order_of_the_task(tmp_path, model, caplog):
+    """By the names beside the checkpoint, whatever their case, hyphens and blanks; without names a warning
+    tells the order."""
     names = find_task("mnli").class_names
     count = tf.Variable(3, dtype=tf.int64)
     CheckpointManager(str(tmp_path), {**named(model), **classifier(3), "global_step": count}, keep=1).save(3)
@@ -318,6 +318,8 @@ def test_outputs_of_a_classifier_are_put_into_the_order_of_the_task(tmp_path, mo
         report = initialize.initialize({**named(model), **head}, str(tmp_path), None, names)
         assert not report.fresh and head["output_bias"].numpy().tolist() == order, labels
         assert head["output_weights"].numpy()[:, 0].tolist() == order, labels
+        told = "no names of its classes: they are taken in the order of the task, contradiction entailment"
+        assert (told in caplog.text) == (labels is None), labels
     for labels, kind, message in (
         (("good", "bad", "neutral"), None, "the labels good bad neutral, but the task has: contradiction"),
         (None, "multi_label_classification", "problem_type=multi_label_classification, but the task has one"),
