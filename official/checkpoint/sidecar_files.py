@@ -159,7 +159,7 @@ def labels_beside(location: str) -> dict:
     Face's config.json beside a checkpoint gives them."""
     found = model_folder.read_labels(location if os.path.isdir(location) else os.path.dirname(location))
     found.pop("kind", None)
-    return found or hf_folder.labels_of(location)
+    return found or model_folder.labels_of_config(location)
 
 
 def _embedding_beside(location: str) -> EmbeddingSettings | None:

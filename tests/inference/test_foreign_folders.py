@@ -169,7 +169,9 @@ def test_labels_of_another_number_of_outputs_are_refused(tmp_path):
 
 
 def test_a_model_that_chooses_takes_rows_of_choices(tmp_path):
-    path = write(tmp_path / "swag", weights(1), architectures=["BertForMultipleChoice"])
+    placeholders = {"0": "LABEL_0", "1": "LABEL_1"}  # of the class, not of its one output
+    said = dict(architectures=["BertForMultipleChoice"], id2label=placeholders)
+    path = write(tmp_path / "swag", weights(1), **said)
     model = inference.load(path)
     found = model.predict([["the cat", "sleeps", "reads", "eats"], ["a", "b", "b", "b"]])
     assert {label.label for label in found} <= {"1", "2", "3"} and list(found[1].scores) == ["1", "2", "3"]

@@ -278,3 +278,13 @@ def test_labels_that_contradict_themselves_are_refused(tmp_path):
     ]
     assert_refused(lambda values: read(**values), cases)
     assert read(**{"0": "cat", "1": "dog"}) == {}
+    (tmp_path / "labels.json").write_text('["cat", "dog"]')
+    assert model_folder.read_labels(str(tmp_path)) == {}
+    for theirs, is_read in ((names, True), (["LABEL_0", "LABEL_1"], True), (["b", "a"], False)):
+        config = {"model_type": "bert", "id2label": dict(enumerate(theirs))}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        if is_read:
+            assert read(labels=names)["labels"] == ("a", "b")
+            continue
+        with pytest.raises(ConfigError, match="labels.json and config.json next to it .*: a, b and b, a"):
+            read(labels=names)
