@@ -202,8 +202,8 @@ class Truncation:
 
 
 def find(
-    path: str,
-    vocab_file: str | None = None,
+    path: str | os.PathLike[str],
+    vocab_file: str | os.PathLike[str] | None = None,
     do_lower_case: bool | None = None,
     flag: str = "",
     max_seq_length: int | None = None,

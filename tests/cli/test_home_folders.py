@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import pwd
 
 import pytest
@@ -34,6 +35,7 @@ def test_a_path_begins_with_the_home_folder(home):
     same = "gs://bucket/~/x s3://~/x ./~ a/~/b a~/b /~ ~no-such-user/x x".split()
     expected |= {text: text for text in [*same, ""]}
     assert {text: files.expanded(text) for text in expected} == expected
+    assert files.expanded(pathlib.Path("~", "x")) == f"{home}/x"
 
 
 def test_settings_of_flags_files_and_configurations(home):

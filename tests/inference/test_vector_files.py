@@ -99,6 +99,8 @@ def test_numbers_that_are_none_are_refused(model, monkeypatch):
     monkeypatch.setattr(model.embedder, "network", broken)
     with pytest.raises(ConfigError, match="outputs NaN or infinite numbers"):
         model.embed(["a cat"])
+    with pytest.raises(ConfigError, match="text 1 to embed is nan, expected a text"):
+        model.embed(["a cat", float("nan")])
 
 
 def write_vectors(path, vectors_ND, dtype="float32", **said) -> VectorFile:

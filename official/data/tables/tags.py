@@ -235,8 +235,13 @@ def with_spans(text: str, spans: Sequence[tuple[int, int, str]], place: str, tag
 
 
 def sentence_of(text: str | list[str]) -> Sentence:
-    """Returns a text with its words, or a list of words as a sentence, without tags."""
-    return with_spans(text, [], "", tagged=False) if isinstance(text, str) else Sentence(text)
+    """Returns a text with its words, or a list of words as a sentence, without tags. Raises ConfigError for
+    what is neither."""
+    if isinstance(text, str):
+        return with_spans(text, [], "", tagged=False)
+    if not isinstance(text, (list, tuple)) or not all(isinstance(word, str) for word in text):
+        raise ConfigError(f"{str(text)[:60]} to tag, expected a text or a list of words.")
+    return Sentence(list(text))
 
 
 def word_offsets(text: str) -> Iterator[tuple[int, int]]:
