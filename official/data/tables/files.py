@@ -363,7 +363,7 @@ def _named(value: Any, names: list[str]) -> Any:
 @contextlib.contextmanager
 def _arrow_batches(part: Part, names: list[str] | None) -> Iterator[Any]:
     """Yields pyarrow's batches of the columns; with None for `names` the schema."""
-    with files.open_binary(part.path) as file:
+    with files.naming(part.path), files.open_binary(part.path) as file:
         if part.kind == "parquet":
             with parquet_files._reading(file, part.path) as parquet:
                 yield parquet.schema_arrow if names is None else parquet.iter_batches(2048, columns=names)
