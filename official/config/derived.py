@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 from official.config.backends import BACKENDS
-from official.config.model import BertConfig, bert_config_from_dict
+from official.config.model import BertConfig, bert_config_from_dict, with_model_type
 from official.config.setting import OWN_DATA
 from official.config.table import FIELDS, Config, replaced
 from official.config.values import at_step, read_by_step
@@ -494,8 +494,11 @@ def _model_beside(folder: str) -> BertConfig | None:
         path = os.path.join(folder, name)
         if files.is_file(path):
             values = read_json(path, any_number=True)
-            sizes = values["model"] if isinstance(values.get("model"), dict) else values
-            return bert_config_from_dict(sizes, path)
+            if isinstance(values.get("model"), dict):
+                values = values["model"]
+            elif name == model_folder.CONFIG:
+                values = with_model_type(values, folder)
+            return bert_config_from_dict(values, path)
     return None
 
 

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from official.io import model_folder
+from official.io import files, model_folder
 from official.io.errors import ConfigError, suggest
 
 # -----------------------------------------------------------------------------------------------------------
@@ -643,6 +643,16 @@ def check_other_keys(values: dict, source: str) -> None:
 def is_hugging_face(values: dict) -> bool:
     """Tells whether a model's configuration is in Hugging Face's format."""
     return "model_type" in values or "architectures" in values
+
+
+def with_model_type(values: dict, folder: str) -> dict:
+    """Returns the content of a folder's config.json. Next to transformers' weights it is transformers', and
+    its `gelu` the exact one, also where it names neither `model_type` nor `architectures`, as the oldest
+    do."""
+    weights = ("model.safetensors", "model.safetensors.index.json")
+    if is_hugging_face(values) or not any(files.is_file(f"{folder}/{name}") for name in weights):
+        return values
+    return {"model_type": "bert", **values} if "hidden_act" in values else values
 
 
 def checked_size(key: str, value: Any, source: str) -> Any:

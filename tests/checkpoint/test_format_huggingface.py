@@ -303,3 +303,5 @@ def test_settings_are_written_and_read_by_the_names_that_transformers_gives_them
         values = {"model_type": "bert", **({"hidden_act": theirs} if theirs else {})}
         (tmp_path / "config.json").write_text(json.dumps(values))
         assert hf_folder.sizes(str(tmp_path))["hidden_act"] == ours, theirs
+    (tmp_path / "config.json").write_text('{"hidden_act": "gelu"}')  # the oldest ones name no kind of model
+    assert hf_folder.sizes(str(tmp_path))["hidden_act"] == "gelu_erf"

@@ -34,6 +34,7 @@ from official.config.model import (
     check_other_keys,
     checked_size,
     is_hugging_face,
+    with_model_type,
     with_plain_keys,
     with_their_keys,
 )
@@ -533,8 +534,9 @@ def sizes(location: str) -> dict:
                 raise ConfigError(f"{path}: architectures={name[:60]} is not supported {told}")
     else:
         model_folder.check_values(values, CONFIG, path)
-    if activation_of(values) is not None:
-        values["hidden_act"] = activation_of(values)
+    activation = activation_of(with_model_type(values, os.path.dirname(path)))
+    if activation is not None:
+        values["hidden_act"] = activation
     if "layer_norm_eps" in values:
         checked_size("layer_norm_eps", values["layer_norm_eps"], path)
     keys = (*(field.name for field in dataclasses.fields(BertConfig)), "position_embedding_type")
