@@ -128,6 +128,21 @@ def test_another_tokenizer_is_one_clear_line(tmp_path):
         assert "\n" not in str(error.value) and len(str(error.value)) < 400, case
 
 
+def test_tokens_of_another_form_are_refused_in_one_line(tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in SPECIAL_TOKENS))
+
+    def read(file, values):
+        (tmp_path / "added_tokens.json").write_text("{}")
+        (tmp_path / file).write_text(json.dumps(values))
+        return load_for_text(str(tmp_path))
+
+    cases = [("added_tokens.json", {"a": 5, "b": "c"}, "a special or added token is not text")]
+    for values in (None, {"a": 1}, {"5": "q"}):
+        cases.append(("tokenizer_config.json", {"added_tokens_decoder": values}, cases[0][2]))
+    cases += [("tokenizer_config.json", {"pad_token": value}, cases[0][2]) for value in (-1, [1])]
+    assert_refused(read, cases)
+
+
 def test_a_line_ends_at_a_line_feed_alone_also_where_the_library_splits_text(tmp_path):
     words = (*UNCASED[:6], "\u2028", "\u3000", "a\u0085b", *UNCASED[6:])
     strange = {"tokenize_chinese_chars": False, "tokenizer_class": "BertTokenizer"}
