@@ -117,6 +117,14 @@ def _as_list(text: str) -> str | list:
     return text
 
 
+def _is_list(value: Any) -> bool:
+    """Tells whether a label is a list, or a text that is one of JSON or Python."""
+    if isinstance(value, str) and value.lstrip().startswith(("[", "(", "{")):
+        with contextlib.suppress(ValueError):  # others are names
+            value = _as_list(value.strip())
+    return isinstance(value, (list, tuple, dict))
+
+
 def as_number(value: Any) -> float:
     """Returns a score. Raises ValueError for what is no finite number."""
     number = float("nan") if isinstance(value, bool) or value is None else float(value)
@@ -175,7 +183,11 @@ class Reader:
         text = as_text(value)
         if text is None:
             return None
-        return self._chosen(text, texts) if self.kind == CHOICE else self._id_of(text)
+        if self.kind == CHOICE:
+            return self._chosen(text, texts)
+        if _is_list(value):
+            raise ValueError("is a list, as --label_kind=several has them")
+        return self._id_of(text)
 
     def _chosen(self, text: str, texts: Sequence[str]) -> _Chosen:
         place = texts.index(text) if texts.count(text) == 1 else None

@@ -178,6 +178,14 @@ def test_saved_data_sets_name_their_labels(tmp_path):
         tables.open_table(str(tmp_path), "train_file")
 
 
+def test_two_columns_of_one_name_are_refused_in_parquet_too(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    columns = pyarrow.table([[1], ["a"], ["b"]], names=["id", "text", "text"])
+    importlib.import_module("pyarrow.parquet").write_table(columns, str(tmp_path / "a.parquet"))
+    with pytest.raises(ConfigError, match="a.parquet has two columns 'text'"):
+        tables.open_table(str(tmp_path / "a.parquet"), "train_file", ("text",))
+
+
 def test_lists_of_numbered_labels_have_their_names(tmp_path):
     """As in Parquet files of tagged words that datasets wrote."""
     pyarrow = pytest.importorskip("pyarrow")
