@@ -478,6 +478,9 @@ def adapter_of(location: str) -> Adapter | None:
             " folder of its base model."
         )
     check_keys(settings, ADAPTER_CONFIG, path)
+    expect(settings, "lora_alpha", float, path, 8)
+    for module, alpha in (expect(settings, "alpha_pattern", (dict, type(None)), path, None) or {}).items():
+        expect({module: alpha}, module, float, f"{path}: alpha_pattern")
     if not os.path.exists(weights):
         raise ConfigError(f"{path}: {ADAPTER_WEIGHTS} is missing in its folder.")
     return Adapter(weights, settings)

@@ -250,6 +250,8 @@ def test_an_adapter_that_cannot_be_merged_is_refused(tmp_path):
     other = write(tmp_path / "other")
     for tensors, settings, message in (
         (matrices, {"peft_type": "IA3"}, "peft_type=IA3 is not supported"),
+        (matrices, {"lora_alpha": None}, '"lora_alpha" is null, expected a number'),
+        (matrices, {"alpha_pattern": {"dense": "5"}}, 'alpha_pattern: "dense" is a text, expected a number'),
         (
             matrices,
             {"base_model_name_or_path": other},
