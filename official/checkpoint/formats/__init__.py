@@ -53,8 +53,7 @@ class Options:
         output biases.
       with_optimizer: carry optimizer slots where both formats have them.
       precision: 16 or 32, the float type of the target; None: as it is.
-      num_attention_heads: splits the attention kernels where a format does; None: hidden size / 64, or as a
-        config file says.
+      num_attention_heads: splits the attention kernels where a format does; None: as a config file says.
       hidden_act: the model's activation, by its name in config.model.ACTIVATIONS; None: as a config file
         says, else the usual one of the source's format. The config file beside the result says it.
       layer_norm_eps: epsilon of LayerNorm, in the same way; None: as a config file says, else
