@@ -714,17 +714,21 @@ def are_numbered_labels(labels: Sequence[str]) -> bool:
 
 def order_of_labels(labels: Sequence[str], wanted: Sequence[Sequence[str]]) -> list[int] | None:
     """Returns, for each wanted class, the number of the label that is one of its names; None where they do
-    not match one to one. Case, hyphens, underscores and blanks do not count.
+    not match one to one. Case, hyphens, underscores and blanks do not count, but for the sign of a number,
+    and where labels differ by them alone: A, A-.
 
     Args:
       labels: of a model, in their order.
       wanted: the names of each class.
     """
-    plain = [_plain(label) for label in labels]
-    found = [[plain.index(name) for name in map(_plain, names) if name in plain] for names in wanted]
-    order = [numbers[0] for numbers in found if numbers]
-    return order if sorted(order) == list(range(len(labels))) and len(order) == len(wanted) else None
+    for form in (str, _plain):
+        forms = [form(label) for label in labels]
+        found = [[forms.index(name) for name in map(form, names) if name in forms] for names in wanted]
+        order = [numbers[0] for numbers in found if numbers]
+        if sorted(order) == list(range(len(labels))) and len(order) == len(wanted):
+            return order
+    return None
 
 
 def _plain(label: str) -> str:
-    return re.sub(r"[\s_-]", "", label).casefold()
+    return re.sub(r"(?!^-[\d.])[\s_-]", "", label.strip()).casefold()

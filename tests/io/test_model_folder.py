@@ -147,3 +147,7 @@ def test_labels_are_matched_by_their_words():
     assert model_folder.order_of_labels(["1", "0"], wanted) == [1, 0]
     for other in (["entailment", "neutral"], ["entailment"], ["0", "1", "entailment"], ["0", "0"]):
         assert model_folder.order_of_labels(other, wanted) is None, other
+    for labels in (["-1", "0", "1"], ["A", "A-", "a"]):  # which differ by what does not count in words
+        reverse = [(label,) for label in labels[::-1]]
+        assert model_folder.order_of_labels(labels, reverse) == [2, 1, 0]
+    assert model_folder.order_of_labels(["0", "1"], [("0",), ("-1",)]) is None
