@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from official import config as config_lib
 from official import inference
 from official.checkpoint import canonical, registry
 from official.checkpoint.convert import convert
@@ -166,6 +167,23 @@ def test_labels_of_another_number_of_outputs_are_refused(tmp_path):
             inference.load(write(tmp_path / "m", id2label=labels))
     with pytest.raises(ConfigError, match="num_labels=2, the classifier has 3 outputs"):
         inference.load(write(tmp_path / "m", id2label=None, num_labels=2))
+
+
+def test_the_vocabulary_of_a_folder_may_have_fewer_words_than_the_table_rows(tmp_path, caplog):
+    """Those of some published models have hundreds or thousands fewer."""
+    arrays, name = weights(), "bert.embeddings.word_embeddings.weight"
+    expected = inference.load(write(tmp_path / "m", arrays)).classify("the dog is bad").scores
+    rows = np.concatenate([arrays[name], np.ones([200, HIDDEN], np.float32)])
+    path = write(tmp_path / "padded", {**arrays, name: rows}, vocab_size=len(rows))
+    assert inference.load(path).classify("the dog is bad").scores == pytest.approx(expected, abs=1e-6)
+    assert "the other rows stand for no word" in caplog.text
+    (tmp_path / "a.csv").write_text("text,label\nthe dog,a\nthe cat,b\n")
+    own = dict(task="classify", train_file=str(tmp_path / "a.csv"), model_dir=str(tmp_path / "run"))
+    assert config_lib.build_config([("test", {**own, "init_checkpoint": path})]).model.vocab_size == len(rows)
+    other = tmp_path / "vocab.txt"  # is of no model that is known
+    other.write_text("".join(f"{word}\n" for word in WORDS))
+    with pytest.raises(ConfigError, match="has 14 words, the model's vocab_size is 214. Change --vocab_file"):
+        inference.load(path, str(other))
 
 
 def test_a_model_that_chooses_takes_rows_of_choices(tmp_path):

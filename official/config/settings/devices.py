@@ -33,7 +33,8 @@ class Model:
     Attributes:
       bert_config_file: JSON file with Google's bert_config.json keys.
       vocab_file: WordPiece vocabulary of the data: vocab.txt, tokenizer.json, or a folder with one of them;
-        its size is checked against the model's vocab_size. Kept in --model_dir.
+        its size is checked against the model's vocab_size; the one in a model's own folder may have fewer
+        words. Kept in --model_dir.
       fit_vocabulary: Allow the vocabulary to have up to 127 words more or fewer than the model's vocab_size,
         as for Graphcore's models with 30,400 and 30,528 rows. Words beyond vocab_size are read as [UNK], also
         in records (id 100, as in Google's vocabularies, unless --vocab_file says another).
