@@ -156,16 +156,10 @@ def epsilon_without(checkpoint: Checkpoint) -> float | None:
 
 def labels_beside(location: str) -> dict:
     """Returns the options `labels`, `problem_type`, `thresholds` and `scale`, as labels.json or Hugging
-    Face's config.json beside a checkpoint gives them. Raises ConfigError where both have names, and other
-    ones: transformers writes only the latter anew."""
-    folder = location if os.path.isdir(location) else os.path.dirname(location)
-    found, theirs = model_folder.read_labels(folder), hf_folder.labels_of(location)
+    Face's config.json beside a checkpoint gives them."""
+    found = model_folder.read_labels(location if os.path.isdir(location) else os.path.dirname(location))
     found.pop("kind", None)
-    if found and theirs["labels"] not in (None, found["labels"]):
-        ours, other = (", ".join(names or ["none"])[:90] for names in (found["labels"], theirs["labels"]))
-        told = f"{model_folder.LABELS} has the labels {ours}, and {hf_folder.CONFIG} {other}"
-        raise ConfigError(f"{folder}: {told}. Remove the one that is of another model.")
-    return found or theirs
+    return found or model_folder.labels_of_config(location)
 
 
 def _embedding_beside(location: str) -> EmbeddingSettings | None:

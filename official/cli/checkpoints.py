@@ -46,8 +46,7 @@ class Convert(command_line.Flags):
       precision: Floating-point type. Unset: that of the source; 16 for graphcore and research, 32 from
         graphcore.
       num_attention_heads: Number of attention heads. Unset: as the checkpoint's shapes, or a config file next
-        to it, say (12 if that does not). Without either, huggingface needs it, and garden assumes hidden
-        size / 64.
+        to it, say (12 if that does not); a result that needs it is refused where neither is there.
       vocab_file: Vocabulary to put next to the result. Unset: vocab.txt next to the checkpoint.
       with_optimizer: Also convert optimizer slots, if both formats have them.
       report: Write the report of the conversion to this JSON file.

@@ -608,7 +608,11 @@ class Embedder(Method):
     def rows_of(
         self, texts: Sequence[str], settings: EmbeddingSettings, prompt: str = ""
     ) -> tuple[Rows, np.ndarray]:
-        """Returns (rows [CLS] text [SEP] without padding, bool [N]: whether the text was truncated)."""
+        """Returns (rows [CLS] text [SEP] without padding, bool [N]: whether the text was truncated). Raises
+        ConfigError for what is no text, such as the None or NaN of an empty cell."""
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise ConfigError(f"text {number} to embed is {str(text)[:60]}, expected a text.")
         given = [
             sentence_folder.lower_cased(prompt + text) if settings.lower_case else prompt + text
             for text in texts
@@ -652,8 +656,8 @@ METHODS: dict[str, type[Method]] = {
 
 
 def load(
-    path: str,
-    vocab_file: str | None = None,
+    path: str | os.PathLike[str],
+    vocab_file: str | os.PathLike[str] | None = None,
     do_lower_case: bool | None = None,
     backend: str = "tensorflow",
     dtype: str = "fp32",

@@ -22,6 +22,7 @@ from absl import logging
 from official.data.tables import files as tables
 from official.data.tables import predictions, texts, vectors
 from official.data.tables.vectors import normalized
+from official.data.text import parquet_files
 from official.inference import onnx_files
 from official.inference.predict_file import Part, write_in_parts, write_parquet
 from official.io import files, json_files, writing
@@ -314,8 +315,9 @@ class VectorFile:
         """Yields the vectors in their order, float32 [some, D]. Raises ConfigError where the file does not
         have the rows that are said."""
         read = self._read_array() if self._ending == ".npy" else self._read_parquet()
-        for values in read:
-            yield restored(values, self.dtype, self.size, self._ranges)
+        with files.naming(self.path):
+            for values in read:
+                yield restored(values, self.dtype, self.size, self._ranges)
 
     def _read_array(self) -> Iterator[np.ndarray]:
         kind = np.dtype(DTYPES[self.dtype])
@@ -330,16 +332,12 @@ class VectorFile:
             for first in range(0, self.rows, vectors.BLOCK_ROWS):
                 count = min(vectors.BLOCK_ROWS, self.rows - first)
                 content = file.read(count * self._width * kind.itemsize)
-                values = np.frombuffer(content, kind)
-                if len(values) != count * self._width:
+                if len(content) != count * self._width * kind.itemsize:
                     self._refuse("fewer")
-                yield values.reshape(count, self._width)
+                yield np.frombuffer(content, kind).reshape(count, self._width)
 
     def _read_parquet(self) -> Iterator[np.ndarray]:
-        from pyarrow import parquet  # late: only Parquet needs it
-
-        with files.open_binary(self.path) as file:
-            table = parquet.ParquetFile(file)
+        with files.open_binary(self.path) as file, parquet_files._reading(file, self.path) as table:
             if table.metadata.num_rows != self.rows or COLUMN not in table.schema_arrow.names:
                 self._refuse(f"{table.metadata.num_rows} rows of {', '.join(table.schema_arrow.names)[:90]}")
             for batch in table.iter_batches(vectors.BLOCK_ROWS, columns=[COLUMN]):

@@ -50,19 +50,20 @@ def home() -> str | None:
     return found if found and os.path.isabs(found) and os.path.isdir(found) else None
 
 
-def expanded(paths: str) -> str:
+def expanded(paths: str | os.PathLike[str]) -> str:
     """Expands ~ and ~user at the start of a path, or of several with commas between them: a shell does not
     for --flag=~/path, and nothing else does in a file. Raises ConfigError for ~ if this user has no home
     folder."""
+    given = os.fspath(paths)
 
     def with_home(match: re.Match[str]) -> str:
         found = home() if match[2] == "~" else os.path.expanduser(match[2])
         if found is None:
             told = "~ is the home folder, and this user has none. Give a whole path."
-            raise ConfigError(f"{paths[:100]}: {told}")
+            raise ConfigError(f"{given[:100]}: {told}")
         return match[1] + (found.rstrip("/") or "/")
 
-    return _HOME.sub(with_home, paths)
+    return _HOME.sub(with_home, given)
 
 
 def new_tag() -> str:

@@ -17,7 +17,7 @@ from absl import logging
 from official.checkpoint import bundle_reader
 from official.checkpoint.manager import CheckpointManager
 from official.config import FIELDS, bert_config_from_dict, process_rank, replaced
-from official.config.model import OF_TRAINING, contradictions
+from official.config.model import OF_TRAINING, contradictions, is_hugging_face
 from official.config.setting import IDENTITY, LENGTH, RECIPE
 from official.config.table import Config, upgraded
 from official.io import vocabulary_files
@@ -56,6 +56,7 @@ class PreviousRun:
         # Whatever its fields hold: it tells that there is a run, and that it is over.
         self._unchecked = read_json_or_empty(os.path.join(model_dir, FILE_NAME))
         settings = read_json_or_empty(os.path.join(model_dir, "config.json"))
+        self._is_of_others = is_hugging_face(settings)
         if not isinstance(settings.get("model"), dict):
             settings = self.result.get("config", {})  # of several runs together, which have no config.json
         self.settings: dict[str, Any] = upgraded(settings)
@@ -131,8 +132,12 @@ class PreviousRun:
 
         Raises:
           ConfigError: where the settings are of another training, change the recipe of one that is over, or
-            change what the weights depend on while no step is left to train with it.
+            change what the weights depend on while no step is left to train with it; also where the folder
+            holds a model of transformers, whose config.json the run's would replace.
         """
+        if self._is_of_others:
+            told = "holds a model in Hugging Face's format, whose config.json the run would replace"
+            raise ConfigError(f"--model_dir={self.model_dir} {told}. Give another --model_dir.")
         changes, over = self.changes(config), self.is_over
         self._refuse(changes[IDENTITY] + (changes[RECIPE] if over else []), "does not fit")
         changed = changes[LENGTH] + changes[RECIPE]

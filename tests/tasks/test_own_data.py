@@ -144,6 +144,13 @@ def test_thresholds_are_those_of_the_training_alone(table, tmp_path):
     recalls = [row[3] for row in task.tables({"logits": logits})["Scores by label"][1:]]
     assert recalls == [1.0, 0.0, 1.0, 1.0] and task.score({"logits": logits})["accuracy"] < 1.0
 
+    (tmp_path / "known" / "labels.json").unlink()  # a model of transformers is scored by its own names
+    said = {"model_type": "bert", "problem_type": task.problem_type, "id2label": dict(enumerate(names[::-1]))}
+    (tmp_path / "known" / "config.json").write_text(json.dumps(said))
+    task = TASKS["classify"](table("several", model_dir="known", do_train=False, eval_file=train_file))
+    task.find_data()
+    assert (task.labels.names, task.labels.thresholds) == (names[::-1], ())
+
 
 def test_duplicates_are_on_one_side_and_added_rows_move_none(table, tmp_path):
     def sides(rows):

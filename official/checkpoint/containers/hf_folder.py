@@ -379,10 +379,7 @@ _TABLE, _SEGMENTS = "embeddings.word_embeddings.weight", "embeddings.token_type_
 _POSITIONS = "embeddings.position_embeddings.weight"
 _NEXT_SENTENCE_ONLY = "BertForNextSentencePrediction"
 # Classes whose classifier is for words or for multiple choice.
-_OTHER_CLASSIFIERS = {
-    model_folder.PROBLEM_TYPE_OF["tag"]: "BertForTokenClassification",
-    model_folder.PROBLEM_TYPE_OF["choice"]: "BertForMultipleChoice",
-}
+_OTHER_CLASSIFIERS = {kind: f"Bert{end}" for end, kind in model_folder.PROBLEM_TYPE_OF_CLASS.items()}
 _SUPPORTED = ("BertModel", *_ARCHITECTURES.values(), *_OTHER_CLASSIFIERS.values(), _NEXT_SENTENCE_ONLY)
 _SUPPORTED = (*_SUPPORTED, "BertLMHeadModel")
 
@@ -513,24 +510,15 @@ def _plain_names(values: dict) -> list[str]:
     ]
 
 
-def labels_of(location: str) -> dict:
-    """Returns the options `labels` and `problem_type` that the config.json of a folder, or beside a file,
-    gives. Names that are made up, LABEL_0, count for none."""
-    values, path = _read_config(location)
-    found = model_folder.labels_of_hugging_face(values, path, model_folder.cross_encoder_activation(location))
-    for kind, name in _OTHER_CLASSIFIERS.items():
-        if _plain_names(values)[:1] == [name]:
-            found["problem_type"] = kind
-    return found | ({"labels": None} if model_folder.are_numbered_labels(found["labels"] or ()) else {})
-
-
 def check_labels(location: str, outputs: int) -> None:
     """Raises ConfigError where the config.json of a folder, or beside a file, names another number of classes
-    than the classifier has outputs."""
+    than the classifier has outputs. One of multiple choice has one output, whatever that number is."""
     values, path = _read_config(location)
-    labels, number = model_folder.labels_of_hugging_face(values, path)["labels"], values.get("num_labels")
-    model_folder.check_label_count(labels, outputs, path)
-    if number not in (None, outputs) and _plain_names(values)[:1] != ["BertForMultipleChoice"]:
+    found, number = model_folder.labels_of_hugging_face(values, path), values.get("num_labels")
+    if found["problem_type"] == model_folder.PROBLEM_TYPE_OF["choice"]:
+        return
+    model_folder.check_label_count(found["labels"], outputs, path)
+    if number not in (None, outputs):
         raise ConfigError(f"{path}: num_labels={str(number)[:40]}, the classifier has {outputs} outputs.")
 
 
@@ -557,8 +545,9 @@ def sizes(location: str) -> dict:
                 raise ConfigError(f"{path}: architectures={name[:60]} is not supported {told}")
     else:
         model_folder.check_values(values, CONFIG, path)
-    if activation_of(values) is not None:
-        values["hidden_act"] = activation_of(values)
+    activation = activation_of(values)
+    if activation is not None:
+        values["hidden_act"] = activation
     if "layer_norm_eps" in values:
         checked_size("layer_norm_eps", values["layer_norm_eps"], path)
     keys = (*(field.name for field in dataclasses.fields(BertConfig)), "position_embedding_type")

@@ -405,7 +405,7 @@ def _named(value: Any, names: list[str]) -> Any:
 @contextlib.contextmanager
 def _arrow_batches(part: Part, names: list[str] | None) -> Iterator[Any]:
     """Yields pyarrow's batches of the columns; with None for `names` the schema."""
-    with files.open_binary(part.path) as file:
+    with files.naming(part.path), files.open_binary(part.path) as file:
         if part.kind == "parquet":
             with parquet_files._reading(file, part.path) as parquet:
                 yield parquet.schema_arrow if names is None else parquet.iter_batches(2048, columns=names)
@@ -425,19 +425,20 @@ def _arrow_batches(part: Part, names: list[str] | None) -> Iterator[Any]:
 
 def _columns_of(part: Part, by_number: bool, all_rows: bool = False) -> tuple[str, ...]:
     """Returns the names of a file's columns; of JSON, those of its first rows, or of all."""
-    if part.kind in ("parquet", "arrow"):
-        with _arrow_batches(part, None) as schema:
-            return tuple(schema.names)
+    if part.kind not in ("parquet", "arrow", "delimited"):
+        rows = itertools.islice(_objects(part), None if all_rows else 100)
+        return tuple(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
     if part.kind == "delimited":
         first = next(_delimited(part), [])
         if by_number:
             return tuple(str(number + 1) for number in range(len(first)))
-        twice = [name for name in first if first.count(name) > 1]
-        if twice:
-            raise ConfigError(f"{part.path} has two columns {twice[0][:60]!r}. Rename one.")
-        return tuple(first)
-    rows = itertools.islice(_objects(part), None if all_rows else 100)
-    return tuple(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
+    else:
+        with _arrow_batches(part, None) as schema:
+            first = list(schema.names)
+    twice = [name for name in first if first.count(name) > 1]
+    if twice:
+        raise ConfigError(f"{part.path} has two columns {twice[0][:60]!r}. Rename one.")
+    return tuple(first)
 
 
 def _describe_missing(part: Part, name: str, columns: tuple[str, ...], by_number: bool) -> str:

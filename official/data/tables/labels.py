@@ -119,12 +119,12 @@ def _as_list(text: str) -> str | list:
     return text
 
 
-def _is_list(text: str) -> bool:
-    """Tells whether a text is a list, that of a library whose form is not read included."""
-    try:
-        return isinstance(_as_list(text), list)
-    except ValueError:
-        return text[:1] in ("[", "{")
+def _is_list(value: Any) -> bool:
+    """Tells whether a label is a list, or a text that is one of JSON or Python."""
+    if isinstance(value, str) and value.lstrip().startswith(("[", "(", "{")):
+        with contextlib.suppress(ValueError):  # others are names
+            value = _as_list(value.strip())
+    return isinstance(value, (list, tuple, dict))
 
 
 def as_number(value: Any) -> float:
@@ -188,7 +188,7 @@ class Reader:
             return tuple(self._id_of(name) for name in dict.fromkeys(as_texts(value, self._separators)))
         if self.kind == CHOICE:
             return self._chosen(text, texts)
-        if isinstance(value, (list, dict)) or _is_list(text):
+        if _is_list(value):
             raise ValueError("is a list, of which --label_kind=several learns each label")
         return self._id_of(text)
 

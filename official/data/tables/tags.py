@@ -203,12 +203,14 @@ def _column(table: tables.Table, names: Sequence[str], flag: str) -> str:
 def _of_tokens(value: Any, labels: Any, place: str, with_tags: bool) -> Sentence:
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise ConfigError(f"{place}: the words are {str(value)[:60]!r}, expected a list of texts.")
-    tags = None if labels is None else [as_text(label) or "" for label in labels]
+    tags = None
+    if labels is not None:
+        tags = [as_text(label) or "" for label in labels] if isinstance(labels, list) else [""]
     if tags and not (with_tags or all(tags)):  # those of a test set may be hidden
         tags = None
     if tags is not None and (len(tags) != len(value) or not all(tags)):
-        told = f"{len(value)} words and {sum(map(bool, tags))} tags"
-        raise ConfigError(f"{place}: {told}. Each word has one, O outside of entities.")
+        told = f"{len(value)} words with the tags {str(labels)[:60]!r}"
+        raise ConfigError(f"{place}: {told}, expected a list with one for each word, O outside of entities.")
     return Sentence(value, tags)
 
 
@@ -216,7 +218,7 @@ def _spans_of(value: Any, text: str, place: str) -> list[tuple[int, int, str]]:
     """Returns (first character, the one behind the last, type) of spans of a text in any of the usual
     forms."""
     spans = []
-    for one in value or []:
+    for one in value if isinstance(value, list) else [value] if value else []:
         parts: Sequence[Any] = one if isinstance(one, (list, tuple)) else ()
         if isinstance(one, dict):
             label = next((one[key] for key in ("label", "type", "tag", "entity_group") if key in one), None)
@@ -263,8 +265,13 @@ def with_spans(text: str, spans: Sequence[tuple[int, int, str]], place: str, tag
 
 
 def sentence_of(text: str | list[str]) -> Sentence:
-    """Returns a text with its words, or a list of words as a sentence, without tags."""
-    return with_spans(text, [], "", tagged=False) if isinstance(text, str) else Sentence(text)
+    """Returns a text with its words, or a list of words as a sentence, without tags. Raises ConfigError for
+    what is neither."""
+    if isinstance(text, str):
+        return with_spans(text, [], "", tagged=False)
+    if not isinstance(text, (list, tuple)) or not all(isinstance(word, str) for word in text):
+        raise ConfigError(f"{str(text)[:60]} to tag, expected a text or a list of words.")
+    return Sentence(list(text))
 
 
 def word_offsets(text: str) -> Iterator[tuple[int, int]]:

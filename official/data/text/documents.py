@@ -88,7 +88,8 @@ def _value_of(value: object, field: str) -> object:
 
 
 def _parse(line: str) -> Any:
-    """Returns the value of a line of JSON; None where it is none."""
+    """Returns the value of a line of JSON, with numbers of any size and NaN beside its text; None where it is
+    none."""
     with contextlib.suppress(ConfigError):
         return json_files.parse_json(line, "a line", any_number=True)
     return None
@@ -147,8 +148,9 @@ def read_elements(file: BinaryIO, path: str, counts) -> Iterator:
 
     number, depth, builder = 0, 0, ijson.ObjectBuilder()
     source = _Utf8(file, path, counts)
-    # Not `ijson.items`, which keeps the path to each value: memory grows with the square of the nesting.
-    events = ijson.basic_parse(source, buf_size=_CHUNK_BYTES, use_float=True)
+    # Not `ijson.items`, which keeps the path to each value: memory grows with the square of the nesting. Not
+    # `use_float`, which takes no integer above 64 bits, such as a hash of the text.
+    events = ijson.basic_parse(source, buf_size=_CHUNK_BYTES)
     try:
         for event, value in itertools.islice(events, 1, None):  # behind the bracket that begins the array
             depth += event.startswith("start_") - event.startswith("end_")

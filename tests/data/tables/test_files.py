@@ -185,9 +185,22 @@ def test_saved_data_sets_name_their_labels(tmp_path):
     (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
     table = tables.open_table(str(folder), "train_file", ("text", "label"))
     assert values(table, ("text", "label")) == [("a", "yes"), ("b", "no")]
+    (folder / "data.arrow").write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 6144\n"
+    )
+    with pytest.raises(ConfigError, match="data.arrow cannot be read: it is a Git LFS pointer"):
+        tables.open_table(str(folder), "train_file", ("text", "label"))
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["saved"]}))
     with pytest.raises(ConfigError, match="several data sets: saved"):
         tables.open_table(str(tmp_path), "train_file")
+
+
+def test_two_columns_of_one_name_are_refused_in_parquet_too(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    columns = pyarrow.table([[1], ["a"], ["b"]], names=["id", "text", "text"])
+    importlib.import_module("pyarrow.parquet").write_table(columns, str(tmp_path / "a.parquet"))
+    with pytest.raises(ConfigError, match="a.parquet has two columns 'text'"):
+        tables.open_table(str(tmp_path / "a.parquet"), "train_file", ("text",))
 
 
 def test_lists_of_numbered_labels_have_their_names(tmp_path):

@@ -30,6 +30,10 @@ def test_labels_are_words_that_are_sorted():
         assert [names[number] for number in numbers] == [labels_lib.as_text(value) for value in values]
     _, numbers, wrong = read(ONE, ["b", None, " ", "a"])
     assert numbers.tolist() == [1, 0] and wrong == [None, "has no label", "has no label", None]
+    lists = [["a", "b"], '["a", "b"]', "['a', 'b']", {"a": 1}]  # each would be a class of its own
+    *_, wrong = read(ONE, [*lists, "[a]", "(a, b)", "[a b]", "{a}"])
+    assert all(told and "is a list, of which --label_kind=several" in told for told in wrong[:4]), wrong
+    assert wrong[4:] == [None] * 4
 
 
 def test_several_labels_come_from_lists_and_separators():

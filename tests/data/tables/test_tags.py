@@ -104,7 +104,7 @@ def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
         tags.read_sentences(str(tmp_path / "d.jsonl"), "train_file", True)
     empty = tmp_path / "c.jsonl"
     empty.write_text(json.dumps({"tokens": ["a", "b"], "tags": ["O", None]}) + "\n")
-    with pytest.raises(ConfigError, match="row 1: 2 words and 1 tags"):
+    with pytest.raises(ConfigError, match="row 1: 2 words with the tags "):
         tags.read_sentences(str(empty), "train_file", True)
     assert tags.read_sentences(str(empty), "predict_file", False)[0].tags is None
     for path, row in ((tokens, {"tokens": ["a"]}), (spans, {"text": "a", "entities": None})):
@@ -115,6 +115,10 @@ def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
     spans.write_text(json.dumps({"text": "Annabel", "entities": [entity]}) + "\n")
     with pytest.raises(ConfigError, match="cuts a word"):
         tags.read_sentences(str(spans), "train_file", True)
+    for wrong in (["O", "O"], [None], 5, "O"):
+        tokens.write_text(json.dumps({"tokens": ["a"], "tags": wrong}) + "\n")
+        with pytest.raises(ConfigError, match="row 1: 1 words with the tags .*one for each word"):
+            tags.read_sentences(str(tokens), "train_file", True)
 
 
 def test_long_sentences_are_windows_that_join_to_every_word():
