@@ -143,7 +143,7 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
     written = [os.path.join(job.output_dir, name) for name in names]
     others = grouping, shape, depth, total / shards
     run(((write_shard, path, dealer, own, *others) for own, path in enumerate(written)), shards, "Writing")
-    shard_files.remove_all_but(job.output_dir, set(written))
+    jobs.remove_all_but(set(written), job.output_dir, shard_files.SHARDS)
     made = list(each_done("shard", shards))
     packs = sum(shard["packs"] for shard in made)
     # Efficiency and speedup are those of the files, which also have the rows that were split because their
