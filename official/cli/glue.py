@@ -1,6 +1,5 @@
 """`bert data glue`: GLUE's data, every file checked by its sha256, nothing fetched twice."""
 
-import hashlib
 import http.client
 import os
 import shutil
@@ -14,6 +13,7 @@ import tqdm
 from official.cli import command_line, outputs
 from official.data.glue.tasks import MRPC_TRAIN_AND_DEV, TASKS, find_task
 from official.io.errors import ConfigError
+from official.io.files import sha256_of
 from official.io.writing import publish, replacing
 
 _CHUNK_BYTES = 1 << 20
@@ -126,14 +126,6 @@ def _transfer(url: str, source: Source, part: str) -> None:
         shown = tqdm.tqdm.wrapattr(response, "read", source.size, initial=done, **look)
         with open(part, "ab" if done else "wb") as file, shown as stream:
             shutil.copyfileobj(stream, file, _CHUNK_BYTES)
-
-
-def sha256_of(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def fetch_archive(base_url: str, data_dir: str, folder: str) -> None:

@@ -25,6 +25,7 @@ from official.inference.signatures import output_names
 from official.inference.source import UNUSED_STAGES, Source, make_network, name_of
 from official.io import json_files, writing
 from official.io.errors import ConfigError, how_to_install
+from official.io.files import sha256_of
 from official.io.native_library import processor, saturates_int8
 from official.modeling import stages
 
@@ -416,7 +417,7 @@ def folder_of(made_of: dict[str, Any], make: Callable[[str], None]) -> str:
         return folder
     with writing.naming_output(folder), writing.unpublished(folder) as work:
         make(work)
-        files = {name: _digest(os.path.join(work, name)) for name in sorted(os.listdir(work))}
+        files = {name: sha256_of(os.path.join(work, name)) for name in sorted(os.listdir(work))}
         manifest = {"made_of": made_of, "sha256": files}
         writing.replace_file(os.path.join(work, MANIFEST), json.dumps(manifest, indent=1, sort_keys=True))
         if not is_whole(folder):
@@ -429,14 +430,6 @@ def is_whole(folder: str) -> bool:
     try:
         files = json_files.read_json(os.path.join(folder, MANIFEST)).get("sha256")
         paths = {os.path.join(folder, name): digest for name, digest in files.items()}
-        return all(_digest(path) == digest for path, digest in paths.items())
+        return all(sha256_of(path) == digest for path, digest in paths.items())
     except (ConfigError, OSError, AttributeError):  # a manifest of another shape
         return False
-
-
-def _digest(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()

@@ -668,6 +668,15 @@ def digest(paths: Iterable[str]) -> dict[str, int | str]:
     return {"files": count, "bytes": total, "sha256": sha.hexdigest()}
 
 
+def sha256_of(path: str) -> str:
+    """Returns the sha256 of a file's content, in hexadecimal digits. Raises OSError."""
+    sha = hashlib.sha256()
+    with open_binary(path) as file:
+        while block := file.read(1 << 22):
+            sha.update(block)
+    return sha.hexdigest()
+
+
 def open_binary(path: str) -> BinaryIO:
     """Opens a file of any store for buffered reading. Raises OSError, here and later."""
     return store_of(path).open(path)
