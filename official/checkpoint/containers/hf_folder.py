@@ -135,14 +135,8 @@ def _check_generator(said: dict, of_generator: dict, folder: str) -> None:
 def generator_heads(tensors: Tensors, generator: Tensors, options: Options) -> int | None:
     """Returns the number of attention heads of a generator, which are as wide as the discriminator's; tensors
     under ELECTRA's names. None if the discriminator's number is unknown."""
-    own, theirs = (
-        next(
-            one.shape[0]
-            for name, one in each.items()
-            if name.endswith("layer.0.attention.output.dense.weight")
-        )
-        for each in (tensors, generator)
-    )
+    output, both = "layer.0.attention.output.dense.weight", (*tensors.items(), *generator.items())
+    own, theirs = (one.shape[0] for name, one in both if name.endswith(output))
     heads = options.heads_of(own)
     return None if heads is None else heads * theirs // own
 
