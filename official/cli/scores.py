@@ -11,7 +11,7 @@ from official.data.glue import files
 from official.data.glue.tasks import TASKS, GlueTask
 from official.data.squad import evaluation, squad_files
 from official.io.errors import ConfigError
-from official.io.writing import check_output_file
+from official.io.writing import check_output_file, naming_output
 from official.reporting import charts, palette
 
 _TITLES = {
@@ -109,10 +109,8 @@ def _draw(
 ) -> dict[str, float]:
     """Writes the pictures; returns the average precisions."""
     found = evaluation.precision_recall(gold.answers, predictions, na_probs)
-    try:
+    with naming_output(folder, "out_image_dir"):
         os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out_image_dir={folder}: {error.strerror or error}.") from None
     for name, curve in found.items():
         points = [(100 * recall, value) for recall, value in zip(curve.recalls, curve.precisions)]
         _draw_line(folder, name, _TITLES[name], "precision", points, "recall, percent")
