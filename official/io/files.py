@@ -726,6 +726,18 @@ def reading_parts(path: str) -> Iterator[Callable[[int, int], bytes]]:
         yield read
 
 
+def samples(path: str, size: int, whole: int) -> bytes:
+    """Returns the content of a file of `size` bytes; of one of more than `whole` bytes, 64 KiB at its
+    beginning, in its middle and at its end. Raises ConfigError for one that cannot be read or is shorter."""
+    length = 1 << 16 if size > whole else size
+    starts = (0, size // 2, size - length) if size > whole else (0,)
+    with naming(path), reading_parts(path) as read:
+        try:
+            return b"".join(read(start, length) for start in starts)
+        except ValueError as error:
+            raise ConfigError(f"{path} was changed while it was read ({error}).") from None
+
+
 @contextlib.contextmanager
 def naming(path: str | None = None) -> Iterator[None]:
     """Turns an OSError in its block into a ConfigError that names the file; None: the file of the error."""

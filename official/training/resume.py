@@ -316,7 +316,6 @@ def write_layout(model_dir: str, layout: Layout) -> None:
 
 DATA_FILE = "data_files.json"
 _WHOLE_BYTES = 1 << 20  # of a file that is read from its beginning to its end
-_SAMPLE_BYTES = 1 << 16  # of others: at the beginning, in the middle and at the end
 _READERS = 16
 Notes = dict  # {split: [name, bytes, digest] of each of its files, in the order in which they are read}
 
@@ -384,18 +383,7 @@ def _describe_files(paths: list[str]) -> list[list]:
 
 def _digest(path: str, size: int) -> str:
     """Returns a digest of a small file, or of the beginning, middle and end of a large one."""
-    offsets = (0, size // 2, size - _SAMPLE_BYTES) if size > _WHOLE_BYTES else (0,)
-    length = _SAMPLE_BYTES if len(offsets) > 1 else size
-    digest = hashlib.blake2b(digest_size=16)
-    try:
-        with files.naming(path), files.reading_parts(path) as read:
-            for offset in offsets:
-                digest.update(read(offset, length))
-    except ConfigError:
-        raise
-    except ValueError as error:  # it ends before
-        raise ConfigError(f"{path} was changed while it was read ({error}).") from None
-    return digest.hexdigest()
+    return hashlib.blake2b(files.samples(path, size, _WHOLE_BYTES), digest_size=16).hexdigest()
 
 
 def _difference(ours: list[list], noted: list[list]) -> str | None:
