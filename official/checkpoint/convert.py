@@ -89,8 +89,7 @@ def convert(
             for path, data in written.items():
                 beside = os.path.join(work, os.path.relpath(path, folder))
                 with _writing_to(beside):
-                    os.makedirs(os.path.dirname(beside), exist_ok=True)
-                    writing.replace_file(beside, data)
+                    writing.put_file(beside, data)
             verified = {}
             if verify is not None:
                 ours = {"format": checkpoint.format.name, "path": checkpoint.location}

@@ -13,8 +13,8 @@ from absl import logging
 from official import config as config_lib
 from official.config import Config, ConfigError
 from official.io.errors import how_to_install
-from official.io.files import is_remote, store_of
-from official.io.writing import read_lines, replace_file
+from official.io.files import is_remote
+from official.io.writing import put_file, read_lines
 from official.reporting.metrics import finite_numbers, plain_value
 from official.reporting.result import EXIT_CODES
 from official.reporting.tensorboard import NumbersCallback, Tags
@@ -114,8 +114,7 @@ def _run_id(model_dir: str) -> str:
     if found := b"".join(read_lines(path)).decode().strip():
         return found
     run_id = secrets.token_hex(4)
-    store_of(model_dir).make_folder(model_dir)
-    replace_file(path, run_id + "\n")
+    put_file(path, run_id + "\n")
     return run_id
 
 

@@ -79,9 +79,7 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
         labels = model_folder.labels_json(source.labels, source.problem_type, source.thresholds)
         files[model_folder.LABELS] = labels
     for name, content in files.items():
-        path = os.path.join(folder, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        writing.replace_file(path, content)
+        writing.put_file(os.path.join(folder, name), content)
 
 
 def _run_of(source: Source) -> config_lib.Config:

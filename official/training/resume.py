@@ -30,7 +30,7 @@ from official.distribution.batch_plan import Layout
 from official.io import files, json_files
 from official.io.errors import ConfigError
 from official.io.json_files import parse_json
-from official.io.writing import read_lines, replace_file
+from official.io.writing import put_file, read_lines, replace_file
 from official.optimization.train_state import TrainState
 from official.reporting import result as result_lib
 from official.reporting.result import TrainResult
@@ -102,9 +102,7 @@ def begin(
     if not manager.read_only:
         write_settings(asked, command)
         for name, content in missing.items():
-            path = os.path.join(config.model_dir, name)
-            tf.io.gfile.makedirs(os.path.dirname(path))  # of a module of sentence-transformers
-            replace_file(path, content)
+            put_file(os.path.join(config.model_dir, name), content)
     return {"weights": weights, "fresh_variables": fresh, "data_changed": data_changed}
 
 

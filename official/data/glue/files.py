@@ -167,8 +167,7 @@ def write_predictions(task: GlueTask, predictions: np.ndarray, folder: str) -> s
         texts = [task.submitted_labels[number] for number in predictions]
     rows = [f"{index}\t{text}\n" for index, text in enumerate(texts)]
     with writing.naming_output(path):
-        os.makedirs(folder, exist_ok=True)
-        writing.replace_file(path, HEADER + "\n" + "".join(rows))
+        writing.put_file(path, HEADER + "\n" + "".join(rows))
     return path
 
 
