@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 _MOST_OF_NAMES = 120  # of a list of names within a message
 # {package as it is imported: the extra that brings it}
@@ -141,6 +141,12 @@ def suggest(name: str, known) -> str:
     """Returns ' (did you mean X?)' for the known name nearest to `name`, or an empty string."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {near[0]}?)" if near else ""
+
+
+def check_one_of(told: str, value: str, allowed: Collection[str]) -> None:
+    """Raises ConfigError where a value, which `told` shows, is not one of the allowed ones."""
+    if value not in allowed:
+        raise ConfigError(f"{told} is not one of {', '.join(allowed)}{suggest(value, allowed)}.")
 
 
 def counted(number: int, noun: str) -> str:
