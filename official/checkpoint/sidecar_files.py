@@ -181,7 +181,7 @@ def notes_of_source(given: Options, checkpoint: Checkpoint) -> list[str]:
     epsilon = epsilon_without(checkpoint)
     if not given.layer_norm_eps and epsilon not in (None, BertConfig.layer_norm_eps):
         taken.append(f"layer_norm_eps={epsilon}")
-    why = f"the default of {checkpoint.title}: the source has no configuration that names it"
+    why = f"the default of {checkpoint.format.title}: the source has no configuration that names it"
     return [f"{setting} is assumed, {why}" for setting in taken]
 
 

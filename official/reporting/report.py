@@ -122,7 +122,7 @@ def _write(
     weights = []
     for row in parameters:
         shape = " \u00d7 ".join(map(str, row.shape)) or "scalar"
-        weights.append((row.name, shape, row.tensors, row.parameters, f"{row.megabytes:,.2f}"))
+        weights.append((row.name, shape, row.tensors, row.parameters, f"{row.bytes / 1e6:,.2f}"))
     known: dict[str, Any] = dict(
         lines=[judged.sentence, judged.advice and f"Next: {judged.advice}"],
         badge=result.status,
