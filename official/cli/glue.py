@@ -14,7 +14,7 @@ from official.cli import command_line, outputs
 from official.data.glue.tasks import MRPC_TRAIN_AND_DEV, TASKS, find_task
 from official.io.errors import ConfigError
 from official.io.files import sha256_of
-from official.io.writing import publish, replacing
+from official.io.writing import naming_output, publish, replacing
 
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT_SECS = 60
@@ -207,10 +207,8 @@ def run_glue() -> None:
     flags = Glue.parse()
     if flags.base_url.split("://")[0] not in ("https", "http", "file"):
         raise ConfigError(f"--base_url={flags.base_url} does not start with https://, http:// or file://.")
+    kinds = OSError, zipfile.BadZipFile, KeyError
     for folder in folders_of(flags.tasks):
-        try:
+        with naming_output(f"{flags.data_dir}, {folder}", "data_dir", kinds):
             done = fetch(flags.base_url, flags.data_dir, folder)
             print(f"{folder}: {done}: {describe_rows(flags.data_dir, folder)}.")
-        except (OSError, zipfile.BadZipFile, KeyError) as error:
-            told = getattr(error, "strerror", None) or error
-            raise ConfigError(f"--data_dir={flags.data_dir}, {folder}: {told}.") from None
