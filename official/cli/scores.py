@@ -55,7 +55,7 @@ def run_squad_v1() -> None:
 # bert evaluate squad-v2
 
 
-class SquadV2(command_line.Flags):
+class SquadV2(SquadV1):
     """Evaluates predictions for SQuAD v2.0 with the official measures.
 
       bert evaluate squad-v2 dev-v2.0.json predictions.json --na-prob-file=null_odds.json
@@ -73,10 +73,7 @@ class SquadV2(command_line.Flags):
       verbose: Print on stderr how many questions of each kind were evaluated.
     """
 
-    POSITIONAL = ("data", "predictions")
     SHORT = dict(na_prob_file="n", na_prob_thresh="t", out_file="o", out_image_dir="p", verbose="v")
-    data: str
-    predictions: str
     na_prob_file: str | None = None
     na_prob_thresh: float = 1.0
     out_file: str | None = None
