@@ -124,7 +124,7 @@ def initialize(
             raise ConfigError(f"init_checkpoint {checkpoint.location} {told}")
         unused = sorted({*mapped.tensors, *mapped.dropped, *mapped.unmatched} - set(read))
         lists = read, sorted(fresh), unused, sorted(unneeded)
-        return InitReport(checkpoint.title, checkpoint.location, *lists, notes)
+        return InitReport(checkpoint.format.title, checkpoint.location, *lists, notes)
 
 
 def _in_order(
@@ -206,7 +206,7 @@ def _notes(model: BertConfig, checkpoint: registry.Checkpoint) -> str:
     usual = sidecar_files.epsilon_without(checkpoint)
     if usual not in (None, BertConfig.layer_norm_eps, model.layer_norm_eps):
         notes += (
-            f"; layer_norm_eps={model.layer_norm_eps} is the model's, {checkpoint.title}'s is {usual},"
+            f"; layer_norm_eps={model.layer_norm_eps} is the model's, {checkpoint.format.title}'s is {usual},"
             " and the checkpoint has no configuration that names one"
         )
     return notes

@@ -181,7 +181,7 @@ def notes_of_source(given: Options, checkpoint: Checkpoint) -> list[str]:
     epsilon = epsilon_without(checkpoint)
     if not given.layer_norm_eps and epsilon not in (None, BertConfig.layer_norm_eps):
         taken.append(f"layer_norm_eps={epsilon}")
-    why = f"the default of {checkpoint.title}: the source has no configuration that names it"
+    why = f"the default of {checkpoint.format.title}: the source has no configuration that names it"
     return [f"{setting} is assumed, {why}" for setting in taken]
 
 
@@ -300,16 +300,9 @@ def plan(
         same = all(there[key] == getattr(options, key) for key in ("hidden_act", "layer_norm_eps"))
         if not same or _contradictions(sizes_beside(path), own):
             files[path] = None
-    if options.vocab_file:
-        positions = options.positions_of(own.get("max_position_embeddings"))
-        of_vocabulary = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
-        files |= {os.path.join(folder, name): content for name, content in of_vocabulary.items()}
-    if "output_weights" in tensors and (options.labels or options.problem_type):
-        labels = model_folder.labels_json(options.labels, options.problem_type, options.thresholds)
-        files[os.path.join(folder, model_folder.LABELS)] = labels.encode()
-    if options.embedding is not None:
-        of_vectors = sentence_folder.contents(options.embedding, int(own["hidden_size"]))
-        files |= {os.path.join(folder, name): content for name, content in of_vectors.items()}
+    rows = own.get("max_position_embeddings")
+    others = options.files_beside("output_weights" in tensors, own["hidden_size"], rows)
+    files |= {os.path.join(folder, name): content for name, content in others.items()}
     _check_free(files, overwrite)
     return files
 

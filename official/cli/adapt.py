@@ -273,7 +273,10 @@ def _check_same(request: _Request, paths: list[str], location: str, labelled: Co
     is_other = earlier is not None and bool(jobs.differences(earlier, job))
     done = json_files.read_json_or_empty(os.path.join(flags.model_dir, "result.json"))
     if flags.overwrite and (is_other or "adaptation" in done or earlier is None and done):
-        _set_aside(request, [*paths, location])
+        from official.training import run_lock  # late: TensorFlow
+
+        read = [*(("input_files", path) for path in paths), ("checkpoint", location)]
+        run_lock.rename(flags.model_dir, read)
     earlier = _once(request, "job", lambda: job)
     if different := jobs.differences(earlier, job):
         raise ConfigError(
@@ -290,23 +293,6 @@ def _files_at(location: str) -> list[str]:
         names = [each for each in names if each == name or each.startswith(f"{name}.")]
     paths = (os.path.join(folder, each) for each in names if not each.endswith(".md"))
     return list(filter(files.is_file, paths))
-
-
-def _set_aside(request: _Request, read: Iterable[str]) -> None:
-    """Renames the folder of the run to MODEL_DIR.1, MODEL_DIR.2, ... Raises ConfigError where it is in use,
-    or one of the files that are `read` lies in it."""
-    from official.training import run_lock
-
-    folder = os.path.normpath(request.own.model_dir)
-    top = os.path.realpath(folder)
-    for path in read:
-        if os.path.commonpath([top, os.path.realpath(path)]) == top:
-            raise ConfigError(f"{path} lies in --model_dir={folder}, which --overwrite renames. Copy it.")
-    with run_lock.writing(folder):
-        names = (f"{folder}.{number}" for number in itertools.count(1))
-        renamed = next(name for name in names if not os.path.lexists(name))
-        os.rename(folder, renamed)
-    logging.info("What was in %s is in %s now", folder, renamed)
 
 
 def _shape(request: _Request) -> Any:

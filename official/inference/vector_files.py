@@ -26,7 +26,7 @@ from official.data.text import parquet_files
 from official.inference import onnx_files
 from official.inference.predict_file import Part, write_in_parts, write_parquet
 from official.io import files, json_files, writing
-from official.io.errors import ConfigError, counted
+from official.io.errors import ConfigError, check_one_of, counted
 
 if TYPE_CHECKING:
     from official.inference.methods import Model
@@ -142,8 +142,7 @@ def embed_file(
       ConfigError: if the output exists or cannot be written, or if a row of the table is malformed.
     """
     ending = predictions.check_format(output_file, formats=FORMATS)
-    if dtype not in DTYPES:
-        raise ConfigError(f"--vector_dtype={dtype[:60]}, expected one of {', '.join(DTYPES)}.")
+    check_one_of(f"--vector_dtype={dtype[:60]}", dtype, DTYPES)
     embedder, settings = model.embedder, model.embedder.embedding
     if dtype == "binary" and embedder.size % 8:
         raise ConfigError(f"--vector_dtype=binary packs 8 components, and vectors have {embedder.size}.")
@@ -284,8 +283,7 @@ class VectorFile:
         for key, kind in {"rows": int, "size": int, **kinds}.items():
             json_files.expect(said, key, kind, source)
         self.said, self.rows, self.size, self.dtype = said, said["rows"], said["size"], said["dtype"]
-        if self.dtype not in DTYPES:
-            raise ConfigError(f"{source}: dtype={self.dtype[:60]!r}, expected one of {', '.join(DTYPES)}.")
+        check_one_of(f"{source}: dtype={self.dtype[:60]!r}", self.dtype, DTYPES)
         self._ranges = None
         if self.dtype == "int8":
             values = json_files.expect(said, "ranges", dict, source)

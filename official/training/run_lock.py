@@ -8,7 +8,7 @@ import functools
 import itertools
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
 import tensorflow as tf
@@ -268,25 +268,28 @@ def _rename(config: Config, command: list[str]) -> str | None:
     if not run.is_over and shlex.join(command) == (run.command or first.command):
         logging.info("This command started the unfinished run in %s and resumes it", config.model_dir)
         return None
+    named = (name for name, field in FIELDS.items() if field.files and config[name])
+    given = {name: config[name].split(",") for name in named if name != "bert_config_file"}  # read by now
+    return rename(config.model_dir, ((name, path.strip()) for name in given for path in given[name]))
+
+
+def rename(model_dir: str, read: Iterable[tuple[str, str]]) -> str:
+    """Renames the folder of a run to MODEL_DIR.1, MODEL_DIR.2, ... and returns its new path. Raises
+    ConfigError where it is in use, or one of the files that are `read`, (name of the flag, path), lies in
+    it."""
+    folder = os.path.normpath(model_dir)
     top = os.path.realpath(folder)
-    for name, field in FIELDS.items():
-        if field.files and name != "bert_config_file" and config[name]:  # which has been read
-            for path in map(str.strip, config[name].split(",")):
-                if os.path.commonpath([top, os.path.realpath(path)]) == top:
-                    raise ConfigError(
-                        f"{name}={path} lies in --model_dir={config.model_dir}, which --overwrite renames."
-                        f" Give another --model_dir, or a copy as --{name}."
-                    )
-    with writing(config.model_dir):
+    for name, path in read:
+        if os.path.commonpath([top, os.path.realpath(path)]) == top:
+            raise ConfigError(
+                f"{name}={path} lies in --model_dir={model_dir}, which --overwrite renames. Give another"
+                f" --model_dir, or a copy as --{name}."
+            )
+    with writing(model_dir):
         names = (f"{folder}.{number}" for number in itertools.count(1))
         renamed = next(name for name in names if not os.path.lexists(name))
-        try:
-            os.rename(folder, renamed)
-        except OSError as error:
-            raise ConfigError(
-                f"--overwrite cannot rename --model_dir={config.model_dir}: {error.strerror}."
-            ) from None
-    logging.info("The run in %s was moved to %s", config.model_dir, renamed)
+        os.rename(folder, renamed)
+    logging.info("The run in %s was moved to %s", model_dir, renamed)
     return renamed
 
 

@@ -135,14 +135,8 @@ def _check_generator(said: dict, of_generator: dict, folder: str) -> None:
 def generator_heads(tensors: Tensors, generator: Tensors, options: Options) -> int | None:
     """Returns the number of attention heads of a generator, which are as wide as the discriminator's; tensors
     under ELECTRA's names. None if the discriminator's number is unknown."""
-    own, theirs = (
-        next(
-            one.shape[0]
-            for name, one in each.items()
-            if name.endswith("layer.0.attention.output.dense.weight")
-        )
-        for each in (tensors, generator)
-    )
+    output, both = "layer.0.attention.output.dense.weight", (*tensors.items(), *generator.items())
+    own, theirs = (one.shape[0] for name, one in both if name.endswith(output))
     heads = options.heads_of(own)
     return None if heads is None else heads * theirs // own
 
@@ -460,22 +454,13 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
     }
     if options.model_card:
         written[_CARD] = options.model_card.encode()
-    if labels and (options.labels or options.problem_type):
-        own_labels = model_folder.labels_json(options.labels, options.problem_type, options.thresholds)
-        written[model_folder.LABELS] = own_labels.encode()
-    if options.embedding is not None:
-        written |= sentence_folder.contents(options.embedding, hidden)
-    if options.vocab_file is None or vocabulary is None:
-        return written
-    count = len(vocabulary.words)
-    if count > words:
+    if vocabulary is not None and (count := len(vocabulary.words)) > words:
         raise ConfigError(
             f"--vocab_file={options.vocab_file} has {count} words, the word embeddings have {words} rows."
             f" Give the vocabulary of this model, or --vocab_size={count}."
         )
-    positions, has_segments = options.positions_of(rows), shapes.get(_SEGMENTS, (0,))[0] > 1
-    kept = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions, has_segments)
-    return written | kept
+    has_segments = shapes.get(_SEGMENTS, (0,))[0] > 1
+    return written | options.files_beside(bool(labels), hidden, rows, has_segments)
 
 
 def _read_config(location: str) -> tuple[dict, str]:

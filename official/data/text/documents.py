@@ -17,7 +17,7 @@ from official.data.text import parquet_files, sentences, text_files
 from official.data.text.read_counts import ReadCounts
 from official.data.text.text_files import Split, TextFile
 from official.io import files, json_files
-from official.io.errors import ConfigError, how_to_install
+from official.io.errors import ConfigError, check_installed
 
 # -----------------------------------------------------------------------------------------------------------
 # Extraction tools
@@ -257,11 +257,9 @@ def _pages(lines: Iterable[tuple[bool, str]], counts: ReadCounts) -> Iterator[st
 @functools.cache
 def _cleaner() -> Callable[[str, str, str], str]:
     """Returns a function of title, wikitext and time of a page that returns its text, a paragraph a line."""
-    try:
-        from wikiextractor import extract  # late: only dumps need it
-    except ImportError:
-        needed = f"a MediaWiki dump needs the package wikiextractor: {how_to_install('wikipedia')}"
-        raise ConfigError(f"{needed}, or give the text that an extractor makes of the dump.") from None
+    check_installed("a MediaWiki dump", "wikipedia", "wikiextractor")
+    from wikiextractor import extract  # late: only dumps need it
+
     ignored = [*extract._DEFAULT_IGNORED_TAG_PATTERNS, extract.ignoreTag("a")]  # links become their text
 
     def to_text(title: str, wikitext: str, time: str) -> str:

@@ -492,7 +492,7 @@ def _find_cut(piece: bytes) -> int:
 # Files
 
 
-_SAMPLE_BYTES = 1 << 16  # of the beginning, the middle and the end of a file tell it from others
+_WHOLE_BYTES = 3 << 16  # of a file that is told from others by all it holds, not by samples
 _MAX_OPENED = 20_000  # files that are told from others by what they hold
 TEXT_OF_PACKED = 4  # bytes of text in a byte of bzip2, of English text
 
@@ -626,8 +626,8 @@ def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None
         they are read.
     """
     paths = list(paths)
-    versions = versions or files.versions(paths)
-    described = {path: "{} bytes, {}".format(*version) for path, version in zip(paths, versions)}
+    known = dict(zip(paths, versions or files.versions(paths)))
+    described = {path: "{} bytes, {}".format(*version) for path, version in known.items()}
     if len(paths) > _MAX_OPENED:
         digest = hashlib.blake2b(digest_size=16)
         for each in described.items():
@@ -635,24 +635,17 @@ def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None
         return {f"all {len(paths):,} files": digest.hexdigest()}
     here = [path for path in paths if not files.is_remote(path)]
     with ThreadPoolExecutor(8) as threads:
-        return described | dict(zip(here, threads.map(_identity, here)))
+        return described | dict(zip(here, threads.map(lambda path: _identity(path, *known[path]), here)))
 
 
-def _identity(path: str) -> str:
+def _identity(path: str, size: int, changed: int) -> str:
     """Returns the identity of a file of this machine."""
-    with files.naming(path), open(path, "rb", buffering=0) as file:
-        found = os.fstat(file.fileno())
-        size, changed = found.st_size, found.st_mtime_ns
-        is_large = size > 3 * _SAMPLE_BYTES
-        starts, length = [0], size
-        if is_large:
-            starts, length = [0, size // 2, size - _SAMPLE_BYTES], _SAMPLE_BYTES
-        head, *others = (os.pread(file.fileno(), length, start) for start in starts)
-    refuse_archive(path, head)
-    if not compression_of(head) and not is_parquet(head):
-        refuse_binary(path, head[:_SAMPLE_BYTES])
-    digest = hashlib.blake2b(b"".join([head, *others]), digest_size=16)
-    return f"{size} bytes, {digest.hexdigest()}" + (f", {changed}" if is_large else "")
+    content = files.samples(path, size, _WHOLE_BYTES)
+    refuse_archive(path, content)
+    if not compression_of(content) and not is_parquet(content):
+        refuse_binary(path, content[: 1 << 16])
+    digest = hashlib.blake2b(content, digest_size=16)
+    return f"{size} bytes, {digest.hexdigest()}" + (f", {changed}" if size > _WHOLE_BYTES else "")
 
 
 # ------------------------------------------------------------------------------------------------------------
