@@ -19,6 +19,7 @@ from official.inference import Model, signatures
 from official.inference.backends import Settings
 from official.inference.rows import join
 from official.inference.signatures import SIGNATURES, Signature
+from official.io import model_folder
 from official.io.errors import ConfigError
 from official.serving.server import embeddings, reading
 from official.serving.server.monitoring import Log
@@ -155,6 +156,9 @@ def load(version: int, path: str, loading: Loading) -> Served:
         for method in loading.methods or ():
             found.check_can(method)
         methods = [name for name in SIGNATURES if name in (loading.methods or found.abilities())]
+        if "classify" in methods and model_folder.KIND_OF.get(str(found.problem_type)) == "choice":
+            told = "it chooses from several texts, and a request has one or two"
+            raise ConfigError(f"{found.name}: {told}. Use bert predict, or give --methods=embed.")
         served = Served(version, Model(found, loading.settings, loading.calibration_file), methods)
         try:
             served.warm_up()

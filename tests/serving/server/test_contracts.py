@@ -2,6 +2,7 @@
 
 import base64
 import concurrent.futures
+import contextlib
 import json
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from official import inference
 from official.inference.rows import Rows
 from official.io.errors import ConfigError
-from tests.serving.server.servers import ask, running, write_model
+from official.serving.server import reading, versions
+from tests.serving.server.servers import LOADING, ask, running, write_model
 
 QUESTIONS = [
     {"question": f"word{n}?", "context": " ".join(f"word{(7 * n + k) % 50 + 5}" for k in range(3 + 9 * n))}
@@ -179,6 +181,15 @@ def test_the_metadata_name_the_labels_of_a_classifier(classifier):
     described = json_format.ParseDict(found, metadata_pb.GetModelMetadataResponse()).metadata["labels"]
     labels = struct_pb2.ListValue()
     assert described.Unpack(labels) and list(labels) == ["bad", "good"]
+
+
+def test_a_model_that_chooses_from_several_texts_is_refused_at_the_start(tmp_path, monkeypatch):
+    folder = write_model(tmp_path / "choice", "classify")
+    (tmp_path / "choice" / "labels.json").write_text('{"kind": "choice"}')
+    found = inference.source.find(folder, flag="export_dir")
+    monkeypatch.setattr(reading, "reading", lambda *_: contextlib.nullcontext(found))
+    with pytest.raises(ConfigError, match=f"^--export_dir={folder}: it chooses from several texts"):
+        versions.load(1, folder, LOADING)
 
 
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])
