@@ -245,8 +245,9 @@ class Versions:
         self.served: Served | None = None
         self.states: dict[int, State] = {}
         self._export_dir, self._load, self._log = export_dir, load, log
-        self._seen: dict[str, frozenset] = {}  # of each newer version: its files at the last look
+        self._seen: dict[str, frozenset] = {}  # of the served version and newer ones: files at the last look
         self._failed: dict[str, frozenset] = {}  # and where it could not be loaded, its files then
+        self._told_change: int | None = None  # version whose files changed while it was served
 
     async def start(self) -> float:
         """Loads the newest version that can be. Returns the seconds that it took.
@@ -256,10 +257,11 @@ class Versions:
         """
         failures: list[tuple[Location, ConfigError]] = []
         for location in await in_thread(find_versions, self._export_dir):
-            self._failed[location.path] = await in_thread(look, location.path)
+            self._seen[location.path] = await in_thread(look, location.path)
             try:
                 secs = await self._take(location)
             except ConfigError as error:
+                self._failed[location.path] = self._seen[location.path]
                 failures.append((location, error))
             else:
                 for failure in failures:
@@ -268,8 +270,9 @@ class Versions:
         raise failures[0][1]
 
     async def refresh(self, is_used: Callable[[Served], bool]) -> None:
-        """Looks for a newer version. Where there is one that is complete, loads it, lets it serve, and frees
-        the old one when `is_used` says that nobody uses it any more."""
+        """Looks for a newer version, or where the folder of the served one is gone, for any. Where there is
+        one that is complete, loads it, lets it serve, and frees the old one when `is_used` says that nobody
+        uses it any more."""
         location = await in_thread(self._newer)
         if location is None:
             return
@@ -299,13 +302,19 @@ class Versions:
         return secs
 
     def _newer(self) -> Location | None:
-        """Returns the newest version if it is newer than the served one, has not changed since the last
-        check, and has not failed with the same files; else None."""
-        for location in _numbered(self._export_dir):
-            if self.served and location.version <= self.served.version:
-                return None
+        """Returns the newest version that has not changed since the last check and has not failed with the
+        same files, if it is newer than the served one, or that is gone; else None. Logs once if the files of
+        the served one have changed."""
+        found, served = _numbered(self._export_dir), self.served.version if self.served else None
+        is_there = any(location.version == served for location in found)
+        for location in found:
             files = look(location.path)
             before, self._seen[location.path] = self._seen.get(location.path), files
+            if is_there and location.version == served:  # all others are older
+                if files != before and self._told_change != served:
+                    self._told_change = served
+                    self._log.warning("files have changed: what was loaded is served", version=served)
+                return None
             if files and files == before and files != self._failed.get(location.path):
                 return location
         return None
