@@ -44,7 +44,8 @@ class Asked(NamedTuple):
 def read(body: bytes, model: str, served: Served, limits: Limits) -> Asked:
     """Reads the body of a request. Raises HTTPError."""
     require("embed" in served.methods, f"{model} makes no vectors here (--methods).", 404)
-    values = protocols.read_object(body)
+    # null, which some clients send for what they leave unset, asks for nothing.
+    values = {key: value for key, value in protocols.read_object(body).items() if value is not None}
     for key in values:
         require(key in _KEYS, f"unknown parameter {key[:60]!r}. Allowed: {', '.join(_KEYS)}.")
     asked = values.get("model", model)

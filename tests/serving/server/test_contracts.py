@@ -242,6 +242,8 @@ def test_embeddings_are_in_openais_form(server, models):
     assert [(each["object"], each["index"]) for each in found["data"]] == [("embedding", 0), ("embedding", 1)]
     np.testing.assert_allclose([each["embedding"] for each in found["data"]], expected, atol=1e-5)
     assert found["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
+    unset = dict.fromkeys(("model", "encoding_format", "dimensions", "user"))
+    assert post(input=texts, **unset) == (200, found)
     _, found = post(input=texts[0], encoding_format="base64", dimensions=4, user="somebody")
     vector = np.frombuffer(base64.b64decode(found["data"][0]["embedding"]), "<f4")
     np.testing.assert_allclose(vector, expected[0, :4] / np.linalg.norm(expected[0, :4]), atol=1e-5)
