@@ -21,7 +21,7 @@ from official.cli import command_line, outputs, text, train
 from official.cli import flags as train_flags
 from official.cli.ask import CheckpointFlags
 from official.config import FIELDS, Config
-from official.config.setting import Field
+from official.config.setting import LENGTH, Field
 from official.data.text import text_files
 from official.io import files, jobs, json_files, model_folder, vocabulary_files
 from official.io.errors import ConfigError, counted, shortened
@@ -257,8 +257,8 @@ def _once(request: _Request, name: str, make: Callable[[], dict]) -> dict:
 
 def _check_same(request: _Request, paths: list[str], location: str, labelled: Config | None) -> None:
     """Raises ConfigError where the folder holds what was made with other flags, of other text, of other
-    weights, which are at `location`, or with other labelled rows. The runs check their own flags. With
-    --overwrite such a folder is renamed, and one in which all is done."""
+    weights, which are at `location`, or with other labelled rows. The runs check their own flags, but for
+    those of their lengths. With --overwrite such a folder is renamed, and one in which all is done."""
     flags = request.own
     job: dict = {name: vars(flags)[name] for name in sorted(Adapt.names() - {"model_dir", "overwrite"})}
     job["checkpoint"] = {"path": flags.checkpoint, "files": files.digest(_files_at(location))["sha256"]}
@@ -269,6 +269,10 @@ def _check_same(request: _Request, paths: list[str], location: str, labelled: Co
     rows = {name: labelled[name] for name in ("train_file", "eval_file")} if labelled else {}
     for name, given in rows.items():
         job[name] = files.digest(files.find_files(given, name)) if given else None
+    for word in (*request.pretraining, *request.fine_tuning):
+        name, _, value = word.removeprefix("--").partition("=")
+        if FIELDS[name].training == LENGTH:  # a longer run would go on behind what was measured of its end
+            job[name] = value
     earlier = jobs.read_done(request.folder("job.json"))
     is_other = earlier is not None and bool(jobs.differences(earlier, job))
     done = json_files.read_json_or_empty(os.path.join(flags.model_dir, "result.json"))

@@ -169,14 +169,16 @@ def test_a_command_that_was_cut_goes_on_to_the_same_weights(adapted, call, monke
     shutil.rmtree(folder)
 
 
-def test_other_text_to_compare_with_is_refused(adapted, call):
-    """What was made of it is kept."""
+def test_other_text_to_compare_with_and_more_epochs_are_refused(adapted, call):
+    """What was made of the text, and measured of the end, is kept."""
     path = pathlib.Path(adapted).parent / "other.txt"
     content = path.read_text()
     path.write_text(content.replace("a", "b"))
     with pytest.raises(ConfigError, match="begun with another general_files"):
         call("whole", "--add_words=3")
     path.write_text(content)
+    with pytest.raises(ConfigError, match="begun with another num_train_epochs"):
+        call("whole", "--add_words=3", "--num_train_epochs=2")
 
 
 def test_other_weights_are_refused_and_overwrite_sets_their_folder_aside(adapted, call, monkeypatch):
