@@ -12,7 +12,7 @@ import itertools
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, get_origin, get_type_hints
 
 from absl import logging
@@ -386,7 +386,8 @@ def _write_start(request: _Request, words: dict, vocabulary: Any) -> dict:
 
 
 def _make_sets(request: _Request, paths: list[str], before: Any, config: Config) -> dict:
-    """Writes the evaluation sets, each for both vocabularies; returns the counts of their masked words."""
+    """Writes the evaluation sets, each for both vocabularies; returns the counts of their masked words.
+    Documents that are trained on are in neither: of them the other text may have some."""
     from official.data.pretraining import masked_words
     from official.data.text import documentation_corpus, samples
     from official.data.text.documents import ReadCounts, read_documents
@@ -394,25 +395,40 @@ def _make_sets(request: _Request, paths: list[str], before: Any, config: Config)
 
     flags, counts = request.own, ReadCounts()
     after = load_for_text(str(config.vocab_file), flags.do_lower_case, config.init_checkpoint)
-    held_out = (
-        document
-        for document in read_documents(paths, counts, text_field=flags.text_field)
-        if samples.split_of(" ".join(document), flags.eval_share) == "eval"
-    )
-    if flags.general_files:
-        general: Iterable[list[str]] = read_documents(
-            text_files.find_texts(flags.general_files, "general_files"), counts, text_field=flags.text_field
-        )
-    else:
+    others = text_files.find_texts(flags.general_files, "general_files") if flags.general_files else []
+    corpus: list[list[str]] = []
+    if not others:
         logging.info("Text of another kind: that of bert data corpus")
-        general = itertools.chain(*documentation_corpus.build_corpus(text.Corpus.sources.split(","), 0.1)[:2])
+        parts = documentation_corpus.build_corpus(text.Corpus.sources.split(","), 0.1)[:2]
+        corpus = list(itertools.chain(*parts))
+
+    def read_general() -> Iterable[list[str]]:
+        return read_documents(others, counts, text_field=flags.text_field) if others else corpus
+
+    def key(document: Iterable[str]) -> int:  # white space makes no difference, as in `split_of`
+        return samples.digest_of("".join("".join(document).split()))
+
+    general_keys = set(map(key, read_general()))
+    trained: set[int] = set()  # those of them that are
+
+    def held_out() -> Iterator[list[str]]:
+        for document in read_documents(paths, counts, text_field=flags.text_field):
+            if samples.split_of(" ".join(document), flags.eval_share) == "eval":
+                yield document
+            elif (found := key(document)) in general_keys:
+                trained.add(found)
+
+    general = (document for document in read_general() if key(document) not in trained)
     made = {}
-    for name, flag, documents in (("own", "eval_share", held_out), ("general", "general_files", general)):
+    for name, flag, documents in (("own", "eval_share", held_out()), ("general", "general_files", general)):
         told = f"--{flag}={getattr(flags, flag)}"
         sets, masked = masked_words.make_sets(documents, [before, after], _shape(request), flags.seed, told)
         for side, examples in zip(("before", "after"), sets):
             masked_words.write_set(examples, request.folder(name, side))
         made[name] = dataclasses.asdict(masked) | {"pieces": dict(zip(("before", "after"), masked.pieces))}
+    if trained:
+        told = "Left out of the evaluation on other text: %s that --input_files have, too"
+        logging.warning(told, counted(len(trained), "document"))
     return made
 
 
