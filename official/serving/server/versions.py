@@ -293,12 +293,15 @@ class Versions:
         self._set_state(location.version, State("LOADING"))
         began = time.monotonic()
         served = await in_thread(self._load, *location)
-        secs, replaced = time.monotonic() - began, self.served.version if self.served else None
-        self.served = served
+        secs, old = time.monotonic() - began, self.served
+        self.served, replaced = served, old.version if old else None
         if replaced is not None:
             self._set_state(replaced, State("END"))
         self._set_state(location.version, State("AVAILABLE"))
         self._log.info("serving", version=location.version, replaced=replaced, secs=round(secs, 2))
+        if old and old.methods != served.methods:  # the first is the default one
+            before, now = (", ".join(each.methods) for each in (old, served))
+            self._log.warning("other methods are served", version=location.version, before=before, now=now)
         return secs
 
     def _newer(self) -> Location | None:

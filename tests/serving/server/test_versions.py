@@ -11,7 +11,7 @@ import pytest
 from official.io.errors import ConfigError
 from official.serving.server import versions
 from official.serving.server.monitoring import Log
-from official.serving.server.versions import Location, Versions
+from official.serving.server.versions import Location, Served, Versions
 from tests.serving.server.servers import StandIn, stand_in
 
 
@@ -126,3 +126,20 @@ def test_where_the_served_one_is_removed_the_next_one_takes_its_place(tmp_path, 
 
     asyncio.run(scenario())
     assert written(log) == ["serving", "files have changed: what was loaded is served", "serving"]
+
+
+def test_a_version_with_other_methods_is_named(tmp_path, log):
+    def loaded(version: int, path: str) -> Served:
+        return Served(version, StandIn(), ["answer", "embed"][version - 1 :])
+
+    async def scenario():
+        add(tmp_path, 1)
+        found = Versions(str(tmp_path), loaded, log)
+        await found.start()
+        add(tmp_path, 2)
+        for _ in range(2):
+            await found.refresh(lambda served: False)
+        assert found.served.methods == ("embed",)
+
+    asyncio.run(scenario())
+    assert written(log) == ["serving", "serving", "other methods are served"]
