@@ -333,7 +333,7 @@ def rest_status(states: dict[int, State]) -> dict:
 
 def rest_metadata(model: str, served: Served) -> dict:
     """Returns a GetModelMetadataResponse. Its signatures are a SignatureDefMap; the names of a classifier's
-    labels, where it has some, a ListValue."""
+    labels, and the thresholds of several, where it has some, a ListValue each."""
     named = {**served.signatures, DEFAULT: served.signatures[served.methods[0]]}
     described = {
         name: {
@@ -344,9 +344,10 @@ def rest_metadata(model: str, served: Served) -> dict:
         for name, signature in named.items()
     }
     found: dict[str, dict] = {"signature_def": {"signature_def": described}}
-    if served.labels:
-        kind = "type.googleapis.com/google.protobuf.ListValue"
-        found["labels"] = {"@type": kind, "value": list(served.labels)}
+    kind = "type.googleapis.com/google.protobuf.ListValue"
+    for name, values in (("labels", served.labels), ("thresholds", served.thresholds)):
+        if values:
+            found[name] = {"@type": kind, "value": list(values)}
     spec = {"name": model, "signature_name": "", "version": str(served.version)}
     return {"model_spec": spec, "metadata": found}
 

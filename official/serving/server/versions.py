@@ -63,13 +63,16 @@ class Served:
       signatures: {name: signature}; `serving_default` is the default method.
       sizes: limits of token ids.
       labels: names of a classifier's outputs; () if they are only numbered.
+      thresholds: of several labels: the probability from which on a text has each; () means 0.5 for all.
     """
 
     def __init__(self, version: int, model: Model, methods: Sequence[str]):
         self.version = version
         self.methods = tuple(methods)
         self._model = model
-        self.labels = model.label_names if "classify" in methods else ()
+        is_classifier = "classify" in methods
+        self.labels = model.label_names if is_classifier else ()
+        self.thresholds = model.source.thresholds if is_classifier else ()
         main, bert = self.methods[0], model.source.bert
         ids = Signature(main, signatures.TENSOR_INPUTS, signatures.TENSOR_OUTPUTS[main])
         self.signatures = {**{name: SIGNATURES[name] for name in methods}, signatures.TENSORS: ids}

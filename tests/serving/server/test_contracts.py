@@ -11,8 +11,8 @@ import pytest
 from official import inference
 from official.inference.rows import Rows
 from official.io.errors import ConfigError
-from official.serving.server import reading, versions
-from tests.serving.server.servers import LOADING, ask, running, write_model
+from official.serving.server import protocols, reading, versions
+from tests.serving.server.servers import LOADING, StandIn, ask, running, write_model
 
 QUESTIONS = [
     {"question": f"word{n}?", "context": " ".join(f"word{(7 * n + k) % 50 + 5}" for k in range(3 + 9 * n))}
@@ -181,6 +181,10 @@ def test_the_metadata_name_the_labels_of_a_classifier(classifier):
     described = json_format.ParseDict(found, metadata_pb.GetModelMetadataResponse()).metadata["labels"]
     labels = struct_pb2.ListValue()
     assert described.Unpack(labels) and list(labels) == ["bad", "good"]
+    model = StandIn()
+    model.source.thresholds = (0.3, 0.6)
+    described = protocols.rest_metadata("bert", versions.Served(1, model, ["classify"]))["metadata"]
+    assert described["thresholds"]["value"] == [0.3, 0.6]
 
 
 def test_a_model_that_chooses_from_several_texts_is_refused_at_the_start(tmp_path, monkeypatch):
