@@ -181,6 +181,9 @@ def test_the_metadata_name_the_labels_of_a_classifier(classifier):
     described = json_format.ParseDict(found, metadata_pb.GetModelMetadataResponse()).metadata["labels"]
     labels = struct_pb2.ListValue()
     assert described.Unpack(labels) and list(labels) == ["bad", "good"]
+
+
+def test_the_metadata_have_the_thresholds_of_several_labels():
     model = StandIn()
     model.source.thresholds = (0.3, 0.6)
     described = protocols.rest_metadata("bert", versions.Served(1, model, ["classify"]))["metadata"]
