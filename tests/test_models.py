@@ -363,7 +363,7 @@ def test_metrics_that_take_logits_for_probabilities_are_refused(folders):
             model.evaluate(batch, labels, verbose=0)
     model.compile(loss=loss, metrics=["mse", metrics.BinaryAccuracy(threshold=0.0, name="right")])
     found = model.evaluate(batch, labels, verbose=0, return_dict=True)
-    assert found["right"] == pytest.approx(np.mean((model(batch) > 0) == labels))
+    assert found["right"] == pytest.approx(np.mean((np.asarray(model(batch)) > 0) == labels))
 
 
 def test_what_a_folder_says_beside_its_weights_lives_on(tmp_path):
