@@ -67,7 +67,8 @@ def _texts_of(given: Any, limits: Limits) -> list[str]:
     require(
         not is_ids, "input: lists of token ids are not read, since they are another tokenizer's. Send texts."
     )
-    require(1 <= len(texts) <= most, f"input: {len(texts):,} texts, allowed are 1 to {most:,} in a request.")
+    told = f"input: {len(texts):,} texts, allowed are 1 to {most:,} in a request (--max_instances)."
+    require(1 <= len(texts) <= most, told)
     read_texts = [protocols.read_text(text, "input", limits) for text in texts]
     require(all(map(str.strip, read_texts)), "input: a text is empty.")
     return read_texts
