@@ -120,10 +120,13 @@ def _as_list(text: str) -> str | list:
 
 
 def _is_list(value: Any) -> bool:
-    """Tells whether a label is a list, or a text that is one of JSON or Python."""
+    """Tells whether a label is a list or an object, or a text that is one of JSON, Python, or another library's,
+    of texts or numbers."""
     if isinstance(value, str) and value.lstrip().startswith(("[", "(", "{")):
-        with contextlib.suppress(ValueError):  # others are names
+        try:
             value = _as_list(value.strip())
+        except ValueError:  # [a b] is a name
+            return re.match(r"\s*[\[{]\s*[\"'\d.-]", value) is not None
     return isinstance(value, (list, tuple, dict))
 
 
