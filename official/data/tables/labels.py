@@ -120,8 +120,8 @@ def _as_list(text: str) -> str | list:
 
 
 def _is_list(value: Any) -> bool:
-    """Tells whether a label is a list or an object, or a text that is one of JSON, Python, or another library's,
-    of texts or numbers."""
+    """Tells whether a label is a list or an object, or a text that is one of JSON or Python, or begins as one
+    of texts or numbers does."""
     if isinstance(value, str) and value.lstrip().startswith(("[", "(", "{")):
         try:
             value = _as_list(value.strip())
