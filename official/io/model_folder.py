@@ -640,7 +640,7 @@ def labels_of_config(location: str) -> dict:
     folder = folder_of(location)
     values, path = read_where_there(folder, CONFIG, False), os.path.join(folder, CONFIG)
     found = labels_of_hugging_face(values, path, cross_encoder_activation(folder))
-    return found | ({"labels": None} if are_numbered_labels(found["labels"] or ()) else {})
+    return {**found, "labels": None} if are_numbered_labels(found["labels"] or ()) else found
 
 
 def labels_of_folder(location: str) -> dict:

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -188,7 +189,7 @@ def _class_of(folder: str, config: Mapping[str, Any], is_wordpiece: bool) -> str
         return None
     usual = _CLASS_OF_MODEL.get(str(of_model), "TokenizersBackend")
     usual = "BertTokenizer" if is_wordpiece and usual in _CLASSES else usual
-    name = str(told).removesuffix("Fast") if told else usual
+    name = re.sub("Fast$", "", str(told)) if told else usual
     if name in ("PreTrainedTokenizer", "TokenizersBackend"):
         return None
     if name not in _CLASSES:
@@ -525,7 +526,7 @@ def _finished(
 
     whole = {"version": "1.0", "normalizer": None, "pre_tokenizer": None, "decoder": None, **tokenizer}
     there = [{"id": token["id"], **_token(token)} for token in tokenizer.get("added_tokens") or ()]
-    whole |= {"truncation": None, "padding": None, "added_tokens": there}
+    whole.update(truncation=None, padding=None, added_tokens=there)
     if _is_wordpiece(whole):
         whole["model"] = {**_WORDPIECE, **whole["model"]}
     try:
