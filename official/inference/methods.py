@@ -73,7 +73,7 @@ class Method:
         """Returns the sequences to calibrate the ranges of int8's activations with."""
         raise NotImplementedError
 
-    def results(self, rows: Sequence[Any]) -> tuple[Sequence[Any], np.ndarray]:
+    def results(self, rows: Sequence[Any]) -> tuple[Any, np.ndarray]:
         """Returns (the result of each row, bool [N]: whether a text of the row was longer than the model
         takes, and cut). Texts with masked words that are longer are refused, and tags are given in
         windows."""
