@@ -90,7 +90,7 @@ class Family(NamedTuple):
         is no such weight. `head` is one of `heads`, or any other end of a class's name."""
         for part, theirs in self.heads.get(head, {}).items():
             if name.startswith(part):
-                return None if theirs is None else theirs + name.removeprefix(part)
+                return None if theirs is None else theirs + name[len(part) :]
         if any(part in name for part in self.absent):
             return None
         for part, theirs in self.renamed:

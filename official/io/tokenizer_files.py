@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -188,7 +189,7 @@ def _class_of(folder: str, config: Mapping[str, Any], is_wordpiece: bool) -> str
         return None
     usual = _CLASS_OF_MODEL.get(str(of_model), "TokenizersBackend")
     usual = "BertTokenizer" if is_wordpiece and usual in _CLASSES else usual
-    name = str(told).removesuffix("Fast") if told else usual
+    name = re.sub("Fast$", "", str(told)) if told else usual
     if name in ("PreTrainedTokenizer", "TokenizersBackend"):
         return None
     if name not in _CLASSES:

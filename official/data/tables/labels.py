@@ -195,7 +195,7 @@ class Reader:
     def _chosen(self, text: str, texts: Sequence[str]) -> _Chosen:
         place = texts.index(text) if texts.count(text) == 1 else None
         column = self._choices.index(text) if text in self._choices else None
-        number = text.removesuffix(".0")  # as pandas writes numbers beside missing ones
+        number = re.sub(r"\.0\Z", "", text)  # as pandas writes numbers beside missing ones
         if number.isdecimal():  # all rows together decide which of the three applies
             return _Chosen(int(number), column, place)
         if column is None and place is None:
