@@ -542,7 +542,7 @@ def labels_json(
     """
     said = problem_type or (REGRESSION if labels is None else ONE_LABEL)
     values: dict[str, Any] = {"labels": labels, "kind": KIND_OF[said], "problem_type": said}
-    values |= {name: each for name, each in (("thresholds", thresholds), ("scale", scale)) if each}
+    values.update({name: each for name, each in (("thresholds", thresholds), ("scale", scale)) if each})
     return written(values)
 
 
@@ -640,7 +640,7 @@ def labels_of_config(location: str) -> dict:
     folder = folder_of(location)
     values, path = read_where_there(folder, CONFIG, False), os.path.join(folder, CONFIG)
     found = labels_of_hugging_face(values, path, cross_encoder_activation(folder))
-    return found | ({"labels": None} if are_numbered_labels(found["labels"] or ()) else {})
+    return {**found, "labels": None} if are_numbered_labels(found["labels"] or ()) else found
 
 
 def labels_of_folder(location: str) -> dict:
