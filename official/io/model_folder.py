@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -738,7 +738,8 @@ def order_of_labels(labels: Sequence[str], wanted: Sequence[Sequence[str]]) -> l
       labels: of a model, in their order.
       wanted: the names of each class.
     """
-    for form in (str, _plain):
+    ways: tuple[Callable[[str], str], ...] = (str, _plain)
+    for form in ways:
         forms = [form(label) for label in labels]
         found = [[forms.index(name) for name in map(form, names) if name in forms] for names in wanted]
         order = [numbers[0] for numbers in found if numbers]
