@@ -173,15 +173,24 @@ def modules_folder(location: str) -> str | None:
 
 def transformer_folder(folder: str) -> str:
     """Returns the folder of the Transformer in modules.json: a subfolder in older ones."""
-    modules = read(os.path.join(folder, MODULES), kind=list)
-    paths = [str(module.get("path")) for module in modules if _kind_of(module) == "Transformer"]
-    return os.path.join(folder, paths[0]) if paths and paths[0] else folder
+    return next((place for kind, place in _modules(folder) if kind == "Transformer"), folder)
 
 
-def _kind_of(module: Any) -> str:
-    """Returns the name of a module's class, with its package where it is not sentence-transformers' own."""
-    told = str(module.get("type")) if isinstance(module, dict) else str(module)
-    return told.rpartition(".")[2] if told.startswith("sentence_transformers.") else told
+def _modules(folder: str) -> list[tuple[str, str]]:
+    """Returns the class, with its package where it is not sentence-transformers' own, and the folder of each
+    module in modules.json. Raises ConfigError for one outside of the folder: a model from elsewhere could
+    name any folder of this machine."""
+    source, found = os.path.join(folder, MODULES), []
+    for module in read(source, kind=list):
+        path, told = expect(module, "path", str, source, ""), str(module.get("type"))
+        inside = os.path.normpath(path)
+        if os.path.isabs(inside) or inside.split(os.sep)[0] == os.pardir:
+            raise ConfigError(
+                f"{source}: the path {path[:60]!r} leads out of the folder. Put the module there."
+            )
+        kind = told.rpartition(".")[2] if told.startswith("sentence_transformers.") else told
+        found.append((kind, folder if inside == os.curdir else os.path.join(folder, inside)))
+    return found
 
 
 def read_settings(location: str, lower_case: bool = False) -> EmbeddingSettings | None:
@@ -200,18 +209,16 @@ def read_settings(location: str, lower_case: bool = False) -> EmbeddingSettings 
     values, path = read_where_there(folder, SENTENCE_TRANSFORMERS), os.path.join(folder, MODULES)
     if values.get("model_type") == "CrossEncoder":  # which gives no vectors
         return None
-    modules = read(path, kind=list)
-    for module in modules:
-        if isinstance(module, dict):
-            check_keys(module, MODULES, path)
-    kinds = [_kind_of(module) for module in modules]
+    modules = _modules(folder)
+    for module in read(path, kind=list):
+        check_keys(module, MODULES, path)
+    kinds, paths = [kind for kind, _ in modules], [place for _, place in modules]
     count = kinds.count("Dense")
     if kinds not in (usual := ["Transformer", "Pooling", *["Dense"] * count], [*usual, "Normalize"]):
         raise ConfigError(
             f"{path}: the modules {', '.join(kinds)[:200] or 'none'} are not supported, only Transformer,"
             " Pooling, any number of Dense and, last, Normalize."
         )
-    paths = [os.path.join(folder, str(module.get("path"))) for module in modules]
     pooling = read(os.path.join(paths[1], CONFIG), "Pooling/config.json")
     if kinds[-1] == "Normalize":  # whose folder is empty in older versions
         own = os.path.join(paths[-1], CONFIG)

@@ -112,6 +112,9 @@ def test_what_there_is_not_here_is_refused_by_name(tmp_path):
     cases = [
         ("modules.json", "models.Dense", "models.LSTM", "the modules Transformer, Pooling, LSTM, Normalize"),
         ("modules.json", ours, "custom_st.Pooling", "Transformer, custom_st.Pooling, Dense, Normalize"),
+        ("modules.json", '"2_Dense"', '"../d"', "the path '../d' leads out of the folder"),
+        ("modules.json", '"path": ""', '"path": "/etc"', "the path '/etc' leads out of the folder"),
+        ("modules.json", '"path": ""', '"path": null', '"path" is null, expected a text'),
         ("1_Pooling/config.json", mean, last, "lasttoken"),
         ("2_Dense/config.json", "GELU", "Softplus", "Softplus is not supported, only Identity, Tanh"),
         (own, '"cosine"', '"hamming"', "similarity_fn_name='hamming'"),
@@ -133,7 +136,10 @@ def test_what_there_is_not_here_is_refused_by_name(tmp_path):
             path.write_text(content)
 
     assert_refused(read, cases)
-    assert json.loads((folder / "modules.json").read_text())[2]["path"] == "2_Dense"
+    told = (folder / "modules.json").read_text()
+    assert json.loads(told)[2]["path"] == "2_Dense"
+    (folder / "modules.json").write_text(told.replace('"path": ""', '"path": "."'))
+    assert sentence_folder.transformer_folder(str(folder)) == str(folder)
 
 
 def test_settings_of_a_cross_encoder_that_there_are_not_here_are_refused_by_name(tmp_path):
