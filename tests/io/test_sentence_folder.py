@@ -9,6 +9,7 @@ import dataclasses
 import json
 import pathlib
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -66,6 +67,16 @@ def test_weights_are_those_of_any_version_of_pytorch(tmp_path):
             continue
         with pytest.raises(ConfigError, match="pytorch_model.bin cannot be read"):
             Dense(3, 2, True, "tanh", str(tmp_path / "legacy")).weights()
+    # A name of 2^64 empty tuples, which would be hashed; and a file that may be a bomb.
+    nested = b"\x80\x02})" + b"q\x00h\x00\x86" * 64 + b"K\x01s."
+    for told, content, kind in (("not a text", nested, "STORED"), ("compressed", b"\x80\x02}.", "DEFLATED")):
+        with zipfile.ZipFile(
+            tmp_path / "zip" / "pytorch_model.bin", "w", getattr(zipfile, f"ZIP_{kind}")
+        ) as file:
+            file.writestr("a/data.pkl", content)
+        with pytest.raises(ConfigError, match=f"pytorch_model.bin cannot be read .*{told}"):
+            Dense(3, 2, True, "tanh", str(tmp_path / "zip")).weights()
+    shutil.copy(DATA / "dense_zip.bin", tmp_path / "zip" / "pytorch_model.bin")
     with pytest.raises(ConfigError, match="holds .*says"):
         Dense(3, 4, True, "tanh", str(tmp_path / "zip")).weights()
 
