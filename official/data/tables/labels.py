@@ -12,6 +12,7 @@ import dataclasses
 import json
 import math
 import re
+import string
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -104,7 +105,7 @@ def as_texts(value: Any, used: set[str] | None = None) -> list[str]:
 
 def _as_list(text: str) -> str | list:
     """Returns the list that a text is; the text where it is none."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         if text.startswith("["):
             return json.loads(text)
     with contextlib.suppress(ValueError, SyntaxError):
@@ -119,7 +120,10 @@ def _as_list(text: str) -> str | list:
 
 def as_number(value: Any) -> float:
     """Returns a score. Raises ValueError for what is no finite number."""
-    number = float("nan") if isinstance(value, bool) or value is None else float(value)
+    try:
+        number = float("nan") if isinstance(value, bool) else float(value)
+    except (TypeError, OverflowError):  # a list, a date, a number of 400 digits
+        number = float("nan")
     if not math.isfinite(number):
         raise ValueError("is no finite number")
     return number
@@ -183,7 +187,7 @@ class Reader:
         if text.isdecimal():  # all rows together decide which of the three applies
             return _Chosen(int(text), column, place)
         if column is None and place is None:
-            letter = ord(text.upper()) - 65 if len(text) == 1 and text.isalpha() else -1
+            letter = string.ascii_uppercase.find(text.upper()) if len(text) == 1 else -1
             place = letter if 0 <= letter < len(self._choices) else None
         if column is None and place is None:
             raise ValueError(

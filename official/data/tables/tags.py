@@ -185,6 +185,10 @@ def _column(table: tables.Table, names: Sequence[str], flag: str) -> str:
 def _of_tokens(value: Any, labels: Any, place: str) -> Sentence:
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise ConfigError(f"{place}: the words are {str(value)[:60]!r}, expected a list of texts.")
+    if not isinstance(labels, (list, type(None))):
+        raise ConfigError(
+            f"{place}: the tags are {str(labels)[:60]!r}, expected a list with one of each word."
+        )
     tags = None if labels is None else [as_text(label) or "" for label in labels]
     if tags is not None and len(tags) != len(value):
         raise ConfigError(f"{place}: {len(value)} words and {len(tags)} tags. Each word has one.")
@@ -194,7 +198,7 @@ def _of_tokens(value: Any, labels: Any, place: str) -> Sentence:
 def _spans_of(value: Any, length: int, place: str) -> list[tuple[int, int, str]]:
     """Returns (first character, the one behind the last, type) of spans in any of the usual forms."""
     spans = []
-    for one in value or []:
+    for one in value if isinstance(value, list) else [value] if value else []:
         parts: Sequence[Any] = one if isinstance(one, (list, tuple)) else ()
         if isinstance(one, dict):
             label = next((one[key] for key in ("label", "type", "tag", "entity_group") if key in one), None)

@@ -58,16 +58,21 @@ def test_several_labels_come_from_lists_and_separators():
         ("[1.0, 0.0, 0.0]", "a 0 or 1 for each label"),
         ("0,0,1", "a 0 or 1 for each label"),
         ({"a": 1, "b": 0}, "label names"),
+        ("[" * 100_000 + "1, 2" + "]" * 100_000, "is not a list such as"),
     ):
         assert told in read(SEVERAL, [value])[2][0], value
 
 
 def test_numbers_and_choices():
-    _, numbers, wrong = read(NUMBER, ["1.5", 2, "x", "nan"])
-    assert numbers.tolist() == [1.5, 2.0] and wrong[2:] == [
+    _, numbers, wrong = read(NUMBER, ["1.5", 2, "x", "nan", [3.5], 10**400])
+    assert numbers.tolist() == [1.5, 2.0] and wrong[2:5] == [
         "label 'x' is no number",
         "label 'nan' is no finite number",
+        "label '[3.5]' is no finite number",
     ]
+    assert wrong[5].endswith("0' is no finite number")
+    wrong = read(CHOICE, ["a", "\u00df"], choices=("a", "b", "c"))[2]  # whose capital is two letters
+    assert wrong[0] is None and "is not one of the columns" in wrong[1]
     for values, places in ((["b", "y", "C"], [1, 1, 2]), (["0", "2"], [0, 2]), (["1", "3"], [0, 2])):
         assert read(CHOICE, values, choices=("a", "b", "c"))[1].tolist() == places
     with pytest.raises(ConfigError, match="from 0 or from 1"):
