@@ -98,7 +98,8 @@ def encode(
     rows = zip(*(map(_rounded, values) if name in ours else values for name, values in columns.items()))
     if ending == ".jsonl":
         lines = (json.dumps(dict(zip(columns, row)), ensure_ascii=False) for row in rows)
-        return "".join(f"{line}\n" for line in lines).encode()
+        # Half a surrogate pair, which UTF-8 does not have, is written as JSON's escape.
+        return "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
     text = io.StringIO(newline="")
     writer = csv.writer(text, delimiter="\t" if ending == ".tsv" else ",", lineterminator="\n")
     if with_header:

@@ -221,6 +221,8 @@ def test_predictions_keep_what_is_there(tmp_path):
     assert written.splitlines() == ["id,label,predicted_label,probability", '1,"a,b",x,0.25', "2,,y,0.333333"]
     lines = predictions.encode(".jsonl", {**columns, **ours}, with_header=True).decode().splitlines()
     assert json.loads(lines[1]) == {"id": "2", "label": None, "predicted_label": "y", "probability": 0.333333}
+    halved = predictions.encode(".jsonl", {"text": ["\ud83d", "\u00e9"]}, False).splitlines()
+    assert [json.loads(line)["text"] for line in halved] == ["\ud83d", "\u00e9"]
     with pytest.raises(ConfigError, match="unknown suffix"):
         predictions.check_format("out.xlsx")
     # A choice by the name of its column, or by its number as it is shown, from 1 on.
