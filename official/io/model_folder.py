@@ -15,7 +15,7 @@ from absl import logging
 
 from official.io import files
 from official.io.errors import ConfigError, shortened, suggest
-from official.io.json_files import expect, read_json, written
+from official.io.json_files import expect, is_of_kind, read_json, written
 
 # -----------------------------------------------------------------------------------------------------------
 # Keys
@@ -324,6 +324,10 @@ def tokenizer_words(tokenizer: dict, source: str) -> tuple[str, ...]:
         raise ConfigError(
             f"{source}: the ids of the vocabulary are not 0, 1, 2, ..., each once. Save the tokenizer again."
         )
+    text = "\n".join(words)
+    if text.count("\n") >= max(len(words), 1) or text.encode("utf-8", "ignore").decode() != text:
+        told = "a word has a line feed or half a surrogate pair, which no vocab.txt holds"
+        raise ConfigError(f"{source}: {told}. Save the tokenizer again.")
     strange = [token["content"] for token in added if token["content"] not in SPECIAL_TOKENS]
     if strange:
         raise ConfigError(f"{source}: added_tokens {shortened(strange)} {_BESIDE}.")
@@ -394,15 +398,17 @@ def _joins_as_bert(processor: Any) -> bool:
     if processor is None:
         return True
     kind = processor.get("type") if isinstance(processor, dict) else None
-    if kind == "BertProcessing":
-        return [processor.get(key, [None])[0] for key in ("cls", "sep")] == ["[CLS]", "[SEP]"]
     single = [("[CLS]", 0), ("A", 0), ("[SEP]", 0)]
     wanted = {"single": single, "pair": [*single, ("B", 1), ("[SEP]", 1)]}
-    return kind == "TemplateProcessing" and all(
-        [(part["id"], part["type_id"]) for piece in processor.get(key, ()) for part in piece.values()]
-        == parts
-        for key, parts in wanted.items()
-    )
+    try:
+        if kind == "BertProcessing":
+            return [processor[key][0] for key in ("cls", "sep")] == ["[CLS]", "[SEP]"]
+        return kind == "TemplateProcessing" and all(
+            [(part["id"], part["type_id"]) for piece in processor[key] for part in piece.values()] == parts
+            for key, parts in wanted.items()
+        )
+    except (AttributeError, IndexError, KeyError, TypeError):  # values of other types
+        return False
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -440,6 +446,9 @@ def cross_encoder_activation(location: str) -> str | None:
 # Adapters: adapter_config.json
 
 
+_PATTERN = r"(.*\.)?({})$"  # around a pattern of names of modules
+
+
 class Adapter(NamedTuple):
     """A LoRA adapter next to weights.
 
@@ -458,7 +467,7 @@ class Adapter(NamedTuple):
           name ends in counts, whatever pattern says its rank.
         """
         alphas = self.settings.get("alpha_pattern") or {}
-        key = next((each for each in alphas if re.match(rf"(.*\.)?({each})$", module)), module)
+        key = next((each for each in alphas if re.match(_PATTERN.format(each), module)), module)
         alpha = alphas.get(key, self.settings.get("lora_alpha", 8))
         return alpha / (rank**0.5 if self.settings.get("use_rslora") else rank)
 
@@ -488,6 +497,16 @@ def adapter_of(location: str) -> Adapter | None:
             " folder of its base model."
         )
     check_keys(settings, ADAPTER_CONFIG, path)
+    alphas = expect(settings, "alpha_pattern", (dict, type(None)), path, None) or {}
+    for name, alpha in [*alphas.items(), ("lora_alpha", settings.get("lora_alpha", 8))]:
+        is_pattern = True
+        try:
+            re.compile(_PATTERN.format(name))
+        except (re.error, OverflowError, RecursionError):
+            is_pattern = False
+        if not is_pattern or not is_of_kind(alpha, float) or not abs(alpha) < 2**63:
+            told = f"{name[:60]!r} is {str(alpha)[:40]}, expected names of modules, and numbers"
+            raise ConfigError(f"{path}: {told}. Correct it.")
     if not os.path.exists(weights):
         raise ConfigError(f"{path}: {ADAPTER_WEIGHTS} is missing in its folder.")
     return Adapter(weights, settings)
