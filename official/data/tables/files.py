@@ -350,7 +350,7 @@ def _is_list_of_features(feature: Any) -> bool:
 
 
 def _classes_of_parquet(file: BinaryIO, path: str) -> dict[str, list[str]]:
-    with parquet_files._reading(file, path) as parquet:
+    with parquet_files.reading(file, path) as parquet:
         said = (parquet.schema_arrow.metadata or {}).get(b"huggingface")
     told = parse_json(said, path, any_number=True) if said else {}
     return _classes_of_features(expect(told, "info", dict, path, {}), path)
@@ -381,7 +381,7 @@ def _arrow_batches(part: Part, names: list[str] | None) -> Iterator[Any]:
     """Yields pyarrow's batches of the columns; with None for `names` the schema."""
     with files.open_binary(part.path) as file:
         if part.kind == "parquet":
-            with parquet_files._reading(file, part.path) as parquet:
+            with parquet_files.reading(file, part.path) as parquet:
                 yield parquet.schema_arrow if names is None else parquet.iter_batches(2048, columns=names)
         else:
             import pyarrow
