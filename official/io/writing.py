@@ -385,6 +385,12 @@ def check_output_file(path: str, flag: str, overwrite: bool) -> None:
         os.remove(trial)
 
 
+def check_not_read(path: str, flag: str, inputs: Iterable[str], read: str) -> None:
+    """Raises ConfigError if an output file is one of the inputs, which the flag `read` gave."""
+    if os.path.realpath(path) in map(os.path.realpath, inputs):
+        raise ConfigError(f"--{flag}={path} is one of --{read}, and would be replaced. Give another name.")
+
+
 def read_lines(path: str) -> list[bytes]:
     """Returns the lines of a file with their ends; none where it does not exist. Raises OSError."""
     try:

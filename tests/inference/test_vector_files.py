@@ -92,6 +92,13 @@ def test_a_job_that_was_killed_goes_on_to_the_same_bytes(model, tmp_path, monkey
         embed_file(model, table, "text", str(killed), "int8")
 
 
+def test_the_input_is_no_output(tmp_path):
+    table = table_of(tmp_path / "t.csv")
+    predict = lambda rows: {"label": ["x"] * len(rows)}  # noqa: E731
+    with pytest.raises(ConfigError, match="t.csv is one of --input_file, and would be replaced"):
+        predict_file.predict_file(predict, table, ["text"], str(tmp_path / "t.csv"), {}, True)
+
+
 def test_numbers_that_are_none_are_refused(model, monkeypatch):
     with pytest.raises(ConfigError, match="--vector_dtype=float16 of vectors with numbers up to 100,000"):
         quantized(np.float32([[1, -1e5]]), "float16")
