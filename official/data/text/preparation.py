@@ -66,6 +66,8 @@ def prepare(job: Job) -> dict:
     check_counts(min_sentences=job.min_sentences)
     engines.check(job)
     paths = text_files.find_texts(job.input_files)
+    for side in SPLITS:
+        jobs.check_inputs(job.output_dir, f"{side}/{_RESULTS}", paths)
     states, versions = files.states(paths), files.versions(paths)
     flags = engines.flags_of(job)
     identity = {**flags, "text": text_files.identify(paths, versions)}
