@@ -56,7 +56,9 @@ class PreviousRun:
         # Whatever its fields hold: it tells that there is a run, and that it is over.
         self._unchecked = read_json_or_empty(os.path.join(model_dir, FILE_NAME))
         settings = read_json_or_empty(os.path.join(model_dir, "config.json"))
-        if not isinstance(settings.get("model"), dict):
+        is_own = isinstance(settings.get("model"), dict)
+        self._is_of_others = bool(settings) and not is_own
+        if not is_own:
             settings = self.result.get("config", {})  # of several runs together, which have no config.json
         self.settings: dict[str, Any] = upgraded(settings)
         self.step = max(CheckpointManager(model_dir, {}, 1).steps(), default=0)
@@ -131,8 +133,12 @@ class PreviousRun:
 
         Raises:
           ConfigError: where the settings are of another training, change the recipe of one that is over, or
-            change what the weights depend on while no step is left to train with it.
+            change what the weights depend on while no step is left to train with it; and where the folder is
+            that of another program's model, whose config.json would be replaced.
         """
+        if self._is_of_others:
+            told = "has the config.json of another program, such as a model's, which the run would replace"
+            raise ConfigError(f"--model_dir={self.model_dir} {told}. Give another --model_dir.")
         changes, over = self.changes(config), self.is_over
         self._refuse(changes[IDENTITY] + (changes[RECIPE] if over else []), "does not fit")
         changed = changes[LENGTH] + changes[RECIPE]

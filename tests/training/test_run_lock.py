@@ -259,6 +259,16 @@ def test_overwrite_renames_the_run_and_begins_anew(make_config, monkeypatch):
     assert config.overwrite is False
 
 
+def test_the_configuration_of_another_program_is_not_replaced(make_config, tmp_path):
+    path, told = tmp_path / "run" / "config.json", '{"model_type": "bert", "hidden_size": 32}'
+    path.parent.mkdir()
+    path.write_text(told)
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError, match="has the config.json of another program.*would replace"):
+            run(make_config(overwrite=overwrite))
+    assert path.read_text() == told
+
+
 def test_a_result_that_cannot_be_read_is_a_run_too(make_config):
     config, folder = make_config(overwrite=True), pathlib.Path(make_config().model_dir)
     command = "train.py --overwrite"
