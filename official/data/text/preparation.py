@@ -23,7 +23,7 @@ _TASK_BYTES = 32 << 20  # of text, in parts of a file or in small files
 _LEFTOVERS = re.compile(
     r"\{\{[^{}]*\}\}|\{\|.*?\|\}|</?[a-z][a-z0-9]*(?:\s[^<>]*)?/?>|\bformula_\d+\b|\bcodice_\d+\b|\[\[|\]\]|'''?"
 )
-_EMPTY = re.compile(r"\(\s*[;,:\s]*\)|\[\s*\]")
+_EMPTY = re.compile(r"\([;,:\s]*\)|\[\s*\]")
 _SPACE = re.compile(r"\s+")
 _SPACE_BEFORE = re.compile(r"\s+([,.;:!?)])")
 
