@@ -228,9 +228,10 @@ def sync(path: str) -> None:
 
 def replace_file(path: str, content: bytes | str, durable: bool = True) -> None:
     """Writes a whole file, of this machine or of a store. Readers find the old or the new one, also after a
-    crash. `durable`: as of `publish`. Raises OSError."""
+    crash. Half a surrogate pair in a text, which UTF-8 does not have, becomes its escape, as in JSON.
+    `durable`: as of `publish`. Raises OSError."""
     with replacing(path, durable) as temporary, open(temporary, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
 
 
 # ------------------------------------------------------------------------------------------------------------
