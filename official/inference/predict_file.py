@@ -183,7 +183,8 @@ def write_parquet(
         with files.open_binary(part) as file:
             return changed(parquet.read_table(file))
 
-    schema = pyarrow.unify_schemas([read(part).schema for part in parts], promote_options="permissive")
+    with predictions.naming_values():
+        schema = pyarrow.unify_schemas([read(part).schema for part in parts], promote_options="permissive")
     with parquet.ParquetWriter(path, schema) as writer:
         for part in parts:
             writer.write_table(read(part).cast(schema))

@@ -15,6 +15,7 @@ from official.checkpoint import convert, registry
 from official.cli import ask
 from official.cli.vectors import _queries_of as queries_of
 from official.cli.vectors import run_embed, run_search
+from official.data.tables import predictions
 from official.data.tables.files import open_table
 from official.inference import predict_file, vector_files
 from official.inference.vector_files import VectorFile, embed_file, quantized, restored
@@ -97,6 +98,16 @@ def test_the_input_is_no_output(tmp_path):
     predict = lambda rows: {"label": ["x"] * len(rows)}  # noqa: E731
     with pytest.raises(ConfigError, match="t.csv is one of --input_file, and would be replaced"):
         predict_file.predict_file(predict, table, ["text"], str(tmp_path / "t.csv"), {}, True)
+
+
+def test_columns_that_parquet_does_not_hold_are_refused(tmp_path):
+    parts = [write_parquet(tmp_path / f"{n}.parquet", {"id": [value]}) for n, value in enumerate((1, "a"))]
+    for write in (
+        lambda: predictions.encode(".parquet", {"id": [1, "a"]}, with_header=True),
+        lambda: predict_file.write_parquet(parts, str(tmp_path / "all.parquet")),
+    ):
+        with pytest.raises(ConfigError, match="--output_file: a column has values of several types"):
+            write()
 
 
 def test_numbers_that_are_none_are_refused(model, monkeypatch):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from official.data.tables import labels as labels_lib
 from official.data.tables.labels import CHOICE, NUMBER, SEVERAL, Labels
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, first_line
 
 CONLL = ".conll"  # of tags alone
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -92,7 +93,9 @@ def encode(
         from pyarrow import parquet
 
         buffer = io.BytesIO()
-        parquet.write_table(pyarrow.table({name: list(values) for name, values in columns.items()}), buffer)
+        with naming_values():
+            table = pyarrow.table({name: list(values) for name, values in columns.items()})
+            parquet.write_table(table, buffer)
         return buffer.getvalue()
     ours = columns.keys() if ours is None else ours
     rows = zip(*(map(_rounded, values) if name in ours else values for name, values in columns.items()))
@@ -106,6 +109,19 @@ def encode(
         writer.writerow(columns)
     writer.writerows([_cell(value) for value in row] for row in rows)
     return text.getvalue().encode("utf-8", "surrogatepass")
+
+
+@contextlib.contextmanager
+def naming_values() -> Iterator[None]:
+    """Turns an error in its block over values that no column of Parquet holds, such as numbers and texts,
+    into a ConfigError."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OverflowError, UnicodeEncodeError) as error:
+        told = f"a column has values of several types, or too large ones ({first_line(error, 120)})"
+        raise ConfigError(f"--output_file: {told}. Give a name that does not end in .parquet.") from None
 
 
 def conll(words: Sequence[str], tags: Sequence[str]) -> str:
