@@ -220,10 +220,17 @@ def test_texts_that_were_changed_since_are_told(model, tmp_path, monkeypatch, ca
     assert "v.npy was computed with --dtype=fp32, and queries are with bf16" in caplog.text
 
 
-def test_neighbours_are_written_to_tables_alone(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["bert", "--vectors=v.npy", "--query=cats", "--output_file=found.conll"])
-    with pytest.raises(ConfigError, match=r"found\.conll: unknown suffix\. Allowed: \.csv, "):
-        run_search()
+def test_neighbours_are_written_to_other_tables_alone(tmp_path, monkeypatch):
+    table_of(tmp_path / "t.csv", ["a cat"])
+    write_vectors(tmp_path / "v.npy", np.ones((1, 24), np.float32), input_file=str(tmp_path / "t.csv"))
+    for name, message in (
+        ("found.conll", r"found\.conll: unknown suffix\. Allowed: \.csv, "),
+        ("t.csv", "t.csv is one of --texts, and would be replaced"),
+    ):
+        words = [f"--vectors={tmp_path}/v.npy", "--query=cats", f"--output_file={tmp_path}/{name}"]
+        monkeypatch.setattr("sys.argv", ["bert", *words, "--overwrite"])
+        with pytest.raises(ConfigError, match=message):
+            run_search()
 
 
 def test_prompts_that_no_text_gets_are_told(model, tmp_path, monkeypatch, caplog):
