@@ -183,12 +183,17 @@ def run_search() -> None:
 
 def _queries_of(query: str | None, query_file: str | None) -> list[str]:
     """Returns the queries that the flags give. Raises ConfigError where these are none."""
+    from official.data.tables.predictions import TABLES
     from official.io import files
 
     if (query is None) == (query_file is None):
         raise ConfigError("give either --query=TEXT or --query_file=F, a query a line.")
     if query_file is None:
         found = [str(query)]
+    elif query_file.lower().endswith(TABLES):
+        raise ConfigError(
+            f"--query_file={query_file} is a table, whose lines are no queries. Give a query a line."
+        )
     else:
         # Not `splitlines`: a U+2028 may stand within a query.
         found = files.read_text(query_file, f"--query_file={query_file}").split("\n")

@@ -50,19 +50,20 @@ def home() -> str | None:
     return found if found and os.path.isabs(found) and os.path.isdir(found) else None
 
 
-def expanded(paths: str) -> str:
+def expanded(paths: str | os.PathLike[str]) -> str:
     """Expands ~ and ~user at the start of a path, or of several with commas between them: a shell does not
     for --flag=~/path, and nothing else does in a file. Raises ConfigError for ~ if this user has no home
     folder."""
+    given = os.fspath(paths)
 
     def with_home(match: re.Match[str]) -> str:
         found = home() if match[2] == "~" else os.path.expanduser(match[2])
         if found is None:
             told = "~ is the home folder, and this user has none. Give a whole path."
-            raise ConfigError(f"{paths[:100]}: {told}")
+            raise ConfigError(f"{given[:100]}: {told}")
         return match[1] + (found.rstrip("/") or "/")
 
-    return _HOME.sub(with_home, paths)
+    return _HOME.sub(with_home, given)
 
 
 def new_tag() -> str:
@@ -668,6 +669,15 @@ def digest(paths: Iterable[str]) -> dict[str, int | str]:
     return {"files": count, "bytes": total, "sha256": sha.hexdigest()}
 
 
+def sha256_of(path: str) -> str:
+    """Returns the sha256 of a file's content, in hexadecimal digits. Raises OSError."""
+    sha = hashlib.sha256()
+    with open_binary(path) as file:
+        while block := file.read(1 << 22):
+            sha.update(block)
+    return sha.hexdigest()
+
+
 def open_binary(path: str) -> BinaryIO:
     """Opens a file of any store for buffered reading. Raises OSError, here and later."""
     return store_of(path).open(path)
@@ -715,6 +725,18 @@ def reading_parts(path: str) -> Iterator[Callable[[int, int], bytes]]:
             return data
 
         yield read
+
+
+def samples(path: str, size: int, whole: int) -> bytes:
+    """Returns the content of a file of `size` bytes; of one of more than `whole` bytes, 64 KiB at its
+    beginning, in its middle and at its end. Raises ConfigError for one that cannot be read or is shorter."""
+    length = 1 << 16 if size > whole else size
+    starts = (0, size // 2, size - length) if size > whole else (0,)
+    with naming(path), reading_parts(path) as read:
+        try:
+            return b"".join(read(start, length) for start in starts)
+        except ValueError as error:
+            raise ConfigError(f"{path} was changed while it was read ({error}).") from None
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ that tokenizer_config.json names builds some parts itself, whatever tokenizer.js
 from __future__ import annotations
 
 import base64
-import contextlib
 import dataclasses
 import functools
 import json
@@ -99,28 +98,18 @@ def read(path: str, source: str, content: bytes) -> TokenizerFile:
             f" tokenizer_class ({', '.join(_CLASSES)}) next to it, or give a {TOKENIZER}."
         )
     length = model_folder.length_told(config, config_path)
-    with _naming_malformed(source):
-        special, added = _tokens_of(folder, config, tokenizer, kind)
+    special, added = _tokens_of(folder, config, tokenizer, kind)
+    try:
         if kind is not None:
             tokenizer = _CLASSES[kind](tokenizer, special, config, source)
         made = _finished(tokenizer, special, added, length, source)
-    gives_segments = model_folder.gives_segments(config, read_where_there(folder, CONFIG, False))
-    return dataclasses.replace(made, has_segments=made.has_segments and gives_segments)
-
-
-@contextlib.contextmanager
-def _naming_malformed(source: str) -> Iterator[None]:
-    """Turns an error in its block over a value of another type, or a missing one, into a ConfigError, which
-    `source` begins."""
-    try:
-        yield
     except ConfigError:
         raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        told = (
-            f"a value of its files is missing or of another type ({type(error).__name__}: {str(error)[:80]})"
-        )
+        told = f"a value is missing or of another type ({type(error).__name__}: {str(error)[:80]})"
         raise ConfigError(f"{source}: {told}. Save the tokenizer again.") from None
+    gives_segments = model_folder.gives_segments(config, read_where_there(folder, CONFIG, False))
+    return dataclasses.replace(made, has_segments=made.has_segments and gives_segments)
 
 
 def has_own_rules(path: str, tokenizer: dict | None) -> bool:
@@ -150,8 +139,7 @@ def has_own_rules(path: str, tokenizer: dict | None) -> bool:
             model_folder.tokenizer_lower_case(tokenizer, path)
         except ConfigError:
             return True
-    with _naming_malformed(path):
-        special, added = _tokens_of(folder, config, tokenizer or {"model": {}}, kind)
+    special, added = _tokens_of(folder, config, tokenizer or {"model": {}}, kind)
     lower = config.get("do_lower_case", True)
     return (
         bool({*special, *added} - {*model_folder.SPECIAL_TOKENS})
@@ -237,7 +225,23 @@ def _tokens_of(
     folder: str, config: dict, tokenizer: dict, kind: str | None
 ) -> tuple[Special, dict[str, dict]]:
     """Returns the special tokens, and {text: token} of all that are matched before text is split, in the
-    order in which those that the vocabulary lacks get ids."""
+    order in which those that the vocabulary lacks get ids. Raises ConfigError for tokens of another form than
+    that of transformers."""
+    try:
+        special, added = _read_tokens(folder, config, tokenizer, kind)
+        if all(isinstance(word, str) for word in (*special, *added)):
+            return special, added
+    except ConfigError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError):
+        pass
+    names = ", ".join((TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS))
+    raise ConfigError(f"{folder}: {names}: a special or added token is not text. Save the tokenizer again.")
+
+
+def _read_tokens(
+    folder: str, config: dict, tokenizer: dict, kind: str | None
+) -> tuple[Special, dict[str, dict]]:
     said, added = dict(config), {}
     if "added_tokens_decoder" in config:
         tokens = sorted(config["added_tokens_decoder"].items(), key=lambda item: int(item[0]))

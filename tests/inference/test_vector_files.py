@@ -15,7 +15,6 @@ from official.checkpoint import convert, registry
 from official.cli import ask
 from official.cli.vectors import _queries_of as queries_of
 from official.cli.vectors import run_embed, run_search
-from official.data.tables import predictions
 from official.data.tables.files import open_table
 from official.inference import predict_file, vector_files
 from official.inference.vector_files import VectorFile, embed_file, quantized, restored
@@ -100,16 +99,6 @@ def test_the_input_is_no_output(tmp_path):
         predict_file.predict_file(predict, table, ["text"], str(tmp_path / "t.csv"), {}, True)
 
 
-def test_columns_that_parquet_does_not_hold_are_refused(tmp_path):
-    parts = [write_parquet(tmp_path / f"{n}.parquet", {"id": [value]}) for n, value in enumerate((1, "a"))]
-    for write in (
-        lambda: predictions.encode(".parquet", {"id": [1, "a"]}, with_header=True),
-        lambda: predict_file.write_parquet(parts, str(tmp_path / "all.parquet")),
-    ):
-        with pytest.raises(ConfigError, match="--output_file: a column has values of several types"):
-            write()
-
-
 def test_numbers_that_are_none_are_refused(model, monkeypatch):
     with pytest.raises(ConfigError, match="--vector_dtype=float16 of vectors with numbers up to 100,000"):
         quantized(np.float32([[1, -1e5]]), "float16")
@@ -118,6 +107,8 @@ def test_numbers_that_are_none_are_refused(model, monkeypatch):
     monkeypatch.setattr(model.embedder, "network", broken)
     with pytest.raises(ConfigError, match="outputs NaN or infinite numbers"):
         model.embed(["a cat"])
+    with pytest.raises(ConfigError, match="text 1 to embed is nan, expected a text"):
+        model.embed(["a cat", float("nan")])
 
 
 def write_vectors(path, vectors_ND, dtype="float32", **said) -> VectorFile:
@@ -194,7 +185,20 @@ def test_other_vectors_than_the_models_are_refused(model, tmp_path):
             list(VectorFile(path).blocks())
     with pytest.raises(ConfigError, match="similarity='euclidean' cannot be searched by"):
         write_vectors(tmp_path / "v.npy", vectors_ND, similarity="euclidean")
-    os.remove(tmp_path / "v.npy.json")
+    truncated = write_vectors(tmp_path / "v.npy", vectors_ND)
+    with open(truncated.path, "r+b") as file:
+        file.truncate(os.path.getsize(truncated.path) - 1)
+    with pytest.raises(ConfigError, match="the file has fewer"):
+        list(truncated.blocks())
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 6144\n"
+    for name, content, message in (
+        ("v.npy", pointer, "v.npy cannot be read: it is a Git LFS pointer"),
+        ("v.parquet", "PAR1 and no more", "v.parquet is a truncated or damaged Parquet file"),
+    ):
+        (tmp_path / "v.npy.json").replace(tmp_path / f"{name}.json")
+        (tmp_path / name).write_text(content)
+        with pytest.raises(ConfigError, match=message):
+            list(VectorFile(str(tmp_path / name)).blocks())
     with pytest.raises(ConfigError, match="v.npy.json, which says their model, is missing"):
         VectorFile(str(tmp_path / "v.npy"))
 
@@ -273,3 +277,5 @@ def test_a_query_is_a_line(tmp_path):
     path = tmp_path / "queries.txt"
     path.write_bytes("one\u2028still one\r\n\ntwo\x85\rthree\n".encode())
     assert queries_of(None, str(path)) == ["one\u2028still one", "two\x85", "three"]
+    with pytest.raises(ConfigError, match="queries.CSV is a table"):
+        queries_of(None, str(tmp_path / "queries.CSV"))

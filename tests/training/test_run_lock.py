@@ -199,6 +199,14 @@ def test_options_of_ipus_are_compared_by_what_they_mean(make_config, tmp_path):
         assert any(map(len, changes.values())) != is_same, (before, options, changes)
 
 
+def test_a_model_of_another_program_keeps_its_folder(make_config, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ConfigError, match="--model_dir=.*run holds a model in Hugging Face's format, whose"):
+        run(make_config())
+    assert os.listdir(tmp_path / "run") == ["config.json"]
+
+
 @pytest.mark.slow
 def test_evaluations_and_predictions_are_added_to_the_record(squad, tmp_path):
     run(squad(num_train_epochs=1))
@@ -257,16 +265,6 @@ def test_overwrite_renames_the_run_and_begins_anew(make_config, monkeypatch):
     with pytest.raises(ConfigError, match="--model_dir=.*config.json cannot be"):
         run(make_config(model_dir=str(pathlib.Path(f"{folder}.1") / "config.json")))
     assert config.overwrite is False
-
-
-def test_the_configuration_of_another_program_is_not_replaced(make_config, tmp_path):
-    path, told = tmp_path / "run" / "config.json", '{"model_type": "bert", "hidden_size": 32}'
-    path.parent.mkdir()
-    path.write_text(told)
-    for overwrite in (False, True):
-        with pytest.raises(ConfigError, match="has the config.json of another program.*would replace"):
-            run(make_config(overwrite=overwrite))
-    assert path.read_text() == told
 
 
 def test_a_result_that_cannot_be_read_is_a_run_too(make_config):

@@ -44,7 +44,8 @@ class Asked(NamedTuple):
 def read(body: bytes, model: str, served: Served, limits: Limits) -> Asked:
     """Reads the body of a request. Raises HTTPError."""
     require("embed" in served.methods, f"{model} makes no vectors here (--methods).", 404)
-    values = protocols.read_object(body)
+    # null, which some clients send for what they leave unset, asks for nothing.
+    values = {key: value for key, value in protocols.read_object(body).items() if value is not None}
     for key in values:
         require(key in _KEYS, f"unknown parameter {key[:60]!r}. Allowed: {', '.join(_KEYS)}.")
     asked = values.get("model", model)
@@ -66,7 +67,8 @@ def _texts_of(given: Any, limits: Limits) -> list[str]:
     require(
         not is_ids, "input: lists of token ids are not read, since they are another tokenizer's. Send texts."
     )
-    require(1 <= len(texts) <= most, f"input: {len(texts):,} texts, allowed are 1 to {most:,} in a request.")
+    told = f"input: {len(texts):,} texts, allowed are 1 to {most:,} in a request (--max_instances)."
+    require(1 <= len(texts) <= most, told)
     read_texts = [protocols.read_text(text, "input", limits) for text in texts]
     require(all(map(str.strip, read_texts)), "input: a text is empty.")
     return read_texts

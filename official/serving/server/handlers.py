@@ -107,7 +107,8 @@ class Request(web.RequestHandler):
             told = "a token is needed: Authorization: Bearer TOKEN."
             require(is_equal and kind.lower() == "bearer", told, 401, {"WWW-Authenticate": "Bearer"})
         most = server.limits.max_request_bytes
-        require(self._declared_length() <= most, f"a body of more than {most:,} bytes.", 413)
+        told = f"a body of more than {most:,} bytes (--max_request_bytes)."
+        require(self._declared_length() <= most, told, 413)
         is_plain = given.get("Content-Encoding", "identity").lower() == "identity"
         require(is_plain, "compressed bodies are not read here.", 415)
         if route.methods == ("POST",):  # it reads a body
