@@ -431,7 +431,7 @@ def cross_encoder_activation(location: str) -> str | None:
     if values.get("model_type") != "CrossEncoder":
         return None
     name, prompts = values.get("default_prompt_name"), values.get("prompts")
-    if name is not None and not (isinstance(prompts, dict) and prompts.get(name) == ""):
+    if name is not None and not (isinstance(prompts, dict) and prompts.get(str(name)) == ""):
         raise ConfigError(
             f"{os.path.join(folder, SENTENCE_TRANSFORMERS)}: default_prompt_name={str(name)[:60]!r} is not"
             " supported, only null: no text is set before others."

@@ -169,3 +169,7 @@ def test_settings_of_a_cross_encoder_that_there_are_not_here_are_refused_by_name
             continue
         with pytest.raises(ConfigError, match=message):
             model_folder.cross_encoder_activation(str(tmp_path))
+    written |= {"default_prompt_name": ["query"], "prompts": {"query": ""}}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(written))
+    with pytest.raises(ConfigError, match="default_prompt_name=.* is not supported, only null"):
+        model_folder.cross_encoder_activation(str(tmp_path))
