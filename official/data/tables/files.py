@@ -429,8 +429,9 @@ def _arrow_batches(part: Part, names: list[str] | None) -> Iterator[Any]:
             try:
                 stream = pyarrow.ipc.open_stream(file)
                 yield stream.schema if names is None else stream
-            except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"{part.path} is a damaged Arrow file: {str(error)[:100]}.") from None
+            except (pyarrow.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
+                told = str(error)[:100] or "a part of it is larger than the memory"
+                raise ConfigError(f"{part.path} is a damaged Arrow file: {told}.") from None
 
 
 # -----------------------------------------------------------------------------------------------------------
