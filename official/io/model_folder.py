@@ -658,8 +658,8 @@ def labels_of_config(location: str) -> dict:
 
 
 def labels_of_folder(location: str) -> dict:
-    """Returns what `read_labels` does of a folder, or beside a file; without labels.json, the same as
-    config.json says it; empty where that names no labels, either."""
+    """Returns the labels of a folder, or beside a file, in the form of `read_labels`; without labels.json,
+    those that config.json says; empty where it says none, either."""
     if found := read_labels(folder_of(location)):
         return found
     said = labels_of_config(location)
