@@ -178,7 +178,7 @@ def test_texts_that_were_changed_since_are_told(model, tmp_path, monkeypatch, ca
     assert "its texts are not the ones that" in caplog.text and "--dtype" not in caplog.text
     monkeypatch.setattr("sys.argv", [*sys.argv, "--dtype=bf16"])
     run_search()
-    assert "v.npy was computed with --dtype=fp32, and queries are with bf16" in caplog.text
+    assert "v.npy was computed with --dtype=fp32, but queries with bf16" in caplog.text
 
 
 def test_neighbours_are_written_to_tables_alone(monkeypatch):
@@ -206,7 +206,7 @@ def test_prompts_that_no_text_gets_are_told(model, tmp_path, monkeypatch, caplog
         monkeypatch.setattr(model.embedder, "embedding", dataclasses.replace(settings, prompts=prompts))
         monkeypatch.setattr("sys.argv", asked)
         run_search()
-        assert ("was made with the prompt 'ask: ', and queries get none" in caplog.text) == is_told
+        assert ("was made with the prompt 'ask: ', but queries have none" in caplog.text) == is_told
 
 
 def test_a_converted_folder_makes_the_same_vectors(model, tmp_path):
