@@ -81,5 +81,5 @@ def test_a_user_without_a_home_is_told_so(home, monkeypatch):
     monkeypatch.setattr(pwd, "getpwuid", nobody)
     for value in (None, "", "relative", "/no/such/folder"):
         monkeypatch.setenv("HOME", value) if value is not None else monkeypatch.delenv("HOME")
-        with pytest.raises(ConfigError, match="~/run: ~ is the home folder, and this user has none"):
+        with pytest.raises(ConfigError, match="~/run: this user has no home folder for ~"):
             flags.parse(["--model_dir=~/run", "--num_steps_per_epoch=4"])

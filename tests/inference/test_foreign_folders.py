@@ -263,7 +263,7 @@ def test_an_adapter_that_cannot_be_merged_is_refused(tmp_path):
         (
             matrices,
             {"base_model_name_or_path": other},
-            "names the base model .*other, and the folder has other weights",
+            "names the base model .*other, but the folder has other weights",
         ),
         ({**matrices, **odd}, {}, "layer.7.output.dense.lora_A.weight match no weights of this folder"),
     ):
