@@ -220,7 +220,7 @@ def test_what_computes_something_else_is_not_published(tmp_path, monkeypatch):
 
     other = export_folders.write_saved_model, lambda found, folder: float("nan")
     monkeypatch.setitem(export_folders.WRITERS, "saved_model", other)
-    with pytest.raises(ConfigError, match="computes something else than the model: up to nan apart"):
+    with pytest.raises(ConfigError, match="differs from the model: outputs are up to nan apart"):
         export.export(made_up("embed"), str(tmp_path / "1"))
     assert os.listdir(tmp_path) == []
 
