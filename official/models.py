@@ -165,8 +165,8 @@ class Tokenizer:
         """
         length = self.max_length if max_length is None else max_length
         if not SHORTEST <= length <= self._positions:
-            told = f"the model has {self._positions} positions. Allowed: {SHORTEST} to {self._positions}."
-            raise ConfigError(f"max_length={length} is out of range: {told}")
+            allowed = f"the model has {self._positions} positions. Allowed: {SHORTEST} to {self._positions}."
+            raise ConfigError(f"max_length={length} is out of range: {allowed}")
         if padding not in (True, "longest", "max_length"):
             raise ConfigError(
                 f"padding={padding!r}, expected 'longest' or 'max_length': rows have one length."
@@ -184,7 +184,7 @@ class Tokenizer:
         first, *second = map(_strings, columns)
         shape = (second or [first])[0].shape
         if not len(first) or shape[0] != len(first) or first.ndim > 1:
-            raise ConfigError(f"{len(first)} texts and pairs of shape {shape}, expected as many, 1 or more.")
+            raise ConfigError(f"{len(first)} texts and pairs of shape {shape}, expected one pair per text.")
         first = np.repeat(first, math.prod(shape[1:]))
         flat = [column.ravel().tolist() for column in (first, *second)]
         flat[0] = [self._prompt + text for text in flat[0]]
@@ -317,7 +317,7 @@ class PretrainedModel(tf.keras.Model):
         loss of probabilities."""
         self._check_losses()
         if self.jit_compile:
-            raise ConfigError("jit_compile=True: the operations of training are compiled already. Drop it.")
+            raise ConfigError("jit_compile=True: training already uses compiled operations. Drop it.")
         return super().make_train_function(force)
 
     def make_test_function(self, force: bool = False) -> Any:
@@ -330,8 +330,8 @@ class PretrainedModel(tf.keras.Model):
         losses = [] if self.spec.task in (None, "embed") else tf.nest.flatten(getattr(self, "loss", None))
         if wrong := [loss for loss in losses if loss is not None and _takes_probabilities(loss)]:
             name = getattr(wrong[0], "name", getattr(wrong[0], "__name__", wrong[0]))
-            told = "it takes probabilities, and the outputs are logits"
-            raise ConfigError(f"loss={str(name)[:60]}: {told}. Give it with from_logits=True.")
+            problem = "it takes probabilities, but the outputs are logits"
+            raise ConfigError(f"loss={str(name)[:60]}: {problem}. Give it with from_logits=True.")
 
     def get_config(self) -> dict[str, Any]:
         frozen = [n for n, layer in enumerate(self.network._flatten_layers()) if not layer.trainable]
@@ -527,4 +527,4 @@ def _fill(model: PretrainedModel, source: Source, order: list[int] | None) -> No
         elif variable.trainable:
             fresh.append(name)
     if fresh:
-        logging.warning("%s: started fresh, to be trained: %s", source.name, ", ".join(fresh))
+        logging.warning("%s: fresh weights, which need training: %s", source.name, ", ".join(fresh))

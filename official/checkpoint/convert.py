@@ -317,7 +317,7 @@ def _read_back_and_compare(container: ModuleType, expected: Tensors, location: s
         raise MismatchError(f"read back, {where} is damaged ({error}).") from None
     if problems:
         raise MismatchError(
-            f"read back, these tensors differ from what was to be written: {shortened(sorted(problems))}."
+            f"after writing, these tensors differ when read back: {shortened(sorted(problems))}."
         )
 
 

@@ -276,7 +276,7 @@ class CheckpointManager:
             try:
                 prefix = self._assign(self._prefix(step))
             except DamagedError as error:
-                logging.warning("%s is damaged (%s); trying the one before.", self._prefix(step), error)
+                logging.warning("%s is damaged (%s); trying the previous one.", self._prefix(step), error)
                 damaged.append(step)
             else:
                 self._set_aside(damaged, steps[: len(steps) - len(damaged)])

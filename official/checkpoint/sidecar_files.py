@@ -164,7 +164,7 @@ def labels_beside(location: str) -> dict:
     if found and theirs["labels"] not in (None, found["labels"]):
         ours, other = (", ".join(names or ["none"])[:90] for names in (found["labels"], theirs["labels"]))
         told = f"{model_folder.LABELS} has the labels {ours}, and {hf_folder.CONFIG} {other}"
-        raise ConfigError(f"{folder}: {told}. Remove the one that is of another model.")
+        raise ConfigError(f"{folder}: {told}. Remove the file that belongs to another model.")
     return found or theirs
 
 

@@ -119,8 +119,8 @@ def initialize(variables: dict, path: str) -> list[str]:
                 variables[name].assign(reader.get_tensor(name))
     except DamagedError as error:
         raise ConfigError(
-            f"--init_checkpoint={path}: no checkpoint by names ({error}). Convert other formats with bert"
-            " convert first."
+            f"--init_checkpoint={path}: not a name-based checkpoint ({error}). Convert other formats with"
+            " bert convert first."
         ) from None
     told = "Initial weights: %d variables from %s; started fresh: %s"
     logging.info(told, len(wanted), path, fresh or "none")

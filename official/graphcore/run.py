@@ -224,7 +224,7 @@ def run(config: Config, command: list[str]) -> int:
     started = time.time()
     for name, flag in (("wandb", config.wandb), ("log_style=graphcore", follows_graphcore_log(config))):
         if flag:
-            logging.warning("%s: IPU runs write metrics.jsonl and result.json alone.", name)
+            logging.warning("%s is ignored: IPU runs write only metrics.jsonl and result.json.", name)
     if config.compile_only:
         return _compile(*_make_ready(config))
     surroundings = environment.environment()  # at the start: the checkout may change during the run

@@ -97,8 +97,8 @@ def finite(outputs: Outputs, name: str) -> Outputs:
     """Returns outputs of a model. Raises ConfigError, which begins with its name, where some are NaN or
     infinite: the first label, or any word, would be the likeliest then."""
     if wrong := [key for key, values in outputs.items() if not np.isfinite(values).all()]:
-        told = f"outputs NaN or infinite numbers ({wrong[0]})"
-        raise ConfigError(f"{name} {told}. Give --dtype=fp32, or an earlier checkpoint.")
+        problem = f"outputs NaN or infinite numbers ({wrong[0]})"
+        raise ConfigError(f"{name} {problem}. Give --dtype=fp32, or an earlier checkpoint.")
     return outputs
 
 
@@ -372,8 +372,8 @@ class Classifier(Method):
         if self.kind != CHOICE:
             return rows
         if len(counts) > 1:
-            told = " and ".join(map(str, sorted(counts)))
-            raise ConfigError(f"rows with {told} texts, expected the same number in all rows.")
+            received = " and ".join(map(str, sorted(counts)))
+            raise ConfigError(f"rows with {received} texts, expected the same number in all rows.")
         return [[texts[0], choice] for texts in rows for choice in texts[1:]]
 
     def rows_of(self, texts: Sequence[Sequence[str]]) -> Rows:
@@ -511,8 +511,8 @@ class Filler(Method):
         pieces, _ = tokenize_masked(self._tokenizer, self._vocabulary, [text])
         ids_L = np.concatenate([[special.cls], pieces, [special.sep]]).astype(np.int32)
         if len(ids_L) > (most := self._bert.positions):
-            told = f"{len(ids_L):,} word pieces with [CLS] and [SEP], the model takes {most:,} at most."
-            raise ConfigError(f"{told} Shorten the text.")
+            received = f"{len(ids_L):,} word pieces with [CLS] and [SEP], the model takes at most {most:,}."
+            raise ConfigError(f"{received} Shorten the text.")
         return ids_L
 
     def _calibration_rows(self, file: str | None) -> Rows:
@@ -595,9 +595,7 @@ class Embedder(Method):
         named = [name for name, text in self.embedding.prompts.items() if text]
         if named and self.embedding.default_prompt_name is None and not self._has_told_prompts:
             self._has_told_prompts = True
-            told = (
-                "%s has prompts (%s), and none of them is its default: texts get none, unless a prompt_name"
-            )
+            told = "%s has prompts (%s) but no default: texts get no prompt, unless a prompt_name"
             logging.warning(f"{told} is given. This is said once.", self._source.name, ", ".join(named))
 
     def length_of(self, settings: EmbeddingSettings) -> int:

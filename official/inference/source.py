@@ -130,7 +130,7 @@ class Source:
             raise ConfigError(f"{self.name} has no {what} ({missing[0]} is missing), {told}")
         if method not in self.abilities():
             can = ", ".join(self.abilities())
-            raise ConfigError(f"{self.name} has no {what}: its classifier is of another kind. It can {can}.")
+            raise ConfigError(f"{self.name} has no {what}: its classifier has another kind. It can {can}.")
 
     def fill(self, model: tf.keras.layers.Layer) -> None:
         """Assigns the checkpoint's weights to the variables of a model. The pooler may be missing.

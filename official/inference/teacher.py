@@ -62,8 +62,8 @@ def ask(config: Config, rows: Sequence[list[str]], labels: Labels, class_names: 
     wanted, parts = {"version": _VERSION, "teacher": source.digest()}, []
     before = read_json_or_empty(os.path.join(folder, "00000", text_rows.MANIFEST)).get("teacher")
     if before not in (None, wanted["teacher"]) and not config.cache_dir:  # which runs may share
-        told = "The files of --teacher=%s have changed since this run asked it: it is asked again."
-        logging.warning(told, config.teacher)
+        warning = "The files of --teacher=%s have changed since its logits were saved: computing them again."
+        logging.warning(warning, config.teacher)
     for first in range(0, len(rows), _ROWS):
         own = rows[first : first + _ROWS]
         digest = hashlib.sha256(json.dumps(own).encode()).hexdigest()

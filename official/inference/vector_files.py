@@ -91,8 +91,8 @@ def quantized(vectors_ND: np.ndarray, dtype: str, ranges: Ranges | None = None) 
     with np.errstate(over="ignore"):
         values_ND = vectors_ND.astype(DTYPES[dtype])
     if not np.isfinite(values_ND).all():
-        told = f"of vectors with numbers up to {np.abs(vectors_ND).max():,.0f}, which {dtype} does not hold"
-        raise ConfigError(f"--vector_dtype={dtype} {told}. Give float32.")
+        problem = f"cannot hold the vectors, with numbers up to {np.abs(vectors_ND).max():,.0f}"
+        raise ConfigError(f"--vector_dtype={dtype} {problem}. Give float32.")
     return values_ND
 
 
@@ -272,7 +272,7 @@ class VectorFile:
         source = sidecar(path)
         if not files.is_file(source):
             raise ConfigError(
-                f"--vectors={path}: {source}, which says their model, is missing. Use bert embed."
+                f"--vectors={path}: {source}, with the name of their model, is missing. Use bert embed."
             )
         said = json_files.read_json(source)
         kinds = {"dtype": str, "similarity": str, "model": str, "checkpoint": str}
@@ -289,7 +289,7 @@ class VectorFile:
         if said["similarity"] not in _SIMILARITIES:
             allowed = ", ".join(_SIMILARITIES)
             raise ConfigError(
-                f"{source}: similarity={said['similarity']!r} cannot be searched by, only {allowed}."
+                f"{source}: similarity={said['similarity']!r} is not supported, only {allowed}."
             )
         self._width = self.size // 8 if self.dtype == "binary" else self.size
 
@@ -297,10 +297,8 @@ class VectorFile:
         """Raises ConfigError if another model made the vectors."""
         own = model.embedder.size
         if own != self.size:
-            told = f"has vectors of size {self.size}, but {model.source.name} makes size {own}"
-            raise ConfigError(
-                f"--vectors={self.path} {told}. Give the --checkpoint that they were made with."
-            )
+            problem = f"has vectors of size {self.size}, but {model.source.name} has size {own}"
+            raise ConfigError(f"--vectors={self.path} {problem}. Give the --checkpoint that computed them.")
         if digest_of(model) != self.said["model"]:
             told = f"was made by another model ({self.said['checkpoint']}) than {model.source.name}"
             raise ConfigError(

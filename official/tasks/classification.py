@@ -58,8 +58,8 @@ class Classification(FineTuning):
         config = self._config
         for name in ("label_smoothing", "distill_temperature") if labels.kind == NUMBER else ():
             if config.do_train and config[name] != FIELDS[name].default:
-                told = "numbers, whose loss is the squared difference"
-                raise ConfigError(f"--{name}={config[name]:g} is not for {told}. Drop it.")
+                why = "numbers, whose loss is the squared difference"
+                raise ConfigError(f"--{name}={config[name]:g} is not for {why}. Drop it.")
         self.labels = labels
         self.eval_metrics = tuple(self.losses)
         self.metrics = self.eval_metrics + (("label_accuracy",) if labels.kind in (ONE, CHOICE) else ())

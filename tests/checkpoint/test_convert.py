@@ -605,8 +605,6 @@ def test_reports_keep_the_older_name(tmp_path):
 
 def test_a_run_that_is_given_as_anothers_is_named(tmp_path):
     start = write(random_checkpoint() | of_arrays({"samples": np.int64(8)}), "native", tmp_path / "a")
-    told = (
-        "not a Google TF1 checkpoint of BERT but one of this project, which native2TARGET reads: .* samples"
-    )
+    told = "not a Google TF1 checkpoint of BERT but one of this project \\(use native2TARGET\\): .* samples"
     with pytest.raises(ConfigError, match=told):
         registry.open_checkpoint(start, "PATH", "google").to_canonical()

@@ -41,8 +41,8 @@ def locate(path: str) -> str | None:
                 return prefix
         if indexes:
             advice = "give the prefix of another checkpoint of this folder to use that"
-            told = f"its file `checkpoint` names {name} as the newest, but {name}{LAST} does not exist"
-            raise DamagedError(f"{told}; {advice}")
+            problem = f"its file `checkpoint` names {name} as the newest, but {name}{LAST} does not exist"
+            raise DamagedError(f"{problem}; {advice}")
     newest = max(indexes, key=lambda name: list(map(int, re.findall(r"\d+", name))) or [-1], default=None)
     return os.path.join(path, newest.removesuffix(LAST)) if newest else None
 

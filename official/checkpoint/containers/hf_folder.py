@@ -82,8 +82,8 @@ def locate(path: str) -> str | None:
         if model_folder.ADAPTER_CONFIG in names:
             base = json_files.read_json(os.path.join(path, model_folder.ADAPTER_CONFIG), any_number=True)
             raise ConfigError(
-                f"{path}: an adapter without model. The weights of {base.get('base_model_name_or_path')} are"
-                f" missing. Put their {WEIGHTS} and {CONFIG} into the folder, or merge the adapter in peft"
+                f"{path}: the adapter's base model {base.get('base_model_name_or_path')} is missing. Put"
+                f" its {WEIGHTS} and {CONFIG} into the folder, or merge the adapter in peft"
                 " (merge_and_unload)."
             )
         if not any(name.endswith((".index", ".onnx")) for name in names):
@@ -214,8 +214,8 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
         )
     if wholes and all(name in tensors and _is_cast(tensors[name], one) for name, one in wholes.items()):
         raise ConfigError(
-            f"{adapter.path}: the model beside it has the adapter's {shortened(sorted(wholes))}, so it is"
-            " merged already. Remove the adapter, or put the weights of its base model there."
+            f"{adapter.path}: the adapter's {shortened(sorted(wholes))} is already merged into the model next"
+            " to it. Remove the adapter, or put the weights of its base model there."
         )
     changed = [name for name in merged if merged[name] is not tensors.get(name)]
     logging.info("%s is merged into %d weights", adapter.path, len(changed))
@@ -340,7 +340,7 @@ def write(
         tensor = tensors[name]
         if tensor.dtype not in _DTYPE_NAMES:
             allowed = ", ".join(map(str, _DTYPE_NAMES))
-            raise ConfigError(f"{name} is of type {tensor.dtype}, which is not written. Allowed: {allowed}.")
+            raise ConfigError(f"{name} has type {tensor.dtype}, which cannot be written. Allowed: {allowed}.")
         kind, offsets = _DTYPE_NAMES[tensor.dtype], [place, place + tensor.nbytes]
         entries[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": offsets}
         place += tensor.nbytes

@@ -167,7 +167,7 @@ def _joined_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
     heads, size = shape[axis : axis + 2]
     if options.num_attention_heads not in (None, heads):
         given = f"--num_attention_heads={options.num_attention_heads}"
-        advice = f"Change --num_attention_heads to {heads} or leave it out."
+        advice = f"Change --num_attention_heads to {heads} or drop it."
         raise ConfigError(f"{name} {list(shape)} is split into {heads} heads, but {given}. {advice}")
     return tensors_lib.reshaped(tensor, (*shape[:axis], heads * size, *shape[axis + 2 :]))
 
@@ -178,8 +178,10 @@ def _split_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
         return tensor
     hidden = shape[axis]
     if options.num_attention_heads is None and hidden % _HEAD_SIZE:
-        told = f"{_HEAD_SIZE}, the size of a head of the published models. Give --num_attention_heads."
-        raise ConfigError(f"the number of heads is not known: hidden size {hidden} is no multiple of {told}")
+        raise ConfigError(
+            f"the number of attention heads is unknown: hidden size {hidden} is not a multiple of"
+            f" {_HEAD_SIZE}, the head size of the published models. Give --num_attention_heads."
+        )
     heads = options.heads_of(hidden) or hidden // _HEAD_SIZE
     return tensors_lib.reshaped(tensor, (*shape[:axis], heads, hidden // heads, *shape[axis + 1 :]))
 

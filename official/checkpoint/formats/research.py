@@ -147,9 +147,9 @@ def _names(tensors: Tensors, options: Options) -> mapping.Table:
     plain = options.get(graphcore.PLAIN_BERT)
     groupbert = graphcore.is_groupbert(tensors)
     if canonical.layers_of(tensors) and groupbert == plain:
-        told = "no convolutions: it is BERT, and --baseline is off. Add --baseline."
+        told = "no convolutions: it is BERT, but --baseline is off. Add --baseline."
         if groupbert:
-            told = "convolutions: it is GroupBERT, and --baseline is on. Leave out --baseline."
+            told = "convolutions: it is GroupBERT, but --baseline is on. Drop --baseline."
         raise ConfigError(f"The checkpoint's layers have {told}")
     return BASELINE_TABLE if plain else TABLE
 
