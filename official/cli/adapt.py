@@ -301,9 +301,7 @@ def _set_aside(request: _Request, read: Iterable[str]) -> None:
     top = os.path.realpath(folder)
     for path in read:
         if os.path.commonpath([top, os.path.realpath(path)]) == top:
-            raise ConfigError(
-                f"{path} is in --model_dir={folder}, which --overwrite renames. Copy it to another folder."
-            )
+            raise ConfigError(f"{path} is in --model_dir={folder}, which --overwrite renames. Copy it.")
     with run_lock.writing(folder):
         names = (f"{folder}.{number}" for number in itertools.count(1))
         renamed = next(name for name in names if not os.path.lexists(name))

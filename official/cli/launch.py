@@ -163,10 +163,8 @@ def of_pods(flags: Main, command: tuple[str, ...]) -> tuple[poprun.PodPlan, Dial
         try:
             config = train_flags.parse([*rest, "--distribution_strategy=ipu", "--plan"])
         except ConfigError as error:
-            problem = f"the command's replicas and IPUs are unknown ({str(error).rstrip('.')})"
-            raise ConfigError(
-                f"{problem}. Correct it, or give --num_replicas and --ipus_per_replica."
-            ) from None
+            why = f"the command's replicas and IPUs are unknown ({str(error).rstrip('.')})"
+            raise ConfigError(f"{why}. Correct it, or give --num_replicas and --ipus_per_replica.") from None
         is_local = replicas is None and dialect.counts_local_replicas and program not in _OURS
         replicas = replicas or config.ipu.replicas
         ipus = ipus or power_of_two(pipeline_plan.num_devices(config))

@@ -163,9 +163,8 @@ def with_sdk(job: manifests.Job) -> manifests.Job:
         return dataclasses.replace(job, ipu_image=job.ipu_image or SDK_IMAGE)
     if job.ipu_image:
         received = f"{' '.join(job.command)[:60]!r}, which runs in --image"
-        raise ConfigError(
-            f"--ipu_image={job.ipu_image} is for a bert train command, received {received}. Drop --ipu_image."
-        )
+        flag = f"--ipu_image={job.ipu_image}"
+        raise ConfigError(f"{flag} is for a bert train command, received {received}. Drop --ipu_image.")
     return job
 
 
@@ -205,16 +204,12 @@ def _workers(config: Config, job: manifests.Job) -> BatchPlan:
     if config.worker_hosts is not None or config.task_index is not None:
         raise ConfigError("--worker_hosts and --task_index are set by the manifest. Drop them.")
     if job.workers > 1 and not backend.several_processes:
-        raise ConfigError(
-            f"distribution_strategy={backend.name} is for one process: each of the {job.workers} workers"
-            " would train alone. Add --distribution_strategy=multi_worker_mirrored."
-        )
+        alone = f"distribution_strategy={backend.name} is for one process: each of the {job.workers} workers"
+        raise ConfigError(f"{alone} would train alone. Add --distribution_strategy=multi_worker_mirrored.")
     if config.num_gpus not in (None, job.gpus):
         ours, theirs = f"--gpus={job.gpus}", f"num_gpus={config.num_gpus}"
-        raise ConfigError(
-            f"{ours} and {theirs} of the command differ. Give --gpus={config.num_gpus}, or add"
-            f" --num_gpus={job.gpus} to the command."
-        )
+        differ = f"{ours} and {theirs} of the command differ. Give --gpus={config.num_gpus}, or add"
+        raise ConfigError(f"{differ} --num_gpus={job.gpus} to the command.")
     return lay_out(config, job.workers, job.workers * max(job.gpus, 1), noted=None)[0]
 
 

@@ -178,10 +178,8 @@ def _modernbert_values(values: dict[str, Any], source: str) -> dict[str, Any]:
             raise ConfigError(f"{source}: rope_parameters: {told}. Remove one of them.")
     half = plain.pop("sliding_window", None)  # which transformers 5 reads, and 4 does not
     if half not in (None, plain.get("local_attention", BertConfig.local_attention) // 2):
-        raise ConfigError(
-            f"{source}: sliding_window={str(half)[:40]}, expected half of local_attention, the tokens on"
-            " either side. Remove one of them."
-        )
+        expected = "half of local_attention, the tokens on either side"
+        raise ConfigError(f"{source}: sliding_window={str(half)[:40]}, expected {expected}. Remove one.")
     return plain
 
 
@@ -597,15 +595,10 @@ def _problems(model: BertConfig) -> Iterator[str]:
             yield f"groupbert_conv_kernel_size={model.groupbert_conv_kernel_size}, {told}."
     own = {each.block_type for each in FAMILIES.values()} - {BertConfig.block_type}
     if model.block_type != family.block_type and own & {model.block_type, family.block_type}:
-        yield (
-            f"family={model.family!r} with block_type={model.block_type!r}, expected its own,"
-            f" {family.block_type!r}."
-        )
+        yield f"family={model.family!r} with block_type={model.block_type!r}, expected {family.block_type!r}."
     if not family.has_positions and hidden // heads % 2:
-        yield (
-            f"hidden_size={hidden} / num_attention_heads={heads} is odd: rotary positions need an even head"
-            " size."
-        )
+        odd = f"hidden_size={hidden} / num_attention_heads={heads} is odd"
+        yield f"{odd}: rotary positions need an even head size."
     if family.has_segments and not model.type_vocab_size:
         yield "type_vocab_size=0, expected a positive integer."
     others = {key for other in FAMILIES.values() for key in other.without_shape} - {*family.without_shape}

@@ -183,9 +183,8 @@ def words_of(content: bytes, source: str) -> tuple[str, ...]:
     try:
         lines = re.sub(r"\n\Z", "", content.decode("utf-8-sig").replace("\r\n", "\n")).split("\n")
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{source}: not UTF-8 text (byte {error.start}). Expected one word piece per line."
-        ) from None
+        expected = "Expected one word piece per line."
+        raise ConfigError(f"{source}: not UTF-8 text (byte {error.start}). {expected}") from None
     words = tuple(map(str.strip, lines))
     if "" in words:  # white space of Unicode's may be a word
         return tuple(line.strip() or line for line in lines)
@@ -474,9 +473,7 @@ def adapter_of(location: str) -> Adapter | None:
     path, weights = os.path.join(folder, ADAPTER_CONFIG), os.path.join(folder, ADAPTER_WEIGHTS)
     if not os.path.exists(path):
         if os.path.exists(weights):
-            raise ConfigError(
-                f"{weights}: {ADAPTER_CONFIG} of the adapter is missing. Put it next to the weights."
-            )
+            raise ConfigError(f"{weights}: the adapter's {ADAPTER_CONFIG} is missing. Put it there.")
         return None
     settings = read_json(path, any_number=True)
     if settings.get("peft_type") != "LORA":  # other types have other keys

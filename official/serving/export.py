@@ -62,9 +62,7 @@ def check(folder: str, request: Request = Request()) -> None:  # noqa: B008  # i
     if request.calibration_file and (request.format, request.dtype) != ("onnx", "int8"):
         raise ConfigError("--calibration_file is for --format=onnx --dtype=int8. Drop it.")
     if is_remote(folder):
-        raise ConfigError(
-            f"--export_dir={folder}: exports need a local folder. Give one, and copy the export."
-        )
+        raise ConfigError(f"--export_dir={folder}: exports need a local folder. Give one, and copy it.")
     if os.path.lexists(folder):
         advice = "Give another folder, such as the next number of a folder of versions."
         raise ConfigError(f"--export_dir={folder} exists, and exports never overwrite. {advice}")

@@ -89,9 +89,7 @@ def of_training(
     if window:
         found.append(Profile(config, state, window, strategy_lib.device_names(strategy)))
     elif config.profile_steps:
-        logging.warning(
-            "No profile: --profile_steps=%s does not begin after step %d.", config.profile_steps, step
-        )
+        logging.warning("No profile: steps %s do not begin after step %d.", config.profile_steps, step)
     return found
 
 

@@ -26,9 +26,7 @@ class Loop(RunLoop):
 
     def __post_init__(self) -> None:
         config, state, strategy = self.config, self.state, self.strategy
-        waits = (
-            config_lib.follows_graphcore_log(config) and not config.deterministic
-        )  # which forbids the clock
+        waits = config_lib.follows_graphcore_log(config) and not config.deterministic  # no clock there
         self._wait = step_lib.HostWait() if waits else None
         self.plan = batch_plan.plan_at(config, self.plan, state.step)
         self._make_train_loop()

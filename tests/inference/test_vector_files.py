@@ -92,9 +92,7 @@ def test_a_job_that_was_killed_goes_on_to_the_same_bytes(model, tmp_path, monkey
 
 
 def test_numbers_that_are_none_are_refused(model, monkeypatch):
-    with pytest.raises(
-        ConfigError, match="--vector_dtype=float16 cannot hold the vectors, with numbers up to 100,000"
-    ):
+    with pytest.raises(ConfigError, match="float16 cannot hold the vectors, with numbers up to 100,000"):
         quantized(np.float32([[1, -1e5]]), "float16")
     real = model.embedder.network
     broken = lambda rows: {"sequence": real(rows)["sequence"] * np.float32("nan")}  # noqa: E731

@@ -113,7 +113,7 @@ def test_steps_that_are_over_are_told(make_config, caplog, shared_steps):
     run(make_config(**STEPS, stop_steps=4))
     config = make_config(**STEPS, profile_steps="2,6")
     run(config)
-    assert "--profile_steps=2,6 does not begin after step 4" in caplog.text and files_of(config) == set()
+    assert "steps 2,6 do not begin after step 4" in caplog.text and files_of(config) == set()
 
 
 def test_a_profiler_that_is_in_use_costs_a_line(make_config, tmp_path, caplog, shared_steps):

@@ -348,9 +348,7 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Row
             writing.replace_file(kept_path, json.dumps({"files": entries}) + "\n")
         except OSError as error:
             reason = error.strerror or error
-            logging.warning(
-                "%s cannot be written (%s): the next process will count again.", kept_path, reason
-            )
+            logging.warning("%s cannot be written (%s): the next process counts again.", kept_path, reason)
     return [found[path] for path in paths]
 
 

@@ -176,9 +176,7 @@ def run(endpoint: Endpoint, limits: Limits, loading: Loading, say: Callable[[str
     log = Log()
     monitoring.take_over(log)
     if endpoint.token is None and not is_loopback(endpoint.host):
-        log.warning(
-            f"--host={endpoint.host} without --token_file: anyone who reaches this port may send requests"
-        )
+        log.warning(f"--host={endpoint.host} without --token_file: anyone may send requests to this port")
     # Exempts the modules loaded so far from garbage collection, which would delay requests.
     gc.collect()
     gc.freeze()
