@@ -478,7 +478,7 @@ def test_a_tokenizer_file_becomes_a_vocabulary(tmp_path, caplog):
     path.write_text(json.dumps({"model": {"type": "BPE", "vocab": {"is": 0}}}))
     with caplog.at_level("WARNING"):
         to(start, "google", tmp_path / "c")
-    assert not (tmp_path / "c/vocab.txt").exists() and "its model BPE is not what" in caplog.text
+    assert not (tmp_path / "c/vocab.txt").exists() and "its model BPE is not the one" in caplog.text
 
 
 def test_flags_take_no_arguments_from_others(monkeypatch):
