@@ -248,7 +248,7 @@ def test_overwrite_renames_the_run_and_begins_anew(make_config, monkeypatch):
     assert run(again, command).step == 5 and pathlib.Path(f"{folder}.2").exists()
     kept = files_of(folder)
     for change, message in (
-        ({"init_checkpoint": str(folder / "ckpt-5")}, "init_checkpoint=.* lies in --model_dir"),
+        ({"init_checkpoint": str(folder / "ckpt-5")}, "init_checkpoint=.* is in --model_dir"),
         ({"use_synthetic_data": False, "input_files": "/nowhere/*"}, "/nowhere"),
     ):
         with pytest.raises(ConfigError, match=message):
