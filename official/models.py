@@ -314,24 +314,36 @@ class PretrainedModel(tf.keras.Model):
 
     def make_train_function(self, force: bool = False) -> Any:
         """Returns the function of a step of `fit`. Raises ConfigError where XLA would compile it, and for a
-        loss of probabilities."""
-        self._check_losses()
+        loss or a metric of probabilities."""
+        self._check_compiled()
         if self.jit_compile:
             raise ConfigError("jit_compile=True: training already uses compiled operations. Drop it.")
         return super().make_train_function(force)
 
     def make_test_function(self, force: bool = False) -> Any:
-        """Returns the function of a step of `evaluate`. Raises ConfigError for a loss of probabilities."""
-        self._check_losses()
+        """Returns the function of a step of `evaluate`. Raises ConfigError for a loss or a metric of
+        probabilities."""
+        self._check_compiled()
         return super().make_test_function(force)
 
-    def _check_losses(self) -> None:
-        """Raises ConfigError where a loss takes logits for probabilities."""
-        losses = [] if self.spec.task in (None, "embed") else tf.nest.flatten(getattr(self, "loss", None))
-        if wrong := [loss for loss in losses if loss is not None and _takes_probabilities(loss)]:
-            name = getattr(wrong[0], "name", getattr(wrong[0], "__name__", wrong[0]))
-            problem = "it takes probabilities, but the outputs are logits"
-            raise ConfigError(f"loss={str(name)[:60]}: {problem}. Give it with from_logits=True.")
+    def _check_compiled(self) -> None:
+        """Raises ConfigError if a loss or a metric treats logits as probabilities, or if the accuracy for one
+        label is used for several."""
+        if self.spec.task in (None, "embed"):
+            return
+        problem = "it takes probabilities, but the outputs are logits. Give it with from_logits=True"
+        for loss in tf.nest.flatten(getattr(self, "loss", None)):
+            if loss is not None and _takes_probabilities(tf.keras.losses.get(loss)):
+                raise ConfigError(f"loss={_called(loss)}: {problem}.")
+        names = () if self.spec.kind == NUMBER else ("_user_metrics", "_user_weighted_metrics")
+        for metric in tf.nest.flatten([getattr(self.compiled_metrics, name, None) for name in names]):
+            if metric in ("accuracy", "acc") and self.spec.kind == SEVERAL:
+                wrong = "Keras compares only the largest output of a text"
+                raise ConfigError(f"metrics={metric}: {wrong}. Give metrics.BinaryAccuracy(threshold=0.0).")
+            if metric in (None, "accuracy", "acc"):
+                continue
+            if metric in ("crossentropy", "ce") or _takes_probabilities(tf.keras.metrics.get(metric)):
+                raise ConfigError(f"metrics={_called(metric)}: {problem}, or with a threshold of 0.")
 
     def get_config(self) -> dict[str, Any]:
         frozen = [n for n, layer in enumerate(self.network._flatten_layers()) if not layer.trainable]
@@ -393,15 +405,28 @@ def _network(spec: Spec) -> Any:
     return kinds.get(str(spec.task), BertEncoder)(spec.bert, **options)
 
 
-def _takes_probabilities(loss: Any) -> bool:
-    """Tells whether a loss of Keras's, or the name of one, takes predictions for probabilities."""
-    found = tf.keras.losses.get(loss)
-    if isinstance(found, tf.keras.losses.Loss):
-        return found.get_config().get("from_logits") is False
-    with contextlib.suppress(TypeError, ValueError):  # what has no signature
-        parameter = inspect.signature(found).parameters.get("from_logits")
-        return parameter is not None and parameter.default is False
-    return False
+def _called(given: Any) -> str:
+    """Returns the name of a loss or a metric, for messages."""
+    return str(getattr(given, "name", getattr(given, "__name__", given)))[:60]
+
+
+def _takes_probabilities(found: Any) -> bool:
+    """Tells whether a loss or a metric of Keras's takes predictions for probabilities: without logits, or
+    with a threshold between 0 and 1."""
+    settings: Mapping[str, Any] = {}
+    if isinstance(found, (tf.keras.losses.Loss, tf.keras.metrics.Metric)):
+        settings = found.get_config()
+    else:
+        with contextlib.suppress(TypeError, ValueError):  # what has no signature
+            settings = {name: each.default for name, each in inspect.signature(found).parameters.items()}
+    if "from_logits" in settings:
+        return settings["from_logits"] is False
+    if str(getattr(found, "__module__", "")).partition(".")[0] not in ("keras", "tf_keras"):
+        return False  # one's own may make probabilities first
+    cuts = settings.get("thresholds", settings.get("threshold", 0.0))
+    if cuts is None:  # of Precision and Recall one half, unless they count the largest
+        return "thresholds" in settings and settings.get("top_k") is None
+    return any(0 < cut < 1 for cut in np.atleast_1d(cuts))
 
 
 def _features(inputs: Any, spec: Spec) -> dict[str, tf.Tensor]:

@@ -346,6 +346,26 @@ def test_what_cannot_be_is_refused(folders):
                 call(model)
 
 
+def test_metrics_that_take_logits_for_probabilities_are_refused(folders):
+    model, metrics = from_pretrained(folders["embed"], "several", 3), tf.keras.metrics
+    loss, batch, labels = tf.keras.losses.BinaryCrossentropy(from_logits=True), batch_of(model), np.eye(3)
+    for metric, told in (
+        ("accuracy", "accuracy: Keras compares only the largest output"),
+        ("ce", "ce: it takes probabilities"),
+        ("binary_accuracy", "binary_accuracy: it takes probabilities"),
+        (metrics.BinaryAccuracy(name="m"), "m: it takes probabilities"),
+        (metrics.Precision(name="m"), "m: it takes probabilities"),
+        (metrics.Recall(thresholds=[0, 0.9], name="m"), "m: it takes probabilities"),
+        (metrics.AUC(multi_label=True, name="m"), "m: it takes probabilities"),
+    ):
+        model.compile(loss=loss, metrics=[metric])
+        with pytest.raises(ConfigError, match=f"^metrics={told}"):
+            model.evaluate(batch, labels, verbose=0)
+    model.compile(loss=loss, metrics=["mse", metrics.BinaryAccuracy(threshold=0.0, name="right")])
+    found = model.evaluate(batch, labels, verbose=0, return_dict=True)
+    assert found["right"] == pytest.approx(np.mean((np.asarray(model(batch)) > 0) == labels))
+
+
 def test_what_a_folder_says_beside_its_weights_lives_on(tmp_path):
     """Thresholds, in the order of the labels, and rates of dropout; in a mask 2 is a token, too."""
     rates = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.0, "initializer_range": 0.05}

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from official.checkpoint import DamagedError, canonical, mapping, naming_unreadable, registry, sidecar_files
 from official.checkpoint import tensors as tensors_lib
-from official.checkpoint.containers import hf_folder
+from official.checkpoint.containers import Progress, hf_folder
 from official.checkpoint.formats import NOTHING_GIVEN, Format, Options
 from official.checkpoint.tensors import Tensor, Tensors
 from official.config.model import FAMILIES
@@ -22,7 +22,6 @@ from official.io.errors import ConfigError, shortened
 
 # ({format, path} of the source, of the result, options) -> {passed, ...}
 Verify = Callable[[dict, dict, Options], dict]
-TotalProgress = Callable[[int, int], None]  # is called with the bytes written so far and in all
 
 
 class MismatchError(Exception):
@@ -35,7 +34,7 @@ def convert(
     output_dir: str,
     options: Options = NOTHING_GIVEN,
     overwrite: bool = False,
-    progress: TotalProgress = lambda done, total: None,
+    progress: Callable[[int], Progress] = lambda total: lambda size: None,
     verify: Verify | None = None,
 ) -> dict:
     """Converts a checkpoint. The result is written to a temporary folder, checked there, and then published
@@ -48,7 +47,7 @@ def convert(
       output_dir: the result is OUTPUT_DIR/<basename of the source>, or the folder itself for huggingface.
       options: what to keep, cut, join and cast.
       overwrite: replace an older result.
-      progress: called with bytes written so far and in all.
+      progress: called with the bytes to write; what it returns, with those written since the last call.
       verify: an additional check of the result; None: no check.
 
     Returns:
@@ -82,15 +81,15 @@ def convert(
             with _writing_to(folder):
                 work = stack.enter_context(writing.unpublished(folder))
             made = container.target(work, checkpoint.location)
+            total = sum(tensor.nbytes for tensor in content.result.values())
             with _writing_to(made):
-                target.write(content.result, made, content.options, _counting(content.result, progress))
+                target.write(content.result, made, content.options, progress(total))
             _read_back_and_compare(container, content.result, made)
             _write_cut_words(content.cut_rows, made)
             for path, data in written.items():
                 beside = os.path.join(work, os.path.relpath(path, folder))
                 with _writing_to(beside):
-                    os.makedirs(os.path.dirname(beside), exist_ok=True)
-                    writing.replace_file(beside, data)
+                    writing.put_file(beside, data)
             verified = {}
             if verify is not None:
                 ours = {"format": checkpoint.format.name, "path": checkpoint.location}
@@ -104,18 +103,6 @@ def convert(
     report = _report(checkpoint, {"format": target.reported_name, "path": location}, content)
     report |= {"compared": len(content.result), "published": published, **verified}
     return {**report, "companions": list(written), "notes": notes}
-
-
-def _counting(tensors: Tensors, progress: TotalProgress) -> Callable[[int], None]:
-    """Returns a function of the bytes written since the last call."""
-    total, done = sum(tensor.nbytes for tensor in tensors.values()), 0
-
-    def count(size: int) -> None:
-        nonlocal done
-        done += size
-        progress(done, total)
-
-    return count
 
 
 def _check_free(

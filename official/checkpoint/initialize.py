@@ -18,6 +18,7 @@ from official.io import model_folder
 from official.io.errors import describe_names, shortened
 
 CLASSIFIER = canonical.CLASSIFIER_HEAD  # of a GLUE task, [C, D] and [C]; its classes are those of one task
+_TAGS = model_folder.PROBLEM_TYPE_OF["tag"]
 
 
 class InitReport(NamedTuple):
@@ -95,13 +96,14 @@ def initialize(
         found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
         found = _without_zero_biases(found, variables)
         found = _in_order(found, checkpoint.location, class_names, problem_type, replaces_other_head)
+        found = _without_tags(found, checkpoint.location, problem_type)
         pattern = checkpoint.format.encoder_names
         strange = {
             name: checkpoint.tensors[name].shape for name in mapped.unmatched if re.search(pattern, name)
         }
         # Only some heads read the pooler, see `modeling.models`.
         pooled = {*canonical.NEXT_SENTENCE_HEAD, *CLASSIFIER} & variables.keys()
-        by_token = not pooled or problem_type == model_folder.PROBLEM_TYPE_OF["tag"]
+        by_token = not pooled or problem_type == _TAGS
         has_pooler = found.keys() & {*canonical.POOLER}
         unneeded = [name for name in canonical.POOLER if by_token and name in variables and not has_pooler]
         expected = {
@@ -122,7 +124,7 @@ def initialize(
             raise ConfigError(f"init_checkpoint {checkpoint.location} {told}")
         unused = sorted({*mapped.tensors, *mapped.dropped, *mapped.unmatched} - set(read))
         lists = read, sorted(fresh), unused, sorted(unneeded)
-        return InitReport(checkpoint.title, checkpoint.location, *lists, notes)
+        return InitReport(checkpoint.format.title, checkpoint.location, *lists, notes)
 
 
 def _in_order(
@@ -159,11 +161,24 @@ def _in_order(
     if problem or order is None:
         advice = "Give a checkpoint without a classifier, or correct its labels."
         raise ConfigError(f"init_checkpoint {location} has {problem}. {advice}")
+    if not labels:
+        told = "init_checkpoint %s has no names of its classes: they are taken in the order of the task, %s"
+        logging.warning(told, location, expected)
     if order == sorted(order):
         return found
     logging.info("The classifier's outputs are put into the order of the task: %s", expected)
     own = {name: found[name] for name in CLASSIFIER if name in found}
     return found | {name: tensors_lib.changed(one, lambda values: values[order]) for name, one in own.items()}
+
+
+def _without_tags(found: Tensors, location: str, problem_type: str) -> Tensors:
+    """Leaves out a classifier of words, which has no pooler below it, where the task classifies texts: both
+    start fresh then, as with a checkpoint without a head."""
+    if problem_type == _TAGS or CLASSIFIER[0] not in found or found.keys() & {*canonical.POOLER}:
+        return found
+    if sidecar_files.labels_beside(location)["problem_type"] != _TAGS:
+        return found
+    return {name: tensor for name, tensor in found.items() if name not in CLASSIFIER}
 
 
 def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | None:
@@ -191,7 +206,7 @@ def _notes(model: BertConfig, checkpoint: registry.Checkpoint) -> str:
     usual = sidecar_files.epsilon_without(checkpoint)
     if usual not in (None, BertConfig.layer_norm_eps, model.layer_norm_eps):
         notes += (
-            f"; layer_norm_eps={model.layer_norm_eps} is the model's, {checkpoint.title}'s is {usual},"
+            f"; layer_norm_eps={model.layer_norm_eps} is the model's, {checkpoint.format.title}'s is {usual},"
             " and the checkpoint has no configuration that names one"
         )
     return notes

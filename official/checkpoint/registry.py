@@ -127,7 +127,7 @@ class Checkpoint(NamedTuple):
         mapped = self.format.to_canonical(self.tensors, options)
         if mapped.unmatched:
             unknown = sorted(mapped.unmatched)
-            told = f"{self.location} is not a {self.title} checkpoint of BERT"
+            told = f"{self.location} is not a {self.format.title} checkpoint of BERT"
             found = _format_in(self.format.container, self.tensors)
             if found not in (None, self.format):
                 told += f" but one of {found.title} (use {found.name}2TARGET)"
@@ -138,12 +138,8 @@ class Checkpoint(NamedTuple):
         has_segments = FAMILIES[mapped.family or options.family].has_segments
         if problems := canonical.encoder_problems(shapes, has_segments):
             told = f"is not a whole encoder. {describe_names(problems)}."
-            raise ConfigError(f"{self.location} ({self.title}) {told}", problems)
+            raise ConfigError(f"{self.location} ({self.format.title}) {told}", problems)
         return mapped
-
-    @property
-    def title(self) -> str:
-        return self.format.title
 
     @property
     def heads(self) -> int | None:

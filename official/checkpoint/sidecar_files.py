@@ -156,16 +156,10 @@ def epsilon_without(checkpoint: Checkpoint) -> float | None:
 
 def labels_beside(location: str) -> dict:
     """Returns the options `labels`, `problem_type`, `thresholds` and `scale`, as labels.json or Hugging
-    Face's config.json beside a checkpoint gives them. Raises ConfigError where both have names, and other
-    ones: transformers writes only the latter anew."""
-    folder = location if os.path.isdir(location) else os.path.dirname(location)
-    found, theirs = model_folder.read_labels(folder), hf_folder.labels_of(location)
+    Face's config.json beside a checkpoint gives them."""
+    found = model_folder.read_labels(location if os.path.isdir(location) else os.path.dirname(location))
     found.pop("kind", None)
-    if found and theirs["labels"] not in (None, found["labels"]):
-        ours, other = (", ".join(names or ["none"])[:90] for names in (found["labels"], theirs["labels"]))
-        told = f"{model_folder.LABELS} has the labels {ours}, and {hf_folder.CONFIG} {other}"
-        raise ConfigError(f"{folder}: {told}. Remove the file that belongs to another model.")
-    return found or theirs
+    return found or model_folder.labels_of_config(location)
 
 
 def _embedding_beside(location: str) -> EmbeddingSettings | None:
@@ -187,7 +181,7 @@ def notes_of_source(given: Options, checkpoint: Checkpoint) -> list[str]:
     epsilon = epsilon_without(checkpoint)
     if not given.layer_norm_eps and epsilon not in (None, BertConfig.layer_norm_eps):
         taken.append(f"layer_norm_eps={epsilon}")
-    why = f"the default of {checkpoint.title}: the source has no configuration that names it"
+    why = f"the default of {checkpoint.format.title}: the source has no configuration that names it"
     return [f"{setting} is assumed, {why}" for setting in taken]
 
 
@@ -306,16 +300,9 @@ def plan(
         same = all(there[key] == getattr(options, key) for key in ("hidden_act", "layer_norm_eps"))
         if not same or _contradictions(sizes_beside(path), own):
             files[path] = None
-    if options.vocab_file:
-        positions = options.positions_of(own.get("max_position_embeddings"))
-        of_vocabulary = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
-        files |= {os.path.join(folder, name): content for name, content in of_vocabulary.items()}
-    if "output_weights" in tensors and (options.labels or options.problem_type):
-        labels = model_folder.labels_json(options.labels, options.problem_type, options.thresholds)
-        files[os.path.join(folder, model_folder.LABELS)] = labels.encode()
-    if options.embedding is not None:
-        of_vectors = sentence_folder.contents(options.embedding, int(own["hidden_size"]))
-        files |= {os.path.join(folder, name): content for name, content in of_vectors.items()}
+    rows = own.get("max_position_embeddings")
+    others = options.files_beside("output_weights" in tensors, own["hidden_size"], rows)
+    files |= {os.path.join(folder, name): content for name, content in others.items()}
     _check_free(files, overwrite)
     return files
 

@@ -12,7 +12,7 @@ import itertools
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, get_origin, get_type_hints
 
 from absl import logging
@@ -21,7 +21,7 @@ from official.cli import command_line, outputs, text, train
 from official.cli import flags as train_flags
 from official.cli.ask import CheckpointFlags
 from official.config import FIELDS, Config
-from official.config.setting import Field
+from official.config.setting import LENGTH, Field
 from official.data.text import text_files
 from official.io import files, jobs, json_files, model_folder, vocabulary_files
 from official.io.errors import ConfigError, counted, shortened
@@ -257,8 +257,8 @@ def _once(request: _Request, name: str, make: Callable[[], dict]) -> dict:
 
 def _check_same(request: _Request, paths: list[str], location: str, labelled: Config | None) -> None:
     """Raises ConfigError if the folder was begun with other flags, text, labelled rows or weights (those at
-    `location`). The runs check their own flags. With --overwrite such a folder is renamed, and also a
-    finished one."""
+    `location`). The runs check their own flags, except those of their lengths. With --overwrite such a folder
+    is renamed, and also a finished one."""
     flags = request.own
     job: dict = {name: vars(flags)[name] for name in sorted(Adapt.names() - {"model_dir", "overwrite"})}
     job["checkpoint"] = {"path": flags.checkpoint, "files": files.digest(_files_at(location))["sha256"]}
@@ -269,11 +269,18 @@ def _check_same(request: _Request, paths: list[str], location: str, labelled: Co
     rows = {name: labelled[name] for name in ("train_file", "eval_file")} if labelled else {}
     for name, given in rows.items():
         job[name] = files.digest(files.find_files(given, name)) if given else None
+    for word in (*request.pretraining, *request.fine_tuning):
+        name, _, value = word.removeprefix("--").partition("=")
+        if FIELDS[name].training == LENGTH:  # a longer run would go on behind what was measured of its end
+            job[name] = value
     earlier = jobs.read_done(request.folder("job.json"))
     is_other = earlier is not None and bool(jobs.differences(earlier, job))
     done = json_files.read_json_or_empty(os.path.join(flags.model_dir, "result.json"))
     if flags.overwrite and (is_other or "adaptation" in done or earlier is None and done):
-        _set_aside(request, [*paths, location])
+        from official.training import run_lock  # late: TensorFlow
+
+        read = [*(("input_files", path) for path in paths), ("checkpoint", location)]
+        run_lock.rename(flags.model_dir, read)
     earlier = _once(request, "job", lambda: job)
     if different := jobs.differences(earlier, job):
         raise ConfigError(
@@ -290,23 +297,6 @@ def _files_at(location: str) -> list[str]:
         names = [each for each in names if each == name or each.startswith(f"{name}.")]
     paths = (os.path.join(folder, each) for each in names if not each.endswith(".md"))
     return list(filter(files.is_file, paths))
-
-
-def _set_aside(request: _Request, read: Iterable[str]) -> None:
-    """Renames the folder of the run to MODEL_DIR.1, MODEL_DIR.2, ... Raises ConfigError if the folder is in
-    use or contains one of the paths in `read`."""
-    from official.training import run_lock
-
-    folder = os.path.normpath(request.own.model_dir)
-    top = os.path.realpath(folder)
-    for path in read:
-        if os.path.commonpath([top, os.path.realpath(path)]) == top:
-            raise ConfigError(f"{path} is in --model_dir={folder}, which --overwrite renames. Copy it.")
-    with run_lock.writing(folder):
-        names = (f"{folder}.{number}" for number in itertools.count(1))
-        renamed = next(name for name in names if not os.path.lexists(name))
-        os.rename(folder, renamed)
-    logging.info("Renamed %s to %s", folder, renamed)
 
 
 def _shape(request: _Request) -> Any:
@@ -396,7 +386,8 @@ def _write_start(request: _Request, words: dict, vocabulary: Any) -> dict:
 
 
 def _make_sets(request: _Request, paths: list[str], before: Any, config: Config) -> dict:
-    """Writes the evaluation sets, each for both vocabularies; returns the counts of their masked words."""
+    """Writes the evaluation sets, each for both vocabularies; returns the counts of their masked words.
+    Documents that are trained on are in neither: of them the other text may have some."""
     from official.data.pretraining import masked_words
     from official.data.text import documentation_corpus, samples
     from official.data.text.documents import ReadCounts, read_documents
@@ -404,25 +395,40 @@ def _make_sets(request: _Request, paths: list[str], before: Any, config: Config)
 
     flags, counts = request.own, ReadCounts()
     after = load_for_text(str(config.vocab_file), flags.do_lower_case, config.init_checkpoint)
-    held_out = (
-        document
-        for document in read_documents(paths, counts, text_field=flags.text_field)
-        if samples.split_of(" ".join(document), flags.eval_share) == "eval"
-    )
-    if flags.general_files:
-        general: Iterable[list[str]] = read_documents(
-            text_files.find_texts(flags.general_files, "general_files"), counts, text_field=flags.text_field
-        )
-    else:
+    others = text_files.find_texts(flags.general_files, "general_files") if flags.general_files else []
+    corpus: list[list[str]] = []
+    if not others:
         logging.info("No --general_files: measuring forgetting on the corpus of bert data corpus")
-        general = itertools.chain(*documentation_corpus.build_corpus(text.Corpus.sources.split(","), 0.1)[:2])
+        parts = documentation_corpus.build_corpus(text.Corpus.sources.split(","), 0.1)[:2]
+        corpus = list(itertools.chain(*parts))
+
+    def read_general() -> Iterable[list[str]]:
+        return read_documents(others, counts, text_field=flags.text_field) if others else corpus
+
+    def key(document: Iterable[str]) -> int:  # ignores white space, as `split_of` does
+        return samples.digest_of("".join("".join(document).split()))
+
+    general_keys = set(map(key, read_general()))
+    trained: set[int] = set()  # those in the training text
+
+    def held_out() -> Iterator[list[str]]:
+        for document in read_documents(paths, counts, text_field=flags.text_field):
+            if samples.split_of(" ".join(document), flags.eval_share) == "eval":
+                yield document
+            elif (found := key(document)) in general_keys:
+                trained.add(found)
+
+    general = (document for document in read_general() if key(document) not in trained)
     made = {}
-    for name, flag, documents in (("own", "eval_share", held_out), ("general", "general_files", general)):
+    for name, flag, documents in (("own", "eval_share", held_out()), ("general", "general_files", general)):
         told = f"--{flag}={getattr(flags, flag)}"
         sets, masked = masked_words.make_sets(documents, [before, after], _shape(request), flags.seed, told)
         for side, examples in zip(("before", "after"), sets):
             masked_words.write_set(examples, request.folder(name, side))
         made[name] = dataclasses.asdict(masked) | {"pieces": dict(zip(("before", "after"), masked.pieces))}
+    if trained:
+        told = "Left out of the evaluation on other text: %s that --input_files have, too"
+        logging.warning(told, counted(len(trained), "document"))
     return made
 
 

@@ -271,7 +271,7 @@ def run_tag() -> int:
     def answer(line: str) -> str:
         found = model.tag(line)
         if flags.json:
-            return json.dumps(found, ensure_ascii=False)
+            return as_json_line(found)
         return "  ".join(f"{one['text']} {one['type']} {one['probability']:.2f}" for one in found)
 
     return answer_each("text> ", answer, lambda line, error: "")
@@ -394,7 +394,7 @@ def shown_masks(text: str, masks: Sequence[Sequence[tuple[str, float]]], as_json
     )
 
 
-def as_json_line(values: dict) -> str:
+def as_json_line(values: dict | list) -> str:
     """Returns values as one line of JSON, escaped to ASCII where stdout cannot encode all letters."""
     return json.dumps(values, ensure_ascii=not streams.has_all_letters())
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from official.checkpoint import registry
@@ -46,8 +48,7 @@ class Convert(command_line.Flags):
       precision: Floating-point type. Unset: that of the source; 16 for graphcore and research, 32 from
         graphcore.
       num_attention_heads: Number of attention heads. Unset: as the checkpoint's shapes, or a config file next
-        to it, say (12 if that does not). Without either, huggingface needs it, and garden assumes hidden
-        size / 64.
+        to it, say (12 if that does not); a result that needs it is refused where neither is there.
       vocab_file: Vocabulary to put next to the result. Unset: vocab.txt next to the checkpoint.
       with_optimizer: Also convert optimizer slots, if both formats have them.
       report: Write the report of the conversion to this JSON file.
@@ -99,7 +100,7 @@ def run_convert() -> int:
 
     own = ("action", "path", "output_dir", "report", "verify", "overwrite")
     given = {name: value for name, value in vars(flags).items() if name not in own}
-    verify, bar = verification.verify if flags.verify else None, Bar(flags.action)
+    verify, bar = verification.verify if flags.verify else None, functools.partial(bar_of, flags.action)
     try:
         options = registry.make_options(source, target, given)
         checkpoint = sidecar_files.open_best(flags.path, "PATH", source.name)
@@ -132,20 +133,20 @@ def run_convert() -> int:
     return 1
 
 
-class Bar:
-    """A progress bar that appears with the first bytes: bad input ends before, in one line."""
+def bar_of(title: str, total: int) -> Callable[[int], None]:
+    """Returns a function of the bytes written since the last call. It shows a bar, which appears with the
+    first ones: bad input ends before, in one line."""
+    import tqdm
 
-    def __init__(self, title: str):
-        self._look: dict[str, Any] = dict(desc=title, unit="B", unit_scale=True, disable=None)
-        self._bar: Any = None
+    look: dict[str, Any] = dict(desc=title, unit="B", unit_scale=True, disable=None, delay=1e-9)
+    bar = tqdm.tqdm(total=total, file=sys.stderr, **look)  # not into a log
 
-    def __call__(self, done: int, total: int) -> None:
-        import tqdm
+    def add(size: int) -> None:
+        bar.update(size)
+        if bar.n >= total:
+            bar.close()
 
-        self._bar = self._bar or tqdm.tqdm(total=total, file=sys.stderr, **self._look)  # not into a log
-        self._bar.update(done - self._bar.n)
-        if done >= total:
-            self._bar.close()
+    return add
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from official.io.errors import (
     attribute_texts,
     check_arguments,
     check_docstrings,
+    check_one_of,
     report_error,
     suggest,
 )
@@ -273,10 +274,7 @@ def _finite_number(text: str) -> float:
 def read_list(text: str, flag: str, allowed: tuple[str, ...]) -> list[str]:
     """Returns the values of a comma-separated list. Raises ConfigError where one is not allowed."""
     for value in text.split(","):
-        if value not in allowed:
-            raise ConfigError(
-                f"--{flag}={text}: {value!r} is not one of {', '.join(allowed)}{suggest(value, allowed)}."
-            )
+        check_one_of(f"--{flag}={text}: {value!r}", value, allowed)
     return text.split(",")
 
 

@@ -23,8 +23,9 @@ if TYPE_CHECKING:  # imported at run time only for Graphcore's configurations an
 
 _YAML = (".yml", ".yaml")
 _WITH_ENTRY = re.compile(r"(.+?\.(?:yml|yaml|py)):(.*)", re.DOTALL)
-_VARIABLE = re.compile(r"\$\{?(\w+)")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _READ = "input_files eval_files train_file predict_file data_dir vocab_file init_checkpoint".split()
+_WRITTEN = "model_dir cache_dir export_dir".split()
 _WITHOUT_DATA = ("plan", "generated_data", "synthetic_input", "use_synthetic_data", "compile_only")
 _WIDEST = 60
 
@@ -281,16 +282,17 @@ def _by_task(given: dict[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_variables(layers: Layers) -> None:
-    """Raises ConfigError where a path to be read contains an unset environment variable."""
+    """Raises ConfigError where a path contains an environment variable that is unset, or that no shell has
+    expanded, as in a flagfile: a folder of that name would be made."""
     values = {name: value for _, layer in layers for name, value in layer.items()}
-    if any(values.get(name) for name in _WITHOUT_DATA):
-        return
-    for name in _READ:
+    reads = not any(values.get(name) for name in _WITHOUT_DATA)
+    for name in (*_WRITTEN, *(_READ if reads else ())):
         path = values.get(name)
         found = _VARIABLE.search(path) if isinstance(path, str) and not os.path.exists(path) else None
         if found:
-            problem = f"{name}={path}: the environment variable {found[1]} is not set"
-            raise ConfigError(f"{problem}. Set it, or give --{name}=PATH.")
+            is_set = found[1] in os.environ
+            problem = "is expanded only by shells. Give" if is_set else "is not set. Set it, or give"
+            raise ConfigError(f"{name}={path}: the environment variable {found[1]} {problem} --{name}=PATH.")
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """`bert data glue`: downloads GLUE's data, checks the sha256 of every file, and resumes transfers."""
 
-import hashlib
 import http.client
 import os
 import shutil
@@ -14,7 +13,8 @@ import tqdm
 from official.cli import command_line, outputs
 from official.data.glue.tasks import MRPC_TRAIN_AND_DEV, TASKS, find_task
 from official.io.errors import ConfigError
-from official.io.writing import publish, replacing
+from official.io.files import sha256_of
+from official.io.writing import naming_output, publish, replacing
 
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT_SECS = 60
@@ -126,14 +126,6 @@ def _transfer(url: str, source: Source, part: str) -> None:
             shutil.copyfileobj(stream, file, _CHUNK_BYTES)
 
 
-def sha256_of(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def fetch_archive(base_url: str, data_dir: str, folder: str) -> None:
     """Downloads a zip file, extracts the folder's missing files, and removes the zip file."""
     archive_path = os.path.join(data_dir, os.path.basename(ARCHIVES[folder].path))
@@ -213,10 +205,8 @@ def run_glue() -> None:
     flags = Glue.parse()
     if flags.base_url.split("://")[0] not in ("https", "http", "file"):
         raise ConfigError(f"--base_url={flags.base_url} does not start with https://, http:// or file://.")
+    kinds = OSError, zipfile.BadZipFile, KeyError
     for folder in folders_of(flags.tasks):
-        try:
+        with naming_output(f"{flags.data_dir}, {folder}", "data_dir", kinds):
             done = fetch(flags.base_url, flags.data_dir, folder)
             print(f"{folder}: {done}: {describe_rows(flags.data_dir, folder)}.")
-        except (OSError, zipfile.BadZipFile, KeyError) as error:
-            told = getattr(error, "strerror", None) or error
-            raise ConfigError(f"--data_dir={flags.data_dir}, {folder}: {told}.") from None

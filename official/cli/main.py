@@ -9,7 +9,7 @@ import sys
 from typing import NoReturn
 
 from official.io import signals, streams
-from official.io.errors import ConfigError, describe_missing, report_error
+from official.io.errors import ConfigError, describe_missing, installed_versions, report_error
 
 _HELP = ("--help", "-h", "help")
 
@@ -63,13 +63,7 @@ def _start(command) -> NoReturn:
 
 def _version() -> str:
     """Returns the versions of this package, TensorFlow and Python; imports neither of the two."""
-    import importlib.metadata
-
-    found = {}
-    for package in ("bert-tf2", "tensorflow"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
+    found = installed_versions("bert-tf2", "tensorflow")
+    own, tensorflow = (found.get(package, "not installed") for package in ("bert-tf2", "tensorflow"))
     python = ".".join(map(str, sys.version_info[:3]))
-    return f"bert {found['bert-tf2']} (TensorFlow {found['tensorflow']}, Python {python})"
+    return f"bert {own} (TensorFlow {tensorflow}, Python {python})"

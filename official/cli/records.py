@@ -203,14 +203,9 @@ def run_inspect() -> None:
         report = spread_report(summaries)
         print(spread_table(report))
     else:
-        report = {}
-        for name, group in summaries.items():
-            summary = group[""]
-            names = ("files", "records", "rows", "bytes", "record_format", "max_seq_length", "predictions")
-            report[name] = {each: getattr(summary, each) for each in (*names, "tokens")}
-            report[name] |= {"shares": summary.shares(), "repeats": summary.repeats()}
-            report[name]["lengths"] = summary.lengths.tolist()
-            print(describe_records(summary, report[name]["shares"], vocabulary), end="\n\n")
+        report = {name: group[""].numbers(is_all=True) for name, group in summaries.items()}
+        for name, numbers in report.items():
+            print(describe_records(summaries[name][""], numbers["shares"], vocabulary), end="\n\n")
         lengths = [group[""].lengths for group in summaries.values()]
         if flags.compare_to:
             gap = report["largest_gap_of_lengths"] = largest_gap(*lengths)

@@ -19,7 +19,7 @@ from official.config.backends import BACKENDS
 from official.config.table import Config
 from official.distribution.batch_plan import BatchPlan, lay_out, make_batch_plan
 from official.graphcore.kubernetes import SDK_IMAGE
-from official.io.errors import ConfigError, suggest
+from official.io.errors import ConfigError, check_one_of
 from official.io.files import is_remote
 from official.io.writing import check_output_file
 from official.launching import manifests
@@ -100,9 +100,7 @@ def main() -> None:
 def _read(flags: Main, given: set[str], command: list[str]) -> manifests.Job:
     """Returns the job that flags ask for. Raises ConfigError."""
     kinds = manifests.KINDS
-    if flags.kind not in kinds:
-        meant = suggest(flags.kind, kinds)
-        raise ConfigError(f"--kind={flags.kind[:40]} is not one of {', '.join(kinds)}{meant}.")
+    check_one_of(f"--kind={flags.kind[:40]}", flags.kind, kinds)
     for name in sorted(given):
         others = [each for each, row in kinds.items() if name in row.takes]
         if others and flags.kind not in others:

@@ -11,7 +11,7 @@ from official.data.glue import files
 from official.data.glue.tasks import TASKS, GlueTask
 from official.data.squad import evaluation, squad_files
 from official.io.errors import ConfigError
-from official.io.writing import check_output_file
+from official.io.writing import check_output_file, naming_output
 from official.reporting import charts, palette
 
 _TITLES = {
@@ -55,7 +55,7 @@ def run_squad_v1() -> None:
 # bert evaluate squad-v2
 
 
-class SquadV2(command_line.Flags):
+class SquadV2(SquadV1):
     """Evaluates predictions for SQuAD v2.0 with the official measures.
 
       bert evaluate squad-v2 dev-v2.0.json predictions.json --na-prob-file=null_odds.json
@@ -73,10 +73,7 @@ class SquadV2(command_line.Flags):
       verbose: Print on stderr how many questions of each kind were evaluated.
     """
 
-    POSITIONAL = ("data", "predictions")
     SHORT = dict(na_prob_file="n", na_prob_thresh="t", out_file="o", out_image_dir="p", verbose="v")
-    data: str
-    predictions: str
     na_prob_file: str | None = None
     na_prob_thresh: float = 1.0
     out_file: str | None = None
@@ -109,10 +106,8 @@ def _draw(
 ) -> dict[str, float]:
     """Writes the pictures; returns the average precisions."""
     found = evaluation.precision_recall(gold.answers, predictions, na_probs)
-    try:
+    with naming_output(folder, "out_image_dir"):
         os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out_image_dir={folder}: {error.strerror or error}.") from None
     for name, curve in found.items():
         points = [(100 * recall, value) for recall, value in zip(curve.recalls, curve.precisions)]
         _draw_line(folder, name, _TITLES[name], "precision", points, "recall, percent")

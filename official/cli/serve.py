@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from official.cli import ask, command_line
+from official.io import files
 from official.io.errors import ConfigError, check_installed
 from official.serving.server.settings import Endpoint, Limits
 
@@ -73,11 +74,7 @@ class Main(command_line.LowerCaseFlag, command_line.LengthFlag, ask.InferenceFla
 
 def read_token(path: str) -> bytes:
     """Returns the token that a file holds. Raises ConfigError, which does not show it."""
-    try:
-        with open(path, "rb") as file:
-            token = file.read(_LONGEST_TOKEN + 2).strip()
-    except OSError as error:
-        raise ConfigError(f"--token_file={path}: {error.strerror or error}.") from None
+    token = files.read_bytes(path, f"--token_file={path}").strip()
     if not re.fullmatch(rb"[!-~]+", token) or len(token) > _LONGEST_TOKEN:
         raise ConfigError(
             f"--token_file={path}: expected one token of 1 to {_LONGEST_TOKEN:,} letters, digits and signs of"

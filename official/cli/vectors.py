@@ -181,12 +181,17 @@ def run_search() -> None:
 
 def _queries_of(query: str | None, query_file: str | None) -> list[str]:
     """Returns the queries in the flags. Raises ConfigError if there are none."""
+    from official.data.tables.predictions import TABLES
     from official.io import files
 
     if (query is None) == (query_file is None):
         raise ConfigError("give either --query=TEXT or --query_file=F, with one query per line.")
     if query_file is None:
         found = [str(query)]
+    elif query_file.lower().endswith(TABLES):
+        raise ConfigError(
+            f"--query_file={query_file} is a table, expected a text file with one query per line."
+        )
     else:
         # Not `splitlines`: a query may contain U+2028.
         found = files.read_text(query_file, f"--query_file={query_file}").split("\n")

@@ -15,6 +15,7 @@ from official.config.derived import (
     first_step,
     initial_loss_scale,
     is_checkpoint,
+    is_vocabulary_of,
     knows_steps,
     pack_depth,
     schedule_steps,
@@ -210,7 +211,8 @@ def check_segment_types(config: Config, marks_pairs: bool = True) -> None:
 
 
 def check_vocabulary(config: Config) -> None:
-    """Refuses a vocabulary of another size than the model's."""
+    """Refuses a vocabulary of another size than the model's; the one in a model's own folder may have fewer
+    words."""
     if config.do_lower_case is not None and not config.vocab_file:
         raise ConfigError(
             f"do_lower_case={str(config.do_lower_case).lower()} needs a vocabulary. Give --vocab_file, or"
@@ -223,13 +225,15 @@ def check_vocabulary(config: Config) -> None:
         )
     if not config.vocab_file or config.plan and not os.path.exists(config.vocab_file):  # a plan needs no data
         return
-    words = len(vocabulary_files.read(config.vocab_file).words)
-    if config.fit_vocabulary and abs(words - config.model.vocab_size) < VOCABULARY_ROUNDING:
+    words, rows = len(vocabulary_files.read(config.vocab_file).words), config.model.vocab_size
+    is_near = abs(words - rows) < VOCABULARY_ROUNDING
+    if words == rows or is_near and config.fit_vocabulary:
         return
-    if words != config.model.vocab_size:
+    if words > rows or not is_vocabulary_of(config.vocab_file, config.model):
+        fitted = ", or give --fit_vocabulary" if is_near else ""
         raise ConfigError(
-            f"vocab_file={config.vocab_file} has {words} words, the model's vocab_size is"
-            f" {config.model.vocab_size}. Change --vocab_file or --bert_config_file."
+            f"vocab_file={config.vocab_file} has {words} words, the model's vocab_size is {rows}. Change"
+            f" --vocab_file or --bert_config_file{fitted}."
         )
 
 

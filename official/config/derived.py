@@ -487,6 +487,13 @@ def with_own_rate(config: Config, given: Collection[str]) -> Config:
     return replaced(config, learning_rate=float(f"{rate:.1g}"))
 
 
+def is_vocabulary_of(path: str, model: BertConfig) -> bool:
+    """Tells whether a vocabulary lies in the folder of a model with as many rows of word embeddings: it is
+    that model's own, and rows beyond its words are never used."""
+    beside = _model_beside(model_folder.folder_of(path))
+    return beside is not None and beside.vocab_size == model.vocab_size
+
+
 def _model_beside(folder: str) -> BertConfig | None:
     """Returns the sizes that a folder's bert_config.json or config.json says, one of Hugging Face's or of a
     run; None where there is none."""

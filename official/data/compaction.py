@@ -145,12 +145,13 @@ def bounds(first_key: int, range_bits: int, bits: int) -> list[int]:
 def write_chunks(
     path: str, magic: bytes, chunks: list[bytes], word_bytes: int, first_key: int, range_bits: int
 ) -> None:
-    """Writes a file of chunks, as many as `bounds` has ranges; `magic` tells what they hold. Raises OSError,
-    and there is no file of that name, or the one that was there."""
+    """Writes a file of chunks, as many as `bounds` has ranges, and makes its folder; `magic` tells what they
+    hold. Raises OSError, and there is no file of that name, or the one that was there."""
     bits = len(chunks).bit_length() - 1
     begin = _HEADER.size + _PLACE.itemsize * (len(chunks) + 1)
     places = begin + ragged.offsets(np.array([*map(len, chunks)]))
     header = _HEADER.pack(magic, bits, range_bits, word_bytes, 0, first_key)
+    store_of(path).make_folder(os.path.dirname(path))
     with writing.replacing(path) as temporary, open(temporary, "wb") as file:
         file.writelines([header, places.astype(_PLACE).tobytes(), *chunks])
 

@@ -35,7 +35,7 @@ from absl import logging
 from official.config import Config, ConfigError, kernels_of, replaced
 from official.config.backends import BACKENDS
 from official.io import files, gpus, native_library, writing
-from official.io.errors import counted, first_line, printable
+from official.io.errors import counted, first_line, installed_versions, printable
 
 LIMIT_SECS = 20  # of a check
 PAGE_SECS = 60  # of all
@@ -125,10 +125,7 @@ def _torch_folders() -> list[str]:
 
 def _installed(*names: str) -> str | None:
     """Returns the version of the first of several packages that is installed."""
-    for name in names:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(name)
-    return None
+    return next(iter(installed_versions(*names).values()), None)
 
 
 def _tensorflow_version() -> str | None:

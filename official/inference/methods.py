@@ -24,7 +24,7 @@ from official.data.tables.vectors import normalized
 from official.data.word_pieces.tokenizer import MASK, Tokenizer, tokenize_masked, tokenizer_of
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.inference.backends import Settings, begin, build
-from official.inference.rows import Outputs, Rows, batches_of, join, run
+from official.inference.rows import Outputs, Rows, batches_of, join, of_token_rows, run
 from official.inference.signatures import TOP_WORDS
 from official.inference.source import Source, Truncation, find
 from official.io import files, model_folder, sentence_folder
@@ -190,7 +190,7 @@ class Reader(Method):
         is_token_NL = np.arange(windows.lengths.max(initial=1)) < windows.lengths[:, None]
         start_NL, end_NL = (np.zeros(is_token_NL.shape, np.float32) for _ in range(2))
         if len(windows):
-            outputs = self._outputs(self.rows_of(windows))
+            outputs = self._outputs(of_token_rows(windows.rows({})))
             start_NL[is_token_NL], end_NL[is_token_NL] = outputs["start_logits"], outputs["end_logits"]
         found = answers.answer_questions(start_NL, end_NL, windows, data, self._rules)
         return [answers_of(found, str(number)) for number in range(len(asked))], is_cut_N
@@ -201,18 +201,10 @@ class Reader(Method):
         data = data_of(asked, self._rules.version_2_with_negative)
         return data, features.make_features(data, self._vocabulary, self._windows, self._tokenizer)
 
-    def rows_of(self, windows: features.Features) -> Rows:
-        """Returns the windows as rows without padding."""
-        places_L = np.arange(windows.input_ids.shape[1])
-        is_token_NL = places_L < windows.lengths[:, None]
-        segments_NL = (places_L >= windows.first_lengths[:, None]).astype(np.int32)
-        ids_T = windows.input_ids[is_token_NL].astype(np.int32)
-        return Rows(ids_T, segments_NL[is_token_NL], windows.lengths)
-
     def _calibration_rows(self, file: str | None) -> Rows:
         data = squad_files.read_squad(file or self._of_run("train_file"), "calibration_file", False, True)
         asked = [(one.text, data.contexts[one.context]) for one in _spread(data.questions)]
-        return self.rows_of(self._windows_of(asked)[1])
+        return of_token_rows(self._windows_of(asked)[1].rows({}))
 
 
 def answers_of(found: answers.Answers, identity: str) -> list[Answer]:
@@ -309,10 +301,7 @@ def rows_of(
     """Returns (token rows without padding, bool [N]: whether each row was truncated) for one column of texts,
     or for two columns of text pairs."""
     made, whole_lengths = encode(columns, tokenizer, vocabulary, length)
-    firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
-    segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
-    rows = Rows(made.ids.astype(np.int32), segments_T, made.lengths)
-    return rows, made.lengths < whole_lengths
+    return of_token_rows(made), made.lengths < whole_lengths
 
 
 class Classifier(Method):
@@ -606,7 +595,11 @@ class Embedder(Method):
     def rows_of(
         self, texts: Sequence[str], settings: EmbeddingSettings, prompt: str = ""
     ) -> tuple[Rows, np.ndarray]:
-        """Returns (rows [CLS] text [SEP] without padding, bool [N]: whether the text was truncated)."""
+        """Returns (rows [CLS] text [SEP] without padding, bool [N]: whether the text was truncated). Raises
+        ConfigError for what is no text, such as the None or NaN of an empty cell."""
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise ConfigError(f"text {number} to embed is {str(text)[:60]}, expected a text.")
         given = [
             sentence_folder.lower_cased(prompt + text) if settings.lower_case else prompt + text
             for text in texts
@@ -650,8 +643,8 @@ METHODS: dict[str, type[Method]] = {
 
 
 def load(
-    path: str,
-    vocab_file: str | None = None,
+    path: str | os.PathLike[str],
+    vocab_file: str | os.PathLike[str] | None = None,
     do_lower_case: bool | None = None,
     backend: str = "tensorflow",
     dtype: str = "fp32",

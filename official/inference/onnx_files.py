@@ -6,9 +6,8 @@ import hashlib
 import importlib
 import io
 import json
-import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -23,8 +22,9 @@ from official.inference.backends import Settings
 from official.inference.rows import STEP, Network, Rows, Run, feeds_of, padded_groups, padded_network
 from official.inference.signatures import output_names
 from official.inference.source import UNUSED_STAGES, Source, make_network, name_of
-from official.io import json_files, writing
+from official.io import json_files, quiet, writing
 from official.io.errors import ConfigError, how_to_install
+from official.io.files import sha256_of
 from official.io.native_library import processor, saturates_int8
 from official.modeling import stages
 
@@ -60,22 +60,11 @@ def libraries() -> tuple[Any, Any]:
     """Returns the packages onnx and tf2onnx. Raises ImportError where one is not installed."""
     # Else it keeps a copy of the graph before each of its passes, which takes half of its time.
     os.environ.setdefault("TF2ONNX_CATCH_ERRORS", "FALSE")
-    with silence():
+    with quiet.silence():
         import onnx
         import tf2onnx.convert
 
     return onnx, tf2onnx
-
-
-@contextlib.contextmanager
-def silence() -> Iterator[None]:
-    """Within it no package logs what it does, or calls outdated of what another one does."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def trace(bert: BertConfig, head: str, classes: int) -> Traced:
@@ -117,7 +106,7 @@ def _with_weights_as_inputs(
     the variables that are read."""
     changed, shapes = tf.compat.v1.GraphDef(), {}
     changed.versions.CopyFrom(graph_def.versions)
-    with silence():
+    with quiet.silence():
         needed = tf.compat.v1.graph_util.extract_sub_graph(graph_def, list(outputs))
     for node in needed.node:
         if node.op == "ReadVariableOp":
@@ -141,7 +130,7 @@ def translate(traced: Traced) -> Any:
     _, tf2onnx = libraries()
     weights = {f"{_WEIGHTS}/{name}:0": name for name in traced.shapes}
     inputs, outputs = ([f"{name}:0" for name in names] for names in (traced.inputs, traced.outputs))
-    with silence():
+    with quiet.silence():
         model, _ = tf2onnx.convert.from_graph_def(
             traced.graph_def, "bert", [*inputs, *weights], outputs, opset=OPSET
         )
@@ -325,7 +314,7 @@ def _int8_path(source: Source, head: str, settings: Settings) -> str:
     }
 
     def make(folder: str) -> None:
-        with silence(), contextlib.redirect_stdout(io.StringIO()):
+        with quiet.silence(), contextlib.redirect_stdout(io.StringIO()):
             _quantise(plain, os.path.join(folder, os.path.basename(plain)), settings.calibration)
 
     return os.path.join(folder_of(made_of, make), os.path.basename(plain))
@@ -416,7 +405,7 @@ def folder_of(made_of: dict[str, Any], make: Callable[[str], None]) -> str:
         return folder
     with writing.naming_output(folder), writing.unpublished(folder) as work:
         make(work)
-        files = {name: _digest(os.path.join(work, name)) for name in sorted(os.listdir(work))}
+        files = {name: sha256_of(os.path.join(work, name)) for name in sorted(os.listdir(work))}
         manifest = {"made_of": made_of, "sha256": files}
         writing.replace_file(os.path.join(work, MANIFEST), json.dumps(manifest, indent=1, sort_keys=True))
         if not is_whole(folder):
@@ -429,14 +418,6 @@ def is_whole(folder: str) -> bool:
     try:
         files = json_files.read_json(os.path.join(folder, MANIFEST)).get("sha256")
         paths = {os.path.join(folder, name): digest for name, digest in files.items()}
-        return all(_digest(path) == digest for path, digest in paths.items())
+        return all(sha256_of(path) == digest for path, digest in paths.items())
     except (ConfigError, OSError, AttributeError):  # a manifest of another shape
         return False
-
-
-def _digest(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()

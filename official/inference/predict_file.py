@@ -134,6 +134,7 @@ def predict_file(
       ConfigError: if the output exists or cannot be written, or if a row of the table is malformed.
     """
     ending = predictions.check_format(output_file)
+    kinds = table.arrow_types() if ending == ".parquet" else None
 
     def make(batch: tables.Batch) -> tuple[bytes, dict[str, Any]]:
         rows = list(zip(*(batch.columns[name] for name in columns)))
@@ -147,7 +148,7 @@ def predict_file(
         ours = predictions.beside(table.columns, found, [places.get(number) for number in range(len(rows))])
         written = ours if ending == predictions.CONLL else {**batch.columns, **ours}
         is_first = batch.first == 0 and table.has_header
-        content = predictions.encode(ending, written, with_header=is_first, ours=ours.keys())
+        content = predictions.encode(ending, written, is_first, ours.keys(), kinds)
         return content, {"rows": len(rows), "empty": len(rows) - len(usable)}
 
     def join(parts: Sequence[Part]) -> None:
@@ -182,7 +183,10 @@ def write_parquet(
         with files.open_binary(part) as file:
             return changed(parquet.read_table(file))
 
-    schema = pyarrow.unify_schemas([read(part).schema for part in parts], promote_options="permissive")
+    try:
+        schema = pyarrow.unify_schemas([read(part).schema for part in parts], promote_options="permissive")
+    except pyarrow.ArrowException as error:
+        raise ConfigError(f"{error}. {predictions.ONE_TYPE}") from None
     with parquet.ParquetWriter(path, schema) as writer:
         for part in parts:
             writer.write_table(read(part).cast(schema))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from official.data.rows import ragged
+from official.data.rows.text_rows import TokenRows
 
 Outputs = dict[str, np.ndarray]
 
@@ -70,6 +71,13 @@ def join(sequences: Sequence[np.ndarray], segments: Sequence[np.ndarray] | None 
     ids_T = np.concatenate([*sequences, np.zeros(0, np.int32)]).astype(np.int32)
     segments_T = np.zeros_like(ids_T) if segments is None else np.concatenate(segments).astype(np.int32)
     return Rows(ids_T, segments_T, np.array([len(ids) for ids in sequences], np.int32))
+
+
+def of_token_rows(made: TokenRows) -> Rows:
+    """Returns the same rows; the tokens from `first_lengths` on are their second segments."""
+    firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
+    segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
+    return Rows(made.ids.astype(np.int32), segments_T, made.lengths)
 
 
 # A model that is ready to run, of one batch. Its outputs are float32, by head: answer: `start_logits` and

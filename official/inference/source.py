@@ -16,6 +16,7 @@ from official.checkpoint.containers import saved_model
 from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError, bert_config_from_dict
+from official.config.derived import VOCABULARY_ROUNDING, is_vocabulary_of
 from official.config.model import is_hugging_face
 from official.config.setting import FINE_TUNING
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
@@ -203,8 +204,8 @@ class Truncation:
 
 
 def find(
-    path: str,
-    vocab_file: str | None = None,
+    path: str | os.PathLike[str],
+    vocab_file: str | os.PathLike[str] | None = None,
     do_lower_case: bool | None = None,
     flag: str = "",
     max_seq_length: int | None = None,
@@ -245,9 +246,11 @@ def find(
         raise ConfigError(f"--max_seq_length={max_seq_length} is out of range: {allowed}")
     vocabulary = load_for_text(vocab_file, do_lower_case, checkpoint.location)
     # A table is filled up, or cut, to a round number of words: 30,528 or 30,400 for 30,522.
-    if abs(vocabulary.size - bert.vocab_size) >= 128:
+    if abs(vocabulary.size - bert.vocab_size) >= VOCABULARY_ROUNDING:
         words = f"has {vocabulary.size} words, the model's vocab_size is {bert.vocab_size}"
-        raise ConfigError(f"vocab_file={vocab_file} {words}. Change --vocab_file.")
+        if vocabulary.size > bert.vocab_size or not is_vocabulary_of(vocab_file, bert):
+            raise ConfigError(f"vocab_file={vocab_file} {words}. Change --vocab_file.")
+        logging.warning("%s %s: the other rows stand for no word.", vocab_file, words)
     vocabulary = vocabulary.cut(bert.vocab_size)
     if checkpoint.format.name == "huggingface":
         padding = bert.position_offset - 1

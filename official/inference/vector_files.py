@@ -22,10 +22,11 @@ from absl import logging
 from official.data.tables import files as tables
 from official.data.tables import predictions, texts, vectors
 from official.data.tables.vectors import normalized
+from official.data.text import parquet_files
 from official.inference import onnx_files
 from official.inference.predict_file import Part, write_in_parts, write_parquet
 from official.io import files, json_files, writing
-from official.io.errors import ConfigError, counted
+from official.io.errors import ConfigError, check_one_of, counted
 
 if TYPE_CHECKING:
     from official.inference.methods import Model
@@ -141,8 +142,7 @@ def embed_file(
       ConfigError: if the output exists or cannot be written, or if a row of the table is malformed.
     """
     ending = predictions.check_format(output_file, formats=FORMATS)
-    if dtype not in DTYPES:
-        raise ConfigError(f"--vector_dtype={dtype[:60]}, expected one of {', '.join(DTYPES)}.")
+    check_one_of(f"--vector_dtype={dtype[:60]}", dtype, DTYPES)
     embedder, settings = model.embedder, model.embedder.embedding
     if dtype == "binary" and embedder.size % 8:
         raise ConfigError(f"--vector_dtype=binary packs 8 components, and vectors have {embedder.size}.")
@@ -150,6 +150,8 @@ def embed_file(
         logging.warning("%s: its column %s is replaced by the new vectors", table.given, COLUMN)
     embedder.cut.is_reported = True  # all of them are, at the end
     kept = "float32" if dtype == "int8" else dtype  # of parts: ranges are those of all rows
+    kinds = table.arrow_types() if ending == ".parquet" else {}
+    kinds.pop(COLUMN, None)
 
     def make(batch: tables.Batch) -> tuple[bytes, dict[str, Any]]:
         given = list(map(_text_of, batch.columns[column]))
@@ -163,7 +165,8 @@ def embed_file(
         if ending == ".npy":
             return values_ND.tobytes(), note
         columns: dict[str, Any] = {name: values for name, values in batch.columns.items() if name != COLUMN}
-        return predictions.encode(ending, {**columns, COLUMN: list(values_ND)}, with_header=True), note
+        columns[COLUMN] = list(values_ND)
+        return predictions.encode(ending, columns, with_header=True, arrow_types=kinds), note
 
     def join(parts: Sequence[Part]) -> None:
         ranges = _ranges_of(parts) if dtype == "int8" else None
@@ -280,8 +283,7 @@ class VectorFile:
         for key, kind in {"rows": int, "size": int, **kinds}.items():
             json_files.expect(said, key, kind, source)
         self.said, self.rows, self.size, self.dtype = said, said["rows"], said["size"], said["dtype"]
-        if self.dtype not in DTYPES:
-            raise ConfigError(f"{source}: dtype={self.dtype[:60]!r}, expected one of {', '.join(DTYPES)}.")
+        check_one_of(f"{source}: dtype={self.dtype[:60]!r}", self.dtype, DTYPES)
         self._ranges = None
         if self.dtype == "int8":
             values = json_files.expect(said, "ranges", dict, source)
@@ -309,8 +311,9 @@ class VectorFile:
         """Yields the vectors in their order, float32 [some, D]. Raises ConfigError where the file does not
         have the rows that are said."""
         read = self._read_array() if self._ending == ".npy" else self._read_parquet()
-        for values in read:
-            yield restored(values, self.dtype, self.size, self._ranges)
+        with files.naming(self.path):
+            for values in read:
+                yield restored(values, self.dtype, self.size, self._ranges)
 
     def _read_array(self) -> Iterator[np.ndarray]:
         kind = np.dtype(DTYPES[self.dtype])
@@ -325,16 +328,12 @@ class VectorFile:
             for first in range(0, self.rows, vectors.BLOCK_ROWS):
                 count = min(vectors.BLOCK_ROWS, self.rows - first)
                 content = file.read(count * self._width * kind.itemsize)
-                values = np.frombuffer(content, kind)
-                if len(values) != count * self._width:
+                if len(content) != count * self._width * kind.itemsize:
                     self._refuse("fewer")
-                yield values.reshape(count, self._width)
+                yield np.frombuffer(content, kind).reshape(count, self._width)
 
     def _read_parquet(self) -> Iterator[np.ndarray]:
-        from pyarrow import parquet  # late: only Parquet needs it
-
-        with files.open_binary(self.path) as file:
-            table = parquet.ParquetFile(file)
+        with files.open_binary(self.path) as file, parquet_files._reading(file, self.path) as table:
             if table.metadata.num_rows != self.rows or COLUMN not in table.schema_arrow.names:
                 self._refuse(f"{table.metadata.num_rows} rows of {', '.join(table.schema_arrow.names)[:90]}")
             for batch in table.iter_batches(vectors.BLOCK_ROWS, columns=[COLUMN]):

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Protocol
 
 from official.io import signals, streams
-from official.io.errors import ConfigError, check_counts, check_installed
+from official.io.errors import ConfigError, check_counts, check_installed, check_one_of
 
 if TYPE_CHECKING:
     from official.io.bars import ProgressBar
@@ -247,8 +247,7 @@ def cores() -> int:
 
 def check(choice: Choice) -> None:
     """Raises ConfigError if the flags of an engine contradict each other."""
-    if choice.engine not in NAMES:
-        raise ConfigError(f"--engine={choice.engine} is unknown. Allowed: {', '.join(NAMES)}.")
+    check_one_of(f"--engine={choice.engine}", choice.engine, NAMES)
     check_counts(num_workers=choice.num_workers)
     if choice.ray_address and choice.engine != "ray":
         raise ConfigError(f"--ray_address={choice.ray_address} needs --engine=ray.")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 _MOST_OF_NAMES = 120  # of a list of names within a message
 # {package as it is imported: the extra that brings it}
@@ -142,6 +143,12 @@ def suggest(name: str, known) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
+def check_one_of(told: str, value: str, allowed: Collection[str]) -> None:
+    """Raises ConfigError where a value, which `told` shows, is not one of the allowed ones."""
+    if value not in allowed:
+        raise ConfigError(f"{told} is not one of {', '.join(allowed)}{suggest(value, allowed)}.")
+
+
 def counted(number: int, noun: str) -> str:
     """Returns '1 file', '1,200 files', '2 processes'."""
     return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
@@ -174,6 +181,17 @@ def check_docstrings(reader: str) -> None:
             f"python -OO and PYTHONOPTIMIZE=2 remove the docstrings, which {reader}. Unset PYTHONOPTIMIZE,"
             " or set it to 1."
         )
+
+
+def installed_versions(*packages: str) -> dict[str, str]:
+    """Returns {package: version} of those that are installed; imports none."""
+    import importlib.metadata  # late: it loads for 45 ms
+
+    found = {}
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
 
 
 def check_installed(what: str, extra: str, *packages: str) -> None:

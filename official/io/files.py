@@ -50,17 +50,18 @@ def home() -> str | None:
     return found if found and os.path.isabs(found) and os.path.isdir(found) else None
 
 
-def expanded(paths: str) -> str:
+def expanded(paths: str | os.PathLike[str]) -> str:
     """Expands ~ and ~user at the start of each of several comma-separated paths: shells do not expand
     --flag=~/path, nor paths in files. Raises ConfigError for ~ if this user has no home folder."""
+    given = os.fspath(paths)
 
     def with_home(match: re.Match[str]) -> str:
         found = home() if match[2] == "~" else os.path.expanduser(match[2])
         if found is None:
-            raise ConfigError(f"{paths[:100]}: this user has no home folder for ~. Give an absolute path.")
+            raise ConfigError(f"{given[:100]}: this user has no home folder for ~. Give an absolute path.")
         return match[1] + (found.rstrip("/") or "/")
 
-    return _HOME.sub(with_home, paths)
+    return _HOME.sub(with_home, given)
 
 
 def new_tag() -> str:
@@ -666,6 +667,15 @@ def digest(paths: Iterable[str]) -> dict[str, int | str]:
     return {"files": count, "bytes": total, "sha256": sha.hexdigest()}
 
 
+def sha256_of(path: str) -> str:
+    """Returns the sha256 of a file's content, in hexadecimal digits. Raises OSError."""
+    sha = hashlib.sha256()
+    with open_binary(path) as file:
+        while block := file.read(1 << 22):
+            sha.update(block)
+    return sha.hexdigest()
+
+
 def open_binary(path: str) -> BinaryIO:
     """Opens a file of any store for buffered reading. Raises OSError, here and later."""
     return store_of(path).open(path)
@@ -713,6 +723,18 @@ def reading_parts(path: str) -> Iterator[Callable[[int, int], bytes]]:
             return data
 
         yield read
+
+
+def samples(path: str, size: int, whole: int) -> bytes:
+    """Returns the content of a file of `size` bytes; of one of more than `whole` bytes, 64 KiB at its
+    beginning, in its middle and at its end. Raises ConfigError for one that cannot be read or is shorter."""
+    length = 1 << 16 if size > whole else size
+    starts = (0, size // 2, size - length) if size > whole else (0,)
+    with naming(path), reading_parts(path) as read:
+        try:
+            return b"".join(read(start, length) for start in starts)
+        except ValueError as error:
+            raise ConfigError(f"{path} was changed while it was read ({error}).") from None
 
 
 @contextlib.contextmanager

@@ -215,12 +215,25 @@ def check_leftovers(output_dir: str, pattern: str) -> None:
     folder, pattern = os.path.join(output_dir, os.path.dirname(pattern)), os.path.basename(pattern)
     found: list[str] = []
     with contextlib.suppress(OSError):  # no folder yet; the job reports other errors
-        found = sorted(fnmatch.filter(store_of(output_dir).names_in(folder), pattern))
-    if others := [name for name in found if name not in own]:
+        found = files_in(folder, pattern)
+    if others := [path for path in found if os.path.basename(path) not in own]:
         raise ConfigError(
-            f"--output_dir={output_dir} holds {os.path.join(folder, others[0])}, which no job of this program"
-            " has written, and this job would remove. Give another --output_dir, or move the file."
+            f"--output_dir={output_dir} holds {others[0]}, which no job of this program has written, and this"
+            " job would remove. Give another --output_dir, or move the file."
         )
+
+
+def files_in(folder: str, pattern: str) -> list[str]:
+    """Returns the files in a folder whose names fit a glob, in order."""
+    found = fnmatch.filter(store_of(folder).names_in(folder), pattern)
+    return [os.path.join(folder, name) for name in sorted(found)]
+
+
+def remove_all_but(made: set[str], folder: str, pattern: str) -> None:
+    """Removes the results of a job that was thrown away, or killed while it wrote: the files in the folder
+    that fit a glob and are not in `made`."""
+    for path in {*files_in(folder, pattern)} - made:
+        store_of(folder).remove(path)
 
 
 @contextlib.contextmanager

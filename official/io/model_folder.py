@@ -488,6 +488,9 @@ def adapter_of(location: str) -> Adapter | None:
             " folder of its base model."
         )
     check_keys(settings, ADAPTER_CONFIG, path)
+    expect(settings, "lora_alpha", float, path, 8)
+    for module, alpha in (expect(settings, "alpha_pattern", (dict, type(None)), path, None) or {}).items():
+        expect({module: alpha}, module, float, f"{path}: alpha_pattern")
     if not os.path.exists(weights):
         raise ConfigError(f"{path}: {ADAPTER_WEIGHTS} is missing in its folder.")
     return Adapter(weights, settings)
@@ -516,6 +519,11 @@ PROBLEM_TYPE_OF = {
     "tag": "token_classification",
 }
 KIND_OF = {name: kind for kind, name in PROBLEM_TYPE_OF.items()}
+# {end of the name of a class of transformers, of any family: its problem_type}
+PROBLEM_TYPE_OF_CLASS = {
+    "ForTokenClassification": PROBLEM_TYPE_OF["tag"],
+    "ForMultipleChoice": PROBLEM_TYPE_OF["choice"],
+}
 
 
 def labels_json(
@@ -544,13 +552,14 @@ def read_labels(folder: str) -> dict:
     so one of them is enough.
 
     Raises:
-      ConfigError: if the file is invalid, or its keys contradict each other.
+      ConfigError: if the file is invalid, its keys contradict each other, or Hugging Face's config.json next
+        to it has other labels.
     """
     path = os.path.join(folder, LABELS)
     if not os.path.isfile(path):
         return {}
-    values = read_json(path)
-    if not values.keys() & _OF_LABELS:
+    values = read_json(path, kind=(dict, list), any_number=True)
+    if not isinstance(values, dict) or not values.keys() & _OF_LABELS:
         logging.warning("%s is ignored: another program wrote it, without the keys labels and kind.", path)
         return {}
     for key in values.keys() - _OF_LABELS:
@@ -562,6 +571,10 @@ def read_labels(folder: str) -> dict:
         problem = f"labels={repr(labels)[:60]}, expected a list of names or null"
         raise ConfigError(f"{path}: {problem}. Restore or remove the file.")
     labels = None if labels is None else tuple(labels)
+    if labels and (theirs := labels_of_config(folder)["labels"]) not in (None, labels):
+        shown = " and ".join(", ".join(names)[:80] for names in (labels, theirs))
+        told = f"next to it have different labels: {shown}. Correct one of them."
+        raise ConfigError(f"{path} and {CONFIG} {told}")
     numbers = {}
     for key, count, unset in (("thresholds", len(labels or ()), ()), ("scale", 2, (0.0, 1.0))):
         numbers[key] = tuple(expect(values, key, list, path, []) or unset)
@@ -622,10 +635,34 @@ def labels_to_hugging_face(labels: tuple[str, ...] | None, problem_type: str | N
     return {**found, "problem_type": problem_type} if theirs else found
 
 
+def labels_of_config(location: str) -> dict:
+    """Returns {labels: names or None, problem_type} that the config.json of a folder, or beside a file,
+    gives. Names that are made up, LABEL_0, count for none. Raises ConfigError as `labels_of_hugging_face`."""
+    folder = folder_of(location)
+    values, path = read_where_there(folder, CONFIG, False), os.path.join(folder, CONFIG)
+    found = labels_of_hugging_face(values, path, cross_encoder_activation(folder))
+    return found | ({"labels": None} if are_numbered_labels(found["labels"] or ()) else {})
+
+
+def labels_of_folder(location: str) -> dict:
+    """Returns what `read_labels` does of a folder, or beside a file; without labels.json, the same as
+    config.json says it; empty where that names no labels, either."""
+    if found := read_labels(folder_of(location)):
+        return found
+    said = labels_of_config(location)
+    kind = KIND_OF.get(str(said["problem_type"]), "one")
+    if kind in ("number", "choice"):
+        said["labels"] = None
+    elif not said["labels"]:
+        return {}
+    return {**said, "kind": kind, "thresholds": (), "scale": (0.0, 1.0)}
+
+
 def labels_of_hugging_face(values: dict, source: str, activation: str | None = None) -> dict:
     """Returns {labels: names or None, problem_type} of a config.json.
 
-    id2label takes precedence; label2id, its inverse, is used if that is missing.
+    id2label takes precedence; label2id, its inverse, is used if that is missing. The class of the model tells
+    whether it classifies texts, words or choices.
 
     Args:
       values: content of config.json.
@@ -651,6 +688,9 @@ def labels_of_hugging_face(values: dict, source: str, activation: str | None = N
     sentences = values.get("sentence_transformers")
     activation = activation or (sentences.get("activation_fn") if isinstance(sentences, dict) else None)
     activation = activation or values.get("sbert_ce_default_activation_function")
+    classes = values.get("architectures") or [""]
+    first = str(classes[0] if isinstance(classes, list) else classes)
+    kind = next((own for end, own in PROBLEM_TYPE_OF_CLASS.items() if first.endswith(end)), kind)
     if kind is None and (activation or is_one):
         kinds, name = _ACTIVATIONS[is_one], str(activation or "Sigmoid").rpartition(".")[2]
         if name not in kinds:
@@ -692,17 +732,21 @@ def are_numbered_labels(labels: Sequence[str]) -> bool:
 
 def order_of_labels(labels: Sequence[str], wanted: Sequence[Sequence[str]]) -> list[int] | None:
     """Returns, for each wanted class, the number of the label that is one of its names; None where they do
-    not match one to one. Case, hyphens, underscores and blanks do not count.
+    not match one to one. Case, hyphens, underscores and blanks do not count, but for the sign of a number,
+    and where labels differ by them alone: A, A-.
 
     Args:
       labels: of a model, in their order.
       wanted: the names of each class.
     """
-    plain = [_plain(label) for label in labels]
-    found = [[plain.index(name) for name in map(_plain, names) if name in plain] for names in wanted]
-    order = [numbers[0] for numbers in found if numbers]
-    return order if sorted(order) == list(range(len(labels))) and len(order) == len(wanted) else None
+    for form in (str, _plain):
+        forms = [form(label) for label in labels]
+        found = [[forms.index(name) for name in map(form, names) if name in forms] for names in wanted]
+        order = [numbers[0] for numbers in found if numbers]
+        if sorted(order) == list(range(len(labels))) and len(order) == len(wanted):
+            return order
+    return None
 
 
 def _plain(label: str) -> str:
-    return re.sub(r"[\s_-]", "", label).casefold()
+    return re.sub(r"(?!^-[\d.])[\s_-]", "", label.strip()).casefold()

@@ -32,6 +32,25 @@ def quieten_libraries() -> None:
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")  # tensorflow-hub imports it
 
 
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Within it no package logs or warns. Handlers that one adds to the root logger, by which later messages
+    would appear twice, are taken off again."""
+    import logging
+    import warnings
+
+    root, disabled = logging.getLogger(), logging.root.manager.disable
+    handlers = list(root.handlers)
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+        root.handlers[:] = handlers
+
+
 @functools.lru_cache
 def silence_compiler() -> None:
     """Compiles a first function `without_noise`: XLA logs two lines on its first compilation that no log

@@ -12,7 +12,6 @@ import ctypes
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import logging as python_logging
 import os
 import pathlib
@@ -31,7 +30,7 @@ from typing import TYPE_CHECKING
 from absl import logging
 
 from official.io import bars, engines, signals
-from official.io.errors import ConfigError, counted
+from official.io.errors import ConfigError, counted, installed_versions
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -211,10 +210,7 @@ def _own_versions() -> dict[str, str]:
     for path in sorted(path for kind in ("py", "cc", "h") for path in root.glob(f"**/*.{kind}")):
         code.update(str(path.relative_to(root)).encode() + path.read_bytes())
     found = {"python": platform.python_version(), "code of this program": code.hexdigest()}
-    for name in _MUST_AGREE:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+    return found | installed_versions(*_MUST_AGREE)
 
 
 def _check_versions(wanted: dict[str, str]) -> None:

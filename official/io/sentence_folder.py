@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from official.io import files
-from official.io.errors import ConfigError, shortened, suggest
+from official.io.errors import ConfigError, check_one_of, shortened, suggest
 from official.io.json_files import expect, written
 from official.io.model_folder import (
     CONFIG,
@@ -240,9 +240,7 @@ def _prompts(values: dict, path: str) -> dict[str, Any]:
         problem = f"is none of the prompts ({shortened(list(prompts)) or 'the file has none'})"
         raise ConfigError(f"{path}: default_prompt_name={default[:60]!r} {problem}. Correct it.")
     similarity = values.get("similarity_fn_name") or "cosine"
-    if similarity not in SIMILARITIES:
-        allowed = ", ".join(SIMILARITIES)
-        raise ConfigError(f"{path}: similarity_fn_name={str(similarity)[:60]!r}, expected one of {allowed}.")
+    check_one_of(f"{path}: similarity_fn_name={str(similarity)[:60]!r}", str(similarity), SIMILARITIES)
     return {"prompts": prompts, "default_prompt_name": default, "similarity": similarity}
 
 

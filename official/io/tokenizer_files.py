@@ -219,7 +219,23 @@ def _tokens_of(
     folder: str, config: dict, tokenizer: dict, kind: str | None
 ) -> tuple[Special, dict[str, dict]]:
     """Returns the special tokens, and {text: token} of all added tokens, which are matched before text is
-    split. Their order is that of the new ids for tokens that the vocabulary lacks."""
+    split. Their order is that of the new ids for tokens that the vocabulary lacks. Raises ConfigError for
+    tokens in another form than that of transformers."""
+    try:
+        special, added = _read_tokens(folder, config, tokenizer, kind)
+        if all(isinstance(word, str) for word in (*special, *added)):
+            return special, added
+    except ConfigError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError):
+        pass
+    names = ", ".join((TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS))
+    raise ConfigError(f"{folder}: {names}: a special or added token is not text. Save the tokenizer again.")
+
+
+def _read_tokens(
+    folder: str, config: dict, tokenizer: dict, kind: str | None
+) -> tuple[Special, dict[str, dict]]:
     said, added = dict(config), {}
     if "added_tokens_decoder" in config:
         tokens = sorted(config["added_tokens_decoder"].items(), key=lambda item: int(item[0]))

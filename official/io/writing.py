@@ -232,6 +232,12 @@ def replace_file(path: str, content: bytes | str, durable: bool = True) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def put_file(path: str, content: bytes | str) -> None:
+    """As `replace_file`, in a folder that is made where it is not there."""
+    store_of(path).make_folder(os.path.dirname(path))
+    replace_file(path, content)
+
+
 # ------------------------------------------------------------------------------------------------------------
 # Several files that belong together
 

@@ -1,14 +1,11 @@
 """Scores several runs of one recipe as MLPerf does: the time to the target, and the sequences to it compared
 with the reference."""
 
-import contextlib
 import json
-import logging
 import math
 import tempfile
-import warnings
-from collections.abc import Iterator
 
+from official.io import quiet
 from official.io.errors import ConfigError
 from official.reporting.comparison import Run, differing_settings, format_table
 from official.reporting.formats import DASH
@@ -40,7 +37,7 @@ def score(runs: list[Run], ruleset: str) -> dict:
     Raises:
       ConfigError: naming a run without a usable log.
     """
-    with _quiet():
+    with quiet.silence():
         from mlperf_logging.result_summarizer import result_summarizer  # late: loads SciPy
 
         mean = result_summarizer._compute_olympic_average  # pylint: disable=protected-access
@@ -62,22 +59,6 @@ def score(runs: list[Run], ruleset: str) -> dict:
         "references": references,
         "notes": _notes(runs, rows, references),
     }
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences the library, which would also add a handler to the root logger, so that later messages appear
-    twice."""
-    root = logging.getLogger()
-    handlers, disabled = list(root.handlers), logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
-        root.handlers[:] = handlers
 
 
 def _read_run(run: Run, ruleset: str) -> dict:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import os
 import platform
 import resource
@@ -11,6 +9,7 @@ import subprocess
 
 import tensorflow as tf
 
+from official.io.errors import installed_versions
 from official.io.native_library import processor
 
 _PACKAGES = ("tensorflow", "tensorflow-addons", "tensorflow-text", "keras", "tf-keras", "numpy")
@@ -18,11 +17,7 @@ _PACKAGES = ("tensorflow", "tensorflow-addons", "tensorflow-text", "keras", "tf-
 
 def environment() -> dict:
     """Returns the versions, the commit of the code and the machine of this process."""
-    versions = {}  # of packages that are installed
-    for name in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    python = platform.python_version()
+    python, versions = platform.python_version(), installed_versions(*_PACKAGES)
     return {"commit": commit(), "python": python, "versions": versions, "machine": machine()}
 
 

@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import tensorflow as tf
 from absl import logging as absl_logging
@@ -15,7 +15,7 @@ from official.config import values
 from official.config.table import Config
 from official.io import json_files
 from official.io.errors import ConfigError
-from official.io.writing import LineFile, read_lines, set_aside
+from official.io.writing import LineFile, naming_output, read_lines, set_aside
 from official.reporting.callback import Callback, End, Evaluation, Start
 
 # -----------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class MLPerfLog(Callback):
     def __init__(
         self, path: str, settings: list[tuple[str, object]], samples: int, goes_on: bool, evaluated: bool
     ):
-        with _one_line_errors(path):
+        with _naming(path):
             lines = read_lines(path)
         self._kept = kept_lines(lines, samples, evaluated) if goes_on else []
         events = [event for event in map(parse, self._kept) if event]
@@ -272,18 +272,18 @@ class MLPerfLog(Callback):
 
     def flush(self) -> None:
         """Writes out what is still in memory, on file systems that cannot append."""
-        with _one_line_errors(self._path):
+        with _naming(self._path):
             if self._file:
                 self._file.flush()
 
     def close(self) -> None:
-        with _one_line_errors(self._path):
+        with _naming(self._path):
             if self._file:
                 self._file.close()
 
     def _write(self, text: str) -> None:
         """Writes a line; the first one opens the file."""
-        with _one_line_errors(self._path):
+        with _naming(self._path):
             if self._file is None:
                 self._end = None
                 tf.io.gfile.makedirs(os.path.dirname(self._path) or ".")
@@ -300,13 +300,8 @@ def _point(samples: int, step: int) -> dict:
     return {"epoch_num": samples, "samples_count": samples, "step_num": step}
 
 
-@contextlib.contextmanager
-def _one_line_errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, tf.errors.OpError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise ConfigError(f"--mllog_file={path} cannot be read and written: {reason}.") from None
+def _naming(path: str) -> contextlib.AbstractContextManager:
+    return naming_output(path, "mllog_file", (OSError, tf.errors.OpError))
 
 
 def _make_logger(write: Callable[[str], None]):

@@ -27,8 +27,7 @@ from absl import logging
 from tensorflow.python.eager import context
 
 from official.io.errors import first_line
-from official.io.files import store_of
-from official.io.writing import replace_file
+from official.io.writing import put_file, replace_file
 from official.reporting import tensorboard
 from official.reporting.callback import Callback, End
 
@@ -546,8 +545,7 @@ class Profile(Callback):
         where = os.path.join(tensorboard.FOLDER, "plugins", "profile", f"steps-{first}-{last}")
         name = os.path.join(where, f"{socket.gethostname()}.xplane.pb")
         if config.profile_steps:
-            store_of(config.model_dir).make_folder(os.path.join(config.model_dir, where))
-            replace_file(os.path.join(config.model_dir, name), content)
+            put_file(os.path.join(config.model_dir, name), content)
         space = read_space(content)
         if space is None:
             logging.warning("No tables of the profile: this TensorFlow lacks the profile's format.")

@@ -8,12 +8,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from official import config as config_lib
 from official.io import json_files
 from official.io.errors import ConfigError
-from official.io.writing import replace_file
+from official.io.writing import read_lines, replace_file
 from official.reporting import charts as charts_lib
 from official.reporting import page, palette, verdict
 from official.reporting.formats import format_bytes, is_known, metric_name
@@ -124,7 +122,7 @@ def _write(
     weights = []
     for row in parameters:
         shape = " \u00d7 ".join(map(str, row.shape)) or "scalar"
-        weights.append((row.name, shape, row.tensors, row.parameters, f"{row.megabytes:,.2f}"))
+        weights.append((row.name, shape, row.tensors, row.parameters, f"{row.bytes / 1e6:,.2f}"))
     known: dict[str, Any] = dict(
         lines=[judged.sentence, judged.advice and f"Next: {judged.advice}"],
         badge=result.status,
@@ -252,8 +250,4 @@ def changed_settings(values: dict) -> dict:
 
 def _command_line(folder: str) -> str:
     """Returns the saved command line of a run; empty where there is none."""
-    path = os.path.join(folder, "command.txt")
-    if not tf.io.gfile.exists(path):
-        return ""
-    with tf.io.gfile.GFile(path) as file:
-        return file.read().strip()
+    return b"".join(read_lines(os.path.join(folder, "command.txt"))).decode(errors="replace").strip()

@@ -24,10 +24,6 @@ class ParameterRow(NamedTuple):
     parameters: int
     bytes: int
 
-    @property
-    def megabytes(self) -> float:
-        return self.bytes / 1e6
-
 
 def parameter_table(variables: Iterable[Any]) -> list[ParameterRow]:
     """Groups variables into rows: first over numbers in the names, then over words, where all else is equal.
@@ -72,10 +68,10 @@ def format_parameter_table(rows: Sequence[ParameterRow]) -> str:
 
 def format_total(rows: Sequence[ParameterRow]) -> str:
     """Returns e.g. '398 tensors, 336,226,108 parameters, 1,344.9 MB'."""
-    tensors, parameters, megabytes = (
-        sum(getattr(row, name) for row in rows) for name in ("tensors", "parameters", "megabytes")
+    tensors, parameters, size = (
+        sum(getattr(row, name) for row in rows) for name in ("tensors", "parameters", "bytes")
     )
-    return f"{tensors:,} tensors, {parameters:,} parameters, {megabytes:,.1f} MB"
+    return f"{tensors:,} tensors, {parameters:,} parameters, {size / 1e6:,.1f} MB"
 
 
 def _merge(groups: dict[tuple, int], place: int, same_place: Callable[[tuple[str, ...]], Any]) -> dict:

@@ -8,14 +8,13 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
 from official import config as config_lib
 from official.config import Config, ConfigError
 from official.io.errors import how_to_install
 from official.io.files import is_remote
-from official.io.writing import replace_file
+from official.io.writing import put_file, read_lines
 from official.reporting.metrics import finite_numbers, plain_value
 from official.reporting.result import EXIT_CODES
 from official.reporting.tensorboard import NumbersCallback, Tags
@@ -112,13 +111,10 @@ class WandbRun(NumbersCallback):
 def _run_id(model_dir: str) -> str:
     """Returns the W&B id in the folder of the run; makes and stores one if there is none."""
     path = os.path.join(model_dir, ID_FILE_NAME)
-    if tf.io.gfile.exists(path):
-        with tf.io.gfile.GFile(path) as file:
-            if found := file.read().strip():
-                return found
+    if found := b"".join(read_lines(path)).decode().strip():
+        return found
     run_id = secrets.token_hex(4)
-    tf.io.gfile.makedirs(model_dir)
-    replace_file(path, run_id + "\n")
+    put_file(path, run_id + "\n")
     return run_id
 
 

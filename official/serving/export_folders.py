@@ -3,9 +3,7 @@ the model."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib.metadata
 import os
 import shutil
 import sys
@@ -27,7 +25,7 @@ from official.inference.rows import padded_network
 from official.inference.signatures import TENSORS, main_method, output_names
 from official.inference.source import Source
 from official.io import model_folder, sentence_folder, vocabulary_files, writing
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, installed_versions
 from official.io.json_files import written
 from official.io.sentence_folder import EmbeddingSettings
 
@@ -51,10 +49,7 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
       format, dtype: format and type of the export.
       more: additional keys of the manifest.
     """
-    abilities, vocabulary, versions = source.abilities(), source.vocabulary, {}
-    for name in ("bert-tf2", "tensorflow", "tensorflow-text", "numpy"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
+    abilities, vocabulary = source.abilities(), source.vocabulary
     manifest = {
         "version": 1,  # of the manifest
         "format": format,
@@ -67,7 +62,7 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
         "labels": None if source.labels is None else list(source.labels),
         "unicode": unicodedata.unidata_version,
         "python": sys.version.split()[0],
-        "packages": versions,
+        "packages": installed_versions("bert-tf2", "tensorflow", "tensorflow-text", "numpy"),
         **more,
     }
     words, length = vocabulary_text(source), source.length()
@@ -84,9 +79,7 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
         labels = model_folder.labels_json(source.labels, source.problem_type, source.thresholds)
         files[model_folder.LABELS] = labels
     for name, content in files.items():
-        path = os.path.join(folder, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        writing.replace_file(path, content)
+        writing.put_file(os.path.join(folder, name), content)
 
 
 def _run_of(source: Source) -> config_lib.Config:

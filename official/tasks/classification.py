@@ -296,14 +296,16 @@ class ClassifyTask(Classification, TableTask):
         tokenizer = tokenizer_of(vocabulary)
         self._encode = lambda texts: text_rows.encode(texts, tokenizer, vocabulary, config.max_seq_length)
         if config.do_train:
-            share = 0.0 if config.eval_file or not config.do_eval else config.eval_share
-            self._read_table("train", "train_file", None, share)
-            if share:
+            self._read_table("train", "train_file", None)
+            if config.do_eval and not config.eval_file:
                 self._hold_out()
         else:
             self._prepare(self._known_labels())
         if config.do_eval and "eval" not in self._read:
             self._read_table("eval", "eval_file", self.labels)
+            if config.do_train:
+                scored, trained = self._read["eval"].row_ids, self._read["train"].row_ids
+                texts_lib.tell_shared(known(config.eval_file), scored, trained)
         if config.do_predict:
             self._read_table("test", "predict_file", None, labelled=False)
         for split, rows in self._read.items():
@@ -333,14 +335,12 @@ class ClassifyTask(Classification, TableTask):
             )
         return Labels(kind, found["labels"] or (), found["thresholds"], found["scale"])
 
-    def _read_table(
-        self, split: str, flag: str, labels: Labels | None, share: float = 0.0, labelled: bool = True
-    ) -> None:
+    def _read_table(self, split: str, flag: str, labels: Labels | None, labelled: bool = True) -> None:
         config, label = self._config, self._label_column
         wanted = [*self._text_columns, *([label] if labelled else [])]
         table = tables.open_table(known(config[flag]), flag, wanted, all_columns=not labelled)
         reader = labels_lib.Reader(config.label_kind, labels, self._text_columns[1:]) if labelled else None
-        rows, found = texts_lib.read_texts(table, self._text_columns, self._encode, reader, label, share)
+        rows, found = texts_lib.read_texts(table, self._text_columns, self._encode, reader, label)
         if reader is not None and labels is None:
             found = known(found)
             self._check_labels(found, reader.counts, table)
@@ -374,6 +374,7 @@ class ClassifyTask(Classification, TableTask):
         logging.info("%d labels: %s", len(told), shortened(told, 400))
         if once := [name for name in labels.names if counts[name] == 1]:
             logging.warning("Labels that one row has: %s", shortened(once, 200))
+        labels_lib.tell_doubtful(labels.names, labels.kind)
 
     def _hold_out(self) -> None:
         super()._hold_out()

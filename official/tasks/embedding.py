@@ -106,15 +106,18 @@ class EmbedTask(TableTask):
 
         prompts = (first, *[others] * (len(self._text_columns) - 1))
         self._encode = lambda columns: encode(columns, prompts)
-        holds_out = config.do_eval and not config.eval_file
         if config.do_train:
-            self._read_table("train", "train_file", config.eval_share if holds_out else 0.0)
-            if holds_out:
+            self._read_table("train", "train_file")
+            if config.do_eval and not config.eval_file:
                 self._hold_out()
             self._rows["train"] = self._examples(self._read["train"])
         if config.do_eval:
             if "eval" not in self._read:
                 self._read_table("eval", "eval_file")
+                if config.do_train:
+                    scored, trained = self._read["eval"].row_ids, self._read["train"].row_ids
+                    what = "rows" if self._is_scored else "queries"
+                    texts_lib.tell_shared(known(config.eval_file), scored, trained, what)
             corpus = None
             if config.corpus_file:
                 corpus = self._read_corpus(lambda columns: encode(columns, (others,)))
@@ -122,6 +125,12 @@ class EmbedTask(TableTask):
             self._rows["eval"] = held_out.texts
             told = f"{held_out.queries:,} and {len(held_out.texts) - held_out.queries:,}"
             logging.info("Distinct texts of the evaluation set, first and other columns: %s", told)
+            if not self._is_scored:
+                ids_NG = self._read["eval"].text_ids.reshape(-1, self.rows_of_example)
+                others = [ids_NG[:, 1:].reshape(-1), *([] if corpus is None else [corpus.text_ids])]
+                if both := int(np.isin(np.unique(ids_NG[:, 0]), np.concatenate(others)).sum()):
+                    told = "%d queries are passages, too: each finds itself first, which lowers the scores"
+                    logging.warning(told, both)
         self.companions.update(sentence_folder.contents(settings, config.model.hidden_size))
 
     def _read_settings(self, vocabulary: Vocabulary) -> EmbeddingSettings:
@@ -153,14 +162,14 @@ class EmbedTask(TableTask):
             similarity="cosine",
         )
 
-    def _read_table(self, split: str, flag: str, share: float = 0.0) -> None:
+    def _read_table(self, split: str, flag: str) -> None:
         config, label = self._config, self._config.label_column
         wanted = [*self._text_columns, *([label] if label else [])]
         table = tables.open_table(known(config[flag]), flag, wanted)
         reader = labels_lib.Reader(labels_lib.NUMBER) if label else None
         # All rows of a query are on one side.
         rows, _ = texts_lib.read_texts(
-            table, self._text_columns, self._encode, reader, label, share, True, None if label else 1
+            table, self._text_columns, self._encode, reader, label, True, None if label else 1
         )
         score = f", score from {label!r}" if label else ""
         columns = ", ".join(map(repr, self._text_columns))

@@ -173,13 +173,17 @@ class FineTuning:
         raise NotImplementedError
 
     def _saved_labels(self, with_names: bool = False) -> tuple[str, dict[str, Any]]:
-        """Returns the folder of the run, or of the weights, that are evaluated, and what its labels.json
-        says, `with_names` one that names them. Raises ConfigError where there is none."""
+        """Returns the folder of the run, or of the weights, that are evaluated, and what its labels.json, or
+        Hugging Face's config.json, says of labels, `with_names` one that names them. Raises ConfigError where
+        there is none."""
         for folder in filter(None, (self._config.model_dir, self._config.init_checkpoint)):
-            found = model_folder.read_labels(model_folder.folder_of(folder))
+            found = model_folder.labels_of_folder(folder)
             if found.get("labels") or found and not with_names:
                 return folder, found
-        raise ConfigError("the labels of the model are unknown: there is no labels.json in --model_dir.")
+        raise ConfigError(
+            "the labels of the model are unknown: no labels.json or config.json of --model_dir, or of"
+            " --init_checkpoint, names them."
+        )
 
     def _of_each_sequence(self, values_BL: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """Returns values of tokens by sequence, --max_seq_length of each: packed ones cut out of their rows,
@@ -213,7 +217,7 @@ class TableTask(FineTuning):
 
     def _hold_out(self) -> None:
         """Takes the evaluation set out of the training set."""
-        self._read["train"], self._read["eval"] = self._read["train"].parts()
+        self._read["train"], self._read["eval"] = self._read["train"].parts(self._config.eval_share)
         self._tables["eval"], self._paths["eval"] = self._tables["train"], self._paths["train"]
 
     def _facts(self, split: str) -> dict[str, Any]:

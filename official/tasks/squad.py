@@ -15,6 +15,7 @@ from official.config import Config, ConfigError, encoder_options
 from official.data.squad import answers as answers_lib
 from official.data.squad import evaluation, squad_files
 from official.data.squad import features as features_lib
+from official.data.tables import texts as texts_lib
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files
 from official.modeling import objectives
@@ -86,6 +87,12 @@ class SquadTask(FineTuning):
                 )
             self._unit = config.score_by or evaluation.unit_of(self._gold.answers)
             logging.info("%s: scored by %s (--score_by)", config.predict_file, self._unit)
+        if config.do_eval and config.do_train:
+            scored, trained = (
+                texts_lib.ids_of((each.text, data.contexts[each.context]) for each in data.questions)
+                for data in (self._splits[name].data for name in ("eval", "train"))
+            )
+            texts_lib.tell_shared(known(config.predict_file), scored, trained, "questions")
 
     def _read(self, name: str, flag: str, vocabulary: Vocabulary) -> _Split:
         config = self._config

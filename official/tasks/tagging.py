@@ -15,7 +15,7 @@ from official.data.rows.text_rows import TokenRows
 from official.data.tables import predictions
 from official.data.tables import tags as tags_lib
 from official.data.tables import texts as texts_lib
-from official.data.tables.labels import sort_key
+from official.data.tables.labels import sort_key, tell_doubtful
 from official.data.tables.tags import OUTSIDE, Sentence, Windows
 from official.data.word_pieces.tokenizer import tokenizer_of
 from official.data.word_pieces.vocabulary import Vocabulary
@@ -73,6 +73,10 @@ class TagTask(FineTuning):
             self._learn_tags(f"--train_file={config.train_file}")
             if config.do_eval and not config.eval_file:
                 self._hold_out()
+            elif config.do_eval:
+                parts = (self._sentences[split] for split in ("eval", "train"))
+                scored, trained = (texts_lib.ids_of(sentence.words for sentence in part) for part in parts)
+                texts_lib.tell_shared(known(config.eval_file), scored, trained, "sentences")
         else:
             self._tags = self._saved_labels(with_names=True)[1]["labels"]
             self._scheme = tags_lib.scheme_of(self._tags, self._sentences.get("eval", ()))
@@ -101,6 +105,7 @@ class TagTask(FineTuning):
             )
         told = [f"{tag} ({counts[tag]:,})" for tag in self._tags]
         logging.info("%d tags, %s: %s", len(told), self._scheme, shortened(told, 400))
+        tell_doubtful(self._tags)
         if self._scheme == tags_lib.WORDS and all(tag.isdecimal() for tag in self._tags):
             logging.warning(
                 "The tags are numbers without names: each of them, the one for no entity too, is an entity of"

@@ -31,7 +31,7 @@ from official.distribution.batch_plan import Layout
 from official.io import files, json_files
 from official.io.errors import ConfigError
 from official.io.json_files import parse_json
-from official.io.writing import read_lines, replace_file
+from official.io.writing import put_file, read_lines, replace_file
 from official.optimization.train_state import TrainState
 from official.reporting import result as result_lib
 from official.reporting.result import TrainResult
@@ -109,9 +109,7 @@ def begin(
         data_changed, evaluates_same = compare_data(config, task.data_files(), goes_on)
         write_settings(asked, command)
         for name, content in missing.items():
-            path = os.path.join(config.model_dir, name)
-            tf.io.gfile.makedirs(os.path.dirname(path))  # for modules of sentence-transformers
-            replace_file(path, content)
+            put_file(os.path.join(config.model_dir, name), content)
     facts = {"weights": weights, "fresh_variables": fresh, "data_changed": data_changed}
     return facts, evaluates_same
 
@@ -323,7 +321,6 @@ def write_layout(model_dir: str, layout: Layout) -> None:
 
 DATA_FILE = "data_files.json"
 _WHOLE_BYTES = 1 << 20  # files up to this size are read completely
-_SAMPLE_BYTES = 1 << 16  # of larger ones: at the beginning, in the middle and at the end
 _READERS = 16
 _NOT_EVALUATED = {"train", "test"}  # splits
 Notes = dict  # {split: [path, bytes, digest] of each of its files, in the order in which they are read}
@@ -421,18 +418,7 @@ def _describe_files(paths: list[str]) -> list[list]:
 
 def _digest(path: str, size: int) -> str:
     """Returns a digest of a small file, or of the beginning, middle and end of a large one."""
-    offsets = (0, size // 2, size - _SAMPLE_BYTES) if size > _WHOLE_BYTES else (0,)
-    length = _SAMPLE_BYTES if len(offsets) > 1 else size
-    digest = hashlib.blake2b(digest_size=16)
-    try:
-        with files.naming(path), files.reading_parts(path) as read:
-            for offset in offsets:
-                digest.update(read(offset, length))
-    except ConfigError:
-        raise
-    except ValueError as error:  # it ends before
-        raise ConfigError(f"{path} was changed while it was read ({error}).") from None
-    return digest.hexdigest()
+    return hashlib.blake2b(files.samples(path, size, _WHOLE_BYTES), digest_size=16).hexdigest()
 
 
 def _difference(ours: list[list], noted: list[list]) -> str | None:

@@ -8,7 +8,7 @@ import functools
 import itertools
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
 import tensorflow as tf
@@ -17,7 +17,7 @@ from absl import logging
 from official.checkpoint import bundle_reader
 from official.checkpoint.manager import CheckpointManager
 from official.config import FIELDS, bert_config_from_dict, process_rank, replaced
-from official.config.model import OF_TRAINING, contradictions
+from official.config.model import OF_TRAINING, contradictions, is_hugging_face
 from official.config.setting import IDENTITY, LENGTH, RECIPE
 from official.config.table import Config, upgraded
 from official.io import vocabulary_files
@@ -56,6 +56,7 @@ class PreviousRun:
         # With any content, the file shows that there is a run, and that it is over.
         self._unchecked = read_json_or_empty(os.path.join(model_dir, FILE_NAME))
         settings = read_json_or_empty(os.path.join(model_dir, "config.json"))
+        self._is_of_others = is_hugging_face(settings)
         if not isinstance(settings.get("model"), dict):
             settings = self.result.get("config", {})  # with --num_runs, there is no config.json
         self.settings: dict[str, Any] = upgraded(settings)
@@ -131,8 +132,12 @@ class PreviousRun:
 
         Raises:
           ConfigError: if the settings are of another training run, change the recipe of a finished one, or
-            change the recipe when no step is left to train.
+            change the recipe when no step is left to train; also if the folder holds a model of transformers,
+            whose config.json the run would replace.
         """
+        if self._is_of_others:
+            problem = "holds a model in Hugging Face's format, whose config.json the run would replace"
+            raise ConfigError(f"--model_dir={self.model_dir} {problem}. Give another --model_dir.")
         changes, over = self.changes(config), self.is_over
         self._refuse(changes[IDENTITY] + (changes[RECIPE] if over else []), "does not fit")
         changed = changes[LENGTH] + changes[RECIPE]
@@ -263,25 +268,27 @@ def _rename(config: Config, command: list[str]) -> str | None:
     if not run.is_over and shlex.join(command) == (run.command or first.command):
         logging.info("This command started the unfinished run in %s and resumes it", config.model_dir)
         return None
+    named = (name for name, field in FIELDS.items() if field.files and config[name])
+    given = {name: config[name].split(",") for name in named if name != "bert_config_file"}  # read by now
+    return rename(config.model_dir, ((name, path.strip()) for name in given for path in given[name]))
+
+
+def rename(model_dir: str, read: Iterable[tuple[str, str]]) -> str:
+    """Renames the folder of a run to MODEL_DIR.1, MODEL_DIR.2, ... and returns its new path. Raises
+    ConfigError if it is in use, or contains one of the files `read`, (name of the flag, path)."""
+    folder = os.path.normpath(model_dir)
     top = os.path.realpath(folder)
-    for name, field in FIELDS.items():
-        if field.files and name != "bert_config_file" and config[name]:  # bert_config_file is already read
-            for path in map(str.strip, config[name].split(",")):
-                if os.path.commonpath([top, os.path.realpath(path)]) == top:
-                    raise ConfigError(
-                        f"{name}={path} is in --model_dir={config.model_dir}, which --overwrite renames."
-                        f" Give another --model_dir, or a copy as --{name}."
-                    )
-    with writing(config.model_dir):
+    for name, path in read:
+        if os.path.commonpath([top, os.path.realpath(path)]) == top:
+            raise ConfigError(
+                f"{name}={path} is in --model_dir={model_dir}, which --overwrite renames. Give another"
+                f" --model_dir, or a copy as --{name}."
+            )
+    with writing(model_dir):
         names = (f"{folder}.{number}" for number in itertools.count(1))
         renamed = next(name for name in names if not os.path.lexists(name))
-        try:
-            os.rename(folder, renamed)
-        except OSError as error:
-            raise ConfigError(
-                f"--overwrite cannot rename --model_dir={config.model_dir}: {error.strerror}."
-            ) from None
-    logging.info("The run in %s was moved to %s", config.model_dir, renamed)
+        os.rename(folder, renamed)
+    logging.info("The run in %s was moved to %s", model_dir, renamed)
     return renamed
 
 

@@ -281,6 +281,17 @@ def test_a_pooler_that_is_not_there_starts_with_the_head_over_it(tmp_path):
         assert report.fresh == fresh and "started fresh: bert/pooler/dense/bias" in report.describe()
     with pytest.raises(ConfigError, match="missing: bert/pooler/dense/bias"):
         initialize.initialize(named(whole), google_checkpoint(tmp_path / "b", whole, drop=POOLER))
+    # A classifier of words is no head over it, whatever the number of its classes.
+    tagger, other = SequenceModel(BertConfig(**TINY), 5), SequenceModel(BertConfig(**TINY), 2)
+    prefix = google_checkpoint(tmp_path / "c", tagger, drop=POOLER)
+    for problem_type, labels in (("token_classification", tuple("OABCD")), (None, None)):
+        said = {"labels": labels, "problem_type": problem_type}
+        (tmp_path / "c" / "labels.json").write_text(json.dumps(said))
+        if problem_type is None:
+            with pytest.raises(ConfigError, match="missing: bert/pooler/dense/bias"):
+                initialize.initialize(named(other), prefix)
+        else:
+            assert initialize.initialize(named(other), prefix).fresh == [*POOLER, *HEAD]
 
 
 def classifier(classes: int, value: float | None = None) -> dict[str, tf.Variable]:
@@ -290,9 +301,9 @@ def classifier(classes: int, value: float | None = None) -> dict[str, tf.Variabl
     return {"output_weights": tf.Variable(weights_CD), "output_bias": tf.Variable(values_C)}
 
 
-def test_outputs_of_a_classifier_are_put_into_the_order_of_the_task(tmp_path, model):
-    """By the names beside the checkpoint, whatever their case, hyphens and blanks; names that only count say
-    nothing."""
+def test_outputs_of_a_classifier_are_put_into_the_order_of_the_task(tmp_path, model, caplog):
+    """By the names beside the checkpoint, whatever their case, hyphens and blanks; without names a warning
+    tells the order."""
     names = find_task("mnli").class_names
     count = tf.Variable(3, dtype=tf.int64)
     CheckpointManager(str(tmp_path), {**named(model), **classifier(3), "global_step": count}, keep=1).save(3)
@@ -307,6 +318,8 @@ def test_outputs_of_a_classifier_are_put_into_the_order_of_the_task(tmp_path, mo
         report = initialize.initialize({**named(model), **head}, str(tmp_path), None, names)
         assert not report.fresh and head["output_bias"].numpy().tolist() == order, labels
         assert head["output_weights"].numpy()[:, 0].tolist() == order, labels
+        told = "no names of its classes: they are taken in the order of the task, contradiction entailment"
+        assert (told in caplog.text) == (labels is None), labels
     for labels, kind, message in (
         (("good", "bad", "neutral"), None, "the labels good bad neutral, but the task has: contradiction"),
         (None, "multi_label_classification", "problem_type=multi_label_classification, but the task has one"),

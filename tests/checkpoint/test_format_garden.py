@@ -206,8 +206,10 @@ def test_number_of_heads(tmp_path):
         with pytest.raises(ConfigError, match=message):
             garden.from_canonical(random_canonical(), Options(num_attention_heads=heads))
     name = "bert/encoder/layer_0/attention/output/dense/kernel"
-    mapped = garden.from_canonical(zeros(name, shape=(768, 768)), Options())  # of the published sizes
-    assert mapped.tensors["transformer/layer_0/self_attention_output/kernel"].shape == (12, 64, 768)
+    with pytest.raises(ConfigError, match="Give --num_attention_heads=N, a divisor of hidden_size=384"):
+        garden.from_canonical(zeros(name, shape=(384, 384)), Options())  # 12 heads, not 384 / 64
+    mapped = garden.from_canonical(zeros(name, shape=(384, 384)), Options(num_attention_heads=12))
+    assert mapped.tensors["transformer/layer_0/self_attention_output/kernel"].shape == (12, 32, 384)
     prefix = write(random_canonical(), tmp_path / "ckpt")
     assert not read(prefix, OPTIONS).unmatched
     with pytest.raises(ConfigError, match="is split into 3 heads, but --num_attention_heads=4"):

@@ -17,6 +17,7 @@ from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.containers import hf_folder
 from official.checkpoint.formats import Options, huggingface
 from official.config import ConfigError
+from official.io import model_folder
 from tests.checkpoint.tensors import (
     HEADS,
     H,
@@ -303,7 +304,7 @@ def test_settings_are_written_and_read_by_the_names_that_transformers_gives_them
         assert list(config["id2label"].values()) == names and config["label2id"][names[2]] == 2
         assert config.get("problem_type") == kind
         told = tuple(names) if names != numbered else None
-        assert hf_folder.labels_of(folder) == {"labels": told, "problem_type": kind}
+        assert model_folder.labels_of_config(folder) == {"labels": told, "problem_type": kind}
     written = {None: "gelu_new", "gelu_tanh": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
     for ours, theirs in written.items():
         folder = write_folder(tmp_path, weights(), hidden_act=ours, layer_norm_eps=1e-5)
@@ -316,6 +317,7 @@ def test_settings_are_written_and_read_by_the_names_that_transformers_gives_them
         (tmp_path / "config.json").write_text(json.dumps(values))
         assert hf_folder.sizes(str(tmp_path))["hidden_act"] == ours, theirs
     of_2019 = {"hidden_act": "gelu", "hidden_size": H, "num_attention_heads": 4}  # as SciBERT's
+    of_2019 |= {"cell": {}, "emb_size": H, "pre_trained": "", "structure": []}  # and TinyBERT's
     (tmp_path / "config.json").write_text(json.dumps(of_2019))
     checkpoint = registry.open_checkpoint(str(tmp_path), "PATH")
     assert sidecar_files.with_settings(Options(), checkpoint).hidden_act == "gelu_erf"

@@ -46,8 +46,9 @@ def fixture_call(tmp_path_factory):
     (folder / "native" / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     (folder / "native" / "bert_config.json").write_text(json.dumps(sizes))
     convert.convert(str(folder / "native"), "huggingface", str(folder / "model"))
-    (folder / "text.txt").write_text(documents(40, 1, [*TERMS, "a", "b"]))
-    (folder / "other.txt").write_text(documents(10, 2, list(LETTERS)))
+    own = documents(40, 1, [*TERMS, "a", "b"])
+    (folder / "text.txt").write_text(own)
+    (folder / "other.txt").write_text(f"{documents(10, 2, list(LETTERS))}\n{own}")  # all of it is here, too
     lines = documents(20, 3, [*TERMS, "a", "b"]).split("\n")
     rows = [{"text": line, "kind": str("bead" in line)} for line in filter(None, lines)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -123,6 +124,7 @@ def test_losses_are_those_of_the_sets_and_of_the_same_words(adapted):
             parts = counts["words"], counts["characters"], counts["pieces"][side]
             np.testing.assert_allclose(told, [total / part for part in parts], rtol=1e-4)
     own = found["masked_words"]["own"]
+    assert found["masked_words"]["general"]["documents"] == 10 + own["documents"]  # none that is trained on
     assert own["pieces"]["after"] < own["pieces"]["before"]
     assert (
         found["masked_word_loss"]["after"]["own"]["per_word"]
@@ -169,14 +171,16 @@ def test_a_command_that_was_cut_goes_on_to_the_same_weights(adapted, call, monke
     shutil.rmtree(folder)
 
 
-def test_other_text_to_compare_with_is_refused(adapted, call):
-    """What was made of it is kept."""
+def test_other_text_to_compare_with_and_more_epochs_are_refused(adapted, call):
+    """What was made of the text, and measured of the end, is kept."""
     path = pathlib.Path(adapted).parent / "other.txt"
     content = path.read_text()
     path.write_text(content.replace("a", "b"))
     with pytest.raises(ConfigError, match="begun with another general_files"):
         call("whole", "--add_words=3")
     path.write_text(content)
+    with pytest.raises(ConfigError, match="begun with another num_train_epochs"):
+        call("whole", "--add_words=3", "--num_train_epochs=2")
 
 
 def test_other_weights_are_refused_and_overwrite_sets_their_folder_aside(adapted, call, monkeypatch):

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -179,6 +180,13 @@ def test_json_stays_json_in_an_encoding_without_the_letters(monkeypatch):
     print(ask.shown_masks("caf\xe9 \U0001f600", [[("\xe9", 0.5)]], as_json=True), flush=True)
     found = json.loads(sys.stdout.buffer.getvalue())
     assert found == {"text": "caf\xe9 \U0001f600", "masks": [[{"word": "\xe9", "probability": 0.5}]]}
+    entities = [{"type": "LOC", "text": "caf\xe9"}]
+    model = types.SimpleNamespace(prepare=lambda method: None, tag=lambda text: entities)
+    monkeypatch.setattr(ask, "load", lambda flags: model)
+    monkeypatch.setattr(sys, "argv", ["bert tag", "--checkpoint=m", "--json"])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a text\n"), encoding="utf-8"))
+    assert ask.run_tag() == 0
+    assert json.loads(stdout.buffer.getvalue().splitlines()[1]) == entities
 
 
 def test_a_line_that_never_ends_and_no_text_are_refused(run, monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import pwd
 
 import pytest
@@ -11,6 +12,7 @@ from official.inference import source
 from official.io import files
 from official.io.errors import ConfigError
 from tests.conftest import TINY
+from tests.refusals import assert_refused
 
 
 @pytest.fixture
@@ -34,6 +36,7 @@ def test_a_path_begins_with_the_home_folder(home):
     same = "gs://bucket/~/x s3://~/x ./~ a/~/b a~/b /~ ~no-such-user/x x".split()
     expected |= {text: text for text in [*same, ""]}
     assert {text: files.expanded(text) for text in expected} == expected
+    assert files.expanded(pathlib.Path("~", "x")) == f"{home}/x"
 
 
 def test_settings_of_flags_files_and_configurations(home):
@@ -49,6 +52,16 @@ def test_settings_of_flags_files_and_configurations(home):
     assert config.model_dir == f"{home}/run"
     assert config.input_files == f"{home}/a/*,b,{home}/c" and config.model.hidden_size == TINY["hidden_size"]
     assert os.listdir() == []
+
+
+def test_variables_that_no_shell_has_expanded_are_refused(home):
+    (home / "train.flags").write_text("--model_dir=$HOME/run\n")
+    cases = [
+        ("--flagfile=~/train.flags", "model_dir=$HOME/run: the environment variable HOME is expanded"),
+        ("--vocab_file=${HOME}/a.txt", "HOME is expanded only by shells. Give --vocab_file=PATH"),
+        ("--model_dir=$NOT_SET/run", "NOT_SET is not set. Set it, or give --model_dir=PATH"),
+    ]
+    assert_refused(lambda word: flags.parse([word]), cases)
 
 
 class Things(command_line.Flags):

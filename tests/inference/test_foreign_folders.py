@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from official import config as config_lib
 from official import inference
 from official.checkpoint import canonical, registry
 from official.checkpoint.convert import convert
@@ -168,20 +169,27 @@ def test_labels_of_another_number_of_outputs_are_refused(tmp_path):
         inference.load(write(tmp_path / "m", id2label=None, num_labels=2))
 
 
-def test_names_of_labels_in_two_files_that_differ_are_refused(tmp_path):
-    """A folder of this project's that transformers has written to again."""
-    path = write(tmp_path / "m", id2label={"0": "bad", "1": "fair", "2": "good"})
-    for names in (["bad", "fair", "good"], ["good", "fair", "bad"]):
-        (tmp_path / "m" / "labels.json").write_text(json.dumps({"labels": names}))
-        if names[0] == "bad":
-            assert inference.load(path).source.labels == tuple(names)
-            continue
-        with pytest.raises(ConfigError, match="has the labels good, fair, bad, and config.json bad"):
-            inference.load(path)
+def test_the_vocabulary_of_a_folder_may_have_fewer_words_than_the_table_rows(tmp_path, caplog):
+    """Those of some published models have hundreds or thousands fewer."""
+    arrays, name = weights(), "bert.embeddings.word_embeddings.weight"
+    expected = inference.load(write(tmp_path / "m", arrays)).classify("the dog is bad").scores
+    rows = np.concatenate([arrays[name], np.ones([200, HIDDEN], np.float32)])
+    path = write(tmp_path / "padded", {**arrays, name: rows}, vocab_size=len(rows))
+    assert inference.load(path).classify("the dog is bad").scores == pytest.approx(expected, abs=1e-6)
+    assert "the other rows stand for no word" in caplog.text
+    (tmp_path / "a.csv").write_text("text,label\nthe dog,a\nthe cat,b\n")
+    own = dict(task="classify", train_file=str(tmp_path / "a.csv"), model_dir=str(tmp_path / "run"))
+    assert config_lib.build_config([("test", {**own, "init_checkpoint": path})]).model.vocab_size == len(rows)
+    other = tmp_path / "vocab.txt"  # is of no model that is known
+    other.write_text("".join(f"{word}\n" for word in WORDS))
+    with pytest.raises(ConfigError, match="has 14 words, the model's vocab_size is 214. Change --vocab_file"):
+        inference.load(path, str(other))
 
 
 def test_a_model_that_chooses_takes_rows_of_choices(tmp_path):
-    path = write(tmp_path / "swag", weights(1), architectures=["BertForMultipleChoice"])
+    placeholders = {"0": "LABEL_0", "1": "LABEL_1"}  # of the class, not of its one output
+    said = dict(architectures=["BertForMultipleChoice"], id2label=placeholders)
+    path = write(tmp_path / "swag", weights(1), **said)
     model = inference.load(path)
     found = model.predict([["the cat", "sleeps", "reads", "eats"], ["a", "b", "b", "b"]])
     assert {label.label for label in found} <= {"1", "2", "3"} and list(found[1].scores) == ["1", "2", "3"]
@@ -260,6 +268,8 @@ def test_an_adapter_that_cannot_be_merged_is_refused(tmp_path):
     other = write(tmp_path / "other")
     for tensors, settings, message in (
         (matrices, {"peft_type": "IA3"}, "peft_type=IA3 is not supported"),
+        (matrices, {"lora_alpha": None}, '"lora_alpha" is null, expected a number'),
+        (matrices, {"alpha_pattern": {"dense": "5"}}, 'alpha_pattern: "dense" is a text, expected a number'),
         (
             matrices,
             {"base_model_name_or_path": other},

@@ -99,6 +99,8 @@ def test_numbers_that_are_none_are_refused(model, monkeypatch):
     monkeypatch.setattr(model.embedder, "network", broken)
     with pytest.raises(ConfigError, match="outputs NaN or infinite numbers"):
         model.embed(["a cat"])
+    with pytest.raises(ConfigError, match="text 1 to embed is nan, expected a text"):
+        model.embed(["a cat", float("nan")])
 
 
 def write_vectors(path, vectors_ND, dtype="float32", **said) -> VectorFile:
@@ -155,7 +157,20 @@ def test_other_vectors_than_the_models_are_refused(model, tmp_path):
         list(by_column.blocks())
     with pytest.raises(ConfigError, match="similarity='euclidean' is not supported"):
         write_vectors(tmp_path / "v.npy", vectors_ND, similarity="euclidean")
-    os.remove(tmp_path / "v.npy.json")
+    truncated = write_vectors(tmp_path / "v.npy", vectors_ND)
+    with open(truncated.path, "r+b") as file:
+        file.truncate(os.path.getsize(truncated.path) - 1)
+    with pytest.raises(ConfigError, match="the file has fewer"):
+        list(truncated.blocks())
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 6144\n"
+    for name, content, message in (
+        ("v.npy", pointer, "v.npy cannot be read: it is a Git LFS pointer"),
+        ("v.parquet", "PAR1 and no more", "v.parquet is a truncated or damaged Parquet file"),
+    ):
+        (tmp_path / "v.npy.json").replace(tmp_path / f"{name}.json")
+        (tmp_path / name).write_text(content)
+        with pytest.raises(ConfigError, match=message):
+            list(VectorFile(str(tmp_path / name)).blocks())
     with pytest.raises(ConfigError, match="v.npy.json, with the name of their model, is missing"):
         VectorFile(str(tmp_path / "v.npy"))
 
@@ -227,3 +242,5 @@ def test_a_query_is_a_line(tmp_path):
     path = tmp_path / "queries.txt"
     path.write_bytes("one\u2028still one\r\n\ntwo\x85\rthree\n".encode())
     assert queries_of(None, str(path)) == ["one\u2028still one", "two\x85", "three"]
+    with pytest.raises(ConfigError, match="queries.CSV is a table"):
+        queries_of(None, str(tmp_path / "queries.CSV"))

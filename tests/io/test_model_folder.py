@@ -74,7 +74,7 @@ def read_all(folder: str) -> None:
         sizes = hf_folder.sizes(folder)
         bert_config_from_dict({"vocab_size": 64, **sizes}, os.path.join(folder, "config.json"))
     model_folder.check_files(folder)
-    hf_folder.labels_of(folder)
+    model_folder.labels_of_config(folder)
     vocabulary = vocabulary_files.find(folder)
     file = vocabulary_files.read(vocabulary) if vocabulary else None
     if file is None or file.tokenizer is None:
@@ -127,7 +127,7 @@ def test_each_file_is_in_the_table_and_no_key_has_two_statuses():
 
 def labels_of(folder: pathlib.Path, config: dict) -> dict:
     (folder / "config.json").write_text(json.dumps({"model_type": "bert", **config}))
-    return hf_folder.labels_of(str(folder))
+    return model_folder.labels_of_config(str(folder))
 
 
 def test_labels_are_those_that_transformers_takes_or_refused_in_one_clear_line(tmp_path):
@@ -147,3 +147,7 @@ def test_labels_are_matched_by_their_words():
     assert model_folder.order_of_labels(["1", "0"], wanted) == [1, 0]
     for other in (["entailment", "neutral"], ["entailment"], ["0", "1", "entailment"], ["0", "0"]):
         assert model_folder.order_of_labels(other, wanted) is None, other
+    for labels in (["-1", "0", "1"], ["A", "A-", "a"]):  # which differ by what does not count in words
+        reverse = [(label,) for label in labels[::-1]]
+        assert model_folder.order_of_labels(labels, reverse) == [2, 1, 0]
+    assert model_folder.order_of_labels(["0", "1"], [("0",), ("-1",)]) is None

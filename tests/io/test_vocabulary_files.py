@@ -128,6 +128,21 @@ def test_another_tokenizer_is_one_clear_line(tmp_path):
         assert "\n" not in str(error.value) and len(str(error.value)) < 400, case
 
 
+def test_tokens_of_another_form_are_refused_in_one_line(tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in SPECIAL_TOKENS))
+
+    def read(file, values):
+        (tmp_path / "added_tokens.json").write_text("{}")
+        (tmp_path / file).write_text(json.dumps(values))
+        return load_for_text(str(tmp_path))
+
+    cases = [("added_tokens.json", {"a": 5, "b": "c"}, "a special or added token is not text")]
+    for values in (None, {"a": 1}, {"5": "q"}):
+        cases.append(("tokenizer_config.json", {"added_tokens_decoder": values}, cases[0][2]))
+    cases += [("tokenizer_config.json", {"pad_token": value}, cases[0][2]) for value in (-1, [1])]
+    assert_refused(read, cases)
+
+
 def test_a_line_ends_at_a_line_feed_alone_also_where_the_library_splits_text(tmp_path):
     words = (*UNCASED[:6], "\u2028", "\u3000", "a\u0085b", *UNCASED[6:])
     strange = {"tokenize_chinese_chars": False, "tokenizer_class": "BertTokenizer"}
@@ -278,3 +293,13 @@ def test_labels_that_contradict_themselves_are_refused(tmp_path):
     ]
     assert_refused(lambda values: read(**values), cases)
     assert read(**{"0": "cat", "1": "dog"}) == {}
+    (tmp_path / "labels.json").write_text('["cat", "dog"]')
+    assert model_folder.read_labels(str(tmp_path)) == {}
+    for theirs, is_read in ((names, True), (["LABEL_0", "LABEL_1"], True), (["b", "a"], False)):
+        config = {"model_type": "bert", "id2label": dict(enumerate(theirs))}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        if is_read:
+            assert read(labels=names)["labels"] == ("a", "b")
+            continue
+        with pytest.raises(ConfigError, match="labels.json and config.json next to it .*: a, b and b, a"):
+            read(labels=names)

@@ -334,6 +334,14 @@ def test_queries_stay_on_one_side_and_a_corpus_is_searched(table, tmp_path):
     assert group["items"][0]["facts"][0][0].startswith("right, cosine")
 
 
+def test_queries_that_find_themselves_are_told(table, tmp_path, caplog):
+    queries = [{"positive": row["query"]} for row in rows_of("pairs")]
+    for corpus, is_told in ((None, False), (write_lines(tmp_path / "corpus.jsonl", queries), True)):
+        caplog.clear()
+        TASKS["embed"](table(corpus_file=corpus)).find_data()
+        assert ("queries are passages, too" in caplog.text) == is_told
+
+
 def test_prompts_and_pooling_are_those_of_the_folder(table, tmp_path):
     folder = tmp_path / "folder"
     run(table(model_dir="folder", stop_steps=2, pooling="cls", query_prompt="two ", passage_prompt="one "))

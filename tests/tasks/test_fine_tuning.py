@@ -81,6 +81,13 @@ def test_squad_is_compared_with_no_answer_where_that_scores_better(squad, tmp_pa
     assert task.constant_prediction() == ("no answer", pytest.approx(right)) and right > 2 / 3
 
 
+def test_questions_that_are_trained_on_and_scored_are_told(squad, tmp_path, caplog):
+    for name, is_told in (("dev", False), ("train", True)):
+        caplog.clear()
+        TASKS["squad"](squad(predict_file=str(tmp_path / f"{name}.json"))).find_data()
+        assert ("64 of 64 questions are in --train_file, too" in caplog.text) == is_told, name
+
+
 @pytest.mark.slow
 def test_squad_stages_apart_are_the_stages_together(squad, tmp_path):
     together = run(squad(do_predict=True))

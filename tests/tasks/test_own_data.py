@@ -144,6 +144,13 @@ def test_thresholds_are_those_of_the_training_alone(table, tmp_path):
     recalls = [row[3] for row in task.tables({"logits": logits})["Scores by label"][1:]]
     assert recalls == [1.0, 0.0, 1.0, 1.0] and task.score({"logits": logits})["accuracy"] < 1.0
 
+    (tmp_path / "known" / "labels.json").unlink()  # a model of transformers is scored by its own names
+    said = {"model_type": "bert", "problem_type": task.problem_type, "id2label": dict(enumerate(names[::-1]))}
+    (tmp_path / "known" / "config.json").write_text(json.dumps(said))
+    task = TASKS["classify"](table("several", model_dir="known", do_train=False, eval_file=train_file))
+    task.find_data()
+    assert (task.labels.names, task.labels.thresholds) == (names[::-1], ())
+
 
 def test_duplicates_are_on_one_side_and_added_rows_move_none(table, tmp_path):
     def sides(rows):
@@ -159,6 +166,20 @@ def test_duplicates_are_on_one_side_and_added_rows_move_none(table, tmp_path):
     assert not first["train"] & first["eval"] and 0.03 < len(first["eval"]) / len(first["train"]) < 0.3
     more = sides([{"text": "red sky " * 3, "label": "red"}, *rows, *rows])
     assert first["eval"] <= more["eval"] and first["train"] <= more["train"]
+
+
+def test_rows_that_are_trained_on_and_scored_are_told(table, tags, tmp_path, caplog):
+    rows = [{"text": text, "label": colour} for colour, text in sentences(40, 3)]
+    path = write_lines(tmp_path / "eval.jsonl", [*rows[:2], {"text": "red sea " * 4, "label": "red"}])
+    train_file = write_lines(tmp_path / "own.jsonl", rows)
+    TASKS["classify"](table(train_file=train_file, eval_file=path)).find_data()
+    assert "2 of 3 rows are in --train_file, too" in caplog.text
+    caplog.clear()
+    TASKS["classify"](table(train_file=train_file)).find_data()
+    assert "--train_file, too" not in caplog.text
+    config = tags(count=8)
+    TASKS["tag"](tags(count=8, eval_file=config.train_file)).find_data()
+    assert "8 of 8 sentences are in --train_file, too" in caplog.text
 
 
 def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path, monkeypatch):
@@ -458,12 +479,15 @@ def test_bad_tables_are_named(table, tags, tmp_path):
     assert_refused(find, cases)
 
 
-def test_rows_that_cannot_be_used_are_counted(table, tmp_path):
+def test_rows_that_cannot_be_used_are_counted(table, tmp_path, caplog):
     good = [{"text": text, "label": colour} for colour, text in sentences(40, 1)]
     rows = [{"text": "", "label": "red"}, *good, {"text": "x"}, {"label": "red"}]
+    rows += [{"text": "x", "label": "red", "answer": "reject"}]  # of Prodigy
+    rows += [{"text": "nan", "label": "red"}]
     task = TASKS["classify"](table(train_file=write_lines(tmp_path / "some.jsonl", rows)))
     task.find_data()
     digest = task.data_digest()
     told = ["row 1: has no text", "row 42: has no label", "row 43: has no text"]
+    told += ["row 44: answer is 'reject', of Prodigy"]
     assert digest["train"]["problems"] == told
-    assert digest["train"]["left_out"] == 3
+    assert digest["train"]["left_out"] == 4 and "1 row with the text 'nan'" in caplog.text

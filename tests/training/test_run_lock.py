@@ -199,6 +199,14 @@ def test_options_of_ipus_are_compared_by_what_they_mean(make_config, tmp_path):
         assert any(map(len, changes.values())) != is_same, (before, options, changes)
 
 
+def test_a_model_of_another_program_keeps_its_folder(make_config, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ConfigError, match="--model_dir=.*run holds a model in Hugging Face's format, whose"):
+        run(make_config())
+    assert os.listdir(tmp_path / "run") == ["config.json"]
+
+
 @pytest.mark.slow
 def test_evaluations_and_predictions_are_added_to_the_record(squad, tmp_path):
     run(squad(num_train_epochs=1))

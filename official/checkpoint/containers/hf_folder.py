@@ -135,14 +135,8 @@ def _check_generator(said: dict, of_generator: dict, folder: str) -> None:
 def generator_heads(tensors: Tensors, generator: Tensors, options: Options) -> int | None:
     """Returns the number of attention heads of a generator, which are as wide as the discriminator's; tensors
     under ELECTRA's names. None if the discriminator's number is unknown."""
-    own, theirs = (
-        next(
-            one.shape[0]
-            for name, one in each.items()
-            if name.endswith("layer.0.attention.output.dense.weight")
-        )
-        for each in (tensors, generator)
-    )
+    output, both = "layer.0.attention.output.dense.weight", (*tensors.items(), *generator.items())
+    own, theirs = (one.shape[0] for name, one in both if name.endswith(output))
     heads = options.heads_of(own)
     return None if heads is None else heads * theirs // own
 
@@ -379,10 +373,7 @@ _TABLE, _SEGMENTS = "embeddings.word_embeddings.weight", "embeddings.token_type_
 _POSITIONS = "embeddings.position_embeddings.weight"
 _NEXT_SENTENCE_ONLY = "BertForNextSentencePrediction"
 # Classes whose classifier is for words or for multiple choice.
-_OTHER_CLASSIFIERS = {
-    model_folder.PROBLEM_TYPE_OF["tag"]: "BertForTokenClassification",
-    model_folder.PROBLEM_TYPE_OF["choice"]: "BertForMultipleChoice",
-}
+_OTHER_CLASSIFIERS = {kind: f"Bert{end}" for end, kind in model_folder.PROBLEM_TYPE_OF_CLASS.items()}
 _SUPPORTED = ("BertModel", *_ARCHITECTURES.values(), *_OTHER_CLASSIFIERS.values(), _NEXT_SENTENCE_ONLY)
 _SUPPORTED = (*_SUPPORTED, "BertLMHeadModel")
 
@@ -463,22 +454,13 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
     }
     if options.model_card:
         written[_CARD] = options.model_card.encode()
-    if labels and (options.labels or options.problem_type):
-        own_labels = model_folder.labels_json(options.labels, options.problem_type, options.thresholds)
-        written[model_folder.LABELS] = own_labels.encode()
-    if options.embedding is not None:
-        written |= sentence_folder.contents(options.embedding, hidden)
-    if options.vocab_file is None or vocabulary is None:
-        return written
-    count = len(vocabulary.words)
-    if count > words:
+    if vocabulary is not None and (count := len(vocabulary.words)) > words:
         raise ConfigError(
             f"--vocab_file={options.vocab_file} has {count} words, the word embeddings have {words} rows."
             f" Give the vocabulary of this model, or --vocab_size={count}."
         )
-    positions, has_segments = options.positions_of(rows), shapes.get(_SEGMENTS, (0,))[0] > 1
-    kept = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions, has_segments)
-    return written | kept
+    has_segments = shapes.get(_SEGMENTS, (0,))[0] > 1
+    return written | options.files_beside(bool(labels), hidden, rows, has_segments)
 
 
 def _read_config(location: str) -> tuple[dict, str]:
@@ -513,24 +495,15 @@ def _plain_names(values: dict) -> list[str]:
     ]
 
 
-def labels_of(location: str) -> dict:
-    """Returns the options `labels` and `problem_type` that the config.json of a folder, or beside a file,
-    gives. Names that are made up, LABEL_0, count for none."""
-    values, path = _read_config(location)
-    found = model_folder.labels_of_hugging_face(values, path, model_folder.cross_encoder_activation(location))
-    for kind, name in _OTHER_CLASSIFIERS.items():
-        if _plain_names(values)[:1] == [name]:
-            found["problem_type"] = kind
-    return found | ({"labels": None} if model_folder.are_numbered_labels(found["labels"] or ()) else {})
-
-
 def check_labels(location: str, outputs: int) -> None:
     """Raises ConfigError where the config.json of a folder, or beside a file, names another number of classes
-    than the classifier has outputs."""
+    than the classifier has outputs. One of multiple choice has one output, whatever that number is."""
     values, path = _read_config(location)
-    labels, number = model_folder.labels_of_hugging_face(values, path)["labels"], values.get("num_labels")
-    model_folder.check_label_count(labels, outputs, path)
-    if number not in (None, outputs) and _plain_names(values)[:1] != ["BertForMultipleChoice"]:
+    found, number = model_folder.labels_of_hugging_face(values, path), values.get("num_labels")
+    if found["problem_type"] == model_folder.PROBLEM_TYPE_OF["choice"]:
+        return
+    model_folder.check_label_count(found["labels"], outputs, path)
+    if number not in (None, outputs):
         raise ConfigError(f"{path}: num_labels={str(number)[:40]}, the classifier has {outputs} outputs.")
 
 
@@ -557,8 +530,9 @@ def sizes(location: str) -> dict:
                 raise ConfigError(f"{path}: architectures={name[:60]} is not supported {told}")
     else:
         model_folder.check_values(values, CONFIG, path)
-    if activation_of(values) is not None:
-        values["hidden_act"] = activation_of(values)
+    activation = activation_of(values)
+    if activation is not None:
+        values["hidden_act"] = activation
     if "layer_norm_eps" in values:
         checked_size("layer_norm_eps", values["layer_norm_eps"], path)
     keys = (*(field.name for field in dataclasses.fields(BertConfig)), "position_embedding_type")

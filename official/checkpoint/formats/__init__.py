@@ -18,6 +18,7 @@ from official.checkpoint.containers import Progress
 from official.checkpoint.mapping import Mapped
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, ConfigError
+from official.io import model_folder, sentence_folder, vocabulary_files
 from official.io.sentence_folder import EmbeddingSettings
 
 # -----------------------------------------------------------------------------------------------------------
@@ -116,6 +117,22 @@ class Options:
         families without one."""
         rows = self.of_family["max_position_embeddings"] if rows is None else rows
         return rows - self.of_family.get("position_offset", 0)
+
+    def files_beside(
+        self, has_classes: bool, hidden_size: int, rows: int | None, has_segments: bool = True
+    ) -> dict[str, bytes]:
+        """Returns {name: content} of the files beside weights of these sizes that are no configuration:
+        vocabulary, labels, settings of vectors. `rows` as of `positions_of`."""
+        found: dict[str, bytes] = {}
+        if self.vocab_file:
+            positions = self.positions_of(rows)
+            found |= vocabulary_files.companions(self.vocab_file, self.do_lower_case, positions, has_segments)
+        if has_classes and (self.labels or self.problem_type):
+            labels = model_folder.labels_json(self.labels, self.problem_type, self.thresholds)
+            found[model_folder.LABELS] = labels.encode()
+        if self.embedding is not None:
+            found |= sentence_folder.contents(self.embedding, hidden_size)
+        return found
 
     def heads_of(self, hidden_size: int) -> int | None:
         """Returns the number of attention heads that is given; None where none is. Raises ConfigError for one

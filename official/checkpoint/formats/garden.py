@@ -15,7 +15,6 @@ from official.checkpoint.mapping import Mapped, Transposed
 from official.checkpoint.tensors import Tensor, Tensors
 from official.io.errors import ConfigError
 
-_HEAD_SIZE = 64  # of every published BERT
 _LAYER = "transformer/layer_{layer}"
 # {layer of a block: (its name in the format, where it is in the tree of objects, under that of the block)}
 _OF_LAYER = {
@@ -115,7 +114,7 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to the names of this format and splits the attention's tensors by head.
 
     Raises:
-      ConfigError: where the hidden size cannot be divided among the heads.
+      ConfigError: where the number of heads is not known, or does not divide the hidden size.
     """
     mapped = mapping.from_canonical(TABLE, tensors, _NOT_WRITTEN)
     mapped.tensors = {name: _split_heads(name, tensor, options) for name, tensor in mapped.tensors.items()}
@@ -177,12 +176,13 @@ def _split_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
     if axis is None:
         return tensor
     hidden = shape[axis]
-    if options.num_attention_heads is None and hidden % _HEAD_SIZE:
+    heads = options.heads_of(hidden)
+    if heads is None:  # another one would be a different model, and readers take it from the shapes
         raise ConfigError(
-            f"the number of attention heads is unknown: hidden size {hidden} is not a multiple of"
-            f" {_HEAD_SIZE}, the head size of the published models. Give --num_attention_heads."
+            "the number of attention heads is unknown, and the kernels of this format are split by it. Give"
+            f" --num_attention_heads=N, a divisor of hidden_size={hidden}, or put the model's config.json or"
+            " bert_config.json next to the checkpoint."
         )
-    heads = options.heads_of(hidden) or hidden // _HEAD_SIZE
     return tensors_lib.reshaped(tensor, (*shape[:axis], heads, hidden // heads, *shape[axis + 1 :]))
 
 

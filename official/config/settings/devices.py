@@ -34,8 +34,8 @@ class Model:
       bert_config_file: JSON file with Google's bert_config.json keys. Unset: the sizes that the folder of
         --init_checkpoint says.
       vocab_file: WordPiece vocabulary of the data: vocab.txt, tokenizer.json, or a folder with one of them;
-        its size is checked against the model's vocab_size. Kept in --model_dir. Unset: that of the folder of
-        --init_checkpoint.
+        its size is checked against the model's vocab_size; the one in a model's own folder may have fewer
+        words. Kept in --model_dir. Unset: that of the folder of --init_checkpoint.
       fit_vocabulary: Allow the vocabulary to have up to 127 words more or fewer than the model's vocab_size,
         as for Graphcore's models with 30,400 and 30,528 rows. Words beyond vocab_size are read as [UNK], also
         in records (id 100, as in Google's vocabularies, unless --vocab_file says another).

@@ -37,8 +37,7 @@ def read_split(task: GlueTask, split: str, data_dir: str) -> Table:
         that the task does not have.
     """
     path, is_test = task.find_file(split, data_dir), split == "test"
-    with files.naming(path), files.open_binary(path) as file:
-        content = file.read()
+    content = files.read_bytes(path, f"{path} cannot be read")
     begin = len(_BYTE_ORDER_MARK) if content.startswith(_BYTE_ORDER_MARK) else 0
     # Only a line feed ends a line; what follows the last row is left out.
     lines = [line[:-1] if line.endswith(b"\r") else line for line in content[begin:].split(b"\n")]
@@ -167,8 +166,7 @@ def write_predictions(task: GlueTask, predictions: np.ndarray, folder: str) -> s
         texts = [task.submitted_labels[number] for number in predictions]
     rows = [f"{index}\t{text}\n" for index, text in enumerate(texts)]
     with writing.naming_output(path):
-        os.makedirs(folder, exist_ok=True)
-        writing.replace_file(path, HEADER + "\n" + "".join(rows))
+        writing.put_file(path, HEADER + "\n" + "".join(rows))
     return path
 
 
@@ -186,9 +184,8 @@ def check_predictions(task: GlueTask, path: str, rows: int) -> None:
         have.
     """
     try:
-        with files.naming(path), files.open_binary(path) as file:
-            # A byte order mark stays: GLUE's server reads the same bytes.
-            text = file.read().decode("utf-8").replace("\r\n", "\n")
+        # A byte order mark stays: GLUE's server reads the same bytes.
+        text = files.read_bytes(path, f"{path} cannot be read").decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text (byte {error.start + 1}).") from None
     header, *lines = text.split("\n")

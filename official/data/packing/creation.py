@@ -36,7 +36,6 @@ from official.io import engines, jobs, record_paths, writing
 from official.io import files as files_lib
 from official.io.engines import Round
 from official.io.errors import ConfigError, check_counts
-from official.io.files import store_of
 
 _VERSION = 1  # version of the output for the same flags and records
 BLOCKS_VERSION = 4  # version of the layout of spilled blocks: a job does not resume with another one
@@ -143,7 +142,7 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
     written = [os.path.join(job.output_dir, name) for name in names]
     others = grouping, shape, depth, total / shards
     run(((write_shard, path, dealer, own, *others) for own, path in enumerate(written)), shards, "Writing")
-    shard_files.remove_all_but(job.output_dir, set(written))
+    jobs.remove_all_but(set(written), job.output_dir, shard_files.SHARDS)
     made = list(each_done("shard", shards))
     packs = sum(shard["packs"] for shard in made)
     # Efficiency and speedup are those of the files, which also have the rows that were split because their
@@ -499,7 +498,6 @@ def spill_part(dealer: Dealer, grouping: Grouping, part: Part, before: np.ndarra
     done, seen = {"blocks": 0, "block_bytes": 0}, before.copy()
     counted = jobs.read_what_is_done(done_path(grouping.folder, "counts", part.number))["lengths"]
     last = seen + np.array(counted, np.int64)
-    store_of(grouping.folder).make_folder(grouping.level_folder)
     for examples in blocks_of(part, _BLOCK_SEQUENCES):
         lengths = examples.lengths
         counts = np.bincount(lengths, minlength=len(seen))
@@ -537,7 +535,6 @@ def merge(target: Grouping, files_below: int, place: tuple[int, int], num_shards
         first_key, end_key = target.keys(place[0])
         sequences = read_range(target.paths_below(files_below, *place), first_key, end_key)
         sequences = sequences.take(np.argsort(sequences.heads["shard"], kind="stable"))
-        store_of(target.folder).make_folder(target.level_folder)
         write_file(target.path(*place), sequences, num_shards, first_key, target.range_bits)
         jobs.write_done(counted, {"sequences": len(sequences.heads)})
     engines.report(share, 0)

@@ -123,7 +123,7 @@ def create_pretraining_data(job: Job) -> dict:
         run(shard_tasks, len(shards), "Writing", "examples")
         shard_counts = list(jobs.each_done(done_path(folder, "shard", number) for number in shards))
         made = {os.path.join(job.output_dir, name) for name in layout.files}
-        shard_files.remove_all_but(job.output_dir, made)
+        jobs.remove_all_but(made, job.output_dir, shard_files.SHARDS)
         for counts in (dropped, *(shard["dropped"] for shard in shard_counts)):
             text.update(counts)
         shown = card.kept_examples(folder, layout, job.record_format, words)

@@ -27,7 +27,6 @@ from official.data.word_pieces import tokenizer as tokenizers
 from official.data.word_pieces.tokenizer import Tokenizer
 from official.io import engines, files, jobs, writing
 from official.io.errors import ConfigError
-from official.io.files import store_of
 
 # -----------------------------------------------------------------------------------------------------------
 # Files of documents
@@ -185,7 +184,6 @@ def merge(job: Job, target: Grouping, files_below: int, place: tuple[int, int], 
         if job.drop_duplicates:
             sample, others = sample.without_duplicates()
             counts = dropped_counts(others, vocabulary_of(job).special_ids.unk)
-        store_of(target.folder).make_folder(target.level_folder)
         write_block(target.path(*place), sample, keys[0], target.range_bits)
         jobs.write_done(counted, counts)
     engines.report(share, 0)
@@ -285,7 +283,6 @@ def tokenize_text(
     keys: list[np.ndarray] = []
     tokens: list[np.ndarray] = []
     parts = (tokenized(lines, tokenizer) for lines in shown.noted(read))
-    store_of(grouping.folder).make_folder(grouping.level_folder)
     for texts in _blocks(parts):
         sources = np.full(texts.num_documents, source, np.uint8)
         sample = Sample(texts, _keys(job, texts, rng), sources).sorted()

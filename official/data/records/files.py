@@ -316,10 +316,7 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Row
     Raises:
       ConfigError: for a file that cannot be read, or is damaged.
     """
-    versions = {}
-    for path in paths:
-        with io_files.naming(path):
-            versions[path] = io_files.version(path)
+    versions = dict(zip(paths, io_files.versions(paths)))
     found = _kept(kept_path, versions)
     if found.keys() == versions.keys():
         return [found[path] for path in paths]

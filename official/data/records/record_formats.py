@@ -111,6 +111,9 @@ def parse_records(records: tf.Tensor, schema: dict[str, Feature], record_format:
 
 def describe_mismatch(record: bytes, schema: dict[str, Feature], record_format: str) -> str | None:
     """Describes how a record violates the format or the schema, and in which row; None if it is valid."""
-    problem = READERS[record_format].describe_mismatch(record, schema)
+    try:
+        problem = READERS[record_format].describe_mismatch(record, schema)
+    except ValueError as error:
+        problem = str(error)
     found = detect_format(record) if problem else None
     return problem if found in (record_format, None) else f"it is a {found} record among {record_format} ones"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fnmatch
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -30,21 +29,10 @@ def remove_earlier(folder: str) -> None:
     an interrupted job."""
     manifest = os.path.join(folder, jobs.MANIFEST)
     if store_of(folder).exists(manifest):
-        for path in [*_found(folder, SHARDS), *_found(folder, jobs.SAMPLES), manifest]:
+        for path in [*jobs.files_in(folder, SHARDS), *jobs.files_in(folder, jobs.SAMPLES), manifest]:
             store_of(folder).remove(path)
-    for path in _found(folder, f"*{files.TEMPORARY}*"):
+    for path in jobs.files_in(folder, f"*{files.TEMPORARY}*"):
         store_of(folder).remove(path)
-
-
-def remove_all_but(folder: str, made: set[str]) -> None:
-    """Removes the shards of a discarded job: those that are not in `made`, paths in the folder."""
-    for path in {*_found(folder, SHARDS)} - made:
-        store_of(folder).remove(path)
-
-
-def _found(folder: str, pattern: str) -> list[str]:
-    """Returns the files in a folder whose names fit a glob."""
-    return [os.path.join(folder, name) for name in fnmatch.filter(store_of(folder).names_in(folder), pattern)]
 
 
 # -----------------------------------------------------------------------------------------------------------

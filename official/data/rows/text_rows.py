@@ -152,8 +152,7 @@ def kept(folder: str, wanted: dict, make: Callable[[], Mapping[str, np.ndarray]]
     content = buffer.getvalue()
     manifest = {**wanted, "features_sha256": hashlib.sha256(content).hexdigest()}
     try:
-        os.makedirs(folder, exist_ok=True)
-        writing.replace_file(paths[0], content)
+        writing.put_file(paths[0], content)
         writing.replace_file(paths[1], json_files.written(manifest))
     except OSError as error:
         raise ConfigError(f"the features cannot be written to {folder}: {error.strerror or error}.") from None

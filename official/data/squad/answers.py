@@ -191,8 +191,7 @@ def write_answers(answers: Answers, folder: str) -> list[str]:
         # A line per question.
         lines = (f"  {json.dumps(identity)}: {json.dumps(value)}" for identity, value in by_question.items())
         with writing.naming_output(path):
-            os.makedirs(folder, exist_ok=True)
-            writing.replace_file(path, "{\n" + ",\n".join(lines) + "\n}\n")
+            writing.put_file(path, "{\n" + ",\n".join(lines) + "\n}\n")
     return paths
 
 

@@ -177,25 +177,21 @@ def _version(root: dict, path: str) -> str:
 
 
 def _load(path: str, source: str) -> tuple[dict, str]:
-    if _is_flat(path, source):
-        return _of_rows(path, source), str(files.digest([path])["sha256"])
     content = files.read_bytes(path, source)
-    root = json_files.parse_json(content, source, (dict, list))
+    digest = hashlib.sha256(content).hexdigest()
+    if _is_flat(content):
+        return _of_rows(path, source), digest
+    root = json_files.parse_json(content, source, (dict, list), any_number=True)
     expect(root, "data", list, source)  # so it is an object
-    return root, hashlib.sha256(content).hexdigest()
+    return root, digest
 
 
-def _is_flat(path: str, source: str) -> bool:
+def _is_flat(content: bytes) -> bool:
     """Tells whether a file has a question a row: {context, question, answers}, in JSON lines or Parquet."""
-    try:
-        with files.open_binary(path) as file:
-            first = file.readline(1 << 24)
-    except OSError as error:
-        raise ConfigError(f"{source}: {error.strerror or error}.") from None
-    if first.startswith(b"PAR1"):
+    if content.startswith(b"PAR1"):
         return True
     try:
-        values = json.loads(first)
+        values = json.loads(content[: 1 << 24].partition(b"\n")[0])
     except (ValueError, RecursionError):
         return False
     return isinstance(values, dict) and "context" in values

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from official.data.text import parquet_files, text_files
 from official.io import files
-from official.io.errors import ConfigError, shortened, suggest
+from official.io.errors import ConfigError, counted, shortened, suggest
 from official.io.json_files import parse_json, read_json
 
 BATCH_ROWS = 8192
@@ -78,6 +78,19 @@ class Table:
     @property
     def paths(self) -> list[str]:
         return [part.path for part in self.parts]
+
+    def arrow_types(self) -> dict[str, Any]:
+        """Returns pyarrow's types of the columns, where all files have types and agree on them; without
+        labels that have names, which become texts."""
+        found: dict[str, set] = {}
+        for part in self.parts:
+            if part.kind not in ("parquet", "arrow"):
+                return {}
+            with _arrow_batches(part, None) as schema:
+                for field in schema:
+                    is_named = field.name in part.classes
+                    found.setdefault(field.name, set()).add(None if is_named else field.type)
+        return {name: next(iter(kinds)) for name, kinds in found.items() if len(kinds) == 1}
 
     def batches(self, names: Sequence[str] | None = None, rows: int = BATCH_ROWS) -> Iterator[Batch]:
         """Yields all rows, in batches.
@@ -215,7 +228,13 @@ def _dialect(sample: str, is_cut: bool, path: str, wanted: Sequence[str]) -> tup
         except csv.Error as error:
             is_clean = is_cut and "end of data" in str(error)
         rows = rows[:-1] if is_cut and rows[1:] else rows
-        if not rows or not quoted and delimiter != "\t" and any(map(_is_quoted, itertools.chain(*rows))):
+        is_even = all(len(row) == len(rows[0]) for row in rows)
+        # Quotation marks around fields, or around some whose delimiters would end them, are none of the text:
+        # a stray one is an error then, which names its line.
+        is_quoting = delimiter != "\t" and any(
+            _is_quoted(field) or field.startswith('"') and not is_even for row in rows for field in row
+        )
+        if not rows or not quoted and is_quoting:
             continue
         has_wanted = sum(name in rows[0] for name in wanted if not name.isdecimal())
         share = is_clean * sum(len(row) == len(rows[0]) for row in rows) / len(rows)
@@ -246,19 +265,37 @@ def _delimited(part: Part) -> Iterator[list[str]]:
         text = io.TextIOWrapper(file.text, "utf-8-sig", newline="")
         reader = _reader(text, part.delimiter, part.quoted)
         try:
-            yield from reader
+            yield from _checked(reader, path) if part.quoted and part.delimiter == "\t" else reader
         except csv.Error as error:
             raise ConfigError(
                 f"{path}, line {reader.line_num}: {error}. A quotation mark that begins a field ends it, too;"
                 ' within one it is written twice (""). Repair the line.'
             ) from None
         except UnicodeDecodeError:
-            raise ConfigError(
-                f"{path} is not UTF-8 text, near line {reader.line_num + 1}. Convert it: iconv -f"
-                " WINDOWS-1252 -t UTF-8."
-            ) from None
+            raise _not_utf8(path, reader.line_num + 1) from None
         finally:
             text.detach()
+
+
+def _checked(reader: Any, path: str) -> Iterator[list[str]]:
+    """Yields rows of fields between tabs. Raises ConfigError for a field that holds whole rows, since a
+    quotation mark of a later sentence closes the one of an earlier, behind what decided on the quoting."""
+    line = 0
+    for row in reader:
+        if reader.line_num > line + 1 and len(row) > 1:
+            for number, field in enumerate(row):
+                first, *others = [part.count("\t") for part in field.split("\n")]
+                last, most = others[-1:], len(row) - 1
+                if last == [number] and first == most - number and set(others[:-1]) <= {most}:
+                    told = f"the quotation mark of a field closes {counted(len(others), 'row')} later"
+                    raise ConfigError(f"{path}, line {line + 1}: {told}. Remove it, or write JSON lines.")
+        line = reader.line_num
+        yield row
+
+
+def _not_utf8(path: str, line: int) -> ConfigError:
+    told = f"{path} is not UTF-8 text, near line {line}"
+    return ConfigError(f"{told}. Convert it: iconv -f WINDOWS-1252 -t UTF-8.")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -277,9 +314,14 @@ def _objects(part: Part) -> Iterator[dict | str]:
             for values in parse_json(content, part.path, list, any_number=True):
                 yield values if isinstance(values, dict) else "no JSON object"
             return
-        for line in itertools.chain([_without_mark(file.text.readline())], file.text):
-            if line.strip():
-                yield _object(line)
+        lines = itertools.chain([_without_mark(file.text.readline())], file.text)
+        for number, line in enumerate(lines, 1):
+            try:
+                text = line.decode("utf-8", "surrogatepass")
+            except UnicodeDecodeError:  # no fault of a row: all with accents would be left out
+                raise _not_utf8(part.path, number) from None
+            if text.strip():
+                yield _object(text)
 
 
 def _without_mark(text: bytes) -> bytes:
@@ -287,7 +329,7 @@ def _without_mark(text: bytes) -> bytes:
     return text[len(codecs.BOM_UTF8) :] if text.startswith(codecs.BOM_UTF8) else text
 
 
-def _object(line: bytes) -> dict | str:
+def _object(line: str) -> dict | str:
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -363,7 +405,7 @@ def _named(value: Any, names: list[str]) -> Any:
 @contextlib.contextmanager
 def _arrow_batches(part: Part, names: list[str] | None) -> Iterator[Any]:
     """Yields pyarrow's batches of the columns; with None for `names` the schema."""
-    with files.open_binary(part.path) as file:
+    with files.naming(part.path), files.open_binary(part.path) as file:
         if part.kind == "parquet":
             with parquet_files._reading(file, part.path) as parquet:
                 yield parquet.schema_arrow if names is None else parquet.iter_batches(2048, columns=names)
@@ -383,19 +425,20 @@ def _arrow_batches(part: Part, names: list[str] | None) -> Iterator[Any]:
 
 def _columns_of(part: Part, by_number: bool, all_rows: bool = False) -> tuple[str, ...]:
     """Returns the names of a file's columns; of JSON, those of its first rows, or of all."""
-    if part.kind in ("parquet", "arrow"):
-        with _arrow_batches(part, None) as schema:
-            return tuple(schema.names)
+    if part.kind not in ("parquet", "arrow", "delimited"):
+        rows = itertools.islice(_objects(part), None if all_rows else 100)
+        return tuple(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
     if part.kind == "delimited":
         first = next(_delimited(part), [])
         if by_number:
             return tuple(str(number + 1) for number in range(len(first)))
-        twice = [name for name in first if first.count(name) > 1]
-        if twice:
-            raise ConfigError(f"{part.path} has two columns {twice[0][:60]!r}. Rename one.")
-        return tuple(first)
-    rows = itertools.islice(_objects(part), None if all_rows else 100)
-    return tuple(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
+    else:
+        with _arrow_batches(part, None) as schema:
+            first = list(schema.names)
+    twice = [name for name in first if first.count(name) > 1]
+    if twice:
+        raise ConfigError(f"{part.path} has two columns {twice[0][:60]!r}. Rename one.")
+    return tuple(first)
 
 
 def _describe_missing(part: Part, name: str, columns: tuple[str, ...], by_number: bool) -> str:
@@ -403,6 +446,9 @@ def _describe_missing(part: Part, name: str, columns: tuple[str, ...], by_number
     if by_number and part.kind == "delimited":
         return f"{part.path} has {len(columns)} columns, counted from 1, and no column {name}."
     told = f"{part.path} has no column {name!r}{suggest(name, columns)}."
+    if part.kind in ("lines", "array") and not columns:
+        problem = next((row for row in _objects(part) if isinstance(row, str)), "no row")
+        return f"{part.path}: {problem}. Write each row as a JSON object in a line of its own."
     if part.kind != "delimited":
         return f"{told} Columns: {shortened([str(column) for column in columns])}."
     rows = itertools.islice(_delimited(part), _SHOWN_ROWS)

@@ -12,11 +12,13 @@ import dataclasses
 import json
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from absl import logging
 from scipy.special import expit, softmax
 
 from official.io.errors import ConfigError, counted, shortened, suggest
@@ -117,8 +119,16 @@ def _as_list(text: str) -> str | list:
     return text
 
 
+def _is_list(value: Any) -> bool:
+    """Tells whether a label is a list, or a text that is one of JSON or Python."""
+    if isinstance(value, str) and value.lstrip().startswith(("[", "(", "{")):
+        with contextlib.suppress(ValueError):  # others are names
+            value = _as_list(value.strip())
+    return isinstance(value, (list, tuple, dict))
+
+
 def as_number(value: Any) -> float:
-    """Returns a score. Raises ValueError for what is no finite number."""
+    """Returns a score. Raises ValueError, or TypeError, for what is no finite number."""
     number = float("nan") if isinstance(value, bool) or value is None else float(value)
     if not math.isfinite(number):
         raise ValueError("is no finite number")
@@ -159,29 +169,35 @@ class Reader:
             label = self._of(value, texts)
         except ConfigError:
             raise
-        except ValueError as error:
+        except (ValueError, TypeError) as error:  # the latter of lists and dates in place of numbers
             shown = f"label {str(value)[:60]!r} "
             return shown + (str(error) if str(error).startswith(("is ", "has ")) else "is no number")
         if label is None:
-            return "has no label"
+            return "has no label" + ", and no [] for none" * (self.kind == SEVERAL)
         self._read.append(label)
         return None
 
     def _of(self, value: Any, texts: Sequence[str]) -> Any:
+        text = as_text(value)
+        if text is None:  # a blank cell is a list of none
+            is_blank = isinstance(value, str) and not value.strip()
+            return () if self.kind == SEVERAL and is_blank else None
         if self.kind == NUMBER:
-            return None if as_text(value) is None else as_number(value)
+            return as_number(value)
         if self.kind == SEVERAL:
             return tuple(self._id_of(name) for name in dict.fromkeys(as_texts(value, self._separators)))
-        text = as_text(value)
-        if text is None:
-            return None
-        return self._chosen(text, texts) if self.kind == CHOICE else self._id_of(text)
+        if self.kind == CHOICE:
+            return self._chosen(text, texts)
+        if _is_list(value):
+            raise ValueError("is a list, of which --label_kind=several learns each label")
+        return self._id_of(text)
 
     def _chosen(self, text: str, texts: Sequence[str]) -> _Chosen:
         place = texts.index(text) if texts.count(text) == 1 else None
         column = self._choices.index(text) if text in self._choices else None
-        if text.isdecimal():  # all rows together decide which of the three applies
-            return _Chosen(int(text), column, place)
+        number = text.removesuffix(".0")  # as pandas writes numbers beside missing ones
+        if number.isdecimal():  # all rows together decide which of the three applies
+            return _Chosen(int(number), column, place)
         if column is None and place is None:
             letter = ord(text.upper()) - 65 if len(text) == 1 and text.isalpha() else -1
             place = letter if 0 <= letter < len(self._choices) else None
@@ -247,11 +263,27 @@ class Reader:
 
 
 def sort_key(name: str) -> tuple:
-    """Returns the key by which labels are sorted: numbers by size and first, then words."""
-    try:
-        return 0, float(name), name
-    except ValueError:
-        return 1, 0.0, name
+    """Returns the key by which labels are sorted: numbers by size and first, then words, NaN among them."""
+    with contextlib.suppress(ValueError):
+        if not math.isnan(number := float(name)):
+            return 0, number, name
+    return 1, 0.0, name
+
+
+def tell_doubtful(names: Sequence[str], kind: str = SEVERAL) -> None:
+    """Warns of labels that are probably one, since they differ only in case, white space, or the form of a
+    number or of accents; of NaN, as pandas writes missing ones; and of scores that are classes."""
+    alike: dict[tuple, list[str]] = {}
+    for name in names:
+        key = sort_key(" ".join(unicodedata.normalize("NFKC", name).casefold().split()))
+        alike.setdefault(key if key[0] else key[:2], []).append(name)
+    if found := [" and ".join(map(repr, own)) for own in alike.values() if len(own) > 1]:
+        told = "Labels that differ only in case, white space or the form of letters are learned apart: %s"
+        logging.warning(told, shortened(found, 200))
+    if found := [name for name in names if name.lower() == "nan"]:
+        logging.warning("The label %r is learned as others are: pandas writes missing ones so", found[0])
+    if kind == ONE and not any(key[0] for key in alike) and any(key[1] % 1 for key in alike):
+        logging.warning("The labels are numbers with fractions: --label_kind=number learns their size")
 
 
 def describe_too_many(names: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ CONLL = ".conll"  # of tags alone
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 FORMATS = (*TABLES, CONLL)
 _PREFIX = "predicted_"
+ONE_TYPE = "A column of Parquet has one type. Give --output_file=F.jsonl."
 
 
 def check_format(path: str, flag: str = "output_file", formats: Sequence[str] = FORMATS) -> str:
@@ -73,7 +75,11 @@ def columns_of(
 
 
 def encode(
-    ending: str, columns: Mapping[str, Sequence], with_header: bool, ours: Collection[str] | None = None
+    ending: str,
+    columns: Mapping[str, Sequence],
+    with_header: bool,
+    ours: Collection[str] | None = None,
+    arrow_types: Mapping[str, Any] | None = None,
 ) -> bytes:
     """Returns rows as the bytes of a file, or of a part of one.
 
@@ -83,6 +89,10 @@ def encode(
       with_header: whether to write the names first, in formats with a header.
       ours: columns whose numbers, probabilities and scores, are written with six digits where the file is
         text; the input's stay as they are. None: all.
+      arrow_types: pyarrow's types of columns of Parquet; of others they follow from the values.
+
+    Raises:
+      ConfigError: for a column of Parquet with values of several types.
     """
     if ending == CONLL:
         sentences = (conll(words or [], tags or []) for words, tags in zip(*columns.values()))
@@ -91,20 +101,29 @@ def encode(
         import pyarrow  # late: only Parquet needs it
         from pyarrow import parquet
 
-        buffer = io.BytesIO()
-        parquet.write_table(pyarrow.table({name: list(values) for name, values in columns.items()}), buffer)
+        buffer, kinds = io.BytesIO(), arrow_types or {}
+        arrays: dict[str, Any] = {}
+        for name, values in columns.items():
+            try:
+                arrays[name] = pyarrow.array(list(values), type=kinds.get(name))
+            except (pyarrow.ArrowException, OverflowError, UnicodeError) as error:
+                raise ConfigError(f"the column {name!r}: {error}. {ONE_TYPE}") from None
+        parquet.write_table(pyarrow.table(arrays), buffer)
         return buffer.getvalue()
     ours = columns.keys() if ours is None else ours
     rows = zip(*(map(_rounded, values) if name in ours else values for name, values in columns.items()))
-    if ending == ".jsonl":
-        lines = (json.dumps(dict(zip(columns, row)), ensure_ascii=False) for row in rows)
-        return "".join(f"{line}\n" for line in lines).encode()
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, delimiter="\t" if ending == ".tsv" else ",", lineterminator="\n")
+    if ending == ".jsonl":  # half a character, which UTF-8 does not have, is escaped as in JSON
+        lines = [f"{_json(dict(zip(columns, row)))}\n" for row in rows]
+        return "".join(lines).encode("utf-8", "backslashreplace")
+    # The writer quotes cells with characters of `lineterminator`; a carriage return alone ends a row, too. So
+    # rows are written with both, and kept with the line feed.
+    lines = []
+    sink: Any = types.SimpleNamespace(write=lambda row: lines.append(f"{row[:-2]}\n"))
+    writer = csv.writer(sink, delimiter="\t" if ending == ".tsv" else ",", lineterminator="\r\n")
     if with_header:
         writer.writerow(columns)
     writer.writerows([_cell(value) for value in row] for row in rows)
-    return text.getvalue().encode("utf-8", "surrogatepass")
+    return "".join(lines).encode("utf-8", "surrogatepass")
 
 
 def conll(words: Sequence[str], tags: Sequence[str]) -> str:
@@ -120,5 +139,10 @@ def _rounded(value: Any) -> Any:
 def _cell(value: Any) -> Any:
     """Returns a value as delimited files have it."""
     if isinstance(value, (list, dict, bool)):
-        return json.dumps(value, ensure_ascii=False)
+        return _json(value)
     return "" if value is None else value
+
+
+def _json(value: Any) -> str:
+    """Returns a value as JSON; dates and other types of Parquet as text."""
+    return json.dumps(value, ensure_ascii=False, default=str)

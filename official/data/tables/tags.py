@@ -20,6 +20,7 @@ import numpy as np
 from official.data.rows import ragged
 from official.data.tables import files as tables
 from official.data.tables.labels import as_text, rates
+from official.data.tables.texts import ANSWER, REJECTED
 from official.data.text import text_files
 from official.data.word_pieces.tokenizer import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
@@ -31,6 +32,8 @@ IOB1, IOB2, IOBES, WORDS = SCHEMES = ("IOB1", "IOB2", "IOBES", "words")
 OUTSIDE = "O"
 IGNORED = -1  # label of pieces without one: all but the first of a word
 _DOCUMENT = "-DOCSTART-"
+_BRAT = re.compile(rb"T\d+\t\S+ \d+ \d+")
+_OTHER_FORM = re.compile("[LUM]-.|[BIESLUM][_:/].|.*[-_:/][BIESLUM]$")  # of a part of an entity
 _CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
 _TOKEN_KEYS, _TAG_KEYS = ("tokens", "words"), ("tags", "ner_tags", "labels")
 _TEXT_KEYS, _SPAN_KEYS = ("text", "sentence"), ("entities", "spans", "label", "labels")
@@ -86,10 +89,21 @@ def read_sentences(
     for path in files.find_files(given, flag):
         with text_files.open_text(text_files.Split(path)) as file:
             is_table = tables.kind_of(file.head) is not None
-        found += _read_table(path, flag, with_tags, columns) if is_table else _read_conll(path, with_tags)
+            if _BRAT.match(file.head):
+                told = "has the annotations of brat, whose text is in another file"
+                raise ConfigError(f"{path} {told}. Write rows of JSON, each with text and entities.")
+        own = list(_read_table(path, flag, with_tags, columns) if is_table else _read_conll(path, with_tags))
+        if with_tags and own and all(map(_is_numbered, own)):
+            raise ConfigError(f"{path}: the first column numbers the words. Write the words first.")
+        found += own
     if not found:
         raise ConfigError(f"--{flag}={given} has no sentence.")
     return found
+
+
+def _is_numbered(sentence: Sentence) -> bool:
+    """Tells whether numbers from 1 on are in place of the words, as in CoNLL-U."""
+    return sentence.words == [str(number) for number in range(1, len(sentence.words) + 1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,18 +171,22 @@ def _read_table(
     tags = columns[1] if columns[1] in table.columns else None
     if tags is None and (with_tags or not set(tag_keys).isdisjoint(table.columns)):
         tags = _column(table, tag_keys, "--label_column")
-    for batch in table.batches([words, *([tags] if tags else [])]):
+    judged = [ANSWER] if with_tags and ANSWER in table.columns else []
+    for batch in table.batches([words, *([tags] if tags else []), *judged]):
         for row, value in enumerate(batch.columns[words]):
             place = f"{path}, row {batch.first + row + 1}"
             if row in batch.problems:
                 raise ConfigError(f"{place}: {batch.problems[row]}.")
+            if judged and (answer := batch.columns[ANSWER][row]) in REJECTED:
+                told = "Leave out rows of Prodigy that are not accepted: jq -c 'select(.answer==\"accept\")'"
+                raise ConfigError(f"{place}: answer is {answer!r}. {told}.")
             labels = batch.columns[tags][row] if tags else None
             if with_tags and labels is None:  # a missing column does not mean that the text has no entity
                 raise ConfigError(f"{place}: it has no {tags}. Give each row its own, [] if it has none.")
             if isinstance(value, str):
-                yield with_spans(value, _spans_of(labels, len(value), place), place, labels is not None)
+                yield with_spans(value, _spans_of(labels, value, place), place, labels is not None)
             else:
-                yield _of_tokens(value, labels, place)
+                yield _of_tokens(value, labels, place, with_tags)
 
 
 def _column(table: tables.Table, names: Sequence[str], flag: str) -> str:
@@ -182,28 +200,40 @@ def _column(table: tables.Table, names: Sequence[str], flag: str) -> str:
     return found[0]
 
 
-def _of_tokens(value: Any, labels: Any, place: str) -> Sentence:
+def _of_tokens(value: Any, labels: Any, place: str, with_tags: bool) -> Sentence:
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise ConfigError(f"{place}: the words are {str(value)[:60]!r}, expected a list of texts.")
-    tags = None if labels is None else [as_text(label) or "" for label in labels]
-    if tags is not None and len(tags) != len(value):
-        raise ConfigError(f"{place}: {len(value)} words and {len(tags)} tags. Each word has one.")
+    tags = None
+    if labels is not None:
+        tags = [as_text(label) or "" for label in labels] if isinstance(labels, list) else [""]
+    if tags and not (with_tags or all(tags)):  # those of a test set may be hidden
+        tags = None
+    if tags is not None and (len(tags) != len(value) or not all(tags)):
+        told = f"{len(value)} words with the tags {str(labels)[:60]!r}"
+        raise ConfigError(f"{place}: {told}, expected a list with one for each word, O outside of entities.")
     return Sentence(value, tags)
 
 
-def _spans_of(value: Any, length: int, place: str) -> list[tuple[int, int, str]]:
-    """Returns (first character, the one behind the last, type) of spans in any of the usual forms."""
+def _spans_of(value: Any, text: str, place: str) -> list[tuple[int, int, str]]:
+    """Returns (first character, the one behind the last, type) of spans of a text in any of the usual
+    forms."""
     spans = []
-    for one in value or []:
+    for one in value if isinstance(value, list) else [value] if value else []:
         parts: Sequence[Any] = one if isinstance(one, (list, tuple)) else ()
         if isinstance(one, dict):
             label = next((one[key] for key in ("label", "type", "tag", "entity_group") if key in one), None)
             parts = one.get("start"), one.get("end"), label
         start, end, label = parts if len(parts) == 3 else (-1, -1, "")
         is_whole = isinstance(start, int) and isinstance(end, int) and isinstance(label, str)
-        if not is_whole or not label or not 0 <= start < end <= length:
-            told = f"span {str(one)[:60]}, expected start, end (in characters, at most {length}) and a label"
+        if not is_whole or not label or not 0 <= start < end <= len(text):
+            most = f"in characters, at most {len(text)}"
+            told = f"span {str(one)[:60]}, expected start, end ({most}) and a label"
             raise ConfigError(f"{place}: {told}.")
+        said = one.get("text") if isinstance(one, dict) else None
+        # Label Studio writes line ends as two characters.
+        if isinstance(said, str) and said.replace("\\n", " ").split() != text[start:end].split():
+            told = f"the span {said[:40]!r} is {text[start:end][:40]!r} from {start} to {end}"
+            raise ConfigError(f"{place}: {told}. Count characters (code points), no bytes or UTF-16 units.")
         spans.append((start, end, label))
     spans.sort()
     for before, after in zip(spans, spans[1:]):
@@ -235,8 +265,13 @@ def with_spans(text: str, spans: Sequence[tuple[int, int, str]], place: str, tag
 
 
 def sentence_of(text: str | list[str]) -> Sentence:
-    """Returns a text with its words, or a list of words as a sentence, without tags."""
-    return with_spans(text, [], "", tagged=False) if isinstance(text, str) else Sentence(text)
+    """Returns a text with its words, or a list of words as a sentence, without tags. Raises ConfigError for
+    what is neither."""
+    if isinstance(text, str):
+        return with_spans(text, [], "", tagged=False)
+    if not isinstance(text, (list, tuple)) or not all(isinstance(word, str) for word in text):
+        raise ConfigError(f"{str(text)[:60]} to tag, expected a text or a list of words.")
+    return Sentence(list(text))
 
 
 def word_offsets(text: str) -> Iterator[tuple[int, int]]:
@@ -273,22 +308,26 @@ def find_scheme(sentences: Sequence[Sentence], source: str) -> str:
     """
     tags = dict.fromkeys(tag for sentence in sentences for tag in sentence.tags or ())
     prefixes = {_parts(tag)[0] for tag in tags if _parts(tag)[1]}
-    odd = next((tag for tag in tags if not _parts(tag)[1] and tag != OUTSIDE), None)
-    if odd is not None and not prefixes:
+    odd = [tag for tag in tags if not _parts(tag)[1] and tag != OUTSIDE]
+    other = list(filter(_OTHER_FORM.match, odd)) if OUTSIDE in tags else []
+    if odd and not (prefixes or other):
         return WORDS
-    if odd is not None:
+    if odd:
         raise ConfigError(
-            f"{source}: the tag {odd[:40]!r} has none of the prefixes B-, I-, E-, S- that others have."
+            f"{source}: the tag {(other or odd)[0][:40]!r} has none of the prefixes B-, I-, E-, S-. Write all"
+            " tags but O with one of them before the type; L- of BILOU is E-, and U- is S-."
         )
-    scheme = IOBES if prefixes & {"E", "S"} else IOB2
-    if scheme == IOB2 and any(breach(sentence.tags or [], IOB2) for sentence in sentences):
-        scheme = IOB1
-    for number, sentence in enumerate(sentences, 1):
-        if wrong := breach(sentence.tags or [], scheme):
-            raise ConfigError(
-                f"{source}, sentence {number}: {wrong}, which {scheme} does not have. Allowed: IOB1, IOB2 or"
-                " IOBES throughout."
-            )
+    schemes = (IOBES,) if prefixes & {"E", "S"} else (IOB2, IOB1)
+    found = {one: [breach(sentence.tags or [], one) for sentence in sentences] for one in schemes}
+    scheme = min(schemes, key=lambda one: sum(map(bool, found[one])))  # with a slip or two it is the other
+    wrong = [(number, told) for number, told in enumerate(found[scheme], 1) if told]
+    if wrong:
+        number, told = wrong[0]
+        more = f" (and {len(wrong) - 1:,} more)" * (len(wrong) > 1)
+        raise ConfigError(
+            f"{source}, sentence {number}{more}: {told}, which {scheme} does not have. Allowed: IOB1, IOB2"
+            " or IOBES throughout."
+        )
     return scheme
 
 
@@ -344,14 +383,15 @@ def spans(tags: Sequence[str], scheme: str | None = None) -> list[Span]:
 
 
 def _lenient(tags: Sequence[str]) -> list[Span]:
-    """Source of the rules: conlleval.pl of CoNLL-2000."""
+    """Source of the rules: conlleval.pl of CoNLL-2000. Of BILOU, which models of other libraries have, L ends
+    an entity as E does, and U is one as S is."""
     found, start, before = [], 0, (OUTSIDE, "")
     for place, tag in enumerate([*tags, OUTSIDE]):
         now = (OUTSIDE, "") if tag == OUTSIDE else (tag[:1], tag[1:].split("-", 1)[-1] or "_")
         changed = now[1] != before[1]
-        if before[0] != OUTSIDE and (before[0] in "ES" or now[0] in "BSO" or changed):
+        if before[0] != OUTSIDE and (before[0] in "ESLU" or now[0] in "BSUO" or changed):
             found.append(Span(before[1], start, place))
-        if now[0] in "BS" or now[0] != OUTSIDE and (before[0] in "ESO" or changed):
+        if now[0] in "BSU" or now[0] != OUTSIDE and (before[0] in "ESLUO" or changed):
             start = place
         before = now
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from official.data.tables.labels import Labels, Reader
 from official.io.errors import ConfigError, counted
 
 SHOWN_PROBLEMS = 3  # in a message
+# Column and values of rows of Prodigy's exports whose label an annotator did not accept.
+ANSWER, REJECTED = "answer", ("reject", "ignore")
 _MAX_SHARE_BAD = 0.5  # share of faulty rows; a file with more is probably misread
 
 
@@ -32,7 +34,7 @@ class TextRows:
       lengths, first_lengths, whole_lengths: int32 [N x group].
       labels: see `labels.Reader.finish`; None where none were read.
       numbers: int64 [N]: the row of the table, from 1 on.
-      held_out: bool [N]: whether the row is one of the evaluation set.
+      row_ids: uint64 [N], as of `ids_of`.
       problems: {row of the table: what is wrong with it}, the first ones; such rows are left out.
       bad: number of rows that are left out.
       group: pairs of a row: the texts to choose from; or its texts, where they are apart.
@@ -45,7 +47,7 @@ class TextRows:
     whole_lengths: np.ndarray
     labels: np.ndarray | None
     numbers: np.ndarray
-    held_out: np.ndarray
+    row_ids: np.ndarray
     problems: dict[int, str]
     bad: int
     group: int
@@ -65,13 +67,15 @@ class TextRows:
             },
             labels=None if self.labels is None else self.labels[chosen_N],
             numbers=self.numbers[chosen_N],
-            held_out=self.held_out[chosen_N],
+            row_ids=self.row_ids[chosen_N],
             text_ids=self.text_ids[is_chosen[: len(self.text_ids)]],
         )
 
-    def parts(self) -> tuple[TextRows, TextRows]:
-        """Returns the rows to train on and those held out. Raises ConfigError if either is empty."""
-        kept, held = self.pick(~self.held_out), self.pick(self.held_out)
+    def parts(self, share: float) -> tuple[TextRows, TextRows]:
+        """Returns the rows to train on, and the share of them that is held out, by the texts. Raises
+        ConfigError if either is empty."""
+        is_held_N = self.row_ids / 2.0**64 < share  # as of `share_of`
+        kept, held = self.pick(~is_held_N), self.pick(is_held_N)
         tell_held_out(len(kept), len(held), "row")
         return kept, held
 
@@ -104,13 +108,19 @@ def tell_held_out(kept: int, held: int, noun: str) -> None:
     logging.info("%s held out for evaluation, %s to train on", counted(held, noun), f"{kept:,}")
 
 
+def tell_shared(given: str, scored_N: np.ndarray, trained_N: np.ndarray, what: str = "rows") -> None:
+    """Warns where some of the rows that are scored are trained on, too; both are as of `ids_of`."""
+    if shared := int(np.isin(scored_N, trained_N).sum()):
+        told = "%s: %s of %s %s are in --train_file, too: their scores are of what was trained on"
+        logging.warning(told, given, f"{shared:,}", f"{len(scored_N):,}", what)
+
+
 def read_texts(
     table: Table,
     text_columns: Sequence[str],
     encode: Callable[[Sequence[list[str]]], tuple[TokenRows, np.ndarray]],
     reader: Reader | None = None,
     label_column: str | None = None,
-    held_out_share: float = 0.0,
     apart: bool = False,
     deciding: int | None = None,
 ) -> tuple[TextRows, Labels | None]:
@@ -119,9 +129,8 @@ def read_texts(
     Args:
       text_columns: one, or two for pairs; more are a text and those to choose from.
       encode: columns of texts -> tokens, and lengths before they were cut.
-      held_out_share: a row is held out where the hash of its texts is below it.
       apart: each text of a row is encoded by itself, whatever their number.
-      deciding: number of first texts of a row that enter this hash. None: all.
+      deciding: number of first texts of a row that its id depends on. None: all.
 
     Raises:
       ConfigError: if fewer than half of the rows, or none, are usable.
@@ -129,15 +138,18 @@ def read_texts(
     group = len(text_columns) if apart else max(len(text_columns) - 1, 1)
     parts: tuple[list[np.ndarray], ...] = ([], [], [], [], [], [], [])
     problems: dict[int, str] = {}
-    bad, total = 0, 0
+    bad, total, nans = 0, 0, 0
     names = [*text_columns, *([label_column] if reader and label_column else [])]
-    for batch in table.batches(list(dict.fromkeys(names))):
+    is_judged = reader is not None and ANSWER in table.columns and ANSWER not in names
+    for batch in table.batches(list(dict.fromkeys([*names, *([ANSWER] if is_judged else [])]))):
         texts = [batch.columns[name] for name in text_columns]
         labels = batch.columns[label_column] if reader and label_column else [None] * len(texts[0])
         kept: list[tuple[str, ...]] = []
         own: list[int] = []  # their numbers; only arrays are kept, of millions of rows
         for number, (row, label) in enumerate(zip(zip(*texts), labels)):
             wrong = batch.problems.get(number) or wrong_text(row)
+            if is_judged and wrong is None and (answer := batch.columns[ANSWER][number]) in REJECTED:
+                wrong = f"answer is {answer!r}, of Prodigy"
             if wrong is None and reader:
                 wrong = reader.read(label, row[1:])
             if wrong is not None:
@@ -145,11 +157,11 @@ def read_texts(
                 if len(problems) < 100:
                     problems[batch.first + number + 1] = wrong
                 continue
+            nans += "nan" in row
             kept.append(row)
             own.append(batch.first + number + 1)
         total += len(labels)
         if kept:
-            held_out = [bool(held_out_share) and share_of(row[:deciding]) < held_out_share for row in kept]
             columns = tuple(map(list, zip(*kept)))
             if apart:
                 columns = ([text for row in kept for text in row],)
@@ -160,17 +172,20 @@ def read_texts(
                 )
             encoded, whole_lengths = encode(columns)
             made = encoded.ids, encoded.lengths, encoded.first_lengths, whole_lengths
-            text_ids = np.array([_digest([text]) for text in columns[0]] if apart else [], np.uint64)
-            of_rows = np.array(own, np.int64), np.array(held_out), text_ids.view(np.int64)
+            text_ids = ids_of([text] for text in columns[0] if apart).view(np.int64)
+            of_rows = np.array(own, np.int64), ids_of(row[:deciding] for row in kept), text_ids
             for arrays, array in zip(parts, (*made, *of_rows)):
                 arrays.append(array)
     if bad > _MAX_SHARE_BAD * total or not parts[0]:
         shown = "; ".join(f"row {row}: {reason}" for row, reason in list(problems.items())[:SHOWN_PROBLEMS])
         raise ConfigError(f"--{table.flag}={table.given}: {bad:,} of {total:,} rows cannot be used: {shown}.")
+    if nans:
+        told = "%s: %s with the text 'nan', as pandas writes a missing one"
+        logging.warning(told, table.given, counted(nans, "row"))
     known, values = reader.finish() if reader else (None, None)
-    ids, lengths, first_lengths, whole_lengths, numbers, held_out_N, text_ids = map(_joined, parts)
+    ids, lengths, first_lengths, whole_lengths, numbers, row_ids_N, text_ids = map(_joined, parts)
     tokens = ids, lengths, first_lengths, whole_lengths
-    return TextRows(*tokens, values, numbers, held_out_N, problems, bad, group, text_ids), known
+    return TextRows(*tokens, values, numbers, row_ids_N, problems, bad, group, text_ids), known
 
 
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:
@@ -195,6 +210,11 @@ def share_of(texts: Sequence[str]) -> float:
     return _digest(texts) / 2**64
 
 
+def ids_of(rows: Iterable[Sequence[str]]) -> np.ndarray:
+    """Returns uint64 [N], equal for rows of equal texts, and random otherwise."""
+    return np.array([_digest(texts) for texts in rows], np.uint64)
+
+
 def _digest(texts: Sequence[str]) -> int:
     """Returns a number of 64 bits."""
     digest = hashlib.blake2b("\x1f".join(texts).encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -205,10 +225,9 @@ def rows_again(table: Table, columns: Sequence[str], numbers: Collection[int]) -
     """Returns {row of the table: its values in the columns} of a few rows, read once more."""
     wanted, found = set(numbers), {}
     for batch in table.batches(list(dict.fromkeys(columns)), 1 << 16):
-        for number in sorted(wanted):
-            place = number - 1 - batch.first
-            if 0 <= place < len(batch.columns[columns[0]]):
-                found[number] = [batch.columns[name][place] for name in columns]
-        if wanted <= found.keys():
+        for number, row in enumerate(zip(*(batch.columns[name] for name in columns)), batch.first + 1):
+            if number in wanted:
+                found[number] = list(row)
+        if len(found) == len(wanted):
             break
     return found

@@ -17,7 +17,7 @@ from official.data.text import parquet_files, sentences, text_files
 from official.data.text.read_counts import ReadCounts
 from official.data.text.text_files import Split, TextFile
 from official.io import files, json_files
-from official.io.errors import ConfigError, how_to_install
+from official.io.errors import ConfigError, check_installed
 
 # -----------------------------------------------------------------------------------------------------------
 # Extraction tools
@@ -88,9 +88,10 @@ def _value_of(value: object, field: str) -> object:
 
 
 def _parse(line: str) -> Any:
-    """Returns the value of a line of JSON; None where it is none."""
+    """Returns the value of a line of JSON, with numbers of any size and NaN beside its text; None where it is
+    none."""
     with contextlib.suppress(ConfigError):
-        return json_files.parse_json(line, "a line")
+        return json_files.parse_json(line, "a line", any_number=True)
     return None
 
 
@@ -147,8 +148,9 @@ def read_elements(file: BinaryIO, path: str, counts) -> Iterator:
 
     number, depth, builder = 0, 0, ijson.ObjectBuilder()
     source = _Utf8(file, path, counts)
-    # Not `ijson.items`, which keeps the path to each value: memory grows with the square of the nesting.
-    events = ijson.basic_parse(source, buf_size=_CHUNK_BYTES, use_float=True)
+    # Not `ijson.items`, which keeps the path to each value: memory grows with the square of the nesting. Not
+    # `use_float`, which takes no integer above 64 bits, such as a hash of the text.
+    events = ijson.basic_parse(source, buf_size=_CHUNK_BYTES)
     try:
         for event, value in itertools.islice(events, 1, None):  # behind the bracket that begins the array
             depth += event.startswith("start_") - event.startswith("end_")
@@ -255,11 +257,9 @@ def _pages(lines: Iterable[tuple[bool, str]], counts: ReadCounts) -> Iterator[st
 @functools.cache
 def _cleaner() -> Callable[[str, str, str], str]:
     """Returns a function of title, wikitext and time of a page that returns its text, a paragraph a line."""
-    try:
-        from wikiextractor import extract  # late: only dumps need it
-    except ImportError:
-        needed = f"a MediaWiki dump needs the package wikiextractor: {how_to_install('wikipedia')}"
-        raise ConfigError(f"{needed}, or give the text that an extractor makes of the dump.") from None
+    check_installed("a MediaWiki dump", "wikipedia", "wikiextractor")
+    from wikiextractor import extract  # late: only dumps need it
+
     ignored = [*extract._DEFAULT_IGNORED_TAG_PATTERNS, extract.ignoreTag("a")]  # links become their text
 
     def to_text(title: str, wikitext: str, time: str) -> str:

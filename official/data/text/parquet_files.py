@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from official.io.errors import ConfigError, how_to_install
+from official.io.errors import ConfigError, check_installed
 
 
 def bounds(file: BinaryIO, path: str, size: int, split_bytes: int) -> list[int]:
@@ -90,12 +90,10 @@ def text_bytes(file: BinaryIO, path: str, field: str) -> int:
 @contextlib.contextmanager
 def _reading(file: BinaryIO, path: str) -> Iterator:
     """Yields pyarrow's reader of a file; its errors become ConfigErrors that name the file."""
-    try:
-        import pyarrow  # late: 150 MB that only Parquet needs
-        from pyarrow import parquet
-    except ImportError:
-        needed = f"the package pyarrow: {how_to_install('parquet')}"
-        raise ConfigError(f"{path} is a Parquet file, which needs {needed}.") from None
+    check_installed(f"{path} is a Parquet file, which", "parquet", "pyarrow")
+    import pyarrow  # late: 150 MB that only Parquet needs
+    from pyarrow import parquet
+
     try:
         yield parquet.ParquetFile(file, page_checksum_verification=True)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:

@@ -5,7 +5,6 @@ into training and evaluation documents.
 import collections
 import contextlib
 import dataclasses
-import fnmatch
 import functools
 import os
 import re
@@ -89,10 +88,7 @@ def prepare(job: Job) -> dict:
         engine.run(engines.Round(prepare_tasks, len(tasks), num_bytes, "Cleaning", "documents", __name__))
         made = {path for number in range(len(tasks)) for path in _parts(job, number).values()}
         for side in SPLITS:
-            folder_of_side = os.path.join(job.output_dir, side)
-            found = fnmatch.filter(store.names_in(folder_of_side), _RESULTS)
-            for path in {os.path.join(folder_of_side, name) for name in found} - made:
-                store.remove(path)  # of a job that was thrown away, or killed while it wrote
+            jobs.remove_all_but(made, os.path.join(job.output_dir, side), _RESULTS)
         sums = read_counts.Sum()
         for done in jobs.each_done(counted):
             sums.add(done)

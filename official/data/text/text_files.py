@@ -48,6 +48,7 @@ _BINARY = {
     b"\x80\x04\x95": "a Python pickle",
     b"\xd0\xcf\x11\xe0": "an Office file",
 }
+_WEB_PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html)[\s>]", re.IGNORECASE)
 _BYTE_ORDER_MARKS = {  # that of UTF-32LE begins with that of UTF-16LE
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
@@ -76,13 +77,16 @@ def refuse_archive(path: str, head: bytes) -> None:
 
 def refuse_binary(path: str, head: bytes) -> None:
     """Raises ConfigError for a file whose decompressed first bytes are not those of text in UTF-8, or are a
-    pointer of Git LFS."""
+    pointer of Git LFS or a web page."""
     if pointer := files.describe_pointer(head):
         raise ConfigError(f"{path} {pointer}.")
     if encoding := _find_start(head, _BYTE_ORDER_MARKS):
         raise _not_utf8(path, f"{encoding} text (by its byte order mark)", encoding)
     if kind := _find_start(head, _BINARY) or (head.startswith(b"ustar", 257) and "a tar archive"):
         raise ConfigError(f"{path} is {kind}, not text. Leave it out of --input_files.")
+    if _WEB_PAGE.match(head):
+        told = "is a web page (HTML), whose mark-up is not text. Extract its text"
+        raise ConfigError(f"{path} {told}, or leave it out of --input_files.")
     if b"\0" in head:
         even, odd = (part.count(0) / max(len(part), 1) for part in (head[::2], head[1::2]))
         for name, many, few in (("UTF-16LE", odd, even), ("UTF-16BE", even, odd)):
@@ -488,7 +492,7 @@ def _find_cut(piece: bytes) -> int:
 # Files
 
 
-_SAMPLE_BYTES = 1 << 16  # of the beginning, the middle and the end of a file tell it from others
+_WHOLE_BYTES = 3 << 16  # of a file that is told from others by all it holds, not by samples
 _MAX_OPENED = 20_000  # files that are told from others by what they hold
 TEXT_OF_PACKED = 4  # bytes of text in a byte of bzip2, of English text
 
@@ -537,17 +541,21 @@ class Packed:
 
 
 CORPUS = "corpus.json"  # what `bert data corpus` writes beside its two sides
+_TABLE = re.compile(r"\.(?:csv|tsv)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
 
 
 def find_texts(patterns: str, flag: str = "input_files") -> list[str]:
     """Returns the files that names, globs and folders of text stand for, see `files.find_files`.
 
     Raises:
-      ConfigError: also where a job of this program tells of its own files beside them: in its folder the text
-        to train on and the text that is held out lie side by side.
+      ConfigError: also for a table, and where a job of this program tells of its own files beside them: in
+        its folder the text to train on and the text that is held out lie side by side.
     """
     paths = files.find_files(patterns, flag)
     for path in paths:
+        if _TABLE.search(path):
+            told = "is a table, all columns of which would be text. Write it as JSON lines or Parquet"
+            raise ConfigError(f"--{flag}: {path} {told}, and name the column with --text_field.")
         folder, name = os.path.split(path)
         if name not in (jobs.MANIFEST, CORPUS):
             continue
@@ -618,8 +626,8 @@ def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None
         they are read.
     """
     paths = list(paths)
-    versions = versions or files.versions(paths)
-    described = {path: "{} bytes, {}".format(*version) for path, version in zip(paths, versions)}
+    known = dict(zip(paths, versions or files.versions(paths)))
+    described = {path: "{} bytes, {}".format(*version) for path, version in known.items()}
     if len(paths) > _MAX_OPENED:
         digest = hashlib.blake2b(digest_size=16)
         for each in described.items():
@@ -627,24 +635,17 @@ def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None
         return {f"all {len(paths):,} files": digest.hexdigest()}
     here = [path for path in paths if not files.is_remote(path)]
     with ThreadPoolExecutor(8) as threads:
-        return described | dict(zip(here, threads.map(_identity, here)))
+        return described | dict(zip(here, threads.map(lambda path: _identity(path, *known[path]), here)))
 
 
-def _identity(path: str) -> str:
+def _identity(path: str, size: int, changed: int) -> str:
     """Returns the identity of a file of this machine."""
-    with files.naming(path), open(path, "rb", buffering=0) as file:
-        found = os.fstat(file.fileno())
-        size, changed = found.st_size, found.st_mtime_ns
-        is_large = size > 3 * _SAMPLE_BYTES
-        starts, length = [0], size
-        if is_large:
-            starts, length = [0, size // 2, size - _SAMPLE_BYTES], _SAMPLE_BYTES
-        head, *others = (os.pread(file.fileno(), length, start) for start in starts)
-    refuse_archive(path, head)
-    if not compression_of(head) and not is_parquet(head):
-        refuse_binary(path, head[:_SAMPLE_BYTES])
-    digest = hashlib.blake2b(b"".join([head, *others]), digest_size=16)
-    return f"{size} bytes, {digest.hexdigest()}" + (f", {changed}" if is_large else "")
+    content = files.samples(path, size, _WHOLE_BYTES)
+    refuse_archive(path, content)
+    if not compression_of(content) and not is_parquet(content):
+        refuse_binary(path, content[: 1 << 16])
+    digest = hashlib.blake2b(content, digest_size=16)
+    return f"{size} bytes, {digest.hexdigest()}" + (f", {changed}" if size > _WHOLE_BYTES else "")
 
 
 # ------------------------------------------------------------------------------------------------------------

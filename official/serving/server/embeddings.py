@@ -44,7 +44,8 @@ class Asked(NamedTuple):
 def read(body: bytes, model: str, served: Served, limits: Limits) -> Asked:
     """Reads the body of a request. Raises HTTPError."""
     require("embed" in served.methods, f"{model} does not serve embeddings (--methods).", 404)
-    values = protocols.read_object(body)
+    # Some clients send null for unset parameters.
+    values = {key: value for key, value in protocols.read_object(body).items() if value is not None}
     for key in values:
         require(key in _KEYS, f"unknown parameter {key[:60]!r}. Allowed: {', '.join(_KEYS)}.")
     asked = values.get("model", model)
@@ -64,7 +65,8 @@ def _texts_of(given: Any, limits: Limits) -> list[str]:
     texts, most = given if isinstance(given, list) else [given], limits.max_instances
     is_ids = any(isinstance(each, (int, list)) for each in texts)
     require(not is_ids, "input: token ids are not supported: they belong to OpenAI's tokenizers. Send texts.")
-    require(1 <= len(texts) <= most, f"input: {len(texts):,} texts, allowed are 1 to {most:,} in a request.")
+    limit = f"input: {len(texts):,} texts, allowed are 1 to {most:,} in a request (--max_instances)."
+    require(1 <= len(texts) <= most, limit)
     read_texts = [protocols.read_text(text, "input", limits) for text in texts]
     require(all(map(str.strip, read_texts)), "input: a text is empty.")
     return read_texts

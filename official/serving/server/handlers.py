@@ -107,7 +107,8 @@ class Request(web.RequestHandler):
             needed = "a token is needed: Authorization: Bearer TOKEN."
             require(is_equal and kind.lower() == "bearer", needed, 401, {"WWW-Authenticate": "Bearer"})
         most = server.limits.max_request_bytes
-        require(self._declared_length() <= most, f"the body has more than {most:,} bytes.", 413)
+        limit = f"the body has more than {most:,} bytes (--max_request_bytes)."
+        require(self._declared_length() <= most, limit, 413)
         is_plain = given.get("Content-Encoding", "identity").lower() == "identity"
         require(is_plain, "compressed bodies are not supported.", 415)
         if route.methods == ("POST",):  # it reads a body

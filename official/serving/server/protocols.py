@@ -97,7 +97,8 @@ def make_call(name: str, signature: Signature, columns: dict[str, Any], sizes: S
     counts = ", ".join(f"{len(values)} of {field}" for field, values in columns.items())
     require(len(set(map(len, columns.values()))) == 1, f"inputs of different numbers: {counts}.")
     number, most = len(next(iter(columns.values()))), limits.max_instances
-    require(1 <= number <= most, f"{number:,} instances, allowed are 1 to {most:,} in a request.")
+    told = f"{number:,} instances, allowed are 1 to {most:,} in a request (--max_instances)."
+    require(1 <= number <= most, told)
     if name == signatures.TENSORS:
         return _call_of_ids(signature, columns, sizes, number)
     texts = [
@@ -131,7 +132,8 @@ def read_text(value: Any, name: str, limits: Limits) -> str:
     except UnicodeError:
         raise HTTPError(400, f"{name}: not Unicode text.") from None
     number, most = len(value), limits.max_text_chars
-    require(number <= most, f"{name}: {number:,} characters, allowed are {most:,} in a text.")
+    told = f"{name}: {number:,} characters, allowed are {most:,} in a text (--max_text_chars)."
+    require(number <= most, told)
     return value
 
 
@@ -332,7 +334,7 @@ def rest_status(states: dict[int, State]) -> dict:
 
 def rest_metadata(model: str, served: Served) -> dict:
     """Returns a GetModelMetadataResponse. Its signatures are a SignatureDefMap; the names of a classifier's
-    labels, where it has some, a ListValue."""
+    labels, and the thresholds of several, where it has some, a ListValue each."""
     named = {**served.signatures, DEFAULT: served.signatures[served.methods[0]]}
     described = {
         name: {
@@ -343,9 +345,10 @@ def rest_metadata(model: str, served: Served) -> dict:
         for name, signature in named.items()
     }
     found: dict[str, dict] = {"signature_def": {"signature_def": described}}
-    if served.labels:
-        kind = "type.googleapis.com/google.protobuf.ListValue"
-        found["labels"] = {"@type": kind, "value": list(served.labels)}
+    kind = "type.googleapis.com/google.protobuf.ListValue"
+    for name, values in (("labels", served.labels), ("thresholds", served.thresholds)):
+        if values:
+            found[name] = {"@type": kind, "value": list(values)}
     spec = {"name": model, "signature_name": "", "version": str(served.version)}
     return {"model_spec": spec, "metadata": found}
 

@@ -19,6 +19,7 @@ from official.inference import Model, signatures
 from official.inference.backends import Settings
 from official.inference.rows import join
 from official.inference.signatures import SIGNATURES, Signature
+from official.io import model_folder
 from official.io.errors import ConfigError
 from official.serving.server import embeddings, reading
 from official.serving.server.monitoring import Log
@@ -62,13 +63,16 @@ class Served:
       signatures: {name: signature}; `serving_default` is the default method.
       sizes: limits of token ids.
       labels: names of a classifier's outputs; () if they are only numbered.
+      thresholds: of several labels: the probability from which on a text has each; () means 0.5 for all.
     """
 
     def __init__(self, version: int, model: Model, methods: Sequence[str]):
         self.version = version
         self.methods = tuple(methods)
         self._model = model
-        self.labels = model.label_names if "classify" in methods else ()
+        is_classifier = "classify" in methods
+        self.labels = model.label_names if is_classifier else ()
+        self.thresholds = model.source.thresholds if is_classifier else ()
         main, bert = self.methods[0], model.source.bert
         ids = Signature(main, signatures.TENSOR_INPUTS, signatures.TENSOR_OUTPUTS[main])
         self.signatures = {**{name: SIGNATURES[name] for name in methods}, signatures.TENSORS: ids}
@@ -155,6 +159,9 @@ def load(version: int, path: str, loading: Loading) -> Served:
         for method in loading.methods or ():
             found.check_can(method)
         methods = [name for name in SIGNATURES if name in (loading.methods or found.abilities())]
+        if "classify" in methods and model_folder.KIND_OF.get(str(found.problem_type)) == "choice":
+            told = "it chooses from several texts, and a request has one or two"
+            raise ConfigError(f"{found.name}: {told}. Use bert predict, or give --methods=embed.")
         served = Served(version, Model(found, loading.settings, loading.calibration_file), methods)
         try:
             served.warm_up()
@@ -241,8 +248,9 @@ class Versions:
         self.served: Served | None = None
         self.states: dict[int, State] = {}
         self._export_dir, self._load, self._log = export_dir, load, log
-        self._seen: dict[str, frozenset] = {}  # {newer version: its files at the last check}
+        self._seen: dict[str, frozenset] = {}  # {served or newer version: its files at the last check}
         self._failed: dict[str, frozenset] = {}  # {version that could not be loaded: its files at that time}
+        self._told_change: int | None = None  # version whose files changed while it was served
 
     async def start(self) -> float:
         """Loads the newest version that can be loaded. Returns the seconds that this took.
@@ -252,10 +260,11 @@ class Versions:
         """
         failures: list[tuple[Location, ConfigError]] = []
         for location in await in_thread(find_versions, self._export_dir):
-            self._failed[location.path] = await in_thread(look, location.path)
+            self._seen[location.path] = await in_thread(look, location.path)
             try:
                 secs = await self._take(location)
             except ConfigError as error:
+                self._failed[location.path] = self._seen[location.path]
                 failures.append((location, error))
             else:
                 for failure in failures:
@@ -264,8 +273,8 @@ class Versions:
         raise failures[0][1]
 
     async def refresh(self, is_used: Callable[[Served], bool]) -> None:
-        """Checks for a newer version. If one is complete, loads and serves it, and frees the old one once
-        `is_used` is false for it."""
+        """Checks for a newer version, or for any if the folder of the served one is gone. If one is
+        complete, loads and serves it, and frees the old one once `is_used` is false for it."""
         location = await in_thread(self._newer)
         if location is None:
             return
@@ -286,22 +295,31 @@ class Versions:
         self._set_state(location.version, State("LOADING"))
         began = time.monotonic()
         served = await in_thread(self._load, *location)
-        secs, replaced = time.monotonic() - began, self.served.version if self.served else None
-        self.served = served
+        secs, old = time.monotonic() - began, self.served
+        self.served, replaced = served, old.version if old else None
         if replaced is not None:
             self._set_state(replaced, State("END"))
         self._set_state(location.version, State("AVAILABLE"))
         self._log.info("serving", version=location.version, replaced=replaced, secs=round(secs, 2))
+        if old and old.methods != served.methods:  # the first is the default one
+            before, now = (", ".join(each.methods) for each in (old, served))
+            self._log.warning("other methods are served", version=location.version, before=before, now=now)
         return secs
 
     def _newer(self) -> Location | None:
-        """Returns the newest version if it is newer than the served one, has not changed since the last
-        check, and has not failed with the same files; else None."""
-        for location in _numbered(self._export_dir):
-            if self.served and location.version <= self.served.version:
-                return None
+        """Returns the newest version that has not changed since the last check and has not failed with the
+        same files, if it is newer than the served one, or that is gone; else None. Logs once if the files of
+        the served one have changed."""
+        found, served = _numbered(self._export_dir), self.served.version if self.served else None
+        is_there = any(location.version == served for location in found)
+        for location in found:
             files = look(location.path)
             before, self._seen[location.path] = self._seen.get(location.path), files
+            if is_there and location.version == served:  # all others are older
+                if files != before and self._told_change != served:
+                    self._told_change = served
+                    self._log.warning("files have changed: what was loaded is served", version=served)
+                return None
             if files and files == before and files != self._failed.get(location.path):
                 return location
         return None

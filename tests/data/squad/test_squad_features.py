@@ -162,6 +162,17 @@ def test_rows_are_read_as_squads_json_is(read):
     with pytest.raises(ConfigError, match="impossible"):
         read_row([])
     assert read_row([], version_2=True).questions[0].is_impossible
+    # Features are kept for the bytes of a file: those of rows, too, to the last one.
+    row = json.dumps({"context": context, "question": "?", "answers": word}).encode()
+    one, other = (read(b"\n".join([row] * 2000 + [row.replace(b"?", end)])) for end in (b"?", b"!"))
+    assert one.sha256 != other.sha256 and one.questions[:-1] == other.questions[:-1]
+
+
+def test_values_that_are_not_read_may_be_anything(read):
+    """Titles that are missing in a data frame are NaN, and hashes are large."""
+    value = document(("The cat sat.", ("Who?", "cat", 4)))
+    value["data"][0] |= {"title": float("nan"), "id": 10**30}
+    assert [question.text for question in read(value).questions] == ["Who?"]
 
 
 TEXT = strategies.text(strategies.sampled_from("ab. \n\u00a0\u202f\u3000é"), max_size=12)

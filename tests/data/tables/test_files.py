@@ -2,6 +2,7 @@
 
 import bz2
 import csv
+import datetime
 import gzip
 import importlib
 import io
@@ -75,10 +76,29 @@ def test_quotation_marks_of_a_plain_tsv_are_text(tmp_path):
         path = write(tmp_path / name, head + "".join(f"{a}\t{b}\n" for a, b in rows))
         columns = ("text", "label") if head else ("1", "2")
         assert values(tables.open_table(path, "train_file", columns), columns) == rows, name
+    path = write(tmp_path / "f.tsv", 'text\n"one\ntwo"\nthree\n')
+    assert values(tables.open_table(path, "train_file", ("text",)), ("text",)) == [("one\ntwo",), ("three",)]
     for delimiter in ",\t":  # a field of several lines is one
         rows = [("one\ntwo", "1"), ("three\tlines\n\n.", "0"), ("a", "1")]
         path = write(tmp_path / "e.csv", delimited([("text", "label"), *rows], delimiter))
         assert values(tables.open_table(path, "train_file", ("text", "label")), ("text", "label")) == rows
+
+
+def test_a_field_of_whole_rows_is_refused_wherever_it_stands(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "_SAMPLE_BYTES", 64)  # which decide on the quoting
+    for rows, told in (
+        ('"It began.\t1\nNothing.\t0\nHe left."\t0\n', "line 22: the quotation mark .* closes 2 rows later"),
+        ('0\t"It began.\n1\tHe left."\n', "line 22: .* 1 row later"),
+        ('"It began.\t1\n\nHe left."\t0\n', None),
+        ('"It began.\nHe left."\t0\n', None),
+    ):
+        path = write(tmp_path / "a.tsv", "text\tlabel\n" + "fine\t1\n" * 20 + rows)
+        table = tables.open_table(path, "train_file", ("text", "label"))
+        if told is None:
+            assert len(values(table, ("text", "label"))) == 21, rows
+        else:
+            with pytest.raises(ConfigError, match=told):
+                values(table, ("text", "label"))
 
 
 def test_columns_by_number(tmp_path):
@@ -131,8 +151,12 @@ def test_what_is_no_table_is_refused_by_name(tmp_path):
         ("a.csv", b"\x89PNG" + bytes(100), "PNG"),
         ("a.csv", b"", "empty"),
         ("a.csv", "text,label\ncaf\xe9,x\n".encode("latin-1"), "not UTF-8"),
+        ("a.jsonl", '{"text": "caf\xe9", "label": "x"}\n'.encode("latin-1"), "not UTF-8 text, near line 1"),
         ("a.csv", "text,label\nx,1\n".encode("utf-16"), "UTF-16"),
         ("a.csv", b'text,label\n"closed",1\n"never closed,1\nx,2\n', "quotation mark"),
+        ("a.csv", b'text,label\n"a, b",1\n"so "it" is",0\nx,1\ny,0\n', "line 3: .*quotation mark"),
+        ("a.csv", b'text,label\n"a, \\"b\\"",1\nx,1\ny,0\nz,0\n', "line 2: .*quotation mark"),
+        ("a.json", b'{\n "text": {\n "0": "a"\n}}\n', "no JSON .* object in a line of its own"),
     )
     assert_refused(read, ((name, content, f"^(?!.*--input_files).*{told}") for name, content, told in bad))
 
@@ -161,9 +185,22 @@ def test_saved_data_sets_name_their_labels(tmp_path):
     (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
     table = tables.open_table(str(folder), "train_file", ("text", "label"))
     assert values(table, ("text", "label")) == [("a", "yes"), ("b", "no")]
+    (folder / "data.arrow").write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 6144\n"
+    )
+    with pytest.raises(ConfigError, match="data.arrow cannot be read: it is a Git LFS pointer"):
+        tables.open_table(str(folder), "train_file", ("text", "label"))
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["saved"]}))
     with pytest.raises(ConfigError, match="several data sets: saved"):
         tables.open_table(str(tmp_path), "train_file")
+
+
+def test_two_columns_of_one_name_are_refused_in_parquet_too(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    columns = pyarrow.table([[1], ["a"], ["b"]], names=["id", "text", "text"])
+    importlib.import_module("pyarrow.parquet").write_table(columns, str(tmp_path / "a.parquet"))
+    with pytest.raises(ConfigError, match="a.parquet has two columns 'text'"):
+        tables.open_table(str(tmp_path / "a.parquet"), "train_file", ("text",))
 
 
 def test_lists_of_numbered_labels_have_their_names(tmp_path):
@@ -201,8 +238,9 @@ def test_predictions_keep_what_is_there(tmp_path):
     assert written.splitlines() == ["id,label,predicted_label,probability", '1,"a,b",x,0.25', "2,,y,0.333333"]
     lines = predictions.encode(".jsonl", {**columns, **ours}, with_header=True).decode().splitlines()
     assert json.loads(lines[1]) == {"id": "2", "label": None, "predicted_label": "y", "probability": 0.333333}
-    with pytest.raises(ConfigError, match="unknown suffix"):
-        predictions.check_format("out.xlsx")
+    for path, formats in (("out.xlsx", predictions.FORMATS), ("out.conll", predictions.TABLES)):
+        with pytest.raises(ConfigError, match="unknown suffix"):
+            predictions.check_format(path, formats=formats)
     # A choice by the name of its column, or by its number as it is shown, from 1 on.
     for choices, names in (("abc", ["c", "a"]), ((), ["3", "1"])):
         found = predictions.columns_of(Labels("choice"), np.array([[0, 1, 2], [2, 1, 0]]), True, choices)
@@ -218,3 +256,46 @@ def test_predictions_keep_what_is_there(tmp_path):
         lines = predictions.encode(ending, {**numbers, **ours}, False, ours.keys()).decode().splitlines()
         assert "1.25e-09" in lines[0] and "52.520006599" in lines[1] and "0.333333" in lines[0], ending
         assert "0.3333333" not in lines[0], ending
+
+
+def test_cells_of_strangers_are_written_so_that_they_are_read_again(tmp_path):
+    """A carriage return alone ends a row of CSV; JSON has no dates, UTF-8 no half characters."""
+    cells = ["a\rb", "\r", "c\r\nd", "e\nf", 'g"\t,', "", " h "]
+    columns = {"text": cells, "other": cells[::-1]}
+    for ending in (".csv", ".tsv"):
+        path = write(tmp_path / f"a{ending}", predictions.encode(ending, columns, with_header=True))
+        table = tables.open_table(path, "x", ("text", "other"))
+        assert values(table, ("text", "other")) == list(zip(*columns.values())), ending
+    day = datetime.date(2026, 11, 27)
+    odd = {"text": ["\ud83d"], "day": [day], "days": [[day]]}
+    (line,) = predictions.encode(".jsonl", odd, True).decode().splitlines()
+    assert json.loads(line) == {"text": "\ud83d", "day": "2026-11-27", "days": ["2026-11-27"]}
+    written = predictions.encode(".csv", {"day": [day], "days": [[day]]}, False).decode()
+    assert written == '2026-11-27,"[""2026-11-27""]"\n'
+
+
+def test_columns_of_parquet_keep_their_types(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = importlib.import_module("pyarrow.parquet")
+    kinds = {
+        "id": (pyarrow.int32(), [7, None]),
+        "share": (pyarrow.float32(), [0.1, None]),
+        "kind": (pyarrow.dictionary(pyarrow.int8(), pyarrow.string()), ["a", None]),
+        "at": (pyarrow.timestamp("ns", "UTC"), [datetime.datetime(2026, 11, 27), None]),
+        "none": (pyarrow.string(), [None, None]),
+        "few": (pyarrow.list_(pyarrow.int8()), [[1, 2], None]),
+    }
+    given = pyarrow.table({name: pyarrow.array(cells, type=kind) for name, (kind, cells) in kinds.items()})
+    path = str(tmp_path / "a.parquet")
+    parquet.write_table(given, path)
+    table = tables.open_table(path, "x")
+    (batch,) = table.batches()
+    columns = {**batch.columns, "label": ["x", "y"]}
+    written = predictions.encode(".parquet", columns, True, ["label"], table.arrow_types())
+    found = parquet.read_table(io.BytesIO(written))
+    assert found.drop_columns(["label"]).equals(given) and found.column("label").to_pylist() == ["x", "y"]
+    mixed = tables.open_table(f"{path},{write(tmp_path / 'b.jsonl', json.dumps({'id': 'seven'}))}", "x")
+    columns = next(mixed.batches(["id"])).columns
+    assert not mixed.arrow_types()
+    with pytest.raises(ConfigError, match="the column 'id': .* has one type"):
+        predictions.encode(".parquet", columns, True)

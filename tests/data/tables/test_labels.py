@@ -30,6 +30,10 @@ def test_labels_are_words_that_are_sorted():
         assert [names[number] for number in numbers] == [labels_lib.as_text(value) for value in values]
     _, numbers, wrong = read(ONE, ["b", None, " ", "a"])
     assert numbers.tolist() == [1, 0] and wrong == [None, "has no label", "has no label", None]
+    lists = [["a", "b"], '["a", "b"]', "['a', 'b']", {"a": 1}]  # each would be a class of its own
+    *_, wrong = read(ONE, [*lists, "[a]", "(a, b)", "[a b]", "{a}"])
+    assert all(told and "is a list, of which --label_kind=several" in told for told in wrong[:4]), wrong
+    assert wrong[4:] == [None] * 4
 
 
 def test_several_labels_come_from_lists_and_separators():
@@ -62,13 +66,46 @@ def test_several_labels_come_from_lists_and_separators():
         assert told in read(SEVERAL, [value])[2][0], value
 
 
+def test_missing_labels_and_lists_are_no_labels():
+    for kind in (ONE, SEVERAL):
+        told = "has no label" + ", and no [] for none" * (kind == SEVERAL)
+        assert read(kind, ["a", float("nan"), None])[-1] == [None, told, told], kind
+    assert read(SEVERAL, [["a"], [], " "])[1].tolist() == [[1], [0], [0]]
+    for value in ([27], "[3, 27]", "['a', 'b']", "[ 3 27]", '{"choices":["a","b"]}'):  # of Label Studio
+        assert "--label_kind=several" in read(ONE, [value])[-1][0], value
+    assert read(ONE, ["[other]", "(a)"])[-1] == [None, None]
+
+
+def test_doubtful_labels_are_told(caplog):
+    labels_lib.tell_doubtful(["a", "A ", "b c", "b  C", "1", "1.0", "2", "ab", "\u00e9", "e\u0301"])
+    assert "'a' and 'A ', 'b c' and 'b  C', '1' and '1.0', '\u00e9' and 'e\u0301'" in caplog.text
+    for names, kind, told in (
+        (["a", "b", "1", "2.5"], ONE, ""),
+        (["1.0", "2"], ONE, ""),
+        (["1.0", "2.5"], SEVERAL, ""),
+        (["1.0", "2.5"], ONE, "--label_kind=number learns their size"),
+        (["a", "NaN"], ONE, "'NaN' is learned as others are"),
+    ):
+        caplog.clear()
+        labels_lib.tell_doubtful(names, kind)
+        assert told in caplog.text and bool(told) == bool(caplog.text), (names, kind)
+    assert sorted(["nan", "b", "1", "a"], key=labels_lib.sort_key) == ["1", "a", "b", "nan"]
+
+
 def test_numbers_and_choices():
-    _, numbers, wrong = read(NUMBER, ["1.5", 2, "x", "nan"])
+    _, numbers, wrong = read(NUMBER, ["1.5", 2, "x", "inf", "nan", [0.5]])
     assert numbers.tolist() == [1.5, 2.0] and wrong[2:] == [
         "label 'x' is no number",
+        "label 'inf' is no finite number",
         "label 'nan' is no finite number",
+        "label '[0.5]' is no number",
     ]
-    for values, places in ((["b", "y", "C"], [1, 1, 2]), (["0", "2"], [0, 2]), (["1", "3"], [0, 2])):
+    for values, places in (
+        (["b", "y", "C"], [1, 1, 2]),
+        (["0", "2"], [0, 2]),
+        (["1", "3"], [0, 2]),
+        (["1.0", 3.0], [0, 2]),
+    ):
         assert read(CHOICE, values, choices=("a", "b", "c"))[1].tolist() == places
     with pytest.raises(ConfigError, match="from 0 or from 1"):
         read(CHOICE, ["1", "2"], choices=("a", "b", "c"))

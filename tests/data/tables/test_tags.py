@@ -40,9 +40,15 @@ def test_schemes_are_found_and_checked():
         ("NOUN VERB NOUN", tags.WORDS),
     ):
         assert tags.find_scheme([sentence(text)], "x") == scheme, text
-    for text in ("B-X E-X O I-Y", "B-X VERB", "S-X B-Y O"):
+    for text in ("B-X E-X O I-Y", "B-X VERB", "S-X B-Y O", "X-B X-I O", "B_X I_X O", "U-X O", "B-X L-X O"):
         with pytest.raises(ConfigError):
             tags.find_scheme([sentence(text)], "x")
+    # A slip in a file of one scheme is named, not all that the other scheme does not have.
+    good, slip = [sentence("B-X I-X O B-Y")] * 3, sentence("O I-Y")
+    with pytest.raises(ConfigError, match="sentence 4: 'I-Y' behind 'O', which IOB2"):
+        tags.find_scheme([*good, slip], "x")
+    with pytest.raises(ConfigError, match=r"sentence 2 \(and 1 more\): 'B-X' behind 'O', which IOB1"):
+        tags.find_scheme([slip, sentence("O B-X"), slip, slip, sentence("O B-X")], "x")
 
 
 def test_a_model_has_the_scheme_of_the_sentences_that_it_is_scored_on():
@@ -60,7 +66,12 @@ def test_conll_files_are_read(tmp_path):
     assert (first.words, first.tags, second.words) == (["Anna", "."], ["B-PER", "O"], ["Berlin"])
     path.write_text("Anna\n.\n\nBerlin\n")
     assert [one.tags for one in tags.read_sentences(str(path), "predict_file", False)] == [None, None]
-    for text, message in (("Anna\n.\n", "a word and its tag"), ("Anna B-PER\nBerlin\n", ":2: 1 columns")):
+    for text, message in (
+        ("Anna\n.\n", "a word and its tag"),
+        ("Anna B-PER\nBerlin\n", ":2: 1 columns"),
+        ("1 Anna B-PER\n2 . O\n\n1 Berlin B-LOC\n", "the first column numbers the words"),
+        ("T1\tPER 0 4\tAnna\nT2\tLOC 9 15\tBerlin\n", "annotations of brat"),
+    ):
         path.write_text(text)
         with pytest.raises(ConfigError, match=message):
             tags.read_sentences(str(path), "train_file", True)
@@ -73,6 +84,29 @@ def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
     spans.write_text(json.dumps({"text": "Anna.", "entities": [entity]}) + "\n")
     (one,), (other,) = (tags.read_sentences(str(path), "train_file", True) for path in (tokens, spans))
     assert (one.words, one.tags) == (other.words, other.tags)
+    # UTF-16 counts the smiley twice; every ideograph is a word, which no span cuts.
+    smiley = [{"start": 1, "end": 3, "label": "LOC", "text": "\u5317\u4eac"}]
+    for shift, told in ((0, None), (1, "the span '\u5317\u4eac' is '\u4eac\u3002' from 2 to 4")):
+        moved = [{**each, "start": each["start"] + shift, "end": each["end"] + shift} for each in smiley]
+        row = {"text": "\U0001f600\u5317\u4eac\u3002", "entities": moved}
+        (tmp_path / "e.jsonl").write_text(json.dumps(row) + "\n")
+        if told is None:
+            (found,) = tags.read_sentences(str(tmp_path / "e.jsonl"), "train_file", True)
+            assert found.tags == ["O", "B-LOC", "I-LOC", "O"]
+        else:
+            with pytest.raises(ConfigError, match=told):
+                tags.read_sentences(str(tmp_path / "e.jsonl"), "train_file", True)
+    rejected = {"text": "Anna.", "spans": [entity], "answer": "reject"}  # as Prodigy exports it
+    (tmp_path / "d.jsonl").write_text(json.dumps({**rejected, "answer": "accept"}) + "\n")
+    assert tags.read_sentences(str(tmp_path / "d.jsonl"), "train_file", True)[0].tags == one.tags
+    (tmp_path / "d.jsonl").write_text(json.dumps(rejected) + "\n")
+    with pytest.raises(ConfigError, match="row 1: answer is 'reject'"):
+        tags.read_sentences(str(tmp_path / "d.jsonl"), "train_file", True)
+    empty = tmp_path / "c.jsonl"
+    empty.write_text(json.dumps({"tokens": ["a", "b"], "tags": ["O", None]}) + "\n")
+    with pytest.raises(ConfigError, match="row 1: 2 words with the tags "):
+        tags.read_sentences(str(empty), "train_file", True)
+    assert tags.read_sentences(str(empty), "predict_file", False)[0].tags is None
     for path, row in ((tokens, {"tokens": ["a"]}), (spans, {"text": "a", "entities": None})):
         path.write_text(path.read_text() + json.dumps(row) + "\n")
         with pytest.raises(ConfigError, match="row 2: it has no (tags|entities)"):
@@ -81,6 +115,10 @@ def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
     spans.write_text(json.dumps({"text": "Annabel", "entities": [entity]}) + "\n")
     with pytest.raises(ConfigError, match="cuts a word"):
         tags.read_sentences(str(spans), "train_file", True)
+    for wrong in (["O", "O"], [None], 5, "O"):
+        tokens.write_text(json.dumps({"tokens": ["a"], "tags": wrong}) + "\n")
+        with pytest.raises(ConfigError, match="row 1: 1 words with the tags .*one for each word"):
+            tags.read_sentences(str(tokens), "train_file", True)
 
 
 def test_long_sentences_are_windows_that_join_to_every_word():
@@ -102,6 +140,8 @@ def test_long_sentences_are_windows_that_join_to_every_word():
 def test_entities_have_the_characters_of_the_text():
     text = "Anna lives in  Berlin."
     one = tags.with_spans(text, [], "x")
+    bilou = tags.spans(["U-PER", "U-PER", "B-PER", "L-PER", "U-PER"])
+    assert [(each.start, each.end) for each in bilou] == [(0, 1), (1, 2), (2, 4), (4, 5)]
     called = ["B-PER", "O", "O", "B-LOC", "O"]
     found = tags.entities(one, called, [0.9] * 5, tags.IOB2)
     assert [(each["text"], text[each["start"] : each["end"]]) for each in found] == [

@@ -65,6 +65,17 @@ def test_an_array_needs_the_field_and_lines_without_it_among_others_are_skipped(
     assert found == [["One."]] and counts.skipped_lines == 4
 
 
+def test_numbers_beside_the_text_may_be_of_any_size(tmp_path):
+    """Hashes of 64 bits and more, and NaN, which Python's json writes."""
+    rows = [f'{{"id": {number}, "text": "{text}"}}' for number, text in zip((2**63, 10**30, 1), TEXTS)]
+    for text, count in (
+        ("\n".join([*rows, f'{{"score": NaN, "best": -Infinity, "text": "{TEXTS[3]}"}}']), 4),
+        (f"[{', '.join(rows)}]", 3),
+    ):
+        found, counts = read(write(tmp_path / "a.json", text), "text")
+        assert found == SENTENCES[:count] and counts.skipped_lines == 0
+
+
 def test_preparation_and_vocabularies_take_the_field(tmp_path):
     path = write(tmp_path / "a.jsonl", "\n".join(json.dumps({"a": {"b": text}}) for text in TEXTS))
     job = preparation.Job(path, str(tmp_path / "out"), text_field="a.b")

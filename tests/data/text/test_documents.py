@@ -139,7 +139,7 @@ def test_wikiextractor_json_is_a_document_per_line(tmp_path):
     pages = [
         {"id": "1", "title": "A", "text": "A\n\nMr. Smith came. He left.\nA\nÄ\ud800gain."},
         {"title": "Mr.", "text": "Mr. Smith came."},
-        {"text": "No title."},
+        {"text": "No title.", "score": float("nan"), "id": 2**70},
         {"title": "None", "text": " \n"},
     ]
     bad = ['{"text": "cut o', '["text"]', '{"title": "no text"}', '{"text": 3}', "[" * 100_000]

@@ -32,6 +32,7 @@ NOT_TEXT = {
     "random": (random.Random(1).randbytes(1 << 17), "holds NUL bytes: it is binary, not text. Leave it out"),
     "png": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a PNG picture, not text. Leave it out of --input_files"),
     "npz": (npz(), "is a zip archive. Allowed: plain text"),
+    "html": (b"\xef\xbb\xbf\n<!DOCTYPE html>\n<html><p>One.</p></html>\n", r"is a web page \(HTML\)"),
     "tar": (b"name".ljust(257, b"\0") + b"ustar\0", "is a tar archive"),
     "late zero": (TEXT.encode() * 100 + b"A\0b.\n", "holds NUL bytes after its beginning"),
     "utf-16": (
@@ -56,6 +57,17 @@ def test_what_is_not_text_is_refused_by_name(tmp_path):
         if kind in ("png", "utf-16", "npz"):  # before any work
             with pytest.raises(ConfigError, match="/file.x is"):
                 text_files.identify([write(tmp_path / "file.x", content)])
+
+
+def test_tables_are_no_text(tmp_path):
+    """All columns of a table would be text: ids, labels and dates. Names tell it, since its lines do not."""
+    for name, is_table in (("a.csv", True), ("b.TSV.gz", True), ("csv.txt", False), ("c.csv.txt", False)):
+        path = write(tmp_path / name, b"id,text\n1,One.\n")
+        if is_table:
+            with pytest.raises(ConfigError, match=f"{name} is a table, .*--text_field"):
+                text_files.find_texts(path)
+        else:
+            assert text_files.find_texts(path) == [path]
 
 
 def test_identities_tell_other_content_of_the_same_size(tmp_path):

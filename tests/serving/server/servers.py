@@ -40,7 +40,7 @@ class StandIn:
     """
 
     def __init__(self):
-        self.source = types.SimpleNamespace(bert=BertConfig(**SIZES))
+        self.source = types.SimpleNamespace(bert=BertConfig(**SIZES), thresholds=())
         self.batches: list[list] = []
         self.gate, self.entered = threading.Event(), threading.Event()
         self.gate.set()

@@ -2,6 +2,7 @@
 
 import base64
 import concurrent.futures
+import contextlib
 import json
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from official import inference
 from official.inference.rows import Rows
 from official.io.errors import ConfigError
-from tests.serving.server.servers import ask, running, write_model
+from official.serving.server import protocols, reading, versions
+from tests.serving.server.servers import LOADING, StandIn, ask, running, write_model
 
 QUESTIONS = [
     {"question": f"word{n}?", "context": " ".join(f"word{(7 * n + k) % 50 + 5}" for k in range(3 + 9 * n))}
@@ -181,6 +183,22 @@ def test_the_metadata_name_the_labels_of_a_classifier(classifier):
     assert described.Unpack(labels) and list(labels) == ["bad", "good"]
 
 
+def test_the_metadata_have_the_thresholds_of_several_labels():
+    model = StandIn()
+    model.source.thresholds = (0.3, 0.6)
+    described = protocols.rest_metadata("bert", versions.Served(1, model, ["classify"]))["metadata"]
+    assert described["thresholds"]["value"] == [0.3, 0.6]
+
+
+def test_a_model_that_chooses_from_several_texts_is_refused_at_the_start(tmp_path, monkeypatch):
+    folder = write_model(tmp_path / "choice", "classify")
+    (tmp_path / "choice" / "labels.json").write_text('{"kind": "choice"}')
+    found = inference.source.find(folder, flag="export_dir")
+    monkeypatch.setattr(reading, "reading", lambda *_: contextlib.nullcontext(found))
+    with pytest.raises(ConfigError, match=f"^--export_dir={folder}: it chooses from several texts"):
+        versions.load(1, folder, LOADING)
+
+
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])
 def test_the_client_of_triton(server, models, binary):
     triton = pytest.importorskip("tritonclient.http")
@@ -231,6 +249,8 @@ def test_embeddings_are_in_openais_form(server, models):
     assert [(each["object"], each["index"]) for each in found["data"]] == [("embedding", 0), ("embedding", 1)]
     np.testing.assert_allclose([each["embedding"] for each in found["data"]], expected, atol=1e-5)
     assert found["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
+    unset = dict.fromkeys(("model", "encoding_format", "dimensions", "user"))
+    assert post(input=texts, **unset) == (200, found)
     _, found = post(input=texts[0], encoding_format="base64", dimensions=4, user="somebody")
     vector = np.frombuffer(base64.b64decode(found["data"][0]["embedding"]), "<f4")
     np.testing.assert_allclose(vector, expected[0, :4] / np.linalg.norm(expected[0, :4]), atol=1e-5)

@@ -4,13 +4,14 @@ import asyncio
 import io
 import json
 import os
+import shutil
 
 import pytest
 
 from official.io.errors import ConfigError
 from official.serving.server import versions
 from official.serving.server.monitoring import Log
-from official.serving.server.versions import Location, Versions
+from official.serving.server.versions import Location, Served, Versions
 from tests.serving.server.servers import StandIn, stand_in
 
 
@@ -109,3 +110,36 @@ def test_at_the_start_an_older_one_serves_where_the_newest_cannot(tmp_path, log)
 
     asyncio.run(scenario())
     assert "version not loaded" in written(log)
+
+
+def test_where_the_served_one_is_removed_the_next_one_takes_its_place(tmp_path, log):
+    async def scenario():
+        add(tmp_path, 1), add(tmp_path, 2)
+        found = await started(tmp_path, log)
+        add(tmp_path, 2, "other weights")
+        for version in (2, 1, 1):
+            for _ in range(3):
+                await found.refresh(lambda served: False)
+            assert found.served.version == version
+            shutil.rmtree(tmp_path / str(version), ignore_errors=True)
+        assert {number: state.state for number, state in found.states.items()} == {2: "END", 1: "AVAILABLE"}
+
+    asyncio.run(scenario())
+    assert written(log) == ["serving", "files have changed: what was loaded is served", "serving"]
+
+
+def test_a_version_with_other_methods_is_named(tmp_path, log):
+    def loaded(version: int, path: str) -> Served:
+        return Served(version, StandIn(), ["answer", "embed"][version - 1 :])
+
+    async def scenario():
+        add(tmp_path, 1)
+        found = Versions(str(tmp_path), loaded, log)
+        await found.start()
+        add(tmp_path, 2)
+        for _ in range(2):
+            await found.refresh(lambda served: False)
+        assert found.served.methods == ("embed",)
+
+    asyncio.run(scenario())
+    assert written(log) == ["serving", "serving", "other methods are served"]

@@ -55,7 +55,8 @@ class Plain:
         return parse_examples(rows_N, schema)
 
     def describe_mismatch(self, record: bytes, schema: dict[str, Feature]) -> str | None:
-        """Describes how a record violates the format or the schema, and in which row; None if it is valid."""
+        """Describes how a record violates the format or the schema, and in which row; None if it is valid.
+        Raises ValueError, which says it, too."""
         return describe_example(record, schema)
 
     def sizes_of(self, record: bytes) -> tuple[int, int]:

@@ -331,10 +331,7 @@ class AsExamples(Plain):
 
     def describe_mismatch(self, record: bytes, schema: dict[str, Feature]) -> str | None:
         expected = schema["input_ids"].length, schema["masked_lm_ids"].length
-        try:
-            shape = self.layout.shape_of(record, *expected)
-        except ValueError as error:
-            return str(error)
+        shape = self.layout.shape_of(record, *expected)
         sizes = [(shape.length, shape.slots - shape.depth - spare) for spare in self.layout.spare]
         problem = self.layout.describe(record, shape, expected[1]) if expected in sizes else None
         found = self.sizes_of(record) if problem else sizes[0]
