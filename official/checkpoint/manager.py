@@ -282,8 +282,8 @@ class CheckpointManager:
                 self._set_aside(damaged, steps[: len(steps) - len(damaged)])
                 return prefix
         if steps:
-            told = "checkpoints are damaged. Remove them to start again, or change --model_dir."
-            raise ConfigError(f"model_dir={self._model_dir}: all {len(steps)} {told}")
+            problem = "checkpoints are damaged. Remove them to start again, or change --model_dir."
+            raise ConfigError(f"model_dir={self._model_dir}: all {len(steps)} {problem}")
         return None
 
     def _write_state(self, steps: list[int]) -> None:

@@ -216,8 +216,8 @@ def check_finite(mapped: Tensors, checkpoint: Checkpoint) -> None:
     holds NaN or infinity."""
     read = _read_from(mapped, checkpoint)
     if bad := sorted(name for name, one in read.items() if not np.isfinite(one.read()).all()):
-        told = f"holds NaN or infinite numbers in {shortened(bad)}. Give an earlier checkpoint."
-        raise ConfigError(f"{checkpoint.location} {told}")
+        problem = f"holds NaN or infinite numbers in {shortened(bad)}. Give an earlier checkpoint."
+        raise ConfigError(f"{checkpoint.location} {problem}")
 
 
 def _read_from(mapped: Tensors, checkpoint: Checkpoint) -> Tensors:

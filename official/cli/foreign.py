@@ -73,8 +73,8 @@ def find(given: str) -> Source:
             f" are graphcore/FAMILY/NAME, the others {', '.join(ours)}."
         )
     path, others = configs.theirs()[theirs[0]], ", ".join(theirs[1:])
-    told = f"--config={given} is {theirs[0]}" + (f" (also there: {others})" if others else "")
-    return Source(path, None, _plain(path), told if others or given != theirs[0] else "")
+    note = f"--config={given} is {theirs[0]}" + (f" (also there: {others})" if others else "")
+    return Source(path, None, _plain(path), note if others or given != theirs[0] else "")
 
 
 def _plain(path: str) -> str:

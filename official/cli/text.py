@@ -248,7 +248,7 @@ def run_corpus() -> None:
             " --eval_share."
         )
     summary: dict[str, Any] = {"sources": flags.sources, "eval_share": share}
-    told = []
+    lines = []
     for path, documents in zip(paths, (train, evaluation)):
         text = "\n\n".join("\n".join(document) for document in documents) + "\n"
         outputs.write_file(path, text)
@@ -256,10 +256,10 @@ def run_corpus() -> None:
         row = dict(documents=len(documents), sentences=sentences, bytes=size)
         name = os.path.basename(path)
         summary[name.removesuffix(".txt")] = row
-        told.append(f"{name}: " + ", ".join(f"{count:,} {what}" for what, count in row.items()) + ".")
+        lines.append(f"{name}: " + ", ".join(f"{count:,} {what}" for what, count in row.items()) + ".")
     summary |= counts
     outputs.write_file(paths[2], json.dumps(summary, indent=2) + "\n")
-    print("\n".join(told))
+    print("\n".join(lines))
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -169,10 +169,10 @@ def check_lengths(config: Config) -> None:
         check_segment_types(config)
     if config.max_seq_length > config.model.positions:
         offset = config.model.position_offset
-        told = f", less the {offset} rows before the first token's" if offset else ""
+        reserved = f", less the {offset} rows before the first token's" if offset else ""
         raise ConfigError(
             f"max_seq_length={config.max_seq_length} is larger than the model's max_position_embeddings="
-            f"{config.model.max_position_embeddings}{told}. Lower --max_seq_length or change"
+            f"{config.model.max_position_embeddings}{reserved}. Lower --max_seq_length or change"
             " --bert_config_file."
         )
 

@@ -340,8 +340,8 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
                 continue
             value = plain.pop(theirs)
             if plain.setdefault(ours, value) != value:
-                told = f"{theirs}={value!r} and {ours}={plain[ours]!r} are the same size"
-                raise ConfigError(f"{source}: {told}. Remove one of them.")
+                conflict = f"{theirs}={value!r} and {ours}={plain[ours]!r} are the same size"
+                raise ConfigError(f"{source}: {conflict}. Remove one of them.")
     if not family.has_segments:
         plain["type_vocab_size"] = 0
     if family.block_type != BertConfig.block_type:
@@ -554,8 +554,8 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
         changed["embedding_size"] = 0
     model = dataclasses.replace(model, **changed)
     if model.positions < 1:
-        told = f"the first token takes row {model.position_offset} of the position table"
-        raise ConfigError(f"{source}: max_position_embeddings={model.max_position_embeddings}, and {told}.")
+        why = f"the first token takes row {model.position_offset} of the position table"
+        raise ConfigError(f"{source}: max_position_embeddings={model.max_position_embeddings}, and {why}.")
     return model
 
 

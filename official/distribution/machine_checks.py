@@ -223,11 +223,11 @@ def _devices(machine: Machine) -> Outcome:
     if not seen:
         # The driver's own refusal, such as CUDA_ERROR_SYSTEM_NOT_READY without NVIDIA's fabric manager.
         refusal = next((line for line in machine.trial.said.splitlines() if "CUDA_ERROR" in line), "")
-        told = f": {_message(refusal)}" if refusal else ""
+        note = f": {_message(refusal)}" if refusal else ""
         advice = "See the lines on the driver and the CUDA libraries, else set TF_CPP_MIN_LOG_LEVEL=0."
-        return "broken", f"{there}; TensorFlow sees none of them{told}", "all of them", advice
-    told = "" if len(seen) == len(machine.devices) else f"; TensorFlow sees {len(seen)}"
-    return _ok(there + told)
+        return "broken", f"{there}; TensorFlow sees none of them{note}", "all of them", advice
+    note = "" if len(seen) == len(machine.devices) else f"; TensorFlow sees {len(seen)}"
+    return _ok(there + note)
 
 
 def _describe(found: Iterable[gpus.Gpu]) -> str:
@@ -242,10 +242,10 @@ def _describe(found: Iterable[gpus.Gpu]) -> str:
 
 
 def _stopped_before(trial: gpus.Trial, what: str) -> Outcome:
-    told = f"{what}: {trial.fault}"
+    fault = f"{what}: {trial.fault}"
     if trial.timed_out:
-        return "warning", told, "", "Check again when the machine is less busy, or its disk cache is warm."
-    return "broken", told, "", f"{_cause(trial)} python -c 'import tensorflow' shows it."
+        return "warning", fault, "", "Check again when the machine is less busy, or its disk cache is warm."
+    return "broken", fault, "", f"{_cause(trial)} python -c 'import tensorflow' shows it."
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -261,8 +261,8 @@ def _tensorflow(machine: Machine) -> Outcome:
     found = f"{version or ''} ({cuda if build.get('is_cuda_build') else 'without CUDA'})".strip()
     trial = machine.trial
     if "build" not in trial.steps:
-        status, told, _, advice = _stopped_before(trial, "it cannot be imported")
-        return status, f"{found}; {told}", "", advice
+        status, fault, _, advice = _stopped_before(trial, "it cannot be imported")
+        return status, f"{found}; {fault}", "", advice
     return _ok(found)
 
 
@@ -387,9 +387,9 @@ def _xla(machine: Machine) -> Outcome:
 def _cause(trial: gpus.Trial) -> str:
     """Returns the advice that matches the output of a trial, with the line that matches."""
     lines = [" ".join(line.split()) for line in [*trial.said.splitlines(), trial.fault or ""]]
-    told = [line for line in lines if not _NOISE.match(line)]
+    messages = [line for line in lines if not _NOISE.match(line)]
     for pattern, advice in _XLA_ADVICE.items():
-        if line := next((line for line in told if re.search(pattern, line)), None):
+        if line := next((line for line in messages if re.search(pattern, line)), None):
             return f"{advice} It says: {_message(line)}."
     last = next(filter(_ERROR.match, reversed(lines)), "")
     return f"It says: {_message(last)}." if last else ""
@@ -557,8 +557,8 @@ def _package_name(machine: Machine) -> Outcome:
         return _ok(f"only ours, in {here}")
     in_packages = os.path.basename(os.path.dirname(here)) in ("site-packages", "dist-packages")
     advice = f"pip uninstall {others[0].split()[0]}, or use a separate environment."
-    told = f"of {', '.join(others)}, too; ours is in {here}"
-    return "broken" if in_packages else "warning", told, "", advice
+    others_in = f"of {', '.join(others)}, too; ours is in {here}"
+    return "broken" if in_packages else "warning", others_in, "", advice
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -592,10 +592,10 @@ def _asked(config: Config) -> tuple[Any, int, str, tuple[int, ...] | None]:
             f"distribution_strategy={config.distribution_strategy} needs --pipeline_stages. Give"
             " --pipeline_stages=N, or the parts of each: emb+pos / hid*12 / hid*12 / mlm+nsp."
         )
-    told = read_stages(config.pipeline_stages)
+    stages = read_stages(config.pipeline_stages)
     schedule = config.pipeline_schedule or SCHEDULES[config.distribution_strategy][0]
     given = read_devices(config.device_mapping) if config.device_mapping else None
-    return told, told if isinstance(told, int) else len(told), schedule, given
+    return stages, stages if isinstance(stages, int) else len(stages), schedule, given
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -191,8 +191,8 @@ class _Lines(Callback):
     """Logs a line for each interval and each evaluation."""
 
     def on_interval(self, step: int, values: dict) -> None:
-        told = "step %d: loss %.4f, %.1f sequences/s"
-        logging.info(told, step, values["loss"], values["sequences_per_sec"])
+        line = "step %d: loss %.4f, %.1f sequences/s"
+        logging.info(line, step, values["loss"], values["sequences_per_sec"])
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         values = [f"{name} {value:.4f}" for name, value in evaluation.values.items() if name != "samples"]

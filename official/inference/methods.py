@@ -354,8 +354,8 @@ class Classifier(Method):
             least, most = (3, count) if self.kind == CHOICE else (1, 2)
             if self.texts not in (None, count) or not least <= count <= most:
                 allowed = "a text and two or more to choose from" if self.kind == CHOICE else "a text or two"
-                told = f"{self.texts} as in training" if self.texts else allowed
-                raise ConfigError(f"{counted(count, 'text')} to classify, expected {told}.")
+                expected = f"{self.texts} as in training" if self.texts else allowed
+                raise ConfigError(f"{counted(count, 'text')} to classify, expected {expected}.")
             if count > 1:
                 self._source.check_pairs()
         if self.kind != CHOICE:
@@ -584,8 +584,8 @@ class Embedder(Method):
         named = [name for name, text in self.embedding.prompts.items() if text]
         if named and self.embedding.default_prompt_name is None and not self._has_told_prompts:
             self._has_told_prompts = True
-            told = "%s has prompts (%s) but no default: texts get no prompt, unless a prompt_name"
-            logging.warning(f"{told} is given. This is said once.", self._source.name, ", ".join(named))
+            warning = "%s has prompts (%s) but no default: texts get no prompt, unless a prompt_name"
+            logging.warning(f"{warning} is given. This is said once.", self._source.name, ", ".join(named))
 
     def length_of(self, settings: EmbeddingSettings) -> int:
         """Returns the maximum length of a text in tokens."""
@@ -794,8 +794,8 @@ class Model:
         can = self.source.abilities()
         found = next((method for method in ("tag", "classify", "answer") if method in can), None)
         if found is None:
-            told = "it has no head for labels, tags or answers"
-            raise ConfigError(f"{self.source.name}: {told}. Give a run of --task=classify, tag or squad.")
+            problem = "it has no head for labels, tags or answers"
+            raise ConfigError(f"{self.source.name}: {problem}. Give a run of --task=classify, tag or squad.")
         return found
 
     def columns_of(
@@ -842,12 +842,12 @@ class Model:
         Returns:
           float32 [N, D]; [D] for a single text.
         """
-        told: str | None = None
+        text: str | None = None
         if prompt is not None or prompt_name is not None:
-            told = (settings or self.embedder.embedding).prompt(prompt, prompt_name)
+            text = (settings or self.embedder.embedding).prompt(prompt, prompt_name)
         if isinstance(texts, str):
-            return self.embedder([texts], settings, told).vectors_ND[0]
-        return self.embedder(list(texts), settings, told).vectors_ND
+            return self.embedder([texts], settings, text).vectors_ND[0]
+        return self.embedder(list(texts), settings, text).vectors_ND
 
     @property
     def embedder(self) -> Embedder:

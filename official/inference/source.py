@@ -153,8 +153,8 @@ class Source:
         with naming_unreadable(self.name):
             values = self.tensors[name].read().astype(np.float32, copy=False)
         if not np.isfinite(values).all():
-            told = f"holds NaN or infinite numbers in {name}. Give an earlier checkpoint."
-            raise ConfigError(f"{self.name} {told}")
+            problem = f"holds NaN or infinite numbers in {name}. Give an earlier checkpoint."
+            raise ConfigError(f"{self.name} {problem}")
         return values
 
 
@@ -199,8 +199,8 @@ class Truncation:
         """Logs that `texts` texts were truncated to `length` tokens, unless it is 0 or already logged."""
         if texts and not self.is_reported:
             self.is_reported, number = True, f"{texts} are" if texts > 1 else "one is"
-            told = "%s: %s longer than %s=%d tokens and cut. This is said once."
-            logging.warning(told, self._name, number, self._setting, length)
+            warning = "%s: %s longer than %s=%d tokens and cut. This is said once."
+            logging.warning(warning, self._name, number, self._setting, length)
 
 
 def find(

@@ -88,11 +88,11 @@ def _order(
     """Returns the teacher's output of each class of the task; None where outputs are no classes."""
     advice = "Give one that was fine-tuned for this task."
     if teacher.kind != labels.kind:
-        told = f"label_kind={teacher.kind}, the task has {labels.kind}"
-        raise ConfigError(f"--teacher={path} was fine-tuned with {told}. {advice}")
+        problem = f"label_kind={teacher.kind}, the task has {labels.kind}"
+        raise ConfigError(f"--teacher={path} was fine-tuned with {problem}. {advice}")
     if labels.kind == NUMBER and teacher.labels.names:
-        told = f"gives {len(teacher.labels.names)} numbers, the task has one"
-        raise ConfigError(f"--teacher={path} {told}. {advice}")
+        problem = f"gives {len(teacher.labels.names)} numbers, the task has one"
+        raise ConfigError(f"--teacher={path} {problem}. {advice}")
     if labels.kind not in (ONE, SEVERAL):
         return None
     wanted = class_names or [(name,) for name in labels.names]

@@ -341,8 +341,8 @@ class VectorFile:
                 yield values.astype(DTYPES[self.dtype], copy=False).reshape(len(batch), self._width)
 
     def _refuse(self, found: str) -> None:
-        told = f"{self.rows:,} vectors of {self.dtype} x {self.size}, the file has {found}"
-        raise ConfigError(f"--vectors={self.path}: {sidecar(self.path)} says {told}. Make both again.")
+        expected = f"{self.rows:,} vectors of {self.dtype} x {self.size}, the file has {found}"
+        raise ConfigError(f"--vectors={self.path}: {sidecar(self.path)} says {expected}. Make both again.")
 
     def search(self, queries_QD: np.ndarray, top_k: int) -> list[list[Neighbour]]:
         """Returns the exact nearest rows of each query, best first, by the model's similarity; ties in the

@@ -325,10 +325,10 @@ def _os_errors(path: str) -> Iterator[None]:
         usual = errno.EACCES if isinstance(error, PermissionError) else errno.EIO
         own = getattr(error, "errno", None)
         number = errno.ENOENT if is_missing else own if isinstance(own, int) and own else usual
-        told = getattr(error, "strerror", None) or " ".join(str(error).split())[:300]
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:300]
         if not isinstance(error, OSError):
-            told = f"{type(error).__name__}: {told}"
-        raise OSError(number, os.strerror(number) if is_missing else told, path) from None
+            reason = f"{type(error).__name__}: {reason}"
+        raise OSError(number, os.strerror(number) if is_missing else reason, path) from None
 
 
 class RemoteStore(Store):

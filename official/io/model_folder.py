@@ -245,9 +245,9 @@ def tokenizer_settings(
         check_truncation(tokenizer, config, whole)
         is_whole = kind in _GENERIC_TOKENIZERS or not config and not has_model
         is_whole |= values.get("model_type") == "modernbert"  # transformers ignores the class here
-        told = tokenizer_lower_case(tokenizer, whole, is_whole, lower_case)
-        if is_whole or told and lower_case is None:
-            lower_case = told
+        lowers = tokenizer_lower_case(tokenizer, whole, is_whole, lower_case)
+        if is_whole or lowers and lower_case is None:
+            lower_case = lowers
     return TokenizerSettings(lower_case, length_told(config, path), gives_segments(config, values))
 
 
@@ -672,9 +672,9 @@ def labels_of_hugging_face(values: dict, source: str, activation: str | None = N
     Raises:
       ConfigError: if the names are not of classes 0, 1, 2, ..., or contradict each other.
     """
-    told = [_names_of(values.get(key), key, source) for key in ("id2label", "label2id")]
-    named = [names for names in told if names and not are_numbered_labels(names)]
-    labels, number = next(iter([*named, *filter(None, reversed(told))]), None), values.get("num_labels")
+    tables = [_names_of(values.get(key), key, source) for key in ("id2label", "label2id")]
+    named = [names for names in tables if names and not are_numbered_labels(names)]
+    labels, number = next(iter([*named, *filter(None, reversed(tables))]), None), values.get("num_labels")
     shown, wrong = [", ".join(names)[:90] for names in [*named, labels or ()]], None
     kind, is_one = _problem_type(values, source), (len(labels) if labels else number) == 1
     if len(set(named)) > 1:

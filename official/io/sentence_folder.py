@@ -180,8 +180,8 @@ def transformer_folder(folder: str) -> str:
 
 def _kind_of(module: Any) -> str:
     """Returns the name of a module's class, with its package where it is not sentence-transformers' own."""
-    told = str(module.get("type")) if isinstance(module, dict) else str(module)
-    return told.rpartition(".")[2] if told.startswith("sentence_transformers.") else told
+    name = str(module.get("type")) if isinstance(module, dict) else str(module)
+    return name.rpartition(".")[2] if name.startswith("sentence_transformers.") else name
 
 
 def read_settings(location: str, lower_case: bool = False) -> EmbeddingSettings | None:

@@ -185,17 +185,17 @@ def _class_of(folder: str, config: Mapping[str, Any], is_wordpiece: bool) -> str
     it. By default, a WordPiece vocabulary gets BERT's class, with any model. Raises ConfigError for an
     unknown class."""
     model = read_where_there(folder, CONFIG, False)
-    told, of_model = config.get("tokenizer_class") or model.get("tokenizer_class"), model.get("model_type")
+    own, of_model = config.get("tokenizer_class") or model.get("tokenizer_class"), model.get("model_type")
     if of_model == "modernbert":  # transformers ignores tokenizer_class here
         return None
     usual = _CLASS_OF_MODEL.get(str(of_model), "TokenizersBackend")
     usual = "BertTokenizer" if is_wordpiece and usual in _CLASSES else usual
-    name = str(told).removesuffix("Fast") if told else usual
+    name = str(own).removesuffix("Fast") if own else usual
     if name in ("PreTrainedTokenizer", "TokenizersBackend"):
         return None
     if name not in _CLASSES:
         allowed = ", ".join([*_CLASSES, "PreTrainedTokenizerFast"])
-        where = CONFIG if told and not config.get("tokenizer_class") else TOKENIZER_CONFIG
+        where = CONFIG if own and not config.get("tokenizer_class") else TOKENIZER_CONFIG
         where = os.path.join(folder, where)
         raise ConfigError(f"{where}: tokenizer_class={name[:60]} is not supported, only {allowed}.")
     return name

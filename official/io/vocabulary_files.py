@@ -211,15 +211,15 @@ def resolve_lower_case(
             flag = f"--do_lower_case={str(given).lower()}"
             raise ConfigError(f"{flag}: {file.path} sets the normalization of text. Drop the flag.")
         return False
-    told = given if given is not None else file.do_lower_case
+    setting = given if given is not None else file.do_lower_case
     if checkpoint and model_folder.folder_of(checkpoint) != model_folder.folder_of(file.path):
         # Its value does not matter: a tokenizer with other rules is refused.
         beside = model_folder.tokenizer_settings(checkpoint).do_lower_case
-        told = beside if told is None else told
-    lower_case = told is not False
+        setting = beside if setting is None else setting
+    lower_case = setting is not False
     capitals, words = count_capitals(file.words)
     if lower_case and is_cased(file.words):
-        by = "the default" if told is None else f"says {TOKENIZER_CONFIG}" if given is None else "given"
+        by = "the default" if setting is None else f"says {TOKENIZER_CONFIG}" if given is None else "given"
         raise ConfigError(
             f"--vocab_file={file.path} is cased: {capitals} of {words} words have capitals, which"
             f" do_lower_case=true ({by}) never finds. Give --do_lower_case=false, or an uncased vocabulary."
@@ -309,6 +309,6 @@ def companions(
     if not has_segments:
         kept = file.tokenizer and dataclasses.replace(file.tokenizer, has_segments=False)
         file = dataclasses.replace(file, marks_pairs=False, tokenizer=kept)
-    told = file.do_lower_case if do_lower_case is None else do_lower_case
-    lower_case = not is_cased(file.words) if told is None else told
+    setting = file.do_lower_case if do_lower_case is None else do_lower_case
+    lower_case = not is_cased(file.words) if setting is None else setting
     return with_settings(file, file.content, lower_case, min(file.max_length or max_length, max_length))

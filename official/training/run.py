@@ -215,8 +215,8 @@ def make_ready(config: Config, make_task: MakeTask) -> Ready:
     data_secs = time.monotonic() - since
     config = config_lib.with_data(config, task.train_samples, task.sequences_per_row)
     plan = plan.with_rows_of(task.sequences_per_row)
-    told = [check._asdict() for check in checks] if checks else None
-    return Ready(config, strategy, plan, layout, is_chief, task, data_files, data_secs, told)
+    results = [check._asdict() for check in checks] if checks else None
+    return Ready(config, strategy, plan, layout, is_chief, task, data_files, data_secs, results)
 
 
 # Settings that affect weights, evaluations, or the order of collective operations. Paths may differ.
@@ -281,12 +281,12 @@ def _log_start(ready: Ready) -> None:
 
 
 def _built(ready: Ready) -> Built:
-    told = lambda names: tuple(name.replace(":", " ") for name in names)
+    plain = lambda names: tuple(name.replace(":", " ") for name in names)
     pipeline, parts = as_pipeline(ready.strategy), []
     if pipeline is not None and pipeline.plan is not None:
         for part, device in allocation(pipeline.plan):
-            parts.append((part, ", ".join(told(pipeline.names_of(device)))))
-    return Built(ready.data_secs, told(strategy_lib.device_names(ready.strategy)), tuple(parts))
+            parts.append((part, ", ".join(plain(pipeline.names_of(device)))))
+    return Built(ready.data_secs, plain(strategy_lib.device_names(ready.strategy)), tuple(parts))
 
 
 def _prepare(loop: Loop, data_files: list[str]) -> None:

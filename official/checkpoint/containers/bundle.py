@@ -52,8 +52,8 @@ def why_none(path: str) -> str:
     is_folder, is_there = tf.io.gfile.isdir(path), tf.io.gfile.exists(path)
     names = sorted(tf.io.gfile.listdir(path)) if is_folder else [os.path.basename(path)] * is_there
     if others := [name for name in names if _OF_OTHERS.fullmatch(name)]:
-        told = "are not read: of SavedModels only those of `bert export` are, of Keras and Flax no files"
-        return f"the weights in {others[0]} {told}. Give model.safetensors or a TensorFlow checkpoint"
+        reason = "are not read: of SavedModels only those of `bert export` are, of Keras and Flax no files"
+        return f"the weights in {others[0]} {reason}. Give model.safetensors or a TensorFlow checkpoint"
     if is_folder:
         return f"no checkpoint in this folder (no file ending in {LAST})"
     missing = "" if is_there else "no such file or folder, and "

@@ -128,8 +128,8 @@ def _check_generator(said: dict, of_generator: dict, folder: str) -> None:
     wanted["num_attention_heads"] = heads // said["hidden_size"]
     if wrong := [f"{key}={of_generator[key]}" for key in wanted if of_generator[key] != wanted[key]]:
         expected = ", ".join(f"{key}={wanted[key]}" for key in wanted)
-        told = f"{', '.join(wrong)}, but a generator next to this discriminator must have {expected}."
-        raise ConfigError(f"{os.path.join(folder, CONFIG)}: {told}")
+        problem = f"{', '.join(wrong)}, but a generator next to this discriminator must have {expected}."
+        raise ConfigError(f"{os.path.join(folder, CONFIG)}: {problem}")
 
 
 def generator_heads(tensors: Tensors, generator: Tensors, options: Options) -> int | None:
@@ -231,8 +231,8 @@ def _name_in(tensors: Tensors, name: str) -> str:
 
 def _with_product(weight: Tensor, b: Tensor, a: Tensor, scale: float, path: str) -> Tensor:
     if (b.shape[0], a.shape[1]) != weight.shape or b.shape[1] != a.shape[0]:
-        told = f"do not make the shape {weight.shape} of {weight.sources[0]}."
-        raise ConfigError(f"{path}: matrices {b.shape} and {a.shape} {told}")
+        problem = f"do not make the shape {weight.shape} of {weight.sources[0]}."
+        raise ConfigError(f"{path}: matrices {b.shape} and {a.shape} {problem}")
 
     def with_product(values: np.ndarray) -> np.ndarray:
         product = b.read().astype(np.float32) @ a.read().astype(np.float32)

@@ -425,8 +425,8 @@ def place(kind: str, job: Job, rank: int) -> dict[str, str]:
     hosts = host_names(job, middle)
     if kind == "tfjob":
         workers = [f"{host}.{job.namespace or 'default'}.svc:{job.port}" for host in hosts]
-        told = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
-        return {"TF_CONFIG": json.dumps({**told, "environment": "cloud"})} if job.workers > 1 else {}
+        config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+        return {"TF_CONFIG": json.dumps({**config, "environment": "cloud"})} if job.workers > 1 else {}
     return {"JOB_COMPLETION_INDEX": str(rank), "HOSTNAME": hosts[rank], **_of_workers(job)}
 
 

@@ -56,8 +56,8 @@ class Server:
         try:
             self._sockets = netutil.bind_sockets(endpoint.port, endpoint.host)
         except (OSError, UnicodeError) as error:
-            told = getattr(error, "strerror", None) or error
-            raise ConfigError(f"--host={endpoint.host} --port={endpoint.port}: {told}.") from None
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"--host={endpoint.host} --port={endpoint.port}: {reason}.") from None
         self.port: int = self._sockets[0].getsockname()[1]
         _allow_files(limits)
 

@@ -97,8 +97,8 @@ def make_call(name: str, signature: Signature, columns: dict[str, Any], sizes: S
     counts = ", ".join(f"{len(values)} of {field}" for field, values in columns.items())
     require(len(set(map(len, columns.values()))) == 1, f"inputs of different numbers: {counts}.")
     number, most = len(next(iter(columns.values()))), limits.max_instances
-    told = f"{number:,} instances, allowed are 1 to {most:,} in a request (--max_instances)."
-    require(1 <= number <= most, told)
+    limit = f"{number:,} instances, allowed are 1 to {most:,} in a request (--max_instances)."
+    require(1 <= number <= most, limit)
     if name == signatures.TENSORS:
         return _call_of_ids(signature, columns, sizes, number)
     texts = [
@@ -132,8 +132,8 @@ def read_text(value: Any, name: str, limits: Limits) -> str:
     except UnicodeError:
         raise HTTPError(400, f"{name}: not Unicode text.") from None
     number, most = len(value), limits.max_text_chars
-    told = f"{name}: {number:,} characters, allowed are {most:,} in a text (--max_text_chars)."
-    require(number <= most, told)
+    limit = f"{name}: {number:,} characters, allowed are {most:,} in a text (--max_text_chars)."
+    require(number <= most, limit)
     return value
 
 

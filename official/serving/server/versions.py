@@ -160,8 +160,8 @@ def load(version: int, path: str, loading: Loading) -> Served:
             found.check_can(method)
         methods = [name for name in SIGNATURES if name in (loading.methods or found.abilities())]
         if "classify" in methods and model_folder.KIND_OF.get(str(found.problem_type)) == "choice":
-            told = "it chooses from several texts, and a request has one or two"
-            raise ConfigError(f"{found.name}: {told}. Use bert predict, or give --methods=embed.")
+            problem = "it chooses from several texts, and a request has one or two"
+            raise ConfigError(f"{found.name}: {problem}. Use bert predict, or give --methods=embed.")
         served = Served(version, Model(found, loading.settings, loading.calibration_file), methods)
         try:
             served.warm_up()
