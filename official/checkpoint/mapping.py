@@ -80,7 +80,7 @@ def _pattern_of(name: str, table: Table) -> tuple[str | None, str]:
     that makes it fit."""
     if name in table and "{layer}" not in name:
         return name, ""
-    for match in re.finditer(r"\d+", name):
+    for match in re.finditer(r"(?<!\d)\d{1,4}(?!\d)", name):  # more digits would be as many missing layers
         pattern = f"{name[: match.start()]}{{layer}}{name[match.end() :]}"
         if pattern in table:
             return pattern, match.group()
@@ -218,7 +218,7 @@ def stack(tensors: Tensors, stacks: Stacks) -> tuple[Tensors, Tensors]:
 def _fill(name: str, pattern: str, names: tuple[str, ...]) -> list[str]:
     """Returns `names` with the layer and the slot with which `name` fits `pattern`; an empty list where it
     does not fit."""
-    match = re.fullmatch(re.escape(pattern).replace(r"\{layer\}", r"(?P<layer>\d+)") + SLOT, name)
+    match = re.fullmatch(re.escape(pattern).replace(r"\{layer\}", r"(?P<layer>\d{1,4})") + SLOT, name)
     return [other.replace("{layer}", match["layer"]) + match["slot"] for other in names] if match else []
 
 
@@ -239,7 +239,7 @@ def join_rows(tensors: Tensors) -> tuple[Tensors, Tensors]:
     rest: Tensors = {}
     blocks: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors.items():
-        match = re.fullmatch(rf"bert/embeddings/s(\d+)/(?P<whole>word_embeddings{SLOT})", name)
+        match = re.fullmatch(rf"bert/embeddings/s(\d{{1,4}})/(?P<whole>word_embeddings{SLOT})", name)
         if match and f"bert/embeddings/{match['whole']}" not in tensors:
             blocks.setdefault(f"bert/embeddings/{match['whole']}", {})[int(match.group(1))] = tensor
         else:

@@ -15,7 +15,7 @@ from official.io import engines, files, jobs, json_files, record_paths
 from official.io.errors import ConfigError, counted
 from official.io.files import is_remote
 from official.io.record_paths import find_files
-from official.io.writing import check_output_file, naming_output, replacing
+from official.io.writing import check_not_read, check_output_file, naming_output, replacing
 from official.reporting import charts, data_card, palette
 
 # -----------------------------------------------------------------------------------------------------------
@@ -364,9 +364,7 @@ def run_eval_set() -> None:
     from official.data.records import files as record_files  # late: it loads TensorFlow
 
     paths = record_files.find_files(flags.input_files, "input_files")
-    if os.path.realpath(flags.output_file) in map(os.path.realpath, paths):
-        problem = f"--output_file={flags.output_file} is one of --input_files={flags.input_files}"
-        raise ConfigError(f"{problem}. Give another name.")
+    check_not_read(flags.output_file, "output_file", paths, "input_files")
     folder = os.path.dirname(flags.output_file)
     vocabulary = record_paths.find_vocabulary(paths)
     record_paths.check_vocabulary(folder, vocabulary, flags.overwrite)

@@ -17,7 +17,7 @@ from official.data.text import preparation, read_counts, text_files
 from official.data.text.documents import ReadCounts, read_documents
 from official.io import engines, files, jobs
 from official.io.errors import ConfigError, counted
-from official.io.writing import check_output_file
+from official.io.writing import check_not_read, check_output_file
 
 Splitting = Literal["auto", "always", "never"]
 
@@ -94,7 +94,12 @@ def create_flags() -> Create:
     if padding is not None and not flags.remask:
         raise ConfigError(f"pad_position_value={padding} needs --remask.")
     if flags.output_file:
-        for path in flags.output_file.split(","):
+        paths = flags.output_file.split(",")
+        if len({os.path.realpath(path) for path in paths if path}) < len(paths):
+            raise ConfigError(
+                f"--output_file={flags.output_file[:200]} names a file twice, or none. Correct it."
+            )
+        for path in paths:
             check_output_file(path, "output_file", flags.overwrite)
         # the values of Graphcore's commands
         values: dict[str, Any] = {"random_seed": 1984, "do_lower_case": False}
@@ -333,6 +338,9 @@ def run_vocab() -> None:
     configs = [] if (lower_case or not is_wordpiece) and not os.path.exists(config) else [config]
     for path in (flags.output_file, *configs):
         check_output_file(path, "output_file", flags.overwrite)
+        if flags.overwrite:
+            inputs = text_files.find_texts(flags.input_files)
+            check_not_read(path, "output_file", inputs, "input_files")
     counts = ReadCounts()
     sentences = read_sentences(flags.input_files, flags.max_sentences, counts, flags.text_field)
     bars = sys.stderr.isatty()

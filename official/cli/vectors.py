@@ -140,6 +140,8 @@ def run_search() -> None:
     vectors = vector_files.VectorFile(flags.vectors)
     column = _one_column(flags.text_columns or vectors.said["text_column"])
     table = open_table(flags.texts or vectors.said["input_file"], "texts", [column])
+    if flags.output_file:
+        writing.check_not_read(flags.output_file, "output_file", table.paths, "texts")
     flags.checkpoint = flags.checkpoint or vectors.said["checkpoint"]
     model = ask.load(flags)
     vectors.check_model(model)

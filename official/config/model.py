@@ -149,13 +149,13 @@ def _modernbert_values(values: dict[str, Any], source: str) -> dict[str, Any]:
     for key in ("num_hidden_layers", _EVERY, "local_attention"):
         checked_size(key, plain.get(key, 1), source)
     if kinds is not None:
-        numbers = range(plain["num_hidden_layers"])
-        steps = [plain[_EVERY]] if _EVERY in plain else [3, *(number + 1 for number in numbers)]
-        orders = (
-            [("sliding" if number % step else "full") + "_attention" for number in numbers] for step in steps
-        )
-        step = next((step for step, order in zip(steps, orders) if order == kinds), None)
-        if step is None:
+        whole, count = "full_attention", plain["num_hidden_layers"]
+        listed = kinds if isinstance(kinds, list) and len(kinds) == count else []
+        second = next((number for number in range(1, len(listed)) if listed[number] == whole), max(3, count))
+        step = plain.get(_EVERY, second)
+        if not listed or listed != [
+            "sliding_attention" if number % step else whole for number in range(count)
+        ]:
             told = f"{str(kinds)[:90]} is not supported, only full_attention in the first of"
             raise ConfigError(
                 f"{source}: layer_types={told} every {_EVERY} layers, sliding_attention elsewhere."

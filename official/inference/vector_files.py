@@ -13,6 +13,8 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
+import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +29,7 @@ from official.inference import onnx_files
 from official.inference.predict_file import Part, write_in_parts, write_parquet
 from official.io import files, json_files, writing
 from official.io.errors import ConfigError, check_one_of, counted
+from official.io.json_files import is_of_kind
 
 if TYPE_CHECKING:
     from official.inference.methods import Model
@@ -287,7 +290,11 @@ class VectorFile:
         self._ranges = None
         if self.dtype == "int8":
             values = json_files.expect(said, "ranges", dict, source)
-            self._ranges = Ranges(*(np.array(values[name], np.float32) for name in Ranges._fields))
+            named = [json_files.expect(values, name, list, f"{source}: ranges") for name in Ranges._fields]
+            for numbers in named:
+                if len(numbers) != self.size or not all(is_of_kind(each, float) for each in numbers):
+                    raise ConfigError(f"{source}: ranges: expected lists of {self.size} numbers.")
+            self._ranges = Ranges(*(np.array(numbers, np.float32) for numbers in named))
         if said["similarity"] not in _SIMILARITIES:
             allowed = ", ".join(_SIMILARITIES)
             raise ConfigError(
@@ -321,23 +328,29 @@ class VectorFile:
             try:
                 np.lib.format.read_magic(file)
                 shape, is_by_column, found = np.lib.format.read_array_header_1_0(file)
-            except ValueError as error:
+            except (ValueError, tokenize.TokenError) as error:
                 raise ConfigError(f"--vectors={self.path} is not a NumPy file ({str(error)[:80]}).") from None
             if (shape, found) != ((self.rows, self._width), kind) or is_by_column:
                 self._refuse(f"{found} {shape}" + ", column by column" * is_by_column)
+            # A header of a few bytes may say any size.
+            if files.sizes([self.path])[0] - file.tell() < self.rows * self._width * kind.itemsize:
+                self._refuse("fewer")
             for first in range(0, self.rows, vectors.BLOCK_ROWS):
                 count = min(vectors.BLOCK_ROWS, self.rows - first)
                 content = file.read(count * self._width * kind.itemsize)
-                if len(content) != count * self._width * kind.itemsize:
-                    self._refuse("fewer")
                 yield np.frombuffer(content, kind).reshape(count, self._width)
 
     def _read_parquet(self) -> Iterator[np.ndarray]:
-        with files.open_binary(self.path) as file, parquet_files._reading(file, self.path) as table:
+        with files.open_binary(self.path) as file, parquet_files.reading(file, self.path) as table:
             if table.metadata.num_rows != self.rows or COLUMN not in table.schema_arrow.names:
                 self._refuse(f"{table.metadata.num_rows} rows of {', '.join(table.schema_arrow.names)[:90]}")
+            kind = str(table.schema_arrow.field(COLUMN).type)
+            if not re.match("(fixed_size_|large_)?list<", kind):
+                self._refuse(f"the column {COLUMN} of {kind[:60]}")
             for batch in table.iter_batches(vectors.BLOCK_ROWS, columns=[COLUMN]):
                 values = batch.column(0).flatten().to_numpy(zero_copy_only=False)
+                if values.dtype.kind not in "fi" or len(values) != len(batch) * self._width:
+                    self._refuse(f"{len(values):,} values of {kind[:60]} in {len(batch):,} rows")
                 yield values.astype(DTYPES[self.dtype], copy=False).reshape(len(batch), self._width)
 
     def _refuse(self, found: str) -> None:

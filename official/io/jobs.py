@@ -186,6 +186,20 @@ _JOB = "job.json"
 _LOCK = "lock"
 
 
+def check_inputs(output_dir: str, pattern: str, inputs: Iterable[str]) -> None:
+    """Raises ConfigError if an input is one of the files that a job removes before it writes its results:
+    those of `pattern`, a glob below the folder of the results."""
+    below, name = os.path.split(pattern)
+    results = os.path.realpath(os.path.join(output_dir, below))
+    folders = {
+        os.path.dirname(path): path for path in inputs if fnmatch.fnmatch(os.path.basename(path), name)
+    }
+    for folder, path in folders.items():
+        if os.path.realpath(folder) == results:
+            told = f"--input_files has {path}, which is in --output_dir={output_dir} and would be replaced"
+            raise ConfigError(f"{told}. Give another --output_dir.")
+
+
 def check_leftovers(output_dir: str, pattern: str) -> None:
     """Checks that a job would remove only files of earlier jobs: those in the manifest of a finished job, or
     any file if the folder has the work folder of an unfinished one.

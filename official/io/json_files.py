@@ -200,7 +200,12 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
     source = f"--{flag}={path}"
     try:
         values = yaml.load(read_bytes(path, source), Loader)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        if _is_too_deep(values):  # such as a list that is in itself
+            raise ValueError("nested too deeply")
+    except ConfigError:
+        raise
+    # A date without such a day, !!bool maybe, !!timestamp x: the loader raises what Python does.
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())[:120]}.") from None
     if values is None:
         raise ConfigError(f"{source} is empty, expected names with keys.")

@@ -324,6 +324,10 @@ def tokenizer_words(tokenizer: dict, source: str) -> tuple[str, ...]:
         raise ConfigError(
             f"{source}: the ids of the vocabulary are not 0, 1, 2, ..., each once. Save the tokenizer again."
         )
+    text = "\n".join(words)
+    if text.count("\n") >= max(len(words), 1) or text.encode("utf-8", "ignore").decode() != text:
+        told = "a word has a line feed or half a surrogate pair, which no vocab.txt holds"
+        raise ConfigError(f"{source}: {told}. Save the tokenizer again.")
     strange = [token["content"] for token in added if token["content"] not in SPECIAL_TOKENS]
     if strange:
         raise ConfigError(f"{source}: added_tokens {shortened(strange)} {_BESIDE}.")
@@ -394,15 +398,17 @@ def _joins_as_bert(processor: Any) -> bool:
     if processor is None:
         return True
     kind = processor.get("type") if isinstance(processor, dict) else None
-    if kind == "BertProcessing":
-        return [processor.get(key, [None])[0] for key in ("cls", "sep")] == ["[CLS]", "[SEP]"]
     single = [("[CLS]", 0), ("A", 0), ("[SEP]", 0)]
     wanted = {"single": single, "pair": [*single, ("B", 1), ("[SEP]", 1)]}
-    return kind == "TemplateProcessing" and all(
-        [(part["id"], part["type_id"]) for piece in processor.get(key, ()) for part in piece.values()]
-        == parts
-        for key, parts in wanted.items()
-    )
+    try:
+        if kind == "BertProcessing":
+            return [processor[key][0] for key in ("cls", "sep")] == ["[CLS]", "[SEP]"]
+        return kind == "TemplateProcessing" and all(
+            [(part["id"], part["type_id"]) for piece in processor[key] for part in piece.values()] == parts
+            for key, parts in wanted.items()
+        )
+    except (AttributeError, IndexError, KeyError, TypeError):  # values of other types
+        return False
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -425,7 +431,7 @@ def cross_encoder_activation(location: str) -> str | None:
     if values.get("model_type") != "CrossEncoder":
         return None
     name, prompts = values.get("default_prompt_name"), values.get("prompts")
-    if name is not None and not (isinstance(prompts, dict) and prompts.get(name) == ""):
+    if name is not None and not (isinstance(prompts, dict) and prompts.get(str(name)) == ""):
         raise ConfigError(
             f"{os.path.join(folder, SENTENCE_TRANSFORMERS)}: default_prompt_name={str(name)[:60]!r} is not"
             " supported, only null: prompts are not prepended here."
@@ -438,6 +444,9 @@ def cross_encoder_activation(location: str) -> str | None:
 
 # ------------------------------------------------------------------------------------------------------------
 # Adapters: adapter_config.json
+
+
+_PATTERN = r"(.*\.)?({})$"  # around a pattern of names of modules
 
 
 class Adapter(NamedTuple):
@@ -458,7 +467,7 @@ class Adapter(NamedTuple):
           name ends in counts, whatever pattern says its rank.
         """
         alphas = self.settings.get("alpha_pattern") or {}
-        key = next((each for each in alphas if re.match(rf"(.*\.)?({each})$", module)), module)
+        key = next((each for each in alphas if re.match(_PATTERN.format(each), module)), module)
         alpha = alphas.get(key, self.settings.get("lora_alpha", 8))
         return alpha / (rank**0.5 if self.settings.get("use_rslora") else rank)
 
@@ -491,6 +500,11 @@ def adapter_of(location: str) -> Adapter | None:
     expect(settings, "lora_alpha", float, path, 8)
     for module, alpha in (expect(settings, "alpha_pattern", (dict, type(None)), path, None) or {}).items():
         expect({module: alpha}, module, float, f"{path}: alpha_pattern")
+        try:
+            re.compile(_PATTERN.format(module))
+        except (re.error, OverflowError, RecursionError) as error:
+            told = f"{module[:60]!r} is no pattern of names of modules ({error})"
+            raise ConfigError(f"{path}: alpha_pattern: {told}. Correct it.") from None
     if not os.path.exists(weights):
         raise ConfigError(f"{path}: {ADAPTER_WEIGHTS} is missing in its folder.")
     return Adapter(weights, settings)

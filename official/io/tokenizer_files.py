@@ -33,6 +33,7 @@ from official.io.model_folder import (
 
 MERGES = "merges.txt"
 _LIBRARY_KEYS = f"{TOKENIZER_CONFIG}/library"
+_MAX_WORDS = 10**7  # a list has a place for each id
 
 
 ROBERTA = Special("<pad>", "<unk>", "<s>", "</s>", "<mask>")
@@ -91,15 +92,22 @@ def read(path: str, source: str, content: bytes) -> TokenizerFile:
     tokenizer = _content(path, source, content)
     model_folder.check_truncation(tokenizer, config, source)
     kind = _class_of(folder, config, _is_wordpiece(tokenizer))
-    special, added = _tokens_of(folder, config, tokenizer, kind)
-    if kind is not None:
-        tokenizer = _CLASSES[kind](tokenizer, special, config, source)
-    elif tokenizer.keys() == {"model"}:
+    if kind is None and tokenizer.keys() == {"model"}:
         raise ConfigError(
             f"{source}: the class of its tokenizer is unknown. Put a {TOKENIZER_CONFIG} with"
             f" tokenizer_class ({', '.join(_CLASSES)}) next to it, or give a {TOKENIZER}."
         )
-    made = _finished(tokenizer, special, added, model_folder.length_told(config, config_path), source)
+    length = model_folder.length_told(config, config_path)
+    special, added = _tokens_of(folder, config, tokenizer, kind)
+    try:
+        if kind is not None:
+            tokenizer = _CLASSES[kind](tokenizer, special, config, source)
+        made = _finished(tokenizer, special, added, length, source)
+    except ConfigError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        told = f"a value is missing or of another type ({type(error).__name__}: {str(error)[:80]})"
+        raise ConfigError(f"{source}: {told}. Save the tokenizer again.") from None
     gives_segments = model_folder.gives_segments(config, read_where_there(folder, CONFIG, False))
     return dataclasses.replace(made, has_segments=made.has_segments and gives_segments)
 
@@ -457,7 +465,7 @@ def _sentencepiece_model(content: bytes, source: str) -> dict:
 
     Source of the numbers of the fields: https://github.com/google/sentencepiece, sentencepiece_model.proto.
     """
-    pieces, added, kind, charsmap = [], [], _UNIGRAM, b""
+    pieces, added, kind, charsmap = [], [], _UNIGRAM, ""
     try:
         for number, value in _fields(content):
             if number == 1:  # pieces
@@ -470,7 +478,7 @@ def _sentencepiece_model(content: bytes, source: str) -> dict:
             elif number == 2:  # trainer_spec
                 kind = dict(_fields(value)).get(3, _UNIGRAM)
             elif number == 3:  # normalizer_spec
-                charsmap = dict(_fields(value)).get(2, b"")
+                charsmap = base64.b64encode(dict(_fields(value)).get(2, b"")).decode()
     except (IndexError, ValueError, KeyError, struct.error, AttributeError, TypeError):
         pieces = []
     if not pieces:
@@ -480,7 +488,7 @@ def _sentencepiece_model(content: bytes, source: str) -> dict:
             f"{source}: a SentencePiece model of model_type={kind}, only 1 (Unigram) is supported."
         )
     found = {"type": "Unigram", "vocab": pieces, "pieces": len(pieces), "added": added}
-    return {**found, "precompiled_charsmap": base64.b64encode(charsmap).decode()} if charsmap else found
+    return {**found, "precompiled_charsmap": charsmap} if charsmap else found
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
@@ -505,14 +513,14 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(message: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
+    value = 0
+    for shift in range(0, 70, 7):
         byte = message[place]
         place += 1
         value |= (byte & 127) << shift
-        shift += 7
         if byte < 128:
             return value, place
+    raise ValueError(place)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -533,7 +541,9 @@ def _finished(
     try:
         made = tokenizers.Tokenizer.from_str(json.dumps(whole))
         made.encode("a", "a")
-    except Exception as error:  # the library raises plain ones
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the library raises plain ones, and its panics are no Exception
         raise ConfigError(f"{source}: {str(error)[:120]}. Save the tokenizer again.") from None
     same = {token["content"]: _token(token) for token in there}
     new = [token for text, token in added.items() if same.get(text) != token]
@@ -542,7 +552,9 @@ def _finished(
     missing = [word for word in special if word not in ids]
     if missing:
         raise ConfigError(f"{source}: the special tokens {shortened(missing)} are not in the vocabulary.")
-    words = [f"<no word {number}>" for number in range(max(ids.values()) + 1)]
+    if (last := max(ids.values())) >= _MAX_WORDS:
+        raise ConfigError(f"{source}: the id {last:,} is out of range. Allowed: less than {_MAX_WORDS:,}.")
+    words = [f"<no word {number}>" for number in range(last + 1)]
     for word, number in ids.items():
         words[number] = word
     separators, has_segments = _template_of(made, special, source)

@@ -227,9 +227,10 @@ def sync(path: str) -> None:
 
 def replace_file(path: str, content: bytes | str, durable: bool = True) -> None:
     """Writes a whole file, of this machine or of a store. Readers find the old or the new one, also after a
-    crash. `durable`: as of `publish`. Raises OSError."""
+    crash. Half a surrogate pair in a text, which UTF-8 does not have, becomes its escape, as in JSON.
+    `durable`: as of `publish`. Raises OSError."""
     with replacing(path, durable) as temporary, open(temporary, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
 
 
 def put_file(path: str, content: bytes | str) -> None:
@@ -388,6 +389,12 @@ def check_output_file(path: str, flag: str, overwrite: bool) -> None:
         with open(trial, "wb"):  # permissions alone are not reliable: for root, or on /proc
             pass
         os.remove(trial)
+
+
+def check_not_read(path: str, flag: str, inputs: Iterable[str], read: str) -> None:
+    """Raises ConfigError if an output file is one of the inputs, which the flag `read` gave."""
+    if os.path.realpath(path) in map(os.path.realpath, inputs):
+        raise ConfigError(f"--{flag}={path} is one of --{read}, and would be replaced. Give another name.")
 
 
 def read_lines(path: str) -> list[bytes]:

@@ -213,9 +213,9 @@ class TagTask(FineTuning):
     def write_predictions(self, outputs: Outputs, folder: str) -> list[str]:
         path = os.path.join(folder, "predictions.conll")
         called, _ = self._called(outputs, "test")
-        with open(path, "w", encoding="utf-8") as file:
-            for sentence, tags in zip(self._sentences["test"], called):
-                file.write(predictions.conll(sentence.words, tags))
+        columns = {"tokens": [sentence.words for sentence in self._sentences["test"]], "tags": called}
+        with open(path, "wb") as file:
+            file.write(predictions.encode(predictions.CONLL, columns, with_header=False))
         return [path]
 
 

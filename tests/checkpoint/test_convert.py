@@ -191,6 +191,7 @@ def test_a_source_that_is_not_whole_is_refused(tmp_path):
         ({name: whole[name] for name in whole if name != gone}, f"missing: {gone}"),
         ({name: whole[name] for name in whole if name != first}, f"Missing: {first}"),
         (whole | {"surprise": small}, "unknown names surprise"),
+        (whole | {gone.replace("1", "9" * 11): small}, f"unknown names {gone.replace('1', '9' * 11)}"),
         (whole | {POOLER_BIAS: small}, f"{POOLER_BIAS} [3] for [128]"),
         (whole | {TABLE: small}, f"{TABLE} [3] must have 2"),
         (whole | {slot: longer}, f"60 words, but {slot} [61] have another number"),

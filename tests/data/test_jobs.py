@@ -300,6 +300,21 @@ def test_files_that_no_job_has_left_are_refused(run, tmp_path, name):
         assert theirs.read_text() == "somebody's" and (out / "manifest.json").exists()
 
 
+def test_input_that_the_output_would_replace_is_refused(run, tmp_path):
+    """With --overwrite it would be removed before it is read."""
+    records, text = tmp_path / "records", tmp_path / "prepared"
+    (records / "0.tfrecord").rename(records / "part-00000-of-00001.tfrecord")
+    run("prepare", text)
+    for do, job, folder in (
+        (packing.pack_records, packing.Job(str(records), str(records), overwrite=True), records),
+        (preparation.prepare, preparation.Job(f"{text}/train", str(text), 0.3, overwrite=True), text),
+    ):
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        with pytest.raises(ConfigError, match="part-0.*, which is in --output_dir=.* and would be replaced"):
+            do(job)
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
 # ------------------------------------------------------------------------------------------------------------
 # Files that change
 

@@ -245,6 +245,8 @@ def test_newer_configurations_say_the_same():
     angles = {"full_attention": {"rope_theta": 160000.0, "rope_type": "default"}, "sliding_attention": None}
     newer |= {"layer_types": kinds, "rope_parameters": angles, "sliding_window": 8}
     assert bert_config_from_dict(newer, "config.json") == config()
+    many = {**newer, "num_hidden_layers": 10**7}
+    assert_refused(lambda values: bert_config_from_dict(values, "config.json"), [(many, "layer_types=")])
 
 
 def test_what_it_does_not_compute_is_refused_by_name():

@@ -33,6 +33,7 @@ from official.config.model import (
     activation_of,
     check_other_keys,
     checked_size,
+    checked_sizes,
     is_hugging_face,
     with_plain_keys,
     with_their_keys,
@@ -122,7 +123,11 @@ def read(location: str) -> Tensors:
 
 def _check_generator(said: dict, of_generator: dict, folder: str) -> None:
     """Raises ConfigError if a generator's config.json does not fit its discriminator's."""
-    said, of_generator = ({**dataclasses.asdict(BertConfig()), **each} for each in (said, of_generator))
+    given = ((said, os.path.dirname(folder)), (of_generator, folder))
+    said, of_generator = (
+        dataclasses.asdict(BertConfig()) | checked_sizes(each, os.path.join(place, CONFIG))
+        for each, place in given
+    )
     wanted = {key: said[key] for key in ("family", "hidden_act", "layer_norm_eps", "num_hidden_layers")}
     heads = said["num_attention_heads"] * of_generator["hidden_size"]
     wanted["num_attention_heads"] = heads // said["hidden_size"]
@@ -190,8 +195,7 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
             if weight not in tensors or other is None:
                 strange.append(name)
             else:
-                scale = adapter.scale(module, tensor.shape[0])
-                merged[weight] = _with_product(tensors[weight], other, tensor, scale, adapter.path)
+                merged[weight] = _with_product(tensors[weight], other, tensor, adapter, module)
         elif name.endswith(_MATRIX_B) and name.removesuffix(_MATRIX_B) + _MATRIX_A in found:
             continue
         elif "lora_" in name or name.rpartition(".")[2] not in ("weight", "bias"):
@@ -229,10 +233,12 @@ def _name_in(tensors: Tensors, name: str) -> str:
     return name if name in tensors else next((other for other in others if other in tensors), name)
 
 
-def _with_product(weight: Tensor, b: Tensor, a: Tensor, scale: float, path: str) -> Tensor:
-    if (b.shape[0], a.shape[1]) != weight.shape or b.shape[1] != a.shape[0]:
+def _with_product(weight: Tensor, b: Tensor, a: Tensor, adapter: model_folder.Adapter, module: str) -> Tensor:
+    rank, fit = a.shape[:1], len(weight.shape) == 2
+    if not fit or not all(rank) or (b.shape, a.shape) != ((weight.shape[0], *rank), (*rank, weight.shape[1])):
         problem = f"do not make the shape {weight.shape} of {weight.sources[0]}."
-        raise ConfigError(f"{path}: matrices {b.shape} and {a.shape} {problem}")
+        raise ConfigError(f"{adapter.path}: matrices {b.shape} and {a.shape} {problem}")
+    scale = adapter.scale(module, *rank)
 
     def with_product(values: np.ndarray) -> np.ndarray:
         product = b.read().astype(np.float32) @ a.read().astype(np.float32)

@@ -244,7 +244,7 @@ def _answers_of(value: Any, context: str, place: str) -> list[dict]:
         value = [value] if value else []
     found = [
         {"text": answer, "answer_start": context.find(answer)} if isinstance(answer, str) else answer
-        for answer in value
+        for answer in (value if isinstance(value, list) else [value])
     ]
     if not all(isinstance(answer, dict) for answer in found):
         raise ConfigError(

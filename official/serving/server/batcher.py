@@ -179,11 +179,11 @@ def _compute(served: Served, name: str, rows: list[Any]) -> list[Any]:
             return [HTTPError(400, str(error))]
         half = len(rows) // 2
         return _compute(served, name, rows[:half]) + _compute(served, name, rows[half:])
-    except Exception as error:  # pylint: disable=broad-except  # the thread continues with the other calls
+    except BaseException as error:  # pylint: disable=broad-except  # the thread continues, also after a panic
         return [Failure(place_of(error))] * len(rows)
 
 
-def place_of(error: Exception) -> str:
+def place_of(error: BaseException) -> str:
     """Returns the type and location of an error, but not its message, which may contain client data."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""

@@ -283,7 +283,7 @@ def test_bad_and_good_requests_of_one_batch():
         expected = [QUESTION["question"], "good", "fine", "well", "sound"]
         assert sorted(asked) == sorted(expected), "nothing is computed twice"
         assert "what a client has sent" not in json.dumps(server.lines())
-        assert any("RuntimeError at" in line.get("error", "") for line in server.lines())
+        assert any("Panic at" in line.get("error", "") for line in server.lines())
 
 
 def test_a_full_queue_and_a_deadline():
