@@ -485,10 +485,8 @@ def _from_bytes(data: bytes, datatype: str, shape: list[int], name: str) -> Any:
     """Returns the column of binary data; each text follows its length in four bytes."""
     number = math.prod(shape)
     if datatype != "BYTES":
-        kind, received = (
-            np.dtype(_INTEGERS[datatype]),
-            f"{len(data):,} bytes for shape={shape} of {datatype}.",
-        )
+        kind = np.dtype(_INTEGERS[datatype])
+        received = f"{len(data):,} bytes for shape={shape} of {datatype}."
         require(len(data) == number * kind.itemsize, f"{name}: {received}")
         return np.frombuffer(data, kind).reshape(shape)
     found, place = [], 0
