@@ -89,9 +89,7 @@ def export(source: Source, folder: str, request: Request = Request()) -> Written
         made = os.path.join(work, os.path.basename(folder))
         signatures = write(source, made, request)
         difference = compare(source, made)
-        allowed = (
-            1e-4 if request.dtype == "fp32" else 1e30
-        )  # outputs are around 1; lower types: any finite one
+        allowed = 1e-4 if request.dtype == "fp32" else 1e30  # outputs are around 1; other types: any finite
         if not difference <= allowed:
             raise ConfigError(
                 f"{source.name} as {request.format} differs from the model: outputs are up to"
