@@ -253,8 +253,8 @@ def _encoder_problems(shapes: dict[str, tuple[int, ...]], has_segments: bool) ->
     if not layers:
         problems["No layer"] = []
     if bent:
-        told = [f"{name} {list(shapes[name])} must have {rank_of(name)}" for name in sorted(bent)]
-        problems["of another number of dimensions"] = told
+        messages = [f"{name} {list(shapes[name])} must have {rank_of(name)}" for name in sorted(bent)]
+        problems["of another number of dimensions"] = messages
     compared = {name: shape for name, shape in expected.items() if name not in (*gone, *bent)}
     found = {name: shapes[name] for name in compared if name in shapes}
     return {**problems, **compare_names(compared, found)}

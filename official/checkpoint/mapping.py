@@ -191,9 +191,9 @@ def unstack(tensors: Tensors, stacks: Stacks) -> tuple[Tensors, Tensors]:
         if not names or any(part in tensors for part in names):
             rest[name] = tensor
         elif not tensor.shape or tensor.shape[-1] % len(names):
-            told = f"{len(names)}, for {shortened(names)}. Is the checkpoint damaged?"
+            problem = f"{len(names)}, for {shortened(names)}. Is the checkpoint damaged?"
             shape = f"the shape {list(tensor.shape)}: its last dimension must be a multiple of"
-            raise ConfigError(f"{name} has {shape} {told}")
+            raise ConfigError(f"{name} has {shape} {problem}")
         else:
             for index, part in enumerate(names):
                 parts[part] = tensors_lib.part(tensor, -1, index, len(names))
@@ -250,8 +250,8 @@ def join_rows(tensors: Tensors) -> tuple[Tensors, Tensors]:
 def _join_blocks(name: str, blocks: dict[int, Tensor]) -> Tensor:
     last = max(blocks)
     if missing := [f"s{number}" for number in range(last) if number not in blocks]:
-        told = f"of which are missing: {shortened(missing)}. The checkpoint must have all of them."
-        raise ConfigError(f"{name} is in blocks s0 to s{last}, {told}")
+        problem = f"of which are missing: {shortened(missing)}. The checkpoint must have all of them."
+        raise ConfigError(f"{name} is in blocks s0 to s{last}, {problem}")
     ordered = [blocks[number] for number in range(last + 1)]
     flat = [f"s{number} {list(one.shape)}" for number, one in enumerate(ordered) if len(one.shape) != 2]
     widths = sorted({one.shape[1:] for one in ordered})
@@ -277,8 +277,8 @@ def split_rows(tensors: Tensors, count: int) -> Tensors:
             continue
         words = tensor.shape[0]
         if words % count:
-            told = f"{words} words. Nearest valid --vocab_size: {nearest_multiples(words, count)}."
-            raise ConfigError(f"--num_embeddings_splits={count} does not divide the vocabulary of {told}")
+            problem = f"{words} words. Nearest valid --vocab_size: {nearest_multiples(words, count)}."
+            raise ConfigError(f"--num_embeddings_splits={count} does not divide the vocabulary of {problem}")
         for index in range(count):
             block = name.replace("/word_", f"/s{index}/word_")
             result[block] = tensors_lib.part(tensor, 0, index, count)

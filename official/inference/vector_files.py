@@ -95,8 +95,8 @@ def quantized(vectors_ND: np.ndarray, dtype: str, ranges: Ranges | None = None) 
     with np.errstate(over="ignore"):
         values_ND = vectors_ND.astype(DTYPES[dtype])
     if not np.isfinite(values_ND).all():
-        told = f"of vectors with numbers up to {np.abs(vectors_ND).max():,.0f}, which {dtype} does not hold"
-        raise ConfigError(f"--vector_dtype={dtype} {told}. Give float32.")
+        problem = f"cannot hold the vectors, with numbers up to {np.abs(vectors_ND).max():,.0f}"
+        raise ConfigError(f"--vector_dtype={dtype} {problem}. Give float32.")
     return values_ND
 
 
@@ -278,7 +278,7 @@ class VectorFile:
         source = sidecar(path)
         if not files.is_file(source):
             raise ConfigError(
-                f"--vectors={path}: {source}, which says their model, is missing. Use bert embed."
+                f"--vectors={path}: {source}, with the name of their model, is missing. Use bert embed."
             )
         said = json_files.read_json(source)
         kinds = {"dtype": str, "similarity": str, "model": str, "checkpoint": str}
@@ -298,7 +298,7 @@ class VectorFile:
         if said["similarity"] not in _SIMILARITIES:
             allowed = ", ".join(_SIMILARITIES)
             raise ConfigError(
-                f"{source}: similarity={said['similarity']!r} cannot be searched by, only {allowed}."
+                f"{source}: similarity={said['similarity']!r} is not supported, only {allowed}."
             )
         self._width = self.size // 8 if self.dtype == "binary" else self.size
 
@@ -306,10 +306,8 @@ class VectorFile:
         """Raises ConfigError if another model made the vectors."""
         own = model.embedder.size
         if own != self.size:
-            told = f"has vectors of size {self.size}, but {model.source.name} makes size {own}"
-            raise ConfigError(
-                f"--vectors={self.path} {told}. Give the --checkpoint that they were made with."
-            )
+            problem = f"has vectors of size {self.size}, but {model.source.name} has size {own}"
+            raise ConfigError(f"--vectors={self.path} {problem}. Give the --checkpoint that computed them.")
         if digest_of(model) != self.said["model"]:
             told = f"was made by another model ({self.said['checkpoint']}) than {model.source.name}"
             raise ConfigError(
@@ -356,8 +354,8 @@ class VectorFile:
                 yield values.astype(DTYPES[self.dtype], copy=False).reshape(len(batch), self._width)
 
     def _refuse(self, found: str) -> None:
-        told = f"{self.rows:,} vectors of {self.dtype} x {self.size}, the file has {found}"
-        raise ConfigError(f"--vectors={self.path}: {sidecar(self.path)} says {told}. Make both again.")
+        expected = f"{self.rows:,} vectors of {self.dtype} x {self.size}, the file has {found}"
+        raise ConfigError(f"--vectors={self.path}: {sidecar(self.path)} says {expected}. Make both again.")
 
     def search(self, queries_QD: np.ndarray, top_k: int) -> list[list[Neighbour]]:
         """Returns the exact nearest rows of each query, best first, by the model's similarity; ties in the

@@ -129,11 +129,11 @@ class EmbeddingSettings:
         return self.dense[-1].out_features if self.dense else hidden_size
 
     def prompt(self, text: str | None = None, name: str | None = None) -> str:
-        """Returns the prompt, which is set before texts.
+        """Returns the prompt to prepend to texts.
 
         Args:
-          text: is taken as it is; None: that of `name`.
-          name: of one of `prompts`; None: the default one. `passage` also means what is called document or
+          text: the prompt itself; None: the one called `name`.
+          name: key of `prompts`; None: the default prompt. `passage` also finds one called document or
             corpus.
 
         Raises:
@@ -142,8 +142,8 @@ class EmbeddingSettings:
         names = NAMES_OF_PASSAGES if name in NAMES_OF_PASSAGES else (name or self.default_prompt_name,)
         found = [each for each in (name, *names) if each in self.prompts]
         if text is None and name is not None and not found:
-            told = f"Allowed: {', '.join(self.prompts)}" if self.prompts else "The model has none"
-            raise ConfigError(f"prompt_name={name[:60]!r}{suggest(name, self.prompts)}. {told}.")
+            allowed = f"Allowed: {', '.join(self.prompts)}" if self.prompts else "The model has no prompts"
+            raise ConfigError(f"prompt_name={name[:60]!r}{suggest(name, self.prompts)}. {allowed}.")
         text = text if text is not None else self.prompts[found[0]] if found else ""
         if text and not self.include_prompt:
             raise ConfigError(f"prompt={text[:40]!r} with include_prompt=false is not supported, only true.")
@@ -177,16 +177,16 @@ def transformer_folder(folder: str) -> str:
 
 
 def _modules(folder: str) -> list[tuple[str, str]]:
-    """Returns the class, with its package where it is not sentence-transformers' own, and the folder of each
-    module in modules.json. Raises ConfigError for one outside of the folder: a model from elsewhere could
-    name any folder of this machine."""
+    """Returns (class, with its package unless it is sentence-transformers' own; folder) of each module in
+    modules.json. Raises ConfigError for a folder outside of the model's: a downloaded model could name any
+    folder of this machine."""
     source, found = os.path.join(folder, MODULES), []
     for module in read(source, kind=list):
         path, told = expect(module, "path", str, source, ""), str(module.get("type"))
         inside = os.path.normpath(path)
         if os.path.isabs(inside) or inside.split(os.sep)[0] == os.pardir:
             raise ConfigError(
-                f"{source}: the path {path[:60]!r} leads out of the folder. Put the module there."
+                f"{source}: the path {path[:60]!r} leads out of the folder. Put the module into it."
             )
         kind = told.rpartition(".")[2] if told.startswith("sentence_transformers.") else told
         found.append((kind, folder if inside == os.curdir else os.path.join(folder, inside)))
@@ -207,7 +207,7 @@ def read_settings(location: str, lower_case: bool = False) -> EmbeddingSettings 
     if folder is None:
         return None
     values, path = read_where_there(folder, SENTENCE_TRANSFORMERS), os.path.join(folder, MODULES)
-    if values.get("model_type") == "CrossEncoder":  # which gives no vectors
+    if values.get("model_type") == "CrossEncoder":  # which computes scores, not vectors
         return None
     modules = _modules(folder)
     for module in read(path, kind=list):
@@ -244,8 +244,8 @@ def _prompts(values: dict, path: str) -> dict[str, Any]:
         raise ConfigError(f"{path}: the prompt {wrong[0][:60]!r} is not a text. Correct it.")
     default = expect(values, "default_prompt_name", (str, type(None)), path, None)
     if default is not None and default not in prompts:
-        told = f"is none of the prompts ({shortened(list(prompts)) or 'there are none'})"
-        raise ConfigError(f"{path}: default_prompt_name={default[:60]!r} {told}. Correct it.")
+        problem = f"is none of the prompts ({shortened(list(prompts)) or 'the file has none'})"
+        raise ConfigError(f"{path}: default_prompt_name={default[:60]!r} {problem}. Correct it.")
     similarity = values.get("similarity_fn_name") or "cosine"
     check_one_of(f"{path}: similarity_fn_name={str(similarity)[:60]!r}", str(similarity), SIMILARITIES)
     return {"prompts": prompts, "default_prompt_name": default, "similarity": similarity}
@@ -293,7 +293,7 @@ def contents(settings: EmbeddingSettings, hidden_size: int) -> dict[str, bytes]:
     """Returns {path in a folder: content} of the files with the settings, without the encoder's own.
 
     Args:
-      settings: the weights of Dense modules are read from where they lie.
+      settings: its Dense modules name the folders of their weights, which are read.
       hidden_size: of the encoder.
 
     Raises:

@@ -103,8 +103,8 @@ class TagTask(FineTuning):
             raise ConfigError(
                 f"{source} has only the tag {self._tags[0]!r}. Give sentences with two or more."
             )
-        told = [f"{tag} ({counts[tag]:,})" for tag in self._tags]
-        logging.info("%d tags, %s: %s", len(told), self._scheme, shortened(told, 400))
+        shown = [f"{tag} ({counts[tag]:,})" for tag in self._tags]
+        logging.info("%d tags, %s: %s", len(shown), self._scheme, shortened(shown, 400))
         tell_doubtful(self._tags)
         if self._scheme == tags_lib.WORDS and all(tag.isdecimal() for tag in self._tags):
             logging.warning(

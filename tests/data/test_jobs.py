@@ -287,7 +287,7 @@ def test_files_that_no_job_has_left_are_refused(run, tmp_path, name):
     theirs = out / ("train/part-00000.txt" if name == "prepare" else "part-00000-of-00009.tfrecord")
     theirs.parent.mkdir(parents=True)
     theirs.write_text("somebody's")
-    told = f"--output_dir=.* holds {theirs}, which no job of this program has left there"
+    told = f"--output_dir=.* holds {theirs}, which no job of this program has written"
     for overwrite in (False, True):
         with pytest.raises(ConfigError, match=told):
             run(name, out, overwrite=overwrite)

@@ -262,7 +262,7 @@ def test_what_it_does_not_compute_is_refused_by_name():
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "only rope_type='default'"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 5.0}}}, "rope_theta=5.0, and global_rope_"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling="),
-        ({"sliding_window": 5}, "sliding_window=5 is not half of local_attention"),
+        ({"sliding_window": 5}, "sliding_window=5, expected half of local_attention"),
         ({"num_attention_heads": 16}, "is odd"),
         ({"local_attention": 0}, "local_attention=0, expected a positive integer"),
     )

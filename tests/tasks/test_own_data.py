@@ -214,7 +214,7 @@ def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path, monkeypat
     for given, more in ((path, ""), (tokens, "\n"), (texts, "")):
         predict(given)
         assert output.read_text() == (tmp_path / "run" / "predictions.conll").read_text() + more, given
-    wrong = [(path, "words", "files of CoNLL have tokens alone")]
+    wrong = [(path, "words", "CoNLL files have only tokens")]
     wrong += [(texts, "tokens,more", "2 columns (tokens,more), the model can tag of 1")]
     assert_refused(predict, wrong)
     read = tags_lib.read_sentences(str(output), "train_file", True)

@@ -83,8 +83,8 @@ def locate(path: str) -> str | None:
         if model_folder.ADAPTER_CONFIG in names:
             base = json_files.read_json(os.path.join(path, model_folder.ADAPTER_CONFIG), any_number=True)
             raise ConfigError(
-                f"{path}: an adapter without model. The weights of {base.get('base_model_name_or_path')} are"
-                f" missing. Put their {WEIGHTS} and {CONFIG} into the folder, or merge the adapter in peft"
+                f"{path}: the adapter's base model {base.get('base_model_name_or_path')} is missing. Put"
+                f" its {WEIGHTS} and {CONFIG} into the folder, or merge the adapter in peft"
                 " (merge_and_unload)."
             )
         if not any(name.endswith((".index", ".onnx")) for name in names):
@@ -133,8 +133,8 @@ def _check_generator(said: dict, of_generator: dict, folder: str) -> None:
     wanted["num_attention_heads"] = heads // said["hidden_size"]
     if wrong := [f"{key}={of_generator[key]}" for key in wanted if of_generator[key] != wanted[key]]:
         expected = ", ".join(f"{key}={wanted[key]}" for key in wanted)
-        told = f"{', '.join(wrong)}, but a generator next to this discriminator must have {expected}."
-        raise ConfigError(f"{os.path.join(folder, CONFIG)}: {told}")
+        problem = f"{', '.join(wrong)}, but a generator next to this discriminator must have {expected}."
+        raise ConfigError(f"{os.path.join(folder, CONFIG)}: {problem}")
 
 
 def generator_heads(tensors: Tensors, generator: Tensors, options: Options) -> int | None:
@@ -212,8 +212,8 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
         )
     if wholes and all(name in tensors and _is_cast(tensors[name], one) for name, one in wholes.items()):
         raise ConfigError(
-            f"{adapter.path}: the model beside it has the adapter's {shortened(sorted(wholes))}, so it is"
-            " merged already. Remove the adapter, or put the weights of its base model there."
+            f"{adapter.path}: the adapter's {shortened(sorted(wholes))} is already merged into the model next"
+            " to it. Remove the adapter, or put the weights of its base model there."
         )
     changed = [name for name in merged if merged[name] is not tensors.get(name)]
     logging.info("%s is merged into %d weights", adapter.path, len(changed))
@@ -236,8 +236,8 @@ def _name_in(tensors: Tensors, name: str) -> str:
 def _with_product(weight: Tensor, b: Tensor, a: Tensor, adapter: model_folder.Adapter, module: str) -> Tensor:
     rank, fit = a.shape[:1], len(weight.shape) == 2
     if not fit or not all(rank) or (b.shape, a.shape) != ((weight.shape[0], *rank), (*rank, weight.shape[1])):
-        told = f"do not make the shape {weight.shape} of {weight.sources[0]}."
-        raise ConfigError(f"{adapter.path}: matrices {b.shape} and {a.shape} {told}")
+        problem = f"do not make the shape {weight.shape} of {weight.sources[0]}."
+        raise ConfigError(f"{adapter.path}: matrices {b.shape} and {a.shape} {problem}")
     scale = adapter.scale(module, *rank)
 
     def with_product(values: np.ndarray) -> np.ndarray:
@@ -340,7 +340,7 @@ def write(
         tensor = tensors[name]
         if tensor.dtype not in _DTYPE_NAMES:
             allowed = ", ".join(map(str, _DTYPE_NAMES))
-            raise ConfigError(f"{name} is of type {tensor.dtype}, which is not written. Allowed: {allowed}.")
+            raise ConfigError(f"{name} has type {tensor.dtype}, which cannot be written. Allowed: {allowed}.")
         kind, offsets = _DTYPE_NAMES[tensor.dtype], [place, place + tensor.nbytes]
         entries[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": offsets}
         place += tensor.nbytes

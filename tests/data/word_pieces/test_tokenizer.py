@@ -323,12 +323,12 @@ def test_what_cannot_be_read_is_named(tmp_path, roberta, pieces):
         (model, {**robertas, "truncation_side": "left"}, "truncation_side"),
         (model, {**robertas, "mask_token": "<m>"}, None),  # added, as transformers does
         ({"tokenizer.json": json.dumps(joined).encode()}, None, "joins two texts"),
-        ({"tokenizer.json": json.dumps(lower).encode()}, robertas, "normalizer Lowercase is not what"),
+        ({"tokenizer.json": json.dumps(lower).encode()}, robertas, "normalizer Lowercase is not the one"),
         ({"tokenizer.json": json.dumps(strange).encode()}, None, "Save the tokenizer again"),
-        ({"spiece.model": b"\x0a\x05ab"}, xlm, "no SentencePiece model"),
+        ({"spiece.model": b"\x0a\x05ab"}, xlm, "not a SentencePiece model"),
         ({"spiece.model": sentencepiece(pieces, 2)}, xlm, "model_type=2"),
-        ({"spiece.model": b"\xff" * 10**6}, xlm, "no SentencePiece model"),
-        ({"spiece.model": sentencepiece(pieces) + message((3, message((2, 5))))}, xlm, "no SentencePiece"),
+        ({"spiece.model": b"\xff" * 10**6}, xlm, "not a SentencePiece model"),
+        ({"spiece.model": sentencepiece(pieces) + message((3, message((2, 5))))}, xlm, "not a SentencePiece"),
         (
             {"spiece.model": sentencepiece(pieces) + message((3, message((2, map_of_no_end))))},
             xlm,
