@@ -659,8 +659,8 @@ def labels_of_config(location: str) -> dict:
 
 
 def labels_of_folder(location: str) -> dict:
-    """Returns the labels of a folder, or beside a file, in the form of `read_labels`; without labels.json,
-    those that config.json says; empty where it says none, either."""
+    """Returns the labels of a folder, or beside a file, as `read_labels` does; without labels.json, those of
+    config.json; empty where that names none, either."""
     if found := read_labels(folder_of(location)):
         return found
     said = labels_of_config(location)

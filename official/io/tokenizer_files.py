@@ -537,7 +537,7 @@ def _finished(
 
     there = [{"id": token["id"], **_token(token)} for token in tokenizer.get("added_tokens") or ()]
     whole = {"version": "1.0", "normalizer": None, "pre_tokenizer": None, "decoder": None, **tokenizer}
-    whole.update({"truncation": None, "padding": None, "added_tokens": there})
+    whole.update(truncation=None, padding=None, added_tokens=there)
     if _is_wordpiece(whole):
         whole["model"] = {**_WORDPIECE, **whole["model"]}
     try:
