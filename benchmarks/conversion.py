@@ -3,8 +3,8 @@ memory of each conversion.
 
   python benchmarks/conversion.py --output=results/convert_bert_large.json
 
-A conversion is a process of its own, the command line that users run. Its memory is measured above that of a
-process that only imports the same modules.
+Each conversion runs the user's command line in a separate process. Its peak memory is reported minus that of
+a process that only imports the same modules.
 """
 
 import os
@@ -32,7 +32,7 @@ class Main(harness.ModelFlag, harness.NumbersFlags):
 
 
 def write_random(config_file: str, prefix: str) -> int:
-    """Writes a Google checkpoint of random numbers, a tensor at a time. Returns its bytes."""
+    """Writes a Google checkpoint of random numbers, tensor by tensor. Returns its size in bytes."""
     import numpy as np
 
     from official.checkpoint import canonical

@@ -4,10 +4,10 @@ measures the memory.
   python benchmarks/data.py --input_files=wikipedia --vocab_file=vocab.txt --output=results/data \\
     --memory
 
-Creation runs in one process after everything is loaded, from text files to records and
-manifest, in turns with the tokenizer; reading is the dataset that train.py uses, shuffled and parsed, of
-files in the page cache, once it has started: a sequence a row, rows that are packed in the files, and rows
-that are packed while they are read, all counted in sequences.
+Creation, from text files to records and manifest, runs in one process after everything is loaded, in turns
+with the tokenizer. Reading is the shuffled and parsed dataset of train.py, from files in the page cache,
+without its start: rows with one sequence, rows packed in the files, and rows packed on the fly, all counted
+in sequences.
 """
 
 import os
@@ -23,9 +23,9 @@ SHAPES = ((128, 20), (512, 76))
 DUPE_FACTORS = (1, 10)
 FORMATS = ("plain", "compact")
 _READ_BATCH = 256
-_PACKED_DEPTH = 12  # sequences of a packed row, at most, as of a run
+_PACKED_DEPTH = 12  # maximum number of sequences per packed row, as in a run
 _VOCAB_SIZE = 30522
-_READ_EPOCHS = 16  # enough that the start of the dataset, a fraction of a second, matters little
+_READ_EPOCHS = 16  # enough to make the start of the dataset, a fraction of a second, negligible
 _MEMORY_BYTES = (40_000_000, 400_000_000)
 
 
@@ -35,7 +35,7 @@ class Main(harness.ChartFlags):
     Attributes:
       input_files: Text: comma-separated files, globs or folders.
       vocab_file: Vocabulary.
-      rounds: Times that everything is timed.
+      rounds: Number of timings of each case.
       memory: Also measure the peak memory for 40 and 400 MB, made by repeating the text.
     """
 
@@ -140,8 +140,7 @@ def reading_case(paths: list[str], schema: dict, packer, batches: int):
     from official.data.records import batches as record_batches
 
     order, streams = TrainingOrder(seed=1), num_streams(len(paths), _READ_BATCH)
-    # One iterator for all rounds: what it takes to start, some 0.3 s once a run, is in the round that does
-    # not count.
+    # One iterator for all rounds: its start, about 0.3 s once per run, is in the warm-up round.
     dataset = record_batches.training_dataset(paths, schema, _READ_BATCH, order, streams, packer=packer)
     iterator = iter(dataset)
 
@@ -173,7 +172,7 @@ def peak_memory(flags, folder: str) -> dict:
             "--num_workers=1",
             "--overwrite",
         ]
-        # Not ru_maxrss: a new process begins with that of this one, which has TensorFlow and the text.
+        # Not ru_maxrss: a new process inherits that of this one, which has TensorFlow and the text.
         peaks[str(os.path.getsize(path))] = harness.watch(command, folder)["peak_memory_bytes"]
         shutil.rmtree(os.path.join(folder, "memory"))
     return peaks

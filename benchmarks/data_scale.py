@@ -4,8 +4,8 @@
     --work_dir=scratch --output=results/data_scale
 
 The text is repeated with a tenth of its words changed. 10 GB of it need about 40 GB of disk. Jobs of a few
-seconds are run several times, and the one of median time counts. A job takes a fixed time to start, and for
-its data card: the time per MB is given with it and without.
+seconds are run several times, and the one with the median time is reported. A job takes a fixed time to
+start, and for its data card: the time per MB is given with and without it.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from official.io.errors import ConfigError
 from official.io.json_files import read_json
 
 _CHANGED = 0.1  # of the words
-_LEAST_SECS, _MOST_RUNS = 20.0, 9  # a short job is run again until it took so long, or so often
+_LEAST_SECS, _MOST_RUNS = 20.0, 9  # a short job is repeated up to this total time, or this many times
 
 
 class Main(harness.ChartFlags):
@@ -32,7 +32,7 @@ class Main(harness.ChartFlags):
       vocab_file: Vocabulary.
       gigabytes: Sizes of the text, ascending.
       num_workers: Processes.
-      work_dir: Folder for text and records while they are needed. Unset: that of temporary files.
+      work_dir: Folder for temporary text and records. Unset: the system's folder of temporary files.
     """
 
     RANGES = {"num_workers": command_line.COUNT}
@@ -44,8 +44,8 @@ class Main(harness.ChartFlags):
 
 
 def write_text(path: str, texts: list[bytes], size: int) -> None:
-    """Writes `size` bytes of text, or a little more: the texts again and again, each time with other words
-    changed, so that no two documents are the same."""
+    """Writes at least `size` bytes of text: repeats the texts, each time with other words changed, so that no
+    two documents are the same."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -60,8 +60,8 @@ def write_text(path: str, texts: list[bytes], size: int) -> None:
 
 
 def measure(flags, folder: str, texts: list[bytes], size: int) -> dict:
-    """Makes a text and its records, and returns the measurements: those of the run of median time, and the
-    maximum memory, disk and open files of any run."""
+    """Makes a text and its records. Returns the measurements of the run with the median time, and the maximum
+    memory, disk and open files of all runs."""
     from official.data.pretraining import creation, disk_needs, examples
     from official.data.text.text_files import Split
     from official.data.word_pieces.vocabulary import load_for_text
@@ -124,7 +124,7 @@ def measure_all(flags: argparse.Namespace) -> list[dict]:
     for path in files.find_files(flags.input_files, "input_files"):
         with files.open_binary(path) as file:
             texts.append(file.read() + b"\n\n")
-    if not b"".join(texts).strip():  # an empty text would never be enough
+    if not b"".join(texts).strip():  # repeating an empty text would never end
         raise ConfigError(f"--input_files={flags.input_files} has no text.")
     if flags.work_dir:
         os.makedirs(flags.work_dir, exist_ok=True)
@@ -152,8 +152,7 @@ def main() -> None:
         flags.sizes = [0]
     if min(flags.sizes) < 10**5 or sorted(set(flags.sizes)) != flags.sizes:
         raise ConfigError(
-            f"--gigabytes={flags.gigabytes} is no list of ascending sizes of 0.0001 or more. Example:"
-            " 0.01,0.1,1."
+            f"--gigabytes={flags.gigabytes}, expected ascending sizes of 0.0001 or more, such as 0.01,0.1,1."
         )
     rows = measure_all(flags)
     bars = [

@@ -1,12 +1,12 @@
-"""Scores a small model that is fine-tuned alone, and with a teacher (--teacher), over several seeds.
+"""Scores a small model that is fine-tuned without and with a teacher (--teacher), over several seeds.
 
   python benchmarks/distillation.py --data_dir=data/glue --init_checkpoint=MODEL \\
     --work_dir=runs/distillation --output=results/distillation.json
 
-The teacher is MODEL, a folder of Hugging Face's, fine-tuned on rows of SST-2. The small model is its lowest
-layers, the best choice of layers without more pre-training (Sajjad et al. 2020, arXiv 2004.03844). Both of
-its fine-tunings have the same rows, seeds, steps and rates. Started again, the command continues with the
-first unfinished run.
+The teacher is MODEL, a Hugging Face folder, fine-tuned on rows of SST-2. The small model is its lowest
+layers, the best choice of layers without more pre-training (Sajjad et al. 2020, arXiv 2004.03844). Both
+fine-tunings have the same rows, seeds, steps and rates. The same command resumes with the first unfinished
+run.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Main(harness.NumbersFlags):
       data_dir: Folder with SST-2/train.tsv and SST-2/dev.tsv.
       init_checkpoint: Folder of an encoder in Hugging Face's form.
       work_dir: Folder of the runs.
-      layers: Layers of the small model.
-      rows: Rows to train on.
-      num_runs: Seeds of each of its fine-tunings.
-      num_train_epochs: Of every fine-tuning.
+      layers: Number of layers of the small model.
+      rows: Number of training rows.
+      num_runs: Number of seeds of each fine-tuning.
+      num_train_epochs: Number of epochs of every fine-tuning.
     """
 
     RANGES = dict.fromkeys(("layers", "rows", "num_train_epochs"), command_line.COUNT) | {
@@ -56,7 +56,7 @@ class Main(harness.NumbersFlags):
 
 
 def write_rows(flags: Main) -> str:
-    """Writes some rows of SST-2, the same ones in every run; returns their folder."""
+    """Writes a fixed sample of SST-2; returns its folder."""
     folder = os.path.join(flags.work_dir, "glue", "SST-2")
     os.makedirs(folder, exist_ok=True)
     for split in _SPLITS:

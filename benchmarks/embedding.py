@@ -3,10 +3,10 @@
   python benchmarks/embedding.py --checkpoint=models/minilm --data_dir=data --work_dir=runs/embedding \\
     --make_environments --output=results/embedding
 
-Both read the same folder of sentence-transformers and the same CSV file: sentences of SST-2 and QNLI under
---data_dir/glue, shuffled, and repeated up to --rows. Ours is `bert embed`, in float32; the peer encodes with
-the one of --batch_sizes that is fastest on --trial_rows. Both take turns, and write a NumPy file: the largest
-difference between these is reported with the times.
+Both read the same sentence-transformers folder and the same CSV file: sentences of SST-2 and QNLI under
+--data_dir/glue, shuffled, and repeated up to --rows. Ours is `bert embed`, in float32; the peer uses the
+batch size of --batch_sizes that is fastest on --trial_rows. Both run in turns and write a NumPy file. The
+largest difference between the files is reported with the times.
 """
 
 import harness

@@ -304,8 +304,8 @@ def main() -> None:
     for run in runs:
         found.append(measure(run, flags.environments))
         scores = ", ".join(f"{name} {value:.4f}" for name, value in found[-1]["scores"].items())
-        told = f"{run.kind}, {run.model}, {run.side}, seed {run.seed}: {scores}"
-        print(f"{told}, {found[-1]['steps_per_sec']:.2f} steps/s", file=sys.stderr, flush=True)
+        line = f"{run.kind}, {run.model}, {run.side}, seed {run.seed}: {scores}"
+        print(f"{line}, {found[-1]['steps_per_sec']:.2f} steps/s", file=sys.stderr, flush=True)
     rows = rows_of(runs, found)
     print(describe(rows))
     versions: dict[str, str] = next((each["versions"] for each in found if "versions" in each), {})

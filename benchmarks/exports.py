@@ -1,10 +1,10 @@
-"""Measures the size and accuracy of exports of each type, which are made, loaded and scored on real text.
+"""Measures the size and accuracy of exports of each type on real text.
 
   python benchmarks/exports.py --checkpoints=runs/squad,runs/sst2 --predict_file=dev-v1.1.json \\
     --data_dir=glue --output=results/export_minilm
 
-Every export answers all questions of --predict_file, or labels the task's dev.tsv under --data_dir, from text
-by its signatures. The first row of a checkpoint is the model itself in float32.
+Every export is written, loaded, and called through its text signatures on all questions of --predict_file, or
+on the task's dev.tsv under --data_dir. The first row of a checkpoint is the model itself in float32.
 """
 
 import argparse
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from official.inference.source import Source
 
 _DTYPES = ("fp32", "bf16", "int8")
-_BATCH = 32  # texts of a call
+_BATCH = 32  # texts per call
 Ask = Callable[[Sequence[tuple[str, str]]], list[tuple[str, float]]]  # texts -> (answer or label, score) each
 
 
@@ -46,7 +46,7 @@ class Main(harness.ChartFlags):
 
 
 class Questions:
-    """Questions and contexts, and their scores."""
+    """SQuAD questions with contexts, and their scores."""
 
     metric, method = "f1", "answer"
 
@@ -72,7 +72,7 @@ class Questions:
 
 
 class Rows:
-    """Rows of one text or two, and their scores."""
+    """GLUE rows of one or two texts, and their scores."""
 
     method = "classify"
 

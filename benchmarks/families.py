@@ -2,11 +2,11 @@
 
   python benchmarks/families.py --make_environments --output=results/families.json
 
-transformers makes a model of each class of each family, with dropout off, and computes the expected results.
+transformers builds a model of each class of each family, without dropout, and computes the expected results.
 A cell covers all classes of its family. It is "pass" with the largest difference, relative to the largest
-value of the same tensor, or "rejected" with the reason. A gradient that is zero up to rounding, as that of
-the keys' biases, must be so on both sides. A family is a row of FAMILIES, an operation a row of COLUMNS. Exit
-code 1: a cell fails.
+value of the same tensor, or "rejected" with the reason. A gradient that is zero up to rounding, such as that
+of the keys' biases, must be so on both sides. FAMILIES lists the families, COLUMNS the operations. Exit code
+1: a cell fails.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from official.io.errors import ConfigError, first_line
 
 HUGGINGFACE = harness.NEW_HUGGINGFACE
 TOLERANCE = 1e-5
-_NO_GRADIENT = 1e-5  # of the largest gradient of a model: below it a tensor's own is rounding
+_NO_GRADIENT = 1e-5  # relative to a model's largest gradient: smaller gradients of a tensor are rounding
 
 # ------------------------------------------------------------------------------------------------------------
 # Families
@@ -54,7 +54,7 @@ _CLASSES = ("", "ForMaskedLM", *_FINE_TUNED)
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A family of encoders: its config.json, and the ends of the names of transformers' classes for it."""
+    """A family of encoders: its config.json, and the suffixes of transformers' class names."""
 
     config: dict[str, Any]
     classes: tuple[str, ...] = _CLASSES
@@ -117,13 +117,13 @@ class Difference(Exception):
 
 @dataclasses.dataclass
 class Case:
-    """A model of a family that transformers made.
+    """A model of a family, built by transformers.
 
     Attributes:
-      config: of its config.json.
-      ending: of the name of its class.
-      folder: of the model.
-      ask: asks the peer's program.
+      config: keys of its config.json.
+      ending: suffix of its class name.
+      folder: folder of the model.
+      ask: function that sends a question to the peer's program.
     """
 
     config: dict[str, Any]
@@ -148,8 +148,8 @@ class Case:
 
     @functools.cached_property
     def network(self) -> Any:
-        """The model of the class's head, of fp32 and plain operations; of ELECTRA's discriminator, whose head
-        is only kept, the encoder."""
+        """The model with the class's head, in fp32 with plain operations; for ELECTRA's discriminator, whose
+        head is only stored, the encoder."""
         from official.checkpoint import canonical
         from official.modeling import models
 
@@ -170,7 +170,7 @@ class Case:
 
     def computed(self, batch: str) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
         """Returns (vectors of tokens, logits, gradients by transformers' names) of a batch, `padded` or
-        `full`; no logits of a head that is only kept."""
+        `full`; no logits for a head that is only stored."""
         import tensorflow as tf
 
         from official.checkpoint import sidecar_files, tensors
@@ -222,13 +222,14 @@ _NOT_LOADED = ("missing", "unexpected", "mismatched")
 
 
 def read(case: Case) -> float:
-    """The folder is read: every tensor has its place, and a model takes them all."""
+    """Reads the folder: every tensor must be known, and the model must use all of them."""
     case.network  # noqa: B018
     return 0.0
 
 
 def write(case: Case) -> float:
-    """The folder comes back byte by byte over this project's form, and transformers loads it whole."""
+    """Converts the folder to this project's format and back: bytes must be equal, and transformers must load
+    it without missing or unexpected weights."""
     from safetensors.numpy import load_file
 
     from official.checkpoint.convert import convert
@@ -245,12 +246,12 @@ def write(case: Case) -> float:
         loaded = case.ask({"do": "load", "class": case.ending, "folder": f"{folder}/back"})
     with open(os.path.join(case.folder, "config.json"), encoding="utf-8") as file:
         architecture = json.load(file)["architectures"][0]
-    told = {name: loaded[name] for name in _NOT_LOADED if loaded[name]}
-    told |= {
+    found = {name: loaded[name] for name in _NOT_LOADED if loaded[name]}
+    found |= {
         key: loaded["config"].get(key) for key in case.config if loaded["config"].get(key) != case.config[key]
     }
-    if told or loaded["class"] != architecture:
-        raise Difference(f"transformers finds {told} in the folder, and loads it as {loaded['class']}")
+    if found or loaded["class"] != architecture:
+        raise Difference(f"transformers finds {found} in the folder, and loads it as {loaded['class']}")
     return 0.0
 
 
@@ -265,7 +266,7 @@ def _relative(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def hidden_states(case: Case) -> float:
-    """Vectors of the last layer, without those of padding."""
+    """Compares the vectors of the last layer, without padding."""
 
     def compare(batch: str, computed: tuple) -> float:
         mask = case.expected[f"{batch}/attention_mask"][..., None]
@@ -276,7 +277,7 @@ def hidden_states(case: Case) -> float:
 
 
 def logits(case: Case) -> float | None:
-    """Outputs of the class's head."""
+    """Compares the outputs of the class's head."""
 
     def compare(batch: str, computed: tuple) -> float:
         theirs, cotangent = (case.expected[f"{batch}/{name}"] for name in ("logits", "cotangent"))
@@ -288,7 +289,7 @@ def logits(case: Case) -> float | None:
 
 
 def gradients(case: Case) -> float | None:
-    """Gradients of all weights, by their names."""
+    """Compares the gradients of all weights by name."""
 
     def compare(batch: str, computed: tuple) -> float:
         start = f"{batch}/gradient/"
@@ -308,7 +309,7 @@ def gradients(case: Case) -> float | None:
 
 
 def pack(case: Case) -> float | None:
-    """Sequences that share a row have the vectors, and the logits, of those in rows of their own."""
+    """Compares vectors and logits of packed sequences with those of sequences in separate rows."""
     import tensorflow as tf
 
     if case.ending == "ForMultipleChoice":  # a row there is a choice
@@ -346,7 +347,7 @@ _FEW = {"learning_rate": 1e-3, "warmup_steps": 0, "train_batch_size": 8, "eval_b
 
 
 def _trained(case: Case, folder: str, **settings: Any) -> str:
-    """Trains a few steps from the case's folder. Returns the folder of the run, as transformers reads it."""
+    """Trains a few steps from the case's folder. Returns the run's folder in transformers' format."""
     from official.checkpoint.convert import convert
     from official.config import build_config
     from official.tasks import TASKS
@@ -363,18 +364,18 @@ def _trained(case: Case, folder: str, **settings: Any) -> str:
 
 
 def _as_published(case: Case, ending: str, folder: str) -> float:
-    """Compares what was trained with what transformers computes with it."""
+    """Compares outputs of the trained model with those of transformers for the same folder."""
     loaded = case.ask({"do": "expect", "class": ending, "folder": folder, "seed": 2})
-    # A pooler is kept where a class has none, which passes over it.
-    told = {name: [each for each in loaded[name] if not _POOLER.search(each)] for name in _NOT_LOADED}
-    if any(told.values()):
-        raise Difference(f"transformers finds {told} in the folder of the run")
+    # The folder may keep a pooler that the class lacks and ignores.
+    found = {name: [each for each in loaded[name] if not _POOLER.search(each)] for name in _NOT_LOADED}
+    if any(found.values()):
+        raise Difference(f"transformers finds {found} in the folder of the run")
     own = Case(case.config, ending, folder, case.ask)
     return max(hidden_states(own), logits(own) or 0.0)
 
 
 def fine_tune(case: Case) -> float | None:
-    """A classifier of pairs, trained a few steps, is transformers' class for it."""
+    """Trains a classifier of pairs for a few steps, and compares it with transformers' class."""
     if case.ending != "":
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -382,24 +383,25 @@ def fine_tune(case: Case) -> float | None:
         with open(f"{folder}/rows.csv", "w", encoding="utf-8") as file:
             file.write("\n".join(["text,other,label", *(",".join(row) for row in rows)]) + "\n")
         data = dict.fromkeys(("train_file", "eval_file"), f"{folder}/rows.csv")
-        told = {"task": "classify", "text_columns": "text,other", "num_train_epochs": 1}
-        published = _trained(case, folder, **data, **told)
+        settings = {"task": "classify", "text_columns": "text,other", "num_train_epochs": 1}
+        published = _trained(case, folder, **data, **settings)
         return _as_published(case, "ForSequenceClassification", published)
 
 
 def pre_train(case: Case) -> float | None:
-    """A few steps of the family's objective give transformers' class for it; of ELECTRA's, losses and
-    gradients are those of its two classes, too."""
+    """Trains a few steps of the family's objective, and compares with transformers' class; for ELECTRA also
+    the losses and gradients of its two classes."""
     if case.ending != "":
         return None
     family = case.source.bert.family_row
     objective = "mlm_nsp" if family.has_next_sentence else "mlm"
     objective = "electra" if family.name == "electra" else objective
     with tempfile.TemporaryDirectory() as folder:
-        told = {"objective": objective, "use_synthetic_data": True, "max_seq_length": 16}
-        told |= {"max_predictions_per_seq": 3, "num_steps_per_epoch": 3, "num_train_epochs": 1}
-        told |= {"vocab_file": f"{case.folder}/vocab.txt", "bert_config_file": f"{case.folder}/config.json"}
-        published = _trained(case, folder, **told)
+        settings = {"objective": objective, "use_synthetic_data": True, "max_seq_length": 16}
+        settings |= {"max_predictions_per_seq": 3, "num_steps_per_epoch": 3, "num_train_epochs": 1}
+        settings["vocab_file"] = f"{case.folder}/vocab.txt"
+        settings["bert_config_file"] = f"{case.folder}/config.json"
+        published = _trained(case, folder, **settings)
         ending = "ForMaskedLM" if objective == "mlm" else "ForPreTraining"
         found = _as_published(case, ending, published)
         if objective != "electra":
@@ -412,8 +414,8 @@ _PADDING_ROW = "electra.embeddings.word_embeddings.weight"  # transformers gives
 
 
 def _of_electra(case: Case, folder: str) -> float:
-    """Returns the largest difference of losses and gradients of a generator and a discriminator, with the
-    same words drawn."""
+    """Returns the largest difference of losses and gradients of a generator and a discriminator, for the same
+    sampled words."""
     import tensorflow as tf
 
     from official.checkpoint import initialize, sidecar_files, tensors
@@ -480,7 +482,7 @@ _QUESTION = ("word7 word8", "word9 word10 word11 word12 word13")
 
 
 def _asked(model: Any, ending: str) -> np.ndarray:
-    """Returns numbers of the answers of a model."""
+    """Returns the numbers in a model's answers."""
     if ending == "ForQuestionAnswering":
         found = model.answers(*_QUESTION)
         return np.array([[each.probability, each.start, each.end] for each in found])
@@ -490,7 +492,7 @@ def _asked(model: Any, ending: str) -> np.ndarray:
 
 
 def export(case: Case) -> float | None:
-    """A SavedModel answers as the folder does."""
+    """Compares the answers of a SavedModel with those of the folder."""
     from official import inference
     from official.serving import export as export_lib
 
@@ -503,7 +505,7 @@ def export(case: Case) -> float | None:
 
 
 def onnx(case: Case) -> float | None:
-    """ONNX Runtime answers as TensorFlow does."""
+    """Compares the answers of ONNX Runtime with those of TensorFlow."""
     from official import inference
 
     if case.ending not in ("ForSequenceClassification", "ForQuestionAnswering", "ForMaskedLM"):
@@ -514,7 +516,7 @@ def onnx(case: Case) -> float | None:
 
 
 def serve(case: Case) -> float | None:
-    """The server answers as a call in Python does."""
+    """Compares the answers of the server with those of a call in Python."""
     import serving
 
     from official import inference
@@ -535,7 +537,7 @@ def serve(case: Case) -> float | None:
         connection.request("POST", serving.OURS.path, json.dumps(asked))
         (found,) = json.loads(connection.getresponse().read())["predictions"]
     if found["text"] != expected.text:
-        raise Difference(f"the server answers {found['text']!r}, and a call in Python {expected.text!r}")
+        raise Difference(f"the server answers {found['text']!r}, a call in Python {expected.text!r}")
     return abs(found["score"] - expected.probability) / expected.probability
 
 
@@ -562,9 +564,9 @@ class Main(harness.EnvironmentFlags, harness.NumbersFlags):
     """Flags of the command.
 
     Attributes:
-      families: Comma-separated, of FAMILIES.
-      columns: Comma-separated, of COLUMNS.
-      seed: Of the random weights.
+      families: Comma-separated names in FAMILIES.
+      columns: Comma-separated names in COLUMNS.
+      seed: Seed of the random weights.
     """
 
     families: str = ",".join(FAMILIES)
@@ -592,7 +594,7 @@ def cell(cases: list[Case], column: str) -> dict:
 
 
 def rows_of(flags: argparse.Namespace, folder: str) -> tuple[list[dict], dict]:
-    """Returns a row a family, {name, classes, column: cell}, and the versions of the peer."""
+    """Returns a row per family, {name, classes, column: cell}, and the versions of the peer."""
     rows, versions = [], {}
     with harness.program("huggingface", "families_peer.py", HUGGINGFACE, flags, folder) as peer:
 
@@ -620,7 +622,7 @@ def rows_of(flags: argparse.Namespace, folder: str) -> tuple[list[dict], dict]:
 
 
 def describe(rows: list[dict], columns: list[str]) -> str:
-    """Returns a line a family, and one for each cell that does not pass."""
+    """Returns a line per family, and one for each cell that does not pass."""
     shown = [{"name": row["name"], **{each: _short(row[each]) for each in columns}} for row in rows]
     lines = [outputs.table([("family", "name", ""), *((each, each, "") for each in columns)], shown)]
     for row in rows:

@@ -4,10 +4,10 @@
     --output=results/fine_tuning_squad -- --config=squad_minilm --train_file=train-v1.1.json \\
     --predict_file=dev-v1.1.json --vocab_file=MODEL/vocab.txt --init_checkpoint=MODEL/model.safetensors
 
-What follows -- is the recipe, flags of train.py; the Trainer takes the same. Every run is a process: it reads
-the data, makes features of them, trains --train_steps updates and writes one checkpoint. No evaluation is
-timed. Afterwards this project's evaluation scores the checkpoints of all systems. All systems take turns,
-seed by seed. Started again, the command continues with the first unfinished run.
+The flags after -- are the recipe, for train.py; the Trainer gets the same. Every run is a process: it reads
+the data, makes features of them, trains --train_steps updates and writes one checkpoint. Times exclude
+evaluation. Afterwards this project's evaluation scores the checkpoints of all systems. All systems run in
+turns, seed by seed. The same command resumes with the first unfinished run.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from official.io.writing import replace_file
 
 _DONE, _MODEL, _SCORES, _LOG = "run.json", "model", "scores", "log.txt"
 _TOLD_WHEN = 10  # steps between logged losses
-_COUNTED = {"squad": "windows", "glue": "rows"}  # what result.json calls the sequences of a task
+_COUNTED = {"squad": "windows", "glue": "rows"}  # unit of a task's sequences in result.json
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "whole_secs": float,
     "cpu_secs": float,
@@ -55,7 +55,7 @@ _NEEDED = {
     "num_runs": 1,
     "pack": False,
 }
-_SAME_EPSILON = 1e-8  # so small compared with the roots that its position does not matter
+_SAME_EPSILON = 1e-8  # negligible compared with the roots, so its position does not matter
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def _last_loss(folder: str) -> float:
 
 def _bert_train(run: Run, *own: str) -> float:
     """Runs `bert train` with the recipe and then the flags `own`. Returns its seconds. Raises ConfigError
-    where it fails."""
+    if it fails."""
     command = [*harness.in_new_process("train"), *run.train_flags, *own]
     return harness.run_logged(command, os.path.join(run.folder, _LOG), f"{run.system}: bert train")
 
@@ -290,16 +290,15 @@ def specification_of(run: Run) -> dict[str, Any]:
 
 
 def huggingface_folder(config: Config) -> str:
-    """Returns the folder of the initial checkpoint. Raises ConfigError where Hugging Face could not read
-    it."""
+    """Returns the folder of the initial checkpoint. Raises ConfigError if Hugging Face cannot read it."""
     asked = config.init_checkpoint
     path = os.path.abspath(asked or "")
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     for name in ("config.json", "tokenizer.json"):
         if not asked or not os.path.isfile(os.path.join(folder, name)):
             raise ConfigError(
-                f"--init_checkpoint={asked}: no {name} beside it, which Hugging Face's Trainer reads. Give a"
-                " folder that has it, or --peers=ours_buckets,... without the Trainer."
+                f"--init_checkpoint={asked}: {name} is missing next to it, and Hugging Face's Trainer needs"
+                " it. Give a folder with it, or --peers=ours_buckets,... without the Trainer."
             )
     return folder
 
@@ -342,11 +341,11 @@ class Main(harness.EnvironmentFlags, harness.ChartFlags):
     """Flags of the command.
 
     Attributes:
-      work_dir: Folder of the runs: what is done there is not done again.
-      train_steps: Updates of every run; the schedule spans them.
-      peers: Comma-separated systems, ours among them.
+      work_dir: Folder of the runs; finished ones are reused.
+      train_steps: Number of updates of every run, and length of the schedule.
+      peers: Comma-separated systems, including ours.
       dtypes: Comma-separated: fp32, bf16.
-      seeds: Runs of each system and type, from --seed on.
+      seeds: Number of runs of each system and type, with the seeds from --seed on.
       seed: The first seed.
       scores: Score every checkpoint.
       train_flags: After --: the recipe, flags of train.py.
@@ -365,8 +364,8 @@ class Main(harness.EnvironmentFlags, harness.ChartFlags):
 
 
 def read_recipe(train_flags: list[str], train_steps: int, scored: bool = False) -> Config:
-    """Returns the recipe behind `--` as a configuration of that many updates. Raises ConfigError for one that
-    is invalid, that the Trainer cannot follow, or that lacks the files for scores."""
+    """Returns the recipe after `--` as a configuration with `train_steps` updates. Raises ConfigError if it
+    is invalid, the Trainer does not support it, or the files for scores are missing."""
     common = common_flags(train_steps)
     config = flags_lib.parse([*train_flags, *common, "--model_dir=unused"])
     if config.task == "pretrain":
@@ -374,7 +373,7 @@ def read_recipe(train_flags: list[str], train_steps: int, scored: bool = False) 
     for name, value in _NEEDED.items():
         if config[name] != value:
             raise ConfigError(
-                f"behind --: --{name}={config[name]} is not what Hugging Face's Trainer does. Give"
+                f"behind --: --{name}={config[name]} is not supported by Hugging Face's Trainer. Give"
                 f" --{name}={str(value).lower()}."
             )
     if scored:
@@ -401,7 +400,7 @@ def runs_of(flags: argparse.Namespace, config: Config) -> list[Run]:
 
 
 def rows_of(runs: list[Run], found: list[dict]) -> list[dict]:
-    """Returns a row for each type and system: rates of whole processes and of their training alone, medians
+    """Returns a row for each type and system: rates of whole processes and of only their training, as medians
     over the seeds, and scores."""
     from official.reporting.measurement import Timing
 
@@ -436,9 +435,9 @@ def rows_of(runs: list[Run], found: list[dict]) -> list[dict]:
 
 
 def compare(rows: list[dict]) -> list[dict]:
-    """Returns a comparison of each of ours with each way of the Trainer, type by type: how many times as fast
-    whole processes and their training are, and whether the mean scores are no further apart than the seeds of
-    either (None: no scores of several seeds)."""
+    """Compares each of our systems with each variant of the Trainer, by type: speedup of whole processes and
+    of their training, and whether the mean scores differ by no more than the seeds of either (None: no scores
+    of several seeds)."""
     pairs = itertools.product(rows, rows)
     return [
         {
@@ -463,7 +462,7 @@ def _agree(one: dict, other: dict) -> bool | None:
 
 
 def describe(rows: list[dict], comparison: list[dict]) -> str:
-    """Returns a line a row, then a line a comparison."""
+    """Returns a line per row, then a line per comparison."""
     shown = [
         {
             **row,

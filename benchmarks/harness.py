@@ -42,7 +42,7 @@ def main(question: Callable[[], int | None]) -> NoReturn:
 
 
 def write(flags: argparse.Namespace, *given: Any, **limit: Any) -> None:
-    """Writes --output.json and its chart, where --output is given: `outputs.write_bars`."""
+    """Writes --output.json and its chart, if --output is set; see `outputs.write_bars`."""
     outputs.write_bars(flags.output, *given, **limit)
 
 
@@ -85,7 +85,7 @@ class NumbersFlags(command_line.Flags):
 
 
 def write_json(flags: argparse.Namespace, record: dict) -> None:
-    """Writes --output, where it is given, with the command and the machine."""
+    """Writes --output, if set, with the command and the machine."""
     if flags.output:
         outputs.write_json(flags.output, outputs.with_machine(record))
 
@@ -140,7 +140,7 @@ def prepare(wanted: Iterable[tuple[str, Environment | None]], flags: argparse.Na
             continue
         python = python_of(environment.name, flags.environments)
         folder = os.path.dirname(os.path.dirname(python))
-        made = os.path.join(folder, "made")  # the requirements of a whole environment
+        made = os.path.join(folder, "made")  # lists the installed requirements of a complete environment
         installed = None
         if os.path.exists(made):
             with open(made, encoding="utf-8") as file:
@@ -182,7 +182,7 @@ def last_line(path: str) -> str:
     """Returns the last line of a log that is not blank."""
     with open(path, encoding="utf-8", errors="replace") as log:
         lines = [line.strip() for line in log if line.strip()]
-    return lines[-1][:MAX_SHOWN] if lines else "it has printed nothing."
+    return lines[-1][:MAX_SHOWN] if lines else "it has printed no output."
 
 
 def run_logged(command: list[str], log_file: str, what: str) -> float:
@@ -229,8 +229,8 @@ def _of_tree(root: int, value: Callable[[Any], Any]) -> Iterator[Any]:
 
 def watch(command: list[str], folder: str, period_secs: float = 0.2) -> dict:
     """Runs a command and returns {secs, core_secs, peak_memory_bytes, peak_disk_bytes, peak_open_files}: CPU
-    time of all its processes together, memory of the largest, bytes in a folder, open files of the one with
-    most. Raises RuntimeError where it fails."""
+    time of all its processes, memory of the largest one, bytes in a folder, maximum open files of a process.
+    Raises RuntimeError if it fails."""
     began = time.monotonic()
     cores: dict[int, float] = {}
     peaks = {"peak_memory_bytes": 0, "peak_disk_bytes": 0, "peak_open_files": 0}
@@ -295,7 +295,7 @@ class GpusFlag(command_line.Flags):
     """Flag of benchmarks that may run on a GPU.
 
     Attributes:
-      num_gpus: 0 for the CPU, 1 for a GPU; unset: a GPU where there is one.
+      num_gpus: 0 for the CPU, 1 for a GPU. Unset: a GPU if the machine has one.
     """
 
     num_gpus: int | None = None
@@ -305,7 +305,7 @@ class ShapesFlag(command_line.Flags):
     """Flag of benchmarks of a training step, which `read_shapes` reads.
 
     Attributes:
-      shapes: Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.
+      shapes: Comma-separated LENGTHxBATCH: tokens per sequence x sequences per step.
     """
 
     shapes: str = "128x8,512x2"

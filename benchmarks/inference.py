@@ -48,7 +48,7 @@ PEERS = {f"huggingface_{row[0]}": row for row in _ROWS}
 
 
 def write_huggingface(found: Source, checkpoint: str | None, folder: str) -> str:
-    """Writes a model in Hugging Face's format, once, and returns its folder. Raises ConfigError where the
+    """Writes a model in Hugging Face's format, if missing, and returns its folder. Raises ConfigError if the
     format cannot hold it."""
     from official.checkpoint import convert
     from official.checkpoint.formats import Options, huggingface

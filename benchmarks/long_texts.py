@@ -3,17 +3,17 @@ lengths.
 
   python benchmarks/long_texts.py --make_environments --output=results/long_texts
 
-Cases: two texts of 512 tokens, 16 texts of mixed lengths up to 8,192 tokens, and one of 8,192, whose memory
-counts. The work of a case is a training step of masked words (AdamW, no dropout, as ModernBERT is trained) or
-the vectors of all tokens. transformers gets the form that suits the case: texts of one length are rows, plain
-and compiled; mixed ones come one after the other, and their gradients are added up, since rows as long as the
-longest would be nine times the tokens. The masked words are picked before its output layer, as its
-sparse_prediction does; `default` is ModernBertForMaskedLM as it comes, which computes the logits of all
-tokens. Weights are random: the losses begin near the logarithm of the words, and fall alike.
+Cases: two texts of 512 tokens, 16 texts of mixed lengths up to 8,192 tokens, and one of 8,192, for the
+memory. The work of a case is a masked-LM training step (AdamW, no dropout, as ModernBERT is trained) or
+computing the vectors of all tokens. transformers gets the form that suits the case: texts of one length are
+rows, plain and compiled. Mixed texts are processed one by one with accumulated gradients, since padding to
+the longest would need nine times the tokens. Masked tokens are gathered before its output layer, as with its
+sparse_prediction; `default` is the unchanged ModernBertForMaskedLM, which computes the logits of all tokens.
+Weights are random: the losses start near the logarithm of the vocabulary size, and decrease alike.
 
-Every system runs in a process of its own. Those of a case and work take turns; above 4,096 tokens each has
-the memory for itself, and they run one after the other. Medians, and the peak of resident memory of each
-process. The code of all is in programs/long_texts.py.
+Every system runs in a separate process. The systems of a case and work run in turns; above 4,096 tokens, only
+one system at a time is in memory. Results are medians, and the peak resident memory of each process. The code
+of all is in programs/long_texts.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CASES = {
     "8192x1": [8192],
 }
 WORKS = ("train", "infer")
-_TOGETHER = 4096  # tokens of a case whose systems are in memory at once
+_TOGETHER = 4096  # maximum tokens of a case for having all systems in memory at once
 
 
 class Peer(NamedTuple):
@@ -67,11 +67,11 @@ class Main(harness.EnvironmentFlags, harness.ChartFlags):
 
     Attributes:
       bert_config_file: Model.
-      cases: Comma-separated: 512x2, mixed, 8192x1, or lengths with colons between, such as 64:64:300.
+      cases: Comma-separated: 512x2, mixed, 8192x1, or colon-separated lengths, such as 64:64:300.
       works: Comma-separated: train, infer.
       peers: Comma-separated systems; the error for another name lists them.
       dtypes: Comma-separated: fp32, bf16.
-      rounds: How many times every system is timed, after a first time.
+      rounds: Number of timings of every system, after a warm-up.
     """
 
     RANGES = {"rounds": command_line.COUNT}
@@ -91,7 +91,7 @@ def read_cases(text: str, positions: int) -> dict[str, list[int]]:
             found[name] = CASES.get(name) or [int(length) for length in name.split(":")]
         except ValueError:
             raise ConfigError(
-                f"--cases={text}: {name} is none of {', '.join(CASES)}, and no lengths."
+                f"--cases={text}: {name} is none of {', '.join(CASES)}, nor a list of lengths."
             ) from None
         if not all(8 <= length <= positions for length in found[name]):
             raise ConfigError(f"--cases={text}: lengths of {name} are not from 8 to {positions:,}.")
@@ -101,7 +101,7 @@ def read_cases(text: str, positions: int) -> dict[str, list[int]]:
 def measure(
     flags: argparse.Namespace, model: dict, work: str, dtype: str, case: tuple[str, list[int]]
 ) -> list[dict]:
-    """Returns a row a system."""
+    """Returns a row per system."""
     name, lengths = case
     are_mixed = len(set(lengths)) > 1
     peers = [peer for peer in flags.peers if peer == "ours" or (peer == "apart") == are_mixed]
@@ -117,7 +117,7 @@ def measure(
 
 
 def _measure(flags: argparse.Namespace, peers: list[str], title: str, asked: dict) -> list[dict]:
-    """Returns a row a system, which take turns."""
+    """Runs the systems in turns; returns a row per system."""
     advice = ": ask for fewer --peers at a time, or smaller --cases"
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -136,7 +136,7 @@ def _measure(flags: argparse.Namespace, peers: list[str], title: str, asked: dic
             last[peer] = programs[peer].answer()
 
         works: dict[str, Callable[[], Any]] = {peer: functools.partial(run, peer) for peer in peers}
-        # Of long texts the first step, which compiles, is warm-up enough.
+        # For long texts the first step, which compiles, suffices as warm-up.
         warmup = 1 if len(peers) > 1 else 0
         timings = harness.in_turns(works, flags.rounds, warmup_rounds=warmup, title=title)
     return [
@@ -157,8 +157,8 @@ def _measure(flags: argparse.Namespace, peers: list[str], title: str, asked: dic
 
 
 def compare(rows: list[dict]) -> list[dict]:
-    """Returns of each case {case, fastest, speedup, least_memory, memory}: this project's speed over that of
-    the fastest other system, and its memory over that of the one with the least."""
+    """Returns {case, fastest, speedup, least_memory, memory} of each case: this project's speed relative to
+    the fastest other system, and its memory relative to the one with the least."""
     found = []
     for case in dict.fromkeys(row["case"] for row in rows):
         own = {row["peer"]: row for row in rows if row["case"] == case}
@@ -174,7 +174,7 @@ def compare(rows: list[dict]) -> list[dict]:
 
 
 def report(flags: argparse.Namespace, rows: list[dict]) -> None:
-    """Prints what was measured, and writes it."""
+    """Prints and writes the measurements."""
     shown = [
         {
             **row,
@@ -223,7 +223,7 @@ def main() -> None:
     cases = read_cases(flags.cases, model["max_position_embeddings"])
     harness.prepare([(name, PEERS[name].environment) for name in flags.peers], flags)
     rows: list[dict] = []
-    try:  # a system that does not fit into memory must not lose measured cases
+    try:  # keeps the measured cases if a system runs out of memory
         for case, dtype, work in itertools.product(cases.items(), dtypes, works):
             rows += measure(flags, model, work, dtype, case)
     finally:

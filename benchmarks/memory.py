@@ -1,11 +1,11 @@
-"""Compares the memory that --plan predicts for a training step with that of a real step on the CPU, and
+"""Compares the predicted memory of --plan for a training step with that of a real step on the CPU, and
 measures the time of each --recompute.
 
   python benchmarks/memory.py --output=results/plan_memory.json
   python benchmarks/memory.py --recompute --output=results/recompute_memory.json
 
-Each case runs in a process of its own. After a step that compiles, the peak of resident memory during a step
-is read from the kernel, and what was resident before it (weights, slots, program) is subtracted.
+Each case runs in a separate process. After a step that compiles, the peak resident memory during a step is
+read from the kernel, minus the resident memory before it (weights, slots, program).
 """
 
 import argparse
@@ -22,7 +22,7 @@ from official.cli import command_line, outputs
 from official.config import Config
 from official.io.errors import ConfigError
 
-# Freed memory goes back to the system at once, so that what is resident is what is in use: no pools in
+# Freed memory is returned to the system at once, so that resident memory equals memory in use: no pools in
 # TensorFlow or glibc.
 ALLOCATION = {
     "TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1",
@@ -63,10 +63,10 @@ class Main(harness.NumbersFlags):
 
     Attributes:
       model: Model to measure.
-      steps: Steps measured of each case; the median counts.
+      steps: Number of measured steps per case; the median is reported.
       recompute: Measure the cases of --recompute instead.
-      cases: Numbers of the cases to measure, such as 0,3; all without it.
-      one: JSON of a case to measure in this process; used for each case.
+      cases: Numbers of the cases to measure, such as 0,3. Unset: all.
+      one: JSON of a case to measure in this process; for internal use.
     """
 
     RANGES = {"steps": command_line.COUNT}
@@ -101,8 +101,7 @@ def resident_bytes(name: str) -> int:
 
 
 def measure(case: dict, model: str, steps: int) -> dict:
-    """Plans one case and measures it, in this process: seconds, and peak memory above that before the step,
-    of each step."""
+    """Plans and measures one case in this process: seconds and additional peak memory of each step."""
     from official.planning import plan
     from official.tasks import TASKS
     from official.training import step_benchmark
@@ -120,7 +119,7 @@ def measure(case: dict, model: str, steps: int) -> dict:
         peaks.append(resident_bytes("VmHWM") - before)
     measured = statistics.median(peaks[1:])
     expected = planned["gradients"] + planned["activations"]
-    # The whole error is attributed to the activations: the gradients are known exactly.
+    # The whole error is attributed to the activations, since the size of the gradients is known exactly.
     error = planned["activations"] / (measured - planned["gradients"]) - 1
     return {
         **case,
@@ -134,7 +133,7 @@ def measure(case: dict, model: str, steps: int) -> dict:
 
 
 def measure_in_process(case: dict, flags: argparse.Namespace) -> dict:
-    """Measures a case in a new process, whose memory nothing else has touched."""
+    """Measures a case in a new process."""
     words = [f"--one={json.dumps(case)}", f"--steps={flags.steps}", f"--model={flags.model}"]
     command = [sys.executable, os.path.abspath(__file__), *words]
     environment = {**os.environ, **ALLOCATION}

@@ -5,9 +5,9 @@ end at the same loss.
     --flagfile=configs/wikipedia_mini.flags \\
     --num_steps_per_epoch=1000 --steps_between_eval=250
 
-What follows -- goes to train.py; it evaluates, as losses of an evaluation set are compared. A variant agrees
-with the first one if their mean final losses are no further apart than the seeds of either. Started again,
-the command resumes. Exit code 1: one disagrees.
+The flags after -- are for train.py; they must include evaluations, whose losses are compared. A variant
+agrees with the first one if their mean final losses differ by no more than the seeds of either. The same
+command resumes. Exit code 1: a variant disagrees.
 """
 
 import dataclasses
@@ -41,9 +41,9 @@ class Main(harness.ChartFlags):
 
     Attributes:
       model_dir: Folder of the runs.
-      variants: Comma-separated, of VARIANTS. The others are compared with the first.
-      num_runs: Runs of each, 2 or more, with the seeds --seed, --seed + 1, ...
-      seed: Seed of the first run of each.
+      variants: Comma-separated names in VARIANTS. The others are compared with the first.
+      num_runs: Number of runs of each variant, 2 or more, with the seeds --seed, --seed + 1, ...
+      seed: Seed of the first run of each variant.
       train_flags: After --: the recipe, flags of train.py.
     """
 
@@ -56,8 +56,7 @@ class Main(harness.ChartFlags):
 
 
 def train(flags, variant: str, number: int) -> None:
-    """Trains a variant from the seed of a number, or goes on where that was interrupted. Raises ConfigError
-    where the run fails."""
+    """Trains or resumes run `number` of a variant. Raises ConfigError if the run fails."""
     command = [
         *harness.in_new_process("train"),
         *flags.train_flags,
@@ -67,7 +66,7 @@ def train(flags, variant: str, number: int) -> None:
         f"--seed={flags.seed + number}",
     ]
     code = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
-    if code not in (0, 1):  # 1: a target was not reached, which does not matter here
+    if code not in (0, 1):  # 1: the target was not reached, which is irrelevant here
         raise ConfigError(
             f"train.py ended with exit code {code} in the variant {variant}. Its message is above."
         )
@@ -86,9 +85,9 @@ def read_curve(path: str) -> Curve:
 
 
 def summarize(curves: dict[str, list[Curve]]) -> list[dict]:
-    """Returns a row a variant: its final losses, their mean and spread (the largest less the smallest), the
-    distance of the mean from the first variant's, the largest difference between runs of one seed, and
-    whether it agrees."""
+    """Returns a row per variant: its final losses, their mean and spread (maximum - minimum), the difference
+    of the mean from the first variant's, the largest difference between runs of one seed, and whether it
+    agrees."""
     rows: list[dict] = []
     for name, runs in curves.items():
         losses = [run.losses[-1] for run in runs]
@@ -116,8 +115,8 @@ def main() -> int:
     flags.variants = command_line.read_list(flags.variants, "variants", tuple(VARIANTS))
     if flags.num_runs < 2:
         raise ConfigError(
-            f"--num_runs={flags.num_runs}, expected 2 or more: the spread of the seeds is what differences"
-            " are compared with."
+            f"--num_runs={flags.num_runs}, expected 2 or more: differences are compared with the spread of"
+            " the seeds."
         )
     numbers = range(flags.num_runs)
     for number in numbers:  # seed by seed, so that results can be compared after an interruption

@@ -4,13 +4,13 @@ machine's memory bandwidth.
   python benchmarks/optimizer.py --bert_config_file=configs/models/bert_base.json \\
     --output=results/optimizer_bert_base
 
-All cases take turns in one process. The bound is the time in which the memory moves the bytes that an
-optimizer cannot avoid: AdamW reads gradient, weights and two moments and writes weights and moments, 28 bytes
-a parameter; LAMB, whose step depends on norms over all of it, reads weights and moments and writes weights
-once more, 40 bytes. With --dtype=bf16 gradients have 2 bytes less, and copies of the weights in bf16 are
-written, as much again; what takes neither casts the gradients before the update and the weights after it. The
-memory's speed is the highest of the cases that meet each number once: w -= a x over as many weights, 12 bytes
-each, and AdamW.
+All cases run in turns in one process. The bound is the time to move the minimum number of bytes of an
+optimizer: AdamW reads gradient, weights and two moments and writes weights and moments, 28 bytes per
+parameter. LAMB, whose step depends on norms over whole tensors, reads weights and moments and writes weights
+once more, 40 bytes. With --dtype=bf16 gradients have 2 bytes less, but copies of the weights in bf16 are
+written, 2 bytes more; optimizers without this support cast the gradients before and the weights after the
+update. The memory bandwidth is the highest of the cases that touch each number once: w -= a x over as many
+weights, 12 bytes each, and AdamW.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -20,15 +20,15 @@ import harness
 from official.cli import command_line, outputs
 from official.config import Config
 
-# A parameter, at least; the norm's are those of a float32 gradient.
+# Minimum bytes per parameter; for the norm those of a float32 gradient.
 BYTES = {"memory": 12, "norm": 4, "adamw": 28, "lamb": 40}
-_ONCE = ("memory", "adamw")  # LAMB finds some of its second pass in a cache
+_ONCE = ("memory", "adamw")  # not LAMB, whose second pass is partly cached
 _KINDS = ("adamw", "lamb")
 _TENSORFLOW = ", TensorFlow's operations"
 
 
 class Way(NamedTuple):
-    """A way to update weights: what is behind the optimizer's name, settings, whether all is compiled."""
+    """A way to update weights: suffix of the optimizer's name, settings, whether all is compiled."""
 
     name: str
     settings: dict[str, Any]
@@ -47,8 +47,8 @@ class Main(harness.ModelFlag, harness.GpusFlag, harness.ChartFlags):
     """Flags of the command.
 
     Attributes:
-      dtype: Type of the gradients and of what is computed with.
-      rounds: How many times every case is timed.
+      dtype: Type of the gradients, and of the copies of the weights.
+      rounds: Number of timings of each case.
     """
 
     RANGES = {"rounds": command_line.COUNT}
@@ -57,7 +57,8 @@ class Main(harness.ModelFlag, harness.GpusFlag, harness.ChartFlags):
 
 
 def make_cases(flags) -> tuple[dict, int]:
-    """Returns ({name: what is timed}, number of parameters). The optimizers share weights and gradients."""
+    """Returns ({name: function to time}, number of parameters). The optimizers share weights and
+    gradients."""
     import tensorflow as tf
 
     from official import config as config_lib
@@ -67,7 +68,7 @@ def make_cases(flags) -> tuple[dict, int]:
 
     tf.get_logger().setLevel(
         "ERROR"
-    )  # it takes the functions of several cases for one that is retraced repeatedly
+    )  # it mistakes the functions of several cases for repeated retracing of one
     model = harness.read_model(flags.bert_config_file)
     config = step_benchmark.step_config(
         model,
@@ -149,7 +150,7 @@ def update(optimizer, strategy, compiled: bool, variables, gradients):
 
 
 def rows(timings: dict, parameters: int) -> list[dict]:
-    """Returns a row a case: seconds, GB/s of the bytes that cannot be avoided, and the time over the
+    """Returns a row per case: seconds, GB/s of the minimum number of bytes, and the time relative to the
     bound."""
     sizes = {name: BYTES[name.split(",")[0]] * parameters for name in timings}
     bandwidth = max(timings[name].rate(sizes[name]) for name in timings if name.split(",")[0] in _ONCE)

@@ -1,15 +1,14 @@
-"""Scores fine-tuning on people's own data, with every kind of label, compared with the same recipe in
-transformers.
+"""Scores fine-tuning on user data with every kind of label, compared with the same recipe in transformers.
 
   python benchmarks/own_data.py --data_dir=data --init_checkpoint=MODEL --work_dir=runs/own_data \\
     --make_environments --output=results/own_data
 
-Six inputs are made of public data in --data_dir: SST-2 as CSV, STS-B as JSON lines, MRPC as pairs, XED with
-several labels a row (held out by hash), WNUT 2017 in CoNLL columns, and CMRC 2018, Chinese questions that are
-scored by characters. Ours trains each with one command, `train.py --task=...`; the peer is Hugging Face's
-Trainer with the same rows, splits, length, batch, epochs, rate, schedule and decay, scored by scikit-learn,
-by seqeval, and, of answers, by the official measure. MODEL is a folder of Hugging Face's. Both sides run one
-after the other, seed by seed; started again, the command goes on with the first run that is not done.
+Six inputs are made of public data in --data_dir: SST-2 as CSV, STS-B as JSON lines, MRPC as pairs,
+multi-label XED (held out by hash), WNUT 2017 in CoNLL columns, and CMRC 2018, Chinese questions scored by
+characters. Ours trains each with one command, `train.py --task=...`. The peer is Hugging Face's Trainer with
+the same rows, splits, length, batch, epochs, rate, schedule and decay, scored by scikit-learn, by seqeval,
+and for answers by the official measure. MODEL is a Hugging Face folder. Both sides run in turns, seed by
+seed; the same command resumes with the first unfinished run.
 """
 
 import argparse
@@ -51,8 +50,8 @@ _RECIPE = (
     "train_batch_size learning_rate weight_decay_rate beta_1 beta_2 epsilon clip_norm max_seq_length"
     " doc_stride max_answer_length n_best_size num_train_epochs"
 ).split()
-# What the Trainer does: the rate falls from the end of the warm-up on, and epsilon stands beside a corrected
-# root, which is no matter where it is small. One evaluation, at the end.
+# As in the Trainer: the rate decays after the warm-up, and epsilon is added to the bias-corrected root, which
+# is irrelevant if it is small. One evaluation, at the end.
 _COMMON = (
     f"--num_train_epochs={_EPOCHS}",
     "--decay_from=warmup_end",
@@ -68,12 +67,12 @@ class Kind:
     """A kind of data.
 
     Attributes:
-      title: in tables.
-      make: writes its files: (data folder, folder, rows to train on, rows to evaluate on) -> (flags of
-        train.py that name them, files of the peer).
+      title: title in tables.
+      make: writes its files: (data folder, folder, number of training rows, number of evaluation rows) ->
+        (flags of train.py that name them, files of the peer).
       flags: other flags of train.py.
       metric, others: its main score, and others that both sides have.
-      train_rows, eval_rows: at most; chosen so that all runs fit into hours of two cores.
+      train_rows, eval_rows: maximum numbers of rows, chosen so that all runs take hours on two cores.
     """
 
     title: str
@@ -86,12 +85,11 @@ class Kind:
 
 
 # ------------------------------------------------------------------------------------------------------------
-# Inputs: of each row {"texts": [...], "label": ...} for the peer, and the file that a person would have
+# Inputs: rows {"texts": [...], "label": ...} for the peer, and files in the form that users have
 
 
 def _lines(data_dir: str, *parts: str) -> list[list[str]]:
-    """Returns the fields of the lines of a file with tabs between them. Raises ConfigError where it is not
-    there."""
+    """Returns the fields of the lines of a tab-separated file. Raises ConfigError if it is missing."""
     path = os.path.join(data_dir, *parts)
     if not os.path.isfile(path):
         raise ConfigError(f"--data_dir={data_dir}: there is no {os.path.join(*parts)}.")
@@ -100,7 +98,7 @@ def _lines(data_dir: str, *parts: str) -> list[list[str]]:
 
 
 def _some(rows: Iterable[Any], count: int) -> list[Any]:
-    """Returns some rows, the same ones in every run."""
+    """Returns a fixed sample of the rows."""
     rows = list(rows)
     random.Random(0).shuffle(rows)
     return rows[:count]
@@ -120,7 +118,7 @@ def _write_csv(path: str, head: list[str], rows: Iterable[list[str]]) -> str:
 def glue_rows(
     data_dir: str, task: str, columns: tuple[str, ...], counts: dict[str, int]
 ) -> dict[str, list[list[str]]]:
-    """Returns {split: rows of the columns} of a task of GLUE."""
+    """Returns {split: rows of the columns} of a GLUE task."""
     found = {}
     for split, count in counts.items():
         head, *rows = _lines(data_dir, "glue", task, f"{split}.tsv")
@@ -158,7 +156,7 @@ def _as_lines(path: str, head: list[str], rows: list[list[str]]) -> str:
 
 
 def _several(data_dir: str, folder: str, train_rows: int, eval_rows: int) -> tuple[list[str], dict[str, str]]:
-    """Writes lines of XED as they are; the hash of the text decides which ones are held out."""
+    """Writes the unchanged lines of XED; a hash of the text decides which ones are held out."""
     from official.data.tables import texts
 
     rows = _some((row for row in _lines(data_dir, "emotions", "xed_en.tsv") if len(row) == 2), train_rows)
@@ -197,7 +195,7 @@ def _tags(data_dir: str, folder: str, train_rows: int, eval_rows: int) -> tuple[
 def _questions(
     data_dir: str, folder: str, train_rows: int, eval_rows: int
 ) -> tuple[list[str], dict[str, str]]:
-    """Writes some questions of CMRC 2018; to train on, those whose answer stands where the file says."""
+    """Writes some questions of CMRC 2018; for training, only those whose answer is at its stated position."""
     theirs = {}
     for name, split, count in (("train", "dev", train_rows), ("eval", "trial", eval_rows)):
         path = os.path.join(data_dir, "squad_zh", f"cmrc2018_{split}.json")
@@ -308,8 +306,8 @@ class Run:
 
 
 def measured(folder: str, settings: dict[str, Any], train: Callable[[], dict]) -> dict:
-    """Returns the results, seconds and settings of a run: of a finished one from its folder, else of a new
-    one. Raises ConfigError where one of other settings is there."""
+    """Returns the results, seconds and settings of a run: those saved in its folder, else those of a new run.
+    Raises ConfigError if the folder has a run with other settings."""
     path = os.path.join(folder, _DONE)
     if os.path.exists(path):
         found = json_files.read_json(path)
@@ -326,7 +324,7 @@ def measured(folder: str, settings: dict[str, Any], train: Callable[[], dict]) -
 
 
 def settings_of(train_flags: Sequence[str], side: str, environment: harness.Environment) -> dict[str, Any]:
-    """Returns the settings that are saved with a finished run: one with the same is not run again."""
+    """Returns the settings saved with a finished run; a run with the same settings is reused."""
     requirements = [] if side == "ours" else list(environment.requirements)
     return {"train_flags": list(train_flags), "requirements": requirements}
 
@@ -400,12 +398,12 @@ class Main(harness.EnvironmentFlags, harness.NumbersFlags):
     Attributes:
       data_dir: Folder of glue/, emotions/, ner/wnut17/ and squad_zh/.
       init_checkpoint: Folder of an encoder in Hugging Face's form.
-      work_dir: Folder of the runs: what is done there is not done again.
+      work_dir: Folder of the runs; finished ones are reused.
       kinds: Comma-separated kinds of data.
       sides: Comma-separated: ours, huggingface.
-      seeds: Runs of each kind and side, from --seed on.
+      seeds: Number of runs of each kind and side, with the seeds from --seed on.
       seed: The first seed.
-      max_rows: Rows of a set, at most, to try the benchmark with.
+      max_rows: Maximum number of rows of a set, for a trial of the benchmark.
     """
 
     RANGES = dict.fromkeys(("seeds", "max_rows"), command_line.COUNT)
@@ -439,7 +437,7 @@ def runs_of(flags: argparse.Namespace) -> list[Run]:
 def rows_of(runs: list[Run], found: list[dict]) -> list[dict]:
     """Returns a row for each kind: the scores of both sides by seed, and whether they agree.
 
-    They agree where the means are no further apart than the larger one of the two ranges of the seeds.
+    They agree if the means differ by no more than the larger range of the seeds.
     """
     rows = []
     for name in dict.fromkeys(run.kind for run in runs):
@@ -449,7 +447,7 @@ def rows_of(runs: list[Run], found: list[dict]) -> list[dict]:
         row |= {key: mine[0][1][key] for key in ("train_rows", "eval_rows")}
         for run, each in mine:
             if any(each[key] != row[key] for key in ("train_rows", "eval_rows")):
-                raise ConfigError(f"{name}: {run.side} has read other rows: {each}.")
+                raise ConfigError(f"{name}: {run.side} has read another number of rows: {each}.")
         for side in dict.fromkeys(run.side for run, _ in mine):
             own = [each["scores"] for run, each in mine if run.side == side]
             row[side] = {
@@ -464,12 +462,12 @@ def rows_of(runs: list[Run], found: list[dict]) -> list[dict]:
 
 
 def spread_of(scores: list[float]) -> dict:
-    """Returns the scores of several seeds, their mean, and the distance of the best and the worst."""
+    """Returns the scores of several seeds, their mean, and the range from the worst to the best."""
     return {"scores": scores, "mean": statistics.fmean(scores), "spread": max(scores) - min(scores)}
 
 
 def compared(ours: dict, theirs: dict) -> dict:
-    """Returns how far apart the means of two sides are, and whether that is less than the larger spread."""
+    """Returns the difference of the means of two sides, and whether it is below the larger spread."""
     difference = ours["mean"] - theirs["mean"]
     return {
         "difference": difference,
@@ -483,7 +481,7 @@ def without_folder(flag: str) -> str:
 
 
 def describe(rows: list[dict]) -> str:
-    """Returns a line a kind."""
+    """Returns a line per kind."""
     shown = []
     for row in rows:
         of_sides = {
@@ -514,8 +512,8 @@ def main() -> None:
     for run in runs:
         found.append(measure(run, flags.environments))
         scores = ", ".join(f"{name} {value:.4f}" for name, value in found[-1]["scores"].items())
-        told = f"{run.kind}, {run.side}, seed {run.seed}: {scores} ({found[-1]['secs']:.0f} s)"
-        print(told, file=sys.stderr, flush=True)
+        line = f"{run.kind}, {run.side}, seed {run.seed}: {scores} ({found[-1]['secs']:.0f} s)"
+        print(line, file=sys.stderr, flush=True)
     rows = rows_of(runs, found)
     print(describe(rows))
     versions = next((each["versions"] for each in found if "versions" in each), {})

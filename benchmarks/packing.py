@@ -4,9 +4,9 @@ compared with one padded row per sequence.
   python benchmarks/packing.py --input_files=data/wikipedia_512/train/*.tfrecord --max_seq_length=512 \\
     --max_predictions_per_seq=76 --train_batch_size=4 --dtypes=fp32,bf16 --output=results/packing_bert_base
 
-Whole training steps on the records of --input_files, in turns, several rounds, in one process. The bound is
-what the lengths allow: the tokens of a row over the mean tokens of a sequence. Without padding each number of
-tokens has operations that are compiled for it: with 20 or more --steps these are there when time is taken.
+Runs whole training steps on the records of --input_files, in turns, several rounds, in one process. The bound
+follows from the lengths: tokens per row / mean tokens per sequence. Without padding, operations are compiled
+for each number of tokens: with 20 or more --steps this is done before the timing.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from official.cli import command_line, outputs
 from official.config import Config
 
 _KINDS = ("plain", "unpadded", "packed")
-_COUNTED_ROWS = 4096  # that tell how many sequences a row holds: more than are timed
+_COUNTED_ROWS = 4096  # to count the sequences per row: more rows than are timed
 
 
 class Main(harness.ModelFlag, harness.GpusFlag, harness.ChartFlags):
@@ -29,13 +29,13 @@ class Main(harness.ModelFlag, harness.GpusFlag, harness.ChartFlags):
 
     Attributes:
       input_files: Records: files or globs, comma-separated.
-      max_seq_length: Tokens of a row.
-      max_predictions_per_seq: Of the records.
-      train_batch_size: Rows of a step.
-      max_sequences_per_pack: Sequences of a packed row, at most.
+      max_seq_length: Number of tokens per row.
+      max_predictions_per_seq: Maximum number of masked tokens in the records.
+      train_batch_size: Number of rows per step.
+      max_sequences_per_pack: Maximum number of sequences per packed row.
       dtypes: Comma-separated: fp32, bf16, fp16.
-      rounds: How many times every case is timed.
-      steps: Steps of one timing.
+      rounds: Number of timings of each case.
+      steps: Number of steps per timing.
     """
 
     RANGES = dict.fromkeys(("rounds", "steps", "train_batch_size"), command_line.COUNT)
@@ -77,7 +77,7 @@ def make_configs(flags: argparse.Namespace, folder: str) -> dict[str, Config]:
 
 def measure(flags: argparse.Namespace, folder: str) -> dict:
     """Returns {cases: [...], gains: {dtype: ...}, bound, sequences_per_row, packing_efficiency}."""
-    if len(flags.dtypes) == 1:  # a process has one choice
+    if len(flags.dtypes) == 1:  # the choice is per process
         official.choose_kernels(*flags.dtypes)  # those of train.py
     from official.tasks import TASKS
     from official.training import step_benchmark
@@ -106,7 +106,7 @@ def measure(flags: argparse.Namespace, folder: str) -> dict:
 
 
 def count(config: Config) -> tuple[int, int, int]:
-    """Returns the sequences and tokens of the first packed rows of a run, and how many rows these are."""
+    """Returns the numbers of sequences and tokens of the first packed rows of a run, and of these rows."""
     from official.data.pipeline import TrainingOrder
     from official.tasks import TASKS
 
@@ -138,8 +138,7 @@ def _case(flags: argparse.Namespace, dtype: str, kind: str, timings: dict, in_ro
 
 
 def _gain(cases: list[dict], dtype: str, kind: str, bound: float) -> dict:
-    """Returns the ratio of sequences/s to those of padded rows, and its share of the gain that the lengths
-    allow."""
+    """Returns the ratio of sequences/s to padded rows, and its share of the gain of the bound."""
     rates = {row["kind"]: row["sequences_per_sec"] for row in cases if row["dtype"] == dtype}
     ratio = rates[kind] / rates["plain"]
     return {"ratio": ratio, "share_of_bound": (ratio - 1) / (bound - 1) if bound > 1 else None}

@@ -4,13 +4,13 @@ and keras-hub.
   python benchmarks/peers.py --make_environments --dtypes=fp32,bf16 --shapes=128x8,512x2 \\
     --output=results/peers_bert_base
 
-Every system runs in a process of its own, in a virtual environment of its own that --make_environments makes,
-and does the same work: masked-LM over the masked positions and next sentence, dropout 0.1, clipping at a
-global norm of 1, AdamW or LAMB at one constant learning rate, the same batch of full-length sequences in
-every step. The losses of all steps are compared: they begin near the logarithm of the vocabulary size, and
-fall alike. With --num_gpus=1 the memory of the device is measured, too, and compared with the plan.
+Every system runs in a separate process and virtual environment, which --make_environments makes, and does the
+same work: masked-LM over the masked positions and next sentence, dropout 0.1, clipping at a global norm of 1,
+AdamW or LAMB at a constant learning rate, the same batch of full-length sequences in every step. The losses
+of all steps are compared: they start near the logarithm of the vocabulary size, and decrease alike. With
+--num_gpus=1 the memory of the device is measured, too, and compared with the plan.
 
-All take turns, several rounds; medians, with half the distance between the quartiles beside them. The peers'
+All systems run in turns, several rounds. Results are medians, with half the interquartile range. The peers'
 code is in programs/training_step.py.
 """
 
@@ -67,7 +67,7 @@ class Main(harness.ModelFlag, harness.ShapesFlag, harness.EnvironmentFlags, harn
 
     Attributes:
       num_gpus: 1 for a GPU.
-      optimizer_type: Of all systems; tf-models-official and keras-hub have AdamW alone.
+      optimizer_type: Optimizer of all systems; tf-models-official and keras-hub have only AdamW.
       dtypes: Comma-separated: fp32, bf16, fp16; fp16 is for GPUs.
       peers: Comma-separated systems; the error for another name lists them.
       rounds: How many times every case is timed.
@@ -95,7 +95,7 @@ class Case(NamedTuple):
 
 
 def measure(flags: argparse.Namespace, model: dict, cases: list[Case]) -> list[dict]:
-    """Returns one row a system and case; all take turns."""
+    """Runs all systems in turns; returns one row per system and case."""
     from official.training import step_benchmark
 
     first_losses: dict[tuple[Case, str], list[float]] = {}
@@ -129,7 +129,7 @@ def measure(flags: argparse.Namespace, model: dict, cases: list[Case]) -> list[d
             )
             workers[key] = stack.enter_context(worker)
             worker.ask(specification)
-            if not flags.num_gpus:  # two that compile at once would share the cores
+            if not flags.num_gpus:  # one by one, since compilers would share the cores
                 await_start(key)
         for key in workers if flags.num_gpus else ():
             await_start(key)
@@ -160,7 +160,7 @@ def measure(flags: argparse.Namespace, model: dict, cases: list[Case]) -> list[d
 
 
 def compare(rows: list[dict]) -> list[str]:
-    """Returns a line per case: this project's speed over that of the fastest other system."""
+    """Returns a line per case: this project's speed relative to the fastest other system."""
     lines = []
     for case in dict.fromkeys(row["case"] for row in rows):
         speeds = {row["peer"]: row["sequences_per_sec"] for row in rows if row["case"] == case}
@@ -172,7 +172,7 @@ def compare(rows: list[dict]) -> list[str]:
 
 
 def report(flags: argparse.Namespace, rows: list[dict]) -> None:
-    """Prints the cases that were measured, and writes them."""
+    """Prints and writes the measured cases."""
     shown = [
         {
             **row,
@@ -225,10 +225,10 @@ def main() -> None:
     harness.prepare([(name, PEERS[name].environment) for name in flags.peers], flags)
     rows: list[dict] = []
     cases = [Case(dtype, *shape) for dtype in flags.dtypes for shape in flags.shapes]
-    try:  # on a GPU all start at once, as it waits for the compilers on the CPU
+    try:  # on a GPU all start at once, since their compilers run on the CPU
         for together in [cases] if flags.num_gpus else [[case] for case in cases]:
             rows += measure(flags, model, together)
-    finally:  # a system that does not fit into memory must not lose measured cases
+    finally:  # keeps the measured cases if a system runs out of memory
         if rows:
             report(flags, rows)
 

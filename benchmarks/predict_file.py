@@ -3,12 +3,12 @@
   python benchmarks/predict_file.py --checkpoint=runs/sst2_hf --data_dir=data --work_dir=runs/predict_file \\
     --make_environments --output=results/predict_file
 
-The checkpoint is a folder of Hugging Face's with a classifier, which both read: `bert convert
-native2huggingface` makes one of a run. The rows are sentences of SST-2 and QNLI under --data_dir/glue,
-shuffled, and repeated up to --rows. Ours is `bert predict --input_file=rows.csv --output_file=ours.csv`; the
-peer reads the same file, gives its texts to pipeline("text-classification"), and writes the same columns. Its
-batch is the one of --batch_sizes that is fastest on --trial_rows. Both take turns. At the end ours is killed
-while it works and started again: the file must be the same to the byte.
+The checkpoint is a Hugging Face folder with a classifier, which both read: `bert convert native2huggingface`
+makes one from a run. The rows are sentences of SST-2 and QNLI under --data_dir/glue, shuffled, and repeated
+up to --rows. Ours is `bert predict --input_file=rows.csv --output_file=ours.csv`; the peer reads the same
+file, passes its texts to pipeline("text-classification"), and writes the same columns. It uses the batch size
+of --batch_sizes that is fastest on --trial_rows. Both run in turns. At the end ours is killed during its work
+and restarted: the file must be byte-equal.
 """
 
 import contextlib
@@ -33,17 +33,17 @@ from official.config import ConfigError
 
 
 class RowsFlags(harness.EnvironmentFlags, harness.ChartFlags):
-    """Flags of a benchmark of a command that computes the rows of a file, beside a peer.
+    """Flags of a benchmark that compares a command on the rows of a file with a peer.
 
     Attributes:
-      checkpoint: Folder of the model, in the peer's form.
+      checkpoint: Folder of the model, in the peer's format.
       data_dir: Folder with glue/SST-2/train.tsv and glue/QNLI/dev.tsv.
-      work_dir: Folder of the files that are read and written.
-      rows: Rows of the file.
-      batch_sizes: Comma-separated: rows of the peer's batch; all are tried.
-      trial_rows: Rows of the trial.
-      max_seq_length: Tokens of a row, at most; of both.
-      rounds: How many times each is timed.
+      work_dir: Folder for input and output files.
+      rows: Number of rows of the file.
+      batch_sizes: Comma-separated batch sizes to try for the peer.
+      trial_rows: Number of rows of the trial.
+      max_seq_length: Maximum number of tokens per row, for both.
+      rounds: Number of timings of each.
     """
 
     RANGES = dict.fromkeys(("rows", "trial_rows", "rounds", "max_seq_length"), command_line.COUNT)
@@ -58,8 +58,8 @@ class RowsFlags(harness.EnvironmentFlags, harness.ChartFlags):
 
 
 class Peer(NamedTuple):
-    """Another system: its name, its environment, its program, which reports in `inner_secs` the seconds after
-    loading the model, and the noun of the rate."""
+    """Another system: name, environment, program (which reports the seconds after loading the model as
+    `inner_secs`), and the noun of the rate."""
 
     name: str
     environment: harness.Environment
@@ -69,7 +69,7 @@ class Peer(NamedTuple):
 
 
 def write_rows(data_dir: str, path: str, count: int) -> None:
-    """Writes a table of sentences of many lengths. Raises ConfigError where one of the files is missing."""
+    """Writes a table of sentences of many lengths. Raises ConfigError if an input file is missing."""
     texts = []
     for task, column in (("SST-2/train", "sentence"), ("QNLI/dev", "sentence")):
         file = os.path.join(data_dir, "glue", f"{task}.tsv")
@@ -96,14 +96,14 @@ def ours(flags: RowsFlags, command: str, rows_file: str, output: str) -> list[st
 
 
 def run_ours(flags: RowsFlags, command: str, rows_file: str, output: str) -> float:
-    """Runs a command, and returns its seconds. Raises ConfigError where it fails."""
+    """Runs a command, and returns its seconds. Raises ConfigError if it fails."""
     shutil.rmtree(f"{output}.parts", ignore_errors=True)
     words = [*ours(flags, command, rows_file, output), "--overwrite"]
     return harness.run_logged(words, os.path.join(flags.work_dir, "ours.txt"), f"bert {command}")
 
 
 def run_theirs(flags: RowsFlags, peer: Peer, rows_file: str, output: str, batch: int) -> tuple[float, dict]:
-    """Runs a peer, and returns its seconds, and what it says."""
+    """Runs a peer, and returns its seconds and its report."""
     began = time.perf_counter()
     specification = {
         "model": os.path.abspath(flags.checkpoint),
@@ -127,14 +127,14 @@ def compare(
     """Times a command and a peer in turns, and prints a line for each.
 
     Args:
-      flags: of the benchmark.
-      command: of `bert`.
-      peer: runs with the one of --batch_sizes that is fastest on --trial_rows.
-      ending: of the files that both write.
-      look: (our file, theirs); is called after each round.
+      flags: flags of the benchmark.
+      command: command of `bert`.
+      peer: the peer; it runs with the batch size that is fastest on --trial_rows.
+      ending: suffix of the output files.
+      look: function (our file, their file), called after each round.
 
     Returns:
-      Record of the results, bars of their chart, and the files that were read and that ours wrote.
+      Record of the results, bars of their chart, the input file, and our output file.
 
     Raises:
       ConfigError: if one of them fails, or a flag has no valid sizes.
@@ -212,8 +212,8 @@ _PIPELINE = Peer("pipeline", HUGGINGFACE, "pipeline_rows.py", "predict_secs", "r
 
 
 def goes_on(flags: RowsFlags, rows_file: str, whole: str) -> bool:
-    """Kills the command when some rows are done, restarts it, and tells whether it writes the same file.
-    Raises ConfigError if it ends before it can be killed."""
+    """Kills the command after some rows, restarts it, and returns whether it writes the same file. Raises
+    ConfigError if it ends before it can be killed."""
     output = os.path.join(flags.work_dir, "killed.csv")
     parts = f"{output}.parts"
     shutil.rmtree(parts, ignore_errors=True)

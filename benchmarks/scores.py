@@ -3,9 +3,9 @@
   python benchmarks/scores.py --checkpoints=runs/squad,runs/sst2 --predict_file=dev-v1.1.json \\
     --train_file=train-v1.1.json --data_dir=glue --output=results/inference_scores
 
-Every case answers all of the evaluation set of the checkpoint's task: the questions of --predict_file, or
-the task's dev.tsv under --data_dir. int8 takes its ranges of activations from training data. Then all cases
-of a checkpoint take turns at the same batches, several rounds; speeds are medians.
+Every case predicts the whole evaluation set of the checkpoint's task: the questions of --predict_file, or the
+task's dev.tsv under --data_dir. int8 is calibrated on training data. Then all cases of a checkpoint run the
+same batches in turns, several rounds; speeds are medians.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _REFERENCE = ("tensorflow", "fp32")
 
 
 class Case(NamedTuple):
-    """A back end and the type it computes in."""
+    """A back end and its compute type."""
 
     backend: str
     dtype: str
@@ -46,14 +46,14 @@ class Main(harness.ChartFlags):
     Attributes:
       checkpoints: Runs of --task=squad or glue, comma-separated.
       predict_file: Questions to answer: SQuAD JSON.
-      train_file: SQuAD JSON for the ranges of int8's activations.
+      train_file: SQuAD JSON to calibrate int8 with.
       data_dir: GLUE's folder.
       backends: Comma-separated back ends.
       dtypes: Comma-separated: fp32, bf16, int8.
-      eval_batch_size: Sequences of a batch.
-      calibration_batches: Batches for the ranges of int8's activations.
-      timed_batches: Batches of one timing.
-      rounds: How many times every case is timed.
+      eval_batch_size: Number of sequences per batch.
+      calibration_batches: Number of batches to calibrate int8 with.
+      timed_batches: Number of batches per timing.
+      rounds: Number of timings of each case.
     """
 
     RANGES = dict.fromkeys(
@@ -80,8 +80,7 @@ def parse_flags() -> argparse.Namespace:
 
 
 def cases_of(flags: argparse.Namespace) -> list[Case]:
-    """Returns the cases of the back ends and types asked for, where a back end computes in the type; the
-    reference first."""
+    """Returns the requested combinations of back end and type that are supported, the reference first."""
     from official.inference import backends
 
     wanted = [
@@ -95,7 +94,7 @@ def cases_of(flags: argparse.Namespace) -> list[Case]:
 
 
 def find_source(path: str) -> "Source":
-    """Returns the model of a run. Raises ConfigError where it is no fine-tuning run."""
+    """Returns the model of a run. Raises ConfigError if it is not a fine-tuning run."""
     from official.inference import source
 
     found = source.find(path, flag="checkpoints")
@@ -106,7 +105,7 @@ def find_source(path: str) -> "Source":
 
 
 def configure(flags: argparse.Namespace, source: "Source", **asked: Any) -> Config:
-    """Returns the configuration with which a run's evaluation or training set is read. Raises ConfigError."""
+    """Returns the configuration for reading a run's evaluation or training set. Raises ConfigError."""
     from official.config import replaced
 
     files = {"squad": ("predict_file", "train_file"), "glue": ("data_dir",)}[source.run.task]
@@ -117,7 +116,7 @@ def configure(flags: argparse.Namespace, source: "Source", **asked: Any) -> Conf
 
 
 def rows_of(batch: dict[str, Any]) -> "Rows":
-    """Returns the sequences of a padded batch end to end; filling is left out."""
+    """Returns the sequences of a padded batch without padding, concatenated."""
     from official.inference.rows import Rows
 
     is_token_BL = (batch["input_mask"] > 0) & (batch["rows"] >= 0)[:, None]
@@ -144,7 +143,7 @@ class Questions:
         self.sequences = sum(len(rows.lengths_N) for rows in self.rows)
 
     def outputs_of(self, run: Callable[["Rows"], dict]) -> dict[str, Any]:
-        """Returns all outputs of a network in the order of the set, as its task scores them."""
+        """Returns all outputs of a network in the order of the set, in the form that its task scores."""
         from official.training import evaluate
 
         parts = []
@@ -155,7 +154,7 @@ class Questions:
         return evaluate.in_order(parts)
 
     def _padded(self, values: Any, rows: "Rows") -> Any:
-        """Returns a value a token as [N, max_seq_length]; a value a sequence as it is."""
+        """Pads values per token to [N, max_seq_length]; returns values per sequence unchanged."""
         import numpy as np
 
         if values.ndim == 2:
@@ -215,7 +214,7 @@ def _timed(network: Callable, batches: Sequence["Rows"]) -> Callable[[], None]:
 
 
 def row_of(source: "Source", case: Case, questions: Questions, given: dict, reference: dict) -> dict:
-    """Returns a row: the scores of a case, and how far its outputs are from the reference's."""
+    """Returns a row: the scores of a case, and the differences of its outputs from the reference's."""
     scores, first = questions.task.score(given), questions.task.score(reference)
     metric = questions.task.target_metric
     apart = max(float(abs(given[name] - reference[name]).max()) for name in given)

@@ -3,9 +3,9 @@
   python benchmarks/serving.py --export_dir=models/squad --predict_file=dev-v1.1.json --clients=1,8 \\
     --secs=60 --reload --peers=litserve --make_environments --output=results/serving
 
-A process of its own asks real questions over HTTP: each client has a connection and asks one question after
-the other. First comes one long load, with the server's memory over time; with --reload then a load in the
-middle of which a new version appears; then all systems take turns, several rounds, while the others are
+A separate process sends real questions over HTTP: each client has a connection and sends one question after
+the other. First comes one long load, which records the server's memory over time; with --reload, then a load
+during which a new version appears; then all systems run in turns, several rounds, while the others are
 paused. The exit code is 1 if a request got a wrong answer or none.
 """
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from official.inference.source import Source
 
 SEED = 12345
-WARM_SECS = 1.0  # of a run, not counted: its first batches are those of clients that all begin at once
+WARM_SECS = 1.0  # of a run, not counted: in its first batches all clients start at once
 _SHOWN_ERRORS = 5
 _PERIOD_SECS, _POLL_SECS = 0.2, 0.1
 _START_SECS, _STOP_SECS, _REQUEST_SECS = 180.0, 20.0, 10.0
@@ -57,7 +57,7 @@ _WINDOW_SECS = 20.0
 _MODEL = "/v1/models/bert"
 _FIRST, _SECOND = "1", "2"  # versions
 _RELOAD_AFTER = 1 / 4  # of the run, before the new version appears
-BARE, BARE_TITLE = "bare", "the bare model"  # its name in JSON, and for people
+BARE, BARE_TITLE = "bare", "the bare model"  # its name in JSON, and in charts
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class ServerSystem:
     """A kind of server.
 
     Attributes:
-      name, title: its name in JSON, and for people.
+      name, title: its names in JSON, and in charts.
       flag: the flag that selects it.
       path, health: URL paths of the requests, and of the health check, which answers 200 once it is ready.
       words: (flags, model, port) -> the command line that starts it.
@@ -152,17 +152,17 @@ def variables(system: ServerSystem, environments: str) -> dict[str, str]:
 
 
 # ------------------------------------------------------------------------------------------------------------
-# A server in a process of its own
+# A server in a separate process
 
 
 class Server:
-    """A context manager. Where it ends, the server gets SIGTERM.
+    """A running server, as a context manager that stops it with SIGTERM at its end.
 
     Attributes:
-      system: what it is.
-      port: of loopback, that it listens on.
-      start_secs: from the start of the process until it is ready.
-      exit_code: after the end.
+      system: the kind of server.
+      port: its port on the loopback address.
+      start_secs: seconds from the start of the process until it is ready.
+      exit_code: exit code after the end.
     """
 
     def __init__(self, system: ServerSystem, flags: argparse.Namespace, model: str, folder: str):
@@ -180,7 +180,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 env=variables(system, flags.environments),
-                start_new_session=True,  # a group, to hold still or to end all of its processes
+                start_new_session=True,  # a process group, to pause or end all of its processes
             )
         try:
             self._wait_until_ready()
@@ -251,7 +251,7 @@ class Server:
 
 
 def free_port() -> int:
-    """Returns a port of loopback that nobody listens on."""
+    """Returns a free port of the loopback address."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
@@ -283,10 +283,10 @@ class Peaks(NamedTuple):
 
 
 class Sampler:
-    """A thread that notes the memory of a process while this context lasts.
+    """Context manager that samples the memory of a process in a thread.
 
     Attributes:
-      samples: what it has noted, in the order of time.
+      samples: samples in the order of time.
     """
 
     def __init__(self, root: int):
@@ -314,8 +314,8 @@ def peaks_of(samples: list[Sample], end: float, secs: float) -> Peaks:
 
     Args:
       samples: one or more.
-      end: of the load, on the monotonic clock.
-      secs: how long it took; of less than 60 seconds two thirds are taken, in equal parts.
+      end: end of the load, on the monotonic clock.
+      secs: its duration; for less than 60 seconds, two thirds of it are used, in equal parts.
     """
     window = min(_WINDOW_SECS, secs / 3)
     parts: tuple[list[int], list[int]] = ([], [])
@@ -336,9 +336,9 @@ class Batches(NamedTuple):
     """Counts of batches, so far or between two moments.
 
     Attributes:
-      computed: how many there were.
-      requests: that were in them.
-      up_to: {size: batches of at most so many requests}, ascending.
+      computed: number of batches.
+      requests: number of requests in them.
+      up_to: {size: number of batches with at most `size` requests}, ascending.
     """
 
     computed: float
@@ -355,7 +355,7 @@ class Batches(NamedTuple):
         return self.requests / self.computed if self.computed else None
 
     def shares(self) -> dict[str, float]:
-        """Returns {greatest size: share of batches} of the steps of the histogram, those of none left out."""
+        """Returns {maximum size: share of batches} of the non-empty steps of the histogram."""
         found, below = {}, 0.0
         for size, count in self.up_to.items():
             if count > below:
@@ -368,10 +368,10 @@ def read_batches(text: str) -> Batches:
     """Returns the batches that our server has computed, those of all its signatures.
 
     Args:
-      text: of /metrics, in Prometheus' format.
+      text: content of /metrics, in Prometheus' format.
 
     Raises:
-      ConfigError: where there is no such histogram.
+      ConfigError: without such a histogram.
     """
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -388,7 +388,7 @@ def read_batches(text: str) -> Batches:
             elif kind in totals:
                 totals[kind] += sample.value
         return Batches(totals["count"], totals["sum"], dict(sorted(up_to.items())))
-    raise ConfigError(f"--export_dir: the server's /metrics does not tell {_HISTOGRAM}.")
+    raise ConfigError(f"--export_dir: the server's /metrics lacks {_HISTOGRAM}.")
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -456,7 +456,7 @@ def drive(
       server: server, resumed before and paused afterwards.
       clients: number of concurrent clients.
       secs: counted seconds; the run takes `WARM_SECS` more.
-      meanwhile: called with `secs` once the clients ask; it returns before they end.
+      meanwhile: called with `secs` after the clients have started; it returns before they end.
     """
     server.resume()
     cpu = server.cpu_secs()
@@ -473,7 +473,7 @@ def drive(
 
 
 # ------------------------------------------------------------------------------------------------------------
-# A new version of the model while clients ask
+# A new version of the model under load
 
 
 def publish(model: str, folder: str, version: str) -> str:
@@ -504,7 +504,7 @@ def swap_version(server: Server, model: str, folder: str, secs: float) -> dict[s
       {appeared, swapped}: times of the monotonic clock.
 
     Raises:
-      ConfigError: where it is not served before the run ends.
+      ConfigError: if it is not served before the run ends.
     """
     until = time.monotonic() + WARM_SECS + secs
     time.sleep(WARM_SECS + secs * _RELOAD_AFTER)
@@ -539,8 +539,8 @@ def describe_swap(run: Run, moments: dict[str, float]) -> dict[str, Any]:
 
 
 def read_questions_of(path: str, found: Source) -> list[tuple[str, str]]:
-    """Returns (question, context) of a SQuAD file in an order drawn at random, so that those of one context
-    do not follow each other; empty questions are left out. Raises ConfigError."""
+    """Returns (question, context) of a SQuAD file in random order, so that questions of one context do not
+    follow each other; empty questions are left out. Raises ConfigError."""
     from official.data.squad import squad_files
 
     with_negative = found.setting("version_2_with_negative", False)
@@ -553,7 +553,7 @@ def read_questions_of(path: str, found: Source) -> list[tuple[str, str]]:
 
 
 def write_questions(pairs: list[tuple[str, str]], folder: str) -> str:
-    """Writes questions for the programs that ask them, and returns the file."""
+    """Writes questions for the client programs, and returns the file's path."""
     path = os.path.join(folder, "questions.json")
     with open(path, "w", encoding="utf-8") as file:
         json.dump(pairs, file)
@@ -575,7 +575,7 @@ class Bench:
     """Shared state of all cases: flags, folder and processes. A context manager that ends the processes."""
 
     def __init__(self, flags: argparse.Namespace, pairs: list[tuple[str, str]], folder: str):
-        """Starts our server, the peers, the bare model and the load. Raises ConfigError where one does not
+        """Starts our server, the peers, the bare model and the clients. Raises ConfigError if one does not
         start."""
         self.flags, self.folder = flags, folder
         os.makedirs(folder, exist_ok=True)
@@ -613,7 +613,7 @@ class Bench:
     def drive(
         self, name: str, clients: int, secs: float, meanwhile: Callable[[float], object] = lambda _: None
     ) -> Run:
-        """Runs clients against a server, see `drive`. Raises ConfigError where it answers nothing."""
+        """Runs clients against a server, see `drive`. Raises ConfigError if it answers no request."""
         server = self.servers[name]
         run = drive(self.load, server, clients, secs, meanwhile)
         if not run.counted:
@@ -677,7 +677,7 @@ def measure(flags: argparse.Namespace, pairs: list[tuple[str, str]], folder: str
 
 
 def errors_of(runs: list[Run], exit_code: int | None) -> list[str]:
-    """Returns the errors of all requests, and our server's exit code where it is not 0."""
+    """Returns the errors of all requests, and our server's exit code if it is not 0."""
     errors = [error for run in runs for error in run.errors]
     return [*errors, *([f"{OURS.name} ended with code {exit_code} after SIGTERM"] if exit_code else [])]
 
@@ -695,8 +695,8 @@ def measure_reload(bench: Bench) -> tuple[Run, dict[str, float]]:
 
 
 def take_turns(bench: Bench, size: int) -> tuple[Turns, list[Block], dict[int, str]]:
-    """Returns (runs of all servers, timed batches of the bare model, texts of its answers). The systems take
-    turns, round by round, while the others are paused."""
+    """Returns (runs of all servers, timed batches of the bare model, texts of its answers). The systems run
+    in turns, round by round, while the others are paused."""
     flags = bench.flags
     texts: dict[int, str] = {}
     turns: Turns = {(name, clients): [] for clients in flags.clients for name in bench.servers}
@@ -796,7 +796,7 @@ def row_of_batches(sizes: Batches) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------------------
-# For people
+# Printed results
 
 
 _LATENCIES = ("mean", "p50", "p99", "max")
@@ -882,18 +882,18 @@ class Main(harness.EnvironmentFlags, harness.ChartFlags):
     """Flags of the command.
 
     Attributes:
-      export_dir: An export, or a run: a model that was fine-tuned on SQuAD.
-      predict_file: Questions that are asked: SQuAD JSON.
-      clients: Clients that ask at once, comma-separated; most in the long load.
-      secs: Seconds of the long load, and of that with a new version.
-      rounds: Turns of every system.
-      round_secs: Seconds of a turn.
-      reload: Let a new version of the model appear under load.
+      export_dir: An export or a run, fine-tuned on SQuAD.
+      predict_file: Questions to ask: SQuAD JSON.
+      clients: Comma-separated numbers of concurrent clients; the long load has the largest.
+      secs: Seconds of the long load, and of the one with a new version.
+      rounds: Number of turns of every system.
+      round_secs: Seconds per turn.
+      reload: Publish a new version of the model under load.
       peers: Comma-separated systems; the error for another name lists them.
-      backend: What computes.
+      backend: Library that computes the model.
       dtype: Type of matrix products.
-      threads: Threads of products. Unset: one a core.
-      max_batch_size: Requests of a batch, at most.
+      threads: Number of threads for matrix products. Unset: one per core.
+      max_batch_size: Maximum number of requests per batch.
       batch_delay_ms: Longest wait for a batch to fill.
       work_dir: Keep the logs of all processes in this new folder.
     """
@@ -929,11 +929,12 @@ def parse_flags() -> argparse.Namespace:
 
 
 def read_questions(flags: argparse.Namespace) -> list[tuple[str, str]]:
-    """Returns the questions that are asked. Raises ConfigError, also for a model that answers none."""
+    """Returns the questions to ask. Raises ConfigError, also for a model without a question-answering
+    head."""
     from official.inference import source
 
     if not os.path.isdir(flags.export_dir):
-        raise ConfigError(f"--export_dir={flags.export_dir} is no folder.")
+        raise ConfigError(f"--export_dir={flags.export_dir} is not a folder.")
     found = source.find(flags.export_dir, flag="export_dir")
     found.check_can("answer")
     return read_questions_of(flags.predict_file, found)

@@ -1,5 +1,5 @@
-"""Times the making of SQuAD's features on one core, reading of the file included, start-up and a warm-up
-round apart.
+"""Times the creation of SQuAD's features on one core, including reading the file, without start-up and a
+warm-up round.
 
   python benchmarks/squad_features.py --predict_file=data/squad/dev-v1.1.json --vocab_file=vocab.txt \\
     --output=results/squad_features.json
@@ -18,10 +18,10 @@ class Main(command_line.LowerCaseFlag, harness.NumbersFlags):
     Attributes:
       predict_file: SQuAD file, version 1.1.
       vocab_file: Vocabulary.
-      max_seq_length: Tokens of a window.
-      doc_stride: Word pieces between the windows of a long context.
-      max_query_length: Word pieces of a question, at most.
-      rounds: How many times they are made.
+      max_seq_length: Number of tokens per window.
+      doc_stride: Number of word pieces between the starts of successive windows.
+      max_query_length: Maximum number of word pieces of a question.
+      rounds: Number of timings.
     """
 
     predict_file: str

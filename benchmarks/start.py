@@ -3,7 +3,7 @@
   python benchmarks/start.py --output=results/start_inference_bert_base.json
   python benchmarks/start.py --checkpoint=runs/squad --backends=tensorflow,openvino --dtypes=fp32,bf16
 
-Every start is a process of its own; cases take turns. The first turn is not counted: it fills the caches of
+Every start is a separate process; cases run in turns. The first turn is not counted: it fills the caches of
 files and of exported models.
 """
 
@@ -30,8 +30,8 @@ class Main(harness.ModelFlag, harness.NumbersFlags):
     """Flags of the command.
 
     Attributes:
-      bert_config_file: Sizes of a model of random weights, without --checkpoint.
-      checkpoint: A model that was fine-tuned on SQuAD.
+      bert_config_file: Without --checkpoint: sizes of a model with random weights.
+      checkpoint: A model fine-tuned on SQuAD.
       backends: Comma-separated back ends.
       dtypes: Comma-separated types: fp32, bf16.
       rounds: How many times every case is timed.
@@ -45,8 +45,8 @@ class Main(harness.ModelFlag, harness.NumbersFlags):
 
 
 def ask(checkpoint: str, backend: str, dtype: str) -> None:
-    """Asks a model twice and prints as JSON when what was done, in seconds since 1970, and the seconds of the
-    second question: what a process does whose start is measured."""
+    """Main function of a measured process: asks a model twice, and prints as JSON the times of `_MOMENTS` in
+    seconds since 1970, and the seconds of the second question."""
     from official import inference
 
     moments = {"imported": time.time()}
@@ -67,8 +67,8 @@ def time_start(checkpoint: str, caches: str, backend: str, dtype: str) -> dict[s
     """Starts a process that asks a model, with its caches in the folder `caches`.
 
     Returns:
-      The seconds between its moments: `imported`, `loaded`, `built` and `answered`, from the one before; from
-      its start to its first answer `first_answer`; and `second`, of the second question.
+      Seconds of `imported`, `loaded`, `built` and `answered`, each since the previous one; `first_answer`,
+      from the start to the first answer; and `second`, of the second question.
 
     Raises:
       ConfigError: if the model cannot answer in this case.
@@ -99,7 +99,7 @@ def measure(flags: argparse.Namespace, checkpoint: str, caches: str) -> dict:
 
 
 def write_made_up(config_file: str, folder: str) -> None:
-    """Writes a checkpoint of random weights that answers questions, with its vocabulary."""
+    """Writes a question-answering checkpoint with random weights, and its vocabulary."""
     from official.checkpoint.containers import bundle
     from official.config import bert_config_from_dict
     from official.inference import source

@@ -4,8 +4,8 @@ operations.
   python benchmarks/step_profile.py --bert_config_file=configs/models/bert_base.json --shapes=128x8 \\
     --dtype=fp32 --output=results/profile_bert_base
 
-Times are those of TensorFlow's operations as its profiler sees them, summed over the threads that run
-operations, a step. An operation that waits for a core counts as running, so profile on a quiet machine.
+Times are those of TensorFlow's operations in its profiler, summed over the threads that run operations, per
+step. An operation that waits for a core counts as running, so profile on an idle machine.
 """
 
 import glob
@@ -27,9 +27,9 @@ class Main(harness.ModelFlag, harness.ShapesFlag, harness.ChartFlags):
     """Flags of the command.
 
     Attributes:
-      dtype: Compute type. One: which matrix products TensorFlow takes is set once a process.
+      dtype: Compute type. Only one, since TensorFlow's matrix products are chosen once per process.
       optimizer_type: Optimizer.
-      steps: Steps that are profiled, after two that are not.
+      steps: Number of profiled steps, after two others.
     """
 
     RANGES = {"steps": command_line.COUNT}
@@ -40,7 +40,7 @@ class Main(harness.ModelFlag, harness.ShapesFlag, harness.ChartFlags):
 
 
 def summarize(space, steps: int) -> dict:
-    """Returns {groups: {kind of operation: ms}, kinds: {type of the rest: {ms, count}}}, a step, the largest
+    """Returns {groups: {kind of operation: ms}, kinds: {type of the rest: {ms, count}}} per step, the largest
     first; `space` is an XSpace, the profiler's file."""
     found = profile_lib.read_trace(space)
     rows = profile_lib.add_up(found, profile_lib.Places(found, (), {}), steps)
@@ -53,7 +53,7 @@ def summarize(space, steps: int) -> dict:
 
 
 def profile(flags, length: int, batch: int) -> dict:
-    """Returns the summary of a case, with the step's seconds by the clock."""
+    """Returns the summary of a case, with the wall-clock seconds of a step."""
     import tensorflow as tf
 
     from official.tasks import TASKS
@@ -80,7 +80,7 @@ def profile(flags, length: int, batch: int) -> dict:
         with open(path, "rb") as file:
             space = profile_lib.read_space(file.read())
     if space is None:
-        raise ConfigError("The profile cannot be read: this TensorFlow does not bring its format.")
+        raise ConfigError("The profile cannot be read: this TensorFlow lacks the profile's format.")
     return {"case": f"{flags.dtype}, {length} x {batch}", "step_secs": secs, **summarize(space, flags.steps)}
 
 

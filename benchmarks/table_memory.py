@@ -1,14 +1,15 @@
-"""Measures the memory of jobs on a table of people's own data as a function of its rows.
+"""Measures the memory of jobs on a user's table as a function of its number of rows.
 
   python benchmarks/table_memory.py --init_checkpoint=MODEL --work_dir=runs/table_memory \\
     --output=results/table_memory.json
 
-Each table is made of random words, a short text and one of two labels a row. The jobs:
+Each row of a table has a short text of random words and one of two labels. The jobs:
 
-  train: `train.py --task=classify` reads it, holds some rows out, makes tokens of all, trains --train_steps
-    updates and evaluates.
+  train: `train.py --task=classify` reads it, holds some rows out, tokenizes all, trains --train_steps updates
+  and
+    evaluates.
   embed: `bert embed` writes the vectors of its texts.
-  search: `bert search` finds the neighbours of a text among the vectors that embed has written.
+  search: `bert search` finds the nearest neighbours of a text among the vectors of embed.
 
 The peak is that of the largest process; the difference from the small table is the cost of the rows.
 """
@@ -32,12 +33,12 @@ class Main(harness.NumbersFlags):
 
     Attributes:
       init_checkpoint: Folder of an encoder.
-      work_dir: Folder of the tables and runs: they are removed again.
+      work_dir: Folder of the temporary tables and runs.
       jobs: Comma-separated: train, embed, search.
-      rows: Rows of the large table.
-      few_rows: Rows of the table that it is compared with.
-      train_steps: Updates of every run.
-      eval_rows: About how many rows are held out.
+      rows: Number of rows of the large table.
+      few_rows: Number of rows of the small table.
+      train_steps: Number of updates of every run.
+      eval_rows: Approximate number of held-out rows.
     """
 
     RANGES = dict.fromkeys(("rows", "few_rows", "train_steps", "eval_rows"), command_line.COUNT)
@@ -51,7 +52,7 @@ class Main(harness.NumbersFlags):
 
 
 def write_table(path: str, rows: int) -> None:
-    """Writes a table of random rows, no two of which are the same."""
+    """Writes a table of distinct random rows."""
     generator = random.Random(0)
     texts = [" ".join(generator.choices(WORDS, k=generator.randint(4, 12))) for _ in range(9973)]
     with open(path, "w", encoding="utf-8") as file:
@@ -63,7 +64,7 @@ def write_table(path: str, rows: int) -> None:
 
 
 def command_of(job: str, flags: argparse.Namespace, rows: int, table: str, folder: str) -> list[str]:
-    """Returns the command of a job, which writes into a folder that all jobs of a table share."""
+    """Returns the command of a job; all jobs of a table share a folder."""
     model, vectors = flags.init_checkpoint, os.path.join(folder, "vectors.npy")
     if job == "train":
         return [
@@ -85,7 +86,7 @@ def command_of(job: str, flags: argparse.Namespace, rows: int, table: str, folde
 
 
 def measure(flags: argparse.Namespace, rows: int) -> list[dict]:
-    """Returns {job, rows, bytes, secs, core_secs, peak_memory_bytes} of each job on a table of so many
+    """Returns {job, rows, bytes, secs, core_secs, peak_memory_bytes} of each job on a table with `rows`
     rows."""
     table, found = os.path.join(flags.work_dir, f"rows_{rows}.csv"), []
     write_table(table, rows)

@@ -2,11 +2,11 @@
 
   python benchmarks/tokens.py --make_environments --output=results/tokens.json
 
-transformers learns byte-level BPE, Unigram and WordPiece tokenizers from made-up lines in five scripts, with
-special tokens, emoji and white space of all kinds among them, and saves them in the forms that its classes
-have. Of each folder the ids and offsets of all lines, the special tokens, and the rows of one text and of two
-have to be equal. BERT's fast path gives no offsets, and takes special tokens in a text for words. Exit
-code 1: something differs.
+transformers trains byte-level BPE, Unigram and WordPiece tokenizers on random lines in five scripts, with
+special tokens, emoji and all kinds of white space, and saves them in the formats of its classes. For each
+folder the ids and offsets of all lines, the special tokens, and the rows of single texts and pairs must be
+equal. BERT's fast path has no offsets, and treats special tokens in a text as words. Exit code 1: a tokenizer
+differs.
 """
 
 import json
@@ -53,8 +53,8 @@ class Main(harness.EnvironmentFlags, harness.NumbersFlags):
     """Flags of the command.
 
     Attributes:
-      lines: How many.
-      seed: Of the lines.
+      lines: Number of lines.
+      seed: Seed of the lines.
     """
 
     RANGES = {"lines": command_line.COUNT}
@@ -63,7 +63,7 @@ class Main(harness.EnvironmentFlags, harness.NumbersFlags):
 
 
 def make_lines(count: int, seed: int, between: tuple[str, ...]) -> list[str]:
-    """Returns lines of made-up words, most of them in one script."""
+    """Returns lines of random words, most of them in one script."""
     generator, found = random.Random(seed), ["", " ", "\ufeffa", "x" * 300, "e\u0301 é ﬁ Ⅷ ½ ４２"]
     while len(found) < count:
         script = generator.choice(_SCRIPTS)
@@ -77,7 +77,7 @@ def make_lines(count: int, seed: int, between: tuple[str, ...]) -> list[str]:
 
 
 def differences(folder: str, lines: list[str]) -> dict:
-    """Returns what differs in a folder of a tokenizer: lines, offsets, rows and special tokens."""
+    """Returns the differences for a tokenizer folder: lines, offsets, rows and special tokens."""
     with open(os.path.join(folder, "expected.json"), encoding="utf-8") as file:
         expected = json.load(file)
     vocabulary = load_for_text(folder)

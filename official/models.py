@@ -165,8 +165,8 @@ class Tokenizer:
         """
         length = self.max_length if max_length is None else max_length
         if not SHORTEST <= length <= self._positions:
-            told = f"the model has {self._positions} positions. Allowed: {SHORTEST} to {self._positions}."
-            raise ConfigError(f"max_length={length} is out of range: {told}")
+            allowed = f"the model has {self._positions} positions. Allowed: {SHORTEST} to {self._positions}."
+            raise ConfigError(f"max_length={length} is out of range: {allowed}")
         if padding not in (True, "longest", "max_length"):
             raise ConfigError(
                 f"padding={padding!r}, expected 'longest' or 'max_length': rows have one length."
@@ -184,7 +184,7 @@ class Tokenizer:
         first, *second = map(_strings, columns)
         shape = (second or [first])[0].shape
         if not len(first) or shape[0] != len(first) or first.ndim > 1:
-            raise ConfigError(f"{len(first)} texts and pairs of shape {shape}, expected as many, 1 or more.")
+            raise ConfigError(f"{len(first)} texts and pairs of shape {shape}, expected one pair per text.")
         first = np.repeat(first, math.prod(shape[1:]))
         flat = [column.ravel().tolist() for column in (first, *second)]
         flat[0] = [self._prompt + text for text in flat[0]]
@@ -317,7 +317,7 @@ class PretrainedModel(tf.keras.Model):
         loss or a metric of probabilities."""
         self._check_compiled()
         if self.jit_compile:
-            raise ConfigError("jit_compile=True: the operations of training are compiled already. Drop it.")
+            raise ConfigError("jit_compile=True: training already uses compiled operations. Drop it.")
         return super().make_train_function(force)
 
     def make_test_function(self, force: bool = False) -> Any:
@@ -327,23 +327,23 @@ class PretrainedModel(tf.keras.Model):
         return super().make_test_function(force)
 
     def _check_compiled(self) -> None:
-        """Raises ConfigError where a loss or a metric takes logits for probabilities, or the accuracy of
-        several labels for that of one."""
+        """Raises ConfigError if a loss or a metric treats logits as probabilities, or if the accuracy for one
+        label is used for several."""
         if self.spec.task in (None, "embed"):
             return
-        told = "it takes probabilities, and the outputs are logits. Give it with from_logits=True"
+        problem = "it takes probabilities, but the outputs are logits. Give it with from_logits=True"
         for loss in tf.nest.flatten(getattr(self, "loss", None)):
             if loss is not None and _takes_probabilities(tf.keras.losses.get(loss)):
-                raise ConfigError(f"loss={_called(loss)}: {told}.")
+                raise ConfigError(f"loss={_called(loss)}: {problem}.")
         names = () if self.spec.kind == NUMBER else ("_user_metrics", "_user_weighted_metrics")
         for metric in tf.nest.flatten([getattr(self.compiled_metrics, name, None) for name in names]):
             if metric in ("accuracy", "acc") and self.spec.kind == SEVERAL:
-                wrong = "Keras compares the largest output of a text alone"
+                wrong = "Keras compares only the largest output of a text"
                 raise ConfigError(f"metrics={metric}: {wrong}. Give metrics.BinaryAccuracy(threshold=0.0).")
             if metric in (None, "accuracy", "acc"):
                 continue
             if metric in ("crossentropy", "ce") or _takes_probabilities(tf.keras.metrics.get(metric)):
-                raise ConfigError(f"metrics={_called(metric)}: {told}, or with a threshold of 0.")
+                raise ConfigError(f"metrics={_called(metric)}: {problem}, or with a threshold of 0.")
 
     def get_config(self) -> dict[str, Any]:
         frozen = [n for n, layer in enumerate(self.network._flatten_layers()) if not layer.trainable]
@@ -552,4 +552,4 @@ def _fill(model: PretrainedModel, source: Source, order: list[int] | None) -> No
         elif variable.trainable:
             fresh.append(name)
     if fresh:
-        logging.warning("%s: started fresh, to be trained: %s", source.name, ", ".join(fresh))
+        logging.warning("%s: fresh weights, which need training: %s", source.name, ", ".join(fresh))

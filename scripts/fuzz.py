@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Damages command lines, settings, data and checkpoints and checks that every command ends in order each
+"""Damages command lines, settings, data and checkpoints and checks that every command ends correctly each
 time.
 
-In order means: a documented exit code, no exception, no hang, one short line that says what is wrong for exit
-code 2, and no silent success if the damage is detectable. Counts are by command and kind of damage.
-Hypothesis draws the cases; a command stops at its first failure, which hypothesis simplifies.
+Correctly means: a documented exit code, no exception, no hang, a short line with the problem for exit code 2,
+and no silent success if the damage is detectable. Counts are by command and kind of damage. Hypothesis draws
+the cases; a command stops at its first failure, which hypothesis simplifies.
 
   python scripts/fuzz.py --cases=3000 --seed=2 --output=results/fuzz.json
 """
@@ -26,14 +26,14 @@ class Main(command_line.Flags):
     """Flags of the program.
 
     Attributes:
-      cases: Random cases; each command gets as many.
+      cases: Number of random cases, the same for each command.
       seed: Seed of all cases.
-      workers: Cases that run at a time.
-      commands: Comma-separated commands; unset: all. The error for another name lists them.
-      replay: The one case of a command to run, as a failure names it.
-      keep: Folder that keeps the files of the cases that failed.
+      workers: Number of concurrent cases.
+      commands: Comma-separated commands. Unset: all. The error for another name lists them.
+      replay: Single case of a command to run, as printed for a failure.
+      keep: Folder for the files of failed cases.
       output: Write the counts to this JSON file.
-      overwrite: Replace it where it is there.
+      overwrite: Replace an existing file.
     """
 
     RANGES = dict.fromkeys(("cases", "workers"), command_line.COUNT)
@@ -54,7 +54,7 @@ def parse_flags() -> argparse.Namespace:
         command_line.read_list(flags.commands, "commands", names) if flags.commands else list(names)
     )
     if flags.replay and len(flags.commands) != 1:
-        raise ConfigError("--replay is of one command, which --commands names.")
+        raise ConfigError("--replay needs a single command. Give it with --commands.")
     return flags
 
 
@@ -68,7 +68,7 @@ def main() -> int:
         check_output_file(flags.output, "output", flags.overwrite)
         from official.reporting.environment import environment
 
-        surroundings = environment()  # of the start: the checkout may change meanwhile
+        surroundings = environment()  # now, since the checkout may change meanwhile
     report = campaign.run(flags)
     for name, codes in {**report["by_kind"], **report["by_command"]}.items():
         print(f"{name:32}" + "  ".join(f"{code}: {count}" for code, count in codes.items()))
@@ -78,7 +78,7 @@ def main() -> int:
             f"\n{failure['command']}, {failure['what'] or failure['arguments']}: {failure['wrong']}\n"
             f"{failure['output']}\nagain: python scripts/fuzz.py {shlex.join(again)}"
         )
-    print(f"{report['cases']} cases, {len(report['failures'])} not in order.")
+    print(f"{report['cases']} cases, {len(report['failures'])} failures.")
     if flags.output:
         outputs.write_json(flags.output, {"environment": surroundings, **report})
     return 1 if report["failures"] else 0

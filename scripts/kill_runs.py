@@ -4,12 +4,12 @@ ones.
 
   python scripts/kill_runs.py [--kills=5] [--signals=20] [--seed=1] [--output=results/kills.json]
 
-Two small runs, on SQuAD and on GLUE files that are made here, with --deterministic. `kill -9` hits them while
-they start, train, evaluate, save or finish; the run that was started again must end with the same bits:
-checkpoint, metrics.jsonl and predictions. SIGTERM and SIGINT must end them with 143 and 130 in time, and they
-must go on. If a run ends before it is hit, another one is started.
+Two small runs, on generated SQuAD and GLUE files, with --deterministic. `kill -9` hits them while they start,
+train, evaluate, save or finish; the restarted run must end with the same bits: checkpoint, metrics.jsonl and
+predictions. SIGTERM and SIGINT must end them with 143 and 130 in time, and the runs must resume. If a run
+ends before it is hit, another one is started.
 
-Exit codes: 0 all checks passed, 1 one failed (the report says which), 2 bad input.
+Exit codes: 0 all checks passed, 1 a check failed (see the report), 2 bad input.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from official.io.writing import check_output_file
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TASKS = ("squad", "glue")
 CODES = {"SIGKILL": 137, "SIGTERM": 143, "SIGINT": 130}
-ALLOWED_SECS = 15.0  # from a signal to the end of the process
+ALLOWED_SECS = 15.0  # maximum time from a signal to the end of the process
 MOMENTS = ("start-up", "training", "evaluation", "checkpoint", "finish")
 _WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] red blue green what is the ball box sky sea sun hat . ?".split()
 _THINGS, _COLOURS = _WORDS[11:17], _WORDS[5:8]
@@ -49,11 +49,11 @@ class Main(command_line.Flags):
     """Flags of the program.
 
     Attributes:
-      kills: kill -9 of each of the two runs.
-      signals: SIGTERM and SIGINT in turn, over both runs.
-      seed: Of the moments.
+      kills: Number of kill -9 for each of the two runs.
+      signals: Number of SIGTERM and SIGINT, in turn, over both runs.
+      seed: Seed of the moments.
       output: Write the counts to this JSON file.
-      overwrite: Replace it where it is there.
+      overwrite: Replace an existing file.
     """
 
     RANGES = dict.fromkeys(("kills", "signals"), command_line.COUNT)
@@ -70,11 +70,11 @@ def parse_flags() -> argparse.Namespace:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# A small fine-tuning run that goes on in a process of its own, seen and hit from outside
+# A small fine-tuning run in a separate process, observed and hit from outside
 
 
 def make_data(folder: str) -> None:
-    """Writes model, vocabulary, and files of questions and of sentences about things and their colours."""
+    """Writes model, vocabulary, and data files: questions and sentences about things and their colours."""
     rng = random.Random(0)
     outputs.write_json(f"{folder}/bert.json", _MODEL)
     fill = [f"word{number}" for number in range(_MODEL["vocab_size"] - len(_WORDS))]
@@ -89,7 +89,7 @@ def make_data(folder: str) -> None:
 
 
 def _paragraph(rng: random.Random, number: int) -> dict:
-    """Returns a context of SQuAD and a question about it."""
+    """Returns a SQuAD paragraph: a context and a question about it."""
     things, colours = rng.sample(_THINGS, 3), rng.choices(_COLOURS, k=3)
     context = " . ".join(f"the {colour} {thing}" for colour, thing in zip(colours, things))
     answer = {"text": colours[0], "answer_start": context.index(f"{colours[0]} {things[0]}")}
@@ -98,7 +98,7 @@ def _paragraph(rng: random.Random, number: int) -> dict:
 
 
 def _sentences(rng: random.Random, split: str, count: int) -> str:
-    """Returns a table of sentences, each with whether it ends with red."""
+    """Returns a table of sentences; the label is whether a sentence ends with red."""
     colours = rng.choices(_COLOURS, k=count)
     texts = [" ".join([*rng.choices(_THINGS, k=6), colour]) for colour in colours]
     if split == "test":
@@ -127,7 +127,7 @@ def command(task: str, data: str, model_dir: str) -> list[str]:
 
 
 class Process:
-    """A run that goes on, and what can be seen of it from outside."""
+    """A running process of a run, observed from outside."""
 
     def __init__(self, task: str, data: str, model_dir: str):
         self.model_dir, self.log = model_dir, model_dir + ".log"
@@ -137,8 +137,8 @@ class Process:
             )
 
     def is_at(self, moment: str) -> bool:
-        """Tells whether it has come to a moment, one of `MOMENTS`."""
-        if moment == "start-up":  # of the run: what Python does before it runs a line is Python's
+        """Tells whether it has reached a moment, one of `MOMENTS`."""
+        if moment == "start-up":  # of the run, not of the Python interpreter
             return self._handles_signals()
         if moment == "training":
             return b"First step done" in self.read_log()
@@ -174,7 +174,7 @@ class Process:
 
 
 def read_lines(path: str) -> list[dict]:
-    """Returns the whole lines of a metrics.jsonl without the time that they took."""
+    """Returns the complete lines of a metrics.jsonl, without times."""
     if not os.path.exists(path):
         return []
     with open(path, encoding="utf-8") as file:
@@ -183,9 +183,9 @@ def read_lines(path: str) -> list[dict]:
 
 
 def hit(process: Process, moment: str, number: int, delay: float) -> dict | None:
-    """Sends a signal a while after a moment. Returns {moment, signal, exit_code, secs}, or None where the run
-    was over before. The exit code is the one that shells see: a process that the signal itself has ended, as
-    while Python starts or ends, has 128 and the signal's number, too."""
+    """Sends a signal `delay` seconds after a moment. Returns {moment, signal, exit_code, secs}, or None if
+    the run ended before. The exit code is that of a shell: 128 + the signal's number also for a process that
+    the signal itself ended, such as while Python starts or exits."""
     while process.popen.poll() is None and not process.is_at(moment):
         time.sleep(0.005)
     time.sleep(delay)
@@ -209,7 +209,7 @@ def hit(process: Process, moment: str, number: int, delay: float) -> dict | None
 
 
 def differences(ours: str, theirs: str, process: Process) -> list[str]:
-    """Returns what of a run is not the same as of the undisturbed one: checkpoint, metrics, scores,
+    """Returns the parts of a run that differ from the undisturbed one: checkpoint, metrics, scores,
     predictions."""
     import numpy as np
 
@@ -239,15 +239,15 @@ def differences(ours: str, theirs: str, process: Process) -> list[str]:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Many of them
+# Many runs
 
 
 def disturb(task: str, data: str, folder: str, numbers: list[int], whole: str, rng: random.Random) -> dict:
-    """Sends signals to runs of a task, each of which goes on where the one before was hit, and compares those
-    that end with `whole`.
+    """Sends signals to runs of a task, each of which resumes where the previous one was hit, and compares the
+    completed ones with `whole`.
 
     Returns:
-      {hits: [see `hit`], runs: [what differs from the undisturbed run, nothing where all is the same]}.
+      {hits: [see `hit`], runs: [differences from the undisturbed run, empty if there are none]}.
     """
     hits, runs, numbers = [], [], list(numbers)
     with open(f"{whole}/result.json", encoding="utf-8") as file:
@@ -256,7 +256,7 @@ def disturb(task: str, data: str, folder: str, numbers: list[int], whole: str, r
         model_dir, over = f"{folder}/{task}-{numbers[0]}-{len(runs)}", False
         while not over:
             process = Process(task, data, model_dir)
-            moment = rng.choice(MOMENTS)  # most are short, and so is the time in which they can be hit
+            moment = rng.choice(MOMENTS)  # not a random time, since most moments are short
             seen = (
                 hit(process, moment, numbers[0], rng.random() * longest_delays.get(moment, 0.3))
                 if numbers
@@ -274,12 +274,12 @@ def disturb(task: str, data: str, folder: str, numbers: list[int], whole: str, r
             else:
                 over = process.popen.wait() != 0 or os.path.exists(f"{model_dir}/result.json")
         runs.append(differences(model_dir, whole, process))
-        print(f"{task:5} went on to its end: {', '.join(runs[-1]) or 'the same bits'}", flush=True)
+        print(f"{task:5} resumed to its end: {', '.join(runs[-1]) or 'the same bits'}", flush=True)
     return {"hits": hits, "runs": runs}
 
 
 def undisturbed(task: str, data: str, folder: str) -> str:
-    """Returns the folder of a run that nobody disturbs."""
+    """Runs a task without signals; returns the folder of the run."""
     process = Process(task, data, f"{folder}/{task}-whole")
     if process.popen.wait():
         raise ConfigError(
@@ -290,7 +290,7 @@ def undisturbed(task: str, data: str, folder: str) -> str:
 
 
 def summarize(report: dict) -> dict:
-    """Returns the counts that people read, and whether all is as it must be."""
+    """Returns the counts for the report, and whether all checks passed."""
     kinds = ("kills", "signals")
     hits = {kind: [seen for task in TASKS for seen in report[task][kind]["hits"]] for kind in kinds}
     runs = [run for task in TASKS for kind in kinds for run in report[task][kind]["runs"]]
@@ -317,7 +317,7 @@ def main() -> int:
         check_output_file(flags.output, "output", flags.overwrite)
     from official.reporting.environment import environment
 
-    surroundings = environment()  # of the start: the checkout may change meanwhile
+    surroundings = environment()  # now, since the checkout may change meanwhile
     rng, report = random.Random(flags.seed), {}
     in_turn = [(signal.SIGTERM, signal.SIGINT)[number % 2] for number in range(flags.signals)]
     with tempfile.TemporaryDirectory() as folder:

@@ -4,11 +4,10 @@
   python scripts/kill_workers.py [--runs=20] [--workers=2] [--seed=1] [--output=results/cluster_kills.json]
 
 A small pre-training job of several processes under scripts/launch.py with --max_restarts, with dropout and
---deterministic. In each run `kill -9` hits one process, whatever it is doing; the launcher starts all of them
-again, and the job must end with exit code 0 and the same bits as without the kill: checkpoint, metrics.jsonl,
-scores.
+--deterministic. In each run `kill -9` hits one process at any moment; the launcher restarts all of them, and
+the job must end with exit code 0 and the same bits as without the kill: checkpoint, metrics.jsonl, scores.
 
-Exit codes: 0 all checks passed, 1 one failed (the report says which), 2 bad input.
+Exit codes: 0 all checks passed, 1 a check failed (see the report), 2 bad input.
 """
 
 import argparse
@@ -30,7 +29,7 @@ from official.io.errors import ConfigError
 from official.io.writing import check_output_file
 
 _RESTARTS = 3
-LIMIT_SECS = 600.0  # a job takes one or two minutes; what takes longer hangs
+LIMIT_SECS = 600.0  # a job takes one or two minutes; a longer one hangs
 _WORDS = "red blue green what is the ball box sky sea sun hat old stone here there was".split()
 _SPECIAL = "[PAD] [UNK] [CLS] [SEP] [MASK] .".split()
 _FILES = 4
@@ -48,11 +47,11 @@ class Main(command_line.Flags):
     """Flags of the program.
 
     Attributes:
-      runs: Jobs, each of which loses a worker.
-      workers: Processes of a job: 2 or 4.
-      seed: Of moments and ranks.
+      runs: Number of jobs, each of which loses a worker.
+      workers: Number of processes per job: 2 or 4.
+      seed: Seed of moments and ranks.
       output: Write the counts to this JSON file.
-      overwrite: Replace it where it is there.
+      overwrite: Replace an existing file.
     """
 
     RANGES = {"runs": command_line.COUNT}
@@ -71,14 +70,14 @@ def parse_flags() -> argparse.Namespace:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# A small pre-training job of several processes under the launcher, seen and hit from outside
+# A small pre-training job of several processes under the launcher, observed and hit from outside
 
 
 def make_data(folder: str) -> None:
-    """Writes model, vocabulary and records of made-up sentences.
+    """Writes model, vocabulary and records of random sentences.
 
     Raises:
-      subprocess.CalledProcessError: where the records cannot be made.
+      subprocess.CalledProcessError: if the records cannot be made.
     """
     rng, words = random.Random(0), [*_SPECIAL, *_WORDS]
     outputs.write_json(f"{folder}/bert.json", {"vocab_size": len(words), **_MODEL})
@@ -114,13 +113,13 @@ def _training(data: str, model_dir: str) -> list[str]:
 
 
 class Job:
-    """A job that goes on under the launcher, and what can be seen of it from outside.
+    """A running job under the launcher, observed from outside.
 
     Args:
       data: folder of `make_data`.
-      model_dir: of the run.
-      workers: how many processes.
-      restarts: how often the launcher starts them again.
+      model_dir: folder of the run.
+      workers: number of processes.
+      restarts: maximum number of restarts.
     """
 
     def __init__(self, data: str, model_dir: str, workers: int, restarts: int):
@@ -136,7 +135,7 @@ class Job:
         return self.popen.poll() is not None
 
     def ranks(self) -> dict[int, int]:
-        """Returns {rank: number of the process} of those that train."""
+        """Returns {rank: process id} of the training processes."""
         found = {}
         for name in os.listdir("/proc"):
             rank = self._rank_of(name) if name.isdigit() else None
@@ -160,12 +159,12 @@ class Job:
             return None
 
     def step(self) -> int:
-        """Returns the step of the newest line of the metrics; 0 before the first one."""
+        """Returns the step of the newest line of the metrics; 0 without lines."""
         lines = read_lines(f"{self.model_dir}/metrics.jsonl")
         return lines[-1]["step"] if lines else 0
 
     def wait(self) -> int | None:
-        """Returns the exit code of the job; None where it hangs, and is killed."""
+        """Returns the exit code of the job; None if it hangs and was killed."""
         try:
             return self.popen.wait(timeout=LIMIT_SECS)
         except subprocess.TimeoutExpired:
@@ -174,7 +173,7 @@ class Job:
             return None
 
     def last_line(self) -> str:
-        """Returns the end of what the job has said, without paths of this machine."""
+        """Returns the end of the job's output, without paths of this machine."""
         with open(self.log, "rb") as file:
             lines = file.read().decode(errors="replace").strip().splitlines()
         return (lines or [""])[-1].replace(os.path.dirname(self.model_dir), "")[:200]
@@ -191,8 +190,8 @@ def _free_ports(count: int) -> list[int]:
 
 
 def kill_one(job: Job, rng: random.Random, secs: float) -> dict | None:
-    """Kills a random worker a while after the job was started. Returns what was hit, {rank, after_secs,
-    at_step}; None where the job was over before."""
+    """Kills a random worker at a random time within `secs`. Returns {rank, after_secs, at_step}; None if the
+    job ended before."""
     time.sleep(max(job.started + secs - time.monotonic(), 0))
     rank = rng.randrange(job.workers)
     while not job.is_over():
@@ -206,7 +205,7 @@ def kill_one(job: Job, rng: random.Random, secs: float) -> dict | None:
 
 
 def differences(ours: Job, theirs: str) -> list[str]:
-    """Returns what of a job that has ended is not the same as of an undisturbed one, in the folder `theirs`:
+    """Returns the parts of a finished job that differ from an undisturbed one in the folder `theirs`:
     checkpoint, metrics, scores."""
     import numpy as np
 
@@ -225,11 +224,11 @@ def differences(ours: Job, theirs: str) -> list[str]:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Many of them
+# Many jobs
 
 
 def undisturbed(data: str, folder: str, workers: int) -> tuple[str, float]:
-    """Returns the folder of a job that nobody disturbs, and its seconds from the launch to the end of the
+    """Runs a job without kills. Returns its folder, and the seconds from the launch to the end of the
     training."""
     job = Job(data, f"{folder}/whole", workers, 0)
     if job.wait():
@@ -240,8 +239,8 @@ def undisturbed(data: str, folder: str, workers: int) -> tuple[str, float]:
 
 
 def disturbed(data: str, model_dir: str, workers: int, secs: float, rng: random.Random) -> dict | None:
-    """Runs a job that loses a worker within some seconds. Returns what was hit and how it ended; None where
-    it was over before."""
+    """Runs a job that loses a worker within `secs`. Returns the hit and the end of the job; None if the job
+    ended before."""
     job = Job(data, model_dir, workers, _RESTARTS)
     hit = kill_one(job, rng, rng.random() * secs)
     code = job.wait()
@@ -252,7 +251,7 @@ def disturbed(data: str, model_dir: str, workers: int, secs: float, rng: random.
 
 
 def summarize(runs: list[dict]) -> dict:
-    """Returns the counts that people read."""
+    """Returns the counts for the report."""
     return {
         "runs": len(runs),
         "killed_chief": sum(run["rank"] == 0 for run in runs),
@@ -263,7 +262,7 @@ def summarize(runs: list[dict]) -> dict:
 
 
 def run_all(flags: argparse.Namespace, folder: str) -> list[dict]:
-    """Runs the jobs. Returns what `disturbed` does of each."""
+    """Runs the jobs. Returns the result of `disturbed` for each."""
     rng, runs, number = random.Random(flags.seed), [], 0
     whole, secs = undisturbed(folder, folder, flags.workers)
     print(f"undisturbed: {secs:.1f} s, {whole}", flush=True)
@@ -285,7 +284,7 @@ def main() -> int:
         check_output_file(flags.output, "output", flags.overwrite)
     from official.reporting.environment import environment
 
-    surroundings = environment()  # of the start: the checkout may change meanwhile
+    surroundings = environment()  # now, since the checkout may change meanwhile
     with tempfile.TemporaryDirectory() as folder:
         try:
             make_data(folder)

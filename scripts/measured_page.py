@@ -48,13 +48,13 @@ def first(value: Any, key: str) -> Any:
 
 
 def shortened(command: str) -> str:
-    """Returns a command without the folders of its paths, and as long as fits into a table."""
+    """Returns a command without the folders of its paths, cut to fit into a table."""
     command = re.sub(r"(?<![\w.])/[\w./-]*/", "", " ".join(str(command).split())).replace("|", "\\|")
     return command if len(command) <= MAX_COMMAND else command[: MAX_COMMAND - 4].rsplit(" ", 1)[0] + " ..."
 
 
 def machine(values: dict) -> str:
-    """Returns the processor, and the newest of its instructions that matter."""
+    """Returns the processor, and its newest instruction set that matters here."""
     found = first(values, "machine")
     if isinstance(found, str):
         return found
@@ -92,7 +92,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="Only tell whether the page is up to date.")
+    parser.add_argument("--check", action="store_true", help="Only check whether the page is up to date.")
     text = page()
     if parser.parse_args().check:
         return int(PAGE.read_text(encoding="utf-8") != text)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Size of the code base: what scripts/check.sh prints and compares with scripts/ratchet.json.
+"""Size of the code base: prints numbers for scripts/check.sh, and compares them with scripts/ratchet.json.
 
-A number may rise only in a commit that adds a feature and says why: that commit records it with --record. The
-files on the path of a training step, and the docstrings that have to be decoded, may only fall.
+A number may rise only in a commit that adds a feature and gives the reason; that commit records it with
+--record. The files on the path of a training step, and the docstrings that have to be decoded, may only fall.
 
-  python scripts/ratchet.py            prints the numbers; exit code 1 where one has risen
-  python scripts/ratchet.py --rooms    the same, room by room
-  python scripts/ratchet.py --record   writes those that changed to scripts/ratchet.json
+  python scripts/ratchet.py            prints the numbers; exit code 1 if one has risen
+  python scripts/ratchet.py --rooms    the same, by package
+  python scripts/ratchet.py --record   writes changed numbers to scripts/ratchet.json
 """
 
 import argparse
@@ -66,8 +66,8 @@ def modules() -> dict[str, pathlib.Path]:
 
 
 def imports(path: pathlib.Path, at_start: bool = False) -> set[str]:
-    """Returns the modules of official/ that a file imports; with `at_start` those that its own import needs,
-    which are none of functions and of type annotations."""
+    """Returns the modules of official/ that a file imports; with `at_start` only those imported with the file
+    itself, not in functions or for type annotations."""
     found, left = set(), list(parsed(path).body)
     while left:
         node = left.pop()
@@ -85,7 +85,7 @@ def imports(path: pathlib.Path, at_start: bool = False) -> set[str]:
 
 
 def imported_by(name: str) -> set[str]:
-    """Returns the modules that the import of a module reads, itself and the packages around them included."""
+    """Returns the modules loaded by the import of a module, including itself and the enclosing packages."""
     seen: set[str] = set()
     left = [name]
     while left:
@@ -97,7 +97,7 @@ def imported_by(name: str) -> set[str]:
 
 
 def single_importer() -> list[str]:
-    """Returns the modules of fewer than 40 lines that one other module of official/ imports."""
+    """Returns the modules of fewer than 40 lines that only one other module of official/ imports."""
     importers = collections.Counter(name for path in modules().values() for name in imports(path))
     return [
         name
@@ -114,7 +114,7 @@ def settings() -> int:
 
 
 def measure() -> dict[str, int]:
-    """Returns {what is counted: its number}."""
+    """Returns {name of a number: its value}."""
     paths = list(modules().values())
     return {
         "files": len(paths),
@@ -165,7 +165,7 @@ def main() -> int:
         print_rooms()
     kept = [name for name in risen if name in ONLY_FALLING] if flags.record else risen
     if kept:
-        advice = "may only fall" if flags.record else "a feature that needs it is recorded with --record"
+        advice = "may only fall" if flags.record else "record a feature that needs it with --record"
         print(f"ratchet.py: {', '.join(kept)} rose: {advice}.", file=sys.stderr)
         return 1
     if flags.record:

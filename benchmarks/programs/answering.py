@@ -1,4 +1,4 @@
-"""Hugging Face's BertForQuestionAnswering of a folder, by PyTorch and as a user exports it.
+"""Hugging Face's BertForQuestionAnswering of a folder, in PyTorch and exported as a user would.
 
 Variants: eager and sdpa, the two kinds of attention; compiled, sdpa with torch.compile; onednn, sdpa with the
 linear layers of torch.utils.mkldnn, whose float32 products are oneDNN's instead of MKL's; frozen, compiled
@@ -19,8 +19,8 @@ _NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def padded(batch, width: "int | None") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns ids, mask and segments, int64 [N, L], of a sequence a row: L is `width`, or that of the longest
-    one."""
+    """Returns ids, mask and segments, int64 [N, L], one sequence per row: L is `width`, or the length of the
+    longest."""
     is_token_NL = np.arange(width or batch.lengths_N.max()) < batch.lengths_N[:, None]
     ids_NL, segments_NL = (np.zeros(is_token_NL.shape, np.int64) for _ in range(2))
     ids_NL[is_token_NL], segments_NL[is_token_NL] = batch.ids_T, batch.segments_T
@@ -28,7 +28,7 @@ def padded(batch, width: "int | None") -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def end_to_end(start_NL: np.ndarray, end_NL: np.ndarray, lengths_N: np.ndarray) -> np.ndarray:
-    """Returns the logits of padded rows without padding, end to end: float32 [2, T]."""
+    """Returns the logits of padded rows without padding, concatenated: float32 [2, T]."""
     is_token_NL = np.arange(start_NL.shape[1]) < lengths_N[:, None]
     return np.stack([start_NL[is_token_NL], end_NL[is_token_NL]]).astype(np.float32)
 
@@ -103,7 +103,7 @@ def make_exported(specification: dict):
 
 
 def _example():
-    """Returns two sequences of different lengths, for the export to follow."""
+    """Returns two sequences of different lengths, for tracing the export."""
     lengths_N = np.array([16, 12], np.int32)
     return asking.Batch(np.ones(28, np.int32), np.zeros(28, np.int32), lengths_N)
 
@@ -124,7 +124,7 @@ def _onnxruntime(model, example, specification):
 
 
 def _in_order(model, example):
-    """Returns the example in the order of the model's own arguments."""
+    """Returns the example in the order of the model's arguments."""
     import inspect
 
     by_name = dict(zip(_NAMES, example))

@@ -1,10 +1,11 @@
 """The model without a server: this project's `load(...).answer_all` on batches of one size.
 
-One JSON object a line, over standard input and output. First the specification comes in: questions (a file,
-as `load` has it), model, backend, dtype, threads; and {"versions"} goes out once the model is ready. Then
-questions come in until the input ends:
-  {"batch": N, "secs": S}: batches of N questions in turn are answered for S seconds, after one that is not
-    timed; what `measure` returns goes out
+Protocol: one JSON object per line, over standard input and output. First the input is the specification:
+questions (a file, as for load.py), model, backend, dtype, threads; the output is {"versions"} once the model
+is ready. Then each line is a question, until the input ends:
+  {"batch": N, "secs": S}: answers batches of N questions in turn for S seconds, after an untimed one; outputs
+  the
+    result of `measure`
 """
 
 import json
@@ -14,7 +15,7 @@ import time
 
 
 def make(specification: dict):
-    """Returns the model that a specification asks for."""
+    """Returns the model of a specification."""
     import official
 
     official.choose_kernels(specification["dtype"])
@@ -30,7 +31,7 @@ def measure(model, questions: list, size: int, secs: float) -> dict:
     """Times batches of questions.
 
     Returns:
-      batch_secs: of each batch; texts: {number of a question: text of its answer}.
+      batch_secs: seconds of each batch; texts: {number of a question: text of its answer}.
     """
     texts: dict[int, str] = {}
     batch_secs: list[float] = []
@@ -49,7 +50,7 @@ def measure(model, questions: list, size: int, secs: float) -> dict:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # keeps prints of libraries out of the answers
     specification = json.loads(sys.stdin.readline())
     with open(specification["questions"], encoding="utf-8") as file:
         questions = [tuple(pair) for pair in json.load(file)]

@@ -1,6 +1,6 @@
 """Vectors of texts trained with sentence-transformers on a CPU, and scored by its evaluators.
 
-A specification comes in on standard input, one JSON object, and what was done goes out on standard output.
+Reads a specification from standard input, one JSON object, and writes its results to standard output.
 
 The specification: model (folder of an encoder, in Hugging Face's form or sentence-transformers'), is_random
 (whether it is of random weights of `sizes`, keys of a config.json), train_file and eval_file (JSON lines:
@@ -8,7 +8,7 @@ texts of a row, and score of pairs with scores), output_dir, threads, seed, and 
 num_train_epochs, learning_rate, weight_decay_rate, beta_1, beta_2, epsilon, clip_norm, max_seq_length,
 temperature. The rate rises for a tenth of the steps, and falls from there on.
 
-What was done: scores ({name: value}), steps, steps_per_sec (of all steps behind the first tenth), versions.
+Results: scores ({name: value}), steps, steps_per_sec (of all steps behind the first tenth), versions.
 """
 
 import json
@@ -20,7 +20,7 @@ import time
 import trainer
 import training_step
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin starve beside other work
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads slow down other processes
 
 
 def read_rows(path: str) -> list[dict]:
@@ -29,7 +29,7 @@ def read_rows(path: str) -> list[dict]:
 
 
 def make_model(specification: dict):
-    """Returns the encoder with the mean of its vectors behind it."""
+    """Returns the encoder with mean pooling."""
     import sentence_transformers
     import transformers
 
@@ -45,7 +45,7 @@ def make_model(specification: dict):
 
 
 def evaluator_of(rows: list[dict]):
-    """Returns the evaluator of pairs with scores, or of queries that look for their passages."""
+    """Returns the evaluator for pairs with scores, or for retrieving the passages of queries."""
     from sentence_transformers.sentence_transformer import evaluation
 
     first, second = ([row["texts"][place] for row in rows] for place in (0, 1))
@@ -68,7 +68,7 @@ def named(found: dict) -> dict:
 
 
 def train(specification: dict) -> dict:
-    """Trains by the specification; returns the answer, see the module's docstring."""
+    """Trains as specified; returns the results, see the module's docstring."""
     import datasets
     import sentence_transformers
     import torch

@@ -1,6 +1,7 @@
-"""Small random models of transformers' classes, what they compute, and folders loaded into them.
+"""Small random models of transformers' classes: makes them, computes expected results, and loads folders.
 
-One JSON object a line, over standard input and output. Of a question the key `do` says what is asked.
+Protocol: one JSON object per line, over standard input and output. The key `do` of a question selects the
+action.
 
 make: class (end of the name of an AutoModel class: "" or For...), config (keys of config.json), seed and
   folder. The folder gets the model, and expected.npz: for each batch of `padded` and `full` its
@@ -84,7 +85,7 @@ def _expect(model, question: dict, generator) -> None:
 
 
 def _weights(model) -> list:
-    """Returns (name, weight) of all, the table of words under its own name where it is tied to another."""
+    """Returns (name, weight) of all weights; a tied word embedding has its own name."""
     names = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         if weight not in names or "embeddings" in name:
@@ -93,7 +94,7 @@ def _weights(model) -> list:
 
 
 def _logits(output):
-    """Returns the logits of any class; of spans start and end side by side, of an encoder its vectors."""
+    """Returns the logits of any class; for spans start and end stacked, for an encoder its vectors."""
     import torch
 
     if "start_logits" in output:

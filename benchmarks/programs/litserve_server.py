@@ -1,4 +1,4 @@
-"""The same model in LitServe: what a user writes who has `official.inference` and serves it with LitServe.
+"""The same model in LitServe: the program of a user who serves `official.inference` with LitServe.
 
 The only argument is JSON: port, model, backend, dtype, threads, max_batch_size,
 batch_delay_ms, fast_queue. It answers POST /predict as our server answers, and GET /health.

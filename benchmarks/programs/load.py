@@ -1,11 +1,13 @@
-"""Clients that ask a server over HTTP, each one question after the other on a connection of its own.
+"""Clients of a server over HTTP, each with its own connection, on which it sends one question after the
+other.
 
-One JSON object a line, over standard input and output. First {"questions": FILE.json} comes in, a list of
-[question, context], and {"versions"} goes out. Then questions come in until the input ends:
+Protocol: one JSON object per line, over standard input and output. First the input is {"questions":
+FILE.json}, a list of [question, context], and the output {"versions"}. Then each line is a task, until the
+input ends:
   {"port": P, "path": "/...", "clients": N, "secs": S}: N clients ask for S seconds, client n the questions n,
-    n + N, n + 2N, ... in turn; what `ask_all` returns goes out
+    n + N, n + 2N, ... in turn; outputs the result of `ask_all`
 
-Nothing here imports more than Python's own library: what it takes, it takes from the server that is measured.
+Imports only Python's standard library, since its CPU time is taken from the measured server.
 """
 
 import http.client
@@ -22,7 +24,7 @@ _PAUSE_SECS = 0.05  # after an error, so that a server that is down does not kee
 
 
 class Question(NamedTuple):
-    """A request's body, and the context that the answer is to be a stretch of."""
+    """A request's body, and the context that must contain the answer."""
 
     body: bytes
     context: str
@@ -32,11 +34,11 @@ class Asked(NamedTuple):
     """One request.
 
     Attributes:
-      number: of the question.
-      start, end: when it was sent, and when the whole answer was there; seconds of the monotonic clock, which
-        all processes of a machine share.
-      text: of the answer; '' after an error.
-      error: '' for none.
+      number: number of the question.
+      start, end: times of sending and of the complete answer, in seconds of the monotonic clock, which all
+        processes of a machine share.
+      text: text of the answer; '' after an error.
+      error: error message; '' without one.
     """
 
     number: int
@@ -62,8 +64,8 @@ def read_questions(path: str) -> list[Question]:
 
 
 def text_of(body: bytes, context: str) -> str:
-    """Returns the text of a response's answer. Raises ValueError where it is no answer: not one prediction,
-    a text that does not stand in the context where it says, a score that is no probability."""
+    """Returns the text of a response's answer. Raises ValueError for an invalid answer: not exactly one
+    prediction, a text that is not at its position in the context, a score that is not a probability."""
     try:
         (found,) = json.loads(body)["predictions"]
         text, start, end, score = (found[name] for name in ("text", "start", "end", "score"))
@@ -76,7 +78,7 @@ def text_of(body: bytes, context: str) -> str:
 
 
 class Client:
-    """One connection, which is kept, and made anew after an error."""
+    """A persistent connection, reopened after an error."""
 
     def __init__(self, port: int, path: str):
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_SECS)
@@ -97,13 +99,13 @@ class Client:
 
 
 def ask_until(client: Client, questions: list[Question], numbers: range, until: float) -> list[Asked]:
-    """Asks questions, one after the other and over again, until a moment of the monotonic clock.
+    """Asks questions one after the other, repeatedly, until a time of the monotonic clock.
 
     Args:
-      client: that asks.
-      questions: all of them.
-      numbers: the first of the client's own questions, and how far apart they are.
-      until: no request begins later, but the first one.
+      client: the client.
+      questions: all questions.
+      numbers: numbers of the client's questions: the first, and the step.
+      until: no request begins later, except the first one.
     """
     asked: list[Asked] = []
     number = numbers.start
@@ -122,11 +124,12 @@ def ask_until(client: Client, questions: list[Question], numbers: range, until: 
 
 
 def ask_all(port: int, path: str, questions: list[Question], clients: int, secs: float) -> dict:
-    """Lets clients ask at the same time.
+    """Runs clients concurrently.
 
     Returns:
-      began: on the monotonic clock; asked: every request as `Asked` has it, in the order of their ends;
-      cpu_secs: of this process meanwhile.
+      began: start on the monotonic clock; asked: every request as fields of `Asked`, in the order of their
+        ends;
+      cpu_secs: CPU time of this process.
     """
     cpu, began = time.process_time(), time.monotonic()
     asked: list[list[Asked]] = [[] for _ in range(clients)]

@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def texts(specification: dict) -> list[tuple]:
-    """Returns (ids, places of the masked words, their ids) of each text, the same for every system: int64
+    """Returns (ids, positions of the masked tokens, their ids) of each text, the same for every system: int64
     [L], [P], [P]."""
     import numpy as np
 
@@ -52,8 +52,8 @@ def texts(specification: dict) -> list[tuple]:
 
 
 def padded(specification: dict) -> dict:
-    """Returns the texts as rows: input_ids, input_mask [N, L], positions, labels, weights [N, P] (0 of what
-    fills up)."""
+    """Returns the texts as rows: input_ids, input_mask [N, L], positions, labels, weights [N, P] (0 for
+    padding)."""
     import numpy as np
 
     found = texts(specification)

@@ -1,7 +1,7 @@
 """Pre-training on masked words with Hugging Face's Trainer on a CPU, as the example run_mlm.py does it, for a
 given time.
 
-A specification comes in on standard input, one JSON object, and what was done goes out on standard output.
+Reads a specification from standard input, one JSON object, and writes its results to standard output.
 
 The specification: train_file (text, a sentence a line, a blank line between documents), vocab_file, model
 (keys of a bert_config.json), output_dir, secs (of training), threads, seed, and the recipe: max_seq_length,
@@ -12,7 +12,7 @@ As run_mlm.py, it joins all texts end to end and cuts them into rows of max_seq_
 this program counts seconds: the rate rises for warmup_share of them, and falls to zero in the last
 decay_share.
 
-What was done: steps, secs, curve ([[step, seconds, mean loss of the steps before]]), rows, checkpoint
+Results: steps, secs, curve ([[step, seconds, mean loss of the steps before]]), rows, checkpoint
 (folder), versions.
 """
 
@@ -25,7 +25,7 @@ import training_step
 
 
 def read_rows(specification: dict, tokenizer) -> list[list[int]]:
-    """Returns rows of max_seq_length ids: the documents one after the other, [SEP] behind each."""
+    """Returns rows of max_seq_length ids: the concatenated documents, each followed by [SEP]."""
     length = specification["max_seq_length"]
     with open(specification["train_file"], encoding="utf-8") as file:
         documents = [" ".join(part.split("\n")) for part in file.read().split("\n\n")]
@@ -38,7 +38,7 @@ def read_rows(specification: dict, tokenizer) -> list[list[int]]:
 
 
 def rate_factor(spent: float, recipe: dict) -> float:
-    """Returns the share of the peak rate once a share `spent` of the time is over."""
+    """Returns the rate relative to its peak after a share `spent` of the time."""
     warmup_share, decay_share = recipe["warmup_share"], recipe["decay_share"]
     rising = spent / warmup_share if warmup_share else 1.0
     decayed = min(1.0, max(0.0, 1 - (1 - spent) / decay_share))
@@ -47,7 +47,7 @@ def rate_factor(spent: float, recipe: dict) -> float:
 
 
 def train(specification: dict) -> dict:
-    """Trains by the specification; returns the answer, see the module's docstring."""
+    """Trains as specified; returns the results, see the module's docstring."""
     import torch
     import transformers
 
@@ -64,7 +64,7 @@ def train(specification: dict) -> dict:
     peak, limit, clock, curve = specification["learning_rate"], specification["secs"], {}, []
 
     class Budget(transformers.TrainerCallback):
-        """The rate of each step by the time that is over, and the end."""
+        """Sets the rate of each step from the elapsed time, and ends the training."""
 
         def on_train_begin(self, args, state, control, **kwargs):
             clock["began"] = time.perf_counter()

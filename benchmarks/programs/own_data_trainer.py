@@ -1,7 +1,7 @@
-"""Fine-tuning on people's own data with Hugging Face's Trainer on a CPU, and scores of the evaluation set by
+"""Fine-tuning on user data with Hugging Face's Trainer on a CPU, and scores of the evaluation set by
 scikit-learn and seqeval.
 
-A specification comes in on standard input, one JSON object, and what was done goes out on standard output.
+Reads a specification from standard input, one JSON object, and writes its results to standard output.
 
 The specification: kind (one, number, pairs, several, tags or answers), model (folder of a checkpoint),
 train_file and eval_file (of answers SQuAD's JSON, else JSON lines: texts and label, or words and tags),
@@ -9,7 +9,7 @@ output_dir, threads, seed, and the recipe: train_batch_size, num_train_epochs, l
 weight_decay_rate, beta_1, beta_2, epsilon, clip_norm, max_seq_length, doc_stride, max_answer_length,
 n_best_size. The rate rises for a tenth of the steps.
 
-What was done: train_rows, eval_rows, scores ({name: value}; of answers predictions, {question: text}),
+Results: train_rows, eval_rows, scores ({name: value}; of answers predictions, {question: text}),
 training_secs, versions.
 """
 
@@ -22,7 +22,7 @@ import sys
 import trainer
 import training_step
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin starve beside other work
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads slow down other processes
 _WARMUP = 0.1
 _IGNORED = -100
 _POOL = 50  # batches that are sorted by length together
@@ -113,7 +113,7 @@ class Texts:
 
 
 def best_calls(chances, truths):
-    """Returns whether each row has a label, from the probability on that gives the best F1 of the set."""
+    """Returns whether each row has a label, at the threshold with the best F1 of the set."""
     import numpy as np
     from sklearn import metrics
 
@@ -255,7 +255,7 @@ class Answers:
 
 
 def logits_of(model, rows: list[dict], collate, batch: int) -> list:
-    """Returns the logits of each row as NumPy, of tokens without padding; batches of about one length."""
+    """Returns the logits of each row as NumPy, without padding; batches have rows of similar length."""
     import numpy as np
     import torch
 
@@ -277,8 +277,8 @@ def logits_of(model, rows: list[dict], collate, batch: int) -> list:
 
 
 def grouped_sampler(lengths: list[int], batch: int, seed: int):
-    """Returns a sampler of batches of about one length in random order, as this project's are. The Trainer's
-    own grouping gives the short ones last, which is another training."""
+    """Returns a sampler of batches of similar length in random order, as in this project. The Trainer's own
+    grouping puts short rows last, which changes the training."""
     import torch
 
     class Sampler(torch.utils.data.Sampler):
@@ -301,7 +301,7 @@ def grouped_sampler(lengths: list[int], batch: int, seed: int):
 
 
 def train(specification: dict) -> dict:
-    """Trains by the specification; returns the answer, see the module's docstring."""
+    """Trains as specified; returns the results, see the module's docstring."""
     import torch
     import transformers
 

@@ -1,8 +1,8 @@
 """Labels for the rows of a file by Hugging Face's pipeline on a CPU.
 
-A specification comes in on standard input, one JSON object: model (folder), input_file and output_file (CSV
-with a column `text`; label and probability are added), batch_size, max_seq_length, threads. What was done
-goes out on standard output: predict_secs (from reading the file to having written the other one), versions.
+Reads a specification from standard input, one JSON object: model (folder), input_file and output_file (CSV
+with a column `text`; label and probability are added), batch_size, max_seq_length, threads. Writes to
+standard output: predict_secs (from reading the file to having written the other one), versions.
 """
 
 import csv

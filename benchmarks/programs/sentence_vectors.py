@@ -1,7 +1,7 @@
 """Vectors of the rows of a file by sentence-transformers on a CPU.
 
-A specification comes in on standard input, one JSON object: model (folder), input_file (CSV with a column
-`text`), output_file (.npy), batch_size, max_seq_length, threads. What was done goes out on standard output:
+Reads a specification from standard input, one JSON object: model (folder), input_file (CSV with a column
+`text`), output_file (.npy), batch_size, max_seq_length, threads. Writes to standard output:
 embed_secs (from reading the file to having written the other one), versions.
 """
 

@@ -1,9 +1,9 @@
-"""Tokenizers of transformers' classes, learned from lines, and what they make of lines.
+"""Tokenizers of transformers' classes, trained on lines, and their results for lines.
 
-A specification comes in on standard input, one JSON object: lines (a JSON file of texts), folder, and special
+Reads a specification from standard input, one JSON object: lines (a JSON file of texts), folder, and special
 (pad, unk, ...). Each tokenizer gets a folder of its own there, with expected.json beside its files: ids and
 offsets of each line, the ids of "ab cd" as `single` and of "ab cd", "ef" as `pair`, and those of the special
-tokens as `special`. What was done goes out on standard output: names, versions.
+tokens as `special`. Writes to standard output: names, versions.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Fine-tuning with Hugging Face's Trainer on a CPU, as the examples run_qa.py and run_glue.py do it.
 
-A specification comes in on standard input, one JSON object, and what was done goes out on standard output.
+Reads a specification from standard input, one JSON object, and writes its results to standard output.
 
 The specification: task (squad or glue), dtype (fp32 or bf16), padding (grouped: batches of about one length,
 as long as their longest; longest: batches in any order, as long as their longest; max_length: all rows are
@@ -9,7 +9,7 @@ padded to max_seq_length), model (folder of a checkpoint), train_file
 1: a score), output_dir, threads, seed, and the recipe: train_batch_size, train_steps, warmup_steps,
 learning_rate, weight_decay_rate, beta_1, beta_2, epsilon, clip_norm, max_seq_length, doc_stride, log_steps.
 
-What was done: data_sequences and data_tokens of the training set, training_secs of all updates, loss (mean of
+Results: data_sequences and data_tokens of the training set, training_secs of all updates, loss (mean of
 the last logged steps), checkpoint (folder), versions.
 """
 
@@ -68,11 +68,11 @@ def windows_of(specification: dict, tokenizer, asked: list[tuple[str, str]]):
 
 
 def answer_tokens(answers: list[dict], offsets: list, parts: list) -> tuple[int, int]:
-    """Returns the first and the last token of an answer in a window; (0, 0) where it is not there.
+    """Returns the first and the last token of an answer in a window; (0, 0) if it is not in the window.
 
     Args:
-      answers: as in SQuAD's files; the first one counts.
-      offsets: (first character, the one behind the last) of each token in its text.
+      answers: as in SQuAD's files; the first one is used.
+      offsets: (first character, end) of each token in its text.
       parts: of each token 0 (question), 1 (context) or None.
     """
     if not answers:
@@ -109,7 +109,7 @@ def glue_rows(specification: dict, tokenizer) -> list[dict]:
 
 
 def recipe_of(specification: dict) -> dict:
-    """Returns the arguments of a Trainer that a recipe says, and those of one that reports nothing."""
+    """Returns the Trainer's arguments of a recipe, with reporting turned off."""
     return {
         "use_cpu": True,
         "seed": specification["seed"],
@@ -142,7 +142,7 @@ def arguments_of(specification: dict):
 
 
 def train(specification: dict) -> dict:
-    """Trains by the specification; returns the answer, see the module's docstring."""
+    """Trains as specified; returns the results, see the module's docstring."""
     import torch
     import transformers
 

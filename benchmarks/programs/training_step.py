@@ -1,9 +1,9 @@
-"""Training steps of the measured systems, each built from a specification, and run when it is asked.
+"""Training steps of the measured systems, built from a specification, and run on request.
 
-One JSON object a line, over standard input and output. First the specification comes in, and {"start_secs",
-"losses"} goes out once the first step is done; then {"steps": N} comes in and {"losses", "peak_bytes"} goes
-out, until the input ends: no step but the last waits for the device. A step runs in an environment of its
-system's own: only this project's imports this project.
+Protocol: one JSON object per line, over standard input and output. First the input is the specification, and
+the output {"start_secs", "losses"} after the first step. Then for each input {"steps": N} the output is
+{"losses", "peak_bytes"}, until the input ends; only the last step waits for the device. A step runs in the
+environment of its system: only this project's step imports this project.
 
 The specification: step (a key of STEPS), variant (the system's own), model (keys of a bert_config.json),
 dtype (fp32, bf16 or fp16), length, batch, predictions (masked tokens of a sequence), threads, num_gpus (0 or
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def take_output():
-    """Returns the standard output for answers alone; what libraries print goes to the standard error."""
+    """Returns the standard output, for answers only; redirects prints of libraries to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return answers
@@ -47,7 +47,7 @@ Step = tuple[Callable[[int], list[float]], Callable[[], "int | None"]]
 
 
 def one_by_one(step: Callable) -> Step:
-    """Returns the steps of a function that makes one and returns its loss."""
+    """Returns a function for several steps from a function for one step that returns its loss."""
     return lambda count: [float(loss) for loss in [step() for _ in range(count)]], lambda: None
 
 

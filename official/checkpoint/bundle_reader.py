@@ -25,8 +25,8 @@ def check_path(path: str, shown: str) -> None:
     """Raises ConfigError for a path with wildcards, which TensorFlow would expand. `shown` names it."""
     if not fnmatch.fnmatchcase(path, path):
         raise ConfigError(
-            f"{shown}: TensorFlow's reader of checkpoints takes *, ? and [ in a path for a pattern. Rename"
-            " the folder, or link to it."
+            f"{shown}: TensorFlow's checkpoint reader treats *, ? and [ in a path as a pattern. Rename the"
+            " folder, or link to it."
         )
 
 

@@ -113,8 +113,8 @@ def _check_free(
     is_in_folder = checkpoint.format.load_container().IS_FOLDER and os.path.isfile(source)
     if result == source or is_in_folder and result == os.path.dirname(source):
         folder = location if os.path.isdir(location) else os.path.dirname(location)
-        told = "is the folder of the source. Give another --output_dir."
-        raise ConfigError(f"--output_dir={folder or '.'} {told}")
+        problem = "is the folder of the source. Give another --output_dir."
+        raise ConfigError(f"--output_dir={folder or '.'} {problem}")
     there = container.files(location)
     if there and not overwrite:
         raise ConfigError(f"{there[0]} exists. Give another --output_dir, or replace it with --overwrite.")
@@ -304,7 +304,7 @@ def _read_back_and_compare(container: ModuleType, expected: Tensors, location: s
         raise MismatchError(f"read back, {where} is damaged ({error}).") from None
     if problems:
         raise MismatchError(
-            f"read back, these tensors differ from what was to be written: {shortened(sorted(problems))}."
+            f"after writing, these tensors differ when read back: {shortened(sorted(problems))}."
         )
 
 
@@ -348,8 +348,8 @@ def with_vocabulary(
     by_word = [name for name in tensors if name.startswith(canonical.VOCABULARY)]
     other = [f"{name} {list(tensors[name].shape)}" for name in by_word if tensors[name].shape[0] != have]
     if other:
-        told = f"the word embeddings have {have} words, but {shortened(other)} have another number."
-        raise ConfigError(f"{source}: {told}")
+        problem = f"the word embeddings have {have} words, but {shortened(other)} have another number."
+        raise ConfigError(f"{source}: {problem}")
     more = options.vocab_size is None or options.vocab_size > have
     rows = _read_cut_words(path) if more else {}
     count = rows[_WORDS].shape[0] if rows else 0
@@ -358,8 +358,8 @@ def with_vocabulary(
     for name in by_word:
         tensor, cut_off = tensors[name], rows.get(name)
         if cut_off is not None and cut_off.shape != (count, *tensor.shape[1:]):
-            told = f"{name} {list(cut_off.shape)} there, {list(tensor.shape)} here. Remove it."
-            raise ConfigError(f"{path} does not belong to this checkpoint: {told}")
+            problem = f"{name} {list(cut_off.shape)} there, {list(tensor.shape)} here. Remove it."
+            raise ConfigError(f"{path} does not belong to this checkpoint: {problem}")
         if cut_off is not None:
             # Joined in the wider type, so that nothing is lost where the result is float32.
             floats = (one.dtype for one in (tensor, cut_off) if one.dtype.kind == "f")

@@ -91,8 +91,8 @@ def initialize(
         mapped = checkpoint.format.to_canonical(checkpoint.tensors, options)
         theirs = FAMILIES[mapped.family or options.family]
         if model and theirs.without_shape != model.family_row.without_shape:
-            told = f"has weights of family={theirs.name}, the model is of family={model.family}"
-            raise ConfigError(f"init_checkpoint {checkpoint.location} {told}. Change --bert_config_file.")
+            problem = f"has weights of family={theirs.name}, the model is of family={model.family}"
+            raise ConfigError(f"init_checkpoint {checkpoint.location} {problem}. Change --bert_config_file.")
         found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
         found = _without_zero_biases(found, variables)
         found = _in_order(found, checkpoint.location, class_names, problem_type, replaces_other_head)
@@ -120,8 +120,8 @@ def initialize(
             if not tf.reduce_all(tf.math.is_finite(values)):
                 bad.append(name)
         if bad:
-            told = f"holds NaN or infinite numbers in {shortened(bad)}. Change --init_checkpoint."
-            raise ConfigError(f"init_checkpoint {checkpoint.location} {told}")
+            problem = f"holds NaN or infinite numbers in {shortened(bad)}. Change --init_checkpoint."
+            raise ConfigError(f"init_checkpoint {checkpoint.location} {problem}")
         unused = sorted({*mapped.tensors, *mapped.dropped, *mapped.unmatched} - set(read))
         lists = read, sorted(fresh), unused, sorted(unneeded)
         return InitReport(checkpoint.format.title, checkpoint.location, *lists, notes)
@@ -193,8 +193,8 @@ def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | Non
     said = sidecar_files.sizes_beside(checkpoint.location)
     said |= {"num_attention_heads": checkpoint.heads} if checkpoint.heads else {}
     if other := contradictions(model, said):
-        told = f"{'; it '.join(other)}. Change --init_checkpoint or --bert_config_file."
-        raise ConfigError(f"init_checkpoint {checkpoint.location} {told}")
+        problem = f"{'; it '.join(other)}. Change --init_checkpoint or --bert_config_file."
+        raise ConfigError(f"init_checkpoint {checkpoint.location} {problem}")
     return None if "hidden_act" in said else model.hidden_act
 
 
@@ -234,8 +234,8 @@ def _check(expected: dict, found: dict, strange: dict, location: str) -> set[str
     for kind, names in compare_names({name: heads[name] for name in shared}, shared).items():
         problems[kind] = problems.get(kind, []) + names
     if problems:
-        told = f"{describe_names(problems)}. Change --init_checkpoint or --bert_config_file."
-        raise ConfigError(f"init_checkpoint {location} does not fit the model. {told}", problems)
+        advice = f"{describe_names(problems)}. Change --init_checkpoint or --bert_config_file."
+        raise ConfigError(f"init_checkpoint {location} does not fit the model. {advice}", problems)
     return set(heads) - set(shared)
 
 

@@ -276,14 +276,14 @@ class CheckpointManager:
             try:
                 prefix = self._assign(self._prefix(step))
             except DamagedError as error:
-                logging.warning("%s is damaged (%s); trying the one before.", self._prefix(step), error)
+                logging.warning("%s is damaged (%s); trying the previous one.", self._prefix(step), error)
                 damaged.append(step)
             else:
                 self._set_aside(damaged, steps[: len(steps) - len(damaged)])
                 return prefix
         if steps:
-            told = "checkpoints are damaged. Remove them to start again, or change --model_dir."
-            raise ConfigError(f"model_dir={self._model_dir}: all {len(steps)} {told}")
+            problem = "checkpoints are damaged. Remove them to start again, or change --model_dir."
+            raise ConfigError(f"model_dir={self._model_dir}: all {len(steps)} {problem}")
         return None
 
     def _write_state(self, steps: list[int]) -> None:

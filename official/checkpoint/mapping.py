@@ -80,7 +80,7 @@ def _pattern_of(name: str, table: Table) -> tuple[str | None, str]:
     that makes it fit."""
     if name in table and "{layer}" not in name:
         return name, ""
-    for match in re.finditer(r"\d+", name):
+    for match in re.finditer(r"(?<!\d)\d{1,4}(?!\d)", name):  # more digits would be as many missing layers
         pattern = f"{name[: match.start()]}{{layer}}{name[match.end() :]}"
         if pattern in table:
             return pattern, match.group()
@@ -191,9 +191,9 @@ def unstack(tensors: Tensors, stacks: Stacks) -> tuple[Tensors, Tensors]:
         if not names or any(part in tensors for part in names):
             rest[name] = tensor
         elif not tensor.shape or tensor.shape[-1] % len(names):
-            told = f"{len(names)}, for {shortened(names)}. Is the checkpoint damaged?"
+            problem = f"{len(names)}, for {shortened(names)}. Is the checkpoint damaged?"
             shape = f"the shape {list(tensor.shape)}: its last dimension must be a multiple of"
-            raise ConfigError(f"{name} has {shape} {told}")
+            raise ConfigError(f"{name} has {shape} {problem}")
         else:
             for index, part in enumerate(names):
                 parts[part] = tensors_lib.part(tensor, -1, index, len(names))
@@ -218,7 +218,7 @@ def stack(tensors: Tensors, stacks: Stacks) -> tuple[Tensors, Tensors]:
 def _fill(name: str, pattern: str, names: tuple[str, ...]) -> list[str]:
     """Returns `names` with the layer and the slot with which `name` fits `pattern`; an empty list where it
     does not fit."""
-    match = re.fullmatch(re.escape(pattern).replace(r"\{layer\}", r"(?P<layer>\d+)") + SLOT, name)
+    match = re.fullmatch(re.escape(pattern).replace(r"\{layer\}", r"(?P<layer>\d{1,4})") + SLOT, name)
     return [other.replace("{layer}", match["layer"]) + match["slot"] for other in names] if match else []
 
 
@@ -239,7 +239,7 @@ def join_rows(tensors: Tensors) -> tuple[Tensors, Tensors]:
     rest: Tensors = {}
     blocks: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors.items():
-        match = re.fullmatch(rf"bert/embeddings/s(\d+)/(?P<whole>word_embeddings{SLOT})", name)
+        match = re.fullmatch(rf"bert/embeddings/s(\d{{1,4}})/(?P<whole>word_embeddings{SLOT})", name)
         if match and f"bert/embeddings/{match['whole']}" not in tensors:
             blocks.setdefault(f"bert/embeddings/{match['whole']}", {})[int(match.group(1))] = tensor
         else:
@@ -250,8 +250,8 @@ def join_rows(tensors: Tensors) -> tuple[Tensors, Tensors]:
 def _join_blocks(name: str, blocks: dict[int, Tensor]) -> Tensor:
     last = max(blocks)
     if missing := [f"s{number}" for number in range(last) if number not in blocks]:
-        told = f"of which are missing: {shortened(missing)}. The checkpoint must have all of them."
-        raise ConfigError(f"{name} is in blocks s0 to s{last}, {told}")
+        problem = f"of which are missing: {shortened(missing)}. The checkpoint must have all of them."
+        raise ConfigError(f"{name} is in blocks s0 to s{last}, {problem}")
     ordered = [blocks[number] for number in range(last + 1)]
     flat = [f"s{number} {list(one.shape)}" for number, one in enumerate(ordered) if len(one.shape) != 2]
     widths = sorted({one.shape[1:] for one in ordered})
@@ -277,8 +277,8 @@ def split_rows(tensors: Tensors, count: int) -> Tensors:
             continue
         words = tensor.shape[0]
         if words % count:
-            told = f"{words} words. Nearest valid --vocab_size: {nearest_multiples(words, count)}."
-            raise ConfigError(f"--num_embeddings_splits={count} does not divide the vocabulary of {told}")
+            problem = f"{words} words. Nearest valid --vocab_size: {nearest_multiples(words, count)}."
+            raise ConfigError(f"--num_embeddings_splits={count} does not divide the vocabulary of {problem}")
         for index in range(count):
             block = name.replace("/word_", f"/s{index}/word_")
             result[block] = tensors_lib.part(tensor, 0, index, count)

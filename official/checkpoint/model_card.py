@@ -40,10 +40,13 @@ def of_run(location: str) -> str | None:
     """Returns the model card of the run that a checkpoint is of; None for a checkpoint of no run."""
     folder = model_folder.folder_of(location)
     result = read_json_or_empty(os.path.join(folder, "result.json"))
-    config, environment = result.get("config") or {}, result.get("environment") or {}
+    config, environment, data = (
+        value if isinstance(value := result.get(name), dict) else {}
+        for name in ("config", "environment", "data")
+    )
     task = config.get("task")
-    if task not in _PIPELINES or "evaluations" not in result:
-        return None
+    if not isinstance(task, str) or task not in _PIPELINES or "evaluations" not in result:
+        return None  # such as a result.json of another program
     import jinja2  # late: few checkpoints are of runs
 
     name, labels = os.path.basename(os.path.abspath(folder)), model_folder.read_labels(folder)
@@ -66,7 +69,7 @@ def of_run(location: str) -> str | None:
         made=_MADE[labels.get("kind", "one") if task in ("classify", "glue") else task],
         labels=labels,
         scores=scores,
-        data=result.get("data") or {},
+        data=data,
         recipe=_RECIPE.split(),
         config=config,
         environment=environment,

@@ -130,7 +130,7 @@ class Checkpoint(NamedTuple):
             told = f"{self.location} is not a {self.format.title} checkpoint of BERT"
             found = _format_in(self.format.container, self.tensors)
             if found not in (None, self.format):
-                told += f" but one of {found.title}, which {found.name}2TARGET reads"
+                told += f" but one of {found.title} (use {found.name}2TARGET)"
             raise ConfigError(f"{told}: unknown names {shortened(unknown)}.", {"unknown": unknown})
         check_types(mapped.tensors, self)
         mapped = dataclasses.replace(mapped, tensors=_in_numbers(mapped.tensors, options.scale))
@@ -207,7 +207,7 @@ def check_types(mapped: Tensors, checkpoint: Checkpoint) -> None:
     if wrong := sorted(f"{name} ({one.dtype.name})" for name, one in read.items() if not is_float(one)):
         raise ConfigError(
             f"{checkpoint.location}: weights must be floating-point numbers; these are not:"
-            f" {shortened(wrong)}. Save the model unquantized where it comes from."
+            f" {shortened(wrong)}. Save the model without quantization in its own program."
         )
 
 
@@ -216,8 +216,8 @@ def check_finite(mapped: Tensors, checkpoint: Checkpoint) -> None:
     holds NaN or infinity."""
     read = _read_from(mapped, checkpoint)
     if bad := sorted(name for name, one in read.items() if not np.isfinite(one.read()).all()):
-        told = f"holds NaN or infinite numbers in {shortened(bad)}. Give an earlier checkpoint."
-        raise ConfigError(f"{checkpoint.location} {told}")
+        problem = f"holds NaN or infinite numbers in {shortened(bad)}. Give an earlier checkpoint."
+        raise ConfigError(f"{checkpoint.location} {problem}")
 
 
 def _read_from(mapped: Tensors, checkpoint: Checkpoint) -> Tensors:

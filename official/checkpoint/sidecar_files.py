@@ -71,8 +71,8 @@ def _best_of_run(path: str) -> str:
     best = json_files.read_json_or_empty(os.path.join(path, "result.json")).get("best_step")
     if best is None or best in manager.CheckpointManager(path, {}, 1).steps():
         return path if best is None else os.path.join(path, f"ckpt-{best}")
-    told = "%s: ckpt-%s, the best one according to result.json, no longer exists; the newest is used."
-    logging.warning(told, path, best)
+    warning = "%s: ckpt-%s, the best one according to result.json, no longer exists; the newest is used."
+    logging.warning(warning, path, best)
     return path
 
 
@@ -242,8 +242,8 @@ def check_source(location: str, read: Mapped) -> None:
     if read.family is not None:
         own["family"] = read.family
     if wrong := _contradictions(sizes_beside(location), own):
-        told = f"does not belong to the model in {location}: {shortened(wrong)}. Remove or correct it."
-        raise ConfigError(f"{config_beside(location)} {told}")
+        problem = f"does not belong to the model in {location}: {shortened(wrong)}. Remove or correct it."
+        raise ConfigError(f"{config_beside(location)} {problem}")
     if "output_weights" in tensors:
         outputs, labels = tensors["output_weights"].shape[0], labels_beside(location)["labels"]
         hf_folder.check_labels(location, outputs)

@@ -117,8 +117,8 @@ def checked_cast(name: str, tensor: Tensor, dtype: np.dtype) -> Tensor:
             result = values.astype(dtype)
         if np.isfinite(values).all() and not np.isfinite(result).all():
             advice = " Use --precision=32." if dtype.itemsize == 2 else ""
-            told = f"{float(np.abs(values).max()):g}, beyond what {dtype.name} can hold.{advice}"
-            raise ConfigError(f"{name} holds values up to {told}")
+            problem = f"{float(np.abs(values).max()):g}, beyond what {dtype.name} can hold.{advice}"
+            raise ConfigError(f"{name} holds values up to {problem}")
         return result
 
     return changed(tensor, checked, dtype=dtype)

@@ -1,7 +1,7 @@
-"""`bert adapt`: a model goes on with the pre-training, on people's own text.
+"""`bert adapt`: continued pre-training of a model on the user's own text.
 
-Its stages are the project's own jobs and runs, one after the other, each in a folder below MODEL_DIR/adapt;
-the continued pre-training is the run in MODEL_DIR itself. A stage that is done is not done again.
+Its stages are ordinary jobs and runs, executed in order, each in a folder below MODEL_DIR/adapt; the
+continued pre-training is the run in MODEL_DIR itself. Finished stages are skipped.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from official.io import files, jobs, json_files, model_folder, vocabulary_files
 from official.io.errors import ConfigError, counted, shortened
 
 _FOLDER = "adapt"  # of the stages, in the folder of the run
-# Settings of the runs that are this command's own.
+# Settings of the runs that this command sets itself.
 _SET_HERE = (
     "task objective do_train do_eval do_predict init_checkpoint eval_files num_eval_samples overwrite"
     " max_predictions_per_seq predict_file predict_epochs plan compile_only"
 ).split()
 _RATE, _WIDTH = 1e-4, 768  # the learning rate, and the hidden size of the model that it is for
-_MOST_SENTENCES = 1_000_000  # that words are counted in
+_MOST_SENTENCES = 1_000_000  # in which words are counted
 
 
 class Adapt(command_line.TextFlags, CheckpointFlags):
@@ -150,7 +150,7 @@ def run_adapt() -> int:
     weights = _words(
         init_checkpoint=flags.checkpoint, vocab_file=flags.vocab_file, do_lower_case=flags.do_lower_case
     )
-    # All that can be wrong with the runs is said before the text is read.
+    # Errors in the settings of all runs are reported before the text is read.
     evaluation = train_flags.parse([*_evaluation(request, "own", "before", 1), *weights])
     rate = f"--learning_rate={_RATE * _WIDTH / evaluation.model.hidden_size:.1g}"
     train_flags.parse([*_training(request, 1), *weights, rate, *request.pretraining])
@@ -175,7 +175,7 @@ def run_adapt() -> int:
     after = {name: _loss(request, name, "after", sets, adapted) for name in sets}
     scores = {}
     if labelled is not None:
-        # One recipe for both, also in what follows from the files beside the weights.
+        # One recipe for both, including settings that are derived from the files next to the weights.
         same = [f"--max_seq_length={labelled.max_seq_length}", f"--learning_rate={labelled.learning_rate}"]
         for side, own in (("before", weights), ("after", adapted)):
             _run(request, [*_fine_tuning(request, side), *same, *own])
@@ -245,7 +245,7 @@ def _result(folder: str) -> Any:
 
 
 def _once(request: _Request, name: str, make: Callable[[], dict]) -> dict:
-    """Returns the JSON values that a stage has made; runs it where that is not done."""
+    """Returns the JSON result of a stage; runs the stage if it has not finished."""
     path = request.folder(f"{name}.json")
     done = jobs.read_done(path)
     if done is None:
@@ -256,9 +256,9 @@ def _once(request: _Request, name: str, make: Callable[[], dict]) -> dict:
 
 
 def _check_same(request: _Request, paths: list[str], location: str, labelled: Config | None) -> None:
-    """Raises ConfigError where the folder holds what was made with other flags, of other text, of other
-    weights, which are at `location`, or with other labelled rows. The runs check their own flags, but for
-    those of their lengths. With --overwrite such a folder is renamed, and one in which all is done."""
+    """Raises ConfigError if the folder was begun with other flags, text, labelled rows or weights (those at
+    `location`). The runs check their own flags, except those of their lengths. With --overwrite such a folder
+    is renamed, and also a finished one."""
     flags = request.own
     job: dict = {name: vars(flags)[name] for name in sorted(Adapt.names() - {"model_dir", "overwrite"})}
     job["checkpoint"] = {"path": flags.checkpoint, "files": files.digest(_files_at(location))["sha256"]}
@@ -290,7 +290,7 @@ def _check_same(request: _Request, paths: list[str], location: str, labelled: Co
 
 
 def _files_at(location: str) -> list[str]:
-    """Returns the files of weights, which are a folder, but for its pages, a file, or those of a prefix."""
+    """Returns the files of the weights at a folder, file or prefix, without .md pages."""
     folder, name = model_folder.folder_of(location), os.path.basename(location)
     names = sorted(files.store_of(folder).names_in(folder))
     if location != folder:
@@ -307,7 +307,7 @@ def _shape(request: _Request) -> Any:
 
 
 def _vocabulary(request: _Request, config: Config) -> Any:
-    """Returns the vocabulary of the weights. Raises ConfigError where there is none, or no word can be added
+    """Returns the vocabulary of the weights. Raises ConfigError if it is missing, or if words cannot be added
     to it."""
     from official.data.word_pieces.vocabulary import load_for_text
 
@@ -326,7 +326,7 @@ def _vocabulary(request: _Request, config: Config) -> Any:
 
 
 def _choose_words(request: _Request, config: Config, vocabulary: Any) -> dict:
-    """Chooses the words to add, and writes the vocabulary that has them."""
+    """Chooses the words to add, and writes the extended vocabulary."""
     flags = request.own
     if not flags.add_words:
         return {"added": [], "pieces_of": {}}
@@ -398,18 +398,18 @@ def _make_sets(request: _Request, paths: list[str], before: Any, config: Config)
     others = text_files.find_texts(flags.general_files, "general_files") if flags.general_files else []
     corpus: list[list[str]] = []
     if not others:
-        logging.info("Text of another kind: that of bert data corpus")
+        logging.info("No --general_files: measuring forgetting on the corpus of bert data corpus")
         parts = documentation_corpus.build_corpus(text.Corpus.sources.split(","), 0.1)[:2]
         corpus = list(itertools.chain(*parts))
 
     def read_general() -> Iterable[list[str]]:
         return read_documents(others, counts, text_field=flags.text_field) if others else corpus
 
-    def key(document: Iterable[str]) -> int:  # white space makes no difference, as in `split_of`
+    def key(document: Iterable[str]) -> int:  # ignores white space, as `split_of` does
         return samples.digest_of("".join("".join(document).split()))
 
     general_keys = set(map(key, read_general()))
-    trained: set[int] = set()  # those of them that are
+    trained: set[int] = set()  # those in the training text
 
     def held_out() -> Iterator[list[str]]:
         for document in read_documents(paths, counts, text_field=flags.text_field):
@@ -480,7 +480,7 @@ _UNITS = {"per_word": "a word", "per_character": "a character", "per_piece": "a 
 
 
 def _report(request: _Request, words: dict, sets: dict, losses: dict, scores: dict) -> None:
-    """Adds what has changed to result.json and report.html, and prints it."""
+    """Adds the losses and scores before and after to result.json and report.html, and prints them."""
     from official.reporting import report
     from official.reporting import result as result_lib
 
@@ -488,7 +488,7 @@ def _report(request: _Request, words: dict, sets: dict, losses: dict, scores: di
     fresh = losses["before"]["own"]["fresh_variables"]
     title = "Loss of masked words, nats"
     if fresh:
-        title += " (before: of a head that the checkpoint lacks, and that started fresh)"
+        title += " (before: the checkpoint has no masked-LM head, a fresh one was used)"
     rows = [["text", "a mean over", "before", "after"]]
     for name, text_title in _TITLES.items():
         for unit, unit_title in _UNITS.items():

@@ -1,4 +1,4 @@
-"""`bert ask`, `classify` and `fill-mask`: answers to typed text, a line each."""
+"""`bert ask`, `classify`, `tag`, `predict` and `fill-mask`: predictions for typed text and for tables."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def load(flags: argparse.Namespace) -> Model:
 
 
 def lines(prompt: str) -> Iterator[tuple[int, bytes]]:
-    """Yields number and bytes of each line of stdin, without the spaces around it and the byte order mark
-    that may begin the first, as long as somebody reads the answers; of a terminal, which shows a prompt,
-    those that are not blank. Raises ConfigError for a line that does not end: those of a device never do."""
+    """Yields (number, bytes) of each line of stdin, stripped, until the reader of the output ends. Drops a
+    byte order mark; on a terminal, shows the prompt and skips blank lines. Raises ConfigError for a line of
+    MAX_LINE bytes or more, such as from a device without line ends."""
     if sys.stdin is None:  # closed
         return
     is_terminal = sys.stdin.isatty()
@@ -104,8 +104,9 @@ def lines(prompt: str) -> Iterator[tuple[int, bytes]]:
             print(prompt, end="", flush=True)
         line = stream.readline(MAX_LINE)
         if len(line) == MAX_LINE:
-            told = f"a line of the input has {MAX_LINE:,} characters or more"
-            raise ConfigError(f"{told}. Give one text per line.")
+            raise ConfigError(
+                f"a line of the input has {MAX_LINE:,} characters or more. Give one text per line."
+            )
         if not line:
             return
         line = line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip()
@@ -119,17 +120,16 @@ def answer_each(
     unusable: Callable[[bytes, ConfigError | None], str | None] = lambda line, error: None,
     nothing: str = "",
 ) -> int:
-    """Prints what is answered to each line of stdin. A line that cannot be used is named on stderr, and the
-    others are answered.
+    """Prints an answer to each line of stdin. Reports unusable lines on stderr and continues with the others.
 
     Args:
-      prompt: of a terminal.
-      answer: text -> what is printed.
-      unusable: (line, error; None for a blank line) -> what is printed in place of an answer; None: nothing.
-      nothing: message of the ConfigError where every line is blank; empty: none is raised.
+      prompt: shown on a terminal.
+      answer: text -> output for it.
+      unusable: (line, error; None for a blank line) -> output in place of an answer; None: no output.
+      nothing: message of the ConfigError if every line is blank; empty: none is raised.
 
     Returns:
-      The exit code: 2 where a line could not be used.
+      The exit code: 2 if a line could not be used.
     """
     code, is_asked = 0, False
     for number, line in lines(prompt):
@@ -234,8 +234,8 @@ def run_classify() -> int:
 
 
 def shown_label(found: Label, kind: str, shows_all: bool = False) -> str:
-    """Returns the line that is printed: the label and its probability, or the score; all of them by name, the
-    highest probability first, where each output says something of its own or all are asked for."""
+    """Returns the output line: the label and its probability, or the score. For multi-label models and
+    several scores, or with `shows_all`: all names and values, the highest probability first."""
     is_one = kind == "one" or len(found.scores) == 1 and kind == "number"
     if is_one and not (shows_all and len(found.scores) > 1):
         return f"{found.score:.2f}" if found.label is None else f"{found.label}  {found.score:.2f}"
@@ -326,11 +326,11 @@ def run_predict() -> None:
     is_conll = task == "tag" and tags.is_conll(flags.input_file)
     columns = ["tokens"] if is_conll and flags.text_columns is None else columns
     if is_conll and columns != ["tokens"]:
-        raise ConfigError(f"--text_columns={flags.text_columns}: files of CoNLL have tokens alone. Drop it.")
+        raise ConfigError(f"--text_columns={flags.text_columns}: CoNLL files have only tokens. Drop it.")
     count = {"answer": 2, "tag": 1}.get(task, len(columns))
     if len(columns) != count:
-        told = f"{counted(len(columns), 'column')} ({','.join(columns)}), the model can {task} of {count}"
-        raise ConfigError(f"--text_columns: {told}.")
+        received = f"{counted(len(columns), 'column')} ({','.join(columns)})"
+        raise ConfigError(f"--text_columns: {received}, the model can {task} of {count}.")
     by_word = ending == predictions.CONLL
     if by_word and task != "tag":
         raise ConfigError(f"--output_file={flags.output_file}: .conll is for tags, and the model can {task}.")

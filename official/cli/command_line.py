@@ -1,4 +1,4 @@
-"""Command line of all commands: flags in one form, other people's spellings, bad input in one line."""
+"""Command lines of all commands: flag classes, alternative spellings of flags, and one-line errors."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message.rstrip('.')}. See --help.")
 
     def parse(self, words: list[str] | None = None) -> Any:
-        """Parses words, unset: sys.argv; flags may be spelled with hyphens, and a truth or each of several
-        files may be a word of its own. Raises ConfigError for unknown, missing and malformed flags."""
+        """Parses words (unset: sys.argv). Flags may have hyphens; true, false and each of several files may
+        be separate words. Raises ConfigError for unknown, missing and malformed flags."""
         words = sys.argv[1:] if words is None else words
         check_arguments(words)
         for text in words:
@@ -69,7 +69,7 @@ class Parser(argparse.ArgumentParser):
         arguments = joined(normalized(words, names), truths, {*LISTS, *self.of.LISTS} & set(actions))
         arguments = [text for text in map(self._plain, arguments) if text]
         self.given = {text.split("=")[0].removeprefix("--") for text in arguments if text.startswith("--")}
-        # First: argparse names what a misspelt flag should have been as missing.
+        # First: for a misspelt required flag, argparse would only report the required one as missing.
         for argument in itertools.takewhile("--".__ne__, arguments):
             if _FLAG.fullmatch(argument.split("=")[0]):
                 self._check_known(argument)
@@ -234,7 +234,7 @@ class TextFlags(Flags):
 
 
 def configure_logging() -> None:
-    """Lets a job say what it needs, where it runs and what it goes on with."""
+    """Enables the log lines of a job: its resources, its engine, and the work that it resumes."""
     from official.reporting import progress  # late: who only asks for help does not wait for it
 
     progress.configure_logging()
@@ -312,7 +312,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     """Calls `main` and exits with its code; bad input ends with one line on stderr and code 2, a signal with
     129, 130 or 143."""
     quiet.quieten_libraries()
-    atexit.register(gc.freeze)  # what is left goes with the process: nobody looks for cycles in it
+    atexit.register(gc.freeze)  # no garbage collection at exit: the process frees its memory anyway
     try:
         with signals.raising():  # an exception, so that files are cleaned up
             code = main()
@@ -330,10 +330,10 @@ def fail(error: ConfigError) -> int:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Other people's spellings of our flags, put into ours before anything is parsed
+# Spellings of flags in other programs, translated to ours before parsing
 #
-# A spelling is never a setting: configurations, flagfiles that we ship and saved runs hold our names only.
-# Options that are no setting by another name, such as --micro-batch-size, are those of
+# Only the command line accepts them: configurations, shipped flagfiles and saved runs have our names only.
+# Options that are not just another name of a setting, such as --micro-batch-size, are in
 # `official.graphcore.configurations`.
 
 
@@ -382,9 +382,8 @@ def before_dashes(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def joined(arguments: list[str], truths: Collection[str], lists: Collection[str]) -> list[str]:
-    """Returns normalised arguments with values that other parsers take as words of their own put where they
-    belong: `--wandb True` is --wandb=true, and `--input_files a b`, which a shell makes of a glob, is
-    --input_files=a,b.
+    """Returns normalised arguments, with separate words joined to their flag: `--wandb True` becomes
+    --wandb=true, and `--input_files a b`, as from a shell's glob, --input_files=a,b.
 
     Args:
       arguments: as `normalized` returns them.
@@ -410,15 +409,15 @@ def joined(arguments: list[str], truths: Collection[str], lists: Collection[str]
 
 
 def split(arguments: list[str], theirs: Collection[str]) -> tuple[list[str], Options]:
-    """Takes other people's options out of normalised arguments.
+    """Splits normalised arguments into our flags and the options of other programs.
 
     Args:
       arguments: as `joined` returns them.
-      theirs: names of the options that are no flags of ours.
+      theirs: names of options that are not flags of ours.
 
     Returns:
-      The arguments that are left, and (name, value) of each option: its value, None without one, or a list
-      of several.
+      The remaining arguments, and (name, value) of each option: its value, None without one, or a list of
+      several.
     """
     left: list[str] = []
     found: Options = []

@@ -40,8 +40,8 @@ def names() -> dict[str, str]:
 
 @functools.cache
 def theirs() -> dict[str, str]:
-    """Returns {name: path} of Graphcore's shipped configurations: `graphcore/tf1/squad_base`, by families in
-    the order in which a name that several have is looked for."""
+    """Returns {name: path} of Graphcore's shipped configurations: `graphcore/tf1/squad_base`. The order of
+    the families decides which one an ambiguous name means."""
     return {
         os.path.splitext(path)[0]: os.path.join(folder(), path)
         for family in FAMILIES
@@ -50,8 +50,8 @@ def theirs() -> dict[str, str]:
 
 
 def find_theirs(name: str) -> list[str]:
-    """Returns the names of Graphcore's shipped configurations that a name or a path of theirs may mean, the
-    one that it means first.
+    """Returns the names of Graphcore's shipped configurations that match a name or a path of theirs, the one
+    to use first.
 
     Args:
       name: `squad_base`, `graphcore/tf1/squad_base`, `configs/squad_base.json`, `configs/mk2/NAME.json`.
@@ -73,7 +73,7 @@ def find_theirs(name: str) -> list[str]:
 
 
 def find(path: str) -> str:
-    """Returns a path, or, where it begins with configs/ and nothing is there, its shipped twin."""
+    """Returns a path; for a missing file below configs/, the path of the shipped file."""
     twin = os.path.join(os.path.dirname(folder()), path)
     is_shipped = os.path.normpath(path).startswith(_FOLDER + os.sep) and os.path.exists(twin)
     return twin if is_shipped and not os.path.exists(path) else path
@@ -82,7 +82,7 @@ def find(path: str) -> str:
 # -----------------------------------------------------------------------------------------------------------
 # Python files: `get_config(ARGUMENT)` returns an ml_collections ConfigDict
 #
-# The file is somebody's own program, and it runs. What goes wrong in it is told with its line.
+# The file is the user's program, and it is executed. Errors in it are reported with their line.
 
 
 PYTHON_ENDING = ".py"
@@ -95,11 +95,11 @@ def read_python(path: str, argument: str | None, changes: Mapping[str, Any]) -> 
     Args:
       path: of the file.
       argument: what `get_config` is called with; None: with nothing.
-      changes: {field: value} of the command line, put into the ConfigDict, so that what refers to a field
-        follows it. A name with dots is a field of a ConfigDict in it: `model.hidden_size`.
+      changes: {field: value} of the command line, set in the ConfigDict, so that references to a field follow
+        it. A name with dots is a field of a nested ConfigDict: `model.hidden_size`.
 
     Raises:
-      ConfigError: for what is wrong in the file, with its line.
+      ConfigError: for an error in the file, with its line.
     """
     import ml_collections
 
@@ -141,7 +141,7 @@ def over(settings: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, An
 
 
 def _change(config: Any, name: str, value: Any, shown: str) -> None:
-    """Sets a field of a ConfigDict, or of one in it. A setting that the file leaves alone may be set, too."""
+    """Sets a field of a ConfigDict or of a nested one, also a setting that the file does not mention."""
     *groups, last = name.split(".")
     for group in groups:
         if not hasattr(config.get(group), "to_dict"):
@@ -153,7 +153,8 @@ def _change(config: Any, name: str, value: Any, shown: str) -> None:
 
 
 def _place(error: BaseException, path: str) -> str:
-    """Returns ", line 3" of the file; and, of an error in what it calls, where that is."""
+    """Returns ", line 3" of the file; for an error in a called function also that function's file and
+    line."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return f", line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

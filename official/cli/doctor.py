@@ -25,7 +25,7 @@ class Doctor(command_line.Flags):
 
 def run_doctor() -> int:
     flags = Doctor.parse()
-    # After the flags are checked: who only asks for help does not wait for it.
+    # Imported after the flags are checked, to keep --help fast.
     from official.distribution import machine_checks
 
     checks = machine_checks.run_checks(flags.data_dir)

@@ -29,7 +29,7 @@ class Reading(NamedTuple):
 
     Attributes:
       config: the frozen configuration.
-      told: lines for people: what a configuration of other people's became.
+      told: lines for the user, such as how the keys of Graphcore's configuration were translated.
     """
 
     config: config_lib.Config
@@ -45,13 +45,12 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
     """Reads a command line.
 
     Precedence: defaults < --config < flags; of flags and flagfiles, later ones win. --config.NAME=VALUE sets
-    a field of what --config names. Options of Graphcore's
-    commands that are no flags of ours stand above --config and flagfiles, and below the flags of the command
-    line itself.
+    a field of the configuration that --config names. Options of Graphcore's commands that are not flags of
+    ours override --config and flagfiles; flags typed on the command line override these options.
 
     Args:
       argv: the arguments, without the program's name.
-      environment: of a process that may train together with others; None: it is by itself.
+      environment: environment variables, for the rank and addresses of a multi-process run; None: ignored.
 
     Raises:
       ConfigError: for an unknown flag, a bad value or settings that exclude each other.
@@ -66,9 +65,9 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
     settings, family = _read_source(source, fields) if source else ({}, None)
     if fields and (family or not source):
         name, value = next(iter(fields.items()))
-        why = f"{source.path} is another program's" if source else "there is no --config"
+        why = f"{source.path} is for another program" if source else "--config is not set"
         raise ConfigError(
-            f"--{_FIELD}{name}={value} sets a field of a configuration of ours, and {why}. Give --{name}."
+            f"--{_FIELD}{name}={value} sets a field of a configuration of ours, but {why}. Give --{name}."
         )
     given, told = foreign.layers_of(source, settings, family, options, flags, _typed(argv))
     if environment is not None:
@@ -79,7 +78,7 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
 
 
 def _read_flags(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any], command_line.Options]:
-    """Returns {flag: value}, {name: value} of --config.NAME, and the options of theirs."""
+    """Returns {flag: value}, {name: value} of --config.NAME, and the options of Graphcore's commands."""
     words = command_line.normalized(list(_expanded(arguments)))
     truths = _TRUTHS | {f"{_FIELD}{name}" for name in _TRUTHS}
     words = command_line.joined(words, truths, command_line.LISTS)
@@ -88,7 +87,8 @@ def _read_flags(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any], c
 
 
 def _expanded(arguments: Iterable[str], inside: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yields arguments with the lines of flagfiles in their places; `inside` are the files around them."""
+    """Yields arguments, with each --flagfile replaced by the file's lines; `inside` are the enclosing
+    files."""
     words = iter(arguments)
     for word in words:
         name, equals, path = word.partition("=")
@@ -106,7 +106,7 @@ def _expanded(arguments: Iterable[str], inside: tuple[str, ...] = ()) -> Iterato
 
 
 def _values(arguments: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns {flag: value} of arguments, and {name: value} of --config.NAME; the last of a name counts.
+    """Returns {flag: value} of arguments, and {name: value} of --config.NAME; the last value of a name wins.
     Raises ConfigError."""
     flags: dict[str, Any] = {}
     fields: dict[str, Any] = {}
@@ -150,8 +150,8 @@ def _check_known(name: str, is_field: bool) -> None:
 
 
 def _read_value(name: str, text: str, shown: str) -> Any:
-    """Returns the value of a flag; an empty one unsets what a flagfile has set, where it may be unset."""
-    if name.startswith(_SIZE):  # as JSON would have it: a number where it is one
+    """Returns the value of a flag; an empty text unsets an optional flag that a flagfile has set."""
+    if name.startswith(_SIZE):  # parsed as JSON: a number if possible
         for number in (int, float):
             with contextlib.suppress(ValueError):
                 return number(text)
@@ -168,7 +168,7 @@ def _read_value(name: str, text: str, shown: str) -> Any:
 
 
 def _shipped(value: Any) -> Any:
-    """Returns a value that may be a path below configs/, with that of the shipped file."""
+    """Returns a value; if it is a missing path below configs/, the path of the shipped file."""
     return configs.find(files.expanded(value)) if isinstance(value, str) else value
 
 
@@ -205,8 +205,8 @@ def _read_source(source: foreign.Source, changes: Mapping[str, Any]) -> tuple[di
         return settings, family
     sizes = {name.removeprefix(_SIZE): value for name, value in changes.items() if name.startswith(_SIZE)}
     if sizes and not isinstance(settings.get("model"), dict):
-        told = f"--{_FIELD}{_SIZE}{next(iter(sizes))}: --config={source.path} has no sizes of a model"
-        raise ConfigError(f"{told}. Give --bert_config_file.")
+        flag = f"--{_FIELD}{_SIZE}{next(iter(sizes))}"
+        raise ConfigError(f"{flag}: --config={source.path} has no model sizes. Give --bert_config_file.")
     others = {name: value for name, value in changes.items() if not name.startswith(_SIZE)}
     settings = configs.over(settings, others)
     return settings | ({"model": settings["model"] | sizes} if sizes else {}), family

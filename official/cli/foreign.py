@@ -1,4 +1,4 @@
-"""--config: ours or one of Graphcore's, and options of their commands over it, as layers of settings."""
+"""Reads --config (ours or Graphcore's) and options of Graphcore's commands, as layers of settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from official.io.errors import ConfigError, suggest
 from official.io.files import expanded
 from official.io.json_files import read_yaml
 
-if TYPE_CHECKING:  # its modules are imported where there is something of theirs
+if TYPE_CHECKING:  # imported at run time only for Graphcore's configurations and options
     from official.graphcore import configurations
     from official.graphcore.configuration_keys import Family
 
@@ -38,7 +38,7 @@ class Source:
       path: path of the file.
       entry: name of one configuration in a YAML file with several; argument of a Python file's function.
       name: name of the configuration, for the run's folder.
-      told: a line about the file that was chosen; empty where it is obvious.
+      told: a line for the user about the chosen file; empty if the choice is obvious.
     """
 
     path: str
@@ -57,7 +57,7 @@ def find(given: str) -> Source:
         path, entry = configs.find(parts[1]), parts[2]
     ours, theirs = configs.names(), configs.find_theirs(given)
     if os.path.isdir(path) and given not in ours and not theirs:
-        raise ConfigError(f"--config={given} is a folder. Give a file of it, or a name.")
+        raise ConfigError(f"--config={given} is a folder. Give a file in it, or the name of a configuration.")
     is_python = path.endswith(configs.PYTHON_ENDING)
     is_path = given.endswith((".json", *_YAML)) and not theirs
     if is_python or entry or is_path or os.path.isfile(path):
@@ -73,8 +73,8 @@ def find(given: str) -> Source:
             f" are graphcore/FAMILY/NAME, the others {', '.join(ours)}."
         )
     path, others = configs.theirs()[theirs[0]], ", ".join(theirs[1:])
-    told = f"--config={given} is {theirs[0]}" + (f" (also there: {others})" if others else "")
-    return Source(path, None, _plain(path), told if others or given != theirs[0] else "")
+    note = f"--config={given} is {theirs[0]}" + (f" (also there: {others})" if others else "")
+    return Source(path, None, _plain(path), note if others or given != theirs[0] else "")
 
 
 def _plain(path: str) -> str:
@@ -104,8 +104,8 @@ def read_theirs(source: Source) -> tuple[dict[str, Any], Family | None]:
     if is_yaml and all(isinstance(value, dict) for value in entries.values()):
         entry = source.entry or (next(iter(entries)) if len(entries) == 1 else source.name)
         if entry not in entries:
-            told = f"--config={source.path} holds {', '.join(map(str, entries))}{suggest(entry, entries)}"
-            raise ConfigError(f"{told}. Give one: --config=FILE:NAME.")
+            names = f"{', '.join(map(str, entries))}{suggest(entry, entries)}"
+            raise ConfigError(f"--config={source.path} holds {names}. Give one: --config=FILE:NAME.")
         entries = entries[entry]
     return entries, configurations.family_of(entries)
 
@@ -160,7 +160,7 @@ def layers_of(
     if "num_steps_per_epoch" in of_options:
         of_options |= {"num_train_epochs", "stop_steps"}
     if "model.vocab_size" in of_options:
-        of_options.add("bert_config_file")  # whose model has another number of words here
+        of_options.add("bert_config_file")  # our model for this option has another vocabulary size
     below_options = (of_options - set(typed)) & theirs.settings.keys()
     if "model" in theirs.settings and not family:
         theirs.settings["bert_config_file"] = base["bert_config_file"]
@@ -175,7 +175,7 @@ def layers_of(
     settled = base | theirs.settings | above
     trains = "do_train" in above or theirs.settings.get("do_train") or settled["task"] == "pretrain"
     if family and family.name == "tf1" and not trains and (settled["do_predict"] or settled["do_eval"]):
-        theirs.settings["do_train"] = False  # fine-tuning there does only what is asked for
+        theirs.settings["do_train"] = False  # their fine-tuning trains only with an explicit option
     layers = [*ours, (title if family else "command line", theirs.settings), ("command line", above)]
     if source and family:
         told.append(f"{source.path}: keys of Graphcore's {family.label} programs")
@@ -195,12 +195,12 @@ def _check_agreement(
     for name, value in asked.items():
         term = _table(family)[name].to
         if term == "@steps" and steps * epochs != configuration_keys.count(value):
-            product = f"num_steps_per_epoch={steps} x num_train_epochs={epochs} are {steps * epochs}"
-            told = f"--{name}={value} is the number of updates, and {product}"
-            raise ConfigError(f"{told}. Drop one of the flags.")
+            product = f"num_steps_per_epoch={steps} x num_train_epochs={epochs} = {steps * epochs}"
+            conflict = f"--{name}={value} is the number of updates, but {product}"
+            raise ConfigError(f"{conflict}. Drop one of the flags.")
         if term == "@global" and size != theirs.get("train_batch_size"):
-            told = f"--{name}={value} and --train_batch_size={size} are two sizes of a batch"
-            raise ConfigError(f"{told}. Drop one of the two flags.")
+            conflict = f"--{name}={value} and --train_batch_size={size} set different batch sizes"
+            raise ConfigError(f"{conflict}. Drop one of the two flags.")
 
 
 def _table(family: Family | None) -> Mapping[str, Any]:
@@ -223,8 +223,8 @@ def _of_other_devices(given: Mapping[str, Any], family: Family | None) -> dict[s
 
 
 def _half(base: Mapping[str, Any]) -> str:
-    """Returns the value of --dtype for 16-bit numbers of IPUs: fp16 on IPUs and GPUs. A CPU needs a hundred
-    times as long for it as for fp32."""
+    """Returns --dtype for Graphcore's 16-bit numbers: fp16 on IPUs and GPUs, bf16 on TPUs, fp32 on CPUs,
+    where fp16 takes a hundred times as long."""
     if BACKENDS[base["distribution_strategy"]].graphcore_rules:
         return "fp16"
     if base["num_tpu_cores"] or base["tpu"]:
@@ -258,8 +258,8 @@ def _checked(options: Options, family: Family | None) -> dict[str, str | list[st
 
 
 def options_of_theirs(arguments: list[str] | None = None, known: Collection[str] = ()) -> set[str]:
-    """Returns the names of all options of theirs that are not flags of ours; none where the flags of some
-    arguments are all among the known ones."""
+    """Returns the names of all options of Graphcore's commands that are not flags of ours; none if all flags
+    in `arguments` are known."""
     if arguments is not None:
         given = [each[2:].partition("=")[0] for each in arguments if each.startswith("--") and each != "--"]
         if all(name in known or name.removeprefix("no") in known for name in given):
@@ -271,8 +271,8 @@ def options_of_theirs(arguments: list[str] | None = None, known: Collection[str]
 
 
 def _by_task(given: dict[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the flags with --train_file or --input_files renamed to the task's flag for data files: theirs
-    are the same for every task."""
+    """Returns the flags with --train_file or --input_files renamed to the task's flag for data files.
+    Graphcore's commands have one flag for all tasks."""
     task = base["task"]
     into = {"pretrain": ("train_file", "input_files"), "squad": ("input_files", "train_file")}.get(task)
     if not into or into[0] not in given or into[1] in given:
@@ -291,8 +291,8 @@ def check_variables(layers: Layers) -> None:
         found = _VARIABLE.search(path) if isinstance(path, str) and not os.path.exists(path) else None
         if found:
             is_set = found[1] in os.environ
-            told = "is expanded by shells alone. Give" if is_set else "is not set. Set it, or give"
-            raise ConfigError(f"{name}={path}: the environment variable {found[1]} {told} --{name}=PATH.")
+            problem = "is expanded only by shells. Give" if is_set else "is not set. Set it, or give"
+            raise ConfigError(f"{name}={path}: the environment variable {found[1]} {problem} --{name}=PATH.")
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def _told(theirs: configurations.Translation, above: dict[str, Any], is_theirs: 
     own = {name: settings[name] for name in theirs.added if name not in above}
     added = ", ".join(f"{name}={_short(value)}" for name, value in own.items() if value is not None)
     if added and is_theirs:
-        lines.append(f"  and, which no key says: {added}")
+        lines.append(f"  added, without a key in the file: {added}")
     lines += [f"  {note}" for note in theirs.notes]
     reasons: dict[str, list[str]] = {}  # of the keys without a setting here; those only for IPUs last
     for line in theirs.lines:

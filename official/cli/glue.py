@@ -1,4 +1,4 @@
-"""`bert data glue`: GLUE's data, every file checked by its sha256, nothing fetched twice."""
+"""`bert data glue`: downloads GLUE's data, checks the sha256 of every file, and resumes transfers."""
 
 import http.client
 import os
@@ -18,7 +18,7 @@ from official.io.writing import naming_output, publish, replacing
 
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT_SECS = 60
-_GOES_ON = "goes on where it stopped"
+_RESUMES = "the download resumes where it stopped"
 _SPLITS = [split for task in TASKS.values() for split in task.splits.values()]
 
 
@@ -79,17 +79,15 @@ def folders_of(tasks: str) -> list[str]:
 
 
 def files_of(folder: str) -> dict[str, int]:
-    """Returns the files that a folder holds, below the data's folder, and how many rows of each are
-    published."""
+    """Returns {path below --data_dir: published number of rows} of a folder's files."""
     return {split.files[0]: split.rows for split in _SPLITS if split.files[0].startswith(folder + "/")}
 
 
 def download(base_url: str, source: Source, path: str) -> None:
-    """Fetches a file to `path`, where it is not there yet; goes on with what an earlier try has left beside
-    it.
+    """Downloads a file to `path` if it is missing, and resumes an interrupted transfer.
 
     Raises:
-      ConfigError: where the server cannot be reached, breaks off, or has another file.
+      ConfigError: if the server cannot be reached, ends the transfer early, or sends another file.
     """
     if os.path.exists(path) and sha256_of(path) == source.sha256:
         return
@@ -98,25 +96,25 @@ def download(base_url: str, source: Source, path: str) -> None:
         if not os.path.exists(part) or os.path.getsize(part) != source.size:
             _transfer(url, source, part)
     except urllib.error.HTTPError as error:
-        told = f"{url}: the server answers {error.code} {error.reason}"
-        raise ConfigError(f"{told}. Try again later, or name a mirror with --base_url.") from None
+        problem = f"{url}: the server answers {error.code} {error.reason}"
+        raise ConfigError(f"{problem}. Try again later, or name a mirror with --base_url.") from None
     except (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException) as error:
-        told = f"{url} cannot be reached: {getattr(error, 'reason', None) or error}"
-        raise ConfigError(f"{told}. Check the network and run this again; it {_GOES_ON}.") from None
+        problem = f"{url} cannot be reached: {getattr(error, 'reason', None) or error}"
+        raise ConfigError(f"{problem}. Check the network and run this again; {_RESUMES}.") from None
     size = os.path.getsize(part)
     if size < source.size:
-        told = f"{url}: the transfer ended after {size:,} of {source.size:,} bytes"
-        raise ConfigError(f"{told}. Run this again; it {_GOES_ON}.")
+        problem = f"{url}: the transfer ended after {size:,} of {source.size:,} bytes"
+        raise ConfigError(f"{problem}. Run this again; {_RESUMES}.")
     received = sha256_of(part)
     if received != source.sha256:
         os.remove(part)
-        told = f"{url} is not the published file: {size:,} bytes with sha256 {received}"
-        raise ConfigError(f"{told}, expected {source.size:,} with {source.sha256}.")
+        problem = f"{url} is not the published file: {size:,} bytes with sha256 {received}"
+        raise ConfigError(f"{problem}, expected {source.size:,} with {source.sha256}.")
     publish(part, path)
 
 
 def _transfer(url: str, source: Source, part: str) -> None:
-    """Appends to `part` what is missing; starts anew where the server does not send parts of files."""
+    """Appends the missing bytes to `part`; starts again if the server does not support byte ranges."""
     done = os.path.getsize(part) if os.path.exists(part) else 0
     done = done if done <= source.size else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
@@ -129,7 +127,7 @@ def _transfer(url: str, source: Source, part: str) -> None:
 
 
 def fetch_archive(base_url: str, data_dir: str, folder: str) -> None:
-    """Downloads a zip file, takes the folder's missing files out of it, and removes it."""
+    """Downloads a zip file, extracts the folder's missing files, and removes the zip file."""
     archive_path = os.path.join(data_dir, os.path.basename(ARCHIVES[folder].path))
     download(base_url, ARCHIVES[folder], archive_path)
     with zipfile.ZipFile(archive_path) as archive:
@@ -179,7 +177,7 @@ def _rows(text: str) -> list[list[str]]:
 
 
 def fetch(base_url: str, data_dir: str, folder: str) -> str:
-    """Makes a folder complete; returns what was done, in a word or two."""
+    """Downloads the missing files of a folder; returns a word or two about it for the user."""
     if all(os.path.exists(os.path.join(data_dir, name)) for name in files_of(folder)):
         return "already there"
     os.makedirs(os.path.join(data_dir, folder), exist_ok=True)
@@ -193,7 +191,7 @@ def fetch(base_url: str, data_dir: str, folder: str) -> str:
 
 
 def describe_rows(data_dir: str, folder: str) -> str:
-    """Returns the rows of each file, and of those that differ the published number."""
+    """Returns a line with the number of rows of each file, and the published number if it differs."""
     texts, headerless = [], {split.files[0] for split in _SPLITS if split.columns}
     for name, published in files_of(folder).items():
         with open(os.path.join(data_dir, name), "rb") as file:

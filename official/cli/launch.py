@@ -5,7 +5,8 @@
 
 Each process gets TF_CONFIG with the addresses of all processes and its own index. Its output lines are
 prefixed with its rank: [1,RANK]<stdout>: or <stderr>:. Ctrl-C, SIGTERM and SIGHUP are sent to all processes.
-The exit code is that of the run: 1, 2, 3, 129, 130 and 143 end the job, any other code but 0 is a loss.
+The exit code is that of the run: 1, 2, 3, 129, 130 and 143 end the job; any other code but 0 counts as a
+loss.
 """
 
 import functools
@@ -132,10 +133,10 @@ def main() -> int:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Layout of a job, from its command: replicas, IPUs, and the family of programs that it belongs to
+# Layout of a job, from its command: replicas, IPUs, and the family of Graphcore's programs
 
 
-# poprun's options that are the site's: names, addresses.
+# poprun's options that depend on the site: names, addresses.
 SITE = ("vipu_server_host", "vipu_partition", "vipu_cluster", "vipu_allocation")
 TRAIN, _IPU_MODULE = "train.py", "official.graphcore"
 _OURS = (TRAIN, _IPU_MODULE)
@@ -149,7 +150,7 @@ def of_pods(flags: Main, command: tuple[str, ...]) -> tuple[poprun.PodPlan, Dial
     launcher take precedence.
 
     Raises:
-      ConfigError: where the command does not set them, and where they do not fit each other.
+      ConfigError: if the command does not set them, or they contradict each other.
     """
     if not command:
         raise ConfigError("--print_poprun needs a program: launch --print_poprun -- COMMAND. See --help.")
@@ -162,8 +163,8 @@ def of_pods(flags: Main, command: tuple[str, ...]) -> tuple[poprun.PodPlan, Dial
         try:
             config = train_flags.parse([*rest, "--distribution_strategy=ipu", "--plan"])
         except ConfigError as error:
-            told = f"the command's replicas and IPUs are unknown ({str(error).rstrip('.')})"
-            raise ConfigError(f"{told}. Correct it, or give --num_replicas and --ipus_per_replica.") from None
+            why = f"the command's replicas and IPUs are unknown ({str(error).rstrip('.')})"
+            raise ConfigError(f"{why}. Correct it, or give --num_replicas and --ipus_per_replica.") from None
         is_local = replicas is None and dialect.counts_local_replicas and program not in _OURS
         replicas = replicas or config.ipu.replicas
         ipus = ipus or power_of_two(pipeline_plan.num_devices(config))
@@ -191,8 +192,8 @@ def _given(flags: Main) -> dict[str, str]:
 
 
 def topology_of(flags: Main, command: tuple[str, ...]) -> Topology:
-    """Returns the hosts, instances and replicas of a job that the launcher starts itself. The replicas are
-    --num_replicas, else the command's --num_gpus per process, else one. Raises ConfigError."""
+    """Returns the hosts, instances and replicas of a job that the launcher starts itself. Number of replicas:
+    --num_replicas, else --num_gpus of the command times processes, else one each. Raises ConfigError."""
     names = tuple(host.name for host in job.read_hosts(flags.hosts or "localhost"))
     instances = len(names) * flags.instances_per_host
     replicas = flags.num_replicas or instances * _local_replicas(command)
@@ -209,7 +210,7 @@ def _local_replicas(command: tuple[str, ...]) -> int:
         return 1
     try:
         return train_flags.parse([*rest, "--plan"]).num_gpus or 1
-    except ConfigError:  # a process of several knows its place, the launcher has none
+    except ConfigError:  # the command may be valid only with a process's rank, which the launcher lacks
         return train_flags.parse([*rest, "--plan", "--distribution_strategy=mirrored"]).num_gpus or 1
 
 

@@ -1,7 +1,7 @@
-"""The command `bert`: finds the command in the table, loads its module and nothing else, and runs it.
+"""The command `bert`: finds the command in the table, loads only its module, and runs it.
 
-The programs of the repository (train.py, scripts/*.py, checkpoints_tools/*.py) come here, too, each with the
-name of the command that it is. What they print names the program as it was typed.
+The programs of the repository (train.py, scripts/*.py, checkpoints_tools/*.py) call this module with the name
+of their command. Their messages show the program's name as typed.
 """
 
 import os
@@ -50,7 +50,7 @@ def _start(command) -> NoReturn:
         from official.cli import command_line
 
         function = command.load()
-        if command.function.startswith("start"):  # training answers for its own errors and signals
+        if command.function.startswith("start"):  # training handles its own errors and signals
             function()
         command_line.run(function)
     except ModuleNotFoundError as error:  # outside of the environment, or without an extra

@@ -1,4 +1,4 @@
-"""The files that commands write: whole or not at all, and checked before the work."""
+"""Output files of commands: written atomically, and their paths checked before the work starts."""
 
 import argparse
 import json
@@ -14,19 +14,19 @@ PICTURE_ENDINGS = (".png", ".svg", ".pdf")
 
 
 def write_file(path: str, data: str | bytes) -> None:
-    """Writes a file whole or not at all. Raises ConfigError."""
+    """Writes a file atomically. Raises ConfigError."""
     with naming_output(path):
         replace_file(path, data)
 
 
 def write_json(path: str, values: object) -> None:
-    """Writes values as JSON, a key a line. Raises ConfigError."""
+    """Writes values as JSON, one key per line. Raises ConfigError."""
     write_file(path, json.dumps(values, indent=1) + "\n")
 
 
 def check_picture_file(path: str, flag: str, overwrite: bool) -> None:
-    """Checks before the work that a picture can be written, and makes its folder. Raises ConfigError, also
-    for another kind of file."""
+    """Checks that a picture can be written, and makes its folder. Raises ConfigError, also for an unknown
+    suffix."""
     if not path.lower().endswith(PICTURE_ENDINGS):
         raise ConfigError(f"--{flag}={path[:100]} does not end with one of {', '.join(PICTURE_ENDINGS)}.")
     check_output_file(path, flag, overwrite)
@@ -40,7 +40,7 @@ def write_picture(path: str, figure: Any) -> None:
 
 
 def write_chart(path: str, chart: Any) -> None:
-    """Writes a `charts.Chart` by itself. Raises ConfigError."""
+    """Writes a single `charts.Chart` to a picture file. Raises ConfigError."""
     from official.reporting import plots
 
     with plots.style():
@@ -51,7 +51,7 @@ def write_chart(path: str, chart: Any) -> None:
 
 
 def check_files(flags: argparse.Namespace, *names: str, picture: str = "") -> None:
-    """Checks before the work that the files that flags name can be written, among them a picture. Raises
+    """Checks that the output files in the flags `names`, and in the flag `picture`, can be written. Raises
     ConfigError."""
     if picture and getattr(flags, picture):
         check_picture_file(getattr(flags, picture), picture, flags.overwrite)
@@ -61,7 +61,7 @@ def check_files(flags: argparse.Namespace, *names: str, picture: str = "") -> No
 
 
 def check_results(flags: argparse.Namespace) -> None:
-    """Checks before a benchmark that its results can be written. Raises ConfigError."""
+    """Checks that the results of a benchmark can be written. Raises ConfigError."""
     for ending in (".json", ".png") if flags.output else ():
         check_output_file(flags.output + ending, "output", flags.overwrite)
 
@@ -76,8 +76,8 @@ def with_machine(record: dict) -> dict:
 def write_bars(
     output: str | None, record: dict, bars: Iterable[tuple], title: str, unit: str, **limit: Any
 ) -> None:
-    """Writes OUTPUT.json, the record with the command and the machine, and OUTPUT.png, a chart of bars;
-    without `output` nothing.
+    """Writes OUTPUT.json, the record with command and machine, and OUTPUT.png, a bar chart; does nothing
+    without `output`.
 
     Args:
       output: path of both without their endings.
@@ -96,12 +96,12 @@ def write_bars(
 
 
 def stem(path: str) -> str:
-    """Returns the name of a file without folder and ending, which charts call a model by."""
+    """Returns a file's name without folder and suffix, used as the model's name in charts."""
     return os.path.splitext(os.path.basename(path))[0]
 
 
 def table(columns: Sequence[tuple[str, str, str]], rows: Iterable[dict]) -> str:
-    """Returns rows as text: the first column is at the left, the others at the right.
+    """Formats rows as a table: first column left-aligned, the others right-aligned.
 
     Args:
       columns: (title, key of a row, format of its value, such as ".3f") of each; a missing value is "-".

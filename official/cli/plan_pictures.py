@@ -1,4 +1,4 @@
-"""Plans as pictures: the schedule of a pipeline, or the efficiency of several numbers of hosts."""
+"""Pictures of plans: the schedule of a pipeline, or the scaling efficiency by number of hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CURVES = {
 
 
 def write_picture(path: str, plan: dict) -> None:
-    """Draws the curves of --plan_hosts where the plan has them, else its pipeline.
+    """Draws the curves of --plan_hosts if the plan has them, else its pipeline.
 
     Args:
       path: of the file, .png, .svg or .pdf.

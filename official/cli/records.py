@@ -1,4 +1,4 @@
-"""`bert data inspect`, `data eval-set` and `bert pack`: records, and the data card beside them."""
+"""`bert data inspect`, `data eval-set` and `bert pack`: pre-training records and their data card."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from official.io import engines, files, jobs, json_files, record_paths
 from official.io.errors import ConfigError, counted
 from official.io.files import is_remote
 from official.io.record_paths import find_files
-from official.io.writing import check_output_file, naming_output, replacing
+from official.io.writing import check_not_read, check_output_file, naming_output, replacing
 from official.reporting import charts, data_card, palette
 
 # -----------------------------------------------------------------------------------------------------------
@@ -23,11 +23,11 @@ from official.reporting import charts, data_card, palette
 
 
 def find_vocabulary(path: str | None, first_file: str):
-    """Returns the vocabulary of a file, or of records; None where it is unknown.
+    """Returns the vocabulary of a file, or of records; None if it is unknown.
 
     Args:
-      path: path of the vocabulary; None: the one beside the records, else the one named in their
-        manifest.json, where that file exists.
+      path: path of the vocabulary; None: the one next to the records, else the one named in their
+        manifest.json, if that file exists.
       first_file: path of the first file of records.
     """
     from official.data.word_pieces import vocabulary
@@ -50,8 +50,8 @@ def find_vocabulary(path: str | None, first_file: str):
 
 
 def write_card_beside(folder: str, paths: list[str]) -> None:
-    """Writes FOLDER/speed.json and FOLDER/report.html about a job that is done, and says so; nothing where
-    the job was done before and its page is there, newer than its manifest.
+    """Writes FOLDER/speed.json and FOLDER/report.html of a finished job and prints their paths. Does nothing
+    if the job was finished before and its page is newer than its manifest.
 
     Args:
       folder: of the job.
@@ -75,9 +75,9 @@ def write_card(path: str, folder: str, paths: list[str], summary=None, vocab_fil
 
     Args:
       path: of the page.
-      folder: where the manifest is, if there is one.
+      folder: folder of the manifest, if one exists.
       paths: files of records.
-      summary: of all of them, where they have been counted.
+      summary: statistics of all files, if already counted.
       vocab_file: of the records; None: that of the manifest.
     """
     from official.data.pretraining import card  # late: it loads NumPy
@@ -85,7 +85,7 @@ def write_card(path: str, folder: str, paths: list[str], summary=None, vocab_fil
     vocabulary = find_vocabulary(vocab_file, os.path.join(folder, "any"))
     noted = json_files.read_json_or_empty(os.path.join(folder, jobs.MANIFEST)).get("vocabulary_sha256")
     if vocabulary and not vocab_file and noted not in (None, vocabulary.sha256):
-        vocabulary = None  # the file was changed since
+        vocabulary = None  # the file has changed since
     page = data_card.render(card.gather(folder, paths, vocabulary, summary))
     outputs.write_file(path, page.encode("utf-8", "replace"))  # names of files may be no UTF-8
 
@@ -225,8 +225,8 @@ def run_inspect() -> None:
 
 
 def _data_sets(patterns: list[str], name: str, each_alone: bool) -> dict[str, list[str]]:
-    """Returns {name: files} of the data sets that patterns stand for: all are one, without a name, or
-    `each_alone` every folder, and every file that is named or matched by a glob."""
+    """Returns {name: files} of the data sets in patterns: a single one without a name; with `each_alone`, one
+    for every folder and every file that is named or matched by a glob."""
     flag = name if name == "compare_to" else ""
     if not each_alone:
         return {"": find_files(",".join(patterns), flag)}
@@ -236,13 +236,12 @@ def _data_sets(patterns: list[str], name: str, each_alone: bool) -> dict[str, li
 
 
 def spread_report(groups: dict[str, dict[str, dict[str, float]]]) -> dict[str, Any]:
-    """Returns the numbers for --report: of each share the mean, the standard deviation (0 of one data set),
-    the lowest and the highest; of two groups also the differences of the means, and these divided by their
-    standard errors (Welch's t): chance alone seldom makes it larger than 2; None where nothing spreads.
+    """Returns the numbers for --report: mean, standard deviation (0 for one data set), minimum and maximum of
+    each share. For two groups also the differences of the means and Welch's t, None without any spread. An
+    absolute t above 2 is rarely due to chance.
 
     Args:
-      groups: {group: {data set: {share: value}}}, of these records and, where there are any, of those that
-        they are compared with.
+      groups: {group: {data set: {share: value}}} of these records and, with --compare_to, of the others.
     """
     report: dict[str, Any] = {}
     for name, sets in groups.items():
@@ -266,11 +265,11 @@ def spread_report(groups: dict[str, dict[str, dict[str, float]]]) -> dict[str, A
 
 
 def spread_table(report: dict[str, Any]) -> str:
-    """Returns the spread as text, a line for each share; then the differences of the means."""
+    """Formats `spread_report` as tables: a line for each share, then the differences of the means."""
     tables = []
     for name, group in report.items():
         values = group.get("spread", group)
-        title = "difference of the means, and how many of its standard errors it is"
+        title = "difference of the means, and the same in standard errors"
         if "spread" in group:
             title = f"{name}: {len(group['data_sets'])} data sets, each by itself"
         columns = [("", "share", "")] + [(each, each, "") for each in next(iter(values.values()))]
@@ -321,8 +320,8 @@ def read_examples(path: str, record_format: str):
 
 
 def picked_examples(paths: list[str], record_format: str, counts: list[int], positions: list[int]):
-    """Yields the examples at sorted positions, counted over all files; a file is read up to the last one that
-    it holds."""
+    """Yields the examples at sorted positions, counted over all files. Each file is read only up to its last
+    picked example."""
     first = 0
     for path, count in zip(paths, counts):
         begin, end = (bisect.bisect_left(positions, each) for each in (first, first + count))
@@ -334,8 +333,7 @@ def picked_examples(paths: list[str], record_format: str, counts: list[int], pos
 
 
 def copied(examples, record_format: str, states: dict[str, str]):
-    """Yields records that hold the examples. Raises ConfigError at the end where a file was changed while it
-    was read."""
+    """Yields records with the examples. Raises ConfigError at the end if a file changed while it was read."""
     from official.data.records.record_formats import READERS
 
     examples, reader = iter(examples), READERS[record_format]
@@ -345,7 +343,7 @@ def copied(examples, record_format: str, states: dict[str, str]):
 
 
 def write_records(path: str, records) -> None:
-    """Writes a TFRecord file, which is there whole or not at all. Raises ConfigError."""
+    """Writes a TFRecord file atomically. Raises ConfigError."""
     from official.data.records.shard_files import writing_records
 
     with naming_output(path, "output_file"), replacing(path) as part, writing_records(part) as write:
@@ -354,7 +352,7 @@ def write_records(path: str, records) -> None:
 
 
 def _progress(examples, what: str):
-    """Yields the examples, under a bar where stderr is a terminal and it takes more than two seconds."""
+    """Yields the examples, with a progress bar if stderr is a terminal and it takes more than two seconds."""
     import tqdm
 
     return tqdm.tqdm(examples, what, unit=" examples", unit_scale=True, delay=2, disable=None, leave=False)
@@ -366,9 +364,7 @@ def run_eval_set() -> None:
     from official.data.records import files as record_files  # late: it loads TensorFlow
 
     paths = record_files.find_files(flags.input_files, "input_files")
-    if os.path.realpath(flags.output_file) in map(os.path.realpath, paths):
-        told = f"--output_file={flags.output_file} is one of --input_files={flags.input_files}"
-        raise ConfigError(f"{told}. Give another name.")
+    check_not_read(flags.output_file, "output_file", paths, "input_files")
     folder = os.path.dirname(flags.output_file)
     vocabulary = record_paths.find_vocabulary(paths)
     record_paths.check_vocabulary(folder, vocabulary, flags.overwrite)
@@ -380,8 +376,8 @@ def run_eval_set() -> None:
         counts.append(sum(1 for _ in _progress(read_examples(path, record_format), title)))
     examples, picks = sum(counts), flags.num_samples
     if examples < picks:
-        told = f"--input_files={flags.input_files} holds {examples:,} examples"
-        raise ConfigError(f"{told}, fewer than --num_samples={picks:,}.")
+        problem = f"--input_files={flags.input_files} holds {examples:,} examples"
+        raise ConfigError(f"{problem}, fewer than --num_samples={picks:,}.")
     positions = [index * examples // picks for index in range(picks)]
     picked = picked_examples(paths, record_format, counts, positions)
     write_records(flags.output_file, copied(_progress(picked, "copying"), record_format, states))

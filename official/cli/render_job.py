@@ -104,8 +104,8 @@ def _read(flags: Main, given: set[str], command: list[str]) -> manifests.Job:
     for name in sorted(given):
         others = [each for each, row in kinds.items() if name in row.takes]
         if others and flags.kind not in others:
-            told = f"--{name} is not for --kind={flags.kind}, but for {', '.join(others)}"
-            raise ConfigError(f"{told}. Drop it.")
+            problem = f"--{name} is not for --kind={flags.kind}, but for {', '.join(others)}"
+            raise ConfigError(f"{problem}. Drop it.")
     kind = kinds[flags.kind]
     taken = {name: getattr(flags, name) for name in ("name", "image", "namespace", *kind.takes)}
     for name, default in kind.defaults.items():
@@ -133,7 +133,7 @@ def _read_pairs(texts: list[str], flag: str) -> dict[str, str]:
 
 
 def _comments(flags: Main, given: set[str], command: tuple[str, ...], plan: str) -> list[str]:
-    """Returns the lines above the documents: the batches, and the command that makes them again."""
+    """Returns the comment lines above the documents: batch sizes, and the command that reproduces them."""
     words = ["bert", "render-job"]
     for name, value in vars(flags).items():
         if name in given - {"output", "overwrite"}:
@@ -145,49 +145,49 @@ def _comments(flags: Main, given: set[str], command: tuple[str, ...], plan: str)
 
 
 # -----------------------------------------------------------------------------------------------------------
-# A command of `bert train`, checked as it would be in a pod
+# Checks of a `bert train` command, with the environment of a pod
 
 
 def arguments(command: tuple[str, ...]) -> list[str] | None:
-    """Returns the arguments of a command of `bert train`; None where it is another one."""
+    """Returns the arguments of a `bert train` command; None for another command."""
     program, rest = launch.split(command)
     return rest if program == launch.TRAIN else None
 
 
 def with_sdk(job: manifests.Job) -> manifests.Job:
-    """Returns a job on IPUs with the image in which a configuration of ours runs. Raises ConfigError where
-    there is one and the command is none of `bert train`."""
+    """Returns a job on IPUs with the image that runs `bert train`. Raises ConfigError if --ipu_image is set
+    and the command is another one."""
     if arguments(job.command) is not None:
         return dataclasses.replace(job, ipu_image=job.ipu_image or SDK_IMAGE)
     if job.ipu_image:
-        told = f"--ipu_image={job.ipu_image} is for a command of bert train"
         received = f"{' '.join(job.command)[:60]!r}, which runs in --image"
-        raise ConfigError(f"{told}, received {received}. Drop --ipu_image.")
+        flag = f"--ipu_image={job.ipu_image}"
+        raise ConfigError(f"{flag} is for a bert train command, received {received}. Drop --ipu_image.")
     return job
 
 
 def check_command(kind: str, job: manifests.Job) -> str:
-    """Raises ConfigError for a command of `bert train` that would be refused in the pods, or whose results
-    would be lost with them.
+    """Raises ConfigError for a `bert train` command that would fail in the pods, or whose results would be
+    lost with them.
 
     Args:
       kind: in `manifests.KINDS`.
       job: with the command.
 
     Returns:
-      A line about its batches; empty for another command, which is not looked at.
+      A line about its batches; empty for another command, which is not checked.
     """
     from unittest import mock  # late: few commands need it
 
     given = arguments(job.command)
     if given is None:
         return ""
-    # That of the job's first process, as far as it says who and where it is.
+    # Environment of the job's first process: only the variables that set its rank and addresses.
     starts = ("TF_CONFIG", "BERT_", "JOB_", "SLURM_", "OMPI_", "PMI", "POPDIST_")
     left = {name: value for name, value in os.environ.items() if not name.startswith(starts)}
     try:
         with mock.patch.dict(os.environ, {**left, **manifests.place(kind, job, rank=0)}, clear=True):
-            # Of a plan neither the data nor devices are asked for.
+            # --plan: the check needs neither data nor devices.
             config = flags.read([*given, "--plan"], os.environ).config
     except flags.HelpRequested:
         raise ConfigError("bert train --help trains nothing. Give the command of a run after --.") from None
@@ -197,22 +197,22 @@ def check_command(kind: str, job: manifests.Job) -> str:
 
 
 def _workers(config: Config, job: manifests.Job) -> BatchPlan:
-    """Returns the batches of workers. Raises ConfigError where they would not train together."""
+    """Returns the batch plan of workers. Raises ConfigError if they would not train together."""
     backend = BACKENDS[config.distribution_strategy]
     if config.worker_hosts is not None or config.task_index is not None:
         raise ConfigError("--worker_hosts and --task_index are set by the manifest. Drop them.")
     if job.workers > 1 and not backend.several_processes:
-        told = f"distribution_strategy={backend.name} is for one process: each of the {job.workers} workers"
-        raise ConfigError(f"{told} would train alone. Add --distribution_strategy=multi_worker_mirrored.")
+        alone = f"distribution_strategy={backend.name} is for one process: each of the {job.workers} workers"
+        raise ConfigError(f"{alone} would train alone. Add --distribution_strategy=multi_worker_mirrored.")
     if config.num_gpus not in (None, job.gpus):
         ours, theirs = f"--gpus={job.gpus}", f"num_gpus={config.num_gpus}"
-        told = f"{ours} and {theirs} of the command differ. Give --gpus={config.num_gpus}, or"
-        raise ConfigError(f"{told} add --num_gpus={job.gpus} to the command.")
+        differ = f"{ours} and {theirs} of the command differ. Give --gpus={config.num_gpus}, or add"
+        raise ConfigError(f"{differ} --num_gpus={job.gpus} to the command.")
     return lay_out(config, job.workers, job.workers * max(job.gpus, 1), noted=None)[0]
 
 
 def _tpu(config: Config, job: manifests.Job) -> BatchPlan:
-    """Returns the batches of a TPU. Raises ConfigError where the command does not take it."""
+    """Returns the batch plan of a TPU. Raises ConfigError if the command does not use it."""
     if config.tpu != "local" or not config.num_tpu_cores:  # settings that only go with TPUs
         raise ConfigError(
             "--kind=tpu_job trains on the TPU of its pod. Add --distribution_strategy=tpu --tpu=local"
@@ -222,7 +222,7 @@ def _tpu(config: Config, job: manifests.Job) -> BatchPlan:
 
 
 def _ipus(config: Config, job: manifests.Job) -> BatchPlan:
-    """Returns the batches of IPUs. Raises ConfigError where the command has others."""
+    """Returns the batch plan of IPUs. Raises ConfigError if the command has another number of them."""
     if not BACKENDS[config.distribution_strategy].graphcore_rules:
         raise ConfigError("--kind=ipujob trains on IPUs. Add --distribution_strategy=ipu to the command.")
     if config.ipu.replicas != job.ipu_replicas:
@@ -242,7 +242,7 @@ _WRITTEN = {"model_dir": "checkpoints", "export_dir": "the export", "mllog_file"
 
 
 def _check_written(config: Config, job: manifests.Job) -> None:
-    """Raises ConfigError where what a run saves would go with its pod."""
+    """Raises ConfigError if the results of a run would be lost with its pod."""
     kept = [volume.path.rstrip("/") for volume in job.volumes if not volume.is_read_only]
     found = f"mounted for writing: {', '.join(kept)}" if kept else "none is mounted for writing"
     for name, what in _WRITTEN.items():

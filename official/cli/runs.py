@@ -97,7 +97,7 @@ def record_of(model_dir: str) -> dict:
 
     read_file(model_dir, "result.json")
     result, source = load_result(model_dir), f"{model_dir}/result.json: config"
-    result.pop("examples", None)  # text of others, which is not ours to keep
+    result.pop("examples", None)  # text from the data set, which records must not publish
     expect(result, "environment", dict, f"{model_dir}/result.json", default={}).pop("working_directory", None)
     config = expect(result, "config", dict, source)
     repeats, seed = (expect(config, name, int, source) for name in ("num_runs", "seed"))

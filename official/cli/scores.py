@@ -1,4 +1,4 @@
-"""`bert evaluate`: scores of answers to SQuAD, and a submission to GLUE's server."""
+"""`bert evaluate`: scores of SQuAD answers, and submissions for GLUE's server."""
 
 import io
 import json
@@ -128,7 +128,7 @@ def _draw_line(folder: str, name: str, title: str, unit: str, points: list, x_na
 
 
 def _explain(gold: squad_files.GoldAnswers, predictions: dict[str, str]) -> None:
-    """Says on stderr how many questions were evaluated, and how they were answered, by their kinds."""
+    """Prints on stderr the number of evaluated questions, and their scores by kind of question."""
     scores = evaluation.score_v2(gold.answers, predictions)
     print(f"{len(gold.answers):,} questions, {len(scores.exact):,} with a prediction", file=sys.stderr)
     words = evaluation.by_question_word(gold.questions, scores)
@@ -167,17 +167,18 @@ class GlueSubmission(command_line.Flags):
 
 
 def find_predictions(task: GlueTask, folders: list[str]) -> str | None:
-    """Returns the file of a task, None where no folder has it. Raises ConfigError where two have it."""
+    """Returns the prediction file of a task; None if no folder has it. Raises ConfigError if two have it."""
     paths = [os.path.join(folder, task.submission_file) for folder in folders]
     found = sorted({os.path.realpath(path): path for path in paths if os.path.isfile(path)}.values())
     if len(found) > 1:
-        told = f"{' and '.join(found)} are both there"
-        raise ConfigError(f"--predictions: {told}. Name the folder of one of them only.")
+        raise ConfigError(
+            f"--predictions: both {' and '.join(found)} exist. Give the folder of only one of them."
+        )
     return found[0] if found else None
 
 
 def _report(task: GlueTask, flags) -> tuple[str | None, str | None]:
-    """Prints a task's line; returns its file where it is right, and what is wrong where something is."""
+    """Prints a task's line; returns (its file if valid, its problem if not)."""
     path, wrong = None, None
     try:
         path = find_predictions(task, flags.predictions)
@@ -204,8 +205,8 @@ def run_glue_submission() -> None:
     paths = [path for path, _ in reports if path]
     wrong = [wrong for _, wrong in reports if wrong]
     if wrong:
-        told = f"nothing is written, {len(wrong)} of {len(TASKS)} files are not right"
-        raise ConfigError(f"{told}: {'; '.join(wrong)}.")
+        problem = f"{len(wrong)} of {len(TASKS)} files are invalid, nothing was written"
+        raise ConfigError(f"{problem}: {'; '.join(wrong)}.")
     if not paths:
         raise ConfigError(f"--predictions={' '.join(flags.predictions)} has no file of predictions.")
     buffer = io.BytesIO()

@@ -1,7 +1,8 @@
-"""The table of commands: what follows `bert`, the function that runs it, and a line of help.
+"""The table of commands: words after `bert`, the function that runs the command, and a line of help.
 
 The function returns an exit code or None, or ends the process. The flags of `run_fill_mask` are the class
-`FillMask` of the same module, those of `main` the class `Main`; without one they are settings of training.
+`FillMask` of the same module, those of `main` the class `Main`; a command without a class has the settings of
+training as flags.
 """
 
 import importlib
@@ -85,13 +86,13 @@ PROGRAMS = {
         " serving start"
     ).split()
 } | {"features": "benchmarks/squad_features.py", "profile": "benchmarks/step_profile.py"}
-DEFAULTS = {"data": "create", "benchmark": "run"}  # what a group without a second word is
+DEFAULTS = {"data": "create", "benchmark": "run"}  # second word of a group if it is left out
 
 
 def find(arguments: list[str]) -> tuple[Command, list[str]]:
-    """Returns the command that a command line begins with, and the rest of it.
+    """Returns the command at the beginning of a command line, and the remaining arguments.
 
-    Underscores count as hyphens. Raises ConfigError where there is none.
+    Underscores count as hyphens. Raises ConfigError for an unknown or missing command.
     """
     first, second, *_ = *map(_hyphened, arguments[:2]), "", ""
     if first in COMMANDS:
@@ -117,7 +118,7 @@ def members(group: str) -> list[str]:
 
 
 def help_text() -> str:
-    """Returns all commands, a line each; of a group, its second words."""
+    """Returns all commands, one per line; for a group its second words."""
     rows = {command.group or command.name: command.help for command in _ROWS}
     rows |= {group: f"{text}: {', '.join(members(group))}" for group, text in GROUPS.items()}
     lines = [f"  {name:<11} {text}" for name, text in rows.items()]

@@ -1,4 +1,4 @@
-"""`bert data create`, `prepare`, `corpus` and `bert vocab`: records, clean text, vocabularies from text."""
+"""`bert data create`, `prepare`, `corpus` and `bert vocab`: make records, clean text and vocabularies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from official.data.text import preparation, read_counts, text_files
 from official.data.text.documents import ReadCounts, read_documents
 from official.io import engines, files, jobs
 from official.io.errors import ConfigError, counted
-from official.io.writing import check_output_file
+from official.io.writing import check_not_read, check_output_file
 
 Splitting = Literal["auto", "always", "never"]
 
@@ -89,12 +89,17 @@ def create_flags() -> Create:
     if flags.output_file and shards:
         raise ConfigError(f"num_shards={shards} excludes --output_file, which names the files.")
     if flags.remask and flags.record_format != "plain":
-        told = f"--remask and --record_format={flags.record_format} exclude each other"
-        raise ConfigError(f"{told}. Drop one of the two.")
+        conflict = f"--remask and --record_format={flags.record_format} exclude each other"
+        raise ConfigError(f"{conflict}. Drop one of the two.")
     if padding is not None and not flags.remask:
         raise ConfigError(f"pad_position_value={padding} needs --remask.")
     if flags.output_file:
-        for path in flags.output_file.split(","):
+        paths = flags.output_file.split(",")
+        if len({os.path.realpath(path) for path in paths if path}) < len(paths):
+            raise ConfigError(
+                f"--output_file={flags.output_file[:200]} names a file twice, or none. Correct it."
+            )
+        for path in paths:
             check_output_file(path, "output_file", flags.overwrite)
         # the values of Graphcore's commands
         values: dict[str, Any] = {"random_seed": 1984, "do_lower_case": False}
@@ -129,17 +134,17 @@ def run_create() -> None:
 
 
 def run_once(make: Callable[[Any], dict], job: Any) -> dict:
-    """Returns the manifest of a job, and says so where all of it was done before."""
+    """Runs a job and returns its manifest; prints a line if the job was already finished."""
     rounds = len(jobs.rounds)
     manifest = make(job)
     if len(jobs.rounds) == rounds:
-        print(f"All of this is done already in {job.output_dir}; nothing is written.")
+        print(f"The job in {job.output_dir} is already finished; nothing is written.")
     return manifest
 
 
 def print_counts(manifest: dict, *names: str) -> None:
-    """Prints the counts of a manifest that are not zero, those of the pages that were left out, and the bytes
-    that could not be decoded, with their files."""
+    """Prints the counts of a manifest that are not zero, the numbers of skipped pages, and the undecodable
+    bytes with their files."""
     for name in (*names, *read_counts.PAGES_LEFT_OUT):
         if manifest.get(name):
             print(f"{name}: {manifest[name]:,}")
@@ -149,7 +154,7 @@ def print_counts(manifest: dict, *names: str) -> None:
 
 
 def show_manifest(manifest: dict) -> None:
-    """Prints what was counted, the sum of it last."""
+    """Prints the counts of a job, the totals last."""
     left_out = ("skipped_lines", "skipped_sentences", "cut_documents", "other_side_documents")
     print_counts(manifest, *left_out, "duplicate_documents")
     for name, source in manifest.get("sources", {}).items():
@@ -248,7 +253,7 @@ def run_corpus() -> None:
             " --eval_share."
         )
     summary: dict[str, Any] = {"sources": flags.sources, "eval_share": share}
-    told = []
+    lines = []
     for path, documents in zip(paths, (train, evaluation)):
         text = "\n\n".join("\n".join(document) for document in documents) + "\n"
         outputs.write_file(path, text)
@@ -256,10 +261,10 @@ def run_corpus() -> None:
         row = dict(documents=len(documents), sentences=sentences, bytes=size)
         name = os.path.basename(path)
         summary[name.removesuffix(".txt")] = row
-        told.append(f"{name}: " + ", ".join(f"{count:,} {what}" for what, count in row.items()) + ".")
+        lines.append(f"{name}: " + ", ".join(f"{count:,} {what}" for what, count in row.items()) + ".")
     summary |= counts
     outputs.write_file(paths[2], json.dumps(summary, indent=2) + "\n")
-    print("\n".join(told))
+    print("\n".join(lines))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -298,8 +303,8 @@ def read_sentences(
     text_field: str = "text",
     keeps: Callable[[list[str]], bool] = lambda document: True,
 ) -> list[str]:
-    """Returns the sentences of all files or, where there are more than `most`, every second, fourth, eighth
-    .. one; of documents that `keeps` takes."""
+    """Returns the sentences of all files, from documents for which `keeps` is true. If there are more than
+    `most`, only every second, fourth, eighth, ... sentence."""
     import tqdm
 
     step, kept = 1, []
@@ -322,33 +327,36 @@ def run_vocab() -> None:
     flags = Vocab.parse()
     is_wordpiece, lower_case = flags.kind == "wordpiece", flags.do_lower_case is not False
     if not is_wordpiece and (flags.do_lower_case or not flags.output_file.endswith(".json")):
-        told = f"do_lower_case=true, and --kind={flags.kind} keeps capitals. Leave it out"
+        problem = f"do_lower_case=true: --kind={flags.kind} keeps capitals. Drop it"
         if not flags.do_lower_case:
-            told = f"output_file={flags.output_file}: --kind={flags.kind} writes a name that ends in .json"
-        raise ConfigError(f"--{told}.")
-    # The configuration says that capitals count. Beside an uncased vocabulary only one that is there is
-    # written.
+            problem = f"output_file={flags.output_file}: --kind={flags.kind} needs a name that ends in .json"
+        raise ConfigError(f"--{problem}.")
+    # tokenizer_config.json holds do_lower_case=false. For an uncased vocabulary, only an existing file is
+    # overwritten, since true is the default.
     config = os.path.join(os.path.dirname(flags.output_file), "tokenizer_config.json")
     said = {"do_lower_case": lower_case} if is_wordpiece else {"tokenizer_class": "PreTrainedTokenizerFast"}
     configs = [] if (lower_case or not is_wordpiece) and not os.path.exists(config) else [config]
     for path in (flags.output_file, *configs):
         check_output_file(path, "output_file", flags.overwrite)
+        if flags.overwrite:
+            inputs = text_files.find_texts(flags.input_files)
+            check_not_read(path, "output_file", inputs, "input_files")
     counts = ReadCounts()
     sentences = read_sentences(flags.input_files, flags.max_sentences, counts, flags.text_field)
     bars = sys.stderr.isatty()
     if is_wordpiece:
         built = vocabulary_building.build_vocabulary(sentences, flags.vocab_size, lower_case, bars)
         content, entries = "\n".join(built.words) + "\n", len(built.words)
-        told = (
+        summary = (
             f"word pieces from {len(sentences):,} sentences: {built.learned:,} learned, {built.unused:,}"
-            f" [unusedN] entries added; their characters are those of {built.covered:.2%} of the words."
+            f" [unusedN] entries added; their characters cover {built.covered:.2%} of the words."
         )
     else:
         content, entries = vocabulary_building.build_tokenizer(sentences, flags.kind, flags.vocab_size, bars)
-        told = f"entries of a {flags.kind} tokenizer from {len(sentences):,} sentences."
+        summary = f"entries of a {flags.kind} tokenizer from {len(sentences):,} sentences."
     for path in configs:
         outputs.write_file(path, json.dumps(said) + "\n")
     outputs.write_file(flags.output_file, content)
     inputs = read_counts.listed(counts.by_file)
     print_counts({"undecodable_bytes": counts.undecodable_bytes, "inputs": inputs})
-    print(f"{entries:,} {told}")
+    print(f"{entries:,} {summary}")

@@ -77,7 +77,7 @@ def run(config: Config, arguments: list[str]) -> int:
 
     Args:
       config: the frozen configuration.
-      arguments: the command-line arguments, for the message that tells how to resume the run.
+      arguments: the command-line arguments, for the message with the command that resumes the run.
 
     Raises:
       ConfigError, PeerError, KeyboardInterrupt: see `main`.
@@ -96,7 +96,7 @@ def run(config: Config, arguments: list[str]) -> int:
         from official.distribution import machine_checks
 
         machine_checks.begin(config)
-    # Imported after the command line is known to be good: TensorFlow takes seconds to load.
+    # Imported after the command line has been checked: TensorFlow takes seconds to load.
     with quiet.uncollected():
         from official.reporting.progress import configure_logging
         from official.tasks import TASKS
@@ -120,7 +120,7 @@ def run(config: Config, arguments: list[str]) -> int:
         result = todo.run_seeds(config, make_task, command=command, started=official.STARTED)
         _export(result, config)
     _tell(result, config, command)
-    if result.status != "interrupted":  # one that came when all was done, and no step heard of it
+    if result.status != "interrupted":  # a signal after the last step, which the run did not notice
         signals.check()
     return result.exit_code
 
@@ -151,7 +151,7 @@ def _is_exported(config: Config) -> bool:
 
 
 def _export(result: TrainResult, config: Config) -> None:
-    """Exports the weights of a run that ended normally to --export_dir, if set; notes it in result.json."""
+    """Exports the weights of a run that ended normally to --export_dir, if set; records it in result.json."""
     if not config.export_dir or not _is_first(config) or result.status in ("interrupted", "failed"):
         return
     if _is_exported(config):
@@ -176,7 +176,8 @@ def _say_config(arguments: list[str], config: Config) -> None:
 
 
 def _tell(result: TrainResult, config: Config, command: list[str]) -> None:
-    """Prints status and reason of a run."""
+    """Prints the scores, status and reason of a run and, after an interruption, the command that resumes
+    it."""
     for name, value in result.scores.items():
         print(f"{name} = {value:.4f}" if isinstance(value, float) else f"{name} = {value}")
     page = result.report or f"{config.model_dir}/report.html"
@@ -184,11 +185,11 @@ def _tell(result: TrainResult, config: Config, command: list[str]) -> None:
     print(f"{result.status}: {result.reason}. {where}")
     if result.status == "interrupted":
         interpreter = [sys.executable] if command[0].endswith(".py") else []
-        print(f"Go on with: {shlex.join([*interpreter, *command])}")
+        print(f"Resume with: {shlex.join([*interpreter, *command])}")
 
 
 def _is_first(config: Config) -> bool:
-    """Tells whether this process is the first of its run, the only one that prints messages for people."""
+    """Whether this process is the first of its run; only that one prints messages for the user."""
     return process_rank.rank(config) == 0
 
 

@@ -1,4 +1,4 @@
-"""`bert embed` and `search`: the vectors of a file's texts, and the nearest ones to a query."""
+"""`bert embed` and `search`: embeddings of a table's texts, and the nearest texts to a query."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from official.io.errors import ConfigError
 
 
 class PromptFlags(command_line.Flags):
-    """Flags of the text that is set before others.
+    """Flags of prompts, which are prepended to texts.
 
     Attributes:
       prompt: Text to prepend to each text, such as "query: ". Unset: that of --prompt_name.
@@ -140,6 +140,8 @@ def run_search() -> None:
     vectors = vector_files.VectorFile(flags.vectors)
     column = _one_column(flags.text_columns or vectors.said["text_column"])
     table = open_table(flags.texts or vectors.said["input_file"], "texts", [column])
+    if flags.output_file:
+        writing.check_not_read(flags.output_file, "output_file", table.paths, "texts")
     flags.checkpoint = flags.checkpoint or vectors.said["checkpoint"]
     model = ask.load(flags)
     vectors.check_model(model)
@@ -147,20 +149,20 @@ def run_search() -> None:
     name = flags.prompt_name or ("query" if "query" in settings.prompts else None)
     prompt = settings.prompt(flags.prompt, name)
     if (theirs := vectors.said.get("prompt")) and not prompt and flags.prompt is None:
-        told = "%s was made with the prompt %r, and queries get none. Give --prompt, or --prompt=''."
-        logging.warning(told, vectors.path, theirs)
+        warning = "%s was made with the prompt %r, but queries have none. Give --prompt, or --prompt=''."
+        logging.warning(warning, vectors.path, theirs)
     if (theirs := vectors.said.get("model_dtype", flags.dtype)) != flags.dtype:
-        told = "%s was computed with --dtype=%s, and queries are with %s. Give the same for both."
-        logging.warning(told, vectors.path, theirs, flags.dtype)
+        warning = "%s was computed with --dtype=%s, but queries with %s. Give the same --dtype for both."
+        logging.warning(warning, vectors.path, theirs, flags.dtype)
     queries_QD = model.embed(queries, prompt=prompt)
     found = vectors.search(queries_QD, flags.top_k)
     wanted = {one.row for neighbours in found for one in neighbours}
     texts, digest = vector_files.read_rows(table, column, wanted, vectors.rows)
     if column == vectors.said["text_column"] and digest != vectors.said.get("texts_digest", digest):
-        told = f"--texts={table.given}: its texts are not the ones that {vectors.path} was made from"
+        problem = f"--texts={table.given}: its texts are not the ones that {vectors.path} was made from"
         if flags.texts is None:
-            raise ConfigError(f"{told}. Embed them again, or give the original file.")
-        logging.warning("%s.", told)
+            raise ConfigError(f"{problem}. Embed them again, or give the original file.")
+        logging.warning("%s.", problem)
     if flags.output_file:
         rows = [
             (query, rank, one.row, one.score, texts[one.row])
@@ -180,20 +182,20 @@ def run_search() -> None:
 
 
 def _queries_of(query: str | None, query_file: str | None) -> list[str]:
-    """Returns the queries that the flags give. Raises ConfigError where these are none."""
+    """Returns the queries in the flags. Raises ConfigError if there are none."""
     from official.data.tables.predictions import TABLES
     from official.io import files
 
     if (query is None) == (query_file is None):
-        raise ConfigError("give either --query=TEXT or --query_file=F, a query a line.")
+        raise ConfigError("give either --query=TEXT or --query_file=F, with one query per line.")
     if query_file is None:
         found = [str(query)]
     elif query_file.lower().endswith(TABLES):
         raise ConfigError(
-            f"--query_file={query_file} is a table, whose lines are no queries. Give a query a line."
+            f"--query_file={query_file} is a table, expected a text file with one query per line."
         )
     else:
-        # Not `splitlines`: a U+2028 may stand within a query.
+        # Not `splitlines`: a query may contain U+2028.
         found = files.read_text(query_file, f"--query_file={query_file}").split("\n")
     found = [line for line in found if line.strip()]
     if not found:

@@ -119,7 +119,7 @@ def with_data(config: Config, train_samples: int | None, sequences_per_row: floa
     )
     if not knows_steps(complete):
         raise ConfigError(
-            "num_steps_per_epoch is not set, and no training data says how many there are. Give"
+            "num_steps_per_epoch is not set, and cannot be derived without training data. Give"
             " --num_steps_per_epoch=N."
         )
     check_schedule(complete)

@@ -65,8 +65,8 @@ def _check_one_device(config: Config) -> None:
 def _check_pipeline(config: Config) -> None:
     if config.clip_scope == "micro_batch":
         raise ConfigError(
-            "clip_scope=micro_batch needs the whole gradient of a micro batch on one device,"
-            " distribution_strategy=pipeline has a part of it on each. Use --clip_scope=global."
+            "clip_scope=micro_batch needs the whole gradient of a micro batch on one device, but"
+            " distribution_strategy=pipeline splits it among devices. Use --clip_scope=global."
         )
 
 
@@ -82,8 +82,8 @@ def _check_tpu(config: Config) -> None:
         local = [path for path in paths if path and not is_remote(path)]
         if local:
             raise ConfigError(
-                f"{name}={local[0][:100]} is a path of this machine, which the hosts of tpu={config.tpu} do"
-                f" not see. Copy the files to a bucket: --{name}=gs://BUCKET/PATH."
+                f"{name}={local[0][:100]} is a local path, which the hosts of tpu={config.tpu} cannot read."
+                f" Copy the files to a bucket: --{name}=gs://BUCKET/PATH."
             )
 
 

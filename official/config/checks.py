@@ -106,8 +106,8 @@ def check_files(config: Config) -> None:
     elif config.use_synthetic_data:
         for name in ("do_eval", "do_predict"):
             if config[name]:
-                told = "random sequences are only trained on. Drop one of the two flags"
-                raise ConfigError(f"use_synthetic_data excludes {name}: {told}.")
+                why = "random sequences are only for training. Drop one of the two flags"
+                raise ConfigError(f"use_synthetic_data excludes {name}: {why}.")
     else:
         _check_fine_tuning_files(config)
 
@@ -119,7 +119,7 @@ def _check_pretraining_files(config: Config) -> None:
     if not (made_up or config.input_files) and (config.do_train or not config.eval_files):
         raise ConfigError(
             "input_files is not set. Give --input_files=GLOB, --use_synthetic_data for random records, or"
-            " --generated_data for random ones that are read as files are."
+            " --generated_data for generated ones that are read like files."
         )
 
 
@@ -143,7 +143,7 @@ def _check_fine_tuning_files(config: Config) -> None:
             raise ConfigError(f"{name} is not set. --task={config.task} needs it: --{name}=PATH.")
     if config.task in OWN_DATA and config.do_eval and not (config.eval_file or config.eval_share):
         raise ConfigError(
-            "eval_share=0 holds out no row to evaluate on. Raise --eval_share, give --eval_file, or"
+            "eval_share=0 holds out no rows for evaluation. Raise --eval_share, give --eval_file, or"
             " --do_eval=false."
         )
     _check_glue_task(config)
@@ -169,10 +169,10 @@ def check_lengths(config: Config) -> None:
         check_segment_types(config)
     if config.max_seq_length > config.model.positions:
         offset = config.model.position_offset
-        told = f", less the {offset} rows before the first token's" if offset else ""
+        reserved = f", less the {offset} rows before the first token's" if offset else ""
         raise ConfigError(
             f"max_seq_length={config.max_seq_length} is larger than the model's max_position_embeddings="
-            f"{config.model.max_position_embeddings}{told}. Lower --max_seq_length or change"
+            f"{config.model.max_position_embeddings}{reserved}. Lower --max_seq_length or change"
             " --bert_config_file."
         )
 
@@ -215,8 +215,8 @@ def check_vocabulary(config: Config) -> None:
     words."""
     if config.do_lower_case is not None and not config.vocab_file:
         raise ConfigError(
-            f"do_lower_case={str(config.do_lower_case).lower()} belongs to a vocabulary, and none is set."
-            " Give --vocab_file, or drop --do_lower_case."
+            f"do_lower_case={str(config.do_lower_case).lower()} needs a vocabulary. Give --vocab_file, or"
+            " drop --do_lower_case."
         )
     if config.fit_vocabulary and not config.vocab_file and config.model.vocab_size <= UNKNOWN_WORD:
         raise ConfigError(
@@ -310,13 +310,13 @@ def check_optimization(config: Config) -> None:
             raise ConfigError(f"{name}={config[name]}, expected a number in [0, 1). Lower --{name}.")
     if config.clip_scope != "none" and config.clip_norm == 0:
         raise ConfigError(
-            "clip_norm=0 would clip every gradient to nothing. Raise --clip_norm or set --clip_scope=none."
+            "clip_norm=0 would set every gradient to zero. Raise --clip_norm or set --clip_scope=none."
         )
     _check_rates(config)
     if config.clip_scope == "micro_batch" and config.loss_normalization == "global":
         raise ConfigError(
-            "clip_scope=micro_batch clips a mean loss's gradient, loss_normalization=global makes none per"
-            " micro batch. Use --loss_normalization=local, or --clip_scope=global."
+            "clip_scope=micro_batch needs a mean loss per micro batch, which loss_normalization=global lacks."
+            " Use --loss_normalization=local, or --clip_scope=global."
         )
     if config.loss_scale and config.loss_scale != "dynamic":
         by_step = read_by_step(config.loss_scale, "loss_scale")
@@ -375,8 +375,8 @@ def _check_rates(config: Config) -> None:
     warmed_up = config.start_warmup_step + int(config.warmup_steps or 0)
     if config.decay_checkpoint and first_step(config) < warmed_up:
         raise ConfigError(
-            f"decay_checkpoint={config.decay_checkpoint} lies in the warm-up, which ends at step {warmed_up}."
-            " Give the --warmup_steps of the run that it is from, or a later checkpoint."
+            f"decay_checkpoint={config.decay_checkpoint} is in the warm-up, which ends at step {warmed_up}."
+            " Give the --warmup_steps of its run, or a later checkpoint."
         )
     if config.lr_schedule.startswith("wsd") and knows_steps(config):
         left = schedule_steps(config) - warmed_up
@@ -389,7 +389,7 @@ def _check_rates(config: Config) -> None:
                 f" warm-up. Lower --{name}, or the warm-up."
             )
     if config.warmup_power == 0:
-        raise ConfigError("warmup_power=0 is no warm-up. Raise --warmup_power, or set --warmup_steps=0.")
+        raise ConfigError("warmup_power=0 means no warm-up. Raise --warmup_power, or set --warmup_steps=0.")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -407,7 +407,7 @@ def check_packing(config: Config) -> None:
     for name in ("unpad", "pack"):  # which leave no padding, or have it between sequences
         if config.span_places == "row" and config.do_train and config[name]:
             raise ConfigError(
-                f"span_places=row counts the padding behind a sequence, {name} leaves none there. Drop"
+                f"span_places=row includes the padding behind a sequence, which {name} removes. Drop"
                 f" --{name}, or give --span_places=tokens."
             )
     average = config.average_sequences_per_pack
@@ -415,7 +415,7 @@ def check_packing(config: Config) -> None:
     if packs and average and average > pack_depth(config):
         raise ConfigError(
             f"average_sequences_per_pack={average:g} is above max_sequences_per_pack={pack_depth(config)}."
-            " Lower the one or raise the other."
+            " Lower the first or raise the second."
         )
     may_be_packed = config.task == "pretrain" and not config.use_synthetic_data  # the files tell
     for name in ("max_sequences_per_pack", "average_sequences_per_pack"):
@@ -433,8 +433,8 @@ def check_batches(config: Config) -> None:
     backend = BACKENDS[config.distribution_strategy]
     if config.length_buckets == "always" and backend.static_shapes:
         raise ConfigError(
-            f"length_buckets=always makes batches of different shapes, {backend.label} needs a single shape."
-            " Use --length_buckets=never."
+            f"length_buckets=always makes batches of different shapes, but {backend.label} needs a single"
+            " shape. Use --length_buckets=never."
         )
 
 
@@ -455,7 +455,7 @@ def check_devices(config: Config) -> None:
     backend.check(config)
     if gpu_memory_bytes(config.gpu_memory) and config.num_gpus == 0:
         raise ConfigError(
-            f"gpu_memory={config.gpu_memory} limits the memory of GPUs, num_gpus=0 uses none. Drop"
+            f"gpu_memory={config.gpu_memory} limits the memory of GPUs, but num_gpus=0 uses none. Drop"
             " --gpu_memory, or --num_gpus."
         )
     if config.pipeline_stages:
@@ -512,7 +512,7 @@ def check_plan(config: Config) -> None:
     if config.measure and (backend.program or hosts > 1):
         of = f" of {hosts} processes" if hosts > 1 else ""
         raise ConfigError(
-            f"measure=true runs steps in this process, distribution_strategy={backend.name}{of} needs others."
+            f"measure=true runs steps in this process; distribution_strategy={backend.name}{of} needs others."
             " Measure one host with --distribution_strategy=mirrored and add --plan_hosts, or give"
             " --plan_tflops."
         )

@@ -58,7 +58,7 @@ def checked_hosts(hosts: Iterable, source: str) -> tuple[str, ...]:
             )
     if len(set(hosts)) < len(hosts):
         twice = next(host for host in hosts if hosts.count(host) > 1)
-        raise ConfigError(f"{source} names {twice} twice, expected one address a process.")
+        raise ConfigError(f"{source} names {twice} twice, expected one address per process.")
     return tuple(hosts)
 
 
@@ -158,9 +158,9 @@ def read_tf_config(environment: Mapping[str, str]) -> Cluster | None:
         ) from None
     wrong = ""
     if kind not in _TF_CONFIG_JOBS:
-        wrong = f"this process is of type {str(kind)[:40]!r}, a run has only chief and worker"
+        wrong = f"this process has type {str(kind)[:40]!r}, allowed are chief and worker"
     elif not 0 <= index < len(lists[kind]):
-        wrong = f"task index {index} of type {kind!r}, the cluster has {len(lists[kind])} of them"
+        wrong = f"task index {index} of type {kind!r}, but the cluster has only {len(lists[kind])} of them"
     elif len(lists["chief"]) > 1:
         wrong = f"{len(lists['chief'])} processes of type 'chief', expected one at most"
     if wrong:
@@ -191,7 +191,7 @@ def read_slurm(environment: Mapping[str, str], needs_addresses: bool = True) -> 
     distribution = environment.get("SLURM_DISTRIBUTION", "")
     if re.split("[:=,]", distribution)[0] in ("plane", "arbitrary"):
         raise ConfigError(
-            f"SLURM_DISTRIBUTION={distribution[:30]} does not say on which host a task is. Start it with srun"
+            f"SLURM_DISTRIBUTION={distribution[:30]} does not set the host of each task. Start it with srun"
             " --distribution=block or cyclic, or give --worker_hosts=HOST:PORT of the first task."
         )
     hosts, tasks = host_names(environment.get(_HOSTS, "")), tasks_per_host(environment.get(_TASKS, ""))
@@ -295,7 +295,7 @@ def read_mpi(environment: Mapping[str, str]) -> Cluster | None:
     if environment.get("PMIX_RANK") and number(environment, "PMIX_RANK") != rank:
         raise ConfigError(
             f"MPI contradicts itself: {rank_name}={rank}, PMIX_RANK={environment['PMIX_RANK'][:9]}. Start the"
-            " command anew, not from within another process of MPI's."
+            " command again, outside of other MPI processes."
         )
     source = _check_poprun(environment, rank, count)
     if count > 1 and (not environment.get(local_name) or number(environment, local_name) != count):
@@ -315,8 +315,8 @@ def _check_poprun(environment: Mapping[str, str], rank: int, count: int) -> str:
     local, total, offset = (number(environment, name) for name in names)
     if local * count != total or local * rank != offset:
         raise ConfigError(
-            f"poprun and MPI contradict each other: rank {rank} of {count}, but POPDIST_* says that"
-            f" {local} of {total} replicas are here, from {offset} on. Start all with one poprun."
+            f"poprun and MPI contradict each other: rank {rank} of {count}, but POPDIST_* has"
+            f" {local} of {total} replicas here, from {offset} on. Start all processes with one poprun."
         )
     return "poprun"
 
@@ -347,8 +347,8 @@ def read_kubernetes(environment: Mapping[str, str], needs_addresses: bool = True
     name, service = environment.get("HOSTNAME", ""), environment.get("BERT_SERVICE", "")
     if not service:
         raise ConfigError(
-            f"BERT_WORKERS={count} in the environment needs BERT_SERVICE, the name of the headless service"
-            " under which the pods find each other. Set it in the manifest."
+            f"BERT_WORKERS={count} in the environment needs BERT_SERVICE, the name of the pods' headless"
+            " service. Set it in the manifest."
         )
     if not name.endswith(f"-{rank}"):
         raise ConfigError(
@@ -390,8 +390,8 @@ def read_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Clu
         )
     if "" in cluster.hosts[:1]:
         raise ConfigError(
-            f"{cluster.source} has started {len(cluster.hosts)} processes on several hosts and does not say"
-            f" which. Give all of them --worker_hosts=HOST:PORT, of the host of rank 0."
+            f"{cluster.source} has started {len(cluster.hosts)} processes on several hosts without naming"
+            " these. Give all processes --worker_hosts=HOST:PORT, of the host of rank 0."
         )
     return cluster
 
@@ -451,7 +451,7 @@ def _with_first(cluster: Cluster, address: str) -> Cluster:
         return dataclasses.replace(cluster, hosts=hosts)
     if address != cluster.hosts[0]:
         raise ConfigError(
-            f"worker_hosts={address} and {cluster.source} contradict each other, whose first process"
-            f" is at {cluster.hosts[0]}. Drop --worker_hosts."
+            f"worker_hosts={address} contradicts {cluster.source}, whose first process is at"
+            f" {cluster.hosts[0]}. Drop --worker_hosts."
         )
     return cluster

@@ -81,8 +81,8 @@ def check_streams(config: Config, packs_anew: bool = False) -> None:
     what, advice = "packed records without masks", "Lower --data_streams."
     if config.pack_on_the_fly:
         what, advice = "--pack_on_the_fly", "Pack the records beforehand: bert pack."
-    told = f"does not go with {what}, whose sequences are counted for {MOST_STREAMS} streams at most"
-    raise ConfigError(f"data_streams={config.data_streams} {told}. {advice}")
+    problem = f"does not go with {what}, which count sequences of at most {MOST_STREAMS} streams"
+    raise ConfigError(f"data_streams={config.data_streams} {problem}. {advice}")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -464,8 +464,8 @@ def with_init_folder(config: Config, given: Collection[str]) -> Config:
     said = beside.do_lower_case
     if None not in (config.do_lower_case, said) and config.do_lower_case != said:
         raise ConfigError(
-            f"--do_lower_case={str(config.do_lower_case).lower()}, and the tokenizer of --init_checkpoint"
-            f" says {str(said).lower()}. Drop --do_lower_case."
+            f"--do_lower_case={str(config.do_lower_case).lower()}, but the tokenizer of --init_checkpoint"
+            f" has {str(said).lower()}. Drop --do_lower_case."
         )
     if "model" in values and "max_seq_length" not in given and config.task != "pretrain":
         positions = values["model"].positions

@@ -111,8 +111,8 @@ def _with_position_offset(values: dict[str, Any], source: str) -> dict[str, Any]
     padding = plain.pop("pad_token_id", None)
     padding = 1 if padding is None else padding
     if not isinstance(padding, int) or isinstance(padding, bool) or padding < 0:
-        told = "an integer from 0 on: positions are counted from it"
-        raise ConfigError(f"{source}: pad_token_id={str(padding)[:40]!r}, expected {told}.")
+        expected = "an integer from 0 on, since positions are counted from it"
+        raise ConfigError(f"{source}: pad_token_id={str(padding)[:40]!r}, expected {expected}.")
     return {**plain, "position_offset": padding + 1}
 
 
@@ -149,13 +149,13 @@ def _modernbert_values(values: dict[str, Any], source: str) -> dict[str, Any]:
     for key in ("num_hidden_layers", _EVERY, "local_attention"):
         checked_size(key, plain.get(key, 1), source)
     if kinds is not None:
-        numbers = range(plain["num_hidden_layers"])
-        steps = [plain[_EVERY]] if _EVERY in plain else [3, *(number + 1 for number in numbers)]
-        orders = (
-            [("sliding" if number % step else "full") + "_attention" for number in numbers] for step in steps
-        )
-        step = next((step for step, order in zip(steps, orders) if order == kinds), None)
-        if step is None:
+        whole, count = "full_attention", plain["num_hidden_layers"]
+        listed = kinds if isinstance(kinds, list) and len(kinds) == count else []
+        second = next((number for number in range(1, len(listed)) if listed[number] == whole), max(3, count))
+        step = plain.get(_EVERY, second)
+        if not listed or listed != [
+            "sliding_attention" if number % step else whole for number in range(count)
+        ]:
             told = f"{str(kinds)[:90]} is not supported, only full_attention in the first of"
             raise ConfigError(
                 f"{source}: layer_types={told} every {_EVERY} layers, sliding_attention elsewhere."
@@ -178,8 +178,8 @@ def _modernbert_values(values: dict[str, Any], source: str) -> dict[str, Any]:
             raise ConfigError(f"{source}: rope_parameters: {told}. Remove one of them.")
     half = plain.pop("sliding_window", None)  # which transformers 5 reads, and 4 does not
     if half not in (None, plain.get("local_attention", BertConfig.local_attention) // 2):
-        told = "is not half of local_attention, the tokens on either side"
-        raise ConfigError(f"{source}: sliding_window={str(half)[:40]} {told}. Remove one of them.")
+        expected = "half of local_attention, the tokens on either side"
+        raise ConfigError(f"{source}: sliding_window={str(half)[:40]}, expected {expected}. Remove one.")
     return plain
 
 
@@ -334,26 +334,26 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     for ours, names in family.keys.items():
         several = names.split()
         if len(several) > 1:  # those that a file leaves out have the usual value, too
-            plain = dict.fromkeys(several, family.defaults[ours]) | plain
+            plain = {**dict.fromkeys(several, family.defaults[ours]), **plain}
         for theirs in several:
             if theirs not in plain:
                 continue
             value = plain.pop(theirs)
             if plain.setdefault(ours, value) != value:
-                told = f"{theirs}={value!r} and {ours}={plain[ours]!r} are the same size"
-                raise ConfigError(f"{source}: {told}. Remove one of them.")
+                conflict = f"{theirs}={value!r} and {ours}={plain[ours]!r} are the same size"
+                raise ConfigError(f"{source}: {conflict}. Remove one of them.")
     if not family.has_segments:
         plain["type_vocab_size"] = 0
     if family.block_type != BertConfig.block_type:
         plain["block_type"] = family.block_type
     plain = family.read({**family.defaults, **plain}, source)
-    return plain | {"family": family.name, "model_type": "bert"}
+    return {**plain, "family": family.name, "model_type": "bert"}
 
 
 def settings_of(family: Family, said: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of a family's `without_shape`: as a configuration under BERT's keys says them, else
     the usual ones."""
-    usual = dataclasses.asdict(BertConfig()) | with_plain_keys({"model_type": family.name}, "")
+    usual = {**dataclasses.asdict(BertConfig()), **with_plain_keys({"model_type": family.name}, "")}
     return {key: said.get(key, usual[key]) for key in family.without_shape}
 
 
@@ -362,10 +362,11 @@ def with_their_keys(values: Mapping[str, Any], family: Family) -> dict[str, Any]
     absent = () if family.has_segments else ("type_vocab_size", "position_embedding_type", "layer_norm_eps")
     known: dict[str, Any] = {}
     for key, value in values.items():
-        known |= dict.fromkeys(family.keys.get(key, "" if key in absent else key).split(), value)
+        theirs = family.keys.get(key, "" if key in absent else key).split()
+        known.update(dict.fromkeys(theirs, value))
     if "position_offset" in known:
         known["pad_token_id"] = max(known.pop("position_offset") - 1, 0)
-    return known | {"model_type": family.name}
+    return {**known, "model_type": family.name}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -554,8 +555,8 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
         changed["embedding_size"] = 0
     model = dataclasses.replace(model, **changed)
     if model.positions < 1:
-        told = f"the first token takes row {model.position_offset} of the position table"
-        raise ConfigError(f"{source}: max_position_embeddings={model.max_position_embeddings}, and {told}.")
+        why = f"the first token takes row {model.position_offset} of the position table"
+        raise ConfigError(f"{source}: max_position_embeddings={model.max_position_embeddings}, and {why}.")
     return model
 
 
@@ -595,11 +596,10 @@ def _problems(model: BertConfig) -> Iterator[str]:
             yield f"groupbert_conv_kernel_size={model.groupbert_conv_kernel_size}, {told}."
     own = {each.block_type for each in FAMILIES.values()} - {BertConfig.block_type}
     if model.block_type != family.block_type and own & {model.block_type, family.block_type}:
-        told = f"block_type={model.block_type!r}, its blocks are {family.block_type!r}"
-        yield f"family={model.family!r} with {told}."
+        yield f"family={model.family!r} with block_type={model.block_type!r}, expected {family.block_type!r}."
     if not family.has_positions and hidden // heads % 2:
-        told = f"hidden_size={hidden} / num_attention_heads={heads} is odd"
-        yield f"{told}: positions turn pairs of numbers."
+        odd = f"hidden_size={hidden} / num_attention_heads={heads} is odd"
+        yield f"{odd}: rotary positions need an even head size."
     if family.has_segments and not model.type_vocab_size:
         yield "type_vocab_size=0, expected a positive integer."
     others = {key for other in FAMILIES.values() for key in other.without_shape} - {*family.without_shape}

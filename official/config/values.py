@@ -43,7 +43,7 @@ def read_by_step(text: str, name: str) -> dict[int, float]:
     try:
         pairs = json.loads(text, object_pairs_hook=list)
         found = {int(step): _number(value) for step, value in pairs}
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         raise ConfigError(f"{name}={text[:100]}, {_EXPECTED}.") from None
     if len(found) < len(pairs):
         raise ConfigError(f"{name}={text[:100]} has a step twice. Drop one of the two.")

@@ -242,7 +242,7 @@ def with_files(config: Config) -> Config:
     if not config.generated_data:
         return config
     vocabulary = make_vocabulary(config.model.vocab_size, config.vocab_file)
-    logging.info("Generated data from seed %d in place of files", config.seed)
+    logging.info("Data: generated from seed %d, not read from files", config.seed)
     if config.task == "pretrain":
         most = config.max_predictions_per_seq if config.objective == "mlm_nsp" else 0  # texts have no masks
         sizes = (config.max_seq_length, most)

@@ -18,7 +18,7 @@ from official.distribution import heartbeat
 from official.io.errors import first_line
 
 LIMIT_SECS = 120  # NCCL takes tens of seconds to set up many machines
-_BYTES = 64 * 2**20  # of gradients: enough for the speed of the links, and not the time to start, to count
+_BYTES = 64 * 2**20  # of gradients: enough to measure bandwidth and not latency
 _REPEATS = 3
 
 
@@ -27,11 +27,11 @@ class AllReduce:
     """Time of an all-reduce.
 
     Attributes:
-      replicas: that take part.
-      bytes: that each replica adds to the sum.
-      secs: of the fastest repetition.
-      gb_per_sec: GB (1e9 bytes) that a replica sends each second, 2 (n - 1) / n of its bytes, as the links
-        have it whatever the number of replicas: what nccl-tests calls bus bandwidth.
+      replicas: number of replicas.
+      bytes: size of each replica's tensor.
+      secs: time of the fastest repetition.
+      gb_per_sec: GB (1e9 bytes) that a replica sends per second, 2 (n - 1) / n of its bytes. This is the bus
+        bandwidth of nccl-tests, which does not depend on the number of replicas.
     """
 
     replicas: int
@@ -44,13 +44,13 @@ def measure(strategy: tf.distribute.Strategy, dtype: str = "float32", size_bytes
     """Sums a tensor over all replicas, with the strategy's operations for gradients.
 
     Args:
-      strategy: with two replicas or more.
-      dtype: of the tensor.
-      size_bytes: of the tensor, of each replica.
+      strategy: strategy with two or more replicas.
+      dtype: type of the tensor.
+      size_bytes: size of each replica's tensor.
 
     Raises:
-      ValueError: where the sum is wrong.
-      tf.errors.OpError: where the operations fail.
+      ValueError: if the sum is wrong.
+      tf.errors.OpError: if the operations fail.
     """
     replicas, number = strategy.num_replicas_in_sync, tf.as_dtype(dtype)
     shape = [size_bytes // number.size]
@@ -66,7 +66,7 @@ def measure(strategy: tf.distribute.Strategy, dtype: str = "float32", size_bytes
         since = time.monotonic()
         wrong_by = max(float(error) for error in strategy.experimental_local_results(run()))
         secs.append(time.monotonic() - since)
-        if not wrong_by < 0.1 * replicas:  # of many replicas bfloat16 rounds the sum
+        if not wrong_by < 0.1 * replicas:  # bfloat16 rounds the sum of many replicas
             raise ValueError(f"the sum of {replicas} ones is wrong by {wrong_by:g}")
     fastest = min(secs[1:])
     return AllReduce(

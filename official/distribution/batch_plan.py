@@ -13,8 +13,8 @@ from official.io.errors import ConfigError
 # -----------------------------------------------------------------------------------------------------------
 # Layout
 #
-# The layout of a run is fixed by the workers that it begins with. It decides the rows of a micro batch, their
-# dropout masks, and the divisor of their gradient. Another number of workers later shares the micro batches
+# The workers at the start of a run fix its layout: the rows of a micro batch, their dropout masks, and the
+# divisor of their gradient. If the run resumes with another number of workers, these share the micro batches
 # of the same layout.
 
 
@@ -22,22 +22,22 @@ _MAX_NAMED = 6  # numbers in a message
 
 
 def is_kept(config: Config) -> bool:
-    """Tells whether a run keeps the layout that it began with."""
+    """Tells whether a resumed run keeps the layout of its start."""
     traits = BACKENDS[config.distribution_strategy]
     return config.do_train and not traits.spread_replicas and not traits.whole_step
 
 
 def lay_out(config: Config, workers: int, replicas: int, noted: Layout | None) -> tuple[BatchPlan, Layout]:
-    """Returns the batches of a run, and the layout that it keeps.
+    """Returns the batch plan of a run, and its layout.
 
     Args:
-      config: of the run.
-      workers: processes that compute now.
-      replicas: of all of them.
-      noted: the layout that the run began with; None of a new run.
+      config: configuration of the run.
+      workers: current number of processes.
+      replicas: number of replicas of all processes.
+      noted: saved layout from the start of the run; None for a new run.
 
     Raises:
-      ConfigError: if a batch cannot be divided, or so many replicas cannot share the micro batches evenly.
+      ConfigError: if a batch cannot be divided, or the replicas cannot share the micro batches evenly.
     """
     check_evaluation(config, replicas)
     count = config.logical_workers or workers
@@ -62,8 +62,8 @@ def lay_out(config: Config, workers: int, replicas: int, noted: Layout | None) -
     raise ConfigError(
         f"{who} is laid out for {layout.describe()}, {layout.micro_batches} together:"
         f" {replicas} replicas cannot share them evenly. Valid numbers of replicas:"
-        f" {_divisors(layout.micro_batches, replicas)}. Or lay the run out anew, with another"
-        " --num_accumulation_steps."
+        f" {_divisors(layout.micro_batches, replicas)}. Or give another --num_accumulation_steps, for a new"
+        " layout."
     )
 
 
@@ -81,8 +81,8 @@ def _plan_of(config: Config, layout: Layout, workers: int, replicas: int) -> Bat
 
 
 def _smaller_is_the_same(config: Config) -> bool:
-    """Tells whether micro batches of another size give the same sums, up to rounding: nothing in them is
-    random, clipped or divided."""
+    """Tells whether micro batches of another size give the same sums, up to rounding: nothing is random,
+    clipped or divided per micro batch."""
     model = config.model
     is_random = model.hidden_dropout_prob > 0 or model.attention_probs_dropout_prob > 0
     is_global = config.loss_normalization == "global" and config.clip_scope not in ("micro_batch", "replicas")
@@ -103,7 +103,7 @@ def _with_smaller_micro_batches(config: Config, layout: Layout, replicas: int) -
 
 
 def _divisors(count: int, wanted: int) -> str:
-    """Returns the divisors of a number that are nearest to what was wanted, in words."""
+    """Returns the divisors of `count` that are nearest to `wanted`, as text."""
     found = [divisor for divisor in range(1, count + 1) if count % divisor == 0]
     nearest = sorted(sorted(found, key=lambda divisor: abs(divisor - wanted))[:_MAX_NAMED])
     return ", ".join(map(str, nearest))
@@ -118,8 +118,8 @@ class Share(NamedTuple):
 
 
 def shares(layout: Layout, host: int, num_hosts: int) -> list[Share]:
-    """Returns the micro batches of a layout that a process computes, in order, when so many processes share
-    them evenly."""
+    """Returns the micro batches of a layout that process `host` computes, in order, if `num_hosts` processes
+    share them evenly."""
     of_host, of_worker = layout.micro_batches // num_hosts, layout.micro_batches // layout.workers
     begin, end = host * of_host, (host + 1) * of_host
     return [
@@ -174,7 +174,7 @@ class BatchPlan:
     train_batch_size: int
     eval_batch_size: int
     sequences_per_row: float | None = None  # of packed rows, an expectation; None: one
-    layout: Layout | None = None  # layout that these replicas compute the micro batches of; None: their own
+    layout: Layout | None = None  # saved layout whose micro batches these replicas share; None: their own
 
     def with_rows_of(self, sequences: float | None) -> BatchPlan:
         """Returns the plan with rows that are expected to hold so many sequences; None: one, not packed."""
@@ -187,7 +187,7 @@ class BatchPlan:
 
     @property
     def sequences_per_step(self) -> int:
-        """Returns the sequences that a step of all replicas trains on; of packed rows, on average."""
+        """Returns the number of sequences per step of all replicas; for packed rows, on average."""
         return round(self.train_batch_size * (self.sequences_per_row or 1.0))
 
     @property
@@ -197,7 +197,7 @@ class BatchPlan:
 
     @property
     def micro_batch_size(self) -> int:
-        """Returns the rows whose gradient one replica computes at a time."""
+        """Returns the rows of a micro batch of one replica."""
         return self.replica_batch_size // self.num_accumulation_steps
 
     @property
@@ -225,7 +225,7 @@ def make_batch_plan(config: Config, num_replicas: int) -> BatchPlan:
 
 
 def plan_at(config: Config, plan: BatchPlan, step: int) -> BatchPlan:
-    """Returns the batches of a step: with --batch_warmup fewer micro batches, of the rows that they have in
+    """Returns the batch plan at a step: with --batch_warmup fewer micro batches, each as large as in
     `plan`."""
     if config.batch_warmup is None:
         return plan
@@ -257,15 +257,15 @@ def check_evaluation(config: Config, num_replicas: int) -> None:
 
 
 def check_divisible(name: str, value: int, divisor: int, what: str) -> None:
-    """Raises ConfigError, with the nearest valid values, where a setting is no multiple of a number."""
+    """Raises ConfigError, with the nearest valid values, if a setting is not a multiple of `divisor`."""
     if value % divisor:
         nearest = nearest_multiples(value, divisor)
         raise ConfigError(f"{name}={value} is not divisible by {what}. Nearest valid: {nearest}.")
 
 
 def loop_length(step: int, every: int, next_stop: int) -> int:
-    """Returns the steps of the loop that starts at `step`: to the next multiple of `every`, at most to
-    `next_stop`.
+    """Returns the number of steps of the loop that starts at `step`: to the next multiple of `every`, at most
+    to `next_stop`.
 
     So a run that resumed or evaluated in the middle of a loop is aligned again after one loop.
     """

@@ -29,9 +29,8 @@ from official.io.errors import ConfigError, PeerError, report_error
 # -----------------------------------------------------------------------------------------------------------
 # Deadline
 #
-# No code of Python's can run then, and a signal's number, not an exit code, would say how the process has
-# ended. So the C library's timers call its own functions: one that prints a line, one that ends the
-# process.
+# Python code cannot run while C code blocks, and a signal could not set the exit code. So timers of the C
+# library call C functions: one prints a line, one ends the process.
 
 
 _SIGEV_THREAD = 2
@@ -80,16 +79,16 @@ def _start(timers: contextlib.ExitStack, libc: ctypes.CDLL, secs: float, functio
 # -----------------------------------------------------------------------------------------------------------
 # Heartbeat
 #
-# A thread in each process holds the connections over which they have met: process 0 to all others, these to
-# process 0. A few times a minute it reports that the process is alive, and how many common points, which all
-# processes pass together, it has passed. Process 0 tells all processes who is lost.
+# A thread in each process keeps the connections of the rendezvous: process 0 to all others, these to process
+# 0. A few times a minute it reports that the process is alive, and how many of the common points of all
+# processes it has passed. Process 0 tells all processes which one is lost.
 #
-# - A process that ends without notice is detected at once: its connection ends. - One whose machine is down,
-# cut off or stopped is silent. - One that hangs is there, but the others have passed more points than it
-# has.
+# - A process that ends without notice is detected at once: its connection ends.
+# - A process whose machine is down, cut off or stopped is silent.
+# - A process that hangs is alive, but the others have passed more points.
 
 
-_BEATS = 6  # within the time of silence, and within that of a stall
+_BEATS = 6  # messages within the allowed silence, and within the allowed stall
 
 
 class _Peer:
@@ -98,8 +97,8 @@ class _Peer:
     def __init__(self, link: socket.socket, deadline: float):
         link.setblocking(False)
         self.link = link
-        self.text = b""  # of a line that is not whole
-        self.deadline = deadline  # to be heard of again
+        self.text = b""  # beginning of an incomplete line
+        self.deadline = deadline  # of its next message
         self.passed, self.passed_at = 0, time.monotonic()  # points
 
 
@@ -115,7 +114,7 @@ class Watch:
       stall_secs: how long processes may wait for one that makes no progress.
       first_secs: how long the first message of a process may take.
       on_loss: called once, in the thread, with a description of the lost process, 'host:port (rank 1)', and
-        an event that is set if this process completes its part nevertheless.
+        an event that is set if this process still completes its part.
     """
 
     def __init__(self, met: Met, silence_secs: float, stall_secs: float, first_secs: float, on_loss: OnLoss):
@@ -134,7 +133,7 @@ class Watch:
         self._thread.start()
 
     def note_passed(self) -> None:
-        """Notes that this process has come to the next point that all pass together."""
+        """Notes that this process has reached the next common point of all processes."""
         self._passed, self._passed_at = self._passed + 1, time.monotonic()
 
     def end(self, in_order: bool = True) -> None:
@@ -167,7 +166,7 @@ class Watch:
             next_beat = last
             while self._peers and not self._ending.is_set() and self.lost is None:
                 now = time.monotonic()
-                if (stood_still := now - last - pause) > 1:  # this process itself: time for the others
+                if (stood_still := now - last - pause) > 1:  # this process was stopped: extend the deadlines
                     for peer in self._peers.values():
                         peer.deadline += stood_still
                 last = now
@@ -230,7 +229,7 @@ class Watch:
             names = ", ".join(map(self.cluster.name, list(behind)[:3]))
             who = f"{names} has kept the others waiting"
         else:
-            who = "the data or the device of one process hangs: all have been in the same step"
+            who = "the data or the device of one process hangs: all processes have been in the same step"
         self.lose(f"{who} for {self._stall_secs:g} s")
 
 
@@ -250,10 +249,10 @@ _LOST = (
 _OF_PEERS = re.compile(r"ollective|heartbeat|coordination|/job:worker", re.IGNORECASE)
 
 
-_GRACE_SECS = 1.0  # for errors that this process is about to find itself, such as bad input that all read
+_GRACE_SECS = 1.0  # for this process to find the same error itself, such as bad input that all read
 _NAMING_SECS = 3.0  # for the watch to name the process that TensorFlow misses
-_ALARM_SECS = 5.0  # for the line and the exit code, before a mere signal
-_LAST_SECS = 30.0  # from a loss to the end of this process, at most
+_ALARM_SECS = 5.0  # for the line and the exit code, before the alarm signal ends the process
+_LAST_SECS = 30.0  # maximum time from a loss to the end of this process
 _LAST_SECS_OF_FIRST = 120.0  # of process 0, which may be writing a checkpoint
 
 
@@ -262,17 +261,17 @@ _WATCHED: weakref.WeakKeyDictionary[tf.distribute.Strategy, Watch] = weakref.Wea
 
 
 def join(cluster: Cluster, options: Options, timeout_secs: int) -> tf.distribute.Strategy:
-    """Waits for the other processes and returns the strategy of them all.
+    """Waits for the other processes and returns the strategy over all of them.
 
     Args:
       cluster: the processes.
-      options: of collective operations.
-      timeout_secs: --peer_timeout_secs: time limit of the wait until all processes are there, from which
-        those for a word of one and for one that does not go on follow.
+      options: options of collective operations.
+      timeout_secs: --peer_timeout_secs: time limit for all processes to connect. The limits for silent and
+        for stalled processes are derived from it.
 
     Raises:
-      ConfigError: where the processes contradict each other, or TensorFlow refuses them.
-      PeerError: where one does not come in time.
+      ConfigError: if the processes contradict each other, or TensorFlow refuses them.
+      PeerError: if one does not connect in time.
     """
     logging.info("%s", cluster.describe())
     met = rendezvous.meet(cluster, timeout_secs)
@@ -303,10 +302,11 @@ def _connected(cluster: Cluster, options: Options, timeout_secs: int) -> tf.dist
 
 
 def _end_soon(last_secs: float, who: str, is_done: threading.Event) -> None:
-    """Ends this process, which may wait in a collective operation: by an error in it, or later by force."""
+    """Ends this process, which may wait in a collective operation: by an error in it, or later by
+    os._exit."""
     if is_done.wait(_GRACE_SECS):
         return
-    with contextlib.suppress(Exception):  # of TensorFlow's own, where it has ended all operations before
+    with contextlib.suppress(Exception):  # TensorFlow may have ended all operations already
         from tensorflow.python.eager import context  # TensorFlow's own check of health does it the same way
 
         context.context().abort_collective_ops(tf.errors.UNAVAILABLE, f"Collective ops end: {who}")
@@ -318,7 +318,7 @@ def _end_soon(last_secs: float, who: str, is_done: threading.Event) -> None:
 
 
 def note_passed(strategy: tf.distribute.Strategy) -> None:
-    """Notes that this process has come to the next point that all pass together."""
+    """Notes that this process has reached the next common point of all processes."""
     if strategy in _WATCHED:
         _WATCHED[strategy].note_passed()
 
@@ -327,9 +327,9 @@ def note_passed(strategy: tf.distribute.Strategy) -> None:
 def _killable(timeout_secs: int) -> Iterator[None]:
     """Lets signals, and an alarm after some seconds, end the process while TensorFlow connects.
 
-    It holds Python's lock meanwhile, so no code of ours can run, and takes SIGTERM for itself. All processes
-    were there a moment ago: the alarm covers one that has died since, for which TensorFlow would wait an
-    hour, on systems without the timers of `ending`.
+    TensorFlow holds Python's lock meanwhile, so none of our code can run, and handles SIGTERM itself. All
+    processes were connected a moment ago. The alarm covers one that has died since, for which TensorFlow
+    would wait an hour, on systems without the timers of `ending`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -353,7 +353,7 @@ def noticing_lost_peers(strategy: tf.distribute.Strategy) -> Iterator[None]:
     that it ended.
 
     Args:
-      strategy: of several processes, which `join` has made.
+      strategy: strategy over several processes, from `join`.
     """
     watch = _WATCHED[strategy]
     watch.depth += 1

@@ -50,10 +50,10 @@ class Check(NamedTuple):
     """The outcome of a check.
 
     Attributes:
-      name: of the check.
+      name: name of the check.
       status: ok, warning or broken.
       found: the actual state.
-      wanted: the required state; empty if anything will do.
+      wanted: the required state; empty if there is no requirement.
       advice: what to do; empty if the status is ok.
     """
 
@@ -72,7 +72,7 @@ def _ok(found: str, wanted: str = "") -> Outcome:
 
 
 def _in_thread(function: Callable[[], Any]) -> futures.Future:
-    """Runs a function in a daemon thread, which the end of the program does not wait for."""
+    """Runs a function in a daemon thread, which does not delay the program's exit."""
     found: futures.Future = futures.Future()
 
     def run() -> None:
@@ -223,15 +223,15 @@ def _devices(machine: Machine) -> Outcome:
     if not seen:
         # The driver's own refusal, such as CUDA_ERROR_SYSTEM_NOT_READY without NVIDIA's fabric manager.
         refusal = next((line for line in machine.trial.said.splitlines() if "CUDA_ERROR" in line), "")
-        told = f": {_message(refusal)}" if refusal else ""
+        note = f": {_message(refusal)}" if refusal else ""
         advice = "See the lines on the driver and the CUDA libraries, else set TF_CPP_MIN_LOG_LEVEL=0."
-        return "broken", f"{there}; TensorFlow sees none of them{told}", "all of them", advice
-    told = "" if len(seen) == len(machine.devices) else f"; TensorFlow sees {len(seen)}"
-    return _ok(there + told)
+        return "broken", f"{there}; TensorFlow sees none of them{note}", "all of them", advice
+    note = "" if len(seen) == len(machine.devices) else f"; TensorFlow sees {len(seen)}"
+    return _ok(there + note)
 
 
 def _describe(found: Iterable[gpus.Gpu]) -> str:
-    """Returns the names of GPUs, equal ones counted."""
+    """Returns the names of GPUs as text, with the number of equal ones."""
     names: dict[str, int] = {}
     for gpu in found:
         memory = f", {gpu.memory_bytes / 2**30:.1f} GiB" if gpu.memory_bytes else ""
@@ -242,10 +242,10 @@ def _describe(found: Iterable[gpus.Gpu]) -> str:
 
 
 def _stopped_before(trial: gpus.Trial, what: str) -> Outcome:
-    told = f"{what}: {trial.fault}"
+    fault = f"{what}: {trial.fault}"
     if trial.timed_out:
-        return "warning", told, "", "Check again when the machine is less busy, or its disk cache is warm."
-    return "broken", told, "", f"{_cause(trial)} python -c 'import tensorflow' shows it."
+        return "warning", fault, "", "Check again when the machine is less busy, or its disk cache is warm."
+    return "broken", fault, "", f"{_cause(trial)} python -c 'import tensorflow' shows it."
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -261,8 +261,8 @@ def _tensorflow(machine: Machine) -> Outcome:
     found = f"{version or ''} ({cuda if build.get('is_cuda_build') else 'without CUDA'})".strip()
     trial = machine.trial
     if "build" not in trial.steps:
-        status, told, _, advice = _stopped_before(trial, "it cannot be imported")
-        return status, f"{found}; {told}", "", advice
+        status, fault, _, advice = _stopped_before(trial, "it cannot be imported")
+        return status, f"{found}; {fault}", "", advice
     return _ok(found)
 
 
@@ -322,24 +322,24 @@ def _cudnn(machine: Machine) -> Outcome:
     rival = next(filter(_installed, ("nvidia-cudnn-cu13", "nvidia-cudnn-cu11")), None)
     if rival and _installed("nvidia-cudnn-cu12"):
         again = f"pip uninstall {rival}, and install nvidia-cudnn-cu12 again."
-        told = f"{found}; {rival} {_installed(rival)} is installed, too"
-        return "warning", told, wanted, f"Both packages write the same files: {again}"
+        both = f"{found}; {rival} {_installed(rival)} is installed, too"
+        return "warning", both, wanted, f"Both packages write the same files: {again}"
     for path, theirs in machine.libraries.items():
         if os.path.isabs(path) and not theirs.fault and not _fits(theirs.version, least):
-            told = f"{found}; PyTorch's own is {theirs.version} ({os.path.dirname(path)})"
+            both = f"{found}; PyTorch's own is {theirs.version} ({os.path.dirname(path)})"
             advice = "Import TensorFlow before torch, or use two environments."
-            return "warning", told, wanted, advice
+            return "warning", both, wanted, advice
     return _ok(found, wanted)
 
 
 def _fits(version: str | None, least: str) -> bool:
-    """Tells whether a cuDNN is one that a build takes: of its major version, its minor one or a later."""
+    """Tells whether a cuDNN fits a build: same major version, same or later minor version."""
     own, other = _numbers(version or least), _numbers(least)
     return own[0] == other[0] and own >= other
 
 
 def _cudnn_of_build(build: dict[str, Any]) -> str:
-    """Returns the oldest cuDNN that TensorFlow's package asks for; else the build's own number."""
+    """Returns the oldest cuDNN that TensorFlow's package requires; else the version of the build."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for text in importlib.metadata.requires("tensorflow") or ():
             if text.startswith("nvidia-cudnn") and (found := re.search(r"(?:==|>=)\s*([\d.]+)", text)):
@@ -348,7 +348,7 @@ def _cudnn_of_build(build: dict[str, Any]) -> str:
 
 
 def _pins() -> list[str]:
-    """Returns 'PACKAGE pins REQUIREMENT' of those installed, but TensorFlow, that ask for a cuDNN."""
+    """Returns 'PACKAGE pins REQUIREMENT' of installed packages, except TensorFlow, that require a cuDNN."""
     found = []
     for each in importlib.metadata.distributions():
         name = each.metadata["Name"] or ""
@@ -385,17 +385,17 @@ def _xla(machine: Machine) -> Outcome:
 
 
 def _cause(trial: gpus.Trial) -> str:
-    """Returns the advice that fits what a trial has said, and its line."""
+    """Returns the advice that matches the output of a trial, with the line that matches."""
     lines = [" ".join(line.split()) for line in [*trial.said.splitlines(), trial.fault or ""]]
-    told = [line for line in lines if not _NOISE.match(line)]
+    messages = [line for line in lines if not _NOISE.match(line)]
     for pattern, advice in _XLA_ADVICE.items():
-        if line := next((line for line in told if re.search(pattern, line)), None):
+        if line := next((line for line in messages if re.search(pattern, line)), None):
             return f"{advice} It says: {_message(line)}."
     last = next(filter(_ERROR.match, reversed(lines)), "")
     return f"It says: {_message(last)}." if last else ""
 
 
-# XLA also logs what it searches for: only failures count.
+# XLA also logs the paths that it searches; only lines about failures matter.
 _NOISE = re.compile(r"(\S+ )?(\S+ )?[IW]\d{0,4} ")
 _ERROR = re.compile(r"\S+ \S+ ?[EF] |[EF]\d{4} |\w+Error")
 
@@ -406,21 +406,21 @@ def _message(line: str) -> str:
 
 
 def _output(*command: str, secs: float = 10) -> subprocess.CompletedProcess[str]:
-    """Runs a program for some seconds at most. Raises OSError and subprocess.TimeoutExpired."""
+    """Runs a program for at most `secs`. Raises OSError and subprocess.TimeoutExpired."""
     settings: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace"}
     return subprocess.run(command, timeout=secs, check=False, **settings)
 
 
 def _tools() -> str:
-    """Returns the folders of ptxas and libdevice, for people."""
-    told, ptxas = "", shutil.which("ptxas")
+    """Returns the folders of ptxas and libdevice as text for the page."""
+    text, ptxas = "", shutil.which("ptxas")
     if ptxas:
         version = ""
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             version = (re.findall(r"release ([\d.]+)", _output(ptxas, "--version").stdout) or [""])[0]
-        told += f"; ptxas {version} ({os.path.dirname(ptxas)})"
+        text += f"; ptxas {version} ({os.path.dirname(ptxas)})"
     flag = re.search(r"--xla_gpu_cuda_data_dir=(\S+)", os.environ.get("XLA_FLAGS", ""))
-    return told + (f"; libdevice of {flag.group(1)}" if flag else "")
+    return text + (f"; libdevice of {flag.group(1)}" if flag else "")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -486,20 +486,20 @@ def _shared_memory(machine: Machine) -> Outcome:
     except OSError as error:
         return _ok(f"none ({error.strerror})")
     free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
-    told = f"{free / 2**30:.2f} of {size / 2**30:.2f} GiB free in {_SHARED_MEMORY}"
+    space = f"{free / 2**30:.2f} of {size / 2**30:.2f} GiB free in {_SHARED_MEMORY}"
     if len(machine.devices) > 1 and free < _LEAST_SHARED:
         advice = "docker run --shm-size=1g; in Kubernetes an emptyDir of medium Memory."
-        return "warning", told, "1 GiB, for NCCL", advice
-    return _ok(told)
+        return "warning", space, "1 GiB, for NCCL", advice
+    return _ok(space)
 
 
 def _open_files(machine: Machine) -> Outcome:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     name = lambda limit: "unlimited" if limit == resource.RLIM_INFINITY else f"{limit:,}"
-    told = f"{name(soft)}, {name(hard)} at most"
+    found = f"{name(soft)}, {name(hard)} at most"
     if 0 <= soft < 1024:
-        return "warning", told, "1,024 or more", "ulimit -n 4096 before the command."
-    return _ok(told)
+        return "warning", found, "1,024 or more", "ulimit -n 4096 before the command."
+    return _ok(found)
 
 
 def _compiler(machine: Machine) -> Outcome:
@@ -525,7 +525,7 @@ _VARIABLES = (
     " TF_FORCE_UNIFIED_MEMORY TF_GPU_ALLOCATOR TF_GPU_THREAD_COUNT TF_GPU_THREAD_MODE"
     " TF_NUM_INTEROP_THREADS TF_NUM_INTRAOP_THREADS TF_USE_LEGACY_KERAS TF_XLA_FLAGS XLA_FLAGS"
 ).split()
-# {variable: (what its value matches, what to do)}; all but the first matter to GPUs alone
+# {variable: (pattern of bad values, advice)}; all but the first matter only on GPUs
 _SPOILT = {
     "TF_USE_LEGACY_KERAS": (r"(0|false|)$", "the models need Keras 2: unset it"),
     "CUDA_LAUNCH_BLOCKING": (r"1$", "makes every kernel wait: unset it"),
@@ -557,8 +557,8 @@ def _package_name(machine: Machine) -> Outcome:
         return _ok(f"only ours, in {here}")
     in_packages = os.path.basename(os.path.dirname(here)) in ("site-packages", "dist-packages")
     advice = f"pip uninstall {others[0].split()[0]}, or use a separate environment."
-    told = f"of {', '.join(others)}, too; ours is in {here}"
-    return "broken" if in_packages else "warning", told, "", advice
+    others_in = f"of {', '.join(others)}, too; ours is in {here}"
+    return "broken" if in_packages else "warning", others_in, "", advice
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -566,8 +566,8 @@ def _package_name(machine: Machine) -> Outcome:
 
 
 class _Row(NamedTuple):
-    """A check: its name, its function, and whether the start of a run on GPUs makes it: every time (`anew`),
-    again only when something it depends on changes (`kept`), or `never`."""
+    """A check: its name, its function, and when the start of a run on GPUs runs it: every time (`anew`), only
+    after a change of something it depends on (`kept`), or `never`."""
 
     name: str
     function: Callable[[Machine], Outcome]
@@ -596,10 +596,10 @@ CHECKS = (
 
 
 def run_checks(data_dir: str | None = None) -> list[Check]:
-    """Runs all checks one after the other, each for 20 s at most and all for 60.
+    """Runs all checks one after the other, each for at most 20 s, all together for at most 60 s.
 
     Args:
-      data_dir: folder, or glob, of data whose read speed is measured; None: none is.
+      data_dir: folder, or glob, of data to measure the read speed of; None: not measured.
     """
     return _run_all(CHECKS, Machine(gpus.find_driver(LIMIT_SECS / 2), data_dir))
 
@@ -617,8 +617,8 @@ def _run(row: _Row, machine: Machine, ends: float) -> Check:
     except futures.TimeoutError:
         outcome = "warning", f"no answer within {secs:.0f} s", "", "Check again; a device may hang."
     except Exception as error:  # noqa: BLE001  # an unforeseen fault of the machine
-        told = f"the check fails: {type(error).__name__}: {first_line(error)}"
-        outcome = "warning", told, "", "Report it: no run depends on it."
+        failure = f"the check fails: {type(error).__name__}: {first_line(error)}"
+        outcome = "warning", failure, "", "Report it: no run depends on it."
     return Check(row.name, *(_anonymous(printable(text)) for text in outcome))
 
 
@@ -640,7 +640,7 @@ def _anonymous(text: str) -> str:
 
 
 def asks_for_gpus(config: Config) -> bool:
-    """Tells whether a run takes GPUs where there are any."""
+    """Tells whether a run uses the GPUs of a machine that has some."""
     on_cpus = config.num_gpus == 0 or config.num_virtual_devices
     return not on_cpus and BACKENDS[config.distribution_strategy].takes_gpus
 
@@ -673,7 +673,7 @@ class _Start:
         return sorted(kept, key=lambda check: names.index(check.name))
 
     def result(self) -> list[Check]:
-        """Returns the checks, or a single one that says that they are unfinished.
+        """Returns the checks, or a single unfinished one after the time limit.
 
         It waits up to 5 s, or 20 s if an earlier start did not pass them: its run may have crashed in XLA
         before they were done.
@@ -682,8 +682,8 @@ class _Start:
             return self._task.result(START_SECS)
         with contextlib.suppress(futures.TimeoutError):
             return self._task.result(LIMIT_SECS - START_SECS if self.earlier else 0)
-        told = "not done yet: they go on, for the next start"
-        unfinished = [Check("checks", "warning", told, "", "bert doctor waits for them.")]
+        found = "not done yet: they continue in the background, for the next start"
+        unfinished = [Check("checks", "warning", found, "", "bert doctor waits for them.")]
         self._keep(unfinished)
         return unfinished
 
@@ -694,7 +694,7 @@ class _Start:
 
 
 def _passed(checks: list[Check]) -> bool:
-    """Tells whether checks can be reused: all were done, and nothing is broken."""
+    """Tells whether checks can be reused: all finished, and nothing is broken."""
     return all(check.status != "broken" and not _UNFINISHED.search(check.found) for check in checks)
 
 
@@ -707,8 +707,8 @@ def _read(path: str) -> list[Check] | None:
 
 
 def _cache_path(driver: gpus.Driver) -> str:
-    """Returns the file of the kept checks; its name is a hash of all that they depend on. Empty if there is
-    no private folder."""
+    """Returns the path of the kept checks, named by a hash of everything that they depend on; empty without a
+    private folder."""
     names = ("nvidia-", "tensorflow", "torch", "tf-", _OWN)
     packages = sorted(
         f"{each.metadata['Name']} {each.version}"
@@ -731,22 +731,22 @@ _started = functools.lru_cache(_Start)  # once in a process
 
 
 def begin(config: Config) -> _Start | None:
-    """Starts the checks of a run in the background; returns None if the run asks for no GPU or the machine
-    has none. Call it before TensorFlow is imported, which takes as long as they do."""
+    """Starts the checks of a run in the background; returns None if the run uses no GPU. Call it before
+    TensorFlow is imported, which takes as long as the checks."""
     return _started() if asks_for_gpus(config) and gpus.may_be_there() and not gpus.hidden() else None
 
 
 def of_run(config: Config) -> list[Check] | None:
-    """Returns the checks of a run; None where `begin` begins none."""
+    """Returns the checks of a run; None if `begin` starts none."""
     start = begin(config)
     return start.result() if start else None
 
 
 def with_working_kernels(config: Config, checks: list[Check] | None) -> Config:
-    """Returns the configuration with plain kernels where XLA does not work on the GPUs.
+    """Returns the configuration, with plain kernels if XLA does not work on the GPUs.
 
     Raises:
-      ConfigError: where the run asks for XLA by name, or TensorFlow has no kernels for the GPUs.
+      ConfigError: if the run explicitly asks for XLA, or TensorFlow has no kernels for the GPUs.
     """
     of = {check.name: check for check in checks or ()}
     if CAPABILITY in of and of[CAPABILITY].status == "broken":

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 # -----------------------------------------------------------------------------------------------------------
 # Schedules
 #
-# Each schedule is a formula for the time of a work. `gpipe` and `1f1b` assume that all works take equally
-# long; a device begins a work as soon as its inputs are there. In Graphcore's `grouped`, `interleaved` and
-# `sequential` all devices move in step.
+# Each schedule is a formula for the time of a work item. `gpipe` and `1f1b` assume that all work items take
+# equally long; a device starts one as soon as its inputs are available. In Graphcore's `grouped`,
+# `interleaved` and `sequential` all devices move in step.
 
 
 class Work(NamedTuple):
@@ -46,8 +46,8 @@ class Timeline(NamedTuple):
 
     Attributes:
       works: (work, start, end) of each device, in order, of one round of micro batches.
-      length: of the step, without the update; a stage's forward pass takes 1 where all are alike.
-      bubble: share of the devices' time in which they wait.
+      length: duration of the step without the update, in forward passes of a stage if all are alike.
+      bubble: share of the devices' time spent waiting.
     """
 
     works: list[list[tuple[Work, float, float]]]
@@ -56,18 +56,18 @@ class Timeline(NamedTuple):
 
 
 def works_by_time(plan: PipelinePlan, trains: bool = True) -> list[list[Work]]:
-    """Returns the works of a round in the order of their times, grouped by time.
+    """Returns the work items of a round in the order of their times, grouped by time.
 
-    Every work comes after the works that it needs, so devices that keep this order never deadlock. A stage
-    takes its micro batches in their order, backward too.
+    Every item comes after the items that it depends on, so devices that keep this order never deadlock. A
+    stage takes its micro batches in order, also in the backward pass.
 
     gpipe: all forward passes, then all backward passes. Source: Huang et al., GPipe, arXiv:1811.06965.
     1f1b: backward passes first; stage s of S keeps at most S - s micro batches. Source: Narayanan et al.,
     PipeDream-Flush, arXiv:2006.09503.
 
-    The others are `PipelineSchedule` of Graphcore's TensorFlow. Works of one time are done side by side, and
-    what follows waits for the slowest of them.
-    grouped: a micro batch moves on by a stage a step; in a step all devices run forward passes, then all run
+    The others are `PipelineSchedule` of Graphcore's TensorFlow. Items of one time run in parallel, and the
+    next ones wait for the slowest of them.
+    grouped: a micro batch advances one stage per step; in a step all devices run forward passes, then all run
     backward passes. interleaved: half of the devices run forward passes while the others run backward passes.
     sequential: one device works at a time.
 
@@ -107,19 +107,19 @@ def in_flight(plan: PipelinePlan, trains: bool = True) -> list[int]:
 
 
 def usual_secs(work: Work) -> float:
-    """Returns the time of a work if all stages are alike: a backward pass takes twice a forward pass, or
-    three times with recomputation."""
+    """Returns the time of a work item if all stages are alike: a backward pass takes two forward passes, or
+    three with recomputation."""
     return 2.0 if work.backward else 1.0
 
 
 def make_timeline(
     plan: PipelinePlan, secs: Callable[[Work], float] = usual_secs, trains: bool = True
 ) -> Timeline:
-    """Returns the timeline of a plan: the start and end of each work. Sending takes no time.
+    """Returns the timeline of a plan: the start and end of each work item. Sending takes no time.
 
     Args:
       plan: the plan.
-      secs: work -> how long it takes, in any unit.
+      secs: work item -> its duration, in any unit.
       trains: False for forward passes alone.
     """
     ends: dict[Work, float] = {}
@@ -129,7 +129,7 @@ def make_timeline(
         for work in works:
             device = plan.devices[work.stage]
             sender = work._replace(stage=work.stage + (1 if work.backward else -1))
-            needed = (sender, work._replace(backward=False))  # what comes first needs none of them
+            needed = (sender, work._replace(backward=False))  # the first stage's forward pass needs neither
             start = max([free[device], *(ends.get(each, 0.0) for each in needed)])
             free[device] = ends[work] = start + secs(work)
             found[device].append((work, start, ends[work]))
@@ -148,8 +148,8 @@ class Cost(NamedTuple):
     """Cost of a stage of a model.
 
     Attributes:
-      flops: of its forward pass of a micro batch.
-      weights: in it, roughly: those of its largest matrices.
+      flops: FLOPs of its forward pass of a micro batch.
+      weights: approximate number of weights: those of its largest matrices.
     """
 
     flops: int
@@ -180,7 +180,7 @@ def stage_costs(config: Config, model_stages: Sequence[str]) -> dict[str, Cost]:
         "next_sentence": (2 * hidden, 0),
         "span": (2 * length * hidden, 0),
         "tags": (2 * length * hidden, 0),
-        "classifier": (2 * hidden, 0),  # of two classes: nothing beside any other
+        "classifier": (2 * hidden, 0),  # two classes: negligible
     }
     found = {
         name: layer(name) if name.startswith("layer_") else heads.get(name, (0, 0)) for name in model_stages
@@ -189,8 +189,8 @@ def stage_costs(config: Config, model_stages: Sequence[str]) -> dict[str, Cost]:
 
 
 def rows_of_micro_batch(config: Config) -> int:
-    """Returns the rows of a micro batch of one replica, as far as the configuration tells: on IPUs it gives
-    the number of replicas, elsewhere one is assumed."""
+    """Returns the rows of a micro batch of one replica. The number of replicas is known on IPUs; elsewhere
+    one is assumed."""
     replicas = config.ipu.replicas if BACKENDS[config.distribution_strategy].graphcore_rules else 1
     return max(1, config.train_batch_size // (config.num_accumulation_steps * replicas))
 
@@ -228,15 +228,15 @@ def balanced(
 
     Args:
       model_stages: names, in order.
-      costs: of each.
-      devices: of each stage of the pipeline, at most as many as `parts_of` has; one may stand there several
-        times, its costs are added.
+      costs: cost of each stage.
+      devices: device of each stage of the pipeline, at most as many as `parts_of` has; the costs of stages on
+        the same device are added.
     """
     parts = parts_of(model_stages)
     flops = [sum(costs[name].flops for name in part) for part in parts]
     sizes = [sum(costs[name].weights for name in part) for part in parts]
     none = [0] * len(parts)
-    apart = _cuts(flops, none, range(len(devices)), sum(flops))  # a bound, from which little is left to try
+    apart = _cuts(flops, none, range(len(devices)), sum(flops))  # an upper bound that prunes the search
     busiest = _largest(flops, _cuts(flops, none, devices, _largest(flops, apart, devices)), devices)
     ends = _cuts(flops, sizes, devices, busiest, evenly=True)
     return tuple(
@@ -272,8 +272,8 @@ def _cuts(
     most even FLOPs of stages, then the fewest weights on the fullest device. No device has more than
     `most_flops`.
 
-    Exact dynamic programming: two ways to place the first parts are equivalent if the devices that are used
-    again hold the same; the better one is kept.
+    Exact dynamic programming: two placements of the first parts are equivalent if the devices that are used
+    again have the same load; only the better one is kept.
     """
     ways: dict[tuple, tuple] = {(0, ()): (0, 0, ())}  # (parts, open devices) -> (what is least, then, ends)
     for stage, device in enumerate(devices):
@@ -301,7 +301,7 @@ def _cuts(
 
 
 # Graphcore's name -> our stages of the model; stages that the model lacks are left out.
-# `enc_out` picks tokens out, which our masked_lm does itself.
+# `enc_out` gathers the masked tokens, which our masked_lm does itself.
 _PLACES = {
     "emb": ("embeddings",),
     "pos": (),
@@ -352,8 +352,8 @@ def placed(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> tupl
 
 
 def _problems(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> Iterator[str]:
-    """Yields the problems, the causes of others first: a wrong number of blocks or heads, unknown heads, and
-    a part that comes before another part that it needs, even within a stage."""
+    """Yields the problems, root causes first: a wrong number of blocks or heads, unknown heads, and a part
+    before another part that it depends on, even within a stage."""
     said = [(name, number) for number, stage in enumerate(stages) for name in stage]
     counts, layers = collections.Counter(name for name, _ in said), len(layers_of(model_stages))
     if counts["hid"] != layers:
@@ -409,8 +409,8 @@ def _where(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> dict
 def usual_devices(count: int, schedule: str, model_stages: Sequence[str]) -> tuple[int, ...]:
     """Returns the default device of each stage.
 
-    One a stage. On IPUs the last stage goes back to the first IPU where it shares the word embeddings, or
-    where the number of IPUs is a power of two that way.
+    One device per stage. On IPUs the last stage is placed on the first IPU if they share the word embeddings,
+    or if this makes the number of IPUs a power of two.
     """
     devices = tuple(range(count))
     if schedule not in SCHEDULES["ipu"] or count == 1:
@@ -422,12 +422,12 @@ def usual_devices(count: int, schedule: str, model_stages: Sequence[str]) -> tup
 
 
 def power_of_two(count: int) -> int:
-    """Returns the smallest power of two that is `count` or more: IPUs are given out in such numbers."""
+    """Returns the smallest power of two that is `count` or more: IPUs are allocated in powers of two."""
     return 1 << (count - 1).bit_length()
 
 
 def check_micro_batches(devices: Sequence[int], schedule: str, micro_batches: int, trains: bool) -> None:
-    """Refuses a number of micro batches that a schedule does not take."""
+    """Raises ConfigError for a number of micro batches that a schedule does not support."""
     shown = ",".join(map(str, devices))
     if schedule == "interleaved" and trains and len(set(devices)) < len(devices):
         raise ConfigError(
@@ -442,9 +442,9 @@ def check_micro_batches(devices: Sequence[int], schedule: str, micro_batches: in
 def micro_batch_divisor(devices: Sequence[int], schedule: str, trains: bool) -> int:
     """Returns the number that the micro batches of a step must be a multiple of.
 
-    Graphcore's compiler rolls a schedule up into a loop. grouped: twice the stages, in inference the stages;
-    interleaved: the rotations of the stages' devices that do not overlap; all others: any number. One
-    device alone needs no pipeline to infer.
+    Graphcore's compiler turns a schedule into a loop. grouped: twice the number of stages, in inference the
+    number of stages; interleaved: the number of rotations of the stages' devices that do not overlap; all
+    others: 1. Inference on a single device needs no pipeline.
 
     Source: pipeline_visitor.cc, pipeline_visitor_utils.h of Graphcore's TensorFlow.
     """
@@ -501,8 +501,8 @@ class PipelinePlan:
 
     @property
     def round_size(self) -> int:
-        """Returns how many micro batches a pipeline takes before it runs empty: on IPUs all of a step, else
-        their largest divisor up to MAX_ROUND_SIZE."""
+        """Returns the number of micro batches per filling of the pipeline: on IPUs all of a step, else the
+        largest divisor of these up to MAX_ROUND_SIZE."""
         if self.schedule in SCHEDULES["ipu"]:
             return self.micro_batches
         sizes = range(min(self.micro_batches, MAX_ROUND_SIZE), 0, -1)
@@ -545,9 +545,9 @@ def make_plan(config: Config, model_stages: Sequence[str]) -> PipelinePlan:
       model_stages: names of the model's stages, in order.
 
     Raises:
-      ConfigError: for stages that the model has not or that are out of order, devices that do not fit them,
+      ConfigError: for stages that the model lacks or that are out of order, devices that do not match them,
         stages that share the word embeddings on two IPUs, and a number of micro batches that the schedule
-        does not take.
+        does not support.
     """
     told, count, schedule, given = _asked(config)
     parts = len(parts_of(model_stages))
@@ -560,7 +560,7 @@ def make_plan(config: Config, model_stages: Sequence[str]) -> PipelinePlan:
     shown, gaps = ",".join(map(str, devices)), set(range(max(devices) + 1)).difference(devices)
     if len(devices) != count:
         raise ConfigError(
-            f"device_mapping={shown} names {len(devices)} devices for {count} stages. Name one a stage."
+            f"device_mapping={shown} names {len(devices)} devices for {count} stages. Name one per stage."
         )
     if gaps:
         raise ConfigError(
@@ -576,7 +576,7 @@ def make_plan(config: Config, model_stages: Sequence[str]) -> PipelinePlan:
         valid = [*devices[:last], devices[first], *devices[last + 1 :]]
         raise ConfigError(
             f"device_mapping={shown}: stages {first} (emb) and {last} (mlm) share the"
-            f" word embeddings, and an IPU holds a variable alone. Nearest valid:"
+            f" word embeddings, and only one IPU can hold a variable. Nearest valid:"
             f" {','.join(map(str, valid))}."
         )
     check_micro_batches(devices, schedule, config.num_accumulation_steps, config.do_train)
@@ -584,17 +584,16 @@ def make_plan(config: Config, model_stages: Sequence[str]) -> PipelinePlan:
 
 
 def _asked(config: Config) -> tuple[Any, int, str, tuple[int, ...] | None]:
-    """Returns the stages, a number or the names in each; their number; the schedule; and the devices, None if
-    unset."""
+    """Returns (stages: their number or the names in each, number of stages, schedule, devices or None)."""
     if not config.pipeline_stages:
         raise ConfigError(
-            f"distribution_strategy={config.distribution_strategy} needs to know the stages. Give"
-            " --pipeline_stages=N, or what each holds: emb+pos / hid*12 / hid*12 / mlm+nsp."
+            f"distribution_strategy={config.distribution_strategy} needs --pipeline_stages. Give"
+            " --pipeline_stages=N, or the parts of each: emb+pos / hid*12 / hid*12 / mlm+nsp."
         )
-    told = read_stages(config.pipeline_stages)
+    stages = read_stages(config.pipeline_stages)
     schedule = config.pipeline_schedule or SCHEDULES[config.distribution_strategy][0]
     given = read_devices(config.device_mapping) if config.device_mapping else None
-    return told, told if isinstance(told, int) else len(told), schedule, given
+    return stages, stages if isinstance(stages, int) else len(stages), schedule, given
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -20,10 +20,10 @@ from official.io.errors import ConfigError, PeerError
 
 
 _SECS_BETWEEN_LINES = 5.0
-CALL_SECS = 2.0  # for one try to reach a process
+CALL_SECS = 2.0  # for one attempt to reach a process
 GREETING = "bert-run"
 MAX_LINE_BYTES = 4096
-_FREE_PORTS = range(21000, 29000)  # below those that systems give away by themselves
+_FREE_PORTS = range(21000, 29000)  # below the ephemeral ports of operating systems
 
 
 class Met(NamedTuple):
@@ -56,8 +56,8 @@ def listen(cluster: Cluster) -> socket.socket:
         listener.close()
         raise ConfigError(
             f"The port of this process, {cluster.name(cluster.rank)}, cannot be used: {error.strerror}. End"
-            " the program that has it, or give another one: --worker_hosts, TF_CONFIG, or BERT_PORT for what"
-            " Slurm, MPI or Kubernetes have started."
+            " the program that uses it, or give another port: --worker_hosts, TF_CONFIG, or BERT_PORT for"
+            " processes of Slurm, MPI or Kubernetes."
         ) from None
     listener.setblocking(False)
     return listener
@@ -74,15 +74,15 @@ def call(address: str) -> socket.socket:
     try:
         return socket.create_connection(parts(address), timeout=CALL_SECS)
     except (socket.gaierror, UnicodeError):
-        raise ConnectionError("no such host is known") from None
+        raise ConnectionError("unknown host") from None
     except OSError as error:
         host, found = parts(address)[0], []
         with contextlib.suppress(OSError, UnicodeError):
             found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         if found and all(family == socket.AF_INET6 for family, *_ in found):  # nobody can listen there
             raise ConfigError(
-                f"Host {host} of the run's processes has IPv6 addresses only, such as {found[0][4][0]};"
-                " expected one of IPv4. Give it one, or another name of that machine in --worker_hosts or"
+                f"Host {host} of the run's processes has only IPv6 addresses, such as {found[0][4][0]};"
+                " expected an IPv4 address. Give it one, or another name of that machine in --worker_hosts or"
                 " TF_CONFIG."
             ) from None
         is_silent = isinstance(error, TimeoutError)
@@ -97,15 +97,15 @@ class Wait:
         self._timeout_secs = timeout_secs
         self._started = time.monotonic()
         self._next_line = self._started + _SECS_BETWEEN_LINES
-        self.problems: dict[int, str] = {}  # {rank: why it cannot be reached, where that is known}
-        self.heard: str | None = None  # of the others: whom process 0 waits for
+        self.problems: dict[int, str] = {}  # {rank: why it cannot be reached, if known}
+        self.heard: str | None = None  # in other processes: the missing ones, as reported by process 0
 
     def pause_secs(self) -> float:
         """Returns the seconds to the next line or the end, a second at most."""
         return min(1.0, max(0.0, min(self._next_line, self._started + self._timeout_secs) - time.monotonic()))
 
     def describe(self, missing: list[int]) -> str:
-        """Returns the missing processes in words, as many as a line holds."""
+        """Returns the names of the first missing processes, and the number of the others."""
         if self.heard:
             return self.heard
         names = [
@@ -119,7 +119,7 @@ class Wait:
         now = time.monotonic()
         if now >= self._started + self._timeout_secs:
             raise PeerError(
-                f"Not there after --peer_timeout_secs={self._timeout_secs:g}: {self.describe(missing)}. Start"
+                f"Missing after --peer_timeout_secs={self._timeout_secs:g}: {self.describe(missing)}. Start"
                 " all processes again."
             )
         if now < self._next_line:
@@ -134,7 +134,7 @@ class Wait:
 # Process 0
 
 
-_OTHER_FILES = 512  # that a process has open at once
+_OTHER_FILES = 512  # open files of a process besides the connections
 _MAX_UNKNOWN = 64
 _GREETING = re.compile(rf"{GREETING} ([0-9]{{1,9}}) ([0-9]{{1,9}}) ([0-9]{{1,9}})\s*")
 
@@ -184,10 +184,10 @@ class Connections:
                 self._end(connection)
 
     def _accept(self) -> None:
-        """Lets the next one in, as a caller."""
+        """Accepts the next connection, as unknown."""
         try:
             connection, (host, _) = self._listener.accept()
-        except (BlockingIOError, ConnectionError):  # it has gone again
+        except (BlockingIOError, ConnectionError):  # already closed
             return
         except OSError:  # out of file descriptors: unknown connections are closed
             for caller in list(self.unknown)[:1]:
@@ -208,12 +208,12 @@ class Connections:
             if connection in self._ranks:
                 rank = self._ranks.pop(connection)
                 del self.present[rank]
-                self.wait.problems[rank] = "it was connected and has ended"
+                self.wait.problems[rank] = "its connection has ended"
             self._end(connection)
-        elif connection in self.unknown:  # others say nothing after the greeting
+        elif connection in self.unknown:  # the others send nothing after the greeting
             caller = self.unknown[connection]
             caller.text += data
-            line, end, _ = caller.text.partition(b"\n")  # the first call may bring a part of the line only
+            line, end, _ = caller.text.partition(b"\n")  # the first packet may hold only a part of the line
             if len(caller.text) > MAX_LINE_BYTES:
                 self._end(connection)
             elif end:
@@ -227,18 +227,18 @@ class Connections:
         if not 0 < port < 2**16:
             self._end(connection)
         elif count != len(cluster.hosts) or not 0 < rank < count:
-            waits = f"{cluster.name(0)} waits for {len(cluster.hosts)} processes, this one is"
+            waits = f"{cluster.name(0)} waits for {len(cluster.hosts)} processes, but this one is"
             self._refuse(connection, f"{waits} rank {rank} of {count}. Give all processes the same list.")
         elif rank in self.present:
-            taken = f"Another process is rank {rank} already."
-            self._refuse(connection, f"{taken} Give each process a task index of its own.")
+            taken = f"Another process already has rank {rank}."
+            self._refuse(connection, f"{taken} Give each process a different task index.")
         else:
             self._take_in(connection, rank, port)
 
     def _take_in(self, connection: socket.socket, rank: int, port: int) -> None:
-        """Notes a process of the run, which can be called at its address."""
+        """Adds a process of the run, after connecting back to its address."""
         host, hosts = self.unknown[connection].host, self.wait.cluster.hosts
-        if host.startswith("127."):  # for others it is known by the name at which they reach process 0
+        if host.startswith("127."):  # on this machine: others reach it under the name of process 0
             host = parts(hosts[0])[0]
         address = hosts[rank] or f"{host}:{port}"
         try:
@@ -298,18 +298,18 @@ def gather(wait: Wait, listener: socket.socket) -> Met:
 # -----------------------------------------------------------------------------------------------------------
 # All processes
 #
-# No TensorFlow: its own wait is silent, answers no signal and lasts an hour.
+# Without TensorFlow, whose own wait logs nothing, ignores signals and lasts an hour.
 #
-# Process 0 listens at its address. The others listen at theirs, too, call process 0 and say who they are;
-# it calls back, which detects a wrong address. A process without a given address takes a free port and
-# reports it. Once all are there, process 0 sends them the list of all addresses, and TensorFlow's servers use
-# the same ports. The connections stay: over them processes watch each other.
+# Process 0 listens at its address. The others listen at theirs, too, connect to process 0 and send their
+# rank; it connects back, which detects a wrong address. A process without a given address takes a free port
+# and reports it. Once all have connected, process 0 sends them the list of all addresses, and TensorFlow's
+# servers use the same ports. The connections stay open for the heartbeat.
 
 
 def meet(cluster: Cluster, timeout_secs: float) -> Met:
-    """Returns once every process of the cluster has called this, within moments in all of them.
+    """Returns once every process of the cluster has called this, almost simultaneously in all of them.
 
-    Logs every few seconds which processes are missing. A signal may raise at any moment: there is nothing to
+    Logs every few seconds which processes are missing. Signals may raise at any moment: there is nothing to
     save yet.
 
     Args:
@@ -317,9 +317,9 @@ def meet(cluster: Cluster, timeout_secs: float) -> Met:
       timeout_secs: seconds to wait for the others.
 
     Raises:
-      ConfigError: where this process's port is taken, or another process has its rank or another number of
+      ConfigError: if this process's port is in use, or another process has the same rank or another number of
         processes.
-      PeerError: naming who did not come in time.
+      PeerError: names the processes that did not connect in time.
     """
     with listen(cluster) as listener:
         wait = Wait(cluster, timeout_secs, listener.getsockname()[1])

@@ -35,9 +35,9 @@ from official.io.errors import first_line
 
 
 def replica_devices(config: Config) -> list[str]:
-    """Returns the devices to compute on: GPUs, logical CPUs, or the CPU, set up as --num_virtual_devices and
-    --gpu_memory say. Raises ConfigError where there are fewer than asked for, or less memory, or TensorFlow
-    sees none of those that the machine has."""
+    """Returns the devices to compute on: GPUs, logical CPUs, or the CPU, configured by --num_virtual_devices
+    and --gpu_memory. Raises ConfigError for too few devices, too little memory, or if TensorFlow sees none of
+    the machine's GPUs."""
     found = _count_gpus(config)
     wanted = found if config.num_gpus is None else config.num_gpus
     if config.dtype == "fp16" and (config.num_virtual_devices or not wanted):
@@ -58,7 +58,7 @@ def replica_devices(config: Config) -> list[str]:
 def _count_gpus(config: Config) -> int:
     """Returns the number of GPUs that TensorFlow sees. Raises ConfigError if the run asks for GPUs and
     TensorFlow sees none of the machine's; logs those that stay unused."""
-    from official.distribution import machine_checks  # late: no step needs them
+    from official.distribution import machine_checks  # late: not needed on import
 
     found = len(tf.config.list_physical_devices("GPU"))
     if not found or not machine_checks.asks_for_gpus(config):
@@ -72,7 +72,7 @@ def short_name(device: str) -> str:
 
 
 def planned_replicas(config: Config) -> int:
-    """Returns the replicas that a run would have on a machine like this; GPUs asked for need not be here."""
+    """Returns the number of replicas for a plan; the GPUs of --num_gpus need not be in this machine."""
     if config.num_virtual_devices:
         return config.num_virtual_devices
     found = len(tf.config.list_physical_devices("GPU")) if config.num_gpus is None else config.num_gpus
@@ -99,7 +99,7 @@ _GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"  # read when TensorFlow sets up its GPUs; 
 
 
 def _limit_gpu_memory(gpu_memory: str, count: int) -> None:
-    """Sets how much memory of the GPUs TensorFlow takes. To be called before it sets them up.
+    """Limits the GPU memory that TensorFlow takes. Call it before TensorFlow sets up the GPUs.
 
     Args:
       gpu_memory: the value of --gpu_memory.
@@ -112,8 +112,8 @@ def _limit_gpu_memory(gpu_memory: str, count: int) -> None:
         return
     grows = "false" if gpu_memory == "all" else "true"
     if os.environ.get(_GROWTH, grows) != grows:
-        if grows == "true":  # else it is our own default that changes
-            logging.warning("--gpu_memory=%s stands over %s=%s.", gpu_memory, _GROWTH, os.environ[_GROWTH])
+        if grows == "true":  # else only our own default changes
+            logging.warning("--gpu_memory=%s overrides %s=%s.", gpu_memory, _GROWTH, os.environ[_GROWTH])
         os.environ[_GROWTH] = grows
     limit = gpu_memory_bytes(gpu_memory)
     if limit is None:
@@ -138,10 +138,10 @@ def _limit_gpu_memory(gpu_memory: str, count: int) -> None:
 
 
 def _gpu_memory_bytes() -> list[int]:
-    """Returns the bytes of memory of each GPU, in TensorFlow's order, as the driver says it; [] where it says
-    nothing. TensorFlow itself would have to set them up first.
+    """Returns the driver's memory size of each GPU in bytes, in TensorFlow's order; [] if unknown. Asking
+    TensorFlow would set up the GPUs.
 
-    Source: cuInit, cuDeviceGetCount, cuDeviceGet and cuDeviceTotalMem of the CUDA driver API; they heed
+    Source: cuInit, cuDeviceGetCount, cuDeviceGet and cuDeviceTotalMem of the CUDA driver API; they respect
     CUDA_VISIBLE_DEVICES.
     """
     try:
@@ -180,8 +180,8 @@ def _make_logical_cpus(count: int) -> None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# One device, all GPUs of this machine or logical CPUs with a replica each, or those of several processes
-# which wait for each other and go on together
+# One device; all GPUs of this machine, or logical CPUs, with a replica each; or those of several processes
+# that train synchronously
 
 
 _CROSS_DEVICE_OPS = {
@@ -204,7 +204,7 @@ def _make_mirrored(config: Config) -> tf.distribute.Strategy:
 
 
 def _make_multi_worker(config: Config) -> tf.distribute.Strategy:
-    """Joins the other processes; waits until all are there. On CPUs there is one replica a process."""
+    """Joins the other processes, and waits until all have connected. On CPUs each process has one replica."""
     on_gpus = "gpu" in replica_devices(config)[0]
     if config.num_gpus is not None:
         tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[: config.num_gpus], "GPU")
@@ -218,8 +218,8 @@ def _make_multi_worker(config: Config) -> tf.distribute.Strategy:
 # -----------------------------------------------------------------------------------------------------------
 # Pipelines
 #
-# The stages of the model are on devices of their own, GPUs or logical CPUs of this machine, in one replica or
-# more. A replica is a group of devices; replica r has devices r x N to r x N + N - 1.
+# Each stage of the model has its own device, a GPU or logical CPU of this machine, in one or more replicas. A
+# replica is a group of N devices; replica r has devices r x N to r x N + N - 1.
 
 
 class PipelineStrategy(tf.distribute.MirroredStrategy):
@@ -235,7 +235,7 @@ class PipelineStrategy(tf.distribute.MirroredStrategy):
 
     def __init__(self, grid: list[list[str]]):
         leads = [devices[0] for devices in grid]
-        # Both reduce where the values are; TensorFlow's usual way brings all to the first devices.
+        # Both reduce on the devices of the values; TensorFlow's default copies all to the first devices.
         on_gpus = "gpu" in leads[0].lower()
         reduce = tf.distribute.NcclAllReduce() if on_gpus else tf.distribute.ReductionToOneDevice()
         super().__init__(leads, cross_device_ops=reduce)
@@ -264,7 +264,7 @@ class PipelineStrategy(tf.distribute.MirroredStrategy):
             number = device_of.get(name)
             if number is None or arguments.get("colocate_with") is not None:
                 return next_creator(**arguments)
-            # TensorFlow takes it for a variable to colocate with.
+            # TensorFlow would treat it as a variable to colocate with.
             together = types.SimpleNamespace(_devices=tuple(devices[number] for devices in self.grid))
             return next_creator(**arguments, colocate_with=together)
 
@@ -287,8 +287,8 @@ def _make_pipeline(config: Config) -> PipelineStrategy:
 
 
 def _planned_pipelines(config: Config) -> int:
-    """Returns the replicas of a machine like this; GPUs asked for need not be here. One device, which is the
-    default, plans one replica."""
+    """Returns the number of replicas for a plan; the GPUs of --num_gpus need not be in this machine. A single
+    device, the default, is planned as one replica."""
     needed, found = plan_lib.num_devices(config), planned_replicas(config)
     if found > 1:
         _check_devices(config, found, needed)
@@ -312,7 +312,7 @@ _MIN_TPU_CORES = 8  # v2-8 and v3-8
 
 
 def _make_tpu(config: Config) -> tf.distribute.Strategy:
-    """Connects to a TPU and initialises it, once the batches are known to fit --num_tpu_cores."""
+    """Checks the batches against --num_tpu_cores, then connects to a TPU and initialises it."""
     if config.num_tpu_cores:
         make_batch_plan(config, config.num_tpu_cores)
     address = config.tpu or ""
@@ -348,11 +348,11 @@ def _connect(address: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:
 
 
 def _planned_cores(config: Config) -> int:
-    """Returns the cores that a plan counts with: it does not connect to a TPU to ask."""
+    """Returns the number of cores for a plan, which does not connect to a TPU."""
     if not config.num_tpu_cores:
         logging.log_first_n(
             logging.WARNING,
-            "The plan is for a TPU of %d cores, the smallest there is, as it does not connect to yours. Set"
+            "The plan assumes %d cores, the smallest TPU, since planning does not connect to yours. Set"
             " --num_tpu_cores=N.",
             1,
             _MIN_TPU_CORES,
@@ -363,7 +363,7 @@ def _planned_cores(config: Config) -> int:
 def _make_ipu(config: Config) -> NoReturn:
     program = BACKENDS["ipu"].program.removesuffix(".__main__")
     raise ConfigError(
-        f"distribution_strategy=ipu trains with train.py or python -m {program} alone. Use another"
+        f"distribution_strategy=ipu trains only with train.py or python -m {program}. Use another"
         " --distribution_strategy here."
     )
 
@@ -391,11 +391,11 @@ _NUM_REPLICAS: dict[str, Callable[[Config], int]] = {
 
 
 def make_strategy(config: Config) -> tf.distribute.Strategy:
-    """Returns the strategy that the configuration asks for, after setting threads, seeds and precision.
+    """Returns the strategy of the configuration, after setting threads, seeds and precision.
 
     Raises:
-      ConfigError: where a device that is asked for is missing.
-      PeerError: where another process does not come.
+      ConfigError: if a requested device is missing.
+      PeerError: if another process does not connect.
     """
     tf.keras.utils.set_random_seed(config.seed)
     if config.deterministic:
@@ -404,18 +404,18 @@ def make_strategy(config: Config) -> tf.distribute.Strategy:
     strategy = _MAKE[config.distribution_strategy](config)
     _set_matmul_precision(strategy)
     if config.allreduce_dtype != "float32" and strategy.num_replicas_in_sync == 1:
-        told = "--allreduce_dtype=%s has no effect: with one replica there is no all-reduce."
-        logging.info(told, config.allreduce_dtype)
-    # Grappler takes seconds for the graph of BERT-base and finds next to nothing in the fused path: steps
-    # take the same time without it on CPUs, where that was measured.
+        note = "--allreduce_dtype=%s has no effect: with one replica there is no all-reduce."
+        logging.info(note, config.allreduce_dtype)
+    # Grappler takes seconds for the graph of BERT-base and finds almost nothing to optimize in the fused
+    # path: steps on CPUs take the same time without it, as measured.
     tf.config.optimizer.set_experimental_options(
         {"disable_meta_optimizer": config.kernels != "plain" and native.on_cpus(strategy)}
     )
-    quiet.silence_compiler()  # after the strategy, which is to come before all operations
+    quiet.silence_compiler()  # after the strategy, which must be created before all operations
     return strategy
 
 
-_NO_TF32 = "NVIDIA_TF32_OVERRIDE"  # NVIDIA's variable: 0 forbids to round
+_NO_TF32 = "NVIDIA_TF32_OVERRIDE"  # NVIDIA's variable: 0 turns rounding off
 
 
 def _set_matmul_precision(strategy: tf.distribute.Strategy) -> None:
@@ -431,15 +431,15 @@ def _set_matmul_precision(strategy: tf.distribute.Strategy) -> None:
 
 
 def _gpus_with_tf32() -> list[str]:
-    """Returns the names of the GPUs that know TensorFloat-32."""
+    """Returns the names of the GPUs that support TensorFloat-32."""
     details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
     found = (each for each in details if each.get("compute_capability", (0, 0)) >= (8, 0))
     return sorted({each.get("device_name", "a GPU") for each in found})
 
 
 def num_replicas(config: Config) -> int:
-    """Returns the number of replicas that the run would have, as far as this machine can know before it
-    connects to anything. Raises ConfigError where it cannot."""
+    """Returns the number of replicas of a run without connecting to other processes or TPUs. Raises
+    ConfigError if it cannot be known."""
     return _NUM_REPLICAS[config.distribution_strategy](config)
 
 
@@ -467,7 +467,7 @@ def num_workers(strategy: tf.distribute.Strategy) -> int:
 
 
 def noticing_lost_peers(strategy: tf.distribute.Strategy) -> contextlib.AbstractContextManager:
-    """Returns a context that raises PeerError, in one line, where another process is gone."""
+    """Returns a context that raises a one-line PeerError if another process is lost."""
     return heartbeat.noticing_lost_peers(strategy) if has_peers(strategy) else contextlib.nullcontext()
 
 
@@ -478,8 +478,9 @@ def with_choices_of_devices(config: Config, strategy: tf.distribute.Strategy) ->
     """Returns the configuration with --enable_xla, if unset, and --length_buckets=auto resolved for the
     devices.
 
-    On CPUs a shape costs a second to compile at most, on GPUs a minute and more. Packed rows have one length,
-    and --unpad leaves no padding that sorted batches would save. It is for tasks that do not sort them."""
+    On CPUs a shape takes at most a second to compile, on GPUs a minute and more. Packed rows have one length,
+    and with --unpad there is no padding to save by sorting. It is for tasks that do not sort their
+    batches."""
     one_size = not config.unpad and config.length_buckets != "always" and config.kernels != "plain"
     on_one_device = not BACKENDS[config.distribution_strategy].spread_replicas
     if config.enable_xla is None and native.on_gpus(strategy) and one_size and on_one_device:
@@ -500,15 +501,14 @@ HostDataset = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 
 
 def distribute(host_dataset: HostDataset, strategy: tf.distribute.Strategy) -> Iterable:
-    """Returns the batches that `next_batch` reads, of `host_dataset(tf.distribute.InputContext)`, a dataset
-    of replica batches for each host.
+    """Returns the batches for `next_batch`, from `host_dataset(tf.distribute.InputContext)`, a dataset of
+    replica batches of one host.
 
-    But for TPUs they are this host's dataset itself. TensorFlow would put iterators for devices behind it
-    that are autotuned whatever the dataset's options say, and that may take as long to end as they have lived
-    (TensorFlow 2.15.1, Model::OptimizeLoop), a minute at most. Batches are small here: what they gain by
-    being on the device beforehand cannot be seen in a step.
+    Except on TPUs this is the host's dataset itself. TensorFlow would add device iterators that are autotuned
+    despite the dataset's options, and that may take up to a minute to shut down (TensorFlow 2.15.1,
+    Model::OptimizeLoop). Batches are small: prefetching to the device has no measurable effect on a step.
     """
-    # No function of a dataset needs AutoGraph, and to convert them takes a quarter of a short run's time.
+    # No function of a dataset needs AutoGraph, and converting them takes a quarter of a short run's time.
     host_dataset = tf.autograph.experimental.do_not_convert(host_dataset)
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return strategy.distribute_datasets_from_function(host_dataset)
@@ -534,7 +534,7 @@ def _input_context(strategy: tf.distribute.Strategy) -> tf.distribute.InputConte
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeldBatch:
-    """One batch of every replica of this process, kept on its devices, in place of an iterator."""
+    """An iterator that repeats one batch of every replica of this process, kept on its devices."""
 
     batch: Any
 
@@ -556,16 +556,15 @@ def held(iterator: Iterator, strategy: tf.distribute.Strategy) -> HeldBatch:
 
 
 def next_batch(iterator: Iterator, strategy: tf.distribute.Strategy) -> Any:
-    """Returns the next batch of every replica of this process, from an iterator of the batches that
-    `distribute` returns, or one that is `held`. For graphs, too."""
+    """Returns the next batch of every replica of this process, from an iterator over the batches of
+    `distribute`, or a HeldBatch. Also works in graphs."""
     if isinstance(iterator, HeldBatch) or isinstance(strategy, tf.distribute.TPUStrategy):
         return next(iterator)
     return strategy.experimental_distribute_values_from_function(lambda _: next(iterator))
 
 
 def batches(distributed: Iterable, strategy: tf.distribute.Strategy) -> Iterator:
-    """Yields all batches of a set that is read once, as `distribute` returns it, for every replica of this
-    process."""
+    """Yields all batches of one pass over a set, from `distribute`, for every replica of this process."""
     iterator = iter(distributed)
     with contextlib.suppress(StopIteration):
         while True:

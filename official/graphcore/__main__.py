@@ -34,12 +34,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--dump-raw-timings", action="store_true", help="also write the seconds of each batch"
     )
-    told = parser.parse_args(arguments)
+    flags = parser.parse_args(arguments)
     try:
-        said = config_lib.read_json(told.config, "config")
-        config = config_lib.build_config([(told.config, said.get("configuration", said))])
+        said = config_lib.read_json(flags.config, "config")
+        config = config_lib.build_config([(flags.config, said.get("configuration", said))])
         with signals.watching(), signals.raising():
-            return _work(config, told, arguments)
+            return _work(config, flags, arguments)
     except ConfigError as error:
         report_error(_PROGRAM, str(error))
         return 2

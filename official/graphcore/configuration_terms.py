@@ -329,9 +329,7 @@ def settle(
         settle_limits(settings, terms, base)
     elif terms.get("vocab_size"):
         if not base.get("bert_config_file"):
-            raise ConfigError(
-                "vocab_size changes a model, and there is none. Give --bert_config_file or --config."
-            )
+            raise ConfigError("vocab_size needs a model to change. Give --bert_config_file or --config.")
         model = read_json(base["bert_config_file"], "bert_config_file", any_number=True)
         settings["model"] = {**model, "vocab_size": terms["vocab_size"]}
     _settle_wandb(settings, terms, base)

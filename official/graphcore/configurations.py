@@ -147,7 +147,7 @@ def translate(
     lengths = {"@steps", "@epochs", "@samples"}
     if {"@steps", "@epochs"} <= set(over):
         both = [name for name in options if table[name].to in ("@steps", "@epochs")]
-        raise ConfigError(f"--{' and --'.join(both)} both say how long the run is. Drop one of the two.")
+        raise ConfigError(f"--{' and --'.join(both)} both set the length of the run. Drop one of the two.")
     replaced: set[str] = {"@global"} if "@accumulation" in over else set()
     replaced |= lengths if lengths & set(over) else set()
     merged = {name: value for name, value in said.items() if name not in replaced} | over

@@ -137,8 +137,8 @@ def find_instances(config: Config, num_devices: int, popdist: Any) -> Instances:
     count = popdist.getNumInstances()
     if count > 1 and config.ipu.replicated_tensor_sharding:
         raise ConfigError(
-            f"replicated_tensor_sharding works within one instance, poprun has started {count}. Use"
-            " --num-instances 1, or drop that option of --ipu_options."
+            f"replicated_tensor_sharding needs a single instance, but poprun has started {count}. Use"
+            " --num-instances 1, or drop the option from --ipu_options."
         )
     return Instances(
         replicas, popdist.getNumLocalReplicas(), popdist.getInstanceIndex(), count, ipus, popdist

@@ -94,7 +94,7 @@ def check_export(config: Config, path: str) -> None:
     if not path.endswith(".poplar_exec"):
         raise ConfigError(f"--export={path}: a compiled program is called NAME.poplar_exec.")
     if config.compile_only:
-        raise ConfigError("--export compiles a program of its own, compile_only=true the training. Drop one.")
+        raise ConfigError("--export excludes compile_only=true, which compiles the training. Drop one.")
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def check_plan(config: Config, plan: PipelinePlan) -> None:
     memory_proportions(config, plan.devices)
     if len(plan.stages) < 2:
         raise ConfigError(
-            "pipeline_stages=1: a pipeline on IPUs has two stages or more, of one IPU too. Give"
+            "pipeline_stages=1: a pipeline on IPUs needs two or more stages, also on one IPU. Give"
             " --pipeline_stages=2 --device_mapping=0,0."
         )
 

@@ -119,11 +119,11 @@ def initialize(variables: dict, path: str) -> list[str]:
                 variables[name].assign(reader.get_tensor(name))
     except DamagedError as error:
         raise ConfigError(
-            f"--init_checkpoint={path}: no checkpoint by names ({error}). Convert other formats with bert"
-            " convert first."
+            f"--init_checkpoint={path}: not a name-based checkpoint ({error}). Convert other formats with"
+            " bert convert first."
         ) from None
-    told = "Initial weights: %d variables from %s; started fresh: %s"
-    logging.info(told, len(wanted), path, fresh or "none")
+    line = "Initial weights: %d variables from %s; started fresh: %s"
+    logging.info(line, len(wanted), path, fresh or "none")
     return fresh
 
 
@@ -270,9 +270,9 @@ def take_devices(config: Config) -> Devices:
     evaluation = plan
     if config.do_eval or config.do_predict:
         evaluation, batches = pipeline_lib.evaluation_plan(config, plan, batches)
-        told = "eval_batch_size %d = %d replicas x %d micro batches x %d rows"
+        line = "eval_batch_size %d = %d replicas x %d micro batches x %d rows"
         rows = batches.eval_batch_size // (batches.num_replicas * evaluation.micro_batches)
-        logging.info(told, batches.eval_batch_size, batches.num_replicas, evaluation.micro_batches, rows)
+        logging.info(line, batches.eval_batch_size, batches.num_replicas, evaluation.micro_batches, rows)
     api = devices_lib.load_api()
     instances = devices_lib.find_instances(config, plan.num_devices, devices_lib.load_popdist())
     devices_lib.configure(config, api, instances)

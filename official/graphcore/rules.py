@@ -56,7 +56,7 @@ class Options:
 
 
 OPTIONS = {field.name: field for field in Section("IPUs", Options, evaluation=False).fields}
-_TRUTHS = dict.fromkeys(("true", "t", "1", "yes"), True) | dict.fromkeys(("false", "f", "0", "no"), False)
+_TRUTHS = {word: word in "true t 1 yes".split() for word in "true t 1 yes false f 0 no".split()}
 
 
 def read(text: str | None) -> Options:
@@ -169,35 +169,35 @@ def check_ipu(config: Config) -> None:
             )
     if config.clip_scope == "micro_batch":
         raise ConfigError(
-            "clip_scope=micro_batch does not go with --distribution_strategy=ipu: its pipelines add gradients"
-            " up before anybody sees them. Use --clip_scope=global or none."
+            "clip_scope=micro_batch does not go with --distribution_strategy=ipu: its pipelines sum gradients"
+            " before they can be clipped. Use --clip_scope=global or none."
         )
     if config.loss_scale == "dynamic" or (config.dtype == "fp16" and config.loss_scale is None):
         raise ConfigError(
             f"loss_scale={config.loss_scale or 'unset (dynamic for fp16)'} does not go with"
-            " --distribution_strategy=ipu, whose steps skip no update. Give a number, such as"
+            " --distribution_strategy=ipu, which never skips an update. Give a number, such as"
             " --loss_scale=512, or numbers by step."
         )
     if config.recompute not in ("none", "block"):
         raise ConfigError(
             f"recompute={config.recompute} does not go with --distribution_strategy=ipu, whose pipelines"
-            " compute whole stages again or nothing. Use --recompute=block or none."
+            " recompute whole stages or nothing. Use --recompute=block or none."
         )
     if config.ipu.replicated_tensor_sharding and not config.ipu.optimizer_state_offchip:
         raise ConfigError(
-            "replicated_tensor_sharding shares out the state that is kept beside the IPUs, and"
-            " optimizer_state_offchip=false keeps none there. Drop one of the two from --ipu_options."
+            "replicated_tensor_sharding shards off-chip optimizer state, but optimizer_state_offchip=false"
+            " keeps it on chip. Drop one of the two from --ipu_options."
         )
     replicas = config.ipu.replicas
     if replicas & (replicas - 1):
         below = 1 << (replicas.bit_length() - 1)
         raise ConfigError(
-            f"ipu_options: replicas={replicas} is no power of two, and IPUs come in powers of two. Nearest"
-            f" valid: {below} or {2 * below}."
+            f"ipu_options: replicas={replicas} is not a power of two, as IPUs require. Nearest valid:"
+            f" {below} or {2 * below}."
         )
     if config.ipu.replicated_tensor_sharding and replicas == 1:
         raise ConfigError(
-            "replicated_tensor_sharding shares state out to replicas, and replicas=1. Drop it from"
+            "replicated_tensor_sharding shards state among replicas, but replicas=1. Drop it from"
             " --ipu_options, or raise its replicas."
         )
     every = config.ipu.device_iterations

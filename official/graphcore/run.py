@@ -191,8 +191,8 @@ class _Lines(Callback):
     """Logs a line for each interval and each evaluation."""
 
     def on_interval(self, step: int, values: dict) -> None:
-        told = "step %d: loss %.4f, %.1f sequences/s"
-        logging.info(told, step, values["loss"], values["sequences_per_sec"])
+        line = "step %d: loss %.4f, %.1f sequences/s"
+        logging.info(line, step, values["loss"], values["sequences_per_sec"])
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         values = [f"{name} {value:.4f}" for name, value in evaluation.values.items() if name != "samples"]
@@ -224,7 +224,7 @@ def run(config: Config, command: list[str]) -> int:
     started = time.time()
     for name, flag in (("wandb", config.wandb), ("log_style=graphcore", follows_graphcore_log(config))):
         if flag:
-            logging.warning("%s: IPU runs write metrics.jsonl and result.json alone.", name)
+            logging.warning("%s is ignored: IPU runs write only metrics.jsonl and result.json.", name)
     if config.compile_only:
         return _compile(*_make_ready(config))
     surroundings = environment.environment()  # at the start: the checkout may change during the run

@@ -73,7 +73,7 @@ class Method:
         """Returns the sequences to calibrate the ranges of int8's activations with."""
         raise NotImplementedError
 
-    def results(self, rows: Sequence[Any]) -> tuple[Any, np.ndarray]:
+    def results(self, rows: Sequence[Any]) -> tuple[Any, np.ndarray]:  # an array is no Sequence
         """Returns (the result of each row, bool [N]: whether a text of the row was longer than the model
         takes, and cut). Texts with masked words that are longer are refused, and tags are given in
         windows."""
@@ -97,8 +97,8 @@ def finite(outputs: Outputs, name: str) -> Outputs:
     """Returns outputs of a model. Raises ConfigError, which begins with its name, where some are NaN or
     infinite: the first label, or any word, would be the likeliest then."""
     if wrong := [key for key, values in outputs.items() if not np.isfinite(values).all()]:
-        told = f"outputs NaN or infinite numbers ({wrong[0]})"
-        raise ConfigError(f"{name} {told}. Give --dtype=fp32, or an earlier checkpoint.")
+        problem = f"outputs NaN or infinite numbers ({wrong[0]})"
+        raise ConfigError(f"{name} {problem}. Give --dtype=fp32, or an earlier checkpoint.")
     return outputs
 
 
@@ -354,15 +354,15 @@ class Classifier(Method):
             least, most = (3, count) if self.kind == CHOICE else (1, 2)
             if self.texts not in (None, count) or not least <= count <= most:
                 allowed = "a text and two or more to choose from" if self.kind == CHOICE else "a text or two"
-                told = f"{self.texts} as in training" if self.texts else allowed
-                raise ConfigError(f"{counted(count, 'text')} to classify, expected {told}.")
+                expected = f"{self.texts} as in training" if self.texts else allowed
+                raise ConfigError(f"{counted(count, 'text')} to classify, expected {expected}.")
             if count > 1:
                 self._source.check_pairs()
         if self.kind != CHOICE:
             return rows
         if len(counts) > 1:
-            told = " and ".join(map(str, sorted(counts)))
-            raise ConfigError(f"rows with {told} texts, expected the same number in all rows.")
+            received = " and ".join(map(str, sorted(counts)))
+            raise ConfigError(f"rows with {received} texts, expected the same number in all rows.")
         return [[texts[0], choice] for texts in rows for choice in texts[1:]]
 
     def rows_of(self, texts: Sequence[Sequence[str]]) -> Rows:
@@ -500,8 +500,8 @@ class Filler(Method):
         pieces, _ = tokenize_masked(self._tokenizer, self._vocabulary, [text])
         ids_L = np.concatenate([[special.cls], pieces, [special.sep]]).astype(np.int32)
         if len(ids_L) > (most := self._bert.positions):
-            told = f"{len(ids_L):,} word pieces with [CLS] and [SEP], the model takes {most:,} at most."
-            raise ConfigError(f"{told} Shorten the text.")
+            received = f"{len(ids_L):,} word pieces with [CLS] and [SEP], the model takes at most {most:,}."
+            raise ConfigError(f"{received} Shorten the text.")
         return ids_L
 
     def _calibration_rows(self, file: str | None) -> Rows:
@@ -584,10 +584,8 @@ class Embedder(Method):
         named = [name for name, text in self.embedding.prompts.items() if text]
         if named and self.embedding.default_prompt_name is None and not self._has_told_prompts:
             self._has_told_prompts = True
-            told = (
-                "%s has prompts (%s), and none of them is its default: texts get none, unless a prompt_name"
-            )
-            logging.warning(f"{told} is given. This is said once.", self._source.name, ", ".join(named))
+            warning = "%s has prompts (%s) but no default: texts get no prompt, unless a prompt_name"
+            logging.warning(f"{warning} is given. This is said once.", self._source.name, ", ".join(named))
 
     def length_of(self, settings: EmbeddingSettings) -> int:
         """Returns the maximum length of a text in tokens."""
@@ -703,7 +701,7 @@ class Model:
         for method in self._methods.values():
             method.cut.is_reported = not is_on
 
-    def results(self, method: str, rows: Sequence[Any]) -> tuple[Sequence[Any], np.ndarray]:
+    def results(self, method: str, rows: Sequence[Any]) -> tuple[Any, np.ndarray]:
         """Returns (the result of each row of a method, as `answer_all`, `classify_all`, `tag`, `embed` or
         `fill_masks` take several; bool [N]: whether a text of the row was cut)."""
         return self._method(method).results(rows)
@@ -796,8 +794,8 @@ class Model:
         can = self.source.abilities()
         found = next((method for method in ("tag", "classify", "answer") if method in can), None)
         if found is None:
-            told = "it has no head for labels, tags or answers"
-            raise ConfigError(f"{self.source.name}: {told}. Give a run of --task=classify, tag or squad.")
+            problem = "it has no head for labels, tags or answers"
+            raise ConfigError(f"{self.source.name}: {problem}. Give a run of --task=classify, tag or squad.")
         return found
 
     def columns_of(
@@ -844,12 +842,12 @@ class Model:
         Returns:
           float32 [N, D]; [D] for a single text.
         """
-        told: str | None = None
+        text: str | None = None
         if prompt is not None or prompt_name is not None:
-            told = (settings or self.embedder.embedding).prompt(prompt, prompt_name)
+            text = (settings or self.embedder.embedding).prompt(prompt, prompt_name)
         if isinstance(texts, str):
-            return self.embedder([texts], settings, told).vectors_ND[0]
-        return self.embedder(list(texts), settings, told).vectors_ND
+            return self.embedder([texts], settings, text).vectors_ND[0]
+        return self.embedder(list(texts), settings, text).vectors_ND
 
     @property
     def embedder(self) -> Embedder:

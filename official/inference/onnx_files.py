@@ -71,8 +71,8 @@ def trace(bert: BertConfig, head: str, classes: int) -> Traced:
     """Makes the graph of a model; arguments as of `make_network`. No weight gets a value. Raises ConfigError
     for blocks that cannot be translated."""
     if bert.block_type == "modernbert":
-        told = "ModernBERT's attention over long rows is a loop, which tf2onnx does not translate"
-        raise ConfigError(f"{told}. Take --backend=tensorflow, or an export for TensorFlow.")
+        problem = "ModernBERT's attention over long rows is a loop, which tf2onnx does not translate"
+        raise ConfigError(f"{problem}. Take --backend=tensorflow, or an export for TensorFlow.")
     with tf.Graph().as_default() as graph:
         model = make_network(bert, head, classes)
         names = ("input_ids", "input_mask", *(("segment_ids",) if bert.reads_segments else ()))
@@ -198,8 +198,8 @@ def library(name: str, extra: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         package = (error.name or name).split(".")[0]
-        told = f"--backend={extra} needs the package {package}: {how_to_install(extra)}."
-        raise ConfigError(told) from None
+        problem = f"--backend={extra} needs the package {package}: {how_to_install(extra)}."
+        raise ConfigError(problem) from None
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -66,6 +66,7 @@ def write_in_parts(
     """
     if files.is_file(output_file) and not overwrite:
         raise ConfigError(f"--output_file={output_file} exists. Give another one, or --overwrite.")
+    writing.check_not_read(output_file, "output_file", table.paths, table.flag)
     work, ending = f"{output_file}.parts", os.path.splitext(output_file)[1].lower()
     job = {"input": files.digest(table.paths), "format": ending, **job}
     with jobs.unfinished_folder(work, job, overwrite) as folder:

@@ -131,7 +131,7 @@ class Source:
             raise ConfigError(f"{self.name} has no {what} ({missing[0]} is missing), {told}")
         if method not in self.abilities():
             can = ", ".join(self.abilities())
-            raise ConfigError(f"{self.name} has no {what}: its classifier is of another kind. It can {can}.")
+            raise ConfigError(f"{self.name} has no {what}: its classifier has another kind. It can {can}.")
 
     def fill(self, model: tf.keras.layers.Layer) -> None:
         """Assigns the checkpoint's weights to the variables of a model. The pooler may be missing.
@@ -153,8 +153,8 @@ class Source:
         with naming_unreadable(self.name):
             values = self.tensors[name].read().astype(np.float32, copy=False)
         if not np.isfinite(values).all():
-            told = f"holds NaN or infinite numbers in {name}. Give an earlier checkpoint."
-            raise ConfigError(f"{self.name} {told}")
+            problem = f"holds NaN or infinite numbers in {name}. Give an earlier checkpoint."
+            raise ConfigError(f"{self.name} {problem}")
         return values
 
 
@@ -199,8 +199,8 @@ class Truncation:
         """Logs that `texts` texts were truncated to `length` tokens, unless it is 0 or already logged."""
         if texts and not self.is_reported:
             self.is_reported, number = True, f"{texts} are" if texts > 1 else "one is"
-            told = "%s: %s longer than %s=%d tokens and cut. This is said once."
-            logging.warning(told, self._name, number, self._setting, length)
+            warning = "%s: %s longer than %s=%d tokens and cut. This is said once."
+            logging.warning(warning, self._name, number, self._setting, length)
 
 
 def find(

@@ -62,8 +62,8 @@ def ask(config: Config, rows: Sequence[list[str]], labels: Labels, class_names: 
     wanted, parts = {"version": _VERSION, "teacher": source.digest()}, []
     before = read_json_or_empty(os.path.join(folder, "00000", text_rows.MANIFEST)).get("teacher")
     if before not in (None, wanted["teacher"]) and not config.cache_dir:  # which runs may share
-        told = "The files of --teacher=%s have changed since this run asked it: it is asked again."
-        logging.warning(told, config.teacher)
+        warning = "The files of --teacher=%s have changed since its logits were saved: computing them again."
+        logging.warning(warning, config.teacher)
     for first in range(0, len(rows), _ROWS):
         own = rows[first : first + _ROWS]
         digest = hashlib.sha256(json.dumps(own).encode()).hexdigest()
@@ -88,11 +88,11 @@ def _order(
     """Returns the teacher's output of each class of the task; None where outputs are no classes."""
     advice = "Give one that was fine-tuned for this task."
     if teacher.kind != labels.kind:
-        told = f"label_kind={teacher.kind}, the task has {labels.kind}"
-        raise ConfigError(f"--teacher={path} was fine-tuned with {told}. {advice}")
+        problem = f"label_kind={teacher.kind}, the task has {labels.kind}"
+        raise ConfigError(f"--teacher={path} was fine-tuned with {problem}. {advice}")
     if labels.kind == NUMBER and teacher.labels.names:
-        told = f"gives {len(teacher.labels.names)} numbers, the task has one"
-        raise ConfigError(f"--teacher={path} {told}. {advice}")
+        problem = f"gives {len(teacher.labels.names)} numbers, the task has one"
+        raise ConfigError(f"--teacher={path} {problem}. {advice}")
     if labels.kind not in (ONE, SEVERAL):
         return None
     wanted = class_names or [(name,) for name in labels.names]

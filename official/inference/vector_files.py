@@ -13,6 +13,8 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
+import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +29,7 @@ from official.inference import onnx_files
 from official.inference.predict_file import Part, write_in_parts, write_parquet
 from official.io import files, json_files, writing
 from official.io.errors import ConfigError, check_one_of, counted
+from official.io.json_files import is_of_kind
 
 if TYPE_CHECKING:
     from official.inference.methods import Model
@@ -92,8 +95,8 @@ def quantized(vectors_ND: np.ndarray, dtype: str, ranges: Ranges | None = None) 
     with np.errstate(over="ignore"):
         values_ND = vectors_ND.astype(DTYPES[dtype])
     if not np.isfinite(values_ND).all():
-        told = f"of vectors with numbers up to {np.abs(vectors_ND).max():,.0f}, which {dtype} does not hold"
-        raise ConfigError(f"--vector_dtype={dtype} {told}. Give float32.")
+        problem = f"cannot hold the vectors, with numbers up to {np.abs(vectors_ND).max():,.0f}"
+        raise ConfigError(f"--vector_dtype={dtype} {problem}. Give float32.")
     return values_ND
 
 
@@ -275,7 +278,7 @@ class VectorFile:
         source = sidecar(path)
         if not files.is_file(source):
             raise ConfigError(
-                f"--vectors={path}: {source}, which says their model, is missing. Use bert embed."
+                f"--vectors={path}: {source}, with the name of their model, is missing. Use bert embed."
             )
         said = json_files.read_json(source)
         kinds = {"dtype": str, "similarity": str, "model": str, "checkpoint": str}
@@ -287,11 +290,15 @@ class VectorFile:
         self._ranges = None
         if self.dtype == "int8":
             values = json_files.expect(said, "ranges", dict, source)
-            self._ranges = Ranges(*(np.array(values[name], np.float32) for name in Ranges._fields))
+            named = [json_files.expect(values, name, list, f"{source}: ranges") for name in Ranges._fields]
+            for numbers in named:
+                if len(numbers) != self.size or not all(is_of_kind(each, float) for each in numbers):
+                    raise ConfigError(f"{source}: ranges: expected lists of {self.size} numbers.")
+            self._ranges = Ranges(*(np.array(numbers, np.float32) for numbers in named))
         if said["similarity"] not in _SIMILARITIES:
             allowed = ", ".join(_SIMILARITIES)
             raise ConfigError(
-                f"{source}: similarity={said['similarity']!r} cannot be searched by, only {allowed}."
+                f"{source}: similarity={said['similarity']!r} is not supported, only {allowed}."
             )
         self._width = self.size // 8 if self.dtype == "binary" else self.size
 
@@ -299,10 +306,8 @@ class VectorFile:
         """Raises ConfigError if another model made the vectors."""
         own = model.embedder.size
         if own != self.size:
-            told = f"has vectors of size {self.size}, but {model.source.name} makes size {own}"
-            raise ConfigError(
-                f"--vectors={self.path} {told}. Give the --checkpoint that they were made with."
-            )
+            problem = f"has vectors of size {self.size}, but {model.source.name} has size {own}"
+            raise ConfigError(f"--vectors={self.path} {problem}. Give the --checkpoint that computed them.")
         if digest_of(model) != self.said["model"]:
             told = f"was made by another model ({self.said['checkpoint']}) than {model.source.name}"
             raise ConfigError(
@@ -323,28 +328,34 @@ class VectorFile:
             try:
                 np.lib.format.read_magic(file)
                 shape, is_by_column, found = np.lib.format.read_array_header_1_0(file)
-            except ValueError as error:
+            except (ValueError, tokenize.TokenError) as error:
                 raise ConfigError(f"--vectors={self.path} is not a NumPy file ({str(error)[:80]}).") from None
             if (shape, found) != ((self.rows, self._width), kind) or is_by_column:
                 self._refuse(f"{found} {shape}" + ", column by column" * is_by_column)
+            # A header of a few bytes may say any size.
+            if files.sizes([self.path])[0] - file.tell() < self.rows * self._width * kind.itemsize:
+                self._refuse("fewer")
             for first in range(0, self.rows, vectors.BLOCK_ROWS):
                 count = min(vectors.BLOCK_ROWS, self.rows - first)
                 content = file.read(count * self._width * kind.itemsize)
-                if len(content) != count * self._width * kind.itemsize:
-                    self._refuse("fewer")
                 yield np.frombuffer(content, kind).reshape(count, self._width)
 
     def _read_parquet(self) -> Iterator[np.ndarray]:
-        with files.open_binary(self.path) as file, parquet_files._reading(file, self.path) as table:
+        with files.open_binary(self.path) as file, parquet_files.reading(file, self.path) as table:
             if table.metadata.num_rows != self.rows or COLUMN not in table.schema_arrow.names:
                 self._refuse(f"{table.metadata.num_rows} rows of {', '.join(table.schema_arrow.names)[:90]}")
+            kind = str(table.schema_arrow.field(COLUMN).type)
+            if not re.match("(fixed_size_|large_)?list<", kind):
+                self._refuse(f"the column {COLUMN} of {kind[:60]}")
             for batch in table.iter_batches(vectors.BLOCK_ROWS, columns=[COLUMN]):
                 values = batch.column(0).flatten().to_numpy(zero_copy_only=False)
+                if values.dtype.kind not in "fi" or len(values) != len(batch) * self._width:
+                    self._refuse(f"{len(values):,} values of {kind[:60]} in {len(batch):,} rows")
                 yield values.astype(DTYPES[self.dtype], copy=False).reshape(len(batch), self._width)
 
     def _refuse(self, found: str) -> None:
-        told = f"{self.rows:,} vectors of {self.dtype} x {self.size}, the file has {found}"
-        raise ConfigError(f"--vectors={self.path}: {sidecar(self.path)} says {told}. Make both again.")
+        expected = f"{self.rows:,} vectors of {self.dtype} x {self.size}, the file has {found}"
+        raise ConfigError(f"--vectors={self.path}: {sidecar(self.path)} says {expected}. Make both again.")
 
     def search(self, queries_QD: np.ndarray, top_k: int) -> list[list[Neighbour]]:
         """Returns the exact nearest rows of each query, best first, by the model's similarity; ties in the

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Progress of a task
 
 
-_sink: Callable[[float, int], None] | None = None  # of this process: where `report` goes
+_sink: Callable[[float, int], None] | None = None  # receiver of the reports of this process
 
 
 def report(num_bytes: float, items: int) -> None:
@@ -80,8 +80,8 @@ def folder_for_sockets(longest: int) -> str:
 def _run_in_processes(tasks: Round, number: int, bar: ProgressBar) -> None:
     context = _forking(tasks.preload)
     counters = context.Array("d", 2)
-    # Only this process holds the end that is written to: the others read its end when this process does,
-    # whatever ended it.
+    # Only this process holds the write end of the pipe, so the others read end-of-file when it ends in any
+    # way.
     read_end, write_end = context.Pipe(duplex=False)
     try:
         pool = ProcessPoolExecutor(
@@ -89,7 +89,7 @@ def _run_in_processes(tasks: Round, number: int, bar: ProgressBar) -> None:
         )
         with write_end, read_end, pool:
             try:
-                window = number * 4  # submitted ahead: no process waits for its next task
+                window = number * 4  # tasks submitted ahead, so that no process waits for its next one
                 watch(
                     pool.submit,
                     iter(tasks.tasks),
@@ -97,7 +97,7 @@ def _run_in_processes(tasks: Round, number: int, bar: ProgressBar) -> None:
                     show=lambda: bar.move_to(counters[0], counters[1]),
                 )
             except BaseException:
-                # Without this, leaving the pool waits for the tasks in work.
+                # Without this, leaving the pool would wait for the running tasks.
                 for process in multiprocessing.active_children():
                     process.terminate()
                 raise
@@ -116,7 +116,7 @@ def watch(
     show: Callable[[], None] = lambda: None,
 ) -> None:
     """Submits tasks, up to `window` at once, until all are done; passes their results to `take`, and calls
-    `show` now and then. Raises the error of the first task that fails."""
+    `show` periodically. Raises the error of the first task that fails."""
     left: set[Future] = set()
     while True:
         left |= {submit(*task) for task in itertools.islice(tasks, max(window() - len(left), 0))}
@@ -157,10 +157,10 @@ def _die_with(read_end: Connection) -> None:
 # -----------------------------------------------------------------------------------------------------------
 # Engines
 #
-# A task is a function of a module and plain arguments. It may run in any process, on any machine that sees
-# the same files, and more than once: it reads files, writes its own whole (`official.io.writing`), and what
-# it writes depends on its arguments alone. So a lost task is simply run again, and the files of a job do
-# not depend on the engine.
+# A task is a module-level function with plain arguments. It may run in any process, on any machine with the
+# same files, and more than once: it reads files, writes its own atomically (`official.io.writing`), and its
+# output depends only on its arguments. So a lost task is run again, and the files of a job do not depend on
+# the engine.
 
 
 NAMES = ("local", "ray")
@@ -174,7 +174,7 @@ class Round:
     """Tasks that may run concurrently. A round begins when the previous one is done.
 
     Attributes:
-      tasks: (function, argument, ...) each; they are taken from it one by one, shortly before they run.
+      tasks: (function, argument, ...) of each task; an iterable that is consumed shortly before they run.
       number: of the tasks.
       total_bytes: sum of the bytes that tasks report.
       doing, items: words of the progress bar: "Tokenising", "documents".
@@ -204,7 +204,7 @@ def flags_of(job: Any) -> dict:
 class Engine(Protocol):
     """An engine, which runs the tasks of a job."""
 
-    num_workers: int | None  # tasks that run at the same time, at most; None: as many as there are cores
+    num_workers: int | None  # maximum number of concurrent tasks; None: one per core
 
     def run(self, tasks: Round) -> None:
         """Runs the tasks of a round, started in their order.
@@ -286,10 +286,10 @@ def load_ahead(choice: Choice, preload: str, total_bytes: float | None = None) -
 
 @contextlib.contextmanager
 def opened(choice: Choice) -> Iterator[Engine]:
-    """Yields the engine of a job. Ray is reached, or started, by the first round, and left after the block.
+    """Yields the engine of a job. The first round connects to Ray or starts it; the block's end disconnects.
 
     Raises:
-      ConfigError: where the flags do not go together, or Ray is not installed.
+      ConfigError: if the flags contradict each other, or Ray is not installed.
     """
     check(choice)
     if choice.engine == "local":

@@ -74,8 +74,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
         try:
             argument.encode()
         except UnicodeEncodeError as error:
-            told = f"{repr(argument)[1:-1][:100]} is not UTF-8 text (character {error.start + 1})"
-            raise ConfigError(f"{told}. Rename the file, or set a locale of UTF-8.") from None
+            problem = f"{repr(argument)[1:-1][:100]} is not UTF-8 text (character {error.start + 1})"
+            raise ConfigError(f"{problem}. Rename the file, or set a UTF-8 locale.") from None
 
 
 def check_counts(least: int = 1, **values: int | None) -> None:
@@ -178,7 +178,7 @@ def check_docstrings(reader: str) -> None:
     """Raises ConfigError if Python runs without docstrings; `reader` says what they are needed for."""
     if sys.flags.optimize > 1:
         raise ConfigError(
-            f"python -OO and PYTHONOPTIMIZE=2 take out the docstrings, which {reader}. Unset PYTHONOPTIMIZE,"
+            f"python -OO and PYTHONOPTIMIZE=2 remove the docstrings, which {reader}. Unset PYTHONOPTIMIZE,"
             " or set it to 1."
         )
 

@@ -51,16 +51,14 @@ def home() -> str | None:
 
 
 def expanded(paths: str | os.PathLike[str]) -> str:
-    """Expands ~ and ~user at the start of a path, or of several with commas between them: a shell does not
-    for --flag=~/path, and nothing else does in a file. Raises ConfigError for ~ if this user has no home
-    folder."""
+    """Expands ~ and ~user at the start of each of several comma-separated paths: shells do not expand
+    --flag=~/path, nor paths in files. Raises ConfigError for ~ if this user has no home folder."""
     given = os.fspath(paths)
 
     def with_home(match: re.Match[str]) -> str:
         found = home() if match[2] == "~" else os.path.expanduser(match[2])
         if found is None:
-            told = "~ is the home folder, and this user has none. Give a whole path."
-            raise ConfigError(f"{given[:100]}: {told}")
+            raise ConfigError(f"{given[:100]}: this user has no home folder for ~. Give an absolute path.")
         return match[1] + (found.rstrip("/") or "/")
 
     return _HOME.sub(with_home, given)
@@ -80,7 +78,7 @@ def is_dead(tag: str) -> bool:
         os.kill(int(parts[len(parts) > 1]), 0)
     except (ProcessLookupError, ValueError, OverflowError):
         return True
-    except PermissionError:  # somebody else's
+    except PermissionError:  # a process of another user
         pass
     return False
 
@@ -115,8 +113,8 @@ def _fits(names: list[str], pattern: list[str]) -> bool:
 # -----------------------------------------------------------------------------------------------------------
 # Readable files of this machine
 #
-# Reading a named pipe without a writer, or /dev/zero, would never end; a Git LFS pointer is a line of text
-# instead of the file. All are refused with an OSError that says what they are.
+# Reading a named pipe without a writer, or /dev/zero, would never end; a Git LFS pointer is a short text in
+# place of the file. All are refused with an OSError that names the kind of file.
 
 
 POINTER_START = b"version https://git-lfs.github.com/spec/v1"
@@ -156,12 +154,12 @@ def check_readable(path: str, every_small_one: bool = True) -> None:
 
 
 def describe_pointer(head: bytes) -> str | None:
-    """Returns a description of a pointer of Git LFS by its first bytes; None where it is none."""
+    """Returns a description of a Git LFS pointer by its first bytes; None for another file."""
     if not head.startswith(POINTER_START):
         return None
     size = _POINTER_SIZE.search(head)
-    told = f" ({int(size[1]):,} bytes in the store)" if size else ""
-    return f"is a Git LFS pointer{told}, not the file: git lfs pull"
+    stored = f" ({int(size[1]):,} bytes in the store)" if size else ""
+    return f"is a Git LFS pointer{stored}, not the file: git lfs pull"
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -193,7 +191,7 @@ def _remote_store(scheme: str) -> Store:
     if scheme != "ram" and importlib.util.find_spec("fsspec"):
         import fsspec
 
-        with contextlib.suppress(ImportError, ValueError):  # it lacks what the store needs
+        with contextlib.suppress(ImportError, ValueError):  # fsspec, or its package for the store, is missing
             fsspec.get_filesystem_class(scheme)
             return RemoteStore(fsspec.core.url_to_fs, scheme in _FILE_SYSTEMS)
     if importlib.util.find_spec("tensorflow") and scheme in _schemes_of_tensorflow():
@@ -327,10 +325,10 @@ def _os_errors(path: str) -> Iterator[None]:
         usual = errno.EACCES if isinstance(error, PermissionError) else errno.EIO
         own = getattr(error, "errno", None)
         number = errno.ENOENT if is_missing else own if isinstance(own, int) and own else usual
-        told = getattr(error, "strerror", None) or " ".join(str(error).split())[:300]
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:300]
         if not isinstance(error, OSError):
-            told = f"{type(error).__name__}: {told}"
-        raise OSError(number, os.strerror(number) if is_missing else told, path) from None
+            reason = f"{type(error).__name__}: {reason}"
+        raise OSError(number, os.strerror(number) if is_missing else reason, path) from None
 
 
 class RemoteStore(Store):
@@ -408,7 +406,7 @@ class RemoteStore(Store):
         except FileNotFoundError:
             if self._has_rename:
                 raise
-            return []  # a folder of objects is there with the first of them
+            return []  # in an object store, a folder exists from its first object on
         own = inner.rstrip("/")  # some stores list the folder itself, as an object without bytes
         return [os.path.basename(path.rstrip("/")) for path in listed if path.rstrip("/") != own]
 
@@ -559,7 +557,7 @@ def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
     Args:
       patterns: a folder stands for the files in it and below, hidden ones (.name) left out; `**` in a glob
         for any folders; NAME@3.tfrecord for NAME-00000-of-00003.tfrecord to NAME-00002-of-00003.tfrecord,
-        which are not looked for.
+        without checking that these exist.
       flag: name of the flag that gave them, for messages; '' for an argument without one.
       in_folders: glob of the names that are taken from a folder.
 
@@ -575,8 +573,8 @@ def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
                 with contextlib.suppress(FileNotFoundError):  # NAME@3 stands for names
                     check_readable(path, every_small_one=False)
         except OSError as error:
-            told = f"{error.filename or pattern} cannot be read: {error.strerror or error}"
-            raise ConfigError(f"{source}: {told}.") from None
+            problem = f"{error.filename or pattern} cannot be read: {error.strerror or error}"
+            raise ConfigError(f"{source}: {problem}.") from None
         if not matched:
             raise ConfigError(f"{source} matches no file.")
         found.update(matched)
@@ -613,7 +611,7 @@ def is_folder(path: str) -> bool:
 
 
 def _states(paths: Iterable[str]) -> list[tuple[str, FileState]]:
-    """Returns (path, state) of files. Raises ConfigError for one that is not there."""
+    """Returns (path, state) of files. Raises ConfigError for a missing one."""
     paths = list(paths)
     found: dict[str, FileState] = {}
     with naming():
@@ -623,13 +621,13 @@ def _states(paths: Iterable[str]) -> list[tuple[str, FileState]]:
 
 
 def versions(paths: Iterable[str]) -> list[tuple[int, int]]:
-    """Returns the `version` of each file; in a store their folders are listed. Raises ConfigError for
-    one that is not there."""
+    """Returns the `version` of each file; in a store by listing their folders. Raises ConfigError for a
+    missing one."""
     return [state[:2] for _, state in _states(paths)]
 
 
 def sizes(paths: Iterable[str]) -> list[int]:
-    """Returns the bytes of each file. Raises ConfigError for one that is not there."""
+    """Returns the size of each file in bytes. Raises ConfigError for a missing one."""
     return [size for size, _ in versions(paths)]
 
 
@@ -640,7 +638,7 @@ def version(path: str) -> tuple[int, int]:
 
 def states(paths: Iterable[str]) -> dict[str, str]:
     """Returns {path: size, time, and inode or version in its store}, for `check_unchanged`. Raises
-    ConfigError for a file that is not there."""
+    ConfigError for a missing file."""
     return {
         path: ", ".join([f"{state.bytes:,} bytes", f"changed {state.changed}", *state.marks])
         for path, state in _states(paths)
@@ -684,18 +682,18 @@ def open_binary(path: str) -> BinaryIO:
 
 
 def read_bytes(path: str, source: str) -> bytes:
-    """Returns the content of a file. Raises ConfigError, which `source` begins, where it cannot be read."""
+    """Returns the content of a file. Raises ConfigError if it cannot be read; `source` begins the message."""
     try:
         with open_binary(path) as file:
             return file.read()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        told = str(getattr(error, "strerror", None) or error).rstrip(".")
-        raise ConfigError(f"{source}: {told}.") from None
+        reason = str(getattr(error, "strerror", None) or error).rstrip(".")
+        raise ConfigError(f"{source}: {reason}.") from None
 
 
 def read_text(path: str, source: str) -> str:
-    """Returns the text of a file, with line feeds between lines, and without the byte order mark that may
-    begin it. Raises ConfigError, which `source` begins, for a file that cannot be read or is no UTF-8."""
+    """Returns the text of a file, with line feeds between lines and without a byte order mark. Raises
+    ConfigError if the file cannot be read or is not UTF-8; `source` begins the message."""
     content = read_bytes(path, source)
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
@@ -705,8 +703,8 @@ def read_text(path: str, source: str) -> str:
 
 @contextlib.contextmanager
 def reading_parts(path: str) -> Iterator[Callable[[int, int], bytes]]:
-    """Yields a reader of parts of a file, (start, bytes) -> the bytes; it raises ValueError where the file
-    ends before. Raises OSError, here and later."""
+    """Yields a function (start, size) -> bytes of a file. It raises ValueError if the file ends before.
+    Raises OSError, here and later."""
     with contextlib.ExitStack() as stack:
         read_some: Callable[[int, int], bytes]
         if is_remote(path):
@@ -719,7 +717,7 @@ def reading_parts(path: str) -> Iterator[Callable[[int, int], bytes]]:
         def read(start: int, size: int) -> bytes:
             data = read_some(start, size)
             while len(data) < size and (more := read_some(start + len(data), size - len(data))):
-                data += more  # a call reads 2 GiB at most
+                data += more  # one call reads at most 2 GiB
             if len(data) != size:
                 raise ValueError("it is cut off")
             return data
@@ -745,5 +743,5 @@ def naming(path: str | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        told = error.strerror or error
-        raise ConfigError(f"{path or error.filename} cannot be read: {told}.") from None
+        reason = error.strerror or error
+        raise ConfigError(f"{path or error.filename} cannot be read: {reason}.") from None

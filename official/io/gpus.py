@@ -1,7 +1,7 @@
 """NVIDIA GPUs of this machine, without TensorFlow: driver, CUDA libraries, XLA's paths.
 
-This file is also the program that tries libraries and compiled operations in a separate process, which they
-may crash; it runs alone, so it imports nothing of the project at its top.
+This file is also a program: it tries libraries and compiled operations in a separate process, which they may
+crash. So it imports no module of the project at its top.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def tensorflow_build() -> dict[str, Any]:
     import importlib.machinery
     import runpy
 
-    # Not by importlib.util.find_spec: that of TensorFlow is `official.io.quiet`'s to find.
+    # Not with importlib.util.find_spec, which would call the finder of `official.io.quiet`.
     spec = importlib.machinery.PathFinder.find_spec("tensorflow")
     if spec is None or not spec.origin:
         return {}
@@ -181,8 +181,8 @@ def nvidia_folders() -> list[str]:
 
 
 def find_library(name: str) -> str:
-    """Returns the path of a library in $LD_LIBRARY_PATH or the nvidia packages; else its name, which the
-    system's loader finds, or not."""
+    """Returns the path of a library in $LD_LIBRARY_PATH or the nvidia packages; else its name, for the
+    system's loader."""
     folders = [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path]
     for folder in nvidia_folders():
         folders += sorted(glob.glob(os.path.join(glob.escape(folder), "*", "lib")))
@@ -194,8 +194,8 @@ def prepare() -> None:
     """Points XLA to libdevice and ptxas in the nvidia packages, if any, and makes it leave matrix products to
     cuBLAS; existing settings stay. Call it before TensorFlow is imported.
 
-    TensorFlow 2.15 searches its own folder for both; 2.21 and other builds do not. XLA's own
-    products double the time that a step of BERT-base takes to compile, and make it no faster.
+    TensorFlow 2.15 searches its own folder for both; 2.21 and other builds do not. XLA's own matrix products
+    double the compile time of a BERT-base step without making it faster.
     """
     if may_be_there():
         _add_xla_flag("--xla_gpu_enable_triton_gemm", "false")
@@ -233,16 +233,16 @@ def preload() -> None:
     for name in wanted_libraries(tensorflow_build()):
         path = find_library(name)
         if path != name:
-            with contextlib.suppress(OSError):  # nor will TensorFlow load it: `load_libraries` says why
+            with contextlib.suppress(OSError):  # TensorFlow will fail, too; `load_libraries` reports why
                 ctypes.CDLL(path)
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Trials in processes of their own
+# Trials in separate processes
 
 
 class Trial(NamedTuple):
-    """A process that tries something.
+    """Result of a trial in a separate process.
 
     Attributes:
       steps: {name of a completed step: its findings}.
@@ -261,7 +261,7 @@ TRY = [sys.executable, os.path.abspath(__file__)]
 
 
 def run_trial(arguments: list[str], timeout_secs: float) -> Trial:
-    """Runs this program; its findings are kept line by line, even if a signal ends it."""
+    """Runs this file as a program; findings before a crash are kept, since they are read line by line."""
     import json
     import signal
     import subprocess
@@ -317,7 +317,7 @@ class Library(NamedTuple):
 
 
 def load_libraries(names: list[str], timeout_secs: float = 20) -> dict[str, Library]:
-    """Returns {name: library}, loaded in a process of its own. Names may be paths."""
+    """Returns {name: library}, loaded in a separate process. Names may be paths."""
     trial = run_trial(["libraries", *names], timeout_secs)
     left = trial.fault or "the process that loads it gave no answer"
     return {name: Library(**trial.steps.get(name, {"path": name, "fault": left})) for name in names}
@@ -360,7 +360,7 @@ def _path_in_memory(name: str) -> str | None:
 
 
 def _own_version(name: str, library: Any) -> str | None:
-    """Returns the version that a library says it has."""
+    """Returns the version that a library reports; None if unknown."""
     import ctypes
 
     def asked(function: str) -> int:

@@ -28,9 +28,9 @@ from official.io.files import is_remote, store_of
 FILE_NAME = "speed.json"
 
 
-# Each: doing and items_name, words of its progress bar ("Tokenising", "documents"); engine, where its tasks
-# ran; workers, how many of them at the same time, at most; secs, of the wall's clock; bytes of text, or of
-# records, and items, as many documents or examples, that were gone through: not those that were done before.
+# Each: doing and items_name, words of its progress bar ("Tokenising", "documents"); engine of its tasks;
+# workers, their maximum number at a time; secs, wall-clock time; bytes of text or records, and items
+# (documents or examples), that were processed in this call.
 rounds: list[dict] = []
 
 
@@ -43,8 +43,8 @@ def take_rounds() -> list[dict]:
 # -----------------------------------------------------------------------------------------------------------
 # Lock
 #
-# A store has no locks that end with their process. So the holder rewrites the lock now and then, and one that
-# has not been written for long is free. Two jobs that begin in the same second may miss each other: both
+# A store has no locks that end with their process. So the holder rewrites the lock periodically, and a lock
+# that has not been written for long is free. Two jobs that begin in the same second may miss each other: both
 # check again a moment later, and the one that wrote first gives way.
 
 
@@ -186,17 +186,30 @@ _JOB = "job.json"
 _LOCK = "lock"
 
 
+def check_inputs(output_dir: str, pattern: str, inputs: Iterable[str]) -> None:
+    """Raises ConfigError if an input is one of the files that a job removes before it writes its results:
+    those of `pattern`, a glob below the folder of the results."""
+    below, name = os.path.split(pattern)
+    results = os.path.realpath(os.path.join(output_dir, below))
+    folders = {
+        os.path.dirname(path): path for path in inputs if fnmatch.fnmatch(os.path.basename(path), name)
+    }
+    for folder, path in folders.items():
+        if os.path.realpath(folder) == results:
+            told = f"--input_files has {path}, which is in --output_dir={output_dir} and would be replaced"
+            raise ConfigError(f"{told}. Give another --output_dir.")
+
+
 def check_leftovers(output_dir: str, pattern: str) -> None:
-    """Refuses a folder with files that a job would remove and no job has left there: neither a finished one,
-    whose manifest names them, nor an unfinished one, whose work folder is there.
+    """Checks that a job would remove only files of earlier jobs: those in the manifest of a finished job, or
+    any file if the folder has the work folder of an unfinished one.
 
     Args:
-      output_dir: where the results go. A manifest there that names no files, or a damaged one, stands for
-        all.
-      pattern: of the job's results, a glob below the folder.
+      output_dir: folder of the results. A manifest without file names, or a damaged one, allows all files.
+      pattern: glob of the job's results, below the folder.
 
     Raises:
-      ConfigError: for such a file.
+      ConfigError: for a file of another origin.
     """
     own: dict = {}
     path = os.path.join(output_dir, MANIFEST)
@@ -215,12 +228,12 @@ def check_leftovers(output_dir: str, pattern: str) -> None:
         own = listed
     folder, pattern = os.path.join(output_dir, os.path.dirname(pattern)), os.path.basename(pattern)
     found: list[str] = []
-    with contextlib.suppress(OSError):  # no folder yet; else the job says it
+    with contextlib.suppress(OSError):  # no folder yet; the job reports other errors
         found = files_in(folder, pattern)
     if others := [path for path in found if os.path.basename(path) not in own]:
         raise ConfigError(
-            f"--output_dir={output_dir} holds {others[0]}, which no job of this program"
-            " has left there, and this one would remove. Give another --output_dir, or move it away."
+            f"--output_dir={output_dir} holds {others[0]}, which no job of this program has written, and this"
+            " job would remove. Give another --output_dir, or move the file."
         )
 
 
@@ -242,7 +255,7 @@ def unfinished_folder(output_dir: str, job: dict, overwrite: bool) -> Iterator[s
     """Holds the work folder of a job; it is removed when the body ends without an error.
 
     Args:
-      output_dir: where the results go; the work folder is below it.
+      output_dir: folder of the results; the work folder is below it.
       job: JSON values that identify the job; for objects in it, messages name the keys that differ. A folder
         with the same job is resumed.
       overwrite: whether the unfinished files of another job are discarded.
@@ -256,13 +269,13 @@ def unfinished_folder(output_dir: str, job: dict, overwrite: bool) -> Iterator[s
         with _locked(os.path.join(folder, _LOCK), output_dir):
             earlier = read_done(os.path.join(folder, _JOB))
             if earlier is not None and earlier == json.loads(json.dumps(job)):
-                logging.info("Going on with what is done already in %s.", folder)
+                logging.info("Resuming the unfinished job in %s.", folder)
             else:
                 if earlier is not None and not overwrite:
                     raise ConfigError(
                         f"--output_dir={output_dir} holds an unfinished job with another"
                         f" {differences(earlier, job)}. Give the same flags and input to resume it,"
-                        " another --output_dir, or throw it away with --overwrite."
+                        " another --output_dir, or --overwrite to discard it."
                     )
                 _clear(folder)
                 write_done(os.path.join(folder, _JOB), job)
@@ -296,18 +309,19 @@ def _locked(path: str, output_dir: str) -> Iterator[None]:
 
 
 def differences(earlier: dict, job: dict) -> str:
-    """Returns the names of the values that differ; of objects, a key and how many more."""
+    """Returns the names of the values that differ; for objects also the first key and the number of
+    others."""
 
     def differing(one: dict, other: dict) -> list[str]:
         return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
 
-    told = []
+    names = []
     for name in differing(earlier, job):
         if isinstance(earlier.get(name), dict) and isinstance(job.get(name), dict):
             keys = differing(earlier[name], job[name])
             name += f" ({keys[0]}" + f" and {len(keys) - 1:,} more" * (len(keys) > 1) + ")"
-        told.append(name)
-    return ", ".join(told)
+        names.append(name)
+    return ", ".join(names)
 
 
 def remove_left(output_dir: str) -> None:
@@ -368,7 +382,7 @@ def each_done(paths: Iterable[str]) -> Iterator[dict]:
 def write_done(path: str, values: dict, durable: bool = False) -> None:
     """Writes the result of a task, after all its other files, without waiting for the disk: after a power
     failure the task runs again. It must be `durable` if the task's input is removed afterwards."""
-    text = json.dumps(values)  # a text: encoded once, without line breaks, also the counts of very many files
+    text = json.dumps(values)  # without line breaks, since it may hold the counts of very many files
     write_json(path, {"done": text, "digest": digest(text)}, durable=durable)
 
 

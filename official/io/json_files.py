@@ -36,12 +36,12 @@ def read_json(path: str, flag: str = "", kind: Kind = dict, once: bool = False, 
     Args:
       path: of the file.
       flag: name of the flag that gave the path, for messages.
-      kind: the type, or types, that the whole has to be of: dict, list, ...
+      kind: expected type, or types, of the top-level value: dict, list, ...
       once: whether a repeated key is an error; else the last one counts.
       any_number: numbers of any size are read, as other programs write them; else finite ones of 64 bits.
 
     Raises:
-      ConfigError: where the file cannot be read, is no JSON in UTF-8, or of another type.
+      ConfigError: if the file cannot be read, is not UTF-8 JSON, or has another type.
     """
     source = f"--{flag}={path}" if flag else path
     return parse_json(read_bytes(path, source), source, kind, once, any_number)
@@ -96,25 +96,24 @@ def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_kind(value, kind: Kind, source: str):
-    """Returns the value where it is of one of the kinds (see `is_of_kind`). Raises ConfigError where it is
-    not."""
+    """Returns a value of one of the kinds (see `is_of_kind`). Raises ConfigError for another one."""
     if not is_of_kind(value, kind):
         raise ConfigError(f"{source}: expected {_named(kind)}, got {kind_of(value)}.")
     return value
 
 
 def expect(values, key: str, kind: Kind, source: str, default=_REQUIRED):
-    """Returns values[key]; `default`, where one is given, without such a key.
+    """Returns values[key], or `default` if the key is missing.
 
     Args:
-      values: a JSON value, which has to be an object.
-      key: of the object.
-      kind: type, or types, that the value has to be of; float takes whole numbers, too.
-      source: begins the messages: the file, and the place in it.
-      default: value of a missing key.
+      values: a JSON value, which must be an object.
+      key: key of the object.
+      kind: expected type, or types; float includes whole numbers.
+      source: beginning of the messages: the file, and the place in it.
+      default: value of a missing key; by default a missing key is an error.
 
     Raises:
-      ConfigError: where `values` is no object, the key is missing, or its value is of another type.
+      ConfigError: if `values` is not an object, the key is missing, or its value has another type.
     """
     if not isinstance(values, dict):
         raise ConfigError(f'{source}: expected an object with "{key}", got {kind_of(values)}.')
@@ -154,7 +153,7 @@ def _refuse(constant: str):
 
 
 def _whole_number(digits: str) -> int:
-    # Python refuses thousands of digits in words of its own.
+    # Python's own error for thousands of digits does not name the JSON value.
     number = int(digits) if len(digits) < 25 else _LARGEST
     if not -_LARGEST < number < _LARGEST:
         raise ValueError(f"{digits[:25]}{'..' * (len(digits) > 25)} is too large a number")
@@ -201,7 +200,12 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
     source = f"--{flag}={path}"
     try:
         values = yaml.load(read_bytes(path, source), Loader)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        if _is_too_deep(values):  # such as a list that is in itself
+            raise ValueError("nested too deeply")
+    except ConfigError:
+        raise
+    # A date without such a day, !!bool maybe, !!timestamp x: the loader raises what Python does.
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())[:120]}.") from None
     if values is None:
         raise ConfigError(f"{source} is empty, expected names with keys.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -35,7 +35,7 @@ SENTENCE_SETTINGS = tuple(
 
 
 class Special(NamedTuple):
-    """The special tokens that rows are made with: their words, or their ids."""
+    """The special tokens of the rows: their words, or their ids."""
 
     pad: Any = "[PAD]"
     unk: Any = "[UNK]"
@@ -47,9 +47,9 @@ class Special(NamedTuple):
 SPECIAL_TOKENS = Special()  # BERT's
 _BESIDE = "are not supported (added tokens, which are not split into word pieces)"
 _VOCAB_FILE = "Give --vocab_file=vocab.txt."
-# The tokenizers of newer versions of transformers that take everything from tokenizer.json.
+# Tokenizer classes of newer versions of transformers that read only tokenizer.json.
 _GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-# Those that give a model no segment ids where model_input_names does not say it.
+# Tokenizer classes that by default, without model_input_names, give a model no segment ids.
 _WITHOUT_SEGMENTS = ("DistilBertTokenizer", "DistilBertTokenizerFast", "TokenizersBackend")
 
 
@@ -101,12 +101,12 @@ def read(path: str, file: str | None = None, kind: Any = dict) -> Any:
     """Reads one of the files, and checks the keys of an object.
 
     Args:
-      path: of it.
-      file: its name in the tables; None: that of the path.
+      path: path of the file.
+      file: its name in model_folder.yml; None: the name in the path.
       kind: dict, or list for modules.json.
 
     Raises:
-      ConfigError: where it is no JSON, or has a key with a value that is not supported.
+      ConfigError: if the file is not JSON, or has a key with an unsupported value.
     """
     values = read_json(path, kind=kind, any_number=True)
     if kind is dict:
@@ -139,7 +139,7 @@ def check_values(values: Mapping[str, Any], file: str, source: str) -> None:
 
 
 def unknown_keys(values: Mapping[str, Any], file: str) -> list[str]:
-    """Returns the keys that the table of a file does not have."""
+    """Returns the keys that are missing in the table of a file."""
     keys = tables()[file]
     known = keys.applied | keys.irrelevant | keys.unsupported.keys()
     return [key for key in values if key not in known]
@@ -147,7 +147,7 @@ def unknown_keys(values: Mapping[str, Any], file: str) -> list[str]:
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
 def warn_of_key(key: str, source: str) -> None:
-    """Warns, once, of a key that is not known."""
+    """Warns once of an unknown key."""
     logging.warning(
         "%s: the key %r is unknown and ignored. Check that it does not change what the model computes.",
         source,
@@ -174,17 +174,17 @@ def folder_of(location: str) -> str:
 # ------------------------------------------------------------------------------------------------------------
 # The tokenizer: tokenizer_config.json, tokenizer.json, special_tokens_map.json, added_tokens.json
 
-_NO_LENGTH = 10**6  # model_max_length from here on, mostly 1e30, means that there is none
+_NO_LENGTH = 10**6  # a model_max_length from here on, mostly 1e30, means unlimited
 
 
 def words_of(content: bytes, source: str) -> tuple[str, ...]:
-    """Returns the lines of a vocab.txt, white space around them left out as Google's reader does, and the
-    byte order mark that may begin it. Raises ConfigError where it is no UTF-8."""
+    """Returns the lines of a vocab.txt, stripped as in Google's reader, without a byte order mark. Raises
+    ConfigError if it is not UTF-8."""
     try:
         lines = re.sub(r"\n\Z", "", content.decode("utf-8-sig").replace("\r\n", "\n")).split("\n")
     except UnicodeDecodeError as error:
-        told = f"{source}: not UTF-8 text (byte {error.start}). Expected one word piece per line."
-        raise ConfigError(told) from None
+        expected = "Expected one word piece per line."
+        raise ConfigError(f"{source}: not UTF-8 text (byte {error.start}). {expected}") from None
     words = tuple(map(str.strip, lines))
     if "" in words:  # white space of Unicode's may be a word
         return tuple(line.strip() or line for line in lines)
@@ -208,7 +208,7 @@ class TokenizerSettings(NamedTuple):
 def tokenizer_settings(
     location: str, source: str | None = None, tokenizer: dict | None = None
 ) -> TokenizerSettings:
-    """Reads how the tokenizer in a folder, or beside a file or prefix, splits text.
+    """Reads the settings of the tokenizer in a folder, or next to a file or prefix.
 
     As in transformers, tokenizer_config.json and its defaults override a plain normalizer in tokenizer.json,
     unless the tokenizer_class takes everything from tokenizer.json, or that is alone.
@@ -216,7 +216,7 @@ def tokenizer_settings(
     Args:
       location: folder, file or prefix.
       source: begins messages about tokenizer.json; None: its path.
-      tokenizer: the content of tokenizer.json, of megabytes, where it has been read. None: it is read here.
+      tokenizer: the content of tokenizer.json (megabytes), if already read. None: it is read here.
 
     Raises:
       ConfigError: if a file cannot be read, or asks for an unsupported feature.
@@ -245,9 +245,9 @@ def tokenizer_settings(
         check_truncation(tokenizer, config, whole)
         is_whole = kind in _GENERIC_TOKENIZERS or not config and not has_model
         is_whole |= values.get("model_type") == "modernbert"  # transformers ignores the class here
-        told = tokenizer_lower_case(tokenizer, whole, is_whole, lower_case)
-        if is_whole or told and lower_case is None:
-            lower_case = told
+        lowers = tokenizer_lower_case(tokenizer, whole, is_whole, lower_case)
+        if is_whole or lowers and lower_case is None:
+            lower_case = lowers
     return TokenizerSettings(lower_case, length_told(config, path), gives_segments(config, values))
 
 
@@ -283,14 +283,14 @@ def length_told(config: Mapping[str, Any], path: str) -> int | None:
     an invalid one."""
     length = config.get("model_max_length", config.get("max_len"))
     if length is not None and not (type(length) in (int, float) and length >= 1):
-        told = f"model_max_length={str(length)[:40]}, expected a number of tokens from 1 on"
-        raise ConfigError(f"{path}: {told}.")
+        problem = f"model_max_length={str(length)[:40]}, expected a number of tokens from 1 on"
+        raise ConfigError(f"{path}: {problem}.")
     return int(length) if length and length < _NO_LENGTH else None
 
 
 def with_model_type(values: dict, path: str) -> dict:
-    """Returns the content of a config.json that names no model, as those of 2019, as a BERT's, where weights
-    of Hugging Face's lie beside it: their code, whose `gelu` is the exact one, takes it as that."""
+    """Returns the content of a config.json; without a model_type, as in 2019, it is set to BERT's if Hugging
+    Face weights are next to it. transformers does the same, and its `gelu` is the exact one."""
     folder, name = os.path.split(path)
     is_theirs = name == CONFIG and "hidden_size" in values
     is_theirs = is_theirs and any(files.is_file(os.path.join(folder, each)) for each in WEIGHTS)
@@ -306,13 +306,13 @@ def read_where_there(folder: str, name: str, is_checked: bool = True) -> dict:
 
 
 def tokenizer_words(tokenizer: dict, source: str) -> tuple[str, ...]:
-    """Returns the words of a tokenizer.json by their ids. Raises ConfigError, which begins with `source`,
-    where they are not a vocabulary of BERT's."""
+    """Returns the words of a tokenizer.json in the order of their ids. Raises ConfigError, which begins with
+    `source`, if it is not a BERT vocabulary."""
     found = tokenizer.get("model")
     model: dict[str, Any] = found if isinstance(found, dict) else {"type": None}
     check_values(model, f"{TOKENIZER}/model", source)
     if not isinstance(model.get("vocab"), dict):
-        raise ConfigError(f"{source}: its vocabulary has no words with their ids. {_VOCAB_FILE}")
+        raise ConfigError(f"{source}: its model.vocab is not a mapping from words to ids. {_VOCAB_FILE}")
     added = tokenizer.get("added_tokens") or []
     try:
         ids = {**{token["content"]: token["id"] for token in added}, **model["vocab"]}
@@ -324,6 +324,10 @@ def tokenizer_words(tokenizer: dict, source: str) -> tuple[str, ...]:
         raise ConfigError(
             f"{source}: the ids of the vocabulary are not 0, 1, 2, ..., each once. Save the tokenizer again."
         )
+    text = "\n".join(words)
+    if text.count("\n") >= max(len(words), 1) or text.encode("utf-8", "ignore").decode() != text:
+        told = "a word has a line feed or half a surrogate pair, which no vocab.txt holds"
+        raise ConfigError(f"{source}: {told}. Save the tokenizer again.")
     strange = [token["content"] for token in added if token["content"] not in SPECIAL_TOKENS]
     if strange:
         raise ConfigError(f"{source}: added_tokens {shortened(strange)} {_BESIDE}.")
@@ -342,7 +346,7 @@ def tokenizer_lower_case(
       told: do_lower_case in tokenizer_config.json; None if unset.
 
     Raises:
-      ConfigError: where the normalizer, or how words are cut or joined with special tokens, is not as BERT's.
+      ConfigError: if the normalizer, the pre_tokenizer or the post_processor is not BERT's.
     """
     found = list(steps(tokenizer.get("normalizer")))
     names = [str(step.get("type")) for step in found]
@@ -350,7 +354,7 @@ def tokenizer_lower_case(
     lower_case = "Lowercase" in names or bert.get("lowercase") is True
     accents, lowers = bert.get("strip_accents"), bert.get("lowercase") is True if is_whole else lower_case
     strips = lowers if accents is None else accents is True
-    if "StripAccents" in names and is_whole:  # which leaves those that are one with their letter
+    if "StripAccents" in names and is_whole:  # which keeps accents in precomposed letters
         strips |= "NFD" in names[: names.index("StripAccents")]
     elif "StripAccents" in names:
         strips = True
@@ -381,7 +385,7 @@ def tokenizer_lower_case(
 
 
 def steps(part: object) -> Iterable[dict]:
-    """Yields a normalizer or pre_tokenizer of a tokenizer.json and, of a Sequence, those that it is of."""
+    """Yields a normalizer or pre_tokenizer of a tokenizer.json, and the members of a Sequence."""
     if isinstance(part, dict):
         yield part
         parts = part.get("normalizers") or part.get("pretokenizers")
@@ -390,19 +394,21 @@ def steps(part: object) -> Iterable[dict]:
 
 
 def _joins_as_bert(processor: Any) -> bool:
-    """Tells whether a post_processor sets BERT's special tokens and segments; none leaves them to others."""
+    """Tells whether a post_processor sets BERT's special tokens and segments, or is None."""
     if processor is None:
         return True
     kind = processor.get("type") if isinstance(processor, dict) else None
-    if kind == "BertProcessing":
-        return [processor.get(key, [None])[0] for key in ("cls", "sep")] == ["[CLS]", "[SEP]"]
     single = [("[CLS]", 0), ("A", 0), ("[SEP]", 0)]
     wanted = {"single": single, "pair": [*single, ("B", 1), ("[SEP]", 1)]}
-    return kind == "TemplateProcessing" and all(
-        [(part["id"], part["type_id"]) for piece in processor.get(key, ()) for part in piece.values()]
-        == parts
-        for key, parts in wanted.items()
-    )
+    try:
+        if kind == "BertProcessing":
+            return [processor[key][0] for key in ("cls", "sep")] == ["[CLS]", "[SEP]"]
+        return kind == "TemplateProcessing" and all(
+            [(part["id"], part["type_id"]) for piece in processor[key] for part in piece.values()] == parts
+            for key, parts in wanted.items()
+        )
+    except (AttributeError, IndexError, KeyError, TypeError):  # values of other types
+        return False
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -417,18 +423,18 @@ _ARGUMENTS = (
 
 
 def cross_encoder_activation(location: str) -> str | None:
-    """Returns the activation of the outputs of a CrossEncoder as its sentence-transformers say; None where
-    there is none, or where config.json says it. Raises ConfigError where a text is set before others, and
-    for arguments that change the model or how text becomes tokens."""
+    """Returns the activation of a CrossEncoder's outputs in config_sentence_transformers.json; None if unset,
+    or set in config.json. Raises ConfigError for a default prompt, and for arguments that change the model or
+    the tokenizer."""
     folder = folder_of(location)
     values = read_where_there(folder, SENTENCE_TRANSFORMERS)
     if values.get("model_type") != "CrossEncoder":
         return None
     name, prompts = values.get("default_prompt_name"), values.get("prompts")
-    if name is not None and not (isinstance(prompts, dict) and prompts.get(name) == ""):
+    if name is not None and not (isinstance(prompts, dict) and prompts.get(str(name)) == ""):
         raise ConfigError(
             f"{os.path.join(folder, SENTENCE_TRANSFORMERS)}: default_prompt_name={str(name)[:60]!r} is not"
-            " supported, only null: no text is set before others."
+            " supported, only null: prompts are not prepended here."
         )
     settings = read_where_there(folder, SENTENCE_SETTINGS[0], False)
     arguments = {key: settings[key] for key in _ARGUMENTS if key in settings}
@@ -438,6 +444,9 @@ def cross_encoder_activation(location: str) -> str | None:
 
 # ------------------------------------------------------------------------------------------------------------
 # Adapters: adapter_config.json
+
+
+_PATTERN = r"(.*\.)?({})$"  # around a pattern of names of modules
 
 
 class Adapter(NamedTuple):
@@ -458,13 +467,13 @@ class Adapter(NamedTuple):
           name ends in counts, whatever pattern says its rank.
         """
         alphas = self.settings.get("alpha_pattern") or {}
-        key = next((each for each in alphas if re.match(rf"(.*\.)?({each})$", module)), module)
+        key = next((each for each in alphas if re.match(_PATTERN.format(each), module)), module)
         alpha = alphas.get(key, self.settings.get("lora_alpha", 8))
         return alpha / (rank**0.5 if self.settings.get("use_rslora") else rank)
 
 
 def adapter_of(location: str) -> Adapter | None:
-    """Returns the adapter beside weights; None where there is none.
+    """Returns the adapter next to weights; None without one.
 
     Raises:
       ConfigError: if it cannot be merged into them.
@@ -473,24 +482,29 @@ def adapter_of(location: str) -> Adapter | None:
     path, weights = os.path.join(folder, ADAPTER_CONFIG), os.path.join(folder, ADAPTER_WEIGHTS)
     if not os.path.exists(path):
         if os.path.exists(weights):
-            raise ConfigError(f"{weights}: an adapter without {ADAPTER_CONFIG}, which says how it is merged.")
+            raise ConfigError(f"{weights}: the adapter's {ADAPTER_CONFIG} is missing. Put it there.")
         return None
     settings = read_json(path, any_number=True)
-    if settings.get("peft_type") != "LORA":  # whose keys are others
+    if settings.get("peft_type") != "LORA":  # other types have other keys
         raise ConfigError(
             f"{path}: an adapter of peft_type={str(settings.get('peft_type'))[:40]} is not supported, only"
-            " LORA. Merge it where it comes from (merge_and_unload), or remove it."
+            " LORA. Merge it in peft (merge_and_unload), or remove it."
         )
     base = str(settings.get("base_model_name_or_path") or folder)
     if os.path.isdir(base) and os.path.realpath(base) != os.path.realpath(folder):
         raise ConfigError(
-            f"{path} names the base model {base}, and the folder has other weights. Put the adapter into the"
+            f"{path} names the base model {base}, but the folder has other weights. Put the adapter into the"
             " folder of its base model."
         )
     check_keys(settings, ADAPTER_CONFIG, path)
     expect(settings, "lora_alpha", float, path, 8)
     for module, alpha in (expect(settings, "alpha_pattern", (dict, type(None)), path, None) or {}).items():
         expect({module: alpha}, module, float, f"{path}: alpha_pattern")
+        try:
+            re.compile(_PATTERN.format(module))
+        except (re.error, OverflowError, RecursionError) as error:
+            told = f"{module[:60]!r} is no pattern of names of modules ({error})"
+            raise ConfigError(f"{path}: alpha_pattern: {told}. Correct it.") from None
     if not os.path.exists(weights):
         raise ConfigError(f"{path}: {ADAPTER_WEIGHTS} is missing in its folder.")
     return Adapter(weights, settings)
@@ -509,8 +523,8 @@ REGRESSION, ONE_LABEL, SEVERAL_LABELS = (
 )
 
 
-# The kinds of labels, and what Hugging Face calls a classifier of them; of a choice, and of tags, its
-# pipelines.
+# The kinds of labels, and Hugging Face's problem_type of a classifier for them; for choice and tags, the
+# names of its pipelines.
 PROBLEM_TYPE_OF = {
     "one": ONE_LABEL,
     "several": SEVERAL_LABELS,
@@ -536,20 +550,20 @@ def labels_json(
 
     Args:
       labels: names in the order of the classes; None for a score instead of classes.
-      problem_type: a value of PROBLEM_TYPE_OF; None: what the labels say.
-      thresholds: of several labels: the probability from which on a text has each.
-      scale: of a number: mean and deviation, which the output is in units of; none: it is the number.
+      problem_type: a value of PROBLEM_TYPE_OF; None: derived from the labels.
+      thresholds: for multi-label models: the minimum probability of each label.
+      scale: for regression: mean and deviation by which the output is standardised; empty: it is not.
     """
     said = problem_type or (REGRESSION if labels is None else ONE_LABEL)
     values: dict[str, Any] = {"labels": labels, "kind": KIND_OF[said], "problem_type": said}
-    values |= {name: each for name, each in (("thresholds", thresholds), ("scale", scale)) if each}
+    values.update({name: each for name, each in (("thresholds", thresholds), ("scale", scale)) if each})
     return written(values)
 
 
 def read_labels(folder: str) -> dict:
     """Returns {labels: (names) or None, problem_type, kind, thresholds, scale} of a folder with labels.json;
-    empty if there is none, or only another program's. Of `kind` and `problem_type`, which say the same,
-    one is enough.
+    empty without the file, or if another program wrote it. `kind` and `problem_type` have the same meaning,
+    so one of them is enough.
 
     Raises:
       ConfigError: if the file is invalid, its keys contradict each other, or Hugging Face's config.json next
@@ -568,8 +582,8 @@ def read_labels(folder: str) -> dict:
         warn_of_key(key[:60], path)
     labels = values.get("labels")
     if not (labels is None or isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
-        told = f"labels={repr(labels)[:60]}, expected a list of names or null"
-        raise ConfigError(f"{path}: {told}. Restore or remove the file.")
+        problem = f"labels={repr(labels)[:60]}, expected a list of names or null"
+        raise ConfigError(f"{path}: {problem}. Restore or remove the file.")
     labels = None if labels is None else tuple(labels)
     if labels and (theirs := labels_of_config(folder)["labels"]) not in (None, labels):
         shown = " and ".join(", ".join(names)[:80] for names in (labels, theirs))
@@ -589,24 +603,25 @@ def read_labels(folder: str) -> dict:
             expected = f"expected one of {', '.join(PROBLEM_TYPE_OF)}"
             raise ConfigError(f"{path}: kind={str(kind)[:40]!r}, {expected}.")
         if said not in (None, PROBLEM_TYPE_OF[kind]):
-            told = f"kind={kind!r} and problem_type={said!r} contradict each other"
-            raise ConfigError(f"{path}: {told}. Correct one of them.")
+            conflict = f"kind={kind!r} and problem_type={said!r} contradict each other"
+            raise ConfigError(f"{path}: {conflict}. Correct one of them.")
         said = PROBLEM_TYPE_OF[kind]
     for key, none, wanted in (("thresholds", (), SEVERAL_LABELS), ("scale", (0.0, 1.0), REGRESSION)):
         if numbers[key] != none and said != wanted:
-            told = f"{key} of kind={KIND_OF.get(str(said), 'one')!r}, expected only of {KIND_OF[wanted]!r}"
-            raise ConfigError(f"{path}: {told}. Correct one of them.")
+            kind = KIND_OF.get(str(said), "one")
+            conflict = f"{key} with kind={kind!r}, expected only with {KIND_OF[wanted]!r}"
+            raise ConfigError(f"{path}: {conflict}. Correct one of them.")
     if not all(0 <= each <= 1 for each in numbers["thresholds"]):
-        told = f"thresholds={str(list(numbers['thresholds']))[:60]}, expected probabilities"
-        raise ConfigError(f"{path}: {told}, from 0 to 1.")
+        received = str(list(numbers["thresholds"]))[:60]
+        raise ConfigError(f"{path}: thresholds={received}, expected probabilities from 0 to 1.")
     return {"labels": labels, "problem_type": said, "kind": KIND_OF.get(str(said), "one"), **numbers}
 
 
 def _problem_type(values: dict, source: str) -> str | None:
     kind = values.get("problem_type")
     if kind not in (None, *KIND_OF):
-        told = f"problem_type={repr(kind)[:60]} is not supported, only {', '.join(KIND_OF)}"
-        raise ConfigError(f"{source}: {told}.")
+        allowed = ", ".join(KIND_OF)
+        raise ConfigError(f"{source}: problem_type={repr(kind)[:60]} is not supported, only {allowed}.")
     return kind
 
 
@@ -618,8 +633,8 @@ def check_label_count(labels: Sequence[str] | None, outputs: int, source: str) -
 
 
 def labels_to_hugging_face(labels: tuple[str, ...] | None, problem_type: str | None, count: int) -> dict:
-    """Returns keys of config.json. transformers takes the number of classes from the names: there are names
-    for all `count`, known or not."""
+    """Returns keys of config.json for the labels. transformers takes the number of classes from the names, so
+    unknown names get placeholders."""
     names = labels or ()
     if not len(set(names)) == len(names) == count:
         names = tuple(f"LABEL_{number}" for number in range(count))
@@ -628,7 +643,7 @@ def labels_to_hugging_face(labels: tuple[str, ...] | None, problem_type: str | N
         "id2label": by_id,
         "label2id": {name: number for number, name in enumerate(names)},
     }
-    if problem_type == REGRESSION and count == 1:  # of which a CrossEncoder would take the sigmoid
+    if problem_type == REGRESSION and count == 1:  # a CrossEncoder's default is the sigmoid
         found["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     theirs = problem_type in (REGRESSION, ONE_LABEL, SEVERAL_LABELS)
     return {**found, "problem_type": problem_type} if theirs else found
@@ -658,30 +673,30 @@ def labels_of_folder(location: str) -> dict:
 
 
 def labels_of_hugging_face(values: dict, source: str, activation: str | None = None) -> dict:
-    """Returns {labels: names or None, problem_type} that a config.json gives.
+    """Returns {labels: names or None, problem_type} of a config.json.
 
-    id2label counts; label2id, which tells the same, counts where that is missing. The class of the model says
-    whether a classifier is of texts, words or choices.
+    id2label takes precedence; label2id, its inverse, is used if that is missing. The class of the model tells
+    whether it classifies texts, words or choices.
 
     Args:
-      values: of config.json.
-      source: begins the messages.
+      values: content of config.json.
+      source: beginning of the messages.
       activation: of the outputs, as a CrossEncoder of sentence-transformers names it; None: as in `values`.
 
     Raises:
-      ConfigError: where they are not names of classes 0, 1, 2, ..., or contradict each other.
+      ConfigError: if the names are not of classes 0, 1, 2, ..., or contradict each other.
     """
-    told = [_names_of(values.get(key), key, source) for key in ("id2label", "label2id")]
-    named = [names for names in told if names and not are_numbered_labels(names)]
-    labels, number = next(iter([*named, *filter(None, reversed(told))]), None), values.get("num_labels")
+    tables = [_names_of(values.get(key), key, source) for key in ("id2label", "label2id")]
+    named = [names for names in tables if names and not are_numbered_labels(names)]
+    labels, number = next(iter([*named, *filter(None, reversed(tables))]), None), values.get("num_labels")
     shown, wrong = [", ".join(names)[:90] for names in [*named, labels or ()]], None
     kind, is_one = _problem_type(values, source), (len(labels) if labels else number) == 1
     if len(set(named)) > 1:
         wrong = f"id2label and label2id contradict each other: {shown[0]} and {shown[1]}"
     elif labels and number not in (None, len(labels)):
-        wrong = f"num_labels={str(number)[:40]}, and there are {len(labels)} labels: {shown[-1]}"
+        wrong = f"num_labels={str(number)[:40]}, but {len(labels)} labels: {shown[-1]}"
     elif kind == ONE_LABEL and is_one:  # which transformers 4 gives a sigmoid, and 5 refuses
-        wrong = f"problem_type={kind}, and there is one label"
+        wrong = f"problem_type={kind} with only one label"
     if wrong:
         raise ConfigError(f"{source}: {wrong}. Correct one of them.")
     sentences = values.get("sentence_transformers")
@@ -700,7 +715,7 @@ def labels_of_hugging_face(values: dict, source: str, activation: str | None = N
 
 
 # {whether there is one output: {activation: meaning}}: a score, or a probability; transformers and
-# sentence-transformers have different defaults. None: of several, a softmax tells which label is meant.
+# sentence-transformers have different defaults. None: several outputs, one label by softmax.
 _ACTIVATIONS: dict[bool, dict[str, str | None]] = {
     True: {"Identity": REGRESSION, "Sigmoid": SEVERAL_LABELS},
     False: {"Identity": None, "Softmax": None, "Sigmoid": SEVERAL_LABELS},
@@ -716,11 +731,11 @@ def _names_of(names: object, key: str, source: str) -> tuple[str, ...] | None:
     if key == "label2id":
         numbered = {str(number): str(name) for name, number in pairs}
     order = [str(number) for number in range(len(pairs))]
-    told = f"{source}: {key}={repr(names)[:90]}"
+    received = f"{source}: {key}={repr(names)[:90]}"
     if not pairs or set(numbered) != set(order):
-        raise ConfigError(f"{told}, expected names of classes 0, 1, 2, ..., each number once.")
+        raise ConfigError(f"{received}, expected names of classes 0, 1, 2, ..., each number once.")
     if len(set(numbered.values())) < len(order):
-        raise ConfigError(f"{told} has a name twice. Each class has one of its own.")
+        raise ConfigError(f"{received} has a name twice, expected a different name for each class.")
     return tuple(map(numbered.__getitem__, order))
 
 
@@ -738,7 +753,8 @@ def order_of_labels(labels: Sequence[str], wanted: Sequence[Sequence[str]]) -> l
       labels: of a model, in their order.
       wanted: the names of each class.
     """
-    for form in (str, _plain):
+    ways: tuple[Callable[[str], str], ...] = (str, _plain)
+    for form in ways:
         forms = [form(label) for label in labels]
         found = [[forms.index(name) for name in map(form, names) if name in forms] for names in wanted]
         order = [numbers[0] for numbers in found if numbers]

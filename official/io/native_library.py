@@ -21,13 +21,13 @@ from official.io import writing
 # Libraries
 #
 # The name of a library has a hash of its sources, flags, compiler, linked libraries and the CPU. So it is
-# never out of date, and machines that share a home folder do not use each other's. Its code runs in the
-# process: it is taken only from this user or root, and only as it was compiled, which the sha256 beside it
-# says. One that is damaged is compiled anew.
+# never out of date, and machines that share a home folder do not use each other's. Its code runs in this
+# process, so it must be owned by this user or root, and match the sha256 file next to it. A damaged one is
+# compiled again.
 
 
 _COMPILERS = ("c++", "g++", "clang++")
-_OF_CPU = ("model name", "flags", "Features", "CPU part", "CPU implementer")  # which code for it depends on
+_OF_CPU = ("model name", "flags", "Features", "CPU part", "CPU implementer")  # that affect generated code
 _DIGEST = ".sha256"  # after the name of a library: the file with its sha256
 
 
@@ -54,7 +54,7 @@ class Recipe(NamedTuple):
 
 
 def built(recipe: Recipe, timeout_secs: float, before: Callable[[], object] = lambda: None) -> str:
-    """Returns the path of a library, which is compiled where it is not there yet.
+    """Returns the path of a library; compiles it if it is missing.
 
     If several processes need it at once, one compiles it and the others wait.
 
@@ -103,7 +103,7 @@ def _read_own(path: str) -> bytes:
 
 
 def find_compiler() -> str:
-    """Returns the path of the C++ compiler: that of $CXX, else the first one there is. Raises NotBuilt."""
+    """Returns the path of the C++ compiler: $CXX, else the first one found. Raises NotBuilt."""
     asked = os.environ.get("CXX")
     if found := next(filter(None, map(shutil.which, [asked] if asked else _COMPILERS)), None):
         return found
@@ -111,7 +111,7 @@ def find_compiler() -> str:
 
 
 def _digest(recipe: Recipe, compiler: str) -> str:
-    """Returns a digest of all that the code of a library depends on, 16 hexadecimal digits."""
+    """Returns a digest of all inputs of a library's code, 16 hexadecimal digits."""
     flags = [flag for flags in recipe.sources.values() for flag in flags]
     made_with = [recipe.made_for, compiler, _run([compiler, "--version"], timeout_secs=60)]
     cpu = _cpu_info()
@@ -212,8 +212,8 @@ def saturates_int8(cpu: Processor) -> bool:
 
 
 def processor() -> Processor:
-    """Returns the processor of this machine. Where the kernel does not describe it, its name is what Python
-    knows and its instructions are unknown."""
+    """Returns the processor of this machine. Without the kernel's description, its name comes from Python's
+    platform module and its instructions are unknown."""
     lines = _cpu_info()
     name = lines.get("model name") or platform.processor() or platform.machine()
     flags = (lines.get("flags") or lines.get("Features", "")).split()

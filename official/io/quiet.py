@@ -25,10 +25,10 @@ def quieten_libraries() -> None:
     import warnings
 
     tensorflow = logging.getLogger("tensorflow")
-    # Its errors, too: it logs "Couldn't match files" for folders in which we then find the checkpoint.
+    # Errors, too: TensorFlow logs "Couldn't match files" for folders in which we then find the checkpoint.
     tensorflow.setLevel(logging.CRITICAL)
     tensorflow.handlers.clear()
-    warnings.filterwarnings("ignore", module="tensorflow_addons")  # the end of its life
+    warnings.filterwarnings("ignore", module="tensorflow_addons")  # its end-of-life notice
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")  # tensorflow-hub imports it
 
 
@@ -53,8 +53,8 @@ def silence() -> Iterator[None]:
 
 @functools.lru_cache
 def silence_compiler() -> None:
-    """Compiles a first function `without_noise`: XLA announces its first one in two lines that no log level
-    keeps back.
+    """Compiles a first function `without_noise`: XLA logs two lines on its first compilation that no log
+    level suppresses.
 
     To be called before anything is compiled, after the devices of the process are set up.
     """
@@ -148,12 +148,12 @@ class _Finder:
         if sys.flags.optimize > 1:
             from official.io import errors  # late: who only asks for help does not wait for them
 
-            sys.meta_path.insert(0, self)  # for whoever tries again
+            sys.meta_path.insert(0, self)  # in case the import is tried again
             errors.check_docstrings(f"{self._package} reads when it is imported")
         with without_noise(), uncollected():
             self._before()
             load(module)
-            gc.freeze()  # modules stay, whatever is looked for among the rest
+            gc.freeze()  # modules stay alive, so later collections need not scan them
 
 
 def prepare_import(package: str, before: Callable[[], object] = lambda: None) -> None:

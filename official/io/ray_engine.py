@@ -113,7 +113,7 @@ def _nodes_and_cpus() -> tuple[int, int]:
 
 
 def _cpu_counter() -> Callable[[], int]:
-    """Returns a function that counts the CPUs of the cluster, now and then: nodes come and go."""
+    """Returns a function that counts the CPUs of the cluster periodically, since nodes may join or leave."""
     cpus, nodes, next_look = 1, 0, 0.0
 
     def count() -> int:
@@ -151,10 +151,10 @@ def _connection(address: str, is_own: bool) -> Iterator[None]:
             _check_answers(address)
         ray.init(address, log_to_driver=False, logging_level=python_logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, AssertionError, OSError, OverflowError) as error:
-        told = " ".join(str(error).split())[:300]
+        reason = " ".join(str(error).split())[:300]
         raise ConfigError(
-            f"--ray_address={address}: {told or type(error).__name__} Give HOST:PORT or ray://HOST:PORT of a"
-            " cluster with the same Python and Ray, or drop the flag to start one on this machine."
+            f"--ray_address={address}: {reason or type(error).__name__} Give HOST:PORT or ray://HOST:PORT of"
+            " a cluster with the same Python and Ray, or drop the flag to start one on this machine."
         ) from None
     finally:
         for number, handler in handlers.items():
@@ -214,7 +214,7 @@ def _own_versions() -> dict[str, str]:
 
 
 def _check_versions(wanted: dict[str, str]) -> None:
-    """Raises ConfigError where this node has other versions than the machine that began the job."""
+    """Raises ConfigError if this node has other versions than the machine that started the job."""
     own = _own_versions()
     differing = [
         f"{name} {own.get(name, 'is missing')} (expected {wanted.get(name, 'none')})"
@@ -231,7 +231,7 @@ def _check_versions(wanted: dict[str, str]) -> None:
 # ------------------------------------------------------------------------------------------------------------
 # A cluster of this machine
 #
-# Ray's processes survive the kill of their starter. So they are children of a process of ours, which ends all
+# Ray's processes survive if their starter is killed. So they are children of a keeper process, which ends all
 # of them and removes their files when the pipe to it is closed for any reason.
 
 
@@ -249,12 +249,12 @@ def started_cluster(num_cpus: int | None) -> Iterator[str]:
     """Starts a cluster of one node, and yields its address; it ends with the block.
 
     Args:
-      num_cpus: tasks that it runs at a time; None: one a core.
+      num_cpus: maximum number of concurrent tasks; None: one per core.
 
     Raises:
-      ConfigError: where it does not start.
+      ConfigError: if Ray does not start.
     """
-    # Ray reads it when it is loaded. Who does not know it cannot send tasks to the cluster.
+    # Ray reads the secret on import. Other users, without it, cannot send tasks to the cluster.
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _secret()}
     keeper = subprocess.Popen(
         [sys.executable, "-m", __name__, str(num_cpus or engines.cores())],
@@ -270,8 +270,8 @@ def started_cluster(num_cpus: int | None) -> Iterator[str]:
         address = keeper.stdout.readline().strip()
         if not address:
             keeper.stdin.close()
-            told = keeper.stderr.read().strip().splitlines()[-1:]
-            raise ConfigError(f"--engine=ray: Ray does not start on this machine: {' '.join(told)[:300]}")
+            reason = keeper.stderr.read().strip().splitlines()[-1:]
+            raise ConfigError(f"--engine=ray: Ray does not start on this machine: {' '.join(reason)[:300]}")
         yield address
     finally:
         for stream in (keeper.stdin, keeper.stdout, keeper.stderr):
@@ -286,8 +286,8 @@ def _secret() -> str:
 
 @contextlib.contextmanager
 def ending_all_children(folder: str | None = None) -> Iterator[None]:
-    """In its block, orphaned descendants become children of this process. After it, all of them are killed,
-    their folder is removed, and this process ends."""
+    """In its block, orphaned descendants become children of this process. At its end, all children are
+    killed, their folder is removed, and this process exits."""
     import psutil
 
     ctypes.CDLL(None).prctl(_BECOME_SUBREAPER, 1, 0, 0, 0)
@@ -308,8 +308,8 @@ def ending_all_children(folder: str | None = None) -> Iterator[None]:
 
 
 def main() -> None:
-    """Keeps a cluster: `python -m official.io.ray_engine CPUS` writes its address, and ends it when stdin
-    does."""
+    """Keeps a cluster: `python -m official.io.ray_engine CPUS` writes its address, and stops it at the end of
+    stdin."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A short path: that of a socket below it is 80 bytes longer.
     folder = tempfile.mkdtemp(prefix="bert-ray-", dir=engines.folder_for_sockets(24))
@@ -322,7 +322,7 @@ def main() -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=python_logging.ERROR,
-            object_store_memory=100 << 20,  # what tasks are sent is small: the data are in files
+            object_store_memory=100 << 20,  # arguments and results of tasks are small: the data are in files
             _node_ip_address="127.0.0.1",
             _temp_dir=folder,
         )

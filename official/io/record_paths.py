@@ -32,6 +32,9 @@ def find_files(patterns: str, flag: str = "") -> list[str]:
     found = []
     for manifest in manifests:
         counts = json_files.expect(json_files.read_json(manifest, flag), "files", dict, manifest, {})
+        if outside := [name for name in counts if os.path.basename(name) != name]:
+            told = f"lists {outside[0][:60]!r}, which is not in its folder. Name that file, or move it there"
+            raise ConfigError(f"--{flag}={manifest} {told}.")
         found += [os.path.join(os.path.dirname(manifest), name) for name in counts]
     if others or not found:
         found += io_files.find_files(",".join(others) if found else patterns, flag, in_folders="*.tfrecord")

@@ -129,11 +129,11 @@ class EmbeddingSettings:
         return self.dense[-1].out_features if self.dense else hidden_size
 
     def prompt(self, text: str | None = None, name: str | None = None) -> str:
-        """Returns the prompt, which is set before texts.
+        """Returns the prompt to prepend to texts.
 
         Args:
-          text: is taken as it is; None: that of `name`.
-          name: of one of `prompts`; None: the default one. `passage` also means what is called document or
+          text: the prompt itself; None: the one called `name`.
+          name: key of `prompts`; None: the default prompt. `passage` also finds one called document or
             corpus.
 
         Raises:
@@ -142,8 +142,8 @@ class EmbeddingSettings:
         names = NAMES_OF_PASSAGES if name in NAMES_OF_PASSAGES else (name or self.default_prompt_name,)
         found = [each for each in (name, *names) if each in self.prompts]
         if text is None and name is not None and not found:
-            told = f"Allowed: {', '.join(self.prompts)}" if self.prompts else "The model has none"
-            raise ConfigError(f"prompt_name={name[:60]!r}{suggest(name, self.prompts)}. {told}.")
+            allowed = f"Allowed: {', '.join(self.prompts)}" if self.prompts else "The model has no prompts"
+            raise ConfigError(f"prompt_name={name[:60]!r}{suggest(name, self.prompts)}. {allowed}.")
         text = text if text is not None else self.prompts[found[0]] if found else ""
         if text and not self.include_prompt:
             raise ConfigError(f"prompt={text[:40]!r} with include_prompt=false is not supported, only true.")
@@ -173,15 +173,24 @@ def modules_folder(location: str) -> str | None:
 
 def transformer_folder(folder: str) -> str:
     """Returns the folder of the Transformer in modules.json: a subfolder in older ones."""
-    modules = read(os.path.join(folder, MODULES), kind=list)
-    paths = [str(module.get("path")) for module in modules if _kind_of(module) == "Transformer"]
-    return os.path.join(folder, paths[0]) if paths and paths[0] else folder
+    return next((place for kind, place in _modules(folder) if kind == "Transformer"), folder)
 
 
-def _kind_of(module: Any) -> str:
-    """Returns the name of a module's class, with its package where it is not sentence-transformers' own."""
-    told = str(module.get("type")) if isinstance(module, dict) else str(module)
-    return told.rpartition(".")[2] if told.startswith("sentence_transformers.") else told
+def _modules(folder: str) -> list[tuple[str, str]]:
+    """Returns (class, with its package unless it is sentence-transformers' own; folder) of each module in
+    modules.json. Raises ConfigError for a folder outside of the model's: a downloaded model could name any
+    folder of this machine."""
+    source, found = os.path.join(folder, MODULES), []
+    for module in read(source, kind=list):
+        path, told = expect(module, "path", str, source, ""), str(module.get("type"))
+        inside = os.path.normpath(path)
+        if os.path.isabs(inside) or inside.split(os.sep)[0] == os.pardir:
+            raise ConfigError(
+                f"{source}: the path {path[:60]!r} leads out of the folder. Put the module into it."
+            )
+        kind = told.rpartition(".")[2] if told.startswith("sentence_transformers.") else told
+        found.append((kind, folder if inside == os.curdir else os.path.join(folder, inside)))
+    return found
 
 
 def read_settings(location: str, lower_case: bool = False) -> EmbeddingSettings | None:
@@ -198,20 +207,18 @@ def read_settings(location: str, lower_case: bool = False) -> EmbeddingSettings 
     if folder is None:
         return None
     values, path = read_where_there(folder, SENTENCE_TRANSFORMERS), os.path.join(folder, MODULES)
-    if values.get("model_type") == "CrossEncoder":  # which gives no vectors
+    if values.get("model_type") == "CrossEncoder":  # which computes scores, not vectors
         return None
-    modules = read(path, kind=list)
-    for module in modules:
-        if isinstance(module, dict):
-            check_keys(module, MODULES, path)
-    kinds = [_kind_of(module) for module in modules]
+    modules = _modules(folder)
+    for module in read(path, kind=list):
+        check_keys(module, MODULES, path)
+    kinds, paths = [kind for kind, _ in modules], [place for _, place in modules]
     count = kinds.count("Dense")
     if kinds not in (usual := ["Transformer", "Pooling", *["Dense"] * count], [*usual, "Normalize"]):
         raise ConfigError(
             f"{path}: the modules {', '.join(kinds)[:200] or 'none'} are not supported, only Transformer,"
             " Pooling, any number of Dense and, last, Normalize."
         )
-    paths = [os.path.join(folder, str(module.get("path"))) for module in modules]
     pooling = read(os.path.join(paths[1], CONFIG), "Pooling/config.json")
     if kinds[-1] == "Normalize":  # whose folder is empty in older versions
         own = os.path.join(paths[-1], CONFIG)
@@ -237,8 +244,8 @@ def _prompts(values: dict, path: str) -> dict[str, Any]:
         raise ConfigError(f"{path}: the prompt {wrong[0][:60]!r} is not a text. Correct it.")
     default = expect(values, "default_prompt_name", (str, type(None)), path, None)
     if default is not None and default not in prompts:
-        told = f"is none of the prompts ({shortened(list(prompts)) or 'there are none'})"
-        raise ConfigError(f"{path}: default_prompt_name={default[:60]!r} {told}. Correct it.")
+        problem = f"is none of the prompts ({shortened(list(prompts)) or 'the file has none'})"
+        raise ConfigError(f"{path}: default_prompt_name={default[:60]!r} {problem}. Correct it.")
     similarity = values.get("similarity_fn_name") or "cosine"
     check_one_of(f"{path}: similarity_fn_name={str(similarity)[:60]!r}", str(similarity), SIMILARITIES)
     return {"prompts": prompts, "default_prompt_name": default, "similarity": similarity}
@@ -286,7 +293,7 @@ def contents(settings: EmbeddingSettings, hidden_size: int) -> dict[str, bytes]:
     """Returns {path in a folder: content} of the files with the settings, without the encoder's own.
 
     Args:
-      settings: the weights of Dense modules are read from where they lie.
+      settings: its Dense modules name the folders of their weights, which are read.
       hidden_size: of the encoder.
 
     Raises:
@@ -411,7 +418,7 @@ def _unpickled(stream: BinaryIO) -> Any:
             stack[-int(name[-1]) :] = [tuple(stack[-int(name[-1]) :])]
         elif name in ("SETITEM", "SETITEMS"):
             pairs = behind_mark() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
-            stack[-1].update(zip(pairs[::2], pairs[1::2]))
+            stack[-1].update(zip(_texts(pairs[::2]), pairs[1::2]))
         elif name in ("APPEND", "APPENDS"):
             values = behind_mark() if name == "APPENDS" else [stack.pop()]
             stack[-1].extend(values)
@@ -427,6 +434,13 @@ def _unpickled(stream: BinaryIO) -> Any:
     return stack[-1]
 
 
+def _texts(names: list[Any]) -> list[str]:
+    """Returns names. Raises ValueError for what is no text: tuples of tuples may take forever to hash."""
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError("a name is not a text")
+    return names
+
+
 def _torch_tensors(path: str) -> dict[str, np.ndarray]:
     """Reads a state_dict that PyTorch saved: a ZIP file, or before 1.6 pickles one behind the other."""
     stream = io.BytesIO(files.read_bytes(path, path))
@@ -434,18 +448,20 @@ def _torch_tensors(path: str) -> dict[str, np.ndarray]:
     try:
         if zipfile.is_zipfile(stream):
             with zipfile.ZipFile(stream) as archive:
+                if any(file.compress_type or file.flag_bits & 1 for file in archive.infolist()):
+                    raise ValueError("it is compressed or encrypted")  # and may become any size
                 name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
                 found = _unpickled(io.BytesIO(archive.read(name)))
-                for (_, kind, key, *_), *_ in found.values():
+                for key, kind in _types_of_storages(found).items():
                     content = archive.read(f"{name.removesuffix('.pkl')}/{key}")
-                    storages[key] = _numbers(content, _STORAGES[kind])
+                    storages[key] = _numbers(content, kind)
         else:
             stream.seek(0)
             for _ in range(3):  # a magic number, the version, sizes of types
                 _unpickled(stream)
             found, keys = _unpickled(stream), _unpickled(stream)
-            kinds = {key: _STORAGES[kind] for (_, kind, key, *_), *_ in found.values()}
-            for key in keys:
+            kinds = _types_of_storages(found)
+            for key in _texts(keys):
                 (count,) = struct.unpack("<q", stream.read(8))
                 content = stream.read(count * np.dtype(_TYPES[kinds[key]]).itemsize)
                 storages[key] = _numbers(content, kinds[key])
@@ -457,15 +473,22 @@ def _torch_tensors(path: str) -> dict[str, np.ndarray]:
         raise ConfigError(f"{path} cannot be read ({str(error)[:100]}). Save it as {_WEIGHTS}.") from None
 
 
+def _types_of_storages(tensors: Mapping[str, Any]) -> dict[str, str]:
+    """Returns {key of a storage: its type, of _TYPES}."""
+    named = [_texts([key, kind]) for (_, kind, key, *_), *_ in tensors.values()]
+    return {key: _STORAGES[kind] for key, kind in named}
+
+
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, EOFError, IndexError, StopIteration)
+_DAMAGED = (*_DAMAGED, OverflowError, RuntimeError)
 
 
 def _strided(values: np.ndarray, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-    """Returns a strided view of a storage. Raises ValueError if it reaches beyond the storage."""
-    if math.prod(shape) > len(values):
-        raise ValueError("a tensor is larger than its storage")
+    """Returns a strided view of a storage. Raises ValueError if it is empty or goes beyond the storage."""
+    if min(shape, default=1) < 1 or math.prod(shape) > len(values):
+        raise ValueError("a tensor is empty, or larger than its storage")
     places = [np.arange(size) * stride for size, stride in zip(shape, strides, strict=True)]
     found = functools.reduce(np.add.outer, places, np.array(offset))
-    if found.size and not 0 <= found.min() <= found.max() < len(values):
+    if not 0 <= found.min() <= found.max() < len(values):
         raise ValueError("a tensor reaches beyond its storage")
     return values[found]

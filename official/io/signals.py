@@ -68,7 +68,7 @@ class _State:
 
 
 _NO_SECTION = _Section(secs=0.0)
-_ending = threading.Lock()  # is never let go
+_ending = threading.Lock()  # never released
 _state = _State(_NO_SECTION)
 
 
@@ -222,7 +222,7 @@ def _end_if_still_in(section: _Section, secs: float, number: int) -> None:
 
 def end(number: int) -> None:
     """Ends this process from any thread, with the line of a signal."""
-    while not _ending.acquire(blocking=False):  # another thread says it, and ends the process
+    while not _ending.acquire(blocking=False):  # another thread prints the line and ends the process
         time.sleep(1)
     with contextlib.suppress(OSError):  # the terminal that has hung up
         os.write(_state.stderr, _line(number).encode())

@@ -1,4 +1,4 @@
-"""Makes the standard streams of a process safe, so that it runs the same wherever they lead.
+"""Makes the standard streams of a process safe, so that it runs the same wherever they are redirected.
 
 A closed stream is redirected to /dev/null, so that no file opened later gets its number and its output.
 Output that cannot be written (full disk, pipe without reader) is dropped: the work continues, and the exit
@@ -46,8 +46,8 @@ class _Stream(io.FileIO):
         if self._stream in _unwritable:
             return
         _unwritable[self._stream] = error
-        if self._stream == "stdout" and error.errno != errno.EPIPE:  # `| head` has read what it wants
-            message = f"stdout cannot be written ({error.strerror}); what does not fit is lost."
+        if self._stream == "stdout" and error.errno != errno.EPIPE:  # EPIPE is normal: `| head`
+            message = f"stdout cannot be written ({error.strerror}); the rest of the output is lost."
             report_error(os.path.basename(sys.argv[0]), message)
 
 

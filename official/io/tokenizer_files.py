@@ -34,6 +34,7 @@ from official.io.model_folder import (
 
 MERGES = "merges.txt"
 _LIBRARY_KEYS = f"{TOKENIZER_CONFIG}/library"
+_MAX_WORDS = 10**7  # a list has a place for each id
 
 
 ROBERTA = Special("<pad>", "<unk>", "<s>", "</s>", "<mask>")
@@ -45,11 +46,11 @@ class TokenizerFile:
 
     Attributes:
       content: a tokenizer.json, added tokens in it, without truncation and padding.
-      words: by their ids; an unused id gets a placeholder that no text contains.
+      words: in the order of their ids; an unused id gets a placeholder that no text contains.
       special: the special tokens.
-      separators: how many of them stand between two texts, 1 or 2.
+      separators: number of separator tokens between two texts, 1 or 2.
       has_segments: whether the second text has segment id 1.
-      max_length: tokens that texts are cut to, as tokenizer_config.json says; None where it does not.
+      max_length: maximum number of tokens in tokenizer_config.json; None if unset.
     """
 
     content: str
@@ -72,13 +73,13 @@ class TokenizerFile:
 
 
 def read(path: str, source: str, content: bytes) -> TokenizerFile:
-    """Reads a tokenizer.json, a vocab.json with its merges.txt, or a SentencePiece model, with what lies
-    beside it.
+    """Reads a tokenizer.json, a vocab.json with its merges.txt, or a SentencePiece model, and the tokenizer
+    files next to it.
 
     Args:
-      path: of the file.
-      source: begins the messages.
-      content: of the file.
+      path: path of the file.
+      source: beginning of the messages.
+      content: content of the file.
 
     Raises:
       ConfigError: if a file cannot be read, contradicts another one, or needs an unknown class of
@@ -92,15 +93,22 @@ def read(path: str, source: str, content: bytes) -> TokenizerFile:
     tokenizer = _content(path, source, content)
     model_folder.check_truncation(tokenizer, config, source)
     kind = _class_of(folder, config, _is_wordpiece(tokenizer))
-    special, added = _tokens_of(folder, config, tokenizer, kind)
-    if kind is not None:
-        tokenizer = _CLASSES[kind](tokenizer, special, config, source)
-    elif tokenizer.keys() == {"model"}:
+    if kind is None and tokenizer.keys() == {"model"}:
         raise ConfigError(
             f"{source}: the class of its tokenizer is unknown. Put a {TOKENIZER_CONFIG} with"
             f" tokenizer_class ({', '.join(_CLASSES)}) next to it, or give a {TOKENIZER}."
         )
-    made = _finished(tokenizer, special, added, model_folder.length_told(config, config_path), source)
+    length = model_folder.length_told(config, config_path)
+    special, added = _tokens_of(folder, config, tokenizer, kind)
+    try:
+        if kind is not None:
+            tokenizer = _CLASSES[kind](tokenizer, special, config, source)
+        made = _finished(tokenizer, special, added, length, source)
+    except ConfigError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        told = f"a value is missing or of another type ({type(error).__name__}: {str(error)[:80]})"
+        raise ConfigError(f"{source}: {told}. Save the tokenizer again.") from None
     gives_segments = model_folder.gives_segments(config, read_where_there(folder, CONFIG, False))
     return dataclasses.replace(made, has_segments=made.has_segments and gives_segments)
 
@@ -109,18 +117,18 @@ def has_own_rules(path: str, tokenizer: dict | None) -> bool:
     """Tells whether a WordPiece vocabulary has added tokens, or splits text by other rules than BERT's.
 
     Args:
-      path: of its vocab.txt or tokenizer.json.
-      tokenizer: content of the tokenizer.json there; None where there is none.
+      path: path of its vocab.txt or tokenizer.json.
+      tokenizer: content of the tokenizer.json there; None without one.
 
     Raises:
-      ConfigError: where tokenizer_config.json cannot be read.
+      ConfigError: if tokenizer_config.json cannot be read.
     """
     folder = os.path.dirname(path) or "."
     config = read_where_there(folder, TOKENIZER_CONFIG, False)
     try:
         kind = _class_of(folder, config, True)
     except ConfigError:
-        return False  # refused by those who read BERT's
+        return False  # the readers of BERT's own vocabularies refuse it
     if tokenizer and not _is_well_formed(tokenizer):
         return False  # likewise
     if kind is None and tokenizer:
@@ -142,7 +150,8 @@ def has_own_rules(path: str, tokenizer: dict | None) -> bool:
 
 
 def _content(path: str, source: str, content: bytes) -> dict:
-    """Returns a tokenizer.json: the file, that beside a vocab.txt, or one with a `model` alone."""
+    """Returns the content of a tokenizer.json: of the file itself, of the one next to a vocab.txt, or a new
+    one with only a `model`."""
     name, beside = os.path.basename(path), os.path.join(os.path.dirname(path), TOKENIZER)
     if name.endswith(".model"):
         return {"model": _sentencepiece_model(content, source)}
@@ -154,8 +163,9 @@ def _content(path: str, source: str, content: bytes) -> dict:
         tokenizer = parse_json(content, source, any_number=True)
         model_folder.check_keys(tokenizer, TOKENIZER, source)
         if not _is_well_formed(tokenizer):
-            told = "it has no words with their ids, or no added_tokens with theirs"
-            raise ConfigError(f"{source}: {told}. Save the tokenizer again.")
+            raise ConfigError(
+                f"{source}: it lacks ids of its words or of its added_tokens. Save the tokenizer again."
+            )
         return tokenizer
     words = model_folder.words_of(content, source)
     return {"model": {"type": "WordPiece", "vocab": {word: number for number, word in enumerate(words)}}}
@@ -180,21 +190,21 @@ def _is_wordpiece(tokenizer: dict) -> bool:
 
 
 def _class_of(folder: str, config: Mapping[str, Any], is_wordpiece: bool) -> str | None:
-    """Returns the class that builds the tokenizer, a key of _CLASSES; None where a tokenizer.json says
-    everything. By default, a vocabulary of word pieces is BERT's, with any model. Raises
-    ConfigError for a class that is not known."""
+    """Returns the class that builds the tokenizer, a key of _CLASSES; None if tokenizer.json alone defines
+    it. By default, a WordPiece vocabulary gets BERT's class, with any model. Raises ConfigError for an
+    unknown class."""
     model = read_where_there(folder, CONFIG, False)
-    told, of_model = config.get("tokenizer_class") or model.get("tokenizer_class"), model.get("model_type")
-    if of_model == "modernbert":  # transformers takes no class's word for it
+    own, of_model = config.get("tokenizer_class") or model.get("tokenizer_class"), model.get("model_type")
+    if of_model == "modernbert":  # transformers ignores tokenizer_class here
         return None
     usual = _CLASS_OF_MODEL.get(str(of_model), "TokenizersBackend")
     usual = "BertTokenizer" if is_wordpiece and usual in _CLASSES else usual
-    name = re.sub("Fast$", "", str(told)) if told else usual
+    name = re.sub("Fast$", "", str(own)) if own else usual
     if name in ("PreTrainedTokenizer", "TokenizersBackend"):
         return None
     if name not in _CLASSES:
         allowed = ", ".join([*_CLASSES, "PreTrainedTokenizerFast"])
-        where = CONFIG if told and not config.get("tokenizer_class") else TOKENIZER_CONFIG
+        where = CONFIG if own and not config.get("tokenizer_class") else TOKENIZER_CONFIG
         where = os.path.join(folder, where)
         raise ConfigError(f"{where}: tokenizer_class={name[:60]} is not supported, only {allowed}.")
     return name
@@ -207,7 +217,7 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def _token(value: Any, is_special: bool = True) -> dict:
-    """Returns a token as `added_tokens` of a tokenizer.json has it, without its id."""
+    """Returns a token in the form of `added_tokens` of a tokenizer.json, without its id."""
     values = value if isinstance(value, dict) else {"content": value, "special": is_special}
     found = {flag: values.get(flag, False) for flag in _FLAGS}
     found["normalized"] = values.get("normalized", not found["special"])
@@ -217,9 +227,9 @@ def _token(value: Any, is_special: bool = True) -> dict:
 def _tokens_of(
     folder: str, config: dict, tokenizer: dict, kind: str | None
 ) -> tuple[Special, dict[str, dict]]:
-    """Returns the special tokens, and {text: token} of all that are matched before text is split, in the
-    order in which those that the vocabulary lacks get ids. Raises ConfigError for tokens of another form than
-    that of transformers."""
+    """Returns the special tokens, and {text: token} of all added tokens, which are matched before text is
+    split. Their order is that of the new ids for tokens that the vocabulary lacks. Raises ConfigError for
+    tokens in another form than that of transformers."""
     try:
         special, added = _read_tokens(folder, config, tokenizer, kind)
         if all(isinstance(word, str) for word in (*special, *added)):
@@ -240,14 +250,15 @@ def _read_tokens(
         tokens = sorted(config["added_tokens_decoder"].items(), key=lambda item: int(item[0]))
         added = {token["content"]: _token(token) for _, token in tokens}
     else:  # as older versions kept them
-        said |= (mapped := read_where_there(folder, SPECIAL_TOKENS_MAP, False))
+        mapped = read_where_there(folder, SPECIAL_TOKENS_MAP, False)
+        said.update(mapped)  # not |=, which Python 3.8 does not have
         beside = read_where_there(folder, ADDED_TOKENS, False)
         named = {contents(said[f"{name}_token"]) for name in _NAMES if said.get(f"{name}_token")}
         extra = config.get("extra_special_tokens") or config.get("additional_special_tokens")
         for values in (extra, mapped.get("extra_special_tokens")):
             named.update(contents(values) if isinstance(values, list) else ())
         by_id = {number: _token(text, text in named) for text, number in beside.items()}
-        by_id |= {token["id"]: _token(token) for token in tokenizer.get("added_tokens") or ()}
+        by_id.update({token["id"]: _token(token) for token in tokenizer.get("added_tokens") or ()})
         added = {token["content"]: token for _, token in sorted(by_id.items())}
     usual = [ROBERTA] if kind in _WITH_ROBERTAS_TOKENS else [model_folder.SPECIAL_TOKENS, ROBERTA]
     vocab = tokenizer["model"].get("vocab") or ()
@@ -320,12 +331,12 @@ def _unigram(
     """Returns the Unigram of a SentencePiece model.
 
     Args:
-      tokenizer: as it was read.
+      tokenizer: content of the file.
       special: the special tokens, which the class sets itself.
-      config: of tokenizer_config.json.
-      source: begins the messages.
-      first: pieces that stand before those of the model, which the last one, <mask>, follows.
-      dropped: pieces of the model that those take the place of.
+      config: content of tokenizer_config.json.
+      source: beginning of the messages.
+      first: pieces in front of the model's; <mask> is appended as the last one.
+      dropped: pieces of the model that `first` replaces.
     """
     parts = {"WhitespaceSplit", "Metaspace"}
     _check_parts(tokenizer, source, {"Unigram"}, {"Precompiled", "Replace", "Strip", "Nmt", "NFKC"}, parts)
@@ -367,7 +378,7 @@ _WORDPIECE = {
 
 
 def _wordpiece(tokenizer: dict, special: Special, config: dict, source: str) -> dict:
-    """Returns the WordPiece of BERT, with its normalizer as tokenizer_config.json says."""
+    """Returns BERT's WordPiece, with the normalizer set by tokenizer_config.json."""
     _check_parts(tokenizer, source, {"WordPiece"}, {"BertNormalizer"}, {"BertPreTokenizer"})
     ids = tokenizer["model"]["vocab"]
     return {
@@ -426,9 +437,9 @@ def _check_parts(
         for step in model_folder.steps(tokenizer.get(name)):
             if (kind := step.get("type")) not in (None, "Sequence", *allowed):
                 raise ConfigError(
-                    f"{source}: its {name} {str(kind)[:60]} is not what tokenizer_class says, which has"
+                    f"{source}: its {name} {str(kind)[:60]} is not the one of its tokenizer_class:"
                     f" {', '.join(sorted(allowed)) or 'none'}. Set tokenizer_class=PreTrainedTokenizerFast in"
-                    f" {TOKENIZER_CONFIG} to take it from {TOKENIZER}."
+                    f" {TOKENIZER_CONFIG} to use the one of {TOKENIZER}."
                 )
 
 
@@ -439,7 +450,7 @@ def _check_parts(
 def _merges_model(path: str, source: str, content: bytes) -> dict:
     merges = os.path.join(os.path.dirname(path), MERGES)
     if not files.is_file(merges):
-        raise ConfigError(f"{source}: {merges} is missing beside it.")
+        raise ConfigError(f"{source}: {merges} is missing next to it.")
     lines = files.read_text(merges, merges).split("\n")
     lines = lines[1:] if lines[0].startswith("#version") else lines
     vocab = parse_json(content, source, any_number=True)
@@ -456,7 +467,7 @@ def _sentencepiece_model(content: bytes, source: str) -> dict:
 
     Source of the numbers of the fields: https://github.com/google/sentencepiece, sentencepiece_model.proto.
     """
-    pieces, added, kind, charsmap = [], [], _UNIGRAM, b""
+    pieces, added, kind, charsmap = [], [], _UNIGRAM, ""
     try:
         for number, value in _fields(content):
             if number == 1:  # pieces
@@ -469,17 +480,17 @@ def _sentencepiece_model(content: bytes, source: str) -> dict:
             elif number == 2:  # trainer_spec
                 kind = dict(_fields(value)).get(3, _UNIGRAM)
             elif number == 3:  # normalizer_spec
-                charsmap = dict(_fields(value)).get(2, b"")
+                charsmap = base64.b64encode(dict(_fields(value)).get(2, b"")).decode()
     except (IndexError, ValueError, KeyError, struct.error, AttributeError, TypeError):
         pieces = []
     if not pieces:
-        raise ConfigError(f"{source}: no SentencePiece model. Give the file that the model came with.")
+        raise ConfigError(f"{source}: not a SentencePiece model. Give the file from the model's folder.")
     if kind != _UNIGRAM:
         raise ConfigError(
             f"{source}: a SentencePiece model of model_type={kind}, only 1 (Unigram) is supported."
         )
     found = {"type": "Unigram", "vocab": pieces, "pieces": len(pieces), "added": added}
-    return {**found, "precompiled_charsmap": base64.b64encode(charsmap).decode()} if charsmap else found
+    return {**found, "precompiled_charsmap": charsmap} if charsmap else found
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
@@ -504,14 +515,14 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(message: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
+    value = 0
+    for shift in range(0, 70, 7):
         byte = message[place]
         place += 1
         value |= (byte & 127) << shift
-        shift += 7
         if byte < 128:
             return value, place
+    raise ValueError(place)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -521,18 +532,20 @@ def _varint(message: bytes, place: int) -> tuple[int, int]:
 def _finished(
     tokenizer: dict, special: Special, added: dict[str, dict], max_length: int | None, source: str
 ) -> TokenizerFile:
-    """Returns the tokenizer with its added tokens, and how it joins texts, which is asked of the library."""
+    """Returns the tokenizer with its added tokens. How it joins two texts is found by encoding a pair."""
     import tokenizers  # late: few commands read such a folder
 
-    whole = {"version": "1.0", "normalizer": None, "pre_tokenizer": None, "decoder": None, **tokenizer}
     there = [{"id": token["id"], **_token(token)} for token in tokenizer.get("added_tokens") or ()]
+    whole = {"version": "1.0", "normalizer": None, "pre_tokenizer": None, "decoder": None, **tokenizer}
     whole.update(truncation=None, padding=None, added_tokens=there)
     if _is_wordpiece(whole):
         whole["model"] = {**_WORDPIECE, **whole["model"]}
     try:
         made = tokenizers.Tokenizer.from_str(json.dumps(whole))
         made.encode("a", "a")
-    except Exception as error:  # the library raises plain ones
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the library raises plain ones, and its panics are no Exception
         raise ConfigError(f"{source}: {str(error)[:120]}. Save the tokenizer again.") from None
     same = {token["content"]: _token(token) for token in there}
     new = [token for text, token in added.items() if same.get(text) != token]
@@ -541,7 +554,9 @@ def _finished(
     missing = [word for word in special if word not in ids]
     if missing:
         raise ConfigError(f"{source}: the special tokens {shortened(missing)} are not in the vocabulary.")
-    words = [f"<no word {number}>" for number in range(max(ids.values()) + 1)]
+    if (last := max(ids.values())) >= _MAX_WORDS:
+        raise ConfigError(f"{source}: the id {last:,} is out of range. Allowed: less than {_MAX_WORDS:,}.")
+    words = [f"<no word {number}>" for number in range(last + 1)]
     for word, number in ids.items():
         words[number] = word
     separators, has_segments = _template_of(made, special, source)

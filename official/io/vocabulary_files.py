@@ -38,11 +38,11 @@ NAMES = (
     "spm.model",
     "tokenizer.model",
 )
-# Of the words with letters, how many have capitals in a cased vocabulary: 20 % and more in Google's, none in
-# its uncased ones.
+# Minimum share of words with capitals, among words with letters, in a cased vocabulary: 20 % and more in
+# Google's, none in its uncased ones.
 _CASED_SHARE = 0.02
 _SPECIAL = re.compile(r"\[.+\]")
-# Of ids that no text has, and how padding is called.
+# Names of ids that no text has, and of padding.
 _NOT_IN_TEXTS = re.compile(r"<no word \d+>|[\[<]unused_?\d+[\]>]|\[PAD\]|<pad>")
 _ONE_A_LINE = "A vocabulary has one word piece per line"
 
@@ -71,8 +71,7 @@ class VocabularyFile:
 
 
 def find(path: str) -> str | None:
-    """Returns the file of a vocabulary: `path`, or the first of NAMES that there is in a folder; None where
-    there is none."""
+    """Returns the file of a vocabulary: `path`, or the first of NAMES in a folder; None if missing."""
     if not files.is_folder(path):
         return path if files.is_file(path) else None
     return next(filter(files.is_file, (os.path.join(path, name) for name in NAMES)), None)
@@ -110,7 +109,7 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
         content = "".join(f"{word}\n" for word in words).encode()
         settings = model_folder.tokenizer_settings(found, source, tokenizer)
     else:
-        if content.startswith(codecs.BOM_UTF8):  # what is kept of it is for other readers, too
+        if content.startswith(codecs.BOM_UTF8):  # other programs read the kept copy, too
             content = content[len(codecs.BOM_UTF8) :]
         words = model_folder.words_of(content, source)
         if tokenizer is not None:
@@ -121,7 +120,8 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
 
 
 def _tokenizer_json(path: str, content: bytes, source: str, beside: str) -> dict | None:
-    """Returns the tokenizer.json that a vocabulary is, or that lies `beside` a vocab.txt; None for none."""
+    """Returns the content of the tokenizer.json at `path`, or at `beside`, next to a vocab.txt; None
+    without."""
     name = os.path.basename(path)
     if name == VOCAB_JSON or name.endswith(".model"):
         return None
@@ -144,7 +144,7 @@ def _is_of_library(path: str, tokenizer: dict | None) -> bool:
 
 
 def _check_same(words: tuple[str, ...], path: str, others: tuple[str, ...], other_path: str) -> None:
-    """Raises ConfigError where a vocab.txt and a tokenizer.json in one folder have different words."""
+    """Raises ConfigError if a vocab.txt and a tokenizer.json in one folder have different words."""
     if words == others:
         return
     pairs = enumerate(itertools.zip_longest(map(repr, words), map(repr, others), fillvalue="nothing"))
@@ -160,8 +160,8 @@ def check_words(words: tuple[str, ...], source: str) -> None:
     `source` begins the message."""
     missing = [token for token in SPECIAL_TOKENS if token not in words]
     if missing:
-        told = f"{' '.join(missing)} missing among {counted(len(words), 'line')}. {_ONE_A_LINE}"
-        raise ConfigError(f"{source}: {told}, with {' '.join(SPECIAL_TOKENS)} among them.")
+        problem = f"{' '.join(missing)} missing among {counted(len(words), 'line')}. {_ONE_A_LINE}"
+        raise ConfigError(f"{source}: {problem}, with {' '.join(SPECIAL_TOKENS)} among them.")
     check_each(words, source)
 
 
@@ -208,18 +208,18 @@ def resolve_lower_case(
     """
     if file.tokenizer is not None:
         if given is not None:
-            said = f"--do_lower_case={str(given).lower()}"
-            raise ConfigError(f"{said}: {file.path} says how text is changed. Leave it out.")
+            flag = f"--do_lower_case={str(given).lower()}"
+            raise ConfigError(f"{flag}: {file.path} sets the normalization of text. Drop the flag.")
         return False
-    told = given if given is not None else file.do_lower_case
+    setting = given if given is not None else file.do_lower_case
     if checkpoint and model_folder.folder_of(checkpoint) != model_folder.folder_of(file.path):
         # Its value does not matter: a tokenizer with other rules is refused.
         beside = model_folder.tokenizer_settings(checkpoint).do_lower_case
-        told = beside if told is None else told
-    lower_case = told is not False
+        setting = beside if setting is None else setting
+    lower_case = setting is not False
     capitals, words = count_capitals(file.words)
     if lower_case and is_cased(file.words):
-        by = "the default" if told is None else f"says {TOKENIZER_CONFIG}" if given is None else "given"
+        by = "the default" if setting is None else f"says {TOKENIZER_CONFIG}" if given is None else "given"
         raise ConfigError(
             f"--vocab_file={file.path} is cased: {capitals} of {words} words have capitals, which"
             f" do_lower_case=true ({by}) never finds. Give --do_lower_case=false, or an uncased vocabulary."
@@ -271,13 +271,13 @@ def tokenizer_config(do_lower_case: bool, max_length: int, marks_pairs: bool = T
 
 
 def with_settings(vocabulary: Any, content: bytes, do_lower_case: bool, length: Any) -> dict[str, bytes]:
-    """Returns {name of file: content} of a vocabulary, and of how text is split by it.
+    """Returns {name of file: content} of a vocabulary and its tokenizer settings.
 
     Args:
-      vocabulary: has `tokenizer` and `marks_pairs` as `VocabularyFile` has them.
-      content: of its vocab.txt.
+      vocabulary: has `tokenizer` and `marks_pairs` of `VocabularyFile`.
+      content: content of its vocab.txt.
       do_lower_case: whether text is lower-cased.
-      length: tokens that texts are cut to; of a tokenizer's own files None says none.
+      length: maximum number of tokens; None: unlimited, only for a tokenizer with its own files.
     """
     kept = vocabulary.tokenizer
     if kept is not None:
@@ -296,19 +296,19 @@ def contents_of(file: VocabularyFile) -> dict[str, bytes]:
 def companions(
     path: str, do_lower_case: bool | None, max_length: int, has_segments: bool = True
 ) -> dict[str, bytes]:
-    """Returns {name of file: content} of what is kept with weights: the vocabulary at `path`, and whether
-    text is lower-cased.
+    """Returns {name of file: content} of the files kept with weights: the vocabulary at `path`, and its
+    tokenizer settings.
 
     Args:
-      do_lower_case: None: as the vocabulary's files say, else as its words look.
-      max_length: positions of the model; where the vocabulary's files name a shorter length, that is kept.
-      has_segments: whether the model has more than one segment. Classes of transformers end with an error
-        for segments that theirs does not have.
+      do_lower_case: None: as set in the vocabulary's files, else derived from capitals in its words.
+      max_length: positions of the model; a shorter length in the vocabulary's files is kept.
+      has_segments: whether the model has more than one segment. transformers fails on segment ids that its
+        model does not have.
     """
     file = read(path)
     if not has_segments:
         kept = file.tokenizer and dataclasses.replace(file.tokenizer, has_segments=False)
         file = dataclasses.replace(file, marks_pairs=False, tokenizer=kept)
-    told = file.do_lower_case if do_lower_case is None else do_lower_case
-    lower_case = not is_cased(file.words) if told is None else told
+    setting = file.do_lower_case if do_lower_case is None else do_lower_case
+    lower_case = not is_cased(file.words) if setting is None else setting
     return with_settings(file, file.content, lower_case, min(file.max_length or max_length, max_length))

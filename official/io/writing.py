@@ -25,7 +25,7 @@ from official.io.errors import ConfigError, first_line
 from official.io.files import is_remote, store_of
 
 # -----------------------------------------------------------------------------------------------------------
-# Folders for a while
+# Temporary folders
 
 
 @contextlib.contextmanager
@@ -86,19 +86,18 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # Lustre without -o 
 
 @functools.lru_cache(maxsize=16)  # once a process
 def _warn_of_no_locks(folder: str, reason: str) -> None:
-    told = "The file system of %s has no locks (%s): make sure that no other process writes there."
-    logging.warning(told, folder, reason)
+    warning = "The file system of %s has no locks (%s): make sure that no other process writes there."
+    logging.warning(warning, folder, reason)
 
 
 @contextlib.contextmanager
 def locked(path: str, wait_secs: float = 0.0, mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """Holds a lock on a local file, which is created if missing, never through a link, and whose content does
-    not change. The system releases the lock when the process ends. On a file system without locks it warns,
-    and holds none.
+    """Holds a lock on a local file without changing its content; creates a missing file, and follows no
+    links. The system releases the lock when the process ends. On a file system without locks it only warns.
 
     Raises:
-      BlockingIOError: if another process still holds it after so many seconds.
-      OSError: where it cannot be opened or locked.
+      BlockingIOError: if another process still holds the lock after `wait_secs`.
+      OSError: if the file cannot be opened or locked.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     until = time.monotonic() + wait_secs
@@ -228,9 +227,10 @@ def sync(path: str) -> None:
 
 def replace_file(path: str, content: bytes | str, durable: bool = True) -> None:
     """Writes a whole file, of this machine or of a store. Readers find the old or the new one, also after a
-    crash. `durable`: as of `publish`. Raises OSError."""
+    crash. Half a surrogate pair in a text, which UTF-8 does not have, becomes its escape, as in JSON.
+    `durable`: as of `publish`. Raises OSError."""
     with replacing(path, durable) as temporary, open(temporary, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
 
 
 def put_file(path: str, content: bytes | str) -> None:
@@ -268,8 +268,8 @@ def publish_all(work: str, folder: str, last: str, obsolete: Iterable[str] = ())
     """Moves all files of a work folder, and of folders in it, into `folder`, over files of the same names,
     and removes files that they make obsolete.
 
-    All files are moved or none, also if a signal comes meanwhile. A process that is killed here leaves the
-    old files in a folder next to them, which the next call of `unpublished` restores.
+    Moves all files or none, also if a signal arrives meanwhile. A process that is killed here leaves the old
+    files in a folder next to them, from which the next call of `unpublished` restores them.
 
     Args:
       work: of `unpublished`, with complete files.
@@ -278,7 +278,7 @@ def publish_all(work: str, folder: str, last: str, obsolete: Iterable[str] = ())
       obsolete: paths in `folder`.
 
     Raises:
-      OSError: and everything is as it was.
+      OSError: after the old files have been restored.
     """
     store = store_of(folder)
     new = sorted(_files_in(work), key=lambda name: (name.endswith(last), name))
@@ -391,8 +391,14 @@ def check_output_file(path: str, flag: str, overwrite: bool) -> None:
         os.remove(trial)
 
 
+def check_not_read(path: str, flag: str, inputs: Iterable[str], read: str) -> None:
+    """Raises ConfigError if an output file is one of the inputs, which the flag `read` gave."""
+    if os.path.realpath(path) in map(os.path.realpath, inputs):
+        raise ConfigError(f"--{flag}={path} is one of --{read}, and would be replaced. Give another name.")
+
+
 def read_lines(path: str) -> list[bytes]:
-    """Returns the lines of a file with their ends; none where it does not exist. Raises OSError."""
+    """Returns the lines of a file with their line ends; none for a missing file. Raises OSError."""
     try:
         with store_of(path).open(path) as file:
             return file.read().splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""A job: processes that are started together, ended together, and restarted after a loss."""
+"""A job: its processes start together, end together, and are restarted after a loss."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from official.io.errors import ConfigError
 
 
 _ENTRY = re.compile(r"([^:]+)(?::(\d{1,5}))?")
-_NAME = re.compile(r"[\w.][\w.-]*")  # of a machine: what other programs take for neither an option nor more
+_NAME = re.compile(r"[\w.][\w.-]*")  # of a machine; no leading hyphen, which ssh would read as an option
 _MOST_PORTS = 2**16
 
 
@@ -36,7 +36,7 @@ class Host(NamedTuple):
 
     Attributes:
       name: the name or address of the machine.
-      port: of its first process; None: any that is free.
+      port: port of its first process; None: any free one.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Worker(NamedTuple):
     Attributes:
       rank: its number in the job.
       host: the machine that it runs on.
-      port: at which the other processes reach it.
+      port: port at which the other processes reach it.
       is_local: whether it runs on this machine.
     """
 
@@ -72,7 +72,7 @@ def read_hosts(text: str, instances_per_host: int = 1) -> list[Host]:
     """Returns the machines of --hosts=HOST[:PORT],..., where HOST may have a range: node[0-2,4].
 
     Raises:
-      ConfigError: for an invalid host, or an address that two processes would share.
+      ConfigError: for an invalid host, or an address of two processes.
     """
     entries = [entry.strip() for entry in re.split(r",(?![^\[]*\])", text) if entry.strip()]
     hosts = [host for entry in entries for host in _read_entry(entry)]
@@ -114,11 +114,11 @@ def make_workers(hosts: list[Host], instances_per_host: int) -> list[Worker]:
     here = {host.name: is_local(host.name) for host in hosts}
     for name, port in hosts:
         if port is None and not here[name]:
-            told = f"--hosts: {name} has no port, and only on this machine a free one is looked for"
-            raise ConfigError(f"{told}. Give {name}:PORT.")
+            problem = f"--hosts: {name} has no port, which is optional only for this machine"
+            raise ConfigError(f"{problem}. Give {name}:PORT.")
         if not all(here.values()) and _is_loopback(name):
-            told = f"--hosts: {name} means another machine to each host"
-            raise ConfigError(f"{told}. Give a name or an address by which the others reach this one.")
+            problem = f"--hosts: on each host, {name} means that host itself"
+            raise ConfigError(f"{problem}. Give a name or an address at which the other hosts reach it.")
     free = iter(_free_ports(sum(instances_per_host for host in hosts if host.port is None)))
     places = [
         (name, next(free) if port is None else port + instance)
@@ -129,7 +129,7 @@ def make_workers(hosts: list[Host], instances_per_host: int) -> list[Worker]:
 
 
 def is_local(name: str) -> bool:
-    """Whether a name or an address is one of this machine's."""
+    """Whether a name or an address belongs to this machine."""
     try:
         found = {info[4][:2] for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
     except (OSError, UnicodeError):
@@ -166,7 +166,7 @@ def tf_config(workers: list[Worker], rank: int) -> str:
 # Processes
 
 
-# A host that is cut off kills its processes after so many seconds; ssh notices a cut before.
+# A host without connection kills its processes after this time; ssh notices a lost connection earlier.
 SILENCE_SECS = 30.0
 SSH_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
 _SSH_FAILED = 255
@@ -181,10 +181,10 @@ class Job(NamedTuple):
     Attributes:
       hosts: the machines.
       instances_per_host: processes on each.
-      command: the words of each process.
+      command: the command line of each process, as words.
       folder: its working directory, the same on every host.
       environment: variables added to those of its host.
-      ssh: words of the program that starts something on another host.
+      ssh: command that runs a program on another host, as words.
       max_restarts: how often all processes are restarted after a loss.
       host_timeout_secs: how long to wait for a lost host before a restart.
     """
@@ -203,8 +203,8 @@ class Rank:
     """A process that was started.
 
     Attributes:
-      worker: its place in the job.
-      code: its exit code once it has ended, 128 + N where signal N has ended it; else None.
+      worker: its rank, host and port.
+      code: its exit code, 128 + N after signal N; None while it runs.
       is_cut_off: whether it ended because its host could not be reached.
     """
 
@@ -214,7 +214,7 @@ class Rank:
         self.code: int | None = None
         self.is_cut_off = False
         pipe = subprocess.PIPE
-        try:  # Ctrl-C is for the launcher, which passes it on: so a session of its own
+        try:  # in a new session, since the launcher passes Ctrl-C on
             self._process = subprocess.Popen(
                 _words(job.ssh, self.worker), 0, None, pipe, pipe, pipe, start_new_session=True
             )
@@ -237,8 +237,8 @@ class Rank:
             self._tell(f"signal {number}")
 
     def drop(self) -> None:
-        """Kills the connection to the process, and so the process: at once here, and within `SILENCE_SECS` on
-        a host that is cut off."""
+        """Kills the connection to the process, and thereby the process: at once on this machine, within
+        `SILENCE_SECS` on a host without connection."""
         if self.code is None:
             self._process.kill()
 
@@ -256,7 +256,7 @@ class Rank:
         self.is_cut_off = not self.worker.is_local and (code < 0 or code == _SSH_FAILED)
         if self.worker.is_local:
             _kill_session(self._process.pid)
-        self._line.close()  # a supervisor that is left elsewhere ends by that
+        self._line.close()  # ends a supervisor that is left on another host
         for stream in self.streams:
             stream.pass_rest_on()
         return True
@@ -264,11 +264,11 @@ class Rank:
     def close(self) -> None:
         """Ends the process if it still runs, and releases its resources."""
         self.drop()
-        with self._process:  # closes what leads to it, and waits
+        with self._process:  # closes its pipes, and waits
             pass
 
     def how_it_ended(self) -> str:
-        """Returns the end of the process in words: its exit code or signal, or that its host is lost."""
+        """Returns how the process ended, as text: exit code, signal, or lost host."""
         assert self.code is not None
         if self.is_cut_off:
             return "cannot be reached: ssh has ended"
@@ -278,7 +278,7 @@ class Rank:
         return f"ended with exit code {self.code}"
 
     def _tell(self, line: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # where it has ended, `poll` finds out
+        with contextlib.suppress(OSError, ValueError):  # `poll` notices a process that has ended
             self._line.write(f"{line}\n".encode())
 
 
@@ -305,13 +305,13 @@ class Stream:
 
     def pass_rest_on(self) -> None:
         """Passes on the available output, without waiting for more, and ends the stream."""
-        with contextlib.suppress(OSError, ValueError):  # also where there is nothing
+        with contextlib.suppress(OSError, ValueError):  # also without any output
             while data := os.read(self.source.fileno(), 2**16):
                 self._write(data)
         self._write(b"")
 
     def _write(self, data: bytes) -> None:
-        """Writes the lines that new data completes; at the end, without data, the rest."""
+        """Writes the completed lines; at the end, called without data, the rest."""
         *lines, self._text = (self._text + data).split(b"\n")
         if len(self._text) > _LONGEST_LINE_BYTES or (self._text and not data):
             lines, self._text = [*lines, self._text], b""
@@ -321,13 +321,13 @@ class Stream:
 
 
 def ssh_words(ssh: tuple[str, ...], host: str, command: str) -> list[str]:
-    """Returns the words that run a command of a shell on another host; ssh never asks for anything."""
+    """Returns the words that run a shell command on another host; ssh never prompts for input."""
     options = [word for option in SSH_OPTIONS for word in ("-o", option)]
     return [*ssh, *options, host, command]
 
 
 def answers(ssh: tuple[str, ...], host: str, stop: Callable[[], bool]) -> bool:
-    """Returns whether a host can be reached through ssh. `stop` ends the wait for that."""
+    """Returns whether a host can be reached through ssh. If `stop` returns true, the wait ends."""
     none, words = subprocess.DEVNULL, ssh_words(ssh, host, "true")
     with subprocess.Popen(words, stdin=none, stdout=none, stderr=none, start_new_session=True) as process:
         while process.poll() is None:
@@ -357,11 +357,11 @@ def _kill_session(session: int) -> None:
 # Job
 
 
-# Exit codes of the run itself: a restart would end the same way.
+# Exit codes with which a restarted run would end again.
 OWN_CODES = (1, 2, 3, *(128 + number for number in signals.NUMBERS))
 LOST_PEER = 4
-_TOGETHER_SECS = 300.0  # for the others to save, report and end after one has ended in order
-_CAUSE_SECS = 1.0  # for the rank to show that the others' loss comes from
+_TOGETHER_SECS = 300.0  # for the others to save, report and end after one has ended normally
+_CAUSE_SECS = 1.0  # for the process that caused the others' loss to end, too
 _GRACE_SECS = 5.0  # from SIGTERM to SIGKILL for processes that cannot continue, and for unread last output
 _ROUND_SECS = 0.1
 _BETWEEN_CALLS_SECS = 2.0
@@ -369,18 +369,17 @@ _SIGPIPE = 128 + signal.SIGPIPE
 
 
 def run(job: Job, say: Callable[[str], None]) -> int:
-    """Runs a job to its end. Signals to this process are sent to all of the job's; a second one kills them.
+    """Runs a job to its end. Signals are passed on to all processes of the job; a second one kills them.
 
     Args:
-      job: the settings.
-      say: takes lines for people.
+      job: settings of the job.
+      say: called with lines for the user.
 
     Returns:
-      the exit code: that of the process that caused the end, or 4 if one was lost and `max_restarts` is used
-      up.
+      The exit code of the process that caused the end, or 4 if one was lost and `max_restarts` is used up.
 
     Raises:
-      ConfigError: where a process cannot be started at all.
+      ConfigError: if a process cannot be started at all.
     """
     with _Inbox() as inbox, signals.noting(inbox.put):
         for restart in range(job.max_restarts + 1):
@@ -398,7 +397,7 @@ Ending = tuple[int, "tuple[str, ...] | None"]  # exit code; hosts cut off where 
 
 
 class _Inbox:
-    """The signals that this process gets, to wait for."""
+    """Queue of the signals of this process, which can be waited for."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -412,7 +411,7 @@ class _Inbox:
         os.close(self._writer)
 
     def put(self, number: int) -> None:
-        """Notes a signal; in another thread."""
+        """Adds a signal; called in another thread."""
         self.received = number
         os.write(self._writer, b"!")
 
@@ -433,13 +432,13 @@ def _run_once(job: Job, inbox: _Inbox, say: Callable[[str], None]) -> Ending:
         return _Watch(ranks, inbox, say).to_the_end()
     finally:
         ended.set()
-        for rank in ranks:  # all have ended, unless something went wrong here
+        for rank in ranks:  # all have ended, except after an error here
             rank.close()
 
 
 def _keep_alive(ranks: list[Rank], ended: threading.Event) -> None:
     """Tells other hosts that the launcher is alive; in a thread, since unread output can block the main
-    one."""
+    thread."""
     while not ended.wait(ALIVE_SECS):
         for rank in ranks:
             rank.keep_alive()
@@ -452,14 +451,14 @@ class _Watch:
         self._ranks = ranks
         self._inbox = inbox
         self._say = say
-        self._cause: Rank | None = None  # who ended first, and not with 0
-        self._steps: list[tuple[float, int]] = []  # (when, signal) that still have to be sent; 0: drop
-        self._has_told = False  # the processes being ended: their exit is not a cause
+        self._cause: Rank | None = None  # the first process that ended with another code than 0
+        self._steps: list[tuple[float, int]] = []  # (time, signal) still to be sent; 0: drop the connection
+        self._has_told = False  # whether the others were told to end: their exit is then not a cause
         self._passed_on: int | None = None
-        self._unread_since: float | None = None  # nobody reads the output
+        self._unread_since: float | None = None  # since when the output has no reader
 
     def to_the_end(self) -> Ending:
-        """Returns the end of the job, once all processes have ended."""
+        """Waits until all processes have ended, and returns the end of the job."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._inbox.reader, selectors.EVENT_READ)
             for rank in self._ranks:
@@ -483,7 +482,7 @@ class _Watch:
             rank.send(number)
 
     def _end_unread(self) -> None:
-        """Ends the job in order if nobody reads its output, unless it is ending already."""
+        """Ends the job normally if its output has no reader, unless it is already ending."""
         now = time.monotonic()
         self._unread_since = self._unread_since or now
         if self._passed_on is None and now >= self._unread_since + _GRACE_SECS:
@@ -540,13 +539,13 @@ def _weight(rank: Rank) -> tuple[bool, bool, int]:
 def _wait_for_hosts(
     job: Job, cut_off: tuple[str, ...], inbox: _Inbox, say: Callable[[str], None]
 ) -> int | None:
-    """Waits until hosts that were cut off have killed their processes and answer again. Returns an exit code
-    if the job ends meanwhile, else None."""
+    """Waits until hosts that lost their connection have killed their processes and can be reached again.
+    Returns an exit code if the job ends meanwhile, else None."""
     if not cut_off:
         return None
     say(f"waiting for {', '.join(cut_off)}, at most {job.host_timeout_secs:g} s")
     began = time.monotonic()
-    quiet = began + SILENCE_SECS + _GRACE_SECS  # by then nothing runs there any more
+    quiet = began + SILENCE_SECS + _GRACE_SECS  # by then their processes have ended
     missing, is_asked_to_end = list(cut_off), lambda: inbox.received is not None
     while time.monotonic() < began + job.host_timeout_secs or not missing:
         missing = [host for host in cut_off if not answers(job.ssh, host, is_asked_to_end)]

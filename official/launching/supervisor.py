@@ -1,11 +1,11 @@
-"""Supervises one process of a job, on its host: starts it, and leaves nothing of it behind.
+"""Supervises one process of a job, on its host: starts it, and at its end kills all descendants.
 
-The launcher starts this file with Python alone, here or through ssh. So it imports nothing of the project and
-runs on every host that has a Python 3.8. The launcher writes to its standard input. First comes an order, one
-line of JSON (`command`, `environment`, `folder`, `silence_secs`). Then come `alive` and `signal NUMBER`, each
-a line. If the input ends, or is silent for `silence_secs`, the launcher or its connection is lost; then the
-process is killed with all its descendants. The exit code is that of the process, and
-128 + N where signal N has ended it.
+The launcher starts this file as a plain Python script, here or through ssh. So it imports no module of the
+project, and runs on every host with Python 3.8 or later. The launcher writes to its standard input: first an
+order, one line of JSON (`command`, `environment`, `folder`, `silence_secs`), then lines `alive` and
+`signal NUMBER`. If the input ends, or is silent for `silence_secs`, the launcher or its connection is lost;
+then the process is killed with all its descendants. The exit code is that of the process, or 128 + N after
+signal N.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import sys
 import time
 from typing import Any, NoReturn
 
-# Numbers of Linux's prctl.
+# Options of Linux's prctl.
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LONGEST_ORDER_BYTES = 2**22
 _CANNOT_START = 2
-_LEFT_OVER_SECS = 5.0  # for killed processes to be gone
+_LEFT_OVER_SECS = 5.0  # for killed processes to end
 
 
 def main() -> NoReturn:
-    """Runs the order of the launcher and ends with the code of its process."""
+    """Runs the command of the launcher's order and exits with its exit code."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans of the process become children of this one
     line = _Line()
@@ -44,7 +44,7 @@ def main() -> NoReturn:
             watched.send(number)
         watched.reap()
     watched.kill_all()
-    os._exit(watched.code)  # pylint: disable=protected-access  # nothing of Python's may wait here
+    os._exit(watched.code)  # pylint: disable=protected-access  # skips exit handlers, which may block
 
 
 class _Line:
@@ -61,7 +61,7 @@ class _Line:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)  # the wake-up is enough
 
     def order(self) -> dict[str, Any]:
-        """Returns the first line. Ends the process where there is none."""
+        """Returns the order, the first line. Exits without one."""
         while b"\n" not in self._text:
             data = os.read(0, 65536)
             if not data or len(self._text) > _LONGEST_ORDER_BYTES:
@@ -76,14 +76,14 @@ class _Line:
         launcher is lost."""
         if b"\n" not in self._text and not self._wait(silence_secs):
             self._ended = True
-            _say("nothing heard from the launcher; killed")
+            _say("lost the launcher; the process is killed")
             return [signal.SIGKILL]
         *lines, self._text = self._text.split(b"\n")
         found = [int(line.split()[1]) for line in lines if line.startswith(b"signal ")]
         return [*found, signal.SIGKILL] if self._ended else found
 
     def _wait(self, silence_secs: float | None) -> bool:
-        """Waits for what comes first. Returns False where the launcher was silent for too long."""
+        """Waits for input or the end of a process. Returns False if the launcher was silent for too long."""
         left = None
         if silence_secs and not self._ended:
             left = max(0.0, self._heard + silence_secs - time.monotonic())
@@ -109,7 +109,7 @@ class _Watched:
         def prepare() -> None:
             os.setpgid(0, 0)
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != own:  # it died before that
+            if os.getppid() != own:  # the parent died before prctl
                 os.kill(os.getpid(), signal.SIGKILL)
 
         command, environment = order["command"], {**os.environ, **order["environment"]}

@@ -57,9 +57,9 @@ class LossScale:
     def go_on(self, step: int) -> None:
         """Takes the scale of the settings for the step that comes next: a checkpoint may have that of
         others. A dynamic one goes on from the checkpoint's."""
-        told = self.told(step)
-        if told is not None:
-            self.scale.assign(told)
+        scale = self.told(step)
+        if scale is not None:
+            self.scale.assign(scale)
 
     def update(self, finite: tf.Tensor, step: tf.Tensor | tf.Variable) -> None:
         """Takes the outcome of one step: whether the reduced gradient was finite (bool scalar), and the

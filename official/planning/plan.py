@@ -162,8 +162,8 @@ def _in_calls(config: Config) -> Config:
 def _with_packed_rows(config: Config) -> Config:
     """Returns a configuration whose task makes packed rows if the settings mention packing: for packed
     records, nothing else is known before they are read."""
-    told = config.max_sequences_per_pack or config.average_sequences_per_pack
-    is_packed = config.task == "pretrain" and told and not config.use_synthetic_data
+    depth = config.max_sequences_per_pack or config.average_sequences_per_pack
+    is_packed = config.task == "pretrain" and depth and not config.use_synthetic_data
     return config_lib.replaced(config, pack_on_the_fly=True) if is_packed else config
 
 

@@ -74,7 +74,7 @@ def read_runs(folders: list[str]) -> list[Run]:
         if len(sharing) > 1:
             names = ", ".join(run.name for run in sharing)
             sharing[0].notes.append(
-                f"{names} have the same --mllog_file, {path}, which tells of the last of them only: left out."
+                f"{names} have the same --mllog_file, {path}, which logs only the last of them: left out."
             )
             for run in sharing:
                 run.events = []

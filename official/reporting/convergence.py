@@ -68,7 +68,7 @@ def _read_run(run: Run, ruleset: str) -> dict:
 
     times = {event["key"]: event["time_ms"] for event in run.events if event["key"] in _ENDS}
     if "run_start" not in times:
-        raise ConfigError(f"{run.folder} has no MLPerf log of its own with a run_start: {run.log_path}.")
+        raise ConfigError(f"{run.folder} has no MLPerf log with a run_start: {run.log_path}.")
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.writelines(f":::MLLOG {json.dumps(event)}\n" for event in run.events)
         file.flush()
@@ -78,7 +78,7 @@ def _read_run(run: Run, ruleset: str) -> dict:
             if not isinstance(batch_size, int) or batch_size < 1:
                 raise ValueError(f"global_batch_size is {batch_size!r}, expected a number")
         except (KeyError, TypeError, UnboundLocalError, ValueError) as error:
-            raise ConfigError(f"{run.log_path} is not a whole MLPerf log: {error!r}.") from None
+            raise ConfigError(f"{run.log_path} is not a complete MLPerf log: {error!r}.") from None
     blocks = [event["metadata"] for event in run.events if event["key"] == "block_start"]
     whole = not (blocks and blocks[0].get("first_epoch_num"))
     minutes = (times["run_stop"] - times["run_start"]) / 60_000 if "run_stop" in times else None

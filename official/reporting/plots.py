@@ -35,6 +35,7 @@ _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "ytick.major.size": 0,
     "legend.frameon": False,
+    "text.parse_math": False,  # of names with two dollar signs
 }
 
 

@@ -548,7 +548,7 @@ class Profile(Callback):
             put_file(os.path.join(config.model_dir, name), content)
         space = read_space(content)
         if space is None:
-            logging.warning("No tables of the profile: this TensorFlow does not bring its format.")
+            logging.warning("No tables of the profile: this TensorFlow lacks the profile's format.")
             return
         trace, stages = read_trace(space), [stage.name for stage in self._state.model.stages()]
         places = Places(trace, stages, stages_of(set(trace.functions.values()), stages))
@@ -564,7 +564,7 @@ class Profile(Callback):
             text, peak = "Memory: at most %.2f GB of %s, while %s ran (%s)", found[0]["peak_bytes"] / 1e9
             logging.info(text, peak, found[0]["allocator"], running, MEMORY)
         elif config.profile_memory:
-            logging.warning("No memory profile: this TensorFlow does not tell what takes memory here.")
+            logging.warning("No memory profile: this TensorFlow does not record memory on these devices.")
 
 
 def stage_variables(state: Any) -> list[dict]:

@@ -62,11 +62,10 @@ def check(folder: str, request: Request = Request()) -> None:  # noqa: B008  # i
     if request.calibration_file and (request.format, request.dtype) != ("onnx", "int8"):
         raise ConfigError("--calibration_file is for --format=onnx --dtype=int8. Drop it.")
     if is_remote(folder):
-        told = "an export is written to a folder of this machine. Give one, and copy it."
-        raise ConfigError(f"--export_dir={folder}: {told}")
+        raise ConfigError(f"--export_dir={folder}: exports need a local folder. Give one, and copy it.")
     if os.path.lexists(folder):
         advice = "Give another folder, such as the next number of a folder of versions."
-        raise ConfigError(f"--export_dir={folder} exists, and exports replace nothing. {advice}")
+        raise ConfigError(f"--export_dir={folder} exists, and exports never overwrite. {advice}")
 
 
 def export(source: Source, folder: str, request: Request = Request()) -> Written:  # noqa: B008  # immutable
@@ -90,17 +89,17 @@ def export(source: Source, folder: str, request: Request = Request()) -> Written
         made = os.path.join(work, os.path.basename(folder))
         signatures = write(source, made, request)
         difference = compare(source, made)
-        allowed = 1e-4 if request.dtype == "fp32" else 1e30  # of outputs around 1; else any that is finite
+        allowed = 1e-4 if request.dtype == "fp32" else 1e30  # outputs are around 1; other types: any finite
         if not difference <= allowed:
             raise ConfigError(
-                f"{source.name} as {request.format} computes something else than the model: up to"
-                f" {difference:.1g} apart, expected {allowed:g} at most. Nothing was written."
+                f"{source.name} as {request.format} differs from the model: outputs are up to"
+                f" {difference:.1g} apart, expected at most {allowed:g}. Nothing was written."
             )
         size = 0
-        for parent, _, names in os.walk(made):  # waits until all is on the disk
+        for parent, _, names in os.walk(made):  # waits until all files are on the disk
             for path in (*(os.path.join(parent, name) for name in names), parent):
                 writing.sync(path)
                 size += os.path.getsize(path) if path != parent else 0
-        check(folder, request)  # somebody may have made it meanwhile
+        check(folder, request)  # another process may have made it meanwhile
         os.rename(made, folder)
     return Written(folder, size, tuple(signatures), difference)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Files beside the weights
+# Files next to the weights
 
 
 _EXTRA, MANIFEST = "assets.extra", "export.json"
@@ -97,7 +97,7 @@ def vocabulary_text(source: Source) -> bytes:
 
 
 def _sentence_files(source: Source) -> dict[str, bytes]:
-    """Returns the settings of vectors, in the files of sentence-transformers; none for what is usual."""
+    """Returns the embedding settings as files of sentence-transformers; none for default settings."""
     settings = embedding_settings(source)
     if settings == EmbeddingSettings(max_seq_length=source.length()):
         return {}
@@ -109,11 +109,10 @@ def _sentence_files(source: Source) -> dict[str, bytes]:
 
 
 def write_onnx(source: Source, folder: str, request: Request) -> list[str]:
-    """Writes model.onnx, its data, and what belongs to it. Returns the name of the head's method.
+    """Writes model.onnx, its data, and the other files of the export. Returns the name of the head's method.
 
     Raises:
-      ConfigError: where a package is missing, there is nothing to calibrate int8 with, or a weight cannot be
-        read.
+      ConfigError: if a package is missing, int8 has no calibration data, or a weight cannot be read.
     """
     head = main_method(source.abilities())
     settings = Settings("onnxruntime", request.dtype)
@@ -138,7 +137,7 @@ def compare_onnx(source: Source, folder: str) -> float:
 
 
 def _largest(pairs: list[tuple[Any, Any]]) -> float:
-    """Returns the largest difference between two arrays of a pair; NaN where one is no number."""
+    """Returns the largest difference between the two arrays of a pair; NaN if one has NaN."""
     return float(np.max([np.abs(np.subtract(ours, theirs)).max() for ours, theirs in pairs]))
 
 
@@ -155,14 +154,15 @@ _MASKED = ("The bridge was [MASK] of wood.", "[MASK] crossed the [MASK] in 1312.
 
 
 def write_saved_model(source: Source, folder: str, request: Request) -> list[str]:
-    """Writes a SavedModel and what belongs to it. Returns the names of its signatures.
+    """Writes a SavedModel and the other files of the export. Returns the names of its signatures.
 
     Raises:
-      ConfigError: where a weight is missing or cannot be read, or tensorflow-text cannot take the vocabulary.
+      ConfigError: if a weight is missing or cannot be read, or tensorflow-text does not support the
+        vocabulary.
     """
     reason = only_ids_of(source)
     if reason is not None:
-        logging.warning("%s: %s, so that the SavedModel takes token ids.", source.name, reason)
+        logging.warning("%s: %s, so the SavedModel takes token ids, not text.", source.name, reason)
     with tempfile.TemporaryDirectory() as words:
         vocabulary = os.path.join(words, vocabulary_files.VOCABULARY)
         writing.replace_file(vocabulary, vocabulary_text(source))
@@ -230,7 +230,7 @@ def _compare_tensors(source: Source, call: Any) -> float:
     def run_batch(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         inputs = {name: tf.constant(feeds[name]) for name in ("input_ids", "input_mask", "segment_ids")}
         found = [call(**inputs)[name].numpy() for name in output_names(head)]
-        if "masked" in feeds:  # where the function gives the logits of every token
+        if "masked" in feeds:  # the function returns the logits of every token
             return [values.reshape(-1, values.shape[-1])[feeds["masked"]] for values in found]
         return found
 

@@ -58,8 +58,8 @@ class Classification(FineTuning):
         config = self._config
         for name in ("label_smoothing", "distill_temperature") if labels.kind == NUMBER else ():
             if config.do_train and config[name] != FIELDS[name].default:
-                told = "numbers, whose loss is the squared difference"
-                raise ConfigError(f"--{name}={config[name]:g} is not for {told}. Drop it.")
+                why = "numbers, whose loss is the squared difference"
+                raise ConfigError(f"--{name}={config[name]:g} is not for {why}. Drop it.")
         self.labels = labels
         self.eval_metrics = tuple(self.losses)
         self.metrics = self.eval_metrics + (("label_accuracy",) if labels.kind in (ONE, CHOICE) else ())
@@ -370,8 +370,8 @@ class ClassifyTask(Classification, TableTask):
                 f"--{table.flag}={table.given} has {only} in the column {self._label_column!r}. Give rows of"
                 " two or more, or change --label_column."
             )
-        told = [f"{name} ({counts[name]:,})" for name in labels.names]
-        logging.info("%d labels: %s", len(told), shortened(told, 400))
+        shown = [f"{name} ({counts[name]:,})" for name in labels.names]
+        logging.info("%d labels: %s", len(shown), shortened(shown, 400))
         if once := [name for name in labels.names if counts[name] == 1]:
             logging.warning("Labels that one row has: %s", shortened(once, 200))
         labels_lib.tell_doubtful(labels.names, labels.kind)

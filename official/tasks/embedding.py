@@ -82,8 +82,8 @@ class EmbedTask(TableTask):
         metrics = () if self._is_scored else ("embedding_accuracy",)
         is_cosine = self._is_scored and config.score_loss == "cosine"
         if is_cosine and config.do_train and config.temperature != FIELDS["temperature"].default:
-            told = "--score_loss=cosine, whose loss is the squared difference"
-            raise ConfigError(f"--temperature={config.temperature:g} is not for {told}. Drop it.")
+            why = "--score_loss=cosine, whose loss is the squared difference"
+            raise ConfigError(f"--temperature={config.temperature:g} is not for {why}. Drop it.")
         self.metrics = (*self.losses, *metrics)
         self.compared = ("example_weights", "labels" if self._is_scored else "text_ids")
         self._take_scores(SIMILARITY_SCORES if self._is_scored else vectors_lib.RANKING_SCORES)
@@ -334,8 +334,8 @@ def _read_sizes(given: str | None, hidden_size: int) -> tuple[int, ...]:
     wrong = [part for part in parts if not (part.isdecimal() and 0 < int(part) <= hidden_size)]
     if wrong:
         raise ConfigError(
-            f"--matryoshka_sizes={given} has {wrong[0][:20]!r}, expected numbers from 1 to"
-            f" hidden_size={hidden_size} with commas between them."
+            f"--matryoshka_sizes={given} has {wrong[0][:20]!r}, expected comma-separated numbers from 1 to"
+            f" hidden_size={hidden_size}."
         )
     return tuple(sorted({hidden_size, *map(int, parts)}, reverse=True))
 

@@ -227,5 +227,5 @@ class TableTask(FineTuning):
 def tell_truncated(path: str, truncated: int, count: int, max_seq_length: int, what: str = "rows") -> None:
     """Says in the log how many of `count` rows, or texts, lose their ends; nothing where none do."""
     if truncated:
-        told = "%s: %d of %d %s are longer than --max_seq_length=%d and lose their ends"
-        logging.info(told, path, truncated, count, what, max_seq_length)
+        warning = "%s: %d of %d %s are longer than --max_seq_length=%d and lose their ends"
+        logging.info(warning, path, truncated, count, what, max_seq_length)

@@ -112,8 +112,8 @@ class PretrainingTask:
             self._check_rule()
         shared = sorted({*self._train.files} & {*self._eval.files}) if self._config.eval_files else []
         if shared:  # without --eval_files the training records are meant
-            told = "%s of --eval_files is one of --input_files, too: it is evaluated on what is trained on."
-            logging.warning(told, shared[0])
+            warning = "%s is in --eval_files and in --input_files: the evaluation uses training data."
+            logging.warning(warning, shared[0])
         files = sorted({*self._train.files, *self._eval.files})
         if self._config.vocab_file:
             self.companions = self._kept_vocabulary(files)
@@ -163,8 +163,8 @@ class PretrainingTask:
             )
         if share := self._train.mask_share:
             slots = self._train.row_schema["masked_lm_ids"].length
-            told = "Masks: %g of the tokens of a row, %d at most, drawn anew for every epoch (--mask_share)"
-            logging.info(told, share, slots)
+            note = "Masks: %g of the tokens of a row, at most %d, drawn again in every epoch (--mask_share)"
+            logging.info(note, share, slots)
 
     def _masks(self, split: _Split, is_evaluation: bool) -> Masks | None:
         """Returns the `Masks` that draw those of a split; None if its records store masks."""
@@ -205,8 +205,8 @@ class PretrainingTask:
                     " --vocab_file=PATH, or drop --export_dir."
                 )
             logging.warning(
-                "%s, next to the records, has %d words, the model's vocab_size is %d: it is not kept with the"
-                " weights. Give --vocab_file to use or export them.",
+                "%s, next to the records, has %d words, but the model's vocab_size is %d: it is not saved"
+                " with the weights. Give --vocab_file to use or export them.",
                 path,
                 words,
                 size,
@@ -251,7 +251,7 @@ class PretrainingTask:
         for path in record_paths.first_of_folders(files):
             if not has_masks or record_formats.flags_of(path).get("objective") == "mlm":
                 raise ConfigError(
-                    f"objective=mlm_nsp learns from pairs of segments, --{flag} holds texts without pairs:"
+                    f"objective=mlm_nsp needs pairs of segments, but --{flag} holds texts without pairs:"
                     f" {path}. Give --objective=mlm, or records of bert data create --objective=mlm_nsp."
                 )
 

@@ -72,7 +72,7 @@ class SquadTask(FineTuning):
         if config.do_train:
             features = self._read("train", "train_file", vocabulary).features
             if not len(features):
-                raise ConfigError(f"--train_file={config.train_file} has no question that can be trained on.")
+                raise ConfigError(f"--train_file={config.train_file} has no questions usable for training.")
             positions = {"start_positions": features.start_positions, "end_positions": features.end_positions}
             self._rows["train"] = features.rows(positions)
         if config.do_eval or config.do_predict:

@@ -103,8 +103,8 @@ class TagTask(FineTuning):
             raise ConfigError(
                 f"{source} has only the tag {self._tags[0]!r}. Give sentences with two or more."
             )
-        told = [f"{tag} ({counts[tag]:,})" for tag in self._tags]
-        logging.info("%d tags, %s: %s", len(told), self._scheme, shortened(told, 400))
+        shown = [f"{tag} ({counts[tag]:,})" for tag in self._tags]
+        logging.info("%d tags, %s: %s", len(shown), self._scheme, shortened(shown, 400))
         tell_doubtful(self._tags)
         if self._scheme == tags_lib.WORDS and all(tag.isdecimal() for tag in self._tags):
             logging.warning(
@@ -213,9 +213,9 @@ class TagTask(FineTuning):
     def write_predictions(self, outputs: Outputs, folder: str) -> list[str]:
         path = os.path.join(folder, "predictions.conll")
         called, _ = self._called(outputs, "test")
-        with open(path, "w", encoding="utf-8") as file:
-            for sentence, tags in zip(self._sentences["test"], called):
-                file.write(predictions.conll(sentence.words, tags))
+        columns = {"tokens": [sentence.words for sentence in self._sentences["test"]], "tags": called}
+        with open(path, "wb") as file:
+            file.write(predictions.encode(predictions.CONLL, columns, with_header=False))
         return [path]
 
 

@@ -1,1 +1,1 @@
-"""The training program: one step, one loop, one run. It is given a task and knows none."""
+"""The training program: one step, one loop, one run, independent of the task."""

@@ -1,5 +1,5 @@
-"""Callbacks of a run, the one place that knows them by name. To add one, write a subclass of
-`official.reporting.callback.Callback` and put it into one of the two lists here."""
+"""Callbacks of a run. To add one, write a subclass of `official.reporting.callback.Callback` and put it into
+one of the two lists here."""
 
 import contextlib
 import importlib
@@ -27,15 +27,15 @@ from official.training.run_lock import PreviousRun
 
 @contextlib.contextmanager
 def showing(config: Config, writes: bool) -> Iterator[list[Callback]]:
-    """Yields the list of callbacks that show a run, to which the caller later adds those that need the state;
-    all of them are closed at the end, also after an error.
+    """Yields the list of callbacks that show a run; the caller later adds those that need the state. Closes
+    all of them at the end, also after an error.
 
     Args:
-      config: of the run.
-      writes: whether this process is the one that writes files.
+      config: configuration of the run.
+      writes: whether this process writes files.
 
     Raises:
-      ConfigError: where one cannot start, such as W&B without a key: known before anything is built.
+      ConfigError: if one cannot start, such as W&B without a key; before the model is built.
     """
     callbacks: list[Callback] = [Progress()]
     if config_lib.follows_graphcore_log(config):
@@ -48,7 +48,7 @@ def showing(config: Config, writes: bool) -> Iterator[list[Callback]]:
         try:
             yield callbacks
         finally:
-            for callback in callbacks:  # an error of one does not keep another open
+            for callback in callbacks:  # closes the others even if one fails
                 stack.callback(callback.close)
 
 
@@ -59,12 +59,12 @@ def of_training(
     state: TrainState,
     previous: PreviousRun | None,
 ) -> list[Callback]:
-    """Returns the callbacks that write a training's files, resumed at its first step; none without training,
-    or where this process isn't the chief.
+    """Returns the callbacks that write the files of a training run, positioned at its first step; none
+    without training, or if this process is not the chief.
 
     Args:
       config, strategy, plan, state: of the run.
-      previous: earlier processes whose evaluations are valid for this run; None without such.
+      previous: the earlier run, if its evaluations are valid for this one; else None.
     """
     if not (strategy_lib.is_chief(strategy) and config.do_train):
         return []
@@ -73,7 +73,7 @@ def of_training(
     if config.task == "pretrain":
         kind = strategy_lib.device_names(strategy)[0].split(":")[0].lower()
         platform = f"{kind}-{strategy.num_replicas_in_sync}"
-        # Evaluations of another set do not belong into one log, and their cost not into its time.
+        # One log must not mix evaluations of different sets, nor include their time.
         log = mllog.MLPerfLog(
             mllog.log_path(config),
             mllog.run_settings(config, platform, plan.sequences_per_step, plan.num_accumulation_steps),
@@ -81,7 +81,7 @@ def of_training(
             goes_on=state.samples_done > 0 and previous is not None,
             evaluated=previous is not None and step in previous.evaluations(step),
         )
-        if log.started or step < last_step:  # else the run is over and never wrote one
+        if log.started or step < last_step:  # else the run has ended and never wrote a log
             found.append(log)
     found.append(MetricsWriter(config.model_dir, step, evaluations_count=previous is not None))
     found.append(TensorBoard(config.model_dir, step, _tags(config)))

@@ -18,7 +18,7 @@ def run(
       eval_step: see `step.make_eval_step`.
       batches: global batches.
       before_each: called before each batch; its exceptions propagate.
-      secs: gets the seconds of each batch, from the call of the step to outputs in the host's memory.
+      secs: list to append the seconds of each batch to, from the call of the step to outputs in host memory.
 
     Returns:
       (float64 [2 x eval metrics + 1], see `make_eval_step`; {output: [sequences of the set, ...]}, without
@@ -34,7 +34,7 @@ def run(
         part = {name: value.numpy() for name, value in outputs.items()}
         if secs is not None:
             secs.append(time.perf_counter() - since)
-        if part:  # without the empty slots of packed rows, which would fill the memory
+        if part:  # drops the empty slots of packed rows, to save memory
             part = {name: value[part["rows"] >= 0] for name, value in part.items()}
         parts.append(part)
     return totals, in_order(parts)

@@ -1,4 +1,4 @@
-"""Batches for the devices: of files and of random records, each host its own share."""
+"""Batches for the devices, from files or random records; each host reads its own share."""
 
 import contextlib
 import dataclasses
@@ -22,13 +22,13 @@ def drop(paths: list[str]) -> int:
     """Drops local files from the page cache. Needs no privileges; other files stay.
 
     Returns:
-      Number of files that the system was told to drop; 0 for remote ones and where it has no such call.
+      Number of dropped files; remote files, and systems without such a call, count as 0.
     """
     dropped = 0
     for path in paths if hasattr(os, "posix_fadvise") else ():
-        # Some are remote or gone, and some file systems have no cache of their own.
+        # Some files are remote or missing, and some file systems have no page cache.
         with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
-            os.fsync(file)  # pages that are not written yet would stay
+            os.fsync(file)  # dirty pages cannot be dropped
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             dropped += 1
     return dropped
@@ -91,7 +91,7 @@ def first_rows(dataset: Dataset, rows: int, strategy: tf.distribute.Strategy) ->
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Resharding: a run goes on with another number of workers than it was laid out for
+# Resharding: a run resumes with another number of workers than its layout
 
 
 def host_dataset(

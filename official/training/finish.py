@@ -37,17 +37,17 @@ def make_result(
     compiled: Compilations | None = None,
     **facts: Any,
 ) -> TrainResult:
-    """Returns the result of a run whose loop has ended: nothing is added later.
+    """Returns the complete result of a run whose loop has ended.
 
     Args:
-      loop: of the run.
-      ended: what its `run_to_end` returned.
+      loop: loop of the run.
+      ended: return value of its `run_to_end`.
       previous: result, metrics and settings of earlier processes.
       counts: whether these are valid for this run, with the same evaluation set.
       command: the command line.
-      weights: path of the checkpoint that the weights are from; empty for fresh ones.
-      page: name of the page that is written about a training; None where none is.
-      compiled: compilations of this process before the run; None where they are not known.
+      weights: path of the checkpoint of the initial weights; empty for fresh ones.
+      page: name of the report page of a training run; None without one.
+      compiled: compilations of this process before the run; None if unknown.
       facts: fields of the result that the loop does not know.
     """
     config, task, outcome, end = loop.config, loop.task, loop.outcome, ended.end
@@ -65,7 +65,7 @@ def make_result(
     if made and made.functions:
         logging.info("XLA compiled %d functions in %.1f s", *made)
     rates = loop.budget.rates if loop.budget else {}
-    if config.do_train and not loop.budget:  # those of the schedule's corners
+    if config.do_train and not loop.budget:  # learning rates at the corners of the schedule
         rates = schedules.corners(config)
     values: dict[str, Any] = dict(
         status=end.status,
@@ -79,7 +79,7 @@ def make_result(
         baseline_score=score,
         baseline_prediction=prediction,
         learning_rates=rates,
-        # Where nothing was trained, the speed is the earlier processes'.
+        # Without training, the speed is that of the earlier processes.
         sequences_per_sec=earlier.get("sequences_per_sec") if is_known else outcome.sequences_per_sec(),
         wall_secs=earlier.get("wall_secs") if is_known else time.time() - run_started,
         startup_secs=outcome.startup_secs(loop.process_started, run_started),
@@ -93,7 +93,7 @@ def make_result(
         checkpoint_write_secs=loop.manager.times.write_secs,
         skipped_steps=outcome.skipped_steps + previous.skipped_steps(ended.first_step),
         config=config_lib.to_dict(config),
-        # Of the process that writes it: the others have looked at no files but their own.
+        # Of this process, which writes the result: other processes check only their own files.
         data=task.data_digest() if writes else {},
         signal=loop.interruption.signal,
         peer_lost=ended.peer_lost,
@@ -109,13 +109,13 @@ def make_result(
 
 
 def _is_added(config: Config, previous: PreviousRun) -> bool:
-    """Tells whether the result is an entry, with a page of its own, of the result that the folder has."""
+    """Tells whether the result becomes an entry, with its own page, of the folder's existing result."""
     return bool(not config.do_train and previous.result)
 
 
 def write_result(config: Config, result: TrainResult, previous: PreviousRun) -> None:
-    """Writes the result. An evaluation without training adds an entry to the result that the folder already
-    has; one that failed or was interrupted writes nothing there."""
+    """Writes the result. An evaluation without training adds an entry to the folder's existing result, unless
+    it failed or was interrupted."""
     if not _is_added(config, previous):
         result_lib.write_result(config.model_dir, result)
     elif result.status not in STOPPED:

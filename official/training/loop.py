@@ -1,4 +1,4 @@
-"""Loop of a run: metrics, evaluations, checkpoints and signals between two calls of the devices."""
+"""Loop of a run: metrics, evaluations, checkpoints and signals between two device calls."""
 
 from __future__ import annotations
 
@@ -144,16 +144,16 @@ class RunLoop:
         self.data_position = metrics_window.position_from_saved(saved, self.state.samples_done, rows)
         is_packed = self.config.do_train and self.plan.is_packed
         if is_packed and self.state.step and not self.data_position.stream_sequences.any():
-            told = "ckpt-%d does not tell its position in the packed data (ckpt-%d.interval.json): it is"
-            told += " estimated, so some sequences are read twice, and others not."
-            logging.warning(told, self.state.step, self.state.step)
+            warning = "ckpt-%d lacks its position in the packed data (ckpt-%d.interval.json). It is"
+            warning += " estimated, so some sequences are read twice, and others not."
+            logging.warning(warning, self.state.step, self.state.step)
         stops = values_lib.window(self.config, self.state.step, self.last_step) or ()
         self.steps_per_call = metrics_window.StepsPerCall(stops, config_lib.steps_per_call(self.config))
         self.budget: TimeBudget | None = None
         if self.config.budget_hours and self.config.do_train:
             secs = 3600 * self.config.budget_hours
             self.budget = TimeBudget(secs, saved, self.state.step, self.config.model_dir)
-            if self.budget.rates:  # of the last steps, whose line of the metrics may be open
+            if self.budget.rates:  # of the last steps, whose metrics window may be unfinished
                 cast(ByTime, self.state.schedule).rate.assign([*self.budget.rates.values()][-1])
             self._spend()
 
@@ -251,7 +251,7 @@ class RunLoop:
             self.manager.close()
         finally:
             end = End(status, reason, self.state.step, self.state.samples_done)
-            with contextlib.ExitStack() as stack:  # an error of one does not keep the end from the others
+            with contextlib.ExitStack() as stack:  # notifies the others even if one fails
                 for callback in reversed(self.callbacks):
                     stack.callback(callback.on_end, end)
         return end
@@ -297,7 +297,7 @@ class RunLoop:
         except signals.Interrupted:
             self.outcome.interrupted = True
             first = self.window.first_step
-            if self.config.do_train and first < self.state.step:  # a run that stops early has metrics, too
+            if self.config.do_train and first < self.state.step:  # also after an early stop
                 steps = self.state.step - first
                 self.notify(Callback.on_open_interval, self.state.step, steps, self._window_values())
             self._count_window()
@@ -383,7 +383,7 @@ class RunLoop:
         first = self.steps_per_call.is_unknown
         steps = self.steps_per_call.steps(left, self.state.step, call_secs)
         started, samples, before = time.monotonic(), self.state.samples_done, self.window.totals
-        # The first one compiles, for minutes perhaps, and nothing is trained yet.
+        # The first call compiles, perhaps for minutes, and nothing is trained yet.
         with signals.expendable() if first else contextlib.nullcontext():
             totals = reading(self.task, lambda: self.train_loop(iterator, tf.constant(steps), before))
             totals["sums"].numpy()  # waits
@@ -472,8 +472,8 @@ class RunLoop:
         def rank(step: int) -> tuple[float, float]:
             values = self.evaluated[step]
             if name not in values:
-                raise ConfigError(f"--early_stopping_metric={name} is none of: {', '.join(values)}.")
-            loss = values.get("loss")  # none of tasks whose evaluation set has no labels
+                raise ConfigError(f"--early_stopping_metric={name} is not one of {', '.join(values)}.")
+            loss = values.get("loss")  # None if the evaluation set has no labels
             return sign * values[name], -math.inf if loss is None else -loss
 
         return max(sorted(self.evaluated), key=rank)
@@ -496,7 +496,7 @@ class RunLoop:
         values = {"samples": samples, **metrics}
         if is_scored(self.task) and all(np.isfinite(output).all() for output in outputs.values()):
             values.update(self.task.score(outputs))
-        values.setdefault(name, math.nan)  # where it cannot be computed
+        values.setdefault(name, math.nan)  # a metric that cannot be computed
         target, secs = self.config.stop_threshold, time.monotonic() - started
         evaluation = Evaluation(step, samples, round(sequences), values, name, target, secs)
         self.notify(Callback.on_evaluation, evaluation)
@@ -534,7 +534,7 @@ def reading(task: Task, work: Callable[[], T]) -> T:
     """Runs `work`. If it fails on a data file, raises a ConfigError that names the file."""
     try:
         return work()
-    # TensorFlow raises a UnicodeDecodeError where its message quotes a record that is no text.
+    # TensorFlow raises a UnicodeDecodeError if its message quotes a binary record.
     except (
         tf.errors.DataLossError,
         tf.errors.InvalidArgumentError,

@@ -1,5 +1,5 @@
-"""State of a run that is no variable, saved beside a checkpoint: sums of an unfinished metrics window,
-position in packed data, time used of a budget. Also the number of steps of a device call."""
+"""State of a run besides its variables, saved next to a checkpoint: sums of an unfinished metrics window,
+position in packed data, used time budget. Also the number of steps of a device call."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class MetricsWindow:
     Attributes:
       first_step: number of updates done before the window.
       totals: sums of the training loop over the window, see `step.no_totals`.
-      steps, sequences, secs: steps of the window that this process has done, the sequences that they
-        trained on, and their seconds.
-      waited_secs: the part of `secs` in which steps waited for their batches; None where it isn't measured.
+      steps, sequences, secs: number of steps of the window done by this process, their sequences, and their
+        seconds.
+      waited_secs: the part of `secs` in which steps waited for their batches; None if not measured.
     """
 
     first_step: int
@@ -76,8 +76,8 @@ class MetricsWindow:
     def add(
         self, totals: dict[str, tf.Tensor], steps: int, sequences: int, secs: float, waited: float | None
     ) -> None:
-        """Takes the totals that a call returned, which include those before it, and adds its steps,
-        sequences, seconds and, where they are measured, seconds of waiting."""
+        """Replaces the totals by those that a call returned, which include earlier calls, and adds its steps,
+        sequences, seconds and, if measured, seconds of waiting."""
         self.totals, self.steps, self.secs = totals, self.steps + steps, self.secs + secs
         self.sequences += sequences
         if waited is not None:
@@ -85,17 +85,17 @@ class MetricsWindow:
 
     @property
     def bad_step(self) -> int | None:
-        """Returns the first step with a number that is not finite; None where all are."""
+        """Returns the first step with a non-finite number; None without one."""
         step = int(self.totals["bad_step"])
         return step if step >= 0 else None
 
     def values(self, task: Task, state: TrainState, packed_rows: int, row_length: int) -> dict:
-        """Returns the values of the metrics line, for the part of the window that is done.
+        """Returns the values of the metrics line, for the finished part of the window.
 
         Args:
           task, state: of the run.
-          packed_rows: rows of a step where they hold several sequences; 0 where they do not.
-          row_length: tokens of a row.
+          packed_rows: number of packed rows per step; 0 without packing.
+          row_length: number of tokens per row.
         """
         totals = {name: value.numpy() for name, value in self.totals.items()}
         skipped = int(totals["skipped"])
@@ -105,11 +105,12 @@ class MetricsWindow:
             **replica_step.mean_metrics(task.losses, task.metrics, totals["sums"]),
             "learning_rate": float(state.schedule(state.step - 1)),
         }
-        if "norm" in totals:  # which IPUs do not tell
+        if "norm" in totals:  # not on IPUs
             values["gradient_norm"] = float(totals["norm"]) / max(done - skipped, 1)
         scale = state.loss_scale
-        told = scale.told(state.step - 1) if scale else 1.0  # of a dynamic one None: the next step's is told
-        values["loss_scale"] = float(scale.scale.numpy()) if scale and told is None else told
+        # A dynamic scale returns None for past steps: the next step's scale is reported.
+        used = scale.told(state.step - 1) if scale else 1.0
+        values["loss_scale"] = float(scale.scale.numpy()) if scale and used is None else used
         values["skipped_steps"] = skipped
         values["sequences_per_sec"] = self.sequences / self.secs if self.secs else None
         if self.waited_secs is not None and self.secs:
@@ -124,8 +125,8 @@ class MetricsWindow:
         return NonFiniteError(f"{', '.join(names)} not finite at step {self.bad_step}")
 
     def check_skipped(self, state: TrainState) -> None:
-        """Raises NonFiniteError where loss scaling has skipped all steps of a finished window and cannot
-        lower its scale any more."""
+        """Raises NonFiniteError if loss scaling has skipped all steps of a finished window and its scale is
+        already minimal."""
         steps = state.step - self.first_step
         if state.loss_scale is None or int(self.totals["skipped"]) < steps:
             return
@@ -144,13 +145,13 @@ class MetricsWindow:
 
 
 def window_from_saved(saved: dict, step: int, nothing: dict[str, tf.Tensor]) -> MetricsWindow:
-    """Returns the window that a run resumes with.
+    """Returns the window with which a run resumes.
 
     Args:
-      saved: the value of `to_saved` from the checkpoint of `step`; empty where a window ended there.
+      saved: the value of `to_saved` from the checkpoint of `step`; empty if a window ended there.
       step: number of updates done.
-      nothing: initial totals, see `step.no_totals`; saved totals of other shapes belong to another task, and
-        the window starts anew.
+      nothing: initial totals, see `step.no_totals`. If saved totals have other shapes, they belong to another
+        task, and a new window starts.
     """
     try:
         types = {name: value.dtype.as_numpy_dtype for name, value in nothing.items()}
@@ -192,10 +193,10 @@ def position_from_saved(saved: dict, samples: int, rows: int) -> DataPosition:
     """Returns the position at which a run continues.
 
     Args:
-      saved: the value of `to_saved`; another dict where the run wasn't packed so far, or its file is lost.
-      samples: sequences done; a saved position with another total is not used.
-      rows: rows done, for a run without a saved position. Its counts per stream are zeros, and the data
-        assume as many sequences of each stream: some are then read twice, and others left out.
+      saved: the value of `to_saved`; another dict if the run was not packed so far, or its file is lost.
+      samples: number of sequences done; a saved position with another total is ignored.
+      rows: number of rows done, for a run without a saved position. Its counts per stream are zeros, and the
+        data assume equally many sequences of each stream, so some are read twice, and others not at all.
     """
     rows_done, streams = saved.get("rows_done"), saved.get("stream_sequences")
     counts = streams if isinstance(streams, list) and len(streams) == MOST_STREAMS else [-1]
@@ -209,32 +210,32 @@ class TimeBudget:
     """Time budget of a run: seconds that its processes have used, and the learning rates that followed.
 
     Everything between the start of the loop and its end counts: compilation, steps, evaluations, checkpoints.
-    Steps that a kill has lost are done again, and their time does not count.
+    The time of steps lost by a kill does not count; they are repeated.
 
     Attributes:
-      secs: of the budget.
+      secs: the budget in seconds.
       rates: {step: learning rate of the updates from this step on}.
     """
 
-    _CALLS = 1000  # of a budget, at least, so that the rate falls in small steps
+    _CALLS = 1000  # minimum number of calls per budget, so that the rate decays in small steps
 
     def __init__(self, secs: float, saved: dict, step: int, model_dir: str):
         """Makes the budget.
 
         Args:
-          secs: of the budget.
-          saved: the value of `to_saved` from the checkpoint that the run goes on from.
-          step: of that checkpoint; 0 for a new run.
+          secs: the budget in seconds.
+          saved: the value of `to_saved` from the checkpoint from which the run resumes.
+          step: step of that checkpoint; 0 for a new run.
           model_dir: folder of the run, for messages.
 
         Raises:
-          ConfigError: where the run goes on and the time that it has used is not known.
+          ConfigError: if the run resumes and its used time is unknown.
         """
         used, rates = saved.get("budget_used_secs", 0.0), saved.get("learning_rates", {})
         if step and not (rates and isinstance(used, float) and isinstance(rates, dict)):
             raise ConfigError(
-                f"budget_hours={secs / 3600:g}, but ckpt-{step} in --model_dir={model_dir} does not tell the"
-                " time that was used before. Drop --budget_hours, or give another --model_dir."
+                f"budget_hours={secs / 3600:g}, but ckpt-{step} in --model_dir={model_dir} does not record"
+                " the time used so far. Drop --budget_hours, or give another --model_dir."
             )
         self.secs, self._since = secs, math.inf
         self._used: float = used
@@ -245,11 +246,11 @@ class TimeBudget:
         self._since = time.monotonic()
 
     def used(self) -> float:
-        """Returns the seconds used so far, by all processes of the run, one after the other."""
+        """Returns the seconds used so far by this process and the earlier ones of the run."""
         return self._used + max(time.monotonic() - self._since, 0.0)
 
     def call_secs(self, used: float) -> float:
-        """Returns the seconds that a call of the devices may take once `used` are used."""
+        """Returns the maximum seconds of a device call after `used` seconds."""
         return min(CALL_SECS, self.secs / self._CALLS, self.secs - used)
 
     def note(self, step: int, rate: float) -> None:
@@ -266,8 +267,8 @@ class StepsPerCall:
     """Chooses the number of steps of a device call, so that it takes about `CALL_SECS`, from the last call's
     time.
 
-    The first call is one unit: it compiles, and people wait for it. Its time overestimates that of a step, so
-    that the second call is rather too short than too long.
+    The first call is one unit: it compiles, and the user waits for it. Its time overestimates that of a step,
+    so the second call may be too short, but not too long.
     """
 
     def __init__(self, stops: Sequence[int] = (), unit: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""The model as a pipeline: its stages on several devices, micro batches one behind the other."""
+"""Pipelined model: its stages run on several devices, on successive micro batches."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ class PipelineRound:
     first: tf.Tensor
 
     def __post_init__(self) -> None:
-        self._sent: dict[tuple[int, int], Tensors] = {}  # to a part, by (part, micro batch)
-        self._upstream: dict[tuple[int, int], Tensors] = {}  # gradients for a part
+        self._sent: dict[tuple[int, int], Tensors] = {}  # inputs of a part, by (part, micro batch)
+        self._upstream: dict[tuple[int, int], Tensors] = {}  # gradients of a part's outputs
         self._kept: dict[tuple[int, int], _Kept] = {}
         self._seeds: dict[int, list] = {}
         self._gradients: list[list] = [[None] * len(part.variables + part.tied) for part in self.parts]
@@ -201,16 +201,16 @@ def _with_gradients(tensors: Tensors) -> dict[str, tf.Tensor]:
 # Pipeline
 #
 # The graph of a step has a piece for each work item of the schedule: the forward or backward pass of a
-# micro batch through one part, on the part's device. A piece waits for its inputs, and for the piece before
-# it on its device; so the devices work in parallel, in the schedule's order, and hold no more activations
-# than the schedule says.
+# micro batch through one part, on the part's device. A piece waits for its inputs, and for the previous piece
+# on its device. So the devices work in parallel, in the schedule's order, and hold no more activations than
+# the schedule requires.
 
 
 def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> TrainState:
     """Builds the state of a run; in a pipeline, each variable is on the device of its stage.
 
     Raises:
-      ConfigError: where the stages asked for do not fit the model.
+      ConfigError: if the requested stages do not fit the model.
     """
     pipeline = as_pipeline(strategy)
     if pipeline is None:
@@ -219,11 +219,11 @@ def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> 
     pipeline.plan = plan = plan_lib.make_plan(config, [stage.name for stage in stages])
     placed = zip(plan.notation.split(" / "), map(pipeline.names_of, plan.devices))
     where = ", ".join(f"{stage} on {'+'.join(names)}" for stage, names in placed)
-    told = "Pipeline (%s, bubble %.1f %% if all stages take the same time): %s"
-    logging.info(told, plan.schedule, 100 * plan_lib.make_timeline(plan).bubble, where)
+    note = "Pipeline (%s, bubble %.1f %% if all stages take the same time): %s"
+    logging.info(note, plan.schedule, 100 * plan_lib.make_timeline(plan).bubble, where)
     device_of_name: dict[str, int] = {}
     for stage in stages:
-        for variable in stage.variables:  # the first one of two stages that share it has it
+        for variable in stage.variables:  # a shared variable belongs to the first of its stages
             device_of_name.setdefault(variable.name.split(":")[0], plan.device_of(stage.name))
 
     def build_model() -> tf.keras.Model:
@@ -243,7 +243,7 @@ def on_devices(model: Any, strategy: tf.distribute.Strategy) -> Callable:
         carried: Tensors = {}
         device = None
         for stage, seed in zip(model.stages(), model.seeds(dropout_seed)):
-            # A stage without weights is where that before it is.
+            # A stage without weights runs on the device of the stage before it.
             device = device_of(stage.variables[0]) if stage.variables else device
             with tf.device(device):
                 stages_lib.run_one(stage, carried, features, seed)

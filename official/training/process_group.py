@@ -49,8 +49,13 @@ class ProcessGroup:
         add: Callable[[tf.Tensor], tf.Tensor] | None = None,
         num_replicas: int = 1,
     ):
-        """Args: interruption: signals of this process. add: tensor -> its sum over all replicas of all
-        processes; None for a single process. num_replicas: number of replicas of all processes."""
+        """Makes the group.
+
+        Args:
+          interruption: signals of this process.
+          add: tensor -> its sum over all replicas of all processes; None for a single process.
+          num_replicas: number of replicas of all processes.
+        """
         self.interruption = interruption
         self._add, self._num_replicas = add, num_replicas
 
@@ -69,10 +74,11 @@ class ProcessGroup:
         return self.mean(float(holds)) == 1.0
 
     def differing(self, values: Mapping[str, object]) -> list[str]:
-        """Returns the names of values that not all processes have as this one has them.
+        """Returns the names of values that are not the same in all processes as in this one.
 
-        Their checksums are added up, in float64, which is exact for two million replicas. Where a value
-        differs, the sum tells at least one of the processes. All give as many values, in one order.
+        Compares the values' checksums with the sum over all processes, in float64, which is exact for two
+        million replicas. If a value differs, at least one process notices. All processes pass the same number
+        of values, in the same order.
         """
         if self._add is None:
             return []
@@ -81,7 +87,7 @@ class ProcessGroup:
         return [name for name, mark, total in zip(values, marks, sums) if total != mark * self._num_replicas]
 
     def check_same_step(self, step: int, model_dir: str) -> None:
-        """Raises ConfigError where the processes start from different steps, as they don't see the same
+        """Raises ConfigError if the processes start from different steps, since they do not share a
         folder."""
         if self.differing({"step": step}):
             raise ConfigError(
@@ -97,16 +103,16 @@ class ProcessGroup:
             raise signals.Interrupted(self.interruption.signal)
 
     def interruptible(self, work: Callable[[], T]) -> T:
-        """Returns the result of `work`, which only reads files and so may be cut off by a signal.
+        """Returns the result of `work`, which only reads files, so a signal may interrupt it.
 
         Raises:
-          Interrupted: in all processes, where a signal cut it off in one.
+          Interrupted: in all processes, if a signal interrupted one of them.
         """
         made: list[T] = []
         try:
             with signals.raising():
                 made.append(work())
-        except signals.Interrupted as error:  # not yet: the other processes are to know first
+        except signals.Interrupted as error:  # raised after the other processes know
             self.interruption.signal = error.signal
         self.poll()
         return made[0]

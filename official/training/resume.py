@@ -1,10 +1,10 @@
-"""Resuming a run: the files that a resumed run reads, and what follows from them.
+"""Resuming a run: reads and checks the files of its folder.
 
-`result.json`, `config.json` and `metrics.jsonl` of the earlier processes (`run_lock.PreviousRun`, which
-reads `command.txt`, too), the newest checkpoint with the loop's file beside it, the assets that give
-the weights their meaning, `layout.json`, and `data_files.json`. Elsewhere: counts of records
-(`data.records.files`), SQuAD's features (`data.rows.text_rows`), and what callbacks go on with: `mllog.txt`
-and `wandb_id.txt`.
+These are `result.json`, `config.json`, `metrics.jsonl` and `command.txt` of the earlier processes
+(`run_lock.PreviousRun`), the newest checkpoint with the loop's file next to it, the assets that give the
+weights their meaning, `layout.json`, and `data_files.json`. Other modules read the counts of records
+(`data.records.files`), SQuAD's features (`data.rows.text_rows`), and the files of callbacks: `mllog.txt` and
+`wandb_id.txt`.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from official.training.task import Task, is_scored
 
 
 def left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
-    """Decides from the run in the folder what is left to do, before anything is built.
+    """Determines the remaining work of the run in the folder, before the model is built.
 
     Returns:
-      (the configuration of the work left, which for a finished run may be an evaluation without training; the
-      finished run's result where no work is left, else None).
+      (configuration of the remaining work, for a finished run perhaps an evaluation without training; result
+      of the finished run if no work remains, else None).
 
     Raises:
-      ConfigError: where the run is another one, or is over and was trained otherwise; for an evaluation,
-        where it has other weights than those that are named.
+      ConfigError: if the folder holds another run, or a finished one with another recipe; for an evaluation,
+        if the run has other weights than those of --init_checkpoint.
     """
     previous = PreviousRun(config.model_dir)
     if not config.do_train:
@@ -65,16 +65,16 @@ def left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
         return config, None
     changed = changed_files(config.model_dir)
     if "train" in changed:
-        told = "The run in %s is over, and its training data have changed: %s. --overwrite trains afresh."
-        logging.warning(told, config.model_dir, changed["train"])
+        warning = "The run in %s is over, but its training data have changed: %s. --overwrite trains again."
+        logging.warning(warning, config.model_dir, changed["train"])
     same = previous.evaluates_like(config) and not changed.keys() - {"train"}
     evaluate = config.do_eval and not (same and result.get("eval_accuracy") is not None)
     predict = config.do_predict and not (same and result.get("predictions"))
     if evaluate or predict:
-        logging.info("The run in %s is over: its weights are evaluated, and not trained", config.model_dir)
+        logging.info("The run in %s is over: evaluating its weights without training", config.model_dir)
         return config_lib.replaced(config, do_train=False), None
     reason = f"{result['reason']}. The run is over, and nothing in its folder was changed"
-    # The signal was another process's.
+    # A saved signal belongs to the earlier process.
     return config, result_lib.from_dict({**result, "reason": reason, "signal": None})
 
 
@@ -88,15 +88,15 @@ def begin(
     task: Task,
     initialize: Callable[[str], list[str]],
 ) -> tuple[dict[str, Any], bool]:
-    """Restores the state, and then writes the settings and assets of a run to its folder; arguments as those
-    of `restore` and `write_settings`.
+    """Restores the state, and then writes the settings and assets of a run to its folder; arguments as in
+    `restore` and `write_settings`.
 
     Returns:
-      fields of the result: `weights`, path of the checkpoint that was restored; `fresh_variables`, names of
-      the head's fresh variables; `data_changed`, whether the data differ from those that the run began with.
-      And whether the evaluation data are those of the run so far, as far as a process that writes can tell.
+      Fields of the result: `weights`, path of the restored checkpoint; `fresh_variables`, names of the head's
+      fresh variables; `data_changed`, whether the data differ from those at the start of the run. And whether
+      the evaluation data are unchanged; only the writing process compares them.
     """
-    # Before the folder is written to: it may be of another vocabulary, or of other data.
+    # Before writing to the folder, whose run may have another vocabulary or other data.
     missing = missing_assets(config.model_dir, task.companions)
     weights, fresh = restore(config, manager, state, previous, task, initialize)
     if state.step and config.do_train:
@@ -132,17 +132,17 @@ def restore(
         that the checkpoint lacks.
 
     Returns:
-      (path of the checkpoint that was restored, empty without one; names of the head's fresh variables).
+      (path of the restored checkpoint, empty without one; names of the head's fresh variables).
 
     Raises:
-      ConfigError: where there is nothing to evaluate, or a checkpoint is of another model.
+      ConfigError: if there are no weights to evaluate, or a checkpoint is of another model.
     """
     best = previous.result.get("best_step") if is_scored(task) and not config.do_train else None
     prefix = best is not None and manager.restore(best) or manager.restore_newest()
     if not prefix and config.decay_checkpoint and config.do_train:
         prefix = manager.restore_other(config.decay_checkpoint)
         if state.step != config_lib.first_step(config):
-            raise ConfigError(f"{prefix} is of step {state.step}. Give it the name that it had.")
+            raise ConfigError(f"{prefix} is of step {state.step}. Rename it to ckpt-{state.step}.")
     if prefix:
         previous.check_model(config)
         if state.loss_scale:
@@ -154,7 +154,7 @@ def restore(
         if fresh and is_scored(task) and not config.do_train:
             raise ConfigError(
                 f"--init_checkpoint={config.init_checkpoint} has no {', '.join(fresh)}: it was not"
-                " fine-tuned for this task. Give a checkpoint that was, or --do_train."
+                " fine-tuned for this task. Give a fine-tuned checkpoint, or --do_train."
             )
         return config.init_checkpoint, fresh
     only_timed = config.predict_epochs and config.generated_data
@@ -163,25 +163,25 @@ def restore(
             f"do_train=false, but --model_dir={config.model_dir} has no checkpoint to evaluate. Change"
             " --model_dir, or give --init_checkpoint."
         )
-    end = "; what they predict of generated data means nothing" if only_timed else ""
+    end = "; their predictions for generated data are meaningless" if only_timed else ""
     logging.info("Fresh weights from seed %d%s", config.seed, end)
     return "", []
 
 
 # -----------------------------------------------------------------------------------------------------------
-# A decay that begins in another run's stable phase
+# Decay that starts from a checkpoint in another run's stable phase
 
 
-# Settings that say how long a run is, or what follows its stable phase.
+# Settings of the length of a run, and of its decay.
 _OF_DECAY = """num_steps_per_epoch num_train_epochs stop_steps stop_threshold warmup_proportion decay_steps
     decay_proportion decay_checkpoint end_learning_rate""".split()
 
 
 def check_decay(config: Config) -> None:
-    """Checks that --decay_checkpoint lies in the stable phase of a run with the settings of this one.
+    """Checks that --decay_checkpoint is in the stable phase of a run with the same settings.
 
     Raises:
-      ConfigError: naming the settings that differ, or the step at which the decay of that run begins.
+      ConfigError: names the settings that differ, or the step at which the decay of that run begins.
     """
     path, step = str(config.decay_checkpoint), config_lib.first_step(config)
     source = PreviousRun(os.path.dirname(path))
@@ -206,14 +206,13 @@ def check_decay(config: Config) -> None:
     end = config_lib.schedule_steps(theirs) - config_lib.decay_length(theirs)
     if step > end:
         raise ConfigError(
-            f"decay_checkpoint={path} lies in the decay of its run, which begins at step {end}. Give an"
+            f"decay_checkpoint={path} is in the decay of its run, which begins at step {end}. Give an"
             " earlier checkpoint."
         )
 
 
 def refuse_other_data(checkpoint: str, data_files: Mapping[str, list[str]]) -> None:
-    """Raises ConfigError where the training files, of {split: paths}, are not those of the run of a
-    checkpoint."""
+    """Raises ConfigError if the training files, of {split: paths}, are not those of a checkpoint's run."""
     noted, _ = _read_notes(os.path.dirname(checkpoint))
     difference = (
         _difference(_describe_files(data_files["train"]), noted["train"]) if "train" in noted else None
@@ -223,8 +222,8 @@ def refuse_other_data(checkpoint: str, data_files: Mapping[str, list[str]]) -> N
 
 
 def folder_of_state(config: Config) -> str:
-    """Returns the folder of the checkpoint that a run goes on from: its own, before its first one that of
-    --decay_checkpoint."""
+    """Returns the folder of the checkpoint from which a run resumes: its own, or before its first checkpoint
+    that of --decay_checkpoint."""
     is_new = config.decay_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps()
     return os.path.dirname(str(config.decay_checkpoint)) if is_new else config.model_dir
 
@@ -245,17 +244,17 @@ _FLAGS = {
 
 
 def missing_assets(model_dir: str, wanted: dict[str, bytes]) -> dict[str, bytes]:
-    """Returns the part of {name: content} that a run's folder lacks.
+    """Returns the entries of {name: content} that a run's folder lacks.
 
     Raises:
-      ConfigError: where a file is there with other content (JSON: in a key that both have): the weights there
-        belong to another vocabulary, or other labels.
+      ConfigError: if a file exists with other content (JSON: in a common key): the weights there belong to
+        another vocabulary, or other labels.
     """
     missing = {}
     for name, content in wanted.items():
         found = b"".join(read_lines(os.path.join(model_dir, name)))
         same = found == content
-        if found and name.endswith(".json"):  # another version may write more
+        if found and name.endswith(".json"):  # other versions may write other keys
             old, new = (parse_json(each, name, (dict, list)) for each in (found, content))
             if isinstance(old, dict) and isinstance(new, dict):
                 same = all(old[key] == new[key] for key in old.keys() & new.keys())
@@ -273,8 +272,8 @@ def missing_assets(model_dir: str, wanted: dict[str, bytes]) -> dict[str, bytes]
 
 
 def write_settings(config: Config, command: list[str]) -> None:
-    """Writes the settings asked for and the command line. An evaluation leaves the settings of the run
-    alone."""
+    """Writes the requested settings and the command line. An evaluation does not change the settings of the
+    run."""
     path = os.path.join(config.model_dir, "config.json")
     if config.do_train or not tf.io.gfile.exists(path):
         replace_file(path, config_lib.to_json(config))
@@ -316,64 +315,64 @@ def write_layout(model_dir: str, layout: Layout) -> None:
 # -----------------------------------------------------------------------------------------------------------
 # Data files
 #
-# For each file its size and a digest of some of its bytes are kept, so that terabytes are compared in
-# seconds. The order of the files counts, their folders do not.
+# For each file its size and a digest of some of its bytes are saved, so that terabytes are compared in
+# seconds. The order of the files matters, their folders do not.
 
 
 DATA_FILE = "data_files.json"
-_WHOLE_BYTES = 1 << 20  # of a file that is read from its beginning to its end
+_WHOLE_BYTES = 1 << 20  # files up to this size are read completely
 _READERS = 16
 _NOT_EVALUATED = {"train", "test"}  # splits
 Notes = dict  # {split: [path, bytes, digest] of each of its files, in the order in which they are read}
 
 
 def write_data_files(model_dir: str, data_files: Mapping[str, list[str]]) -> None:
-    """Saves the data files, {split: paths}, that a run begins with. Raises OSError."""
+    """Saves the data files, {split: paths}, of a run at its start. Raises OSError."""
     found = {split: _describe_files(paths) for split, paths in data_files.items()}
     _write_notes(model_dir, found, False)
 
 
 def compare_data(config: Config, data_files: Mapping[str, list[str]], goes_on: bool) -> tuple[bool, bool]:
-    """Compares the data with those that the run in the folder was trained on last; saves the present ones of
-    a training that goes on.
+    """Compares the data with the saved ones of the run in the folder; if training resumes, saves the current
+    ones.
 
     Args:
       config: configuration of the run.
       data_files: {split: paths}.
-      goes_on: whether a training is resumed.
+      goes_on: whether a training run is resumed.
 
     Returns:
-      (whether a resumed training has, or once had, other data than it began with; whether those of
-      evaluations are the same now).
+      (whether the data of a resumed run differ, or once differed, from those at its start; whether the
+      evaluation data are unchanged).
 
     Raises:
-      ConfigError: with --deterministic, where the data of a resumed training differ; for a damaged file.
+      ConfigError: with --deterministic, if the data of a resumed run differ; for a damaged file.
     """
     noted, changed = _read_notes(config.model_dir)
     found: Notes = {
         split: _describe_files(paths) for split, paths in data_files.items() if goes_on or split in noted
     }
-    told = {split: _difference(found[split], noted[split]) for split in found if split in noted}
-    differing = [split for split in told if told[split]]
+    changes = {split: _difference(found[split], noted[split]) for split in found if split in noted}
+    differing = [split for split in changes if changes[split]]
     evaluates_same = not {*differing} - _NOT_EVALUATED
     if not goes_on:
         return False, evaluates_same
-    differences = [f"{split}: {told[split]}" for split in differing]
+    differences = [f"{split}: {changes[split]}" for split in differing]
     if differences and config.deterministic:
         raise ConfigError(
             f"--model_dir={config.model_dir} was begun with other data; {differences[0]}. Give the same"
             " files, drop --deterministic, or give another --model_dir."
         )
     if differences:
-        logging.warning("The data are not those that this run began with; %s", "; ".join(differences))
+        logging.warning("The data have changed since the start of this run; %s", "; ".join(differences))
     changed = changed or bool(differences)
     _write_notes(config.model_dir, {**noted, **found}, changed)
     return changed, evaluates_same
 
 
 def changed_files(model_dir: str) -> dict[str, str]:
-    """Returns {split: difference} of the data files that lie where the run in a folder read them, and are
-    others now. Evaluation data that are the training data, too, are left out."""
+    """Returns {split: difference} of the data files whose content has changed since the run in a folder read
+    them. Leaves out evaluation data that are also the training data."""
     found: dict[str, str] = {}
     with contextlib.suppress(ConfigError):  # of damaged notes
         noted, _ = _read_notes(model_dir)
@@ -382,7 +381,7 @@ def changed_files(model_dir: str) -> dict[str, str]:
             is_known = all(files.is_remote(path) or os.path.isabs(path) for path in paths)
             if not is_known or split != "train" and own == noted.get("train"):  # by an earlier version
                 continue
-            with contextlib.suppress(ConfigError):  # one of them is gone
+            with contextlib.suppress(ConfigError):  # a file is missing
                 if difference := _difference(_describe_files(paths), own):
                     found[split] = difference
     return found
@@ -394,8 +393,8 @@ def _write_notes(model_dir: str, notes: Notes, changed: bool) -> None:
 
 
 def _read_notes(model_dir: str) -> tuple[Notes, bool]:
-    """Returns (notes, whether the data changed earlier), as saved by `_write_notes`; empty where an older
-    version began the run."""
+    """Returns (notes, whether the data changed earlier), as saved by `_write_notes`; empty if an older
+    version started the run."""
     path = os.path.join(model_dir, DATA_FILE)
     if not files.is_file(path):
         return {}, False
@@ -423,13 +422,13 @@ def _digest(path: str, size: int) -> str:
 
 
 def _difference(ours: list[list], noted: list[list]) -> str | None:
-    """Returns a description of the first difference between the files of a split and the saved ones; None
-    where they are equal."""
+    """Returns a description of the first difference between the files of a split and the saved ones; None if
+    they are equal."""
     if len(ours) != len(noted):
         names, earlier = ({os.path.basename(own[0]) for own in some} for some in (ours, noted))
-        told = [f"{name} is new" for name in sorted(names - earlier)]
-        told += [f"{name} is missing" for name in sorted(earlier - names)]
-        return f"{len(ours):,} files, there were {len(noted):,}" + (f" ({told[0]})" if told else "")
+        changed = [f"{name} is new" for name in sorted(names - earlier)]
+        changed += [f"{name} is missing" for name in sorted(earlier - names)]
+        return f"{len(ours):,} files, there were {len(noted):,}" + (f" ({changed[0]})" if changed else "")
     for own, before in zip(ours, noted):
         if own[1:] != before[1:]:
             new, old = (

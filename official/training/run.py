@@ -65,14 +65,14 @@ def run(
       ConfigError: for bad input, before training starts.
     """
     started, command = started or time.time(), command or sys.argv
-    surroundings = environment.environment()  # of the start: the checkout may change while the run goes on
+    surroundings = environment.environment()  # now, since the checkout may change during the run
     surroundings["working_directory"] = os.getcwd()  # of paths in the settings
     with run_lock.set_aside(config, command) as asked:
         asked, over = resume.left_to_do(asked)
         if over:
             return over
         ready = make_ready(asked, make_task)
-        # Before a large model is built.
+        # Fails early, before a large model is built.
         config, task = ready.config, ready.task
         if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
             source = sidecar_files.open_best(config.init_checkpoint, "--init_checkpoint")
@@ -89,7 +89,7 @@ def run(
         processes = ProcessGroup(Interruption(), *step_lib.peers(ready.strategy))
         _check_same(config, task, processes, surroundings)
         previous = PreviousRun(config.model_dir)
-        if config.do_train:  # what is in the folder may have changed while the data were found
+        if config.do_train:  # the folder may have changed while the data were searched
             previous.check(asked, config_lib.train_steps(config))
         state, pipeline = pipelined.make_state(config, task, ready.strategy), as_pipeline(ready.strategy)
         parameters = summary.parameter_table(state.model.trainable_variables)
@@ -119,7 +119,7 @@ def run(
             check_folder=check_folder,
         )
         loop.notify(Callback.on_built, _built(ready))
-        with contextlib.closing(manager):  # no other run has the folder before all is written
+        with contextlib.closing(manager):  # keeps the folder locked until all is written
             ended = loop.run_to_end(
                 lambda: _prepare(loop, ready.data_files),
                 finish.findings,
@@ -207,19 +207,19 @@ def make_ready(config: Config, make_task: MakeTask) -> Ready:
         plan = make_batch_plan(config, replicas)
     if config.batch_warmup and plan.layout:
         raise ConfigError(
-            f"batch_warmup needs as many replicas as the run began with, {plan.layout.describe()}, not"
-            f" {replicas}."
+            f"batch_warmup needs the replicas of the start of the run, {plan.layout.describe()}, received"
+            f" {replicas}. Start with the same number."
         )
     task, since = make_task(config), time.monotonic()
     data_files = task.find_data()
     data_secs = time.monotonic() - since
     config = config_lib.with_data(config, task.train_samples, task.sequences_per_row)
     plan = plan.with_rows_of(task.sequences_per_row)
-    told = [check._asdict() for check in checks] if checks else None
-    return Ready(config, strategy, plan, layout, is_chief, task, data_files, data_secs, told)
+    results = [check._asdict() for check in checks] if checks else None
+    return Ready(config, strategy, plan, layout, is_chief, task, data_files, data_secs, results)
 
 
-# Settings by which weights, evaluations, or the order of a run's collective operations differ. Paths may.
+# Settings that affect weights, evaluations, or the order of collective operations. Paths may differ.
 _COMPARED = tuple(
     name
     for name, field in config_lib.FIELDS.items()
@@ -229,9 +229,9 @@ _COMPARED = tuple(
 
 
 def _check_same(config: Config, task: Task, processes: ProcessGroup, surroundings: Mapping[str, Any]) -> None:
-    """Raises ConfigError where the processes of a run have other settings, models, names of data
-    files, vocabularies or labels than each other: each would train its own way, or wait for the others. Warns
-    of other code, packages, and TensorFloat-32; `surroundings` are of `environment.environment`."""
+    """Raises ConfigError if the processes of a run differ in settings, models, names of data files,
+    vocabularies or labels: they would train differently, or wait for each other forever. Warns if they differ
+    in code, packages or TensorFloat-32; `surroundings`: see `environment.environment`."""
     values: dict[str, Any] = {f"--{name}={config[name]}"[:60]: config[name] for name in _COMPARED}
     names = {split: [*map(os.path.basename, paths)] for split, paths in task.data_files().items()}
     values["the configuration of the model"] = dataclasses.asdict(config.model)
@@ -244,10 +244,10 @@ def _check_same(config: Config, task: Task, processes: ProcessGroup, surrounding
     }
     differing = processes.differing({**values, **loose})
     if others := [name for name in differing if name in loose]:
-        logging.warning("The processes of the run differ in %s; their numbers may, too.", ", ".join(others))
+        logging.warning("The processes of the run differ in %s; their results may differ.", ", ".join(others))
     if differing := [name for name in differing if name in values]:
         raise ConfigError(
-            "The processes of the run differ, and this one is not like all others in"
+            "The processes of the run differ: this one is not the same as all others in"
             f" {shortened(differing)}. Start all of them with the same command and the same files."
         )
 
@@ -266,9 +266,9 @@ def _log_start(ready: Ready) -> None:
             logging.warning("%s: %s. %s", check["name"], check["found"], check["advice"])
     steps = config_lib.schedule_steps(config)
     if config.do_train and config.task != "pretrain":
-        told = "%d epochs of %d steps, learning rate %g after %d steps of warm-up, %d tokens at most"
+        line = "%d epochs of %d steps, learning rate %g after %d steps of warm-up, %d tokens at most"
         numbers = config.num_train_epochs, config.num_steps_per_epoch, config.learning_rate
-        logging.info(told, *numbers, config.warmup_steps, config.max_seq_length)
+        logging.info(line, *numbers, config.warmup_steps, config.max_seq_length)
     if config.do_train and config.start_warmup_step + config.warmup_steps >= steps:
         late = f"ends at or after the last of the {steps} steps of the schedule"
         never = "the peak learning rate is never reached. Lower --warmup_steps."
@@ -281,12 +281,12 @@ def _log_start(ready: Ready) -> None:
 
 
 def _built(ready: Ready) -> Built:
-    told = lambda names: tuple(name.replace(":", " ") for name in names)
+    plain = lambda names: tuple(name.replace(":", " ") for name in names)
     pipeline, parts = as_pipeline(ready.strategy), []
     if pipeline is not None and pipeline.plan is not None:
         for part, device in allocation(pipeline.plan):
-            parts.append((part, ", ".join(told(pipeline.names_of(device)))))
-    return Built(ready.data_secs, told(strategy_lib.device_names(ready.strategy)), tuple(parts))
+            parts.append((part, ", ".join(plain(pipeline.names_of(device)))))
+    return Built(ready.data_secs, plain(strategy_lib.device_names(ready.strategy)), tuple(parts))
 
 
 def _prepare(loop: Loop, data_files: list[str]) -> None:
@@ -297,12 +297,12 @@ def _prepare(loop: Loop, data_files: list[str]) -> None:
     if config_lib.compiles_first(config) or config.deterministic and native.on_gpus(loop.strategy):
         since = time.monotonic()
         loop.warm_up()
-        if not config_lib.follows_graphcore_log(config):  # which has said so
+        if not config_lib.follows_graphcore_log(config):  # which has its own line
             logging.info("Compiled the steps in %.1f s", time.monotonic() - since)
     dropped = 0
     if state.step < loop.last_step:
         if writes:
-            remove_result(config.model_dir)  # it would be untrue from now on
+            remove_result(config.model_dir)  # outdated from now on
         dropped = feeding.drop(data_files)
     tensors, before = tuple(state.model_variables()), (state.step, state.samples_done)
     last_step = None if loop.last_step == config_lib.MAX_STEPS else loop.last_step
@@ -349,7 +349,7 @@ def run_seeds(
             if result.status in ("interrupted", "failed"):
                 return result
             scores[seed], folders[str(seed)] = result.scores, f"run-{number}"
-            if result.signal and number < config.num_runs:  # it came while this run was finishing
+            if result.signal and number < config.num_runs:  # the signal arrived while this run was finishing
                 name = signal.Signals(result.signal).name
                 reason = f"{number} of {config.num_runs} runs done on {name}"
                 return dataclasses.replace(result, status="interrupted", reason=reason)
@@ -397,8 +397,8 @@ def _of_all_seeds(
 
 
 def compile_only(config: Config, make_task: MakeTask) -> str:
-    """Compiles the training and evaluation steps of a run on random records, for --compile_only. The effect
-    of the training step on the weights is undone.
+    """Compiles the training and evaluation steps of a run on random records, for --compile_only. Restores the
+    weights after the training step.
 
     Args:
       config: the frozen configuration. Its --model_dir is neither needed nor touched.
@@ -410,7 +410,7 @@ def compile_only(config: Config, make_task: MakeTask) -> str:
     Raises:
       ConfigError: for bad input.
     """
-    from official.planning import plan as plan_lib  # late: runs do not plan
+    from official.planning import plan as plan_lib  # late: other runs do not need it
 
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="compile-only-") as folder:
@@ -428,7 +428,7 @@ def compile_only(config: Config, make_task: MakeTask) -> str:
             since = time.monotonic()
             loop.warm_up()
             ended = time.monotonic()
-            # The plan reads no data: the sequences of a packed row are those found here.
+            # The plan reads no data, so it gets the number of sequences per packed row from here.
             known = config_lib.replaced(config, average_sequences_per_pack=ready.plan.sequences_per_row)
             gpus = [name for name in strategy_lib.device_names(strategy) if name.startswith("GPU")]
             peaks = {name: tf.config.experimental.get_memory_info(name)["peak"] for name in gpus}

@@ -1,4 +1,4 @@
-"""Folder of a run: its lock, and the run that it holds, which is a record once it is over."""
+"""Folder of a run: its lock, and the earlier run in it. A finished run is a record, which is not changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from official.reporting.metrics import OPEN_STEPS, read_metrics
 from official.reporting.result import FILE_NAME, read_result
 
 _FIRST_OF_SEVERAL = "run-1"  # folder of --num_runs
-_MAX_CHANGES, _MAX_VALUE = 100, 36  # characters of a message, which has to fit into a line
+_MAX_CHANGES, _MAX_VALUE = 100, 36  # characters in a message, which must fit on one line
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -44,21 +44,21 @@ class PreviousRun:
 
     Attributes:
       model_dir: the folder.
-      settings: the settings asked for, from config.json; empty without a run.
-      result: content of result.json, its fields checked; empty while the run is not over, where it was
-        killed, and where another program, or another version of this one, has written what does not pass.
+      settings: the requested settings, from config.json; empty without a run.
+      result: content of result.json with valid fields; empty if the run is not over or was killed, or if the
+        file of another program or version is invalid.
       step: step of the newest checkpoint; 0 without one.
       command: the command line that last started or resumed it.
     """
 
     def __init__(self, model_dir: str):
         self.model_dir, self.result = model_dir, read_result(model_dir)
-        # Whatever its fields hold: it tells that there is a run, and that it is over.
+        # With any content, the file shows that there is a run, and that it is over.
         self._unchecked = read_json_or_empty(os.path.join(model_dir, FILE_NAME))
         settings = read_json_or_empty(os.path.join(model_dir, "config.json"))
         self._is_of_others = is_hugging_face(settings)
         if not isinstance(settings.get("model"), dict):
-            settings = self.result.get("config", {})  # of several runs together, which have no config.json
+            settings = self.result.get("config", {})  # with --num_runs, there is no config.json
         self.settings: dict[str, Any] = upgraded(settings)
         self.step = max(CheckpointManager(model_dir, {}, 1).steps(), default=0)
         self.command = _content(os.path.join(model_dir, "command.txt")).decode(errors="replace").strip()
@@ -69,19 +69,19 @@ class PreviousRun:
 
     @property
     def is_there(self) -> bool:
-        """Whether the folder holds a run at all."""
+        """Whether the folder holds a run."""
         return bool(self.settings or self._unchecked or self.step)
 
     @property
     def is_over(self) -> bool:
-        """Whether the training has ended: from then on the run is a record."""
-        # Runs that were interrupted or have failed go on.
+        """Whether the training has ended, so that the run is a record."""
+        # Interrupted and failed runs can be resumed.
         over = self._unchecked.get("status") in ("success", "finished", "aborted")
         settings = self._unchecked.get("config")
         return over and bool(not isinstance(settings, dict) or settings.get("do_train", True))
 
     def _has(self, name: str, config: Config) -> bool:
-        """Tells whether the run's value of a setting means the same as that of `config`."""
+        """Tells whether the run's value of a setting is equivalent to that of `config`."""
         value = self.settings.get(name, FIELDS[name].default)
         if name == "ipu_options" and value != config[name]:
             with contextlib.suppress(ConfigError):  # options of another version
@@ -90,7 +90,7 @@ class PreviousRun:
         return FIELDS[name].is_same(value, config[name], folder)
 
     def evaluates_like(self, config: Config) -> bool:
-        """Tells whether the earlier evaluations used the same set and settings as this run's."""
+        """Tells whether the earlier evaluations used the same set and settings as `config`."""
         evaluating = [name for name, field in FIELDS.items() if field.changes_evaluation(config)]
         return bool(self.settings) and all(self._has(name, config) for name in evaluating)
 
@@ -116,7 +116,7 @@ class PreviousRun:
                 note(IDENTITY, "do_lower_case", lower, asked)
         try:
             model = dataclasses.asdict(bert_config_from_dict(self.settings.get("model") or {}, ""))
-        except ConfigError:  # it has none, or one of another version
+        except ConfigError:  # none, or of another version
             return found
         for key, new in dataclasses.asdict(config.model).items():
             if model[key] != new:  # a run that goes on may have others that change no weight's place
@@ -127,17 +127,17 @@ class PreviousRun:
         """Checks that a training continues this run.
 
         Args:
-          config: the configuration asked for.
-          last_step: number of its last step; unset where it is not known yet.
+          config: the requested configuration.
+          last_step: number of its last step; None if not known yet.
 
         Raises:
-          ConfigError: where the settings are of another training, change the recipe of one that is over, or
-            change what the weights depend on while no step is left to train with it; also where the folder
-            holds a model of transformers, whose config.json the run's would replace.
+          ConfigError: if the settings are of another training run, change the recipe of a finished one, or
+            change the recipe when no step is left to train; also if the folder holds a model of transformers,
+            whose config.json the run would replace.
         """
         if self._is_of_others:
-            told = "holds a model in Hugging Face's format, whose config.json the run would replace"
-            raise ConfigError(f"--model_dir={self.model_dir} {told}. Give another --model_dir.")
+            problem = "holds a model in Hugging Face's format, whose config.json the run would replace"
+            raise ConfigError(f"--model_dir={self.model_dir} {problem}. Give another --model_dir.")
         changes, over = self.changes(config), self.is_over
         self._refuse(changes[IDENTITY] + (changes[RECIPE] if over else []), "does not fit")
         changed = changes[LENGTH] + changes[RECIPE]
@@ -148,23 +148,23 @@ class PreviousRun:
             self._refuse(changed, f"needs the checkpoint of step {done}, which is gone, of")
         score, target = self.result.get("eval_accuracy"), config.stop_threshold
         if over and score is not None and target is not None and score >= target:
-            self._refuse(changed, f"is no more than the {score:.4f} that is reached by")
+            self._refuse(changed, f"is not above the {score:.4f} already reached by")
         if last_step < done or last_step == done and (over or changes[RECIPE]):
             self._refuse(changed, f"ends at step {last_step} and leaves nothing to train in")
 
     def check_weights(self, config: Config) -> None:
-        """Raises ConfigError where an evaluation names weights to start from that are not those of this run:
-        it takes the run's own."""
+        """Raises ConfigError if an evaluation sets --init_checkpoint, and the run has other weights, which
+        would be evaluated instead."""
         given, has_weights = config.init_checkpoint, self.step and self.settings
         if given and has_weights and not self._has("init_checkpoint", config):
             raise ConfigError(
                 f"init_checkpoint={given} would not be read: the run in"
-                f" --model_dir={self.model_dir} has weights of its own, of step {self.step}. Drop"
+                f" --model_dir={self.model_dir} has its own weights, of step {self.step}. Drop"
                 " --init_checkpoint, or give another --model_dir."
             )
 
     def _refuse(self, changes: list[str], problem: str) -> None:
-        """Raises a ConfigError that names all changed settings, if any, with as many values as fit into the
+        """Raises a ConfigError that names all changed settings, if any, with as many values as fit on the
         line."""
         if not changes:
             return
@@ -188,8 +188,8 @@ class PreviousRun:
             logging.info("Also changed, without effect on the weights: %s", ", ".join(changes[""]))
 
     def check_model(self, config: Config) -> None:
-        """Raises ConfigError where the saved model has the same weights but computes otherwise: other heads,
-        activation, epsilon, or what else no shape tells of its family."""
+        """Raises ConfigError if the saved model has the same weights but computes differently: other heads,
+        activation, epsilon, or other settings of its family that shapes do not show."""
         saved = self.settings.get("model")
         other = contradictions(config.model, saved, is_own_run=True) if isinstance(saved, dict) else []
         if other:
@@ -204,8 +204,8 @@ class PreviousRun:
         return {line["step"]: line for line in lines if line["step"] <= last_step}
 
     def skipped_steps(self, last_step: int) -> int:
-        """Returns the number of updates up to `last_step` that loss scaling skipped, in whole intervals: an
-        interval that was cut keeps its own count when it is resumed."""
+        """Returns the number of updates up to `last_step` that loss scaling skipped, in complete intervals:
+        an interrupted interval keeps its own count when it is resumed."""
         lines = (line for line in self._metrics if line["split"] == "train" and OPEN_STEPS not in line)
         return sum(line.get("skipped_steps") or 0 for line in lines if line["step"] <= last_step)
 
@@ -216,7 +216,7 @@ class PreviousRun:
 
 
 def _content(path: str) -> bytes:
-    """Returns the content of a file; empty where it cannot be read, which the first write to the folder
+    """Returns the content of a file; empty if it cannot be read, which the first write to the folder
     reports."""
     try:
         return b"".join(read_lines(path))
@@ -233,16 +233,16 @@ def _text(value: Any) -> str:
 @contextlib.contextmanager
 def set_aside(config: Config, command: list[str]) -> Iterator[Config]:
     """With --overwrite, renames a folder that holds a run to the next free name of MODEL_DIR.1, MODEL_DIR.2,
-    ... Where the block fails before it has made a new folder, the old one gets its name back.
+    ... If the block fails before it makes a new folder, the old one gets its name back.
 
-    An unfinished run that this very command line has begun is resumed instead: programs that restart a
-    command after a loss would otherwise begin anew each time.
+    An unfinished run of exactly the same command line is resumed instead: programs that restart a command
+    after a loss would otherwise start from scratch each time.
 
     Yields:
       the configuration, without the flag.
 
     Raises:
-      ConfigError: where the folder is in use or remote, or holds what the new run reads.
+      ConfigError: if the folder is in use or remote, or contains inputs of the new run.
     """
     renamed = _rename(config, command) if config.overwrite and process_rank.rank(config) == 0 else None
     try:
@@ -250,12 +250,12 @@ def set_aside(config: Config, command: list[str]) -> Iterator[Config]:
     except BaseException:
         if renamed and not os.path.lexists(config.model_dir):
             os.rename(renamed, os.path.normpath(config.model_dir))
-            logging.info("%s has its name back", config.model_dir)
+            logging.info("%s was renamed back", config.model_dir)
         raise
 
 
 def _rename(config: Config, command: list[str]) -> str | None:
-    """Renames the folder of a run and returns its new path; None where it is not renamed."""
+    """Renames the folder of a run and returns its new path; None if it is not renamed."""
     folder = os.path.normpath(config.model_dir)
     run, first = PreviousRun(config.model_dir), PreviousRun(os.path.join(folder, _FIRST_OF_SEVERAL))
     if not (run.is_there or first.is_there):
@@ -275,14 +275,13 @@ def _rename(config: Config, command: list[str]) -> str | None:
 
 def rename(model_dir: str, read: Iterable[tuple[str, str]]) -> str:
     """Renames the folder of a run to MODEL_DIR.1, MODEL_DIR.2, ... and returns its new path. Raises
-    ConfigError where it is in use, or one of the files that are `read`, (name of the flag, path), lies in
-    it."""
+    ConfigError if it is in use, or contains one of the files `read`, (name of the flag, path)."""
     folder = os.path.normpath(model_dir)
     top = os.path.realpath(folder)
     for name, path in read:
         if os.path.commonpath([top, os.path.realpath(path)]) == top:
             raise ConfigError(
-                f"{name}={path} lies in --model_dir={model_dir}, which --overwrite renames. Give another"
+                f"{name}={path} is in --model_dir={model_dir}, which --overwrite renames. Give another"
                 f" --model_dir, or a copy as --{name}."
             )
     with writing(model_dir):
@@ -299,11 +298,11 @@ def rename(model_dir: str, read: Iterable[tuple[str, str]]) -> str:
 
 @contextlib.contextmanager
 def writing(model_dir: str, writes: bool = True) -> Iterator[Callable[[], None]]:
-    """Makes the folder and holds its lock, so that no second run writes to it, in the process that `writes`.
+    """Makes the folder and, in the process that `writes`, holds its lock, so that no second run writes to it.
     A full disk or a missing permission becomes a ConfigError. Remote folders have no lock.
 
-    Yields a function that raises ConfigError once the folder was removed or moved, and another run may write
-    to its name.
+    Yields a function that raises ConfigError if the folder was removed or moved, so that another run may use
+    its name.
     """
     if not writes:
         yield lambda: None
@@ -337,13 +336,13 @@ def writing(model_dir: str, writes: bool = True) -> Iterator[Callable[[], None]]
 
 
 def _check_owned(model_dir: str, file: IO[bytes]) -> None:
-    """Raises ConfigError where the lock's file is not the one in the folder any more."""
+    """Raises ConfigError if the lock file is no longer the one in the folder."""
     try:
         found = os.path.samestat(os.stat(file.name), os.fstat(file.fileno()))
     except OSError as error:  # a file system that does not answer says nothing about the folder
         found = not isinstance(error, (FileNotFoundError, NotADirectoryError))
     if not found:
         raise ConfigError(
-            f"--model_dir={model_dir} was removed or moved while this run wrote to it, or its .lock was."
-            " The run has stopped; the same command resumes from the folder, or starts anew if it is gone."
+            f"--model_dir={model_dir}, or its .lock, was removed or moved while this run wrote to it."
+            " The run has stopped; the same command resumes from the folder, or starts again without it."
         )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from official.optimization.train_state import TrainState
     from official.training.task import ExampleTask, Task
 
-# AutoGraph would read model and optimizer, nothing in which needs it, for seconds.
+# AutoGraph would take seconds to convert model and optimizer, which do not need it.
 _graph = functools.partial(tf.function, autograph=False)
 Totals = dict[str, tf.Tensor]
 
@@ -35,8 +35,8 @@ Totals = dict[str, tf.Tensor]
 class HostWait:
     """Total time in seconds that steps wait for their batches, accumulated inside the graphs.
 
-    On GPUs the host runs ahead of the devices, and waiting while they still compute counts, too, so the sum
-    is an upper bound.
+    On GPUs the host runs ahead of the devices. Waiting while they still compute is included, so the sum is an
+    upper bound.
     """
 
     def __init__(self) -> None:
@@ -81,8 +81,8 @@ def _low_precision_weights(
     updates_copies = hasattr(optimizer, "make_copies")  # the compiled update does
     if not updates_copies or config.enable_xla or as_pipeline(strategy):
         return lambda function: function, lambda: None
-    # The first values of a strategy's variables go from process to process, which TensorFlow does not do in
-    # bfloat16. On CPUs, where copies are, a process has one replica: a variable of its own is all it needs.
+    # TensorFlow broadcasts initial values of a strategy's variables between processes, but not in bfloat16.
+    # Copies exist only on CPUs, where a process has one replica, so a local variable suffices.
     scope = contextlib.nullcontext() if strategy_lib.has_peers(strategy) else strategy.scope()
     with scope:
         variables = copies_lib.variables_to_copy(state.model, dtype)
@@ -129,7 +129,7 @@ def make_train_loop(
     accumulates the time that steps wait for batches.
     """
     accumulate = pipelined.make_accumulate(config, task, state.model, strategy)
-    layout = plan.layout  # the replicas and micro batches that a step counts as
+    layout = plan.layout  # replicas and micro batches of the step's arithmetic
     counts_as = replica_step.LaidOut(layout.num_replicas, layout.num_accumulation_steps) if layout else None
     gradients = replica_step.make_replica_gradients(
         config, task, state, plan.num_accumulation_steps, accumulate, counts_as
@@ -212,10 +212,10 @@ def _scaled_step(gradients_of: Callable, state: TrainState, strategy: tf.distrib
         def skip():  # a skipped step is a step; source: TensorFlow's LossScaleOptimizer
             state.optimizer.iterations.assign_add(1)
 
-        if state.optimizer.compiles:  # the host would wait for the device to know which of both runs
+        if state.optimizer.compiles:  # with tf.cond the host would wait for the device
             strategy.run(apply, args=(gradients, factor, finite))
         else:
-            tf.cond(finite, update, skip)  # outside of the replicas, which all see the same reduced gradient
+            tf.cond(finite, update, skip)  # outside of the replicas: all have the same reduced gradient
         loss_scale.update(finite, state.optimizer.iterations)
         return _first(strategy, sums), norm, tf.logical_not(finite)
 
@@ -242,13 +242,13 @@ def make_eval_step(task: Task, state: TrainState, strategy: tf.distribute.Strate
 
     def replica_eval(batch):
         terms, outputs = task.evaluate(pipelined.on_devices(state.model, strategy), batch)
-        # Of rows with several sequences, each has a weight of its own.
+        # In rows with several sequences, each sequence has its own weight.
         sequences = tf.reduce_sum(batch["example_weights"])
         sums = tf.concat([replica_step.stack_terms(terms, task.eval_metrics), [sequences]], axis=0)
         gathered = gradients_lib.gather({**outputs, "rows": batch["rows"]}) if outputs else {}
         return gradients_lib.reduce_sum(sums), gathered
 
-    # Batches of one length each are traced twice, not once a length.
+    # With batches of different lengths the function is traced only twice.
     return _gathering(replica_eval, strategy, reduce_retracing=True)
 
 

@@ -1,4 +1,4 @@
-"""Workloads of benchmarks: training steps, and matrix products."""
+"""Benchmark workloads: training steps, and matrix products."""
 
 import time
 from collections.abc import Callable
@@ -60,18 +60,18 @@ def make_step(
     batch: dict[str, np.ndarray] | None = None,
     reads_data: bool = False,
 ) -> Callable[..., float]:
-    """Builds model, optimizer and training loop, and returns a function that runs `steps` steps, or as many
-    as it is given, their updates included, and returns their mean loss.
+    """Builds model, optimizer and training loop. Returns a function that runs a number of steps with their
+    updates, by default `steps`, and returns their mean loss.
 
     Args:
-      config: of the step.
-      make_task: makes the task of a configuration.
-      steps: of a call.
-      batch: {feature: array [B, ..]} that every step takes, B a replica's rows; without it, random records.
-      reads_data: whether the records are those of the configuration.
+      config: configuration of the step.
+      make_task: config -> Task.
+      steps: default number of steps per call.
+      batch: {feature: array [B, ..]} for every step, with a replica's B rows; None: random records.
+      reads_data: whether to read the data of the configuration.
 
     Raises:
-      ConfigError: where a device or data are missing, or a batch cannot be divided among the replicas.
+      ConfigError: if a device or data are missing, or a batch cannot be divided among the replicas.
     """
     strategy = strategy_lib.make_strategy(config)
     config = strategy_lib.with_choices_of_devices(config, strategy)
@@ -98,8 +98,8 @@ def make_step(
 
 
 def measure_steps(config: Config, make_task: Callable[[Config], Task], count: int = 3) -> list[float]:
-    """Returns the seconds of each of some steps on generated records; one before them compiles. Nothing is
-    written. Raises as `make_step`."""
+    """Returns the seconds of each of `count` steps on generated records, after one step that compiles. Writes
+    no files. Raises as `make_step`."""
     run, secs = make_step(config, make_task, 1), []
     for _ in range(count + 1):
         since = time.perf_counter()
@@ -109,7 +109,7 @@ def measure_steps(config: Config, make_task: Callable[[Config], Task], count: in
 
 
 def make_products(dtype: str) -> tuple[Callable[[], None], float]:
-    """Returns (function that multiplies square matrices, FLOPs of one call), which measure the machine's
+    """Returns (function that multiplies square matrices, FLOPs of one call), to measure the machine's
     speed."""
     left = tf.cast(tf.random.stateless_normal([_PRODUCT_SIZE] * 2, [1, 2]), _TYPES[dtype])
     right = tf.cast(
@@ -119,7 +119,7 @@ def make_products(dtype: str) -> tuple[Callable[[], None], float]:
     @tf.function
     def multiply():
         value = left
-        for _ in range(_PRODUCTS):  # a chain, so that none is left out and none runs beside another
+        for _ in range(_PRODUCTS):  # a chain, so that none is optimized away and none runs in parallel
             value = tf.matmul(value, right)
         return value[0, 0]
 

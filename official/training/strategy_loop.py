@@ -35,8 +35,8 @@ class Loop(RunLoop):
         super().__post_init__()
 
     def _make_train_loop(self) -> None:
-        told = self.config, self.task, self.state, self.strategy, self.plan, self._wait
-        self.train_loop = step_lib.make_train_loop(*told)
+        arguments = self.config, self.task, self.state, self.strategy, self.plan, self._wait
+        self.train_loop = step_lib.make_train_loop(*arguments)
 
     def _enters_stage(self) -> bool:
         plan = batch_plan.plan_at(self.config, self.plan, self.state.step)
@@ -67,7 +67,7 @@ class Loop(RunLoop):
 
     @functools.cached_property
     def _held_batch(self) -> strategy_lib.HeldBatch:
-        """The single batch of --synthetic_input, which the graph of the steps holds."""
+        """The single batch of --synthetic_input, kept on the devices."""
         return strategy_lib.held(self._synthetic_batches(), self.strategy)
 
     def _evaluated(self, dataset: Dataset, secs: list[float] | None = None) -> tuple[np.ndarray, Outputs]:
@@ -94,14 +94,14 @@ class Loop(RunLoop):
 
     def warm_up(self) -> None:
         """Compiles the training and evaluation steps that the run needs, on synthetic data, and leaves every
-        variable bit-equal. The callbacks are told of each."""
+        variable bit-equal. Notifies the callbacks of each compilation."""
         since, graphs = time.monotonic(), self.compilations().values()
         if graphs:
             self.notify(Callback.on_compiling, 0, len(graphs), 0.0)
         for number, compile_graph in enumerate(graphs, 1):
             compile_graph()
             self.notify(Callback.on_compiling, number, len(graphs), time.monotonic() - since)
-        self.take_wait_secs()  # of no step that counts
+        self.take_wait_secs()  # discards the waits of these steps
 
     def compilations(self) -> dict[str, Callable[[], None]]:
         """Returns {name: function that compiles it} of the steps to compile before the run starts: training,

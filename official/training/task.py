@@ -22,21 +22,21 @@ else:
 
 
 class Task(Objective, Protocol):
-    """Members that every task has. Implementations inherit nothing.
+    """Members of every task. A protocol: implementations need not inherit from it.
 
     Attributes:
       eval_metrics: names of all metrics whose terms `evaluate` returns, the losses first; may be empty.
       output_names: names of the outputs that `evaluate` returns.
       target_metric: the metric, of `eval_metrics` or of `score`, that --stop_threshold is compared with.
         Higher is better.
-      class_names: all names of each class of the head, in their order, by which the head of another
-        checkpoint is matched; None where its outputs are not named classes.
+      class_names: all names of each class of the head, in order, used to match the head of another
+        checkpoint; None if its outputs are not named classes.
       problem_type: of those classes, a value of `model_folder.PROBLEM_TYPE_OF`.
       is_scored: whether it is a ScoredTask, and not an ExampleTask.
       companions: {name: content} of files kept in the run's folder, which give its weights their meaning: the
         vocabulary, whether text is lower-cased, the names of labels. Set by `find_data`.
-      train_samples: number of sequences in the training set, set by `find_data`; None where the steps don't
-        follow from it.
+      train_samples: number of sequences in the training set, set by `find_data`; None if the number of steps
+        does not depend on it.
     """
 
     eval_metrics: tuple[str, ...]
@@ -54,14 +54,14 @@ class Task(Objective, Protocol):
         """Makes the model; called in the strategy's scope."""
 
     def find_data(self) -> list[str]:
-        """Finds the data files and checks that they are of the right kind; called before any dataset of files
-        is asked for.
+        """Finds the data files and checks their kind; called before any method that returns a dataset of
+        files.
 
         Returns:
           All files, training and evaluation; empty for synthetic data.
 
         Raises:
-          ConfigError: where a file is missing or of the wrong kind.
+          ConfigError: if a file is missing or of the wrong kind.
         """
 
     @property
@@ -87,18 +87,18 @@ class Task(Objective, Protocol):
     def evaluate(self, model: tf.keras.Model, batch: Batch) -> tuple[Terms, dict[str, tf.Tensor]]:
         """Returns {metric: (weighted sum, weight)} of `eval_metrics`, and {output: [B, ...]}.
 
-        `example_weights` of the batch is 1 for every sequence and 0 for filling. The batch of a task with
-        outputs has `rows`, the number of each sequence in the set, -1 for filling. Rows that hold several
-        sequences have both as [B, S], and outputs [B, S, ...]; in training, too, their `example_weights` say
-        how many sequences a step is, and `streams` [B], where they have it, from which streams of the data.
+        `example_weights` of the batch is 1 for every sequence and 0 for padding rows. The batch of a task
+        with outputs has `rows`, the number of each sequence in the set, -1 for padding. Packed rows have both
+        as [B, S], and outputs [B, S, ...]. Their training batches, too, have `example_weights`, to count the
+        sequences of a step, and optionally `streams` [B], the data stream of each row.
         """
 
     def examples(self, outputs: Outputs) -> list[dict]:
         """Returns groups of examples for the report.
 
         A group is {"title", "note", "items"}, an item {"texts": lines of [text, kind] each, "facts": [[name,
-        value], ...]}. Kinds: "" plain, "strong" what is asked, "right" predicted and true, "wrong" predicted
-        and not true, "gold" true and not predicted.
+        value], ...]}. Kinds: "" plain, "strong" the query, "right" predicted and true, "wrong" predicted and
+        not true, "gold" true and not predicted.
         """
 
     def constant_prediction(self) -> tuple[str, float] | None:
@@ -106,22 +106,22 @@ class Task(Objective, Protocol):
         metric, the baseline that a model must beat; None where there is none."""
 
     def data_files(self) -> dict[str, list[str]]:
-        """Returns the files of each split, in the order in which they are read; empty for synthetic data."""
+        """Returns {split: files in reading order}; empty for synthetic data."""
 
     def data_digest(self) -> dict:
         """Returns the checksums and counts that identify each split's data; empty for data that is not read
         from files."""
 
     def explain_read_error(self) -> str | None:
-        """Returns a line naming the file and record that cannot be read; None where all can."""
+        """Returns a line that names the file and record that cannot be read; None if all are readable."""
 
 
 class ScoredTask(Task, Protocol):
-    """A task whose outputs of the whole evaluation set are scored. The checkpoint of its best evaluation is
-    kept, scored and predicted with; its `examples` are of all outputs.
+    """A task with scores over the outputs of the whole evaluation set. The checkpoint of its best evaluation
+    is kept, and used for scores and predictions; its `examples` are chosen from all outputs.
 
     Attributes:
-      predicts_evaluation_set: whether predictions are of the evaluation set, and not of a test set.
+      predicts_evaluation_set: whether predictions are for the evaluation set, not a test set.
     """
 
     predicts_evaluation_set: bool
@@ -131,14 +131,13 @@ class ScoredTask(Task, Protocol):
         sequences."""
 
     def tables(self, outputs: Outputs) -> dict[str, list[list]]:
-        """Returns {title: rows, the first one the head} of tables that show the model's right and wrong
-        answers."""
+        """Returns {title: rows, the first one the header} of tables about right and wrong answers."""
 
     def predict_dataset(self, batch_size: int) -> tf.data.Dataset:
         """Returns the set to predict, in batches like those of `eval_dataset`."""
 
     def assets(self, outputs: Outputs) -> dict[str, bytes]:
-        """Returns {name: content} of files beside the best weights that follow from their outputs of the
+        """Returns {name: content} of files to save with the best weights, computed from their outputs of the
         evaluation set."""
 
     def write_predictions(self, outputs: Outputs, folder: str) -> list[str]:

@@ -101,5 +101,5 @@ def test_sides_agree_inside_the_range_of_the_seeds():
     (row,), *_ = rows_for((0.87, 0.88))
     assert not row["inside_spread"] and "NO" in own_data.describe([row])
     found[-1]["eval_rows"] = 3
-    with pytest.raises(ConfigError, match="has read other rows"):
+    with pytest.raises(ConfigError, match="has read another number of rows"):
         own_data.rows_of(runs, found)

@@ -128,7 +128,7 @@ def test_sizes_of_batches_between_two_moments():
     found = after.since(before)
     assert found.mean == 7.0 and found.shares() == {"1": 0.25, "8": 0.75}
     assert before.since(before).mean is None and before.since(before).shares() == {}
-    with pytest.raises(ConfigError, match="does not tell bert_batch_sequences"):
+    with pytest.raises(ConfigError, match="lacks bert_batch_sequences"):
         serving.read_batches("# TYPE up gauge\nup 1\n")
 
 

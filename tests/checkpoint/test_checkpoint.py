@@ -50,7 +50,7 @@ def test_save_and_restore(tmp_path):
         manager.save(step)
     assert manager.steps() == [3]
     # TensorFlow's reader would look for other files, and say that this one is not there.
-    with pytest.raises(ConfigError, match=r"lr\[1\]/ckpt-3: TensorFlow's reader of checkpoints takes"):
+    with pytest.raises(ConfigError, match=r"lr\[1\]/ckpt-3: TensorFlow's checkpoint reader treats"):
         manager.restore_newest()
     names = {name.split(".")[0] for name in os.listdir(tmp_path / "plain")}
     assert names == {"checkpoint", "ckpt-20", "ckpt-100"}

@@ -367,7 +367,7 @@ def test_a_family_fills_masks_with_its_own_words(name, tmp_path):
     ]
     assert found[0] == found[1]
     other = weights | {copy: weights[words] + 1}
-    with pytest.raises(ConfigError, match=f"{copy} is no copy of {words}"):
+    with pytest.raises(ConfigError, match=f"{copy} differs from {words}"):
         inference.load(write_folder(tmp_path / "other", name, other, "ForMaskedLM"))
 
 

@@ -107,8 +107,8 @@ def test_the_baseline():
 def test_baseline_must_be_what_the_model_is():
     for convert_one, names, baseline, advice in (
         (research.from_canonical, GOOGLE, False, "Add --baseline"),
-        (research.from_canonical, APPS, True, "Leave out --baseline"),
-        (research.to_canonical, RESEARCH, True, "Leave out --baseline"),
+        (research.from_canonical, APPS, True, "Drop --baseline"),
+        (research.to_canonical, RESEARCH, True, "Drop --baseline"),
     ):
         with pytest.raises(ConfigError, match=advice):
             convert_one(random_tensors(names), Options.of(baseline=baseline))

@@ -95,7 +95,7 @@ def test_a_type_that_a_system_lacks_is_left_out(read, fakes, tmp_path, capsys):
     flops = inference.forward_flops(found.bert, [8])
     assert row["gflops"] == pytest.approx(flops * row["sequences_per_sec"] / 1e9) and row["calls"] == 6 * 2
     told = capsys.readouterr()
-    assert "Fake tensorflow does not compute in bf16" in told.err
+    assert "Fake tensorflow does not support bf16" in told.err
     assert told.out.startswith("Iteration:      0 Duration: ")
 
 

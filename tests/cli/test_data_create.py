@@ -62,7 +62,7 @@ def test_our_spelling_has_our_values(call, jobs, capsys):
     """And a job that is done is not done again."""
     for _ in range(2):
         call("--output_dir=records", "--max_seq_length=32")
-    assert "All of this is done already in records; nothing is written.\n" in capsys.readouterr().out
+    assert "The job in records is already finished; nothing is written.\n" in capsys.readouterr().out
     assert (jobs[0].rules.dupe_factor, jobs[0].random_seed) == (10, 12345)
     assert jobs[0].do_lower_case is None
 

@@ -58,7 +58,7 @@ def test_variables_that_no_shell_has_expanded_are_refused(home):
     (home / "train.flags").write_text("--model_dir=$HOME/run\n")
     cases = [
         ("--flagfile=~/train.flags", "model_dir=$HOME/run: the environment variable HOME is expanded"),
-        ("--vocab_file=${HOME}/a.txt", "HOME is expanded by shells alone. Give --vocab_file=PATH"),
+        ("--vocab_file=${HOME}/a.txt", "HOME is expanded only by shells. Give --vocab_file=PATH"),
         ("--model_dir=$NOT_SET/run", "NOT_SET is not set. Set it, or give --model_dir=PATH"),
     ]
     assert_refused(lambda word: flags.parse([word]), cases)
@@ -94,5 +94,5 @@ def test_a_user_without_a_home_is_told_so(home, monkeypatch):
     monkeypatch.setattr(pwd, "getpwuid", nobody)
     for value in (None, "", "relative", "/no/such/folder"):
         monkeypatch.setenv("HOME", value) if value is not None else monkeypatch.delenv("HOME")
-        with pytest.raises(ConfigError, match="~/run: ~ is the home folder, and this user has none"):
+        with pytest.raises(ConfigError, match="~/run: this user has no home folder for ~"):
             flags.parse(["--model_dir=~/run", "--num_steps_per_epoch=4"])

@@ -287,7 +287,7 @@ def test_files_that_no_job_has_left_are_refused(run, tmp_path, name):
     theirs = out / ("train/part-00000.txt" if name == "prepare" else "part-00000-of-00009.tfrecord")
     theirs.parent.mkdir(parents=True)
     theirs.write_text("somebody's")
-    told = f"--output_dir=.* holds {theirs}, which no job of this program has left there"
+    told = f"--output_dir=.* holds {theirs}, which no job of this program has written"
     for overwrite in (False, True):
         with pytest.raises(ConfigError, match=told):
             run(name, out, overwrite=overwrite)
@@ -298,6 +298,21 @@ def test_files_that_no_job_has_left_are_refused(run, tmp_path, name):
         with pytest.raises(ConfigError, match=told):
             run(name, out, overwrite=True)
         assert theirs.read_text() == "somebody's" and (out / "manifest.json").exists()
+
+
+def test_input_that_the_output_would_replace_is_refused(run, tmp_path):
+    """With --overwrite it would be removed before it is read."""
+    records, text = tmp_path / "records", tmp_path / "prepared"
+    (records / "0.tfrecord").rename(records / "part-00000-of-00001.tfrecord")
+    run("prepare", text)
+    for do, job, folder in (
+        (packing.pack_records, packing.Job(str(records), str(records), overwrite=True), records),
+        (preparation.prepare, preparation.Job(f"{text}/train", str(text), 0.3, overwrite=True), text),
+    ):
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        with pytest.raises(ConfigError, match="part-0.*, which is in --output_dir=.* and would be replaced"):
+            do(job)
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def machine(monkeypatch):
 def test_gpu_memory(make_config, machine, monkeypatch, caplog):
     for value, before, grows, megabytes in (
         ("grow", "true", "true", None),
-        ("grow", "false", "true", None),  # of the environment: the flag stands over it, and says so
+        ("grow", "false", "true", None),  # of the environment: the flag overrides it, and a warning says so
         ("all", "true", "false", None),
         ("7.5", "true", "true", 7152),
         (16, "false", "true", 15258),
@@ -80,7 +80,7 @@ def test_gpu_memory(make_config, machine, monkeypatch, caplog):
         one = [tf.config.LogicalDeviceConfiguration(memory_limit=megabytes)]
         assert limits == ({"GPU:0": one, "GPU:1": one} if megabytes else {}), value
         told = [record.getMessage() for record in caplog.records]
-        expected = f"--gpu_memory={value} stands over TF_FORCE_GPU_ALLOW_GROWTH=false."
+        expected = f"--gpu_memory={value} overrides TF_FORCE_GPU_ALLOW_GROWTH=false."
         assert told == ([expected] if before == "false" else []), value
 
 

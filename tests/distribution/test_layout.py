@@ -33,7 +33,7 @@ def test_what_does_not_divide_is_an_error_with_the_valid_numbers(make_config):
     with pytest.raises(
         ConfigError,
         match="laid out for 4 workers with 4 replicas x 3 micro batches, 12 together: 5 replicas cannot share"
-        " them evenly. Valid numbers of replicas: 1, 2, 3, 4, 6, 12. Or lay .* --num_accumulation_steps",
+        " them evenly. Valid numbers of replicas: 1, 2, 3, 4, 6, 12. Or give another --num_acc",
     ):
         lay_out(config, 5, 5, BEGAN)
     with pytest.raises(ConfigError, match="Valid numbers of replicas: 1, 2, 4, 8, 16, 32"):

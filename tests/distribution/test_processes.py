@@ -223,7 +223,7 @@ def test_a_signal_saves_and_prints_how_to_go_on_and_a_second_run_on_the_folder_i
     output = finish(process, 143)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "interrupted" and result["checkpoint"].endswith(f"ckpt-{result['step']}")
-    assert f"Go on with: {sys.executable} train.py" in output and f"--model_dir={tmp_path}/run" in output
+    assert f"Resume with: {sys.executable} train.py" in output and f"--model_dir={tmp_path}/run" in output
     assert state_of(tmp_path / "run", result["step"])["global_step"] == result["step"]
 
 
@@ -303,7 +303,7 @@ def test_sigterm_on_any_rank_saves_once_and_ends_all(workspace, tmp_path, told):
     saved = [int(name[5:-6]) for name in os.listdir(tmp_path / "run") if name.endswith(".index")]
     assert max(saved) == result["step"] and len([step for step in saved if step % 4]) <= 1
     assert state_of(tmp_path / "run", result["step"])["global_step"] == result["step"]
-    assert "Go on with" in outputs[0]
+    assert "Resume with" in outputs[0]
     assert not (tmp_path / "run" / "metrics.jsonl").read_text().count("NaN")
 
 

@@ -68,7 +68,7 @@ def test_a_process_that_does_not_go_on_is_named():
 
 def test_all_in_one_step_is_no_process_but_a_limit():
     processes = Processes(silence_secs=0.6, stall_secs=1.0)
-    assert "all have been in the same step" in processes.wait_for(0)[0]
+    assert "all processes have been in the same step" in processes.wait_for(0)[0]
 
 
 @pytest.mark.parametrize("silence_secs,stall_secs,secs", [(0.5, 1.0, 2.0), (60.0, 0.5, 0.8)])

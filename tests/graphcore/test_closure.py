@@ -67,6 +67,7 @@ def test_newer_python_and_tensorflow_are_found(tmp_path):
         "Sizes = dict[str, int]": True,
         "def f(x: int | None): ...": True,
         "a = 'x.y'.strip().removesuffix('.y')": True,
+        "def f(x):\n    x |= {'a': 1}": True,
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import numpy.typing as npt": False,
         "from __future__ import annotations\ndef f(x: dict[str, int] | None): ...": False,
     }.items():

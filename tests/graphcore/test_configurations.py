@@ -174,7 +174,7 @@ def test_what_is_no_configuration_is_refused_in_a_line(tmp_path):
     for name, (content, _) in files.items():
         (tmp_path / name).write_text(content)
     cases = [(f"--config={tmp_path / name}", message) for name, (_, message) in files.items()]
-    cases.append((f"--config={tmp_path}", "is a folder. Give a file of it, or a name"))
+    cases.append((f"--config={tmp_path}", "is a folder. Give a file in it, or the name of a configuration"))
     assert_refused(plan, [*cases, (f"--config={tmp_path}/nothing.yml", "No such file")])
 
 
@@ -249,7 +249,7 @@ def test_what_the_command_line_says_wins():
     typed = ["--ipu_options=replicas=2 partials_type=float scheduler=clustering", "--recompute=none"]
     config, told = read(TF1, "--distribution_strategy=ipu", *typed)
     assert any(line.endswith("-> partials_type=float by the command line") for line in told)
-    assert not any("no key says" in line and "scheduler" in line for line in told)
+    assert not any("without a key in the file" in line and "scheduler" in line for line in told)
     assert (config.ipu.replicas, config.ipu.partials_type, config.recompute) == (2, "float", "none")
     assert config.train_batch_size == 8 * 2050 * 4  # of theirs; twice the micro batches make it
     assert config.num_accumulation_steps == 4100

@@ -214,7 +214,7 @@ def test_initial_weights_come_from_a_checkpoint_by_names(configured):
     other = configured("other", model=dict(hidden_size=16), init_checkpoint=second.init_checkpoint)
     with pytest.raises(ConfigError, match=r"ckpt-2 does not fit the model\. of another shape"):
         run_on_fake(other)
-    with pytest.raises(ConfigError, match="no checkpoint by names"):
+    with pytest.raises(ConfigError, match="not a name-based checkpoint"):
         run_on_fake(configured("none", init_checkpoint=first.model_dir + "/nothing"))
 
 

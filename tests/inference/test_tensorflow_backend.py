@@ -152,7 +152,7 @@ def test_weights_are_read_without_copies():
 
 def test_threads_are_given_before_anything_is_computed():
     tf.ones(1)
-    with pytest.raises(ConfigError, match="threads=77: TensorFlow computes in this process already"):
+    with pytest.raises(ConfigError, match="threads=77: TensorFlow already runs in this process"):
         backends.begin(backends.Settings(threads=77))
 
 

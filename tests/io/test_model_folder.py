@@ -17,6 +17,7 @@ from official.checkpoint.containers import hf_folder
 from official.config import bert_config_from_dict
 from official.io import model_folder, sentence_folder, vocabulary_files
 from official.io.errors import ConfigError
+from tests.refusals import assert_refused
 
 DATA = pathlib.Path(__file__).parent / "data"
 FACTS = json.loads((DATA / "foreign_folders.json").read_text())
@@ -119,6 +120,24 @@ def test_each_file_is_in_the_table_and_no_key_has_two_statuses():
     assert all(file in patterns or "/" in file or not file for file in tables)
     for file, keys in tables.items():
         assert sum(map(len, keys)) == len(set().union(*keys)), file
+
+
+def test_an_adapter_whose_scales_cannot_be_read_is_refused(tmp_path):
+    def read(values):
+        told = {"peft_type": "LORA", "base_model_name_or_path": "somebody/bert", **values}
+        (tmp_path / "adapter_config.json").write_text(json.dumps(told))
+        return model_folder.adapter_of(str(tmp_path))
+
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    assert read({"alpha_pattern": {"layer.[01].query": 4}}).scale("a.layer.1.query", 2) == 2
+    cases = [
+        ({"alpha_pattern": {"layer.(": 4}}, r"'layer.\(' is no pattern of names of modules"),
+        ({"alpha_pattern": {"(?i)query": 4}}, "is no pattern of names of modules"),
+        ({"alpha_pattern": {"query": "4"}}, '"query" is a text, expected a number'),
+        ({"alpha_pattern": [4]}, '"alpha_pattern" is a list'),
+        ({"lora_alpha": None}, '"lora_alpha" is null, expected a number'),
+    ]
+    assert_refused(read, cases)
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import pathlib
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -66,6 +67,16 @@ def test_weights_are_those_of_any_version_of_pytorch(tmp_path):
             continue
         with pytest.raises(ConfigError, match="pytorch_model.bin cannot be read"):
             Dense(3, 2, True, "tanh", str(tmp_path / "legacy")).weights()
+    # A name of 2^64 empty tuples, which would be hashed; and a file that may be a bomb.
+    nested = b"\x80\x02})" + b"q\x00h\x00\x86" * 64 + b"K\x01s."
+    for told, content, kind in (("not a text", nested, "STORED"), ("compressed", b"\x80\x02}.", "DEFLATED")):
+        with zipfile.ZipFile(
+            tmp_path / "zip" / "pytorch_model.bin", "w", getattr(zipfile, f"ZIP_{kind}")
+        ) as file:
+            file.writestr("a/data.pkl", content)
+        with pytest.raises(ConfigError, match=f"pytorch_model.bin cannot be read .*{told}"):
+            Dense(3, 2, True, "tanh", str(tmp_path / "zip")).weights()
+    shutil.copy(DATA / "dense_zip.bin", tmp_path / "zip" / "pytorch_model.bin")
     with pytest.raises(ConfigError, match="holds .*says"):
         Dense(3, 4, True, "tanh", str(tmp_path / "zip")).weights()
 
@@ -112,6 +123,9 @@ def test_what_there_is_not_here_is_refused_by_name(tmp_path):
     cases = [
         ("modules.json", "models.Dense", "models.LSTM", "the modules Transformer, Pooling, LSTM, Normalize"),
         ("modules.json", ours, "custom_st.Pooling", "Transformer, custom_st.Pooling, Dense, Normalize"),
+        ("modules.json", '"2_Dense"', '"../d"', "the path '../d' leads out of the folder"),
+        ("modules.json", '"path": ""', '"path": "/etc"', "the path '/etc' leads out of the folder"),
+        ("modules.json", '"path": ""', '"path": null', '"path" is null, expected a text'),
         ("1_Pooling/config.json", mean, last, "lasttoken"),
         ("2_Dense/config.json", "GELU", "Softplus", "Softplus is not supported, only Identity, Tanh"),
         (own, '"cosine"', '"hamming"', "similarity_fn_name='hamming'"),
@@ -133,7 +147,10 @@ def test_what_there_is_not_here_is_refused_by_name(tmp_path):
             path.write_text(content)
 
     assert_refused(read, cases)
-    assert json.loads((folder / "modules.json").read_text())[2]["path"] == "2_Dense"
+    told = (folder / "modules.json").read_text()
+    assert json.loads(told)[2]["path"] == "2_Dense"
+    (folder / "modules.json").write_text(told.replace('"path": ""', '"path": "."'))
+    assert sentence_folder.transformer_folder(str(folder)) == str(folder)
 
 
 def test_settings_of_a_cross_encoder_that_there_are_not_here_are_refused_by_name(tmp_path):
@@ -152,3 +169,7 @@ def test_settings_of_a_cross_encoder_that_there_are_not_here_are_refused_by_name
             continue
         with pytest.raises(ConfigError, match=message):
             model_folder.cross_encoder_activation(str(tmp_path))
+    written |= {"default_prompt_name": ["query"], "prompts": {"query": ""}}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(written))
+    with pytest.raises(ConfigError, match="default_prompt_name=.* is not supported, only null"):
+        model_folder.cross_encoder_activation(str(tmp_path))

@@ -38,7 +38,7 @@ print("to the end")
 print("done", file=sys.stderr)
 sys.exit(7)
 """
-    lost = b"tool.py: stdout cannot be written (No space left on device); what does not fit is lost.\n"
+    lost = b"tool.py: stdout cannot be written (No space left on device); the rest of the output is lost.\n"
     told = b"told\n" * 3 + b"done\n"
     for shell, printed, stderr in (
         (">/dev/full", False, told),
@@ -158,11 +158,11 @@ for _ in range(2):
 """
     for flags, variables in ((("-OO",), {}), ((), {"PYTHONOPTIMIZE": "2"})):
         status, stdout, _ = run(code, flags=flags, **variables)
-        assert status == 0 and stdout.decode().count("PYTHONOPTIMIZE=2 take out the docstrings") == 2, stdout
+        assert status == 0 and stdout.decode().count("PYTHONOPTIMIZE=2 remove the docstrings") == 2, stdout
 
 
 def test_without_docstrings_commands_are_refused_in_one_line():
     """Their help is in docstrings."""
     done = programs.run("-OO", "-m", "official.cli", "pack", "--help")
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert "bert pack: python -OO and PYTHONOPTIMIZE=2 take out the docstrings" in done.stderr
+    assert "bert pack: python -OO and PYTHONOPTIMIZE=2 remove the docstrings" in done.stderr

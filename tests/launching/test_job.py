@@ -309,7 +309,7 @@ def test_a_supervisor_that_hears_nothing_kills_its_process(tmp_path):
             process.stdin.write(b"alive\n")
             time.sleep(0.2)
         assert process.poll() is None
-        assert process.wait(20) == 137 and b"nothing heard from the launcher" in process.stderr.read()
+        assert process.wait(20) == 137 and b"lost the launcher" in process.stderr.read()
     assert alive(f"MARK={tmp_path}") == []
 
 

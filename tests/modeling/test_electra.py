@@ -122,5 +122,5 @@ def test_both_models_are_converted_and_begun_with(make_config, tmp_path):
     assert not verify(*ends, Options())["passed"]
     weights[1]["electra.embeddings.word_embeddings.weight"] += 1
     save_file(weights[1], folder / "generator/model.safetensors")
-    with pytest.raises(ConfigError, match="the generator has embeddings of its own"):
+    with pytest.raises(ConfigError, match="the generator has separate embeddings"):
         convert(str(folder), "electra", str(tmp_path / "untied"))

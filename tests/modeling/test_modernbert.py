@@ -245,6 +245,8 @@ def test_newer_configurations_say_the_same():
     angles = {"full_attention": {"rope_theta": 160000.0, "rope_type": "default"}, "sliding_attention": None}
     newer |= {"layer_types": kinds, "rope_parameters": angles, "sliding_window": 8}
     assert bert_config_from_dict(newer, "config.json") == config()
+    many = {**newer, "num_hidden_layers": 10**7}
+    assert_refused(lambda values: bert_config_from_dict(values, "config.json"), [(many, "layer_types=")])
 
 
 def test_what_it_does_not_compute_is_refused_by_name():
@@ -260,7 +262,7 @@ def test_what_it_does_not_compute_is_refused_by_name():
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "only rope_type='default'"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 5.0}}}, "rope_theta=5.0, and global_rope_"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling="),
-        ({"sliding_window": 5}, "sliding_window=5 is not half of local_attention"),
+        ({"sliding_window": 5}, "sliding_window=5, expected half of local_attention"),
         ({"num_attention_heads": 16}, "is odd"),
         ({"local_attention": 0}, "local_attention=0, expected a positive integer"),
     )

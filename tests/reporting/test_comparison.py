@@ -144,10 +144,10 @@ def test_a_log_elsewhere_is_found_and_one_of_several_runs_is_left_out(tmp_path):
     found = comparison.compare(read(*folders), target=0.3)
     assert [run["target_secs"] for run in found["runs"]] == [None, None, 6.5]
     assert found["notes"] == [
-        f"a, b have the same --mllog_file, {tmp_path}/log, which tells of the last of them only: left out."
+        f"a, b have the same --mllog_file, {tmp_path}/log, which logs only the last of them: left out."
     ]
     assert comparison.format_comparison(found).endswith(f"\n\nNote: {found['notes'][0]}")
-    with pytest.raises(ConfigError, match=r"/a has no MLPerf log of its own with a run_start: .*/log"):
+    with pytest.raises(ConfigError, match=r"/a has no MLPerf log with a run_start: .*/log"):
         convergence_lib.score(read(*folders), "1.0.0")
 
 

@@ -344,6 +344,8 @@ def test_picture_of_odd_runs():
             warnings.simplefilter("error")
             figure = plots_lib.plot_charts(picture_of(records, target=0.5))
             assert plots_lib.render(figure, "png").startswith(b"\x89PNG"), name
+    prices = plots_lib.plot_charts(picture_of(fake_metrics(10), baseline_prediction="<$10% >$20"))
+    assert plots_lib.render(prices, "png").startswith(b"\x89PNG")
 
 
 def test_a_saved_picture_takes_target_and_baseline_from_the_result(tmp_path):

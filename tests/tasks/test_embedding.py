@@ -380,7 +380,7 @@ def test_what_is_refused(table, tmp_path):
             ("pairs", dict(pack=True), "--pack is not for --task=embed"),
             ("pairs", dict(loss_normalization="local"), "--loss_normalization=local is not for"),
             ("pairs", dict(scale_loss=True), "--scale_loss is not for"),
-            ("pairs", dict(matryoshka_sizes="8,64"), "'64', expected numbers from 1 to hidden_size=32"),
+            ("pairs", dict(matryoshka_sizes="8,64"), "comma-separated numbers from 1 to hidden_size=32"),
             ("scores", dict(score_loss="cosine"), "cosines are from -1 to 1. Divide the scores"),
             ("pairs", dict(score_loss="cosine"), "score_loss=cosine needs --label_column"),
             (

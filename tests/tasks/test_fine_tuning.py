@@ -185,7 +185,7 @@ def test_a_timed_prediction_of_generated_data_needs_no_checkpoint(make, caplog):
     settings = dict(generated_data=True, do_train=False, do_eval=False, do_predict=True, max_query_length=16)
     run(make("squad", predict_epochs=2, **settings))
     assert len([text for text in caplog.messages if text.startswith("Iteration: ")]) == 2
-    assert "what they predict of generated data means nothing" in caplog.text
+    assert "their predictions for generated data are meaningless" in caplog.text
     with pytest.raises(ConfigError, match="has no checkpoint to evaluate"):
         run(make("squad", model_dir="other", **settings))
 

@@ -110,6 +110,10 @@ def test_every_kind_of_label_is_learned(table, tmp_path):
         assert result.status == "finished" and result.scores[score] > 0.7, (kind, result.scores)
         assert json.loads((tmp_path / kind / "labels.json").read_text())["kind"] == kind
     assert 'pipeline_tag: "multiple-choice"' in str(model_card.of_run(str(tmp_path / "choice")))
+    (tmp_path / "other").mkdir()
+    for told in ('{"config": "base"}', '{"config": {"task": ["tag"]}, "evaluations": []}'):  # other programs'
+        (tmp_path / "other" / "result.json").write_text(told)
+        assert model_card.of_run(str(tmp_path / "other")) is None
     kept = json.loads((tmp_path / "several" / "labels.json").read_text())
     assert kept["labels"] == ["ball", "blue", "green", "red"] and len(kept["thresholds"]) == 4
     written = json.loads((tmp_path / "one" / "result.json").read_text())
@@ -210,7 +214,7 @@ def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path, monkeypat
     for given, more in ((path, ""), (tokens, "\n"), (texts, "")):
         predict(given)
         assert output.read_text() == (tmp_path / "run" / "predictions.conll").read_text() + more, given
-    wrong = [(path, "words", "files of CoNLL have tokens alone")]
+    wrong = [(path, "words", "CoNLL files have only tokens")]
     wrong += [(texts, "tokens,more", "2 columns (tokens,more), the model can tag of 1")]
     assert_refused(predict, wrong)
     read = tags_lib.read_sentences(str(output), "train_file", True)

@@ -97,7 +97,7 @@ def test_logits_are_the_teachers_in_the_order_of_the_classes_and_kept(table, fol
         os.utime(path, (1, 1))
     with pytest.raises(TypeError):
         teacher.ask(config, texts, Labels("one", names), None)
-    assert f"The files of --teacher={folder} have changed since this run asked it" in caplog.text
+    assert f"The files of --teacher={folder} have changed since its logits were saved" in caplog.text
 
 
 def test_losses_and_gradients_do_not_depend_on_packing(table, folder):

@@ -52,7 +52,7 @@ def test_a_run_is_exported_as_it_predicts(squad, tmp_path):
     train._export(result, config)
     written = json.loads((tmp_path / "run" / "result.json").read_text())
     train._check_export(config)  # the same command again
-    with pytest.raises(ConfigError, match="exists, and exports replace nothing"):
+    with pytest.raises(ConfigError, match="exists, and exports never overwrite"):
         train._check_export(config_lib.replaced(config, overwrite=True))
     assert written["export"] == str(tmp_path / "1") and written["f1"] == result.scores["f1"]
     predicted = json.loads((tmp_path / "run" / "predictions.json").read_text())
@@ -82,5 +82,5 @@ def test_what_cannot_be_exported_is_said_before_the_run(vocab_file, tmp_path, ca
     flags = dict(bert_config_file=tmp_path / "bert.json", vocab_file=vocab_file, use_synthetic_data="true")
     flags |= dict(model_dir=tmp_path / "run", export_dir=tmp_path / "1", max_seq_length=32)
     assert train.main([f"--{name}={value}" for name, value in flags.items()]) == 2
-    assert f"--export_dir={tmp_path}/1 exists, and exports replace nothing" in capsys.readouterr().err
+    assert f"--export_dir={tmp_path}/1 exists, and exports never overwrite" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

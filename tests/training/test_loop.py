@@ -79,7 +79,7 @@ def test_of_equal_scores_the_lower_loss_is_the_best():
         if best:
             assert Loop.best_step(loop) == best
         else:
-            with pytest.raises(ConfigError, match="--early_stopping_metric=f2 is none of: f1"):
+            with pytest.raises(ConfigError, match="--early_stopping_metric=f2 is not one of f1"):
                 Loop.best_step(loop)
 
 

@@ -150,7 +150,7 @@ def test_what_cannot_be_is_said_in_a_line(make_config):
     cases = [
         (pipeline(2, 3), "num_virtual_devices=3 is not divisible by the 2 devices"),
         (pipeline(9, 8), "pipeline_stages=9"),
-        (dict(distribution_strategy="pipeline", num_virtual_devices=2), "needs to know the stages"),
+        (dict(distribution_strategy="pipeline", num_virtual_devices=2), "needs --pipeline_stages"),
         (pipeline("emb+pos / hid*4 / mlm+nsp", 3), "num_hidden_layers=3"),
     ]
     assert_refused(lambda settings: steps_of(make_config(**settings), 1), cases)

@@ -105,7 +105,7 @@ def test_a_resumed_run_is_bit_identical(
         resume.restore(config, loop.manager, loop.state, previous, loop.task, list)
         for is_there in (True, False):  # as where only the weights were copied
             loop.__post_init__()
-            assert ("ckpt-10 does not tell its position in the packed data" in caplog.text) != is_there
+            assert ("ckpt-10 lacks its position in the packed data" in caplog.text) != is_there
             (tmp_path / "parts" / "ckpt-10.interval.json").unlink(missing_ok=True)
 
 
@@ -332,7 +332,7 @@ def test_records_that_are_others_are_refused_or_said(make_config, record_files, 
     swap(*files[:2])
     caplog.clear()
     assert run(make_config(**shared, stop_steps=15)).data_changed
-    assert "The data are not those that this run began with; train: part-00000" in caplog.text
+    assert "The data have changed since the start of this run; train: part-00000" in caplog.text
     swap(*files[:2])  # whatever comes later: it was trained on others for a while
     assert run(make_config(**shared, stop_steps=20)).data_changed
 

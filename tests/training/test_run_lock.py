@@ -128,7 +128,7 @@ def test_a_run_that_is_over_is_a_record(make_config, record_files, tmp_path, mon
 
 def test_a_folder_that_reads_as_a_pattern_is_refused(make_config, tmp_path):
     """TensorFlow's reader of checkpoints would find nothing there."""
-    with pytest.raises(ConfigError, match=r"runs\[1\]: TensorFlow's reader of checkpoints takes"):
+    with pytest.raises(ConfigError, match=r"runs\[1\]: TensorFlow's checkpoint reader treats"):
         run(make_config(model_dir=str(tmp_path / "runs[1]")))
     assert not os.listdir(tmp_path)
 
@@ -256,7 +256,7 @@ def test_overwrite_renames_the_run_and_begins_anew(make_config, monkeypatch):
     assert run(again, command).step == 5 and pathlib.Path(f"{folder}.2").exists()
     kept = files_of(folder)
     for change, message in (
-        ({"init_checkpoint": str(folder / "ckpt-5")}, "init_checkpoint=.* lies in --model_dir"),
+        ({"init_checkpoint": str(folder / "ckpt-5")}, "init_checkpoint=.* is in --model_dir"),
         ({"use_synthetic_data": False, "input_files": "/nowhere/*"}, "/nowhere"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -437,4 +437,4 @@ def test_a_run_takes_the_vocabulary_that_lies_beside_its_records(make_config, re
     beside.write_text("\n".join([*words, *(f"more{number}" for number in range(128))]) + "\n")
     task = TASKS["pretrain"](make_config(**settings))
     task.find_data()
-    assert not task.companions and "has 178 words, the model's vocab_size is 50" in caplog.text
+    assert not task.companions and "has 178 words, but the model's vocab_size is 50" in caplog.text

@@ -95,5 +95,5 @@ def test_a_run_of_steps_has_no_time_that_it_has_used(make_config):
     run(config)
     os.remove(os.path.join(config.model_dir, "result.json"))  # as if it were killed: it is not over
     by_time = dict(budget_hours=1, num_steps_per_epoch=None, num_train_epochs=None, warmup_steps=None)
-    with pytest.raises(ConfigError, match="ckpt-5 in --model_dir=.* does not tell the time that was used"):
+    with pytest.raises(ConfigError, match="ckpt-5 in --model_dir=.* does not record the time used so far"):
         run(make_config(**by_time))

@@ -41,8 +41,8 @@ def locate(path: str) -> str | None:
                 return prefix
         if indexes:
             advice = "give the prefix of another checkpoint of this folder to use that"
-            told = f"its file `checkpoint` names {name} as the newest, but {name}{LAST} does not exist"
-            raise DamagedError(f"{told}; {advice}")
+            problem = f"its file `checkpoint` names {name} as the newest, but {name}{LAST} does not exist"
+            raise DamagedError(f"{problem}; {advice}")
     newest = max(indexes, key=lambda name: list(map(int, re.findall(r"\d+", name))) or [-1], default=None)
     return os.path.join(path, newest.removesuffix(LAST)) if newest else None
 
@@ -52,8 +52,8 @@ def why_none(path: str) -> str:
     is_folder, is_there = tf.io.gfile.isdir(path), tf.io.gfile.exists(path)
     names = sorted(tf.io.gfile.listdir(path)) if is_folder else [os.path.basename(path)] * is_there
     if others := [name for name in names if _OF_OTHERS.fullmatch(name)]:
-        told = "are not read: of SavedModels only those of `bert export` are, of Keras and Flax no files"
-        return f"the weights in {others[0]} {told}. Give model.safetensors or a TensorFlow checkpoint"
+        reason = "are not read: of SavedModels only those of `bert export` are, of Keras and Flax no files"
+        return f"the weights in {others[0]} {reason}. Give model.safetensors or a TensorFlow checkpoint"
     if is_folder:
         return f"no checkpoint in this folder (no file ending in {LAST})"
     missing = "" if is_there else "no such file or folder, and "

@@ -33,6 +33,7 @@ from official.config.model import (
     activation_of,
     check_other_keys,
     checked_size,
+    checked_sizes,
     is_hugging_face,
     with_plain_keys,
     with_their_keys,
@@ -82,8 +83,8 @@ def locate(path: str) -> str | None:
         if model_folder.ADAPTER_CONFIG in names:
             base = json_files.read_json(os.path.join(path, model_folder.ADAPTER_CONFIG), any_number=True)
             raise ConfigError(
-                f"{path}: an adapter without model. The weights of {base.get('base_model_name_or_path')} are"
-                f" missing. Put their {WEIGHTS} and {CONFIG} into the folder, or merge the adapter in peft"
+                f"{path}: the adapter's base model {base.get('base_model_name_or_path')} is missing. Put"
+                f" its {WEIGHTS} and {CONFIG} into the folder, or merge the adapter in peft"
                 " (merge_and_unload)."
             )
         if not any(name.endswith((".index", ".onnx")) for name in names):
@@ -122,14 +123,18 @@ def read(location: str) -> Tensors:
 
 def _check_generator(said: dict, of_generator: dict, folder: str) -> None:
     """Raises ConfigError if a generator's config.json does not fit its discriminator's."""
-    said, of_generator = ({**dataclasses.asdict(BertConfig()), **each} for each in (said, of_generator))
+    given = ((said, os.path.dirname(folder)), (of_generator, folder))
+    said, of_generator = (
+        dataclasses.asdict(BertConfig()) | checked_sizes(each, os.path.join(place, CONFIG))
+        for each, place in given
+    )
     wanted = {key: said[key] for key in ("family", "hidden_act", "layer_norm_eps", "num_hidden_layers")}
     heads = said["num_attention_heads"] * of_generator["hidden_size"]
     wanted["num_attention_heads"] = heads // said["hidden_size"]
     if wrong := [f"{key}={of_generator[key]}" for key in wanted if of_generator[key] != wanted[key]]:
         expected = ", ".join(f"{key}={wanted[key]}" for key in wanted)
-        told = f"{', '.join(wrong)}, but a generator next to this discriminator must have {expected}."
-        raise ConfigError(f"{os.path.join(folder, CONFIG)}: {told}")
+        problem = f"{', '.join(wrong)}, but a generator next to this discriminator must have {expected}."
+        raise ConfigError(f"{os.path.join(folder, CONFIG)}: {problem}")
 
 
 def generator_heads(tensors: Tensors, generator: Tensors, options: Options) -> int | None:
@@ -190,8 +195,7 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
             if weight not in tensors or other is None:
                 strange.append(name)
             else:
-                scale = adapter.scale(module, tensor.shape[0])
-                merged[weight] = _with_product(tensors[weight], other, tensor, scale, adapter.path)
+                merged[weight] = _with_product(tensors[weight], other, tensor, adapter, module)
         elif name.endswith(_MATRIX_B) and name.removesuffix(_MATRIX_B) + _MATRIX_A in found:
             continue
         elif "lora_" in name or name.rpartition(".")[2] not in ("weight", "bias"):
@@ -208,8 +212,8 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
         )
     if wholes and all(name in tensors and _is_cast(tensors[name], one) for name, one in wholes.items()):
         raise ConfigError(
-            f"{adapter.path}: the model beside it has the adapter's {shortened(sorted(wholes))}, so it is"
-            " merged already. Remove the adapter, or put the weights of its base model there."
+            f"{adapter.path}: the adapter's {shortened(sorted(wholes))} is already merged into the model next"
+            " to it. Remove the adapter, or put the weights of its base model there."
         )
     changed = [name for name in merged if merged[name] is not tensors.get(name)]
     logging.info("%s is merged into %d weights", adapter.path, len(changed))
@@ -229,10 +233,12 @@ def _name_in(tensors: Tensors, name: str) -> str:
     return name if name in tensors else next((other for other in others if other in tensors), name)
 
 
-def _with_product(weight: Tensor, b: Tensor, a: Tensor, scale: float, path: str) -> Tensor:
-    if (b.shape[0], a.shape[1]) != weight.shape or b.shape[1] != a.shape[0]:
-        told = f"do not make the shape {weight.shape} of {weight.sources[0]}."
-        raise ConfigError(f"{path}: matrices {b.shape} and {a.shape} {told}")
+def _with_product(weight: Tensor, b: Tensor, a: Tensor, adapter: model_folder.Adapter, module: str) -> Tensor:
+    rank, fit = a.shape[:1], len(weight.shape) == 2
+    if not fit or not all(rank) or (b.shape, a.shape) != ((weight.shape[0], *rank), (*rank, weight.shape[1])):
+        problem = f"do not make the shape {weight.shape} of {weight.sources[0]}."
+        raise ConfigError(f"{adapter.path}: matrices {b.shape} and {a.shape} {problem}")
+    scale = adapter.scale(module, *rank)
 
     def with_product(values: np.ndarray) -> np.ndarray:
         product = b.read().astype(np.float32) @ a.read().astype(np.float32)
@@ -334,7 +340,7 @@ def write(
         tensor = tensors[name]
         if tensor.dtype not in _DTYPE_NAMES:
             allowed = ", ".join(map(str, _DTYPE_NAMES))
-            raise ConfigError(f"{name} is of type {tensor.dtype}, which is not written. Allowed: {allowed}.")
+            raise ConfigError(f"{name} has type {tensor.dtype}, which cannot be written. Allowed: {allowed}.")
         kind, offsets = _DTYPE_NAMES[tensor.dtype], [place, place + tensor.nbytes]
         entries[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": offsets}
         place += tensor.nbytes

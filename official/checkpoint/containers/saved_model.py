@@ -23,8 +23,8 @@ def locate(path: str) -> str | None:
     there is none. Raises ConfigError for an export that is no SavedModel."""
     folder = os.path.dirname(path) if os.path.basename(path) in (LAST, EXTRA) else path
     if os.path.isfile(os.path.join(folder, MANIFEST)) and not os.path.isfile(os.path.join(folder, LAST)):
-        advice = "Give the model that it was made of, or an export in the format saved_model."
-        raise ConfigError(f"{path} is an export for ONNX Runtime, whose weights are not read back. {advice}")
+        advice = "Give the model that was exported, or an export with --format=saved_model."
+        raise ConfigError(f"{path} is an ONNX export, whose weights cannot be read back. {advice}")
     extra = os.path.join(folder, EXTRA)
     is_there = os.path.isfile(os.path.join(extra, MANIFEST)) and os.path.isfile(os.path.join(folder, LAST))
     return extra if is_there else None

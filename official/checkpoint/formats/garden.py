@@ -166,7 +166,7 @@ def _joined_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
     heads, size = shape[axis : axis + 2]
     if options.num_attention_heads not in (None, heads):
         given = f"--num_attention_heads={options.num_attention_heads}"
-        advice = f"Change --num_attention_heads to {heads} or leave it out."
+        advice = f"Change --num_attention_heads to {heads} or drop it."
         raise ConfigError(f"{name} {list(shape)} is split into {heads} heads, but {given}. {advice}")
     return tensors_lib.reshaped(tensor, (*shape[:axis], heads * size, *shape[axis + 2 :]))
 

@@ -130,7 +130,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
             continue
         if not _are_equal(one, other):
             raise ConfigError(
-                f"{copy} is no copy of {original}: the model's output matrix is not tied to its word"
+                f"{copy} differs from {original}: the model's output matrix is not tied to its word"
                 " embeddings, which no other format can hold. Save a model with tie_word_embeddings=true."
             )
     dropped = {
@@ -154,8 +154,8 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
             mapped.dropped[theirs] = "a copy of the discriminator's, tied"
         else:
             raise ConfigError(
-                f"{theirs} is no copy of {_their_name(name)}: the generator has embeddings of its own, which"
-                " no other format can hold. Remove its folder to read the discriminator alone."
+                f"{theirs} differs from {_their_name(name)}: the generator has separate embeddings, which no"
+                " other format can hold. Remove its folder to read only the discriminator."
             )
     mapped.dropped |= {hf_folder.GENERATOR + name: reason for name, reason in of_generator.dropped.items()}
     mapped.unmatched += [hf_folder.GENERATOR + name for name in of_generator.unmatched]

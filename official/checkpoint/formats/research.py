@@ -97,8 +97,8 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     spelling = mapping.Spelling(weights, lambda name: name.removeprefix(_SCOPE))
     if spelling.doubled:
         twice = shortened(sorted(name.removeprefix(_SCOPE) for name in spelling.doubled))
-        told = f"both with and without {_SCOPE}: {twice}."
-        raise ConfigError(f"The checkpoint has these variables {told}")
+        problem = f"both with and without {_SCOPE}: {twice}."
+        raise ConfigError(f"The checkpoint has these variables {problem}")
     rest, words = mapping.join_rows(spelling.tensors)
     rest, parts = mapping.unstack(rest, _STACKS)
     names, patterns = graphcore.with_classifier_pooler(
@@ -147,10 +147,10 @@ def _names(tensors: Tensors, options: Options) -> mapping.Table:
     plain = options.get(graphcore.PLAIN_BERT)
     groupbert = graphcore.is_groupbert(tensors)
     if canonical.layers_of(tensors) and groupbert == plain:
-        told = "no convolutions: it is BERT, and --baseline is off. Add --baseline."
+        problem = "no convolutions: it is BERT, but --baseline is off. Add --baseline."
         if groupbert:
-            told = "convolutions: it is GroupBERT, and --baseline is on. Leave out --baseline."
-        raise ConfigError(f"The checkpoint's layers have {told}")
+            problem = "convolutions: it is GroupBERT, but --baseline is on. Drop --baseline."
+        raise ConfigError(f"The checkpoint's layers have {problem}")
     return BASELINE_TABLE if plain else TABLE
 
 

@@ -1,1 +1,1 @@
-"""`bert benchmark`: measurements, each beside what bounds it or what others do."""
+"""`bert benchmark`: measurements, compared with a bound or with other systems."""

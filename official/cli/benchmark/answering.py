@@ -1,16 +1,17 @@
-"""The side of a system that is measured: it loads a model, then answers batches when it is asked.
+"""Program of a measured system: loads a model, then answers batches on request.
 
-One JSON object a line, over standard input and output. First the specification comes in and {"start_secs",
-"versions"} goes out once the model is ready. Then questions come in until the input ends:
+Protocol: one JSON object per line, over standard input and output. First the input is the specification, and
+the output {"start_secs", "versions"} once the model is ready. Then each line is a question, until the input
+ends:
   {"batches": FILE.npz, "calls": N, "callers": K, "width": W}: K threads answer N batches each, those of the
-    file in turn; {"secs": of each call, "total_secs", "sequences", "tokens"} goes out
+    file in turn; output: {"secs": of each call, "total_secs", "sequences", "tokens"}
   the same with "save": FILE.npy: also the logits of the batches, float32 [2, T], first and last tokens
-What goes out is kept in timings.jsonl, too. Programs of other systems import the upper part of this file
-in environments of their own, where this project is not.
+Outputs are also saved in timings.jsonl. Programs of other systems import the upper part of this file in their
+own environments, without this project.
 
-The specification: model (path of a checkpoint), config (keys of a bert_config.json) and seed of one that is
-made up, dtype, threads, cores (numbers of CPUs, to which the process is tied), calibration (a file of
-batches, or null), dynamic (whether batches have many shapes), and variant, which is the system's own.
+The specification: model (path of a checkpoint), config (keys of a bert_config.json) and seed of a random
+model, dtype, threads, cores (numbers of the CPUs that the process is bound to), calibration (a file of
+batches, or null), dynamic (whether batches have many shapes), and variant (specific to the system).
 """
 
 import json
@@ -25,7 +26,8 @@ import numpy as np
 
 
 class Batch(NamedTuple):
-    """Sequences laid end to end: int32 [T] token ids and segments, int32 [N] tokens of each sequence."""
+    """Concatenated sequences: int32 [T] token ids and segments, int32 [N] number of tokens of each
+    sequence."""
 
     ids_T: np.ndarray
     segments_T: np.ndarray
@@ -39,13 +41,13 @@ _WARM_UP_SECS = 0.3
 
 
 def serve(make: Callable[[dict], tuple[Answer, dict]]) -> None:
-    """Serves answers.
+    """Runs the protocol.
 
     Args:
-      make: takes the specification; returns what answers, and versions of packages by their names.
+      make: specification -> (answer function, {package: version}).
     """
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # keeps prints of libraries out of the answers
     specification = json.loads(sys.stdin.readline())
     os.sched_setaffinity(0, specification["cores"])  # before a library counts them
     started = time.perf_counter()
@@ -64,7 +66,7 @@ def _say(answers, values: dict) -> None:
 
 
 def read_batches(path: str) -> list[Batch]:
-    """Returns the batches of a file that `write_batches` wrote."""
+    """Returns the batches of a file from `write_batches`."""
     with np.load(path) as file:
         arrays = [file[name] for name in file.files]
     return [Batch(*arrays[first : first + 3]) for first in range(0, len(arrays), 3)]
@@ -79,8 +81,8 @@ def _answered(answer: Answer, question: dict) -> dict:
     batches, width = read_batches(question["batches"]), question.get("width")
     if question.get("save"):
         np.save(question["save"], np.concatenate([answer(batch, width) for batch in batches], axis=1))
-    if question["calls"]:  # after another system's turn the caches are that one's, and its threads may still
-        until = time.perf_counter() + _WARM_UP_SECS  # spin: those of OpenMP do for 0.2 s
+    if question["calls"]:  # caches are cold after another system's turn, and its OpenMP threads may still
+        until = time.perf_counter() + _WARM_UP_SECS  # spin for 0.2 s
         answer(batches[0], width)
         while time.perf_counter() < until:
             answer(batches[0], width)
@@ -91,14 +93,14 @@ def measure(answer: Callable[[Batch], object], batches: list[Batch], calls: int,
     """Times answers.
 
     Args:
-      answer: what is timed.
-      batches: are answered in turn.
-      calls: of each thread.
-      callers: threads that ask at the same time.
+      answer: function to time.
+      batches: batches, answered in turn.
+      calls: number of calls per thread.
+      callers: number of concurrent threads.
 
     Returns:
       secs: of each call, those of the first thread first; total_secs: from the first question to the last
-      answer; sequences, tokens: that were answered.
+      answer; sequences, tokens: numbers of both in all answers.
     """
 
     def ask() -> list[tuple[float, float]]:
@@ -111,7 +113,7 @@ def measure(answer: Callable[[Batch], object], batches: list[Batch], calls: int,
 
     with ThreadPoolExecutor(callers) as pool:
         others = [pool.submit(ask) for _ in range(callers - 1)]
-        spans = ask()  # in this thread, which libraries know from the warm-up
+        spans = ask()  # in this thread, which the warm-up has used
         for other in others:
             spans += other.result()
     begins, ends = zip(*spans) if spans else ((0.0,), (0.0,))
@@ -159,7 +161,7 @@ def make_ours(specification: dict):
 
 
 def make_products(specification: dict):
-    """Returns a chain of bare matrix products of TensorFlow for a batch: what the cores reach at most."""
+    """Returns a chain of bare TensorFlow matrix products for a batch, as an upper bound of the speed."""
     import official
 
     official.choose_kernels(specification["dtype"])

@@ -3,9 +3,9 @@
   bert benchmark inference --max_seq_length=128,384 --micro_batch_size=1,8,32 --dtypes=fp32,bf16 \\
     --output=results/inference
 
-Every back end runs in processes of its own, tied to their cores, with the same weights, and answers the same
-batches. All take turns, several rounds. --instances=N and mpirun --np N run N of each at once and add up what
-they answer. A line of the log tells each turn.
+Every back end runs in separate processes, bound to cores, with the same weights, and answers the same
+batches. All run in turns, several rounds. --instances=N and mpirun --np N run N of each concurrently and sum
+their throughput. Each turn is a line of the log.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DTYPES = ("fp32", "bf16", "int8")
 SEED = 12345
 ANSWERING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "answering.py")
 _CALIBRATION = 8, 8  # batches and their sequences, for the ranges of int8
-_GENERATED = 4  # different batches; their answers take the same time
+_GENERATED = 4  # number of different batches; all take the same time
 _MAX_REAL = 64
 
 
@@ -51,13 +51,13 @@ class System(NamedTuple):
     """A measured system.
 
     Attributes:
-      name, title: in tables and JSON, and for people.
-      variant: its own kind of working.
-      dtypes: that it computes in, of DTYPES.
-      command: words of its program.
-      env: variables of its process; None: those of this one.
-      group: of peers, in which the fastest is looked for.
-      model: of peers, (model, its checkpoint or None, folder) -> path of the model in their format.
+      name, title: name in tables and JSON, and title in charts.
+      variant: variant of the system, see its program.
+      dtypes: supported types of DTYPES.
+      command: command line of its program, as words.
+      env: environment variables of its process; None: those of this one.
+      group: group of peers, of which the fastest is compared.
+      model: for peers, (model, its checkpoint or None, folder) -> path of the model in their format.
     """
 
     name: str
@@ -86,28 +86,28 @@ class Main(command_line.Flags):
     """Flags of the command.
 
     Attributes:
-      bert_config_file: Sizes of a made-up model. Unset: --config's, else base's.
-      config: Ours or Graphcore's, such as squad_base_128_inf: sizes and length.
-      checkpoint: A model that was fine-tuned on SQuAD, of any known format.
-      vocab_file: Vocabulary of real questions. Unset: that beside --checkpoint.
-      max_seq_length: Tokens of a row, comma-separated. Unset: --config's, else 128,384.
-      micro_batch_size: Sequences of a batch, comma-separated.
-      generated_data: Ask about made-up rows, all of full length. Unset: without questions.
+      bert_config_file: Sizes of a model with random weights. Unset: those of --config, else BERT-base.
+      config: Our or Graphcore's configuration, such as squad_base_128_inf: sizes and length.
+      checkpoint: A model fine-tuned on SQuAD, of any known format.
+      vocab_file: Vocabulary for real questions. Unset: the one next to --checkpoint.
+      max_seq_length: Comma-separated numbers of tokens per row. Unset: that of --config, else 128,384.
+      micro_batch_size: Comma-separated numbers of sequences per batch.
+      generated_data: Use generated rows, all of full length. Unset: true without --predict_file.
       predict_file: Real questions: SQuAD JSON.
-      whole_set: Each turn answers all questions once; systems that pad do it in every usual way.
-      sequences: Take so many of the questions' windows, drawn at random.
+      whole_set: Answer all questions once per turn; systems with padding run in every usual variant.
+      sequences: Number of the questions' windows to use, drawn at random. Unset: all.
       backends: Comma-separated back ends of this project.
       dtypes: Comma-separated: fp32, bf16, int8.
-      instances: Processes of each system that answer at once.
-      num_inference_thread: Threads of a process that ask at the same time.
-      num_threads: Threads of a process's products. Unset: its cores.
-      rounds: Turns of every system in every case.
-      num_iter: Batches of a thread in all turns. Unset: for --secs.
-      secs: Seconds of a system's turns in a case, without --num_iter.
-      log_style: Words of the log's lines.
-      work_dir: Keep the instances' folders in this new one. Unset: temporary.
+      instances: Number of concurrent processes of each system.
+      num_inference_thread: Number of concurrent calling threads per process.
+      num_threads: Number of threads for matrix products per process. Unset: its cores.
+      rounds: Number of turns of every system in every case.
+      num_iter: Number of batches per thread in all turns. Unset: as many as take --secs.
+      secs: Without --num_iter: seconds of a system's turns in a case.
+      log_style: Style of the log lines.
+      work_dir: New folder to keep the files of the processes. Unset: temporary.
       output: Also write OUTPUT.json and the chart OUTPUT.png.
-      overwrite: Replace them where they are there.
+      overwrite: Replace existing files.
     """
 
     ALIASES = {
@@ -174,7 +174,7 @@ def read_sizes(text: str, flag: str) -> list[int]:
 
 
 def add_settings(flags: argparse.Namespace, settings: dict[str, Any]) -> None:
-    """Fills in what --config says and no flag does. Raises ConfigError for what does not go together."""
+    """Fills in unset flags from --config. Raises ConfigError for contradicting flags."""
     lengths = flags.max_seq_length or str(settings.get("max_seq_length", "128,384"))
     flags.max_seq_length = read_sizes(lengths, "max_seq_length")
     flags.vocab_file = flags.vocab_file or (None if flags.checkpoint else settings.get("vocab_file"))
@@ -190,13 +190,13 @@ def add_settings(flags: argparse.Namespace, settings: dict[str, Any]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------
-# Processes that mpirun started, and their cores
+# Processes of mpirun, and their cores
 
 _MPI_VARIABLES = {**MPI_VARIABLES, "PMIX_SIZE": ("PMIX_RANK", "PMIX_LOCAL_SIZE", "PMIX_LOCAL_RANK")}
 
 
 class Rank(NamedTuple):
-    """A process that mpirun started: its number, and that among those of this machine, from 0."""
+    """A process of mpirun: its rank, and its rank among those of this machine, from 0."""
 
     rank: int
     local_rank: int
@@ -204,8 +204,8 @@ class Rank(NamedTuple):
 
 
 def find_rank(environment: Mapping[str, str] = os.environ) -> Rank | None:
-    """Returns this process's rank from mpirun's variables; None where mpirun did not start it. Raises
-    ConfigError for variables that are not numbers."""
+    """Returns this process's rank from mpirun's variables; None without mpirun. Raises ConfigError for
+    variables that are not numbers."""
 
     def read(name: str, default: int) -> int:
         return number(environment, name) if name in environment else default
@@ -218,14 +218,14 @@ def find_rank(environment: Mapping[str, str] = os.environ) -> Rank | None:
 
 
 def share_cores(cores: Iterable[int], rank: Rank | None, of_machine: int, instances: int) -> list[list[int]]:
-    """Returns the cores of each instance of this process: equal parts of neighbours; the remainder is in no
-    part. With more processes than cores, several share one. Raises ConfigError for too many instances.
+    """Returns the cores of each instance of this process: equal parts of neighbouring cores; a remainder is
+    not used. With more processes than cores, several share one. Raises ConfigError for too many instances.
 
     Args:
-      cores: cores that it may run on.
-      rank: rank of this process; None: it is alone.
-      of_machine: number of the machine's cores. Where the process may run on fewer, mpirun has bound it.
-      instances: parts.
+      cores: cores that this process may run on.
+      rank: rank of this process; None without mpirun.
+      of_machine: number of the machine's cores. If the process may run on fewer, mpirun has bound it.
+      instances: number of instances.
     """
     own = sorted(cores)
     if rank and len(own) >= of_machine:
@@ -235,7 +235,7 @@ def share_cores(cores: Iterable[int], rank: Rank | None, of_machine: int, instan
     share = len(own) // instances
     if not share:
         has = f"this process has {len(own)}. Allowed: 1 to {len(own)}"
-        raise ConfigError(f"--instances={instances}: each needs a core of its own, and {has}.")
+        raise ConfigError(f"--instances={instances}: each needs its own core, but {has}.")
     return [own[part * share : (part + 1) * share] for part in range(instances)]
 
 
@@ -245,7 +245,7 @@ def share_cores(cores: Iterable[int], rank: Rank | None, of_machine: int, instan
 
 def find_model(flags: argparse.Namespace, settings: dict[str, Any]) -> Source:
     """Returns the model of --checkpoint, or one with random weights and, for real questions, --vocab_file.
-    Raises ConfigError where it has no head for answers, or too few positions for --max_seq_length."""
+    Raises ConfigError if it has no question-answering head, or too few positions for --max_seq_length."""
     from official.inference import source
 
     if flags.checkpoint:
@@ -264,7 +264,7 @@ def find_model(flags: argparse.Namespace, settings: dict[str, Any]) -> Source:
     from official.data.word_pieces import vocabulary
 
     if flags.vocab_file is None:
-        raise ConfigError("--predict_file needs --vocab_file=vocab.txt where there is no --checkpoint.")
+        raise ConfigError("--predict_file without --checkpoint needs --vocab_file=vocab.txt.")
     words = vocabulary.load_for_text(flags.vocab_file, None, flags.vocab_file)
     if words.size > found.bert.vocab_size:
         has = f"has {words.size} words, the model's vocab_size is {found.bert.vocab_size}"
@@ -305,7 +305,7 @@ def draw(windows: Windows, count: int | None, seed: int) -> Windows:
 
 def read_windows(flags: argparse.Namespace, found: Source, length: int) -> Windows:
     """Returns the input windows for rows of `length` tokens: generated, all of full length, the second half
-    in the second segment; or those of a SQuAD file, cut as `ask` cuts them. Raises ConfigError."""
+    in the second segment; or those of a SQuAD file, split as in `bert ask`. Raises ConfigError."""
     if flags.generated_data:
         shape = _GENERATED * max(flags.micro_batch_size), length
         ids_NL = np.random.default_rng(SEED).integers(0, found.bert.vocab_size, shape, dtype=np.int32)
@@ -327,17 +327,17 @@ def read_windows(flags: argparse.Namespace, found: Source, length: int) -> Windo
 
 
 # ------------------------------------------------------------------------------------------------------------
-# Timed calls: throughput and latency, and lines of a log that tell them
+# Timed calls: throughput and latency, and their log lines
 
 _PERCENTILES = {"p50": 50.0, "p99": 99.0, "p999": 99.9}
 
 
 class Block(NamedTuple):
-    """Calls that were timed together, of all instances.
+    """Calls of all instances that were timed together.
 
     Attributes:
-      secs: of each call.
-      sequences_per_sec, tokens_per_sec: of the instances together: each one's own rate, summed.
+      secs: seconds of each call.
+      sequences_per_sec, tokens_per_sec: sums of the instances' rates.
     """
 
     secs: tuple[float, ...]
@@ -346,7 +346,7 @@ class Block(NamedTuple):
 
 
 def block_of(answers: Sequence[dict]) -> Block:
-    """Returns the block of the instances' answers, see `answering.measure`."""
+    """Combines the measurements of all instances, see `answering.measure`."""
     return Block(
         tuple(secs for answer in answers for secs in answer["secs"]),
         sum(answer["sequences"] / answer["total_secs"] for answer in answers),
@@ -355,8 +355,8 @@ def block_of(answers: Sequence[dict]) -> Block:
 
 
 def latency_ms(secs: Sequence[float]) -> dict[str, float]:
-    """Returns {mean, min, max, p50, p99, p999} of calls in milliseconds. Between two calls, percentiles are
-    interpolated linearly, as NumPy does it."""
+    """Returns {mean, min, max, p50, p99, p999} of calls in milliseconds. Percentiles are interpolated
+    linearly, as in NumPy."""
     values = np.asarray(secs, np.float64) * 1000
     percentiles = {name: float(np.percentile(values, share)) for name, share in _PERCENTILES.items()}
     extremes = {"min": float(values.min()), "max": float(values.max())}
@@ -367,8 +367,8 @@ def summary(blocks: Sequence[Block]) -> dict:
     """Returns the statistics of a case's blocks.
 
     Returns:
-      sequences_per_sec, tokens_per_sec: medians over the blocks; spread: half the distance between the
-      quartiles of the first, over it; latency_ms of all calls; calls: their number.
+      sequences_per_sec, tokens_per_sec: medians over the blocks; spread: half the interquartile range of
+      sequences_per_sec, relative to the median; latency_ms of all calls; calls: their number.
     """
     rates = Timing(tuple(block.sequences_per_sec for block in blocks))
     secs = [secs for block in blocks for secs in block.secs]
@@ -382,7 +382,7 @@ def summary(blocks: Sequence[Block]) -> dict:
 
 
 def plain_line(case: str, block: Block) -> str:
-    """Returns the line of a case in the words of the published benchmarks' regular expressions.
+    """Returns the log line of a case in the format that the published benchmarks' regular expressions match.
 
     Source: Graphcore's examples v3.4.1, run_squad_runtime.py and benchmarks.yml.
     """
@@ -403,17 +403,18 @@ def popart_line(number: int, block: Block) -> str:
 
 
 class Program:
-    """A process that answers each line of JSON with a line of JSON. A context manager, which ends it."""
+    """A process that answers each line of JSON with a line of JSON. As a context manager it ends at the
+    exit."""
 
     def __init__(self, name: str, command: list[str], folder: str, env: Mapping[str, str], advice: str = ""):
-        """Starts it.
+        """Starts the process.
 
         Args:
-          name: in messages, its flag and the system, such as "--peers: huggingface".
-          command: its words.
-          folder: that it works in; is made. Its standard error goes into log.txt there.
-          env: its environment.
-          advice: for a message that it was killed.
+          name: flag and system for messages, such as "--peers: huggingface".
+          command: command line, as words.
+          folder: working directory, which is created. Standard error is written to its log.txt.
+          env: environment variables.
+          advice: advice for the message if the process is killed.
         """
         self._name, self._log, self._advice = name, os.path.join(folder, "log.txt"), advice
         os.makedirs(folder, exist_ok=True)
@@ -426,8 +427,7 @@ class Program:
         self._input, self._output = self.process.stdin, self.process.stdout
 
     def ask(self, question: dict) -> None:
-        """Sends a question; `answer` waits for what comes back. Raises ConfigError where the process has
-        ended."""
+        """Sends a question; `answer` waits for the result. Raises ConfigError if the process has ended."""
         try:
             self._input.write(json.dumps(question) + "\n")
             self._input.flush()
@@ -435,7 +435,7 @@ class Program:
             self._fail()
 
     def answer(self) -> dict:
-        """Returns the next answer. Raises ConfigError where the process has ended."""
+        """Returns the next answer. Raises ConfigError if the process has ended."""
         line = self._output.readline()
         return json.loads(line) if line else self._fail()
 
@@ -450,7 +450,7 @@ class Program:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has ended, with a question unread
+        with contextlib.suppress(BrokenPipeError):  # it has ended without reading a question
             self._input.close()
         self.process.terminate()
         self.process.wait()
@@ -458,12 +458,12 @@ class Program:
 
 
 class Instances(contextlib.ExitStack):
-    """The processes of a system, which answer at once. A context manager.
+    """The concurrent processes of a system, as a context manager.
 
     Attributes:
-      system: what they are.
-      start_secs: until the last one was ready.
-      versions: of its packages.
+      system: the system.
+      start_secs: seconds until the last process was ready.
+      versions: versions of its packages.
     """
 
     def __init__(self, system: System, specification: dict, cores: list[list[int]], folder: str):
@@ -485,14 +485,14 @@ class Instances(contextlib.ExitStack):
         self.versions: dict = ready[0]["versions"]
 
     def run(self, question: dict) -> Block:
-        """Asks all at the same time, and returns their timed calls."""
+        """Sends a question to all processes, and returns their timed calls."""
         for program in self._programs:
             program.ask(question)
         return block_of([program.answer() for program in self._programs])
 
     def logits(self, question: dict, folder: str) -> np.ndarray:
-        """Returns the first one's logits [2, T] of all batches of a question. Also compiles for their
-        shapes."""
+        """Returns the logits [2, T] of the first process for all batches of a question. Also compiles for
+        their shapes."""
         path = os.path.join(folder, "logits.npy")
         self._programs[0].ask({**question, "calls": 0, "save": path})
         self._programs[0].answer()
@@ -519,13 +519,13 @@ _WAYS = {
 
 
 class Turn(NamedTuple):
-    """A system's turn, and what has become of it.
+    """The turns of a system in a case, and their results.
 
     Attributes:
-      row: of the results, as far as it is known. Its padding is none, longest (of the batch) or max, the
-        order of its windows file, or sorted by length.
-      instances: that answer.
-      question: that is asked each round.
+      row: result row, filled in step by step. Its padding is none, longest (of the batch) or max, the order
+        of its windows file, or sorted by length.
+      instances: the processes.
+      question: question sent in each round.
       blocks: timed calls of each round.
     """
 
@@ -536,8 +536,8 @@ class Turn(NamedTuple):
 
 
 def compare(logits: np.ndarray, reference: np.ndarray, lengths: Sequence[int]) -> dict[str, float]:
-    """Returns {largest_difference, same_answers} of logits [2, T] beside the reference's: the largest
-    absolute difference, and the share of sequences whose likeliest first and last tokens are the same."""
+    """Compares logits [2, T] with a reference. Returns {largest_difference: absolute, same_answers: share of
+    sequences with the same most likely first and last tokens}."""
     bounds = np.cumsum(lengths)[:-1]
     found, wanted = (
         [tuple(part.argmax(axis=1)) for part in np.split(values, bounds, axis=1)]
@@ -553,11 +553,11 @@ class Bench(NamedTuple):
     """Shared state of all cases.
 
     Attributes:
-      flags: of the command line.
+      flags: flags of the command line.
       found: the model.
-      folder: of all files.
-      windows: {tokens of a row: input windows}.
-      references: {case: the first logits of it, which others are compared with}.
+      folder: folder of all files.
+      windows: {number of tokens per row: input windows}.
+      references: {case: its first logits, the reference for the others}.
     """
 
     flags: argparse.Namespace
@@ -580,7 +580,7 @@ def measure(
     for dtype in flags.dtypes:
         for system in systems:
             if dtype not in system.dtypes:
-                print(f"{system.title} does not compute in {dtype}.", file=sys.stderr)
+                print(f"{system.title} does not support {dtype}.", file=sys.stderr)
         wanted = [system for system in systems if dtype in system.dtypes]
         wanted += [PRODUCTS] * bool(wanted and dtype in PRODUCTS.dtypes)
         rows: list[dict] = []
@@ -611,8 +611,8 @@ def measure(
 
 
 def start(bench: Bench, system: System, dtype: str) -> Instances:
-    """Starts the instances of a system; writes the batches from which int8 takes its ranges. Raises
-    ConfigError where it cannot work."""
+    """Starts the instances of a system; writes the calibration batches for int8. Raises ConfigError if it
+    does not start."""
     flags = bench.flags
     print(f"{system.title}, {dtype} ...", file=sys.stderr, flush=True)
     asked: dict[str, Any] = {"dtype": dtype, "calibration": None, "dynamic": not flags.generated_data}
@@ -636,14 +636,14 @@ def start(bench: Bench, system: System, dtype: str) -> Instances:
 def measure_case(
     bench: Bench, running: Sequence[Instances], dtype: str, length: int, size: int, seconds: list[float]
 ) -> list[dict]:
-    """Returns a result row for each system and way of padding; adds the seconds of bare products to
-    `seconds`. Raises ConfigError where there are too few windows for a batch."""
+    """Returns a result row for each system and kind of padding; appends the seconds of bare products to
+    `seconds`. Raises ConfigError if there are too few windows for a batch."""
     flags, windows = bench.flags, bench.windows[length]
     shape = f"{dtype}, {length} tokens x {size}"
     if not flags.whole_set:
         if len(windows) < size:
             has = f"there are {len(windows)} windows"
-            raise ConfigError(f"--micro_batch_size={size}: {has}. Take a smaller one.")
+            raise ConfigError(f"--micro_batch_size={size}: {has}. Give a smaller one.")
         most = _GENERATED if flags.generated_data else _MAX_REAL
         windows = windows[: size * min(len(windows) // size, most)]
     orders = {"file": windows, "sorted": sorted(windows, key=lambda window: len(window[0]))}
@@ -697,11 +697,11 @@ def measure_case(
 
 
 def verdicts(rows: Sequence[dict], groups: Mapping[str, str]) -> list[str]:
-    """Returns a line for each case: our fastest back end, over the fastest of each group of peers, and its
-    share of bare products.
+    """Returns a line for each case: our fastest back end, its speed relative to the fastest of each group of
+    peers, and its share of bare products.
 
     Args:
-      rows: of all systems.
+      rows: result rows of all systems.
       groups: {peer: its group}.
     """
     lines = []
@@ -727,8 +727,8 @@ def run(flags: argparse.Namespace, peers: Sequence[System] = ()) -> None:
     """Measures, prints and writes the back ends of the flags, and other systems.
 
     Args:
-      flags: of the command line.
-      peers: the others.
+      flags: flags of the command line.
+      peers: other systems.
     """
     from official.cli import flags as flags_lib
     from official.inference import backends

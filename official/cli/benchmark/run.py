@@ -1,11 +1,11 @@
-"""Runs the benchmarks of a YAML file, takes their numbers from what they print, and writes JSON, CSV, XML,
-markdown and a chart.
+"""Runs the benchmarks of a YAML file, extracts numbers from their output, and writes JSON, CSV, XML, markdown
+and a chart.
 
   bert benchmark --spec=benchmarks.yml --benchmark=pretrain_base_128_gen_cpu
   python scripts/benchmark.py --spec benchmarks.yml --log-dir logs
 
-The format is that of Graphcore's `examples_utils benchmark`; so are the names of the options. A benchmark
-that fails is reported, and the others run. Exit code 1 where one has failed.
+The format and the names of the options are those of Graphcore's `examples_utils benchmark`. A failed
+benchmark is reported, and the others run. Exit code 1: one has failed.
 """
 
 from __future__ import annotations
@@ -68,23 +68,23 @@ class Main(command_line.Flags):
 
     Attributes:
       spec: Files of benchmarks, separated by commas or blanks.
-      benchmark: Which to run, in this order, separated by commas or blanks. Unset: all.
+      benchmark: Benchmarks to run, in this order, separated by commas or blanks. Unset: all.
       log_dir: Folder for logs and results. Unset: log_<time> in the working folder.
       output: Also write OUTPUT.json with machine and versions, OUTPUT.md and a chart, OUTPUT.png.
       overwrite: Replace results in --log_dir and of --output.
-      csv_metrics: More metrics that the CSV has columns for, separated by commas or blanks.
+      csv_metrics: Additional metrics as columns of the CSV, separated by commas or blanks.
       additional_metrics: More columns: test_duration, loss, result, cmd, env, git_commit_hash.
       custom_metrics_files: Python files that call register_custom_metric(name, function).
       logging: Which messages are shown, and Poplar's level in runs on IPUs.
-      timeout: Seconds of a run at most; then all its processes are ended.
+      timeout: Maximum seconds of a run; then all its processes are ended.
       stop_on_error: Stop after the first benchmark that fails.
-      compile_only: Give --compile-only to the programs; look for no numbers.
-      allow_wandb: Keep arguments for W&B; else they are taken out.
-      ignore_wandb: Take them out where an entry allows them, too.
+      compile_only: Pass --compile-only to the programs; extract no numbers.
+      allow_wandb: Keep arguments for W&B; else they are removed.
+      ignore_wandb: Remove them also if an entry allows them.
       include_convergence: Without --benchmark: entries with _conv, too.
       profile: Runs on IPUs write Poplar's reports to <variant>_profile.
-      requirements_file: File that pip installs before the first run.
-      progress_trace_period: Seconds between two lines of time, on a terminal.
+      requirements_file: Requirements file to install with pip before the first run.
+      progress_trace_period: Seconds between two progress lines, on a terminal.
     """
 
     ALIASES = {"logdir": "log_dir"}
@@ -150,13 +150,13 @@ class Variant:
     """A run of a benchmark.
 
     Attributes:
-      benchmark: the benchmark that it belongs to.
+      benchmark: its benchmark.
       name: <benchmark>_<parameter>_<value>..., parameters sorted.
       values: {parameter: value}.
       command: the command with its parameters filled in, environment variables not expanded.
-      words: words of the command that is run.
+      words: words of the executed command.
       env: the whole environment.
-      added_env: variables that the runner and the entry add to it.
+      added_env: variables added by the runner and the entry.
       processes: N of `mpirun --np N`, else 1.
     """
 
@@ -219,7 +219,7 @@ def make_variants(
 
 
 def _expanded(command: str, env: Mapping[str, str]) -> str:
-    """Returns a command with the values of its variables; those that are not set stay."""
+    """Expands the environment variables of a command; unset ones are kept."""
     return _VARIABLE.sub(lambda found: env.get(found[1] or found[2], found[0]), command)
 
 
@@ -241,7 +241,7 @@ def _command(benchmark: Benchmark, values: dict[str, str], flags: argparse.Names
 
 
 def plan(flags: argparse.Namespace) -> list[Variant]:
-    """Returns all runs, in order: what cannot run is known before the first one. Raises ConfigError."""
+    """Returns all runs, in order. Raises ConfigError for an invalid one before any has started."""
 
     def choose(benchmarks: Collection[str]) -> list[str]:
         for name in flags.benchmark:
@@ -259,7 +259,7 @@ def plan(flags: argparse.Namespace) -> list[Variant]:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# A process with a limit of time, which ends with all that it has started
+# A process with a time limit, which ends with all its descendants
 
 
 _GRACE_SECS = 2.0  # between SIGTERM and SIGKILL; a signal to this process leaves it five in all
@@ -269,15 +269,15 @@ _POLL_SECS = 0.2
 def run_process(
     variant: Variant, logs: Sequence[str], timeout: float | None, period: float
 ) -> tuple[int, bool]:
-    """Runs a command without a shell, under the launcher's supervisor, which leaves nothing of it behind.
-    Returns its exit code, 127 where there is no such program, and whether the timeout has ended it. Where an
-    exception passes through, as a signal becomes one, all its processes are ended, too.
+    """Runs a command without a shell, under the launcher's supervisor, which ends all its descendants.
+    Returns its exit code, 127 for a missing program, and whether the timeout has ended it. An exception, such
+    as from a signal, ends all its processes, too.
 
     Args:
-      variant: whose words are run.
+      variant: the variant whose command to run.
       logs: files for stdout and stderr.
-      timeout: seconds after which all its processes are ended, or None.
-      period: seconds between two lines of time, on a terminal.
+      timeout: seconds after which all its processes are ended; None: no limit.
+      period: seconds between two progress lines, on a terminal.
     """
     words, folder = variant.words, variant.benchmark.folder
     order = json.dumps({"command": words, "environment": variant.env, "folder": folder})
@@ -311,7 +311,7 @@ def run_process(
                 print("signal", int(signal.SIGTERM), file=process.stdin, flush=True)
                 process.wait(_GRACE_SECS)
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()  # what is left is killed
+                process.stdin.close()  # makes the supervisor kill the remaining processes
             process.wait()
         err.seek(0, os.SEEK_END)
         err.write(f"\nTimeout ({timeout:g})\n".encode())
@@ -431,8 +431,8 @@ def run_variant(variant: Variant, flags: argparse.Namespace, log: logging.Logger
 def find_numbers(
     variant: Variant, flags: argparse.Namespace, code: int, stdout: str, stderr: str
 ) -> tuple[Results, list[str]]:
-    """Returns (metrics of a run, reasons of missing ones). Of several processes that compile the longest
-    counts; a function of the user's that fails has no value."""
+    """Returns (metrics of a run, reasons of missing ones). If several processes compile, the longest time
+    counts; a failed function of the user gives no value."""
     lines = [*stdout.splitlines(), *stderr.splitlines()]
     wanted = () if flags.compile_only else variant.benchmark.numbers
     found, problems = spec.find_numbers(wanted, lines, variant.values, code, variant.processes)
@@ -450,8 +450,8 @@ def make_row(variant: Variant, results: Results) -> dict[str, Any]:
     """Returns {name, dtype, max_seq_length, batch, backend, sequences_per_sec, latency_ms}, with None for
     values that the command does not set or that were not measured.
 
-    Where the seconds of a step are known (`step_secs`), the speed is computed from them, with all its digits:
-    the log lines of a training round it to tenths.
+    If the seconds of a step are known (`step_secs`), the speed is computed from them with all digits; the log
+    lines of a training run round it to tenths.
     """
     numbers = {name: number for name in results if (number := number_of(results, name)) is not None}
     latencies = {
@@ -468,8 +468,8 @@ def make_row(variant: Variant, results: Results) -> dict[str, Any]:
 
 
 def _said(words: Sequence[str]) -> tuple[dict[str, Any], int]:
-    """Returns dtype, length, batch and back end of a command, and the sequences of a step, 0 where they are
-    unknown: for our training from its configuration, else from its flags."""
+    """Returns dtype, length, batch and back end of a command, and the sequences per step, 0 if unknown: for
+    our training from its configuration, else from its flags."""
     trains = [place for place, word in enumerate(words) if os.path.basename(word) == "train.py"]
     if trains:
         with contextlib.suppress(ConfigError):  # of another train.py
@@ -559,7 +559,7 @@ def to_csv(runs: Iterable[Run], more: Iterable[str], additional: bool) -> str:
 
 
 def to_xml(runs: Sequence[Run]) -> str:
-    """Returns the runs as a suite of tests in JUnit's XML, which systems that run tests show."""
+    """Returns the runs as a test suite in JUnit's XML, for CI systems."""
     counts = {"tests": str(len(runs)), "failures": str(_count_failed(runs))}
     root = xml.Element("testsuites")
     suite = xml.SubElement(root, "testsuite", {"name": "benchmarks", **counts})
@@ -575,7 +575,7 @@ def to_xml(runs: Sequence[Run]) -> str:
 
 
 def to_rows(runs: Iterable[Run]) -> list[dict[str, str]]:
-    """Returns {title: cell} of each run: name, how it went, seconds, and what `output` of its entry lists."""
+    """Returns {title: cell} of each run: name, status, seconds, and the columns in `output` of its entry."""
     rows = []
     for variant, result in runs:
         secs = f"{float(result['test_duration']):,.0f}"
@@ -588,12 +588,12 @@ def to_rows(runs: Iterable[Run]) -> list[dict[str, str]]:
 
 
 def _shown(result: Mapping[str, Any], name: str) -> float | None:
-    """Returns the number of a metric as tables and charts show it: the speed with all its digits."""
+    """Returns the value of a metric for tables and charts; the speed with all its digits."""
     return result["sequences_per_sec"] if name == "throughput" else number_of(result["results"], name)
 
 
 def _format(value: float) -> str:
-    """Returns a number with three digits that count, at least, and commas between thousands."""
+    """Formats a number with at least three significant digits, and commas between thousands."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -609,8 +609,8 @@ def to_markdown(rows: list[dict[str, str]]) -> str:
 
 
 def draw(runs: Iterable[Run]) -> bytes | None:
-    """Draws a bar for each run, the first column of its `output`, beside the largest of the same unit.
-    Returns a PNG, None without numbers."""
+    """Draws a bar for each run: the first column of its `output`, relative to the largest of the same unit.
+    Returns a PNG; None without numbers."""
     from official.reporting import measurement
 
     found: dict[str, dict[str, float]] = {}
@@ -634,7 +634,7 @@ def draw(runs: Iterable[Run]) -> bytes | None:
 
 
 def write(runs: list[Run], flags: argparse.Namespace) -> None:
-    """Writes all results of the log's folder but the chart."""
+    """Writes all results in the log folder except the chart."""
     texts = {
         "json": to_json(runs),
         "csv": to_csv(runs, [*flags.csv_metrics, *flags.functions], flags.additional_metrics),
@@ -662,8 +662,8 @@ def finish(runs: list[Run], flags: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Runs the variants one after the other, and writes all results but the chart after each. A signal ends
-    the one that runs; what was measured before is kept."""
+    """Runs the variants one after the other, and writes all results except the chart after each. A signal
+    ends the current one; earlier measurements are kept."""
     flags = parse_flags()
     variants = plan(flags)
     flags.functions = load_functions(flags.custom_metrics_files)

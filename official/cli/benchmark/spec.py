@@ -1,5 +1,5 @@
-"""Files of benchmarks in the format of Graphcore's `examples_utils benchmark`: their entries, and the numbers
-that an entry takes from an output."""
+"""Benchmark files in the format of Graphcore's `examples_utils benchmark`: entries, and the numbers that they
+extract from an output."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from official.io.errors import ConfigError, suggest
 from official.io.json_files import check_kind, kind_of, read_yaml
 
 # -----------------------------------------------------------------------------------------------------------
-# Expressions of numbers, as `derived` metrics have them
+# Arithmetic expressions of `derived` metrics
 #
-# The published runner gives any text to Python's `eval`. Here numbers, operators, brackets and the functions
-# of `_FUNCTIONS` get there: a file of benchmarks runs the commands that it shows, and no other code.
+# The published runner passes any text to Python's `eval`. Here only numbers, operators, brackets and the
+# functions of `_FUNCTIONS` are evaluated: a benchmark file runs the commands that it shows, and no other
+# code.
 
 
 _MAX_CHARACTERS = 1000
@@ -38,8 +39,8 @@ def evaluate(expression: str) -> float:
     """Returns the value of an expression; all numbers are floats, so that none grows without bound.
 
     Raises:
-      ValueError: where it is no arithmetic, or its value is no real number.
-      ArithmeticError: for a division by zero and the like.
+      ValueError: if it is not arithmetic, or its value is not a real number.
+      ArithmeticError: such as for a division by zero.
     """
     try:
         if len(expression) > _MAX_CHARACTERS:
@@ -62,7 +63,7 @@ def evaluate(expression: str) -> float:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Parameters: a run for each combination or row, and their {places} in a text
+# Parameters: a run for each combination or row, and their {placeholders} in a text
 
 
 _BRACES = "Braces that are no {parameter} are written twice."
@@ -73,11 +74,11 @@ def expand(values: Any, source: str) -> list[dict[str, str]]:
 
     Args:
       values: {name: "1,2"}: every combination, the first parameter changing fastest, as published;
-        [[names], [values], ...]: a variant a row; None.
-      source: begins the messages.
+        [[names], [values], ...]: a variant per row; None.
+      source: beginning of the messages.
 
     Raises:
-      ConfigError: for rows of other lengths than their head.
+      ConfigError: for rows whose length differs from their header's.
     """
     if isinstance(values, list):
         if len(values) < 2 or not all(isinstance(row, list) for row in values):
@@ -100,7 +101,7 @@ def expand(values: Any, source: str) -> list[dict[str, str]]:
 
 
 def check_placeholders(text: str, known: Collection[str], source: str) -> list[str]:
-    """Returns the names in {braces} of a text. Raises ConfigError where one is not known."""
+    """Returns the names in {braces} of a text. Raises ConfigError for an unknown one."""
     try:
         fields = [field for _, field, _, _ in string.Formatter().parse(text) if field is not None]
     except ValueError as error:
@@ -108,13 +109,14 @@ def check_placeholders(text: str, known: Collection[str], source: str) -> list[s
     for field in fields:
         if field not in known:
             names = ", ".join(sorted(known)) or "none"
-            problem = f"{source}: there is no parameter {{{field}}}{suggest(field, known)}"
+            problem = f"{source}: unknown parameter {{{field}}}{suggest(field, known)}"
             raise ConfigError(f"{problem}. Known: {names}. {_BRACES}")
     return fields
 
 
 def fill(text: str, values: Mapping[str, Any]) -> str:
-    """Returns a text with values for its {names}. Raises ConfigError for a format that one does not take."""
+    """Returns a text with values for its {names}. Raises ConfigError for a format that a value does not
+    support."""
     try:
         return text.format(**values)
     except ValueError as error:
@@ -137,13 +139,13 @@ _REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
 
 
 class Number(NamedTuple):
-    """A number of an output, or one that is computed of others.
+    """A number extracted from an output, or computed from others.
 
     Attributes:
-      name: of the metric.
-      reduction: what becomes of several numbers, one of `_REDUCTIONS`; of a computed one a label.
-      find: (lines of the output, {name: value of numbers before it and of parameters}, processes) -> its
-        value; raises ValueError or ArithmeticError where there is none.
+      name: name of the metric.
+      reduction: reduction of several numbers, one of `_REDUCTIONS`; for a computed number a label.
+      find: (lines of the output, {name: value of earlier numbers and of parameters}, processes) -> its value;
+        raises ValueError or ArithmeticError without one.
     """
 
     name: str
@@ -162,10 +164,10 @@ def find_numbers(
 
     Args:
       wanted: numbers to look for.
-      lines: that the run printed.
-      values: {parameter: value}; a parameter counts before a metric of the same name.
-      exitcode: of the run; one that failed has no numbers.
-      processes: independent ones that `throughput` is the sum of.
+      lines: output lines of the run.
+      values: {parameter: value}; a parameter takes precedence over a metric of the same name.
+      exitcode: exit code of the run; a failed one has no numbers.
+      processes: number of independent processes over which `throughput` is summed.
     """
     results: Results = {}
     problems = []
@@ -182,7 +184,7 @@ def find_numbers(
 
 
 def number_of(results: Results, name: str) -> float | None:
-    """Returns the value of a metric, whatever it was reduced by; None where there is none."""
+    """Returns the value of a metric with any reduction; None if missing."""
     return next(iter(results.get(name, {}).values()), None)
 
 
@@ -191,8 +193,8 @@ def number_of(results: Results, name: str) -> float | None:
 
 
 MAX_SECS = 10**8  # of a timeout: three years
-# Key of an entry -> the kinds of its value; None: it is accepted and not read, as the published runner reads
-# it on Slurm, with another of its commands, or not at all.
+# Key of an entry -> the kinds of its value; None: accepted but ignored, since the published runner reads it
+# only on Slurm, in another of its commands, or not at all.
 _KEYS: dict[str, Any] = {
     "description": str,
     "cmd": str,
@@ -222,12 +224,12 @@ class Benchmark(NamedTuple):
     """An entry of a file.
 
     Attributes:
-      name: of the entry.
-      path: of its file.
+      name: name of the entry.
+      path: path of its file.
       entry: its keys, checked.
-      folder: where it runs.
+      folder: working directory of its runs.
       variants: {parameter: value} of each run; [{}] without parameters.
-      numbers: that it prints, then those to compute of them.
+      numbers: numbers to extract from the output, then those to compute from them.
       columns: (label, name of a number or a parameter) of its row in the tables.
     """
 
@@ -245,15 +247,15 @@ def read(
 ) -> dict[str, Benchmark]:
     """Returns {name: benchmark} of the chosen entries; others are not checked.
 
-    Entries that hold what others share are none: those with `options` in their name, and those without a
-    command whose keys another one has, too.
+    Entries with shared settings are not benchmarks: those with `options` in their name, and those without a
+    command whose keys another entry has, too.
 
     Args:
-      paths: of files; of two entries with one name the later one counts.
+      paths: paths of files; of two entries with the same name the later one counts.
       choose: names of all entries -> those to read, in this order.
 
     Raises:
-      ConfigError: for a file or an entry that is not as the format has it.
+      ConfigError: for an invalid file or entry.
     """
     found: dict[str, tuple[Any, str]] = {}
     for path in paths:
@@ -278,7 +280,7 @@ def _is_shared(name: Any, entries: dict[Any, Any]) -> bool:
 def _read_entry(name: str, entry: Any, path: str) -> Benchmark:
     source = f"--spec={path}: {name}"
     if isinstance(entry, dict) and "notebook" in entry:
-        raise ConfigError(f"{source}: notebooks are not run here. Give a cmd.")
+        raise ConfigError(f"{source}: notebooks are not supported. Give a cmd.")
     _check(entry, _KEYS, "cmd", source)
     variants = expand(entry.get("parameters"), source)
     numbers: list[Number] = []
@@ -322,19 +324,19 @@ def _check(values: Any, known: Mapping[str, Any], required: str, source: str) ->
 
 
 def _read_metric(name: str, value: Any, source: str) -> Number:
-    """Returns a number that is printed. As published, a mean leaves out the first ones after sorting: the
-    smallest, of `latency` the largest."""
+    """Returns a number to extract. As published, a mean leaves out the first values after sorting: the
+    smallest, for `latency` the largest."""
     _check(value, _METRIC_KEYS, "regexp", source)
     regexp, skip, reduction = value["regexp"], value.get("skip", 0), value.get("reduction_type", "mean")
     try:
         pattern = re.compile(regexp)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ConfigError(f"{source}: regexp {regexp!r} is none: {error}.") from None
+        raise ConfigError(f"{source}: regexp {regexp!r} is invalid: {error}.") from None
     if skip < 0:
         raise ConfigError(f"{source}: skip={skip}, expected a whole number of 0 or more.")
     if pattern.groups > 1:
         has = f"regexp {regexp!r} has {pattern.groups} groups"
-        raise ConfigError(f"{source}: {has}, expected one at most: (?:...) is none.")
+        raise ConfigError(f"{source}: {has}, expected at most one; (?:...) does not count.")
     if reduction not in _REDUCTIONS:
         received = f"reduction_type={reduction!r}{suggest(reduction, _REDUCTIONS)}"
         raise ConfigError(f"{source}: {received}, expected one of {', '.join(_REDUCTIONS)}.")
@@ -356,7 +358,7 @@ def _read_metric(name: str, value: Any, source: str) -> Number:
 
 
 def _read_derived(name: str, value: Any, known: Collection[str], source: str) -> Number:
-    """Returns a number that is computed: an expression with {names} of numbers and parameters."""
+    """Returns a number to compute: an expression with {names} of numbers and parameters."""
     _check(value, _DERIVED_KEYS, "expr", source)
     expression = str(value["expr"])
     fields = check_placeholders(expression, known, f"{source}: expr")

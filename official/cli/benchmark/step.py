@@ -1,13 +1,13 @@
-"""Measures the training step: sequences/s, and GFLOP/s of its matrix products over what the machine's matrix
-products reach.
+"""Measures the training step: sequences/s, and GFLOP/s of its matrix products relative to bare matrix
+products on the same machine.
 
   bert benchmark step --bert_config_file=configs/models/bert_base.json --shapes=128x8,512x2 \\
     --dtypes=fp32,bf16 \\
     --output=results/step_bert_base
 
-All cases and the bare matrix products take turns, several rounds, in one process; medians, with half the
-distance between the quartiles beside them. A step is everything: forward, backward, clipping, optimizer,
-dropout as the model says, on synthetic full-length data. Several models, comma-separated, take turns too.
+All cases and the bare matrix products run in turns, several rounds, in one process. Results are medians, with
+half the interquartile range. A step includes everything: forward, backward, clipping, optimizer, and the
+model's dropout, on synthetic full-length data. Several comma-separated models also run in turns.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def read_model(path: str) -> dict:
 
 
 def read_shapes(text: str) -> list[tuple[int, int]]:
-    """Returns (tokens of a sequence, sequences) of each LENGTHxBATCH in a comma-separated list. Raises
+    """Returns (tokens per sequence, sequences) of each LENGTHxBATCH in a comma-separated list. Raises
     ConfigError."""
     try:
         shapes = [tuple(map(int, shape.split("x"))) for shape in text.split(",")]
@@ -40,7 +40,7 @@ def read_shapes(text: str) -> list[tuple[int, int]]:
 
 
 def in_turns(works: dict[str, Callable[[], Any]], rounds: int, warmup_rounds: int = 2, title: str = "rounds"):
-    """Times all works once a round, under a progress bar. Returns {name: Timing}."""
+    """Times all functions once per round, with a progress bar. Returns {name: Timing}."""
     from official.io.bars import Bar
     from official.reporting import measurement
 
@@ -55,18 +55,18 @@ class Main(command_line.Flags):
 
     Attributes:
       bert_config_file: Model.
-      shapes: Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.
+      shapes: Comma-separated LENGTHxBATCH: tokens per sequence x sequences per step.
       dtypes: Comma-separated: fp32, bf16, fp16.
-      blocks: Comma-separated: fused, what a run takes by itself; plain and compiled, --kernels=plain and
-        --kernels=fused; packed, the first one on packed rows.
+      blocks: Comma-separated: fused, the default of a run; plain and compiled, --kernels=plain and
+        --kernels=fused; packed, fused on packed rows.
       optimizer_type: Optimizer.
-      num_accumulation_steps: Micro batches of a step.
+      num_accumulation_steps: Number of micro batches per step.
       enable_xla: Compile forward and backward pass with XLA.
-      num_gpus: 0 for the CPU, 1 for a GPU; unset: a GPU where there is one.
-      rounds: How many times every case is timed.
-      steps: Steps of one timing.
+      num_gpus: 0 for the CPU, 1 for a GPU. Unset: a GPU if the machine has one.
+      rounds: Number of timings of each case.
+      steps: Number of steps per timing.
       output: Also write OUTPUT.json and the chart OUTPUT.png.
-      overwrite: Replace them where they are there.
+      overwrite: Replace existing files.
     """
 
     RANGES = {"rounds": command_line.COUNT, "steps": command_line.COUNT}
@@ -114,7 +114,7 @@ def make_configs(flags: argparse.Namespace) -> dict[str, Config]:
 
 def measure(flags: argparse.Namespace) -> dict:
     """Returns {cases: [...], products: {dtype: GFLOP/s}} of the flags."""
-    if len(flags.dtypes) == 1:  # a process has one choice
+    if len(flags.dtypes) == 1:  # the choice is per process
         official.choose_kernels(*flags.dtypes)  # those of train.py
     from official.planning import plan
     from official.tasks import TASKS

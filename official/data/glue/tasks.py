@@ -84,8 +84,8 @@ class GlueTask:
             if os.path.isfile(path):
                 return path
         raise ConfigError(
-            f"--data_dir={data_dir} has no {split} file of {self.name}: {' or '.join(names)} is expected"
-            f" there. scripts/download_glue_data.py --data_dir={data_dir} --tasks={self.name} fetches it."
+            f"--data_dir={data_dir} has no {split} file of {self.name}, expected {' or '.join(names)}."
+            f" scripts/download_glue_data.py --data_dir={data_dir} --tasks={self.name} downloads it."
         )
 
 

@@ -72,6 +72,7 @@ def pack_records(job: Job) -> dict:
     check_counts(num_shards=job.num_shards, max_sequences_per_pack=job.max_sequences_per_pack)
     check_counts(0, random_seed=job.random_seed)
     paths = record_files.find_files(job.input_files, "input_files")
+    jobs.check_inputs(job.output_dir, shard_files.SHARDS, paths)
     states = files_lib.states(paths)
     versions = ("{} bytes, {}".format(*version) for version in files_lib.versions(paths))
     identity = {"version": _VERSION, **engines.flags_of(job), "records": dict(zip(paths, versions))}

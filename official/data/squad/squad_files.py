@@ -226,7 +226,8 @@ def _of_rows(path: str, source: str) -> dict:
                 asked["is_impossible"] = not asked["answers"]
             if row.get("is_impossible") is not None:
                 asked["is_impossible"] = is_impossible = expect(row, "is_impossible", bool, place)
-                asked |= {"answers": []} if is_impossible else {}  # others are plausible but wrong answers
+                if is_impossible:  # what there is, is plausible and wrong
+                    asked["answers"] = []
             paragraphs[-1]["qas"].append(asked)
     return {"data": [{"paragraphs": paragraphs}]}
 
@@ -244,7 +245,7 @@ def _answers_of(value: Any, context: str, place: str) -> list[dict]:
         value = [value] if value else []
     found = [
         {"text": answer, "answer_start": context.find(answer)} if isinstance(answer, str) else answer
-        for answer in value
+        for answer in (value if isinstance(value, list) else [value])
     ]
     if not all(isinstance(answer, dict) for answer in found):
         raise ConfigError(

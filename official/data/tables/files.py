@@ -20,12 +20,12 @@ from typing import Any, BinaryIO, NamedTuple
 from official.data.text import parquet_files, text_files
 from official.io import files
 from official.io.errors import ConfigError, counted, shortened, suggest
-from official.io.json_files import parse_json, read_json
+from official.io.json_files import expect, parse_json, read_json
 
 BATCH_ROWS = 8192
 _SAMPLE_BYTES = 1 << 20  # of a delimited file decide on its delimiter and quoting
 _MAX_FIELD = 1 << 24  # characters; a longer field has an unclosed quotation mark
-_MAX_ARRAY = 1 << 28  # bytes of a JSON array, which is read whole
+_MAX_LINE = _MAX_ARRAY = 1 << 28  # bytes of a line, and of a JSON array, which are read whole
 _DELIMITERS = ",\t;|"
 _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 _SHOWN_ROWS, _SHOWN_WIDTH = 3, 50
@@ -158,7 +158,7 @@ def open_table(given: str, flag: str, wanted: Sequence[str] = (), all_columns: b
         first = _columns_of(parts[0], by_number)
         for part in parts:
             found = _columns_of(part, by_number, all_columns)
-            columns |= dict.fromkeys(found)
+            columns.update(dict.fromkeys(found))
             if missing := [name for name in wanted if name not in found]:
                 raise ConfigError(_describe_missing(part, missing[0], found, by_number))
             if part.kind == "delimited" and len(found) != len(first):
@@ -263,7 +263,7 @@ def _delimited(part: Part) -> Iterator[list[str]]:
     path = part.path
     with text_files.open_text(text_files.Split(path)) as file:
         text = io.TextIOWrapper(file.text, "utf-8-sig", newline="")
-        reader = _reader(text, part.delimiter, part.quoted)
+        reader = _reader(_lines(text, path), part.delimiter, part.quoted)
         try:
             yield from _checked(reader, path) if part.quoted and part.delimiter == "\t" else reader
         except csv.Error as error:
@@ -314,14 +314,22 @@ def _objects(part: Part) -> Iterator[dict | str]:
             for values in parse_json(content, part.path, list, any_number=True):
                 yield values if isinstance(values, dict) else "no JSON object"
             return
-        lines = itertools.chain([_without_mark(file.text.readline())], file.text)
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(_lines(file.text, part.path), 1):
             try:
-                text = line.decode("utf-8", "surrogatepass")
+                text = (_without_mark(line) if number == 1 else line).decode("utf-8", "surrogatepass")
             except UnicodeDecodeError:  # no fault of a row: all with accents would be left out
                 raise _not_utf8(part.path, number) from None
             if text.strip():
                 yield _object(text)
+
+
+def _lines(text: io.IOBase | BinaryIO, path: str) -> Iterator[Any]:
+    """Yields the lines of a text. Raises ConfigError for one that would take all memory, such as what a few
+    bytes of a compressed file become."""
+    while line := text.readline(_MAX_LINE):
+        if len(line) == _MAX_LINE:
+            raise ConfigError(f"{path} has a line of more than {_MAX_LINE:,} characters. Write a row a line.")
+        yield line
 
 
 def _without_mark(text: bytes) -> bytes:
@@ -344,31 +352,36 @@ def _object(line: str) -> dict | str:
 def _saved_data_set(folder: str) -> list[Part]:
     """Returns the files of a folder of `Dataset.save_to_disk`."""
     if files.is_file(os.path.join(folder, "dataset_dict.json")):
-        splits = read_json(os.path.join(folder, "dataset_dict.json")).get("splits", [])
+        source = os.path.join(folder, "dataset_dict.json")
+        splits = [*map(str, expect(read_json(source), "splits", list, source, []))] or ["NAME"]
         raise ConfigError(
             f"{folder} holds several data sets: {shortened(splits)}. Give one of them:"
-            f" {os.path.join(folder, str(splits[0]) if splits else 'NAME')}."
+            f" {os.path.join(folder, splits[0])}."
         )
     state = os.path.join(folder, "state.json")
     if not files.is_file(state):
         raise ConfigError(f"{folder} is a folder. Give the files in it, such as {folder}/*.csv.")
     info = os.path.join(folder, "dataset_info.json")
-    features = read_json(info, any_number=True).get("features") if files.is_file(info) else None
-    classes = _classes_of_features(features or {})
-    names = [str(entry["filename"]) for entry in read_json(state).get("_data_files", [])]
+    said = read_json(info, any_number=True) if files.is_file(info) else {}
+    classes = _classes_of_features(said, info)
+    names = [
+        expect(each, "filename", str, state) for each in expect(read_json(state), "_data_files", list, state)
+    ]
+    if outside := [name for name in names if os.path.basename(name) != name]:
+        raise ConfigError(f"{state}: the file {outside[0][:60]!r} is not in its folder. Put it there.")
     return [Part(os.path.join(folder, name), "arrow", classes=classes) for name in names]
 
 
-def _classes_of_features(features: dict) -> dict[str, list[str]]:
-    """Returns {column: names of its numbered labels} of the features of `datasets`, those of lists among
-    them."""
+def _classes_of_features(said: dict, source: str) -> dict[str, list[str]]:
+    """Returns {column: names of its numbered labels} of the `features` that `datasets` has written, those of
+    lists among them. `source` begins the messages."""
     found = {}
-    for name, feature in features.items():
+    for name, feature in (expect(said, "features", (dict, type(None)), source, None) or {}).items():
         # A list is [feature], or {feature: .., _type: Sequence, List or LargeList}.
         while isinstance(feature, list) and feature or _is_list_of_features(feature):
             feature = feature[0] if isinstance(feature, list) else feature["feature"]
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
-            found[name] = list(map(str, feature["names"]))
+            found[name] = list(map(str, expect(feature, "names", list, f"{source}: {name}")))
     return found
 
 
@@ -377,15 +390,16 @@ def _is_list_of_features(feature: Any) -> bool:
 
 
 def _classes_of_parquet(file: BinaryIO, path: str) -> dict[str, list[str]]:
-    with parquet_files._reading(file, path) as parquet:
+    with parquet_files.reading(file, path) as parquet:
         said = (parquet.schema_arrow.metadata or {}).get(b"huggingface")
-    features = parse_json(said, path, dict, any_number=True).get("info", {}).get("features") if said else None
-    return _classes_of_features(features or {})
+    told = parse_json(said, path, any_number=True) if said else {}
+    return _classes_of_features(expect(told, "info", dict, path, {}), path)
 
 
 def _arrow_rows(part: Part, names: list[str]) -> Iterator[Sequence]:
     with _arrow_batches(part, names) as batches:
         for batch in batches:
+            batch.validate(full=True)  # of a damaged file, offsets may lead anywhere
             there = set(batch.schema.names)
             columns = [
                 batch.column(name).to_pylist() if name in there else [None] * batch.num_rows for name in names
@@ -407,7 +421,7 @@ def _arrow_batches(part: Part, names: list[str] | None) -> Iterator[Any]:
     """Yields pyarrow's batches of the columns; with None for `names` the schema."""
     with files.naming(part.path), files.open_binary(part.path) as file:
         if part.kind == "parquet":
-            with parquet_files._reading(file, part.path) as parquet:
+            with parquet_files.reading(file, part.path) as parquet:
                 yield parquet.schema_arrow if names is None else parquet.iter_batches(2048, columns=names)
         else:
             import pyarrow
@@ -415,8 +429,9 @@ def _arrow_batches(part: Part, names: list[str] | None) -> Iterator[Any]:
             try:
                 stream = pyarrow.ipc.open_stream(file)
                 yield stream.schema if names is None else stream
-            except pyarrow.ArrowException as error:
-                raise ConfigError(f"{part.path} is a damaged Arrow file: {str(error)[:100]}.") from None
+            except (pyarrow.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
+                told = str(error)[:100] or "a part of it is larger than the memory"
+                raise ConfigError(f"{part.path} is a damaged Arrow file: {told}.") from None
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import math
 import re
+import string
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -106,7 +107,7 @@ def as_texts(value: Any, used: set[str] | None = None) -> list[str]:
 
 def _as_list(text: str) -> str | list:
     """Returns the list that a text is; the text where it is none."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         if text.startswith("["):
             return json.loads(text)
     with contextlib.suppress(ValueError, SyntaxError):
@@ -172,7 +173,7 @@ class Reader:
             label = self._of(value, texts)
         except ConfigError:
             raise
-        except (ValueError, TypeError) as error:  # the latter of lists and dates in place of numbers
+        except (ValueError, TypeError, OverflowError) as error:  # the latter of lists, dates, huge numbers
             shown = f"label {str(value)[:60]!r} "
             return shown + (str(error) if str(error).startswith(("is ", "has ")) else "is no number")
         if label is None:
@@ -202,7 +203,7 @@ class Reader:
         if number.isdecimal():  # all rows together decide which of the three applies
             return _Chosen(int(number), column, place)
         if column is None and place is None:
-            letter = ord(text.upper()) - 65 if len(text) == 1 and text.isalpha() else -1
+            letter = string.ascii_uppercase.find(text.upper()) if len(text) == 1 else -1
             place = letter if 0 <= letter < len(self._choices) else None
         if column is None and place is None:
             raise ValueError(

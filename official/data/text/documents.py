@@ -437,7 +437,7 @@ def _wikiextractor_items(lines: Lines, counts: ReadCounts) -> Items:
     title = None  # '' once the line that repeats it cannot follow any more, None between blocks
     for opens, text in lines:
         if opens:
-            found = _TITLE.search(text)
+            found = _TITLE.search(text) if len(text) < 10_000 else None  # its time grows with the square
             title = html.unescape(found.group(1)).strip() if found else ""
             yield None
         elif text == _BLOCK_END:

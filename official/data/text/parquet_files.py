@@ -27,7 +27,7 @@ def bounds(file: BinaryIO, path: str, size: int, split_bytes: int) -> list[int]:
       ConfigError: for a damaged file, or where pyarrow is not installed.
     """
     found = [0]
-    with _reading(file, path) as parquet:
+    with reading(file, path) as parquet:
         for start in _starts(parquet)[1:]:
             if start - found[-1] >= split_bytes:
                 found.append(start)
@@ -49,7 +49,7 @@ def read_texts(
       ConfigError: for a damaged file, and a column that is not there or holds no text; it names those that
         do.
     """
-    with _reading(file, path) as parquet:
+    with reading(file, path) as parquet:
         from pyarrow import types
 
         texts: list[str] = []
@@ -82,13 +82,13 @@ def read_texts(
 def text_bytes(file: BinaryIO, path: str, field: str) -> int:
     """Returns the bytes of a column before they were compressed, about: of texts that are there twice in a
     row group it may be one. 0 where there is no such column. See `read_texts`."""
-    with _reading(file, path) as parquet:
+    with reading(file, path) as parquet:
         columns = itertools.chain.from_iterable(_columns_of_groups(parquet))
         return sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
 
 
 @contextlib.contextmanager
-def _reading(file: BinaryIO, path: str) -> Iterator:
+def reading(file: BinaryIO, path: str) -> Iterator:
     """Yields pyarrow's reader of a file; its errors become ConfigErrors that name the file."""
     check_installed(f"{path} is a Parquet file, which", "parquet", "pyarrow")
     import pyarrow  # late: 150 MB that only Parquet needs

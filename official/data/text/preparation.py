@@ -22,7 +22,7 @@ _TASK_BYTES = 32 << 20  # of text, in parts of a file or in small files
 _LEFTOVERS = re.compile(
     r"\{\{[^{}]*\}\}|\{\|.*?\|\}|</?[a-z][a-z0-9]*(?:\s[^<>]*)?/?>|\bformula_\d+\b|\bcodice_\d+\b|\[\[|\]\]|'''?"
 )
-_EMPTY = re.compile(r"\(\s*[;,:\s]*\)|\[\s*\]")
+_EMPTY = re.compile(r"\([;,:\s]*\)|\[\s*\]")
 _SPACE = re.compile(r"\s+")
 _SPACE_BEFORE = re.compile(r"\s+([,.;:!?)])")
 
@@ -65,6 +65,8 @@ def prepare(job: Job) -> dict:
     check_counts(min_sentences=job.min_sentences)
     engines.check(job)
     paths = text_files.find_texts(job.input_files)
+    for side in SPLITS:
+        jobs.check_inputs(job.output_dir, f"{side}/{_RESULTS}", paths)
     states, versions = files.states(paths), files.versions(paths)
     flags = engines.flags_of(job)
     identity = {**flags, "text": text_files.identify(paths, versions)}

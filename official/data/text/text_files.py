@@ -637,7 +637,7 @@ def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None
         return {f"all {len(paths):,} files": digest.hexdigest()}
     here = [path for path in paths if not files.is_remote(path)]
     with ThreadPoolExecutor(8) as threads:
-        return described | dict(zip(here, threads.map(lambda path: _identity(path, *known[path]), here)))
+        return {**described, **dict(zip(here, threads.map(lambda path: _identity(path, *known[path]), here)))}
 
 
 def _identity(path: str, size: int, changed: int) -> str:

@@ -42,8 +42,8 @@ def take_threads(threads: int | None) -> None:
         threading.set_inter_op_parallelism_threads(1)  # a chain: no two operations at once
     except RuntimeError:
         if is_other:
-            told = "TensorFlow computes in this process already, with other threads."
-            raise ConfigError(f"threads={threads}: {told} Load the model before anything else.") from None
+            problem = "TensorFlow already runs in this process with another number of threads."
+            raise ConfigError(f"threads={threads}: {problem} Load this model first.") from None
 
 
 def batch_of(rows: Rows, heads: int) -> dict[str, np.ndarray]:

@@ -23,11 +23,11 @@ _WIDEST = 110
 
 
 def to_yaml(documents: Iterable[dict[str, Any]], comments: Iterable[str] = ()) -> str:
-    """Returns documents as YAML, after lines that are made comments."""
+    """Returns documents as YAML, with `comments` as comment lines on top."""
     import yaml  # late: few commands write it
 
     class Dumper(yaml.SafeDumper):
-        """Indents lists, and repeats what two places share."""
+        """Indents lists, and writes no anchors for shared values."""
 
         def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
             super().increase_indent(flow, False)
@@ -37,7 +37,7 @@ def to_yaml(documents: Iterable[dict[str, Any]], comments: Iterable[str] = ()) -
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
         style = "|" if "\n" in value else "'" if _is_other_than_text(value) else None
-        style = style if value.replace("\n", "").isprintable() else '"'  # with escapes, which are read back
+        style = style if value.replace("\n", "").isprintable() else '"'  # with escapes
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
 
     Dumper.add_representer(str, text)
@@ -62,7 +62,7 @@ def _is_other_than_text(value: str) -> bool:
 
 
 def _quoted(word: str) -> str:
-    """Returns a word as bash reads it back, on one line whatever is in it."""
+    """Quotes a word for bash, on one line even if it has line ends."""
     if word.isprintable():
         return shlex.quote(word)
     escapes = {"\\": "\\\\", "'": "\\'"}
@@ -73,7 +73,7 @@ def _quoted(word: str) -> str:
 
 
 def wrapped(words: Iterable[str], indent: str = "") -> list[str]:
-    """Returns a command as lines of a shell that fit a comment; the later ones want a backslash before."""
+    """Returns a command as lines that fit a comment; all but the last need a backslash at their end."""
     lines, room = [indent], _WIDEST - len("# ") - len(" \\")
     for word in map(_quoted, words):
         if len(lines[-1]) + 1 + len(word) > room and lines[-1].strip():
@@ -95,7 +95,7 @@ def literal(word: str) -> str:
 
 
 def amount(text: str | None) -> str | int | None:
-    """Returns a quantity as YAML has it: a whole number as one."""
+    """Returns a quantity for YAML: an int for a whole number."""
     return int(text) if text and text.isdigit() else text
 
 
@@ -117,7 +117,7 @@ def volumes(job: Job, memory: str) -> list[Document]:
 
 
 def _volume_names(job: Job) -> dict[str, str]:
-    """Returns {claim: name within its pod}, which is a label: a claim's name need not be one."""
+    """Returns {claim: volume name in the pod}: a volume name must be a DNS label, a claim's name need not."""
     claims = dict.fromkeys(volume.claim for volume in job.volumes)
     return {claim: f"volume-{number}" for number, claim in enumerate(claims)}
 
@@ -126,8 +126,8 @@ def _volume_names(job: Job) -> dict[str, str]:
 # Jobs
 
 
-MOST_IPUS = 64  # of a partition that the IPU operator makes
-_LONGEST_NAME = 63  # of a host, and of a pod with the six characters that its Job appends
+MOST_IPUS = 64  # of a partition of the IPU operator
+_LONGEST_NAME = 63  # of a host, and of a pod including the six characters that its Job appends
 _APPENDED = 6
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -137,11 +137,11 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Volume(NamedTuple):
-    """A volume that is there, mounted in every pod.
+    """An existing volume, mounted in every pod.
 
     Attributes:
       claim: name of its PersistentVolumeClaim.
-      path: where it is mounted.
+      path: mount path.
       is_read_only: whether pods only read it.
     """
 
@@ -155,24 +155,24 @@ class Job:
     """Settings of a job. Fields that a kind does not use keep their defaults.
 
     Attributes:
-      name: of the job and its objects; of IPUJobs, the prefix of their names.
-      image: of the container, with this project in it.
-      command: what each container runs.
-      namespace: None: the one that kubectl is set to.
-      workers: pods, one process each.
-      gpus: of each worker.
+      name: name of the job and its objects; for IPUJobs, the prefix of their names.
+      image: container image with this project.
+      command: command of each container.
+      namespace: None: kubectl's current one.
+      workers: number of pods, one process each.
+      gpus: number of GPUs per worker.
       tpu_type, tpu_topology: the labels of the node, such as tpu-v3-device and 2x2.
-      ipus, ipus_per_replica: IPUs of the job and of a replica; both are powers of two.
-      instances: processes that share the replicas evenly, on IPUs.
-      ipu_image: image with Graphcore's SDK, in which a configuration of ours runs.
-      cpu, memory: what a worker asks for, as Kubernetes writes it: 8, 64Gi. None: nothing is asked for.
-      shm: size of /dev/shm, which is memory.
-      volumes: what is mounted.
-      variables: of the environment, beside those that tell a process its place.
-      node_labels: that a node must have.
-      port: on which a process is reached by the others.
-      max_restarts: of the whole job.
-      grace_secs: from SIGTERM to SIGKILL.
+      ipus, ipus_per_replica: number of IPUs of the job and of a replica; both are powers of two.
+      instances: number of processes that share the replicas evenly, on IPUs.
+      ipu_image: image with Graphcore's SDK, for `bert train` on IPUs.
+      cpu, memory: resource requests of a worker in Kubernetes' notation: 8, 64Gi. None: no request.
+      shm: size of /dev/shm, which counts as memory.
+      volumes: mounted volumes.
+      variables: environment variables, besides those of rank and addresses.
+      node_labels: labels that a node must have.
+      port: port at which the other processes reach a process.
+      max_restarts: maximum number of restarts of the whole job.
+      grace_secs: seconds from SIGTERM to SIGKILL.
     """
 
     name: str
@@ -203,7 +203,7 @@ class Job:
 
     @property
     def ipu_replicas(self) -> int:
-        """Returns the replicas that the IPUs are for."""
+        """Returns the number of replicas of the IPUs."""
         return self.ipus // self.ipus_per_replica
 
 
@@ -211,23 +211,23 @@ def host_names(job: Job, middle: str) -> list[str]:
     """Returns the names of a job's hosts, without the name of their service.
 
     Args:
-      job: with its number of workers.
-      middle: what stands between the name of the job and the number of a host.
+      job: the job.
+      middle: text between the name of the job and the number of a host.
 
     Raises:
-      ConfigError: where one of them, or the name of its pod, is longer than Kubernetes takes.
+      ConfigError: if one of them, or the name of its pod, is too long for Kubernetes.
     """
     names = [f"{job.name}{middle}{rank}" for rank in range(job.workers)]
     too_many = len(names[-1]) + _APPENDED - _LONGEST_NAME
     if too_many > 0:
         raise ConfigError(
-            f"--name={job.name[:80]} makes {names[-1][:90]} with {_APPENDED} characters more, Kubernetes"
-            f" takes {_LONGEST_NAME}. Give a --name of at most {len(job.name) - too_many} characters."
+            f"--name={job.name[:80]} makes pods {names[-1][:90]}-XXXXX, but names in Kubernetes have at most"
+            f" {_LONGEST_NAME} characters. Give a --name of at most {len(job.name) - too_many} characters."
         )
     return names
 
 
-Refusals = Iterator[tuple[object, str]]  # (whether it is right, what the error says where it is not)
+Refusals = Iterator[tuple[object, str]]  # (whether a value is valid, error message if not)
 
 
 def _expect(rows: Refusals) -> None:
@@ -246,8 +246,8 @@ def _of_ipus(job: Job) -> Refusals:
         own <= job.ipus,
         f"--ipus_per_replica={own} is more than --ipus={job.ipus}, expected as many at most.",
     )
-    told = f"--instances={job.instances} does not divide the replicas, {replicas} = {job.ipu_replicas}"
-    yield job.ipu_replicas % job.instances == 0, f"{told}. Expected a power of two up to that."
+    problem = f"--instances={job.instances} does not divide the replicas, {replicas} = {job.ipu_replicas}"
+    yield job.ipu_replicas % job.instances == 0, f"{problem}. Expected a power of two up to that."
 
 
 def _of_tpu(job: Job) -> Refusals:
@@ -275,20 +275,20 @@ def _of_all(job: Job) -> Refusals:
     for claim, path, _ in job.volumes:
         is_path = path.startswith("/") and ".." not in path.split("/") and ":" not in path
         is_path = is_path and path.isprintable() and bool(path.strip("/"))
-        told = f"--volume={claim[:60]}:{path[:60]}, expected CLAIM:/PATH or CLAIM:/PATH:ro."
-        yield is_path and _DNS_NAME.fullmatch(claim), told
-        yield paths.count(path) == 1, f"--volume: {path} is mounted twice, expected one volume a path."
+        message = f"--volume={claim[:60]}:{path[:60]}, expected CLAIM:/PATH or CLAIM:/PATH:ro."
+        yield is_path and _DNS_NAME.fullmatch(claim), message
+        yield paths.count(path) == 1, f"--volume: {path} is mounted twice, expected one volume per path."
     for name in job.variables:
-        told = f"--env={name[:60]}: expected NAME=VALUE, with a name of letters, digits, _."
-        yield _VARIABLE.fullmatch(name), told
+        message = f"--env={name[:60]}: expected NAME=VALUE, with a name of letters, digits, _."
+        yield _VARIABLE.fullmatch(name), message
     yield job.command, "no command. Give one after --, such as -- bert train --config=quickstart."
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Kinds
 #
-# Which exit codes of `bert train` start it again is the same for all of them: 4 (a peer was lost), 143
-# (saved on SIGTERM) and what kills a process do; 1, 2 and 3 would come again, and end the job.
+# All kinds restart `bert train` after the same exit codes: 4 (a peer was lost), 143 (saved on SIGTERM) and
+# kills by signals. 1, 2 and 3 would occur again, and end the job.
 #
 # Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy,
 # https://jobset.sigs.k8s.io/docs/concepts/, kubeflow/trainer at v1.9: pkg/util/train/train_util.go
@@ -302,10 +302,10 @@ class Kind(NamedTuple):
 
     Attributes:
       make: job -> its documents.
-      takes: the fields of a Job that only some kinds use.
+      takes: the fields of a Job that this kind uses and others do not.
       defaults: values of unset fields.
       submit: arguments of kubectl, without -f FILE.
-      middle: what stands between the name of the job and the number of a host; None: it is one host.
+      middle: text between the name of the job and the number of a host; None for a single host.
     """
 
     make: Callable[[Job], list[Document]]
@@ -334,7 +334,7 @@ def _templates() -> Document:
 
 
 def _filled(part: Any, values: Mapping[str, Any]) -> Any:
-    """Returns a part of a template with values in place of $NAMES; without keys whose value is None."""
+    """Fills in the $NAMES of a part of a template; drops keys whose value is None."""
     if isinstance(part, dict):
         filled = {key: _filled(each, values) for key, each in part.items()}
         return {key: value for key, value in filled.items() if value is not None}
@@ -350,13 +350,13 @@ def made(
 
     Args:
       kind: its name in jobs.yml.
-      job: what is asked for.
-      variables: of the environment, before those of the job.
-      backoff_limit: of the Job.
-      more: values in place of the usual ones.
+      job: settings of the job.
+      variables: environment variables, in front of those of the job.
+      backoff_limit: backoffLimit of the Job.
+      more: values that replace the default ones of the template.
     """
-    # Devices are whole; memory is not overcommitted, cores may be. For devices Kubernetes uses the limit as
-    # the request; GKE's page on TPUs has both.
+    # Memory has a limit equal to its request, cores have none. For devices Kubernetes uses the limit as the
+    # request; GKE's page on TPUs sets both.
     sides = job.tpu_topology.split("x") if job.tpu_type else ()
     tpu = {"google.com/tpu": math.prod(map(int, sides))} if sides else {}  # chips
     memory = {"memory": amount(job.memory)} if job.memory else {}
@@ -386,8 +386,8 @@ def _jobset(job: Job) -> list[Document]:
 
 
 def _indexed_job(job: Job) -> list[Document]:
-    """Returns a Service and a Job, which replaces pods one by one. The others of a lost pod exit with 4, so
-    each restart of all is as many failures as there are workers."""
+    """Returns a Service and a Job, which replaces pods one by one. After a lost pod the others exit with 4,
+    so each restart of all counts as one failure per worker."""
     limit = job.workers * job.max_restarts
     return made("indexed_job", job, _of_workers(job), limit, subdomain=job.name)
 
@@ -396,13 +396,13 @@ def _tfjob(job: Job) -> list[Document]:
     command = ["/bin/bash", "-c", _templates()["tfjob_shell"], _CONTAINER, *job.command]
     ports = [{"name": "tfjob-port", "containerPort": job.port, "protocol": "TCP"}]
     words = [literal(word) for word in command]
-    # When pods start again follows from the policy of the replicas.
+    # The restartPolicy of the replicas decides when pods restart.
     return made("tfjob", job, {}, container="tensorflow", command=words, ports=ports, pod_restarts=None)
 
 
 def _tpu_job(job: Job) -> list[Document]:
     _expect(_of_tpu(job))
-    # How TensorFlow finds a TPU of its own machine.
+    # Variables by which TensorFlow finds the TPU of its machine.
     variables = {
         "NEXT_PLUGGABLE_DEVICE_USE_C_API": "true",
         "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": "/lib/libtpu.so",
@@ -411,21 +411,22 @@ def _tpu_job(job: Job) -> list[Document]:
 
 
 def _of_workers(job: Job) -> dict[str, str]:
-    """Returns the variables of a process of an Indexed Job, beside those that Kubernetes sets."""
+    """Returns the environment variables of a process of an Indexed Job, besides those that Kubernetes
+    sets."""
     return {"BERT_WORKERS": str(job.workers), "BERT_SERVICE": job.name, "BERT_PORT": str(job.port)}
 
 
 def place(kind: str, job: Job, rank: int) -> dict[str, str]:
-    """Returns the variables that tell a process its rank: the manifest's, and those that Kubernetes or the
-    operator adds."""
+    """Returns the environment variables with the rank and addresses of a process: the manifest's, and those
+    that Kubernetes or the operator adds."""
     middle = KINDS[kind].middle
     if middle is None:
         return {}
     hosts = host_names(job, middle)
     if kind == "tfjob":
         workers = [f"{host}.{job.namespace or 'default'}.svc:{job.port}" for host in hosts]
-        told = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
-        return {"TF_CONFIG": json.dumps({**told, "environment": "cloud"})} if job.workers > 1 else {}
+        config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+        return {"TF_CONFIG": json.dumps({**config, "environment": "cloud"})} if job.workers > 1 else {}
     return {"JOB_COMPLETION_INDEX": str(rank), "HOSTNAME": hosts[rank], **_of_workers(job)}
 
 

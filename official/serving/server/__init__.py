@@ -2,14 +2,14 @@
 
 From the socket to the model and back:
 
-  connections        sockets of clients, and the web pages that may ask
+  connections        sockets of clients, and the allowed web pages
   handlers           requests: headers are checked first, then the body, then the answer
   protocols          REST and v2: bodies to checked calls of a signature, results to bodies; no HTTP
-  batcher            calls of all clients wait here; a thread takes as many as fit into a batch
-  reading            a version's files, read in a process of its own
-  versions           the version that computes a batch; a newer one takes its place when it is loaded
+  batcher            queue of the calls of all clients; a thread takes as many as fit into a batch
+  reading            a version's files, read in a separate process
+  versions           the served version; a newer one replaces it once it is loaded
   monitoring         metrics and log lines
-  application        all of them together: start and stop
+  application        start and stop of the whole server
 
-The event loop answers, one thread computes, and now and then another one loads what another process reads.
+The event loop answers, one thread computes, and sometimes another one loads a version that a process reads.
 """

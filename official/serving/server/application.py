@@ -29,19 +29,19 @@ class Server:
     """A server. Its methods belong to the event loop.
 
     Attributes:
-      model: its name.
-      limits: what it takes.
-      token: that requests need, or None.
-      callers: names that it is asked by, and pages that may ask.
-      in_flight: requests whose headers are here, and whose answers are not sent.
-      is_loading: while a thread loads a version, whoever waits for that.
-      is_stopping: after a signal.
+      model: name of the model.
+      limits: limits of requests.
+      token: token that requests need, or None.
+      callers: allowed host names and web pages.
+      in_flight: number of requests whose headers have arrived and whose answers are not yet sent.
+      is_loading: whether a thread is loading a version.
+      is_stopping: whether a signal has arrived.
     """
 
-    LARGE = 2**15  # bytes of a body, or numbers of an answer, that are read or written beside the event loop
+    LARGE = 2**15  # larger bodies (bytes) and answers (numbers) are processed outside of the event loop
 
     def __init__(self, endpoint: Endpoint, limits: Limits, loading: Loading, log: Log):
-        """Binds the address. Raises ConfigError where that cannot be."""
+        """Binds the address. Raises ConfigError if that fails."""
         self.callers = Callers(endpoint)
         self.model, self.limits, self.token, self.log = endpoint.model, limits, endpoint.token, log
         self.in_flight: set = set()
@@ -56,8 +56,8 @@ class Server:
         try:
             self._sockets = netutil.bind_sockets(endpoint.port, endpoint.host)
         except (OSError, UnicodeError) as error:
-            told = getattr(error, "strerror", None) or error
-            raise ConfigError(f"--host={endpoint.host} --port={endpoint.port}: {told}.") from None
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"--host={endpoint.host} --port={endpoint.port}: {reason}.") from None
         self.port: int = self._sockets[0].getsockname()[1]
         _allow_files(limits)
 
@@ -72,7 +72,7 @@ class Server:
         return self.versions.served is not None and not self.is_stopping
 
     def find(self, version: str | None) -> Served:
-        """Returns the version that is served. Raises HTTPError where there is none yet, or it is another."""
+        """Returns the served version. Raises HTTPError if none is ready yet, or `version` is another one."""
         served = self.versions.served
         if served is None:
             raise HTTPError(503, "the model is being loaded. Try again later.", {"Retry-After": "5"})
@@ -81,10 +81,10 @@ class Server:
         return served
 
     async def start(self) -> float:
-        """Listens, then loads the model and warms it up. Returns the seconds that the latter took.
+        """Listens, then loads the model and warms it up. Returns the seconds of loading and warm-up.
 
         Raises:
-          ConfigError: where the model cannot be loaded.
+          ConfigError: if the model cannot be loaded.
         """
         application = web.Application(routes(self), log_function=lambda handler: None)
         self._http = Http(
@@ -102,24 +102,24 @@ class Server:
         return await self.versions.start()
 
     async def look_for_versions(self) -> None:
-        """Looks for newer versions for ever."""
+        """Checks for newer versions in an endless loop."""
         while True:
             await asyncio.sleep(self._endpoint.poll_secs)
             await self.versions.refresh(self.batcher.uses)
 
     async def stop(self) -> bool:
-        """Takes no new connections, answers what is in flight, and closes. Returns whether all was answered
-        within `grace_secs`."""
+        """Stops accepting connections, answers the requests in flight, and closes. Returns whether all were
+        answered within `grace_secs`."""
         until = time.monotonic() + self.limits.grace_secs
         self.is_stopping = True
-        for listening in self._sockets:  # takes what the system has made already: to close would cut it
+        for listening in self._sockets:  # accepts connections in the backlog, which closing would reset
             with contextlib.suppress(OSError):  # none is left
                 while True:
                     connection, address = listening.accept()
                     connection.setblocking(False)
                     self._http.handle_socket(connection, address)
         self._http.stop()
-        # Open connections may bring a request that is on its way.
+        # A request may still be on its way on an open connection.
         await asyncio.sleep(min(0.5, self.limits.grace_secs))
         while (self.in_flight or self._http.writing()) and time.monotonic() < until:
             await asyncio.sleep(0.01)
@@ -136,8 +136,8 @@ class Server:
             served = versions.load(version, path, self._loading)
         except Exception as error:
             self.metrics.loads.labels("failed").inc()
-            told = f"--export_dir={path} cannot be loaded: {place_of(error)}."
-            raise (error if isinstance(error, ConfigError) else ConfigError(told)) from None
+            problem = f"--export_dir={path} cannot be loaded: {place_of(error)}."
+            raise (error if isinstance(error, ConfigError) else ConfigError(problem)) from None
         finally:
             self.is_loading = False
         self.metrics.version.labels(self.model).set(version)
@@ -147,36 +147,37 @@ class Server:
 
 
 def _allow_files(limits: Limits) -> None:
-    """Lets the process have a descriptor for each connection. Raises ConfigError where it cannot have."""
+    """Raises the limit of open files to one per connection. Raises ConfigError if the system does not allow
+    it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = limits.max_connections + _SPARE_FILES
     if hard != resource.RLIM_INFINITY and needed > hard:
-        allowed = f"this system allows {hard - _SPARE_FILES} (ulimit -n)."
+        allowed = f"this system allows at most {hard - _SPARE_FILES} (ulimit -n)."
         raise ConfigError(f"--max_connections={limits.max_connections}: {allowed}")
     if needed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def run(endpoint: Endpoint, limits: Limits, loading: Loading, say: Callable[[str], None]) -> int:
-    """Serves until a signal comes.
+    """Serves until a signal arrives.
 
     Args:
       endpoint: address and model.
-      limits: of requests.
-      loading: of the model.
-      say: is given the line that tells that the server is ready.
+      limits: limits of requests.
+      loading: settings for loading the model.
+      say: called with a line when the server is ready.
 
     Returns:
-      The exit code: 0 where all that was accepted has been answered.
+      The exit code: 0 if all accepted requests were answered.
 
     Raises:
-      ConfigError: where the address or the model cannot be had.
+      ConfigError: if the address cannot be bound or the model cannot be loaded.
     """
     log = Log()
     monitoring.take_over(log)
     if endpoint.token is None and not is_loopback(endpoint.host):
-        log.warning(f"--host={endpoint.host} without --token_file: whoever reaches this port may ask")
-    # What is there now stays: collections that walk over all of TensorFlow would hold requests up.
+        log.warning(f"--host={endpoint.host} without --token_file: anyone may send requests to this port")
+    # Exempts the modules loaded so far from garbage collection, which would delay requests.
     gc.collect()
     gc.freeze()
     try:
@@ -184,7 +185,7 @@ def run(endpoint: Endpoint, limits: Limits, loading: Loading, say: Callable[[str
         code = asyncio.run(_serve(server, say))
     finally:
         log.close()
-    if code or server.is_loading:  # threads are at work still, which nothing is to wait for
+    if code or server.is_loading:  # exit without waiting for threads that still work
         os._exit(code)  # pylint: disable=protected-access
     return code
 

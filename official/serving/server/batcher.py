@@ -112,7 +112,7 @@ class Batcher:
     def _run(self) -> None:
         while pieces := self._take():
             self._compute_all(pieces)
-            del pieces  # an old version is to be freed when its last batch is done
+            del pieces  # so that an old version is freed after its last batch
 
     def _compute_all(self, pieces: list[_Piece]) -> None:
         began = time.monotonic()
@@ -179,11 +179,11 @@ def _compute(served: Served, name: str, rows: list[Any]) -> list[Any]:
             return [HTTPError(400, str(error))]
         half = len(rows) // 2
         return _compute(served, name, rows[:half]) + _compute(served, name, rows[half:])
-    except Exception as error:  # pylint: disable=broad-except  # the thread goes on for the others
+    except BaseException as error:  # pylint: disable=broad-except  # the thread continues, also after a panic
         return [Failure(place_of(error))] * len(rows)
 
 
-def place_of(error: Exception) -> str:
+def place_of(error: BaseException) -> str:
     """Returns the type and location of an error, but not its message, which may contain client data."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
@@ -195,7 +195,7 @@ def _finish(work: Work, results: list[Any]) -> None:
     work.results.extend(results)
     wrong = next((each for each in results if isinstance(each, Exception)), None)
     if wrong or len(work.results) == len(work.call.rows):
-        with contextlib.suppress(RuntimeError):  # the event loop has ended: nobody waited any longer
+        with contextlib.suppress(RuntimeError):  # the event loop has ended, so no client waits
             work.future.get_loop().call_soon_threadsafe(_resolve, work.future, wrong or work.results)
 
 

@@ -16,12 +16,12 @@ from official.io.errors import ConfigError, shortened
 from official.serving.server.settings import Endpoint, require
 
 # -----------------------------------------------------------------------------------------------------------
-# Clients that may end their writing and still wait for their answer
+# Clients that shut down their sending side and still wait for their answer
 #
-# The end of what a client writes looks the same whether it has only shut that side down or is gone. The
-# first bytes of an answer, which are those of every answer, tell: the system of a client that is gone
-# refuses them. So they are sent at once while the model is awaited, and what nobody waits for is not
-# computed.
+# End of file looks the same whether a client has only shut down its sending side or is gone. Sending the
+# first bytes of the answer, which are the same for every answer, distinguishes them: the system of a client
+# that is gone resets the connection. So these bytes are sent early, and calls of clients that are gone are
+# not computed.
 
 
 class Stream(iostream.IOStream):
@@ -34,7 +34,7 @@ class Stream(iostream.IOStream):
     is_ended = False
     _has_line_feed = False
     _is_awaited = False
-    _sent = 0  # first bytes of the answer that is to come
+    _sent = 0  # number of bytes of the answer sent early
 
     def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
         """Reads like Tornado, which closes the connection at end of file. End of file is delayed once, since
@@ -64,7 +64,7 @@ class Stream(iostream.IOStream):
             self._is_awaited = False
 
     def write(self, data: bytes | memoryview):
-        """Writes, without what is sent already."""
+        """Writes the bytes that have not been sent early."""
         sent, self._sent = self._sent, 0
         return super().write(data[sent:])
 
@@ -116,17 +116,17 @@ class Http(httpserver.HTTPServer):
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Web pages that may ask the server
+# Web pages that may send requests
 #
-# A browser lets any page on the web send requests to this machine (forgery), and lets a page whose own name
-# is made to mean this machine read the answers, too (DNS rebinding). Both are told by headers that no page
-# can change: Origin, and Host. Programs that are no browser send no Origin, and the name that they were
-# given.
+# A browser lets any web page send requests to this machine (cross-site request forgery). A page whose own
+# name is made to resolve to this machine can read the answers, too (DNS rebinding). Both are detected by
+# headers that pages cannot change: Origin and Host. Programs other than browsers send no Origin, and the host
+# name that they were given.
 
 
 _ANY = "*"
 _NAME_AND_PORT = re.compile(r"(\[[0-9a-f:.]+\]|[\w.-]+)(?::(\d{1,5}))?", re.IGNORECASE | re.ASCII)
-_MAX_SHOWN = 100  # characters of a header or a flag that are told
+_MAX_SHOWN = 100  # characters of a header or a flag in a message
 
 Origin = tuple[str, str, int]  # scheme, name, port
 
@@ -146,7 +146,7 @@ class Callers:
     """
 
     def __init__(self, endpoint: Endpoint):
-        """Raises ConfigError for what is no name, or no origin."""
+        """Raises ConfigError for an invalid host name or origin."""
         hosts, pages = endpoint.allowed_hosts, endpoint.allowed_origins
         names = _parsed("allowed_hosts", hosts, _name_of, "names or addresses")
         origins = _parsed("allowed_origins", pages, _origin_of, "SCHEME://NAME or SCHEME://NAME:PORT")
@@ -158,21 +158,20 @@ class Callers:
     def check(self, host: str | None, origin: str | None) -> None:
         """Raises HTTPError if the Host or Origin header of a request is not allowed."""
         if self._are_names_checked and host is not None:
-            names = f"is not this server's name, expected {shortened(sorted(self._names))}: --allowed_hosts."
+            names = f"is not a name of this server ({shortened(sorted(self._names))}). See --allowed_hosts."
             require(_name_of(host) in self._names, f"Host: {host[:_MAX_SHOWN]} {names}", 403)
         if self._origins is not None and origin is not None:
             found = _origin_of(origin)
             may_ask = found and (found[1] in self._names or found in self._origins)
-            told = "pages from there may not ask this server, only its own: --allowed_origins."
-            require(may_ask, f"Origin: {origin[:_MAX_SHOWN]}: {told}", 403)
+            problem = "pages of this origin may not send requests. See --allowed_origins."
+            require(may_ask, f"Origin: {origin[:_MAX_SHOWN]}: {problem}", 403)
 
 
 def _parsed(flag: str, given: Sequence[str], parse: Callable[[str], Any], expected: str) -> set:
     """Returns the parsed names of a flag, without '*'. Raises ConfigError."""
     found = {text: parse(text) for text in given if text != _ANY}
     for text in (text for text in found if found[text] is None):
-        told = f"expected {expected} with commas between them, or '*'."
-        raise ConfigError(f"--{flag}={text[:_MAX_SHOWN]}, {told}")
+        raise ConfigError(f"--{flag}={text[:_MAX_SHOWN]}, expected comma-separated {expected}, or '*'.")
     return set(found.values())
 
 

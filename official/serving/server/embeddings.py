@@ -1,4 +1,4 @@
-"""OpenAI's form of embeddings: `POST /v1/embeddings`, its answers and its errors.
+"""OpenAI's embeddings API: `POST /v1/embeddings`, its responses and its errors.
 
 Source: https://platform.openai.com/docs/api-reference/embeddings
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from official.serving.server.versions import Served
 
 NAME = "embeddings"  # of a call: vectors with the number of their tokens
-_KEYS = ("input", "model", "encoding_format", "dimensions", "user")  # the last says who asks
+_KEYS = ("input", "model", "encoding_format", "dimensions", "user")  # the last identifies the end user
 _FORMATS = ("float", "base64")
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -29,10 +29,10 @@ class Asked(NamedTuple):
     """A request, read from its body.
 
     Attributes:
-      call: of the model.
-      model: its name.
-      encoding_format: `float`, or `base64` of the bytes of float32, the lowest first.
-      dimensions: the first components that are kept, and made a vector of length 1 again; None: all.
+      call: the call of the model.
+      model: name of the model.
+      encoding_format: `float`, or `base64` of little-endian float32.
+      dimensions: number of first components to keep, then normalized to length 1; None: all.
     """
 
     call: Call
@@ -43,8 +43,8 @@ class Asked(NamedTuple):
 
 def read(body: bytes, model: str, served: Served, limits: Limits) -> Asked:
     """Reads the body of a request. Raises HTTPError."""
-    require("embed" in served.methods, f"{model} makes no vectors here (--methods).", 404)
-    # null, which some clients send for what they leave unset, asks for nothing.
+    require("embed" in served.methods, f"{model} does not serve embeddings (--methods).", 404)
+    # Some clients send null for unset parameters.
     values = {key: value for key, value in protocols.read_object(body).items() if value is not None}
     for key in values:
         require(key in _KEYS, f"unknown parameter {key[:60]!r}. Allowed: {', '.join(_KEYS)}.")
@@ -64,11 +64,9 @@ def read(body: bytes, model: str, served: Served, limits: Limits) -> Asked:
 def _texts_of(given: Any, limits: Limits) -> list[str]:
     texts, most = given if isinstance(given, list) else [given], limits.max_instances
     is_ids = any(isinstance(each, (int, list)) for each in texts)
-    require(
-        not is_ids, "input: lists of token ids are not read, since they are another tokenizer's. Send texts."
-    )
-    told = f"input: {len(texts):,} texts, allowed are 1 to {most:,} in a request (--max_instances)."
-    require(1 <= len(texts) <= most, told)
+    require(not is_ids, "input: token ids are not supported: they belong to OpenAI's tokenizers. Send texts.")
+    limit = f"input: {len(texts):,} texts, allowed are 1 to {most:,} in a request (--max_instances)."
+    require(1 <= len(texts) <= most, limit)
     read_texts = [protocols.read_text(text, "input", limits) for text in texts]
     require(all(map(str.strip, read_texts)), "input: a text is empty.")
     return read_texts
@@ -97,6 +95,6 @@ def write(asked: Asked, results: list[dict[str, Any]]) -> bytes:
 
 
 def describe_error(error: HTTPError) -> dict[str, Any]:
-    """Returns an error as OpenAI's clients read it."""
+    """Returns an error in the form that OpenAI's clients expect."""
     kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     return {"message": str(error), "type": kind, "param": None, "code": None}

@@ -43,7 +43,7 @@ _HEADERS = {
 
 
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\s;\"']+)", re.IGNORECASE)
-# Parameters of addresses that say who asks, or of what interface a client is.
+# Query parameters that identify the caller or the version of its API, and may be ignored.
 _OF_CALLERS = {"key", "api_key", "api-key", "api-version"}
 
 
@@ -62,7 +62,7 @@ class Request(web.RequestHandler):
       work: the request's call in the batch queue, once it was submitted.
     """
 
-    # pylint: disable=arguments-differ,attribute-defined-outside-init  # so Tornado wants it
+    # pylint: disable=arguments-differ,attribute-defined-outside-init  # Tornado's interface
     def initialize(self, server: Server, route: Route) -> None:
         self.server, self.route = server, route
         self.started = time.monotonic()
@@ -73,7 +73,7 @@ class Request(web.RequestHandler):
         server.in_flight.add(self)
 
     def set_default_headers(self) -> None:
-        if not hasattr(self, "identity"):  # it is called again where an answer starts anew
+        if not hasattr(self, "identity"):  # Tornado calls this again when it resets a response
             given = self.request.headers.get("X-Request-Id", "")
             self.identity = given if re.fullmatch(r"[\w.:-]{1,64}", given, re.ASCII) else secrets.token_hex(8)
         self.clear_header("Server")
@@ -90,7 +90,7 @@ class Request(web.RequestHandler):
         except HTTPError as error:
             self._error = error
             length, most = self._declared_length(), self.server.limits.max_request_bytes
-            # So much is read of a body that is too large, so that its client gets the answer.
+            # A body that is too large is read up to this size, so that its client gets the error.
             if length > 16 * most or "Expect" in self.request.headers:
                 self._refuse(error)
             elif length > most:
@@ -100,24 +100,23 @@ class Request(web.RequestHandler):
         given, server, route, method = self.request.headers, self.server, self.route, self.request.method
         server.callers.check(given.get("Host"), given.get("Origin"))
         allowed = ", ".join(route.methods)
-        require(method in route.methods, f"{method}: here is only {allowed}.", 405, {"Allow": allowed})
+        require(method in route.methods, f"{method} is not allowed, only {allowed}.", 405, {"Allow": allowed})
         if route.needs_token and server.token is not None:
             kind, _, token = given.get("Authorization", "").partition(" ")
             is_equal = hmac.compare_digest(token.strip().encode("utf-8", "replace"), server.token)
-            told = "a token is needed: Authorization: Bearer TOKEN."
-            require(is_equal and kind.lower() == "bearer", told, 401, {"WWW-Authenticate": "Bearer"})
+            needed = "a token is needed: Authorization: Bearer TOKEN."
+            require(is_equal and kind.lower() == "bearer", needed, 401, {"WWW-Authenticate": "Bearer"})
         most = server.limits.max_request_bytes
-        told = f"a body of more than {most:,} bytes (--max_request_bytes)."
-        require(self._declared_length() <= most, told, 413)
+        limit = f"the body has more than {most:,} bytes (--max_request_bytes)."
+        require(self._declared_length() <= most, limit, 413)
         is_plain = given.get("Content-Encoding", "identity").lower() == "identity"
-        require(is_plain, "compressed bodies are not read here.", 415)
+        require(is_plain, "compressed bodies are not supported.", 415)
         if route.methods == ("POST",):  # it reads a body
             charset = "".join(_CHARSET.findall(given.get("Content-Type", ""))[:1])
             is_utf8 = charset.lower() in ("", "utf-8", "utf8", "us-ascii")
             require(is_utf8, f"charset={charset[:40]}: bodies are read as UTF-8.", 415)
             unread = "".join(sorted(self.request.query_arguments.keys() - _OF_CALLERS)[:1])
-            told = f"the parameter {unread[:60]!r} in the address is not read. Put it into the body."
-            require(not unread, told)
+            require(not unread, f"unknown query parameter {unread[:60]!r}. Put it into the body.")
 
     def _declared_length(self) -> int:
         return whole_number(self.request.headers.get("Content-Length", "0")) or 0
@@ -180,9 +179,9 @@ class Request(web.RequestHandler):
             raise HTTPError(500, "the model failed. See the server's log.") from None
 
     async def answer(self, served: Served, read: Callable, write: Callable, *given: Any) -> Any:
-        """Returns the body of an answer: `read` of the request's body, computed, and `write` of the results;
-        beside the event loop where a body is large. The header X-Truncated gets the numbers, from 0 on, of
-        rows with a text that was cut, the first 1,000 of them. `given`: what `read` takes behind the body."""
+        """Returns the body of a response: `read` parses the request's body, the model computes, `write`
+        formats the results. Large bodies are processed outside of the event loop. The header X-Truncated gets
+        the indices of rows with a truncated text, at most 1,000. `given`: further arguments of `read`."""
 
         async def called(size: int, function: Callable, *arguments: Any) -> Any:
             if size < self.server.LARGE:
@@ -292,18 +291,17 @@ def _metrics(request: Request) -> bytes:
     return request.server.metrics.text()
 
 
-# The page on which people try a model talks to the server that it comes from, in TensorFlow Serving's REST
-# contract. Addresses are relative to its own, so that it works behind a prefix of a proxy, too, where that
-# ends in a slash. It asks for
+# The web page for trying the model uses TensorFlow Serving's REST contract of its own server. Its URLs are
+# relative, so it also works behind a proxy's prefix that ends in a slash. It requests
 #
-# - `GET v1/models/NAME/metadata`: the signatures that the model has, and its version;
-# - `POST v1/models/NAME:predict` with `signature_name` and `instances`, of which every input is given, the
-#   optional ones as ''; every instance is an object. An answer has `predictions`, an error `error`.
+# - `GET v1/models/NAME/metadata`: the model's signatures and its version;
+# - `POST v1/models/NAME:predict` with `signature_name` and `instances`: every instance is an object with all
+#   inputs, optional ones as ''. A response has `predictions`, an error `error`.
 #
-# The files hold nothing secret and need no token. A 401 to one of the calls makes the page ask for the token,
-# which it keeps in memory and sends as `Authorization: Bearer TOKEN`.
+# The files hold no secrets and need no token. After a 401 the page asks the user for the token, keeps it in
+# memory and sends it as `Authorization: Bearer TOKEN`.
 PAGE_HEADERS = {
-    # Nothing from outside and nothing inline; as an image, only the icon, which is a data: address.
+    # No external and no inline content; the only image is the icon, a data: URL.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
         " base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -313,8 +311,8 @@ PAGE_HEADERS = {
 
 
 def page_files(model: str) -> dict[str, tuple[str, bytes]]:
-    """Returns {path, "/" and "/static/...": (content type, content)} of the page; `model` is its name in the
-    server's addresses."""
+    """Returns {path, "/" and "/static/...": (content type, content)} of the page; `model` is the model's name
+    in URLs."""
     folder = resources.files("official.serving") / "page"
     page = (folder / "index.html").read_text(encoding="utf-8").replace("MODEL_NAME", html.escape(model))
     found = {"/": ("text/html; charset=utf-8", page.encode())}
@@ -331,7 +329,7 @@ def _send_page(request: Request, kind: str, content: bytes) -> bytes:
 
 
 def _nothing(request: Request) -> None:
-    raise HTTPError(404, f"nothing is here. The model is at /v1/models/{request.server.model} and /v2.")
+    raise HTTPError(404, f"unknown path. The model is at /v1/models/{request.server.model} and /v2.")
 
 
 def _status(request: Request, version: str | None) -> dict:
@@ -365,7 +363,7 @@ def _v2_health(request: Request, what: str) -> dict:
 
 
 def _v2_asked(request: Request, name: str, version: str | None) -> tuple[str, Served]:
-    """Returns the signature that the name of a model of the v2 protocol stands for, and the version."""
+    """Returns the signature that a model name of the v2 protocol selects, and the served version."""
     served = request.server.find(version)
     return protocols.find_signature(request.server.model, name, served), served
 

@@ -22,7 +22,7 @@ CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
 
 class Metrics:
-    """The numbers of a server; from any thread. Each attribute is one of Prometheus' metrics.
+    """The metrics of a server, thread-safe. Each attribute is a Prometheus metric.
 
     Attributes:
       loads: versions by outcome.
@@ -30,7 +30,7 @@ class Metrics:
     """
 
     def __init__(self, waiting: Callable[[], int], connections: Callable[[], int]):
-        """Starts at zero; the arguments return calls that wait, and open connections."""
+        """Starts at zero; the arguments return the numbers of waiting calls and of open connections."""
         self.registry = CollectorRegistry()
         prometheus_client.ProcessCollector(registry=self.registry)
         prometheus_client.GCCollector(registry=self.registry)
@@ -44,7 +44,7 @@ class Metrics:
         self.request_secs = make(Histogram, "request_seconds", "Headers to answer.", "endpoint", **secs)
         self._batch = make(Histogram, "batch_sequences", "Sequences of a batch.", "signature", **rows)
         self._batch_secs = make(Histogram, "batch_seconds", "Time of a batch.", "signature", **secs)
-        self.tokens = make(Counter, "tokens", "Tokens that were computed, with those of the warm-up.")
+        self.tokens = make(Counter, "tokens", "Tokens computed, including those of the warm-up.")
         self.version = make(Gauge, "model_version", "Version that is served.", "model")
         self.loads = make(Counter, "model_loads", "Versions by outcome.", "outcome")
         self.load_secs = make(Gauge, "model_load_seconds", "Time until the last version was ready.")
@@ -53,27 +53,27 @@ class Metrics:
         make(Gauge, "connections", "Open connections.").set_function(connections)
 
     def batch(self, name: str, sequences: int, secs: float) -> None:
-        """After a batch: its signature, its sequences, and how long it took."""
+        """Records a batch: its signature, number of sequences, and seconds."""
         self._batch.labels(name).observe(sequences)
         self._batch_secs.labels(name).observe(secs)
 
     def text(self) -> bytes:
-        """Returns all numbers in Prometheus' text format."""
+        """Returns all metrics in Prometheus' text format."""
         return prometheus_client.generate_latest(self.registry)
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Logs
 #
-# A thread writes them: a stderr that nobody reads does not stop the server, which leaves lines out then.
+# A thread writes them, so that a stderr without reader does not block the server; lines are dropped then.
 
 
 class Log(logging.Handler):
-    """Writes lines; from any thread. As the handler of a library it tells that this has logged something:
-    what its messages hold is not for a log."""
+    """Writes JSON lines, thread-safe. As a logging handler of libraries it records only that they logged
+    something, since their messages may hold client data."""
 
     def __init__(self, stream: TextIO | None = None):
-        """Writes to a stream; stderr where there is none."""
+        """Writes to a stream; by default to stderr."""
         super().__init__(logging.INFO)
         self._stream = stream or sys.stderr
         self._lines: queue.Queue[str | None] = queue.Queue(10_000)
@@ -81,7 +81,7 @@ class Log(logging.Handler):
         self._thread.start()
 
     def close(self, secs: float = 1.0) -> None:
-        """Writes what waits, for `secs` at most."""
+        """Writes the waiting lines, for at most `secs`."""
         try:
             self._lines.put(None, timeout=secs)
         except queue.Full:
@@ -89,7 +89,7 @@ class Log(logging.Handler):
         self._thread.join(secs)
 
     def put(self, level: str, event: str, **values: Any) -> None:
-        """Writes what happened; values that are None are left out."""
+        """Queues a line about an event; values that are None are left out."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
         known = {name: value for name, value in values.items() if value is not None}
         line = json.dumps({"time": now, "level": level, "event": event, **known})
@@ -116,7 +116,7 @@ class Log(logging.Handler):
 
 
 def take_over(log: Log) -> None:
-    """Lets the libraries of the server log here, and nowhere else."""
+    """Redirects the logs of the server's libraries to `log`."""
     for name in ("tornado", "asyncio", "concurrent.futures", "py.warnings"):
         logger = logging.getLogger(name)
         logger.handlers[:] = [log]

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from official.serving.server.versions import Served, State
 
 # -----------------------------------------------------------------------------------------------------------
-# Calls: inputs as rows for the model, and what it gives as columns
+# Calls: inputs as rows for the model, and its results as columns
 
 
-MAX_NUMBERS = 2**22  # of an answer: the logits of a vocabulary are many
-_MASK_COST = 32  # tokens whose memory the logits of one mask take, about
+MAX_NUMBERS = 2**22  # of a response, since logits over the vocabulary are large
+_MASK_COST = 32  # approximate memory of one mask's logits, in tokens
 
 
 class Sizes(NamedTuple):
@@ -97,8 +97,8 @@ def make_call(name: str, signature: Signature, columns: dict[str, Any], sizes: S
     counts = ", ".join(f"{len(values)} of {field}" for field, values in columns.items())
     require(len(set(map(len, columns.values()))) == 1, f"inputs of different numbers: {counts}.")
     number, most = len(next(iter(columns.values()))), limits.max_instances
-    told = f"{number:,} instances, allowed are 1 to {most:,} in a request (--max_instances)."
-    require(1 <= number <= most, told)
+    limit = f"{number:,} instances, allowed are 1 to {most:,} in a request (--max_instances)."
+    require(1 <= number <= most, limit)
     if name == signatures.TENSORS:
         return _call_of_ids(signature, columns, sizes, number)
     texts = [
@@ -121,7 +121,7 @@ def read_text(value: Any, name: str, limits: Limits) -> str:
         try:
             value = base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, ValueError):
-            raise HTTPError(400, f"{name}: b64 is no base64.") from None
+            raise HTTPError(400, f"{name}: b64 is not base64.") from None
     try:
         if isinstance(value, str):
             value.encode()
@@ -130,10 +130,10 @@ def read_text(value: Any, name: str, limits: Limits) -> str:
         else:
             raise HTTPError(400, f"{name}: expected a text, got {_kind_of(value)}.")
     except UnicodeError:
-        raise HTTPError(400, f"{name}: not a text of Unicode.") from None
+        raise HTTPError(400, f"{name}: not Unicode text.") from None
     number, most = len(value), limits.max_text_chars
-    told = f"{name}: {number:,} characters, allowed are {most:,} in a text (--max_text_chars)."
-    require(number <= most, told)
+    limit = f"{name}: {number:,} characters, allowed are {most:,} in a text (--max_text_chars)."
+    require(number <= most, limit)
     return value
 
 
@@ -155,14 +155,14 @@ def _call_of_ids(signature: Signature, columns: dict[str, Any], sizes: Sizes, nu
         require(0 <= wrong < end, f"{name}: {wrong} is out of range. Allowed: 0 to {end - 1:,}.")
     lengths_N = mask_NL.sum(axis=1)
     is_right = (mask_NL == (np.arange(length) < lengths_N[:, None])).all() and lengths_N.all()
-    require(is_right, "input_mask: each row must be ones, one at least, and then zeros.")
+    require(is_right, "input_mask: each row must be one or more ones, then zeros.")
     longest, positions = lengths_N.max(), sizes.positions
     require(longest <= positions, f"{longest:,} tokens in a row, the model takes {positions:,} at most.")
     total = number * length * sizes.values_a_token
-    told = f"an answer of {total:,} numbers, at most {MAX_NUMBERS:,}. Send fewer rows."
-    require(total <= MAX_NUMBERS, told)
+    too_large = f"the response would have {total:,} numbers, allowed are {MAX_NUMBERS:,}. Send fewer rows."
+    require(total <= MAX_NUMBERS, too_large)
     rows = [(ids_NL[n, :end], segments_NL[n, :end]) for n, end in enumerate(lengths_N)]
-    # Of logits over the vocabulary each token is one mask.
+    # With logits over the vocabulary, each token costs as much as a mask.
     cost = 1 + _MASK_COST * (sizes.values_a_token >= sizes.words)
     return Call(signatures.TENSORS, rows, [int(end) * cost for end in lengths_N], length)
 
@@ -171,7 +171,7 @@ def read_integers(values: Any, name: str) -> np.ndarray:
     """Returns rows of integers, given as lists or as an array, as an array [N, L]. Raises HTTPError."""
     if isinstance(values, np.ndarray) and values.ndim == 2:
         return values
-    # Looked at one by one: of texts NumPy would make an array that gives each the memory of the longest.
+    # Checked one by one: NumPy would turn texts into an array in which each takes the memory of the longest.
     is_rows = isinstance(values, list) and all(isinstance(row, list) for row in values)
     is_whole = is_rows and all(type(value) is int for row in values for value in row)
     is_right = is_whole and len(set(map(len, values))) == 1
@@ -260,10 +260,10 @@ def read_object(body: bytes | str) -> dict[str, Any]:
 
 
 def check_keys(values: dict[str, Any], known: Sequence[str], where: str) -> None:
-    """Raises HTTPError for a key that nothing here reads, unless its value asks for nothing."""
+    """Raises HTTPError for an unknown key, unless its value is empty or false."""
     for key, value in values.items():
-        told = f"unknown key {key[:60]!r} in {where}. Allowed: {', '.join(known)}."
-        require(key in known or value in (None, False, "", [], {}), told)
+        unknown = f"unknown key {key[:60]!r} in {where}. Allowed: {', '.join(known)}."
+        require(key in known or value in (None, False, "", [], {}), unknown)
 
 
 def _of_instances(values: dict[str, Any], name: str, signature: Signature) -> dict[str, list]:
@@ -283,8 +283,7 @@ def _of_inputs(values: dict[str, Any], name: str, signature: Signature) -> dict[
     columns = given if _is_named(given) else {_only_input(name, signature): given}
     require(columns, f'"inputs" is empty: {_takes(name, signature)}.')
     for field, column in columns.items():
-        told = f"{field[:60]}: expected a list with a value for each instance."
-        require(isinstance(column, list), told)
+        require(isinstance(column, list), f"{field[:60]}: expected a list with a value for each instance.")
     return columns
 
 
@@ -310,7 +309,7 @@ def _takes(name: str, signature: Signature) -> str:
 
 
 def write_rest(asked: Asked, results: list[Any]) -> bytes:
-    """Returns the body of an answer. Raises ValueError for numbers that JSON does not have."""
+    """Returns the body of a response. Raises ValueError for NaN and infinite numbers."""
     columns = columns_of(asked, results)
 
     def encoded(values: dict[str, Any]) -> str:
@@ -371,14 +370,14 @@ V2_SERVER = {"name": "bert", "version": "2", "extensions": ["binary_tensor_data"
 V2_HEADER = "Inference-Header-Content-Length"
 _V2_TYPES = {"string": "BYTES", "int32": "INT32", "float32": "FP32"}
 _INTEGERS = {"INT32": "<i4", "INT64": "<i8"}  # of token ids
-_LINE = 1024  # numbers of an output that are written at once
-# What is read, or, the latter ones, changes no result: the model is that of the address.
+_LINE = 1024  # numbers of an output that are encoded at once
+# Known parameters. The last ones are ignored, since they change no result: the URL selects the model.
 _V2_KEYS = ("inputs", "outputs", "id", "parameters", "model_name", "model_version")
 _V2_PARAMETERS = ("binary_data_output", "content_type", "priority", "timeout")
 _TENSOR_KEYS = ("name", "datatype", "shape", "data", "parameters")
 _TENSOR_PARAMETERS = ("binary_data_size", "content_type")
 _OUTPUT_KEYS, _OUTPUT_PARAMETERS = ("name", "parameters"), ("binary_data", "content_type")
-_CONTENT_TYPES = ("str", "np", "pd", "hf")  # MLServer's, that mean the elements as they are
+_CONTENT_TYPES = ("str", "np", "pd", "hf")  # MLServer's types of unconverted elements
 
 
 def find_signature(model: str, asked: str, served: Served) -> str:
@@ -387,7 +386,7 @@ def find_signature(model: str, asked: str, served: Served) -> str:
     if asked == model:
         return served.methods[0]
     names = {f"{model}_{name}": name for name in served.signatures}
-    require(asked in names, f"no model {asked[:60]!r}. There are {', '.join([model, *names])}.", 404)
+    require(asked in names, f"unknown model {asked[:60]!r}. Allowed: {', '.join([model, *names])}.", 404)
     return names[asked]
 
 
@@ -421,7 +420,7 @@ def read_v2(body: bytes, json_length: str | None, name: str, served: Served, lim
         field, column, binary = _read_tensor(tensor, signature, binary)
         require(field not in columns, f"the input {field!r} occurs twice.")
         columns[field] = column
-    require(not len(binary), f"{len(binary):,} bytes too many after the tensors.")
+    require(not len(binary), f"the body has {len(binary):,} bytes too many after the tensors.")
     identity = values.get("id")
     require(is_of_kind(identity, (str, type(None))), '"id" must be a text.')
     call = make_call(name, signature, columns, served.sizes, limits)
@@ -446,7 +445,7 @@ def _read_tensor(tensor: Any, signature: Signature, binary: memoryview) -> tuple
     if size is None:
         return name, _from_list(tensor, name, shape, field), binary
     is_there = is_of_kind(size, int) and 0 <= size <= there
-    require(is_there, f"{name}: binary_data_size={str(size)[:20]}, {there:,} bytes are there.")
+    require(is_there, f"{name}: binary_data_size={str(size)[:20]}, but {there:,} bytes are left.")
     column = _from_bytes(bytes(binary[:size]), datatype, shape, name)
     require(tensor.get("data") is None, f'{name} has both "data" and "binary_data_size".')
     return name, column, binary[size:]
@@ -464,13 +463,13 @@ def _parameters(values: dict, known: Sequence[str]) -> dict:
     require(isinstance(parameters, dict), '"parameters" must be an object.')
     check_keys(parameters, known, '"parameters"')
     kind = parameters.get("content_type")
-    told = f"content_type={str(kind)[:40]!r}, expected one of {', '.join(_CONTENT_TYPES)}."
-    require(kind in (None, *_CONTENT_TYPES), told)
+    allowed = ", ".join(_CONTENT_TYPES)
+    require(kind in (None, *_CONTENT_TYPES), f"content_type={str(kind)[:40]!r}, expected one of {allowed}.")
     return parameters
 
 
 def _from_list(tensor: dict, name: str, shape: list[int], field: Field) -> Any:
-    """Returns the column of `data`, which may be flat or nested as the shape says."""
+    """Returns the column of `data`, which may be flat or nested according to the shape."""
     number = math.prod(shape)
     values: Any = tensor.get("data")
     require(isinstance(values, list), f'{name} has neither "data" nor "binary_data_size".')
@@ -483,19 +482,20 @@ def _from_list(tensor: dict, name: str, shape: list[int], field: Field) -> Any:
 
 
 def _from_bytes(data: bytes, datatype: str, shape: list[int], name: str) -> Any:
-    """Returns the column of binary data; before each text stands its length in four bytes."""
+    """Returns the column of binary data; each text follows its length in four bytes."""
     number = math.prod(shape)
     if datatype != "BYTES":
-        kind, told = np.dtype(_INTEGERS[datatype]), f"{len(data):,} bytes for shape={shape} of {datatype}."
-        require(len(data) == number * kind.itemsize, f"{name}: {told}")
+        kind = np.dtype(_INTEGERS[datatype])
+        received = f"{len(data):,} bytes for shape={shape} of {datatype}."
+        require(len(data) == number * kind.itemsize, f"{name}: {received}")
         return np.frombuffer(data, kind).reshape(shape)
     found, place = [], 0
     while place + 4 <= len(data):
         (size,) = struct.unpack_from("<I", data, place)
         found.append(data[place + 4 : place + 4 + size])
         place += 4 + size
-    told = f"{name}: the binary data are not {number:,} elements, each after its length."
-    require(place == len(data) and len(found) == number, told)
+    expected = f"{name}: expected {number:,} elements in the binary data, each after its length."
+    require(place == len(data) and len(found) == number, expected)
     return found
 
 
@@ -578,7 +578,7 @@ def encode(values: Any) -> str:
     Raises:
       ValueError: for numbers that JSON does not have: NaN and infinite ones.
     """
-    # More numbers at once would keep other threads from running for long.
+    # More numbers at once would block other threads for long.
     if isinstance(values, np.ndarray) and values.ndim > 1 and values.size > 4096:
         return f"[{', '.join(map(encode, values))}]"
     plain = values.tolist() if isinstance(values, (np.ndarray, np.generic)) else values

@@ -1,9 +1,9 @@
-"""Reading a model in a process of its own, so that slow or damaged storage holds nothing else up.
+"""Reads a model in a separate process, so that slow or damaged storage does not block the server.
 
-The readers of TensorFlow and safetensors hold the interpreter while the storage works: a read of 1.5 s in a
-server's own process would hold up every request for as long. Here another process finds the model, and hands
-its weights over, each when it is asked for: there is no second copy of them, neither on a disk nor in memory.
-A file that is cut while it is mapped, or storage that never answers, costs that process alone.
+The readers of TensorFlow and safetensors hold the interpreter lock while they wait for storage: a read of 1.5
+s in the server's own process would delay every request by as much. Here another process finds the model, and
+sends each weight on request: there is no second copy of them, neither on a disk nor in memory. A file that is
+truncated while it is mapped, or storage that never answers, affects only that process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ahead: list[tuple[subprocess.Popen, Connection]] = []
 
 
 def start_ahead() -> None:
-    """Starts the process of the next reading, which loads its modules while this one loads its own."""
+    """Starts the process of the next reading early, so that both processes load their modules in parallel."""
     _ahead.append(_started())
 
 
@@ -40,19 +40,20 @@ def start_ahead() -> None:
 def reading(
     path: str, vocab_file: str | None, do_lower_case: bool | None, max_seq_length: int | None
 ) -> Iterator[Source]:
-    """Yields a model whose weights come from another process when they are read; in this block only.
+    """Yields a model whose weights are read by another process; valid only in this block.
 
     Args:
-      path: that --export_dir gives, or a version in it.
-      vocab_file, do_lower_case, max_seq_length: as of `source.find`.
+      path: path of --export_dir, or of a version in it.
+      vocab_file, do_lower_case, max_seq_length: as in `source.find`.
 
     Raises:
-      ConfigError: as `source.find`, for a file that is none, and where the other process is lost.
+      ConfigError: as `source.find`; also for a path that is not a regular file, and if the other process is
+        lost.
     """
     name = f"--export_dir={path}"
     for file in (os.path.join(folder, one) for folder, _, names in os.walk(path) for one in sorted(names)):
-        if os.path.exists(file):  # links to nothing are left to the reader of the format
-            try:  # what is no file, such as a pipe or a device, might never be read to its end
+        if os.path.exists(file):  # the reader of the format reports dangling links
+            try:  # reading a pipe or a device might never end
                 files.check_readable(file, every_small_one=False)
             except OSError as error:
                 raise ConfigError(f"{name}: {file}: {error.strerror or error}.") from None
@@ -67,8 +68,8 @@ def reading(
             except (EOFError, OSError):
                 code = process.wait()
                 how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-                told = "Perhaps there is not enough memory, or a file was cut while it was read."
-                raise ConfigError(f"{name}: the process that reads its files ended {how}. {told}") from None
+                cause = "Perhaps memory ran out, or a file was truncated while it was read."
+                raise ConfigError(f"{name}: the process that reads its files ended {how}. {cause}") from None
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -83,7 +84,7 @@ def reading(
 
 
 def _started() -> tuple[subprocess.Popen, Connection]:
-    """Starts a process that reads. Returns it, and this end of the connection to it."""
+    """Starts a reading process. Returns it, and the connection to it."""
     ours, theirs = multiprocessing.Pipe()
     paths = os.pathsep.join(os.path.abspath(each) for each in sys.path)
     with theirs:
@@ -92,22 +93,22 @@ def _started() -> tuple[subprocess.Popen, Connection]:
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"},
-            # Ctrl-C on a terminal is for this process, which may have something to finish.
+            # Ctrl-C on a terminal must reach only the server, which may have requests to finish.
             start_new_session=True,
         )
     return process, ours
 
 
 def _with_readers(found: Source, reader: Callable[[str], Any]) -> Source:
-    """Returns a model with other readers of its tensors: `reader` makes one of a name."""
+    """Returns a model with other readers of its tensors: `reader` maps a name to one."""
     tensors = {name: dataclasses.replace(tensor, read=reader(name)) for name, tensor in found.tensors.items()}
     return dataclasses.replace(found, tensors=tensors)
 
 
 def serve() -> None:
-    """Finds the model that the process at the other end of stdin asks for, and hands its tensors over until
-    that one closes."""
-    # The process ends with the thread that began it, also in the middle of a read; on Linux.
+    """Finds the model that the parent requests over stdin, and sends its tensors on request until the parent
+    closes the connection."""
+    # On Linux this process ends with the thread that started it, also in the middle of a read.
     if prctl := getattr(ctypes.CDLL(None), "prctl", None):
         prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     from official.inference import source
@@ -118,9 +119,9 @@ def serve() -> None:
         try:
             found = source.find(*arguments)
             answer: Any = _with_readers(found, lambda name: None)
-        except Exception as error:  # pylint: disable=broad-except  # it is raised in the other process
-            told = f"--export_dir={arguments[0]} cannot be read: {type(error).__name__}"
-            answer = _as_config_error(error, told)
+        except Exception as error:  # pylint: disable=broad-except  # raised again in the parent
+            problem = f"--export_dir={arguments[0]} cannot be read: {type(error).__name__}"
+            answer = _as_config_error(error, problem)
         connection.send(answer)
         while True:
             name = connection.recv()
@@ -132,7 +133,7 @@ def serve() -> None:
 
 
 def _as_config_error(error: Exception, otherwise: str) -> ConfigError:
-    """Returns an error as the other process is to raise it; `otherwise` begins what is no ConfigError."""
+    """Returns an error for the parent to raise; `otherwise` begins the message if it is not a ConfigError."""
     if isinstance(error, ConfigError):
         return ConfigError(str(error), error.details)
     return ConfigError(f"{otherwise} ({error or type(error).__name__}).")

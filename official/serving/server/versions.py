@@ -30,10 +30,10 @@ from official.serving.server.protocols import Sizes
 
 
 class Loading(NamedTuple):
-    """Settings that a version is loaded with.
+    """Settings for loading a version.
 
     Attributes:
-      vocab_file, do_lower_case, max_seq_length: as of `source.find`.
+      vocab_file, do_lower_case, max_seq_length: as in `source.find`.
       settings: settings of the back end.
       calibration_file: texts to calibrate int8 with.
       methods: methods to serve; None for all that the model supports.
@@ -48,7 +48,7 @@ class Loading(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Result of a row, and whether a text of it was longer than the model takes, and cut."""
+    """Result of a row, and whether one of its texts was truncated."""
 
     value: Any
     is_cut: bool
@@ -112,7 +112,7 @@ class Served:
             return [Result(value, bool(is_cut)) for value, is_cut in zip(values, is_cut_N, strict=True)]
         method = self.methods[0]
         made = join(*map(list, zip(*asked)))
-        if method == "fill_mask":  # every token is one to predict
+        if method == "fill_mask":  # predicts every token
             made = made._replace(masked_M=np.arange(len(made.ids_T), dtype=np.int32))
         outputs = self._model.outputs(method, made)
         ends = np.cumsum(made.lengths_N) if method != "classify" else np.arange(len(asked)) + 1
@@ -136,7 +136,7 @@ class Served:
         positions = self.sizes.positions
         if name == signatures.TENSORS:
             return (np.zeros(min(words, positions), np.int32),) * 2
-        if name == "fill_mask":  # too long is an error here, and each letter may be a piece
+        if name == "fill_mask":  # texts that are too long are an error, and each letter may be a word piece
             return "word " * min(words, positions // 5) + "[MASK]"
         text = "word " * words
         if name == "classify":
@@ -160,13 +160,13 @@ def load(version: int, path: str, loading: Loading) -> Served:
             found.check_can(method)
         methods = [name for name in SIGNATURES if name in (loading.methods or found.abilities())]
         if "classify" in methods and model_folder.KIND_OF.get(str(found.problem_type)) == "choice":
-            told = "it chooses from several texts, and a request has one or two"
-            raise ConfigError(f"{found.name}: {told}. Use bert predict, or give --methods=embed.")
+            problem = "it chooses from several texts, and a request has one or two"
+            raise ConfigError(f"{found.name}: {problem}. Use bert predict, or give --methods=embed.")
         served = Served(version, Model(found, loading.settings, loading.calibration_file), methods)
         try:
             served.warm_up()
         except MemoryError:
-            raise ConfigError(f"--export_dir={path}: there is not enough memory for it.") from None
+            raise ConfigError(f"--export_dir={path}: not enough memory to load it.") from None
     return served
 
 
@@ -180,9 +180,9 @@ def free_memory() -> None:
 # -----------------------------------------------------------------------------------------------------------
 # Versions
 #
-# A folder whose folders are numbers holds versions, as TensorFlow Serving has them; anything else is one
-# version. Files, and links to nothing, to themselves or to a folder that they lie in, are no versions. A
-# newer one is loaded when its files have not changed for one look: it may be being copied still.
+# A folder with numbered subfolders holds versions, as in TensorFlow Serving; any other path is one version.
+# Files, dangling links, and links to a parent folder are not versions. A newer version is loaded once its
+# files have not changed between two checks, since it may still be copied.
 
 
 _NUMBER = re.compile("0|[1-9][0-9]{0,17}")
@@ -230,7 +230,7 @@ def look(path: str) -> frozenset[tuple[str, int, int]]:
     """Returns the files of a version with sizes and times, which change while it is being copied."""
     found = set()
     for file in (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names):
-        with contextlib.suppress(OSError):  # gone, or a link to nothing: it is there when it can be read
+        with contextlib.suppress(OSError):  # removed, or a dangling link
             status = os.stat(file)
             found.add((os.path.relpath(file, path), status.st_size, status.st_mtime_ns))
     return frozenset(found)
@@ -248,15 +248,15 @@ class Versions:
         self.served: Served | None = None
         self.states: dict[int, State] = {}
         self._export_dir, self._load, self._log = export_dir, load, log
-        self._seen: dict[str, frozenset] = {}  # of the served version and newer ones: files at the last look
-        self._failed: dict[str, frozenset] = {}  # and where it could not be loaded, its files then
+        self._seen: dict[str, frozenset] = {}  # {served or newer version: its files at the last check}
+        self._failed: dict[str, frozenset] = {}  # {version that could not be loaded: its files at that time}
         self._told_change: int | None = None  # version whose files changed while it was served
 
     async def start(self) -> float:
-        """Loads the newest version that can be. Returns the seconds that it took.
+        """Loads the newest version that can be loaded. Returns the seconds that this took.
 
         Raises:
-          ConfigError: the newest one's, where none can be loaded.
+          ConfigError: the error of the newest version, if none can be loaded.
         """
         failures: list[tuple[Location, ConfigError]] = []
         for location in await in_thread(find_versions, self._export_dir):
@@ -273,9 +273,8 @@ class Versions:
         raise failures[0][1]
 
     async def refresh(self, is_used: Callable[[Served], bool]) -> None:
-        """Looks for a newer version, or where the folder of the served one is gone, for any. Where there is
-        one that is complete, loads it, lets it serve, and frees the old one when `is_used` says that nobody
-        uses it any more."""
+        """Checks for a newer version, or for any if the folder of the served one is gone. If one is
+        complete, loads and serves it, and frees the old one once `is_used` is false for it."""
         location = await in_thread(self._newer)
         if location is None:
             return
@@ -292,7 +291,7 @@ class Versions:
         await in_thread(free_memory)
 
     async def _take(self, location: Location) -> float:
-        """Loads a version and lets it serve. Raises ConfigError."""
+        """Loads and serves a version. Raises ConfigError."""
         self._set_state(location.version, State("LOADING"))
         began = time.monotonic()
         served = await in_thread(self._load, *location)
@@ -332,14 +331,14 @@ class Versions:
     def _set_state(self, version: int, state: State) -> None:
         self.states.pop(version, None)
         self.states[version] = state
-        while len(self.states) > 16:  # a server may see many
+        while len(self.states) > 16:  # forgets the oldest ones
             self.states.pop(next(iter(self.states)))
 
 
 def in_thread(function: Callable, *arguments: Any) -> asyncio.Future:
     """Runs a function in a daemon thread, which does not delay the end of the process; returns its future."""
     future: concurrent.futures.Future = concurrent.futures.Future()
-    future.set_running_or_notify_cancel()  # it is not cancelled any more
+    future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
 
     def run() -> None:
         try:

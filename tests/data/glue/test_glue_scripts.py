@@ -85,7 +85,7 @@ def test_what_is_missing_or_wrong_is_listed_and_nothing_is_written(runs, small_q
     text = (runs[0] / "CoLA.tsv").read_text()
     (runs[0] / "CoLA.tsv").write_text(text[: text.rindex("1062")])
     message = (
-        "nothing is written, 2 of 11 files are not right: .*CoLA.tsv: 1,062 predictions, expected 1,063; "
+        "2 of 11 files are invalid, nothing was written: .*CoLA.tsv: 1,062 predictions, expected 1,063; "
     )
     with pytest.raises(ConfigError, match=message + "WNLI.tsv is missing.$"):
         submit(output, *runs)
@@ -105,7 +105,7 @@ def test_some_tasks_are_zipped_where_that_is_asked_for(runs, tmp_path, submit):
     (data / "QQP" / "test.tsv").write_text("id\tquestion1\tquestion2\n" + rows)
     cases = (
         (tmp_path, "has no file of predictions"),
-        (*runs[:2], "/cola/CoLA.tsv and .*/mnli/CoLA.tsv are both there"),
+        (*runs[:2], "both .*/cola/CoLA.tsv and .*/mnli/CoLA.tsv exist"),
         ("/nowhere", "--predictions=/nowhere is not a folder"),
         (runs[7], f"--data_dir={data}", "QQP.tsv: 3 predictions, expected 4"),  # by the test file
     )

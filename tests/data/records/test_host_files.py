@@ -32,6 +32,9 @@ def test_a_manifest_names_its_files(tmp_path):
     assert find_files(manifest, "input_files") == [f"{tmp_path}/a.tfrecord", f"{tmp_path}/b.tfrecord"]
     (tmp_path / "c.tfrecord").write_text("")
     assert len(find_files(f"{manifest},{tmp_path}/c.tfrecord", "input_files")) == 3
+    (tmp_path / "manifest.json").write_text('{"files": {"../a.tfrecord": 2}}')
+    with pytest.raises(ConfigError, match="manifest.json lists '../a.tfrecord', which is not in its folder"):
+        find_files(manifest, "input_files")
     (tmp_path / "manifest.json").write_text('{"files": [1]}')
     with pytest.raises(ConfigError, match='"files" is a list'):
         find_files(manifest, "input_files")

@@ -129,6 +129,9 @@ def test_rows_say_their_ids_and_which_are_impossible(read):
     late = [{"id": number, "answers": cat} for number in range(120)]
     assert questions(*late, {"answers": cat, "is_impossible": True})[-1].is_impossible
     bad = [({"answers": {"text": ["cat", "sat"], "answer_start": [4]}}, "2 text and 1 answer_start")]
+    bad += [
+        ({"answers": value}, "expected texts, or text and answer_start") for value in (float("nan"), True, 5)
+    ]
     bad += [({"answers": cat, "is_impossible": 1}, "is_impossible")]
     assert_refused(questions, bad)
 

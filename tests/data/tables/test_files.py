@@ -161,6 +161,15 @@ def test_what_is_no_table_is_refused_by_name(tmp_path):
     assert_refused(read, ((name, content, f"^(?!.*--input_files).*{told}") for name, content, told in bad))
 
 
+def test_a_line_that_would_take_all_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "_MAX_LINE", 1000)
+    long = "x" * 2000
+    for name, content in (("a.csv", f"text\ta\n{long}\ta\n"), ("b.jsonl", f'{{"text": "{long}"}}\n')):
+        path = write(tmp_path / f"{name}.gz", content, gzip.open)
+        with pytest.raises(ConfigError, match="has a line of more than 1,000 characters"):
+            list(tables.open_table(path, "train_file", ("text",)).batches())
+
+
 def test_malformed_rows_are_problems_of_their_number(tmp_path):
     path = write(tmp_path / "a.csv", "text,label\n" + "fine,1\n" * 20 + "one,two,three\n\nfine,0\n")
     batches = list(tables.open_table(path, "train_file", ("text", "label")).batches())
@@ -185,11 +194,22 @@ def test_saved_data_sets_name_their_labels(tmp_path):
     (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
     table = tables.open_table(str(folder), "train_file", ("text", "label"))
     assert values(table, ("text", "label")) == [("a", "yes"), ("b", "no")]
+    whole = (folder / "data.arrow").read_bytes()
+    (folder / "data.arrow").write_bytes(whole[:-20])
+    with pytest.raises(ConfigError, match="data.arrow is a damaged Arrow file"):
+        values(table, ("text", "label"))
     (folder / "data.arrow").write_text(
         "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 6144\n"
     )
     with pytest.raises(ConfigError, match="data.arrow cannot be read: it is a Git LFS pointer"):
         tables.open_table(str(folder), "train_file", ("text", "label"))
+    for told, message in (
+        ([{"filename": "../data.arrow"}], "the file '../data.arrow' is not in its folder"),
+        (["data.arrow"], 'expected an object with "filename", got a text'),
+    ):
+        (folder / "state.json").write_text(json.dumps({"_data_files": told}))
+        with pytest.raises(ConfigError, match=message):
+            tables.open_table(str(folder), "train_file")
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["saved"]}))
     with pytest.raises(ConfigError, match="several data sets: saved"):
         tables.open_table(str(tmp_path), "train_file")

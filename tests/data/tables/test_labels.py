@@ -62,6 +62,7 @@ def test_several_labels_come_from_lists_and_separators():
         ("[1.0, 0.0, 0.0]", "a 0 or 1 for each label"),
         ("0,0,1", "a 0 or 1 for each label"),
         ({"a": 1, "b": 0}, "label names"),
+        ("[" * 100_000 + "1, 2" + "]" * 100_000, "is not a list such as"),
     ):
         assert told in read(SEVERAL, [value])[2][0], value
 
@@ -93,13 +94,16 @@ def test_doubtful_labels_are_told(caplog):
 
 
 def test_numbers_and_choices():
-    _, numbers, wrong = read(NUMBER, ["1.5", 2, "x", "inf", "nan", [0.5]])
-    assert numbers.tolist() == [1.5, 2.0] and wrong[2:] == [
+    _, numbers, wrong = read(NUMBER, ["1.5", 2, "x", "inf", "nan", [0.5], 10**400])
+    assert numbers.tolist() == [1.5, 2.0] and wrong[2:6] == [
         "label 'x' is no number",
         "label 'inf' is no finite number",
         "label 'nan' is no finite number",
         "label '[0.5]' is no number",
     ]
+    assert wrong[6].endswith("0' is no number")
+    wrong = read(CHOICE, ["a", "\u00df"], choices=("a", "b", "c"))[2]  # whose capital is two letters
+    assert wrong[0] is None and "is not one of the columns" in wrong[1]
     for values, places in (
         (["b", "y", "C"], [1, 1, 2]),
         (["0", "2"], [0, 2]),

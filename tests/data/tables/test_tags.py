@@ -112,6 +112,13 @@ def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
         with pytest.raises(ConfigError, match="row 2: it has no (tags|entities)"):
             tags.read_sentences(str(path), "train_file", True)
         assert tags.read_sentences(str(path), "predict_file", False)[1].tags is None
+    for path, row, told in (
+        (tokens, {"tokens": ["a", "b", "c"], "tags": "O-O"}, "3 words with the tags 'O-O', expected a list"),
+        (spans, {"text": "Anna.", "entities": 5}, "span 5, expected start"),
+    ):
+        path.write_text(json.dumps(row) + "\n")
+        with pytest.raises(ConfigError, match=told):
+            tags.read_sentences(str(path), "train_file", True)
     spans.write_text(json.dumps({"text": "Annabel", "entities": [entity]}) + "\n")
     with pytest.raises(ConfigError, match="cuts a word"):
         tags.read_sentences(str(spans), "train_file", True)

@@ -53,6 +53,13 @@ def test_every_form_holds_the_same_escaped_or_not(tmp_path):
     assert not wrong
 
 
+def test_a_line_of_attributes_without_end_takes_no_time(tmp_path):
+    """A search for its title would take 20 minutes."""
+    path = tmp_path / "wiki_00"
+    path.write_text('<doc id="1" title="" ' + 'a="" ' * 150_000 + "\nA text.\n</doc>\n")
+    assert read(path) == [["A text."]]
+
+
 def test_splits_do_not_matter_nor_where_the_first_character_stands_that_tells(tmp_path):
     """Beyond the beginning of a file its own document tells whether a text is escaped."""
     path = tmp_path / "wiki_00"

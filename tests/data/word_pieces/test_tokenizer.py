@@ -312,6 +312,9 @@ def test_what_cannot_be_read_is_named(tmp_path, roberta, pieces):
     joined = {**whole, "post_processor": None}
     lower = {**whole, "normalizer": {"type": "Lowercase"}}
     strange = {**whole, "post_processor": {"type": "Strange"}}
+    large = {**whole, "model": {**whole["model"], "vocab": {**whole["model"]["vocab"], "x": 2**31}}}
+    map_of_no_end = b"\x08\0\0\0" + b"\xff" * 8  # at which the library panics
+    no_merges = {"model": {"type": "BPE", "vocab": whole["model"]["vocab"]}}
     robertas, xlm = ({"tokenizer_class": f"{name}RobertaTokenizer"} for name in ("", "XLM"))
     cases = [
         ({"vocab.json": vocab}, robertas, "merges.txt is missing"),
@@ -320,18 +323,28 @@ def test_what_cannot_be_read_is_named(tmp_path, roberta, pieces):
         (model, {**robertas, "truncation_side": "left"}, "truncation_side"),
         (model, {**robertas, "mask_token": "<m>"}, None),  # added, as transformers does
         ({"tokenizer.json": json.dumps(joined).encode()}, None, "joins two texts"),
-        ({"tokenizer.json": json.dumps(lower).encode()}, robertas, "normalizer Lowercase is not what"),
+        ({"tokenizer.json": json.dumps(lower).encode()}, robertas, "normalizer Lowercase is not the one"),
         ({"tokenizer.json": json.dumps(strange).encode()}, None, "Save the tokenizer again"),
-        ({"spiece.model": b"\x0a\x05ab"}, xlm, "no SentencePiece model"),
+        ({"spiece.model": b"\x0a\x05ab"}, xlm, "not a SentencePiece model"),
         ({"spiece.model": sentencepiece(pieces, 2)}, xlm, "model_type=2"),
+        ({"spiece.model": b"\xff" * 10**6}, xlm, "not a SentencePiece model"),
+        ({"spiece.model": sentencepiece(pieces) + message((3, message((2, 5))))}, xlm, "not a SentencePiece"),
+        (
+            {"spiece.model": sentencepiece(pieces) + message((3, message((2, map_of_no_end))))},
+            xlm,
+            "out of b",
+        ),
+        ({"tokenizer.json": json.dumps(large).encode()}, None, "the id 2,147,483,648 is out of range"),
+        ({"tokenizer.json": json.dumps(no_merges).encode()}, robertas, "of another type .KeyError: 'merges'"),
+        (model, {**robertas, "additional_special_tokens": ["\ud800"]}, "of another type .UnicodeEncodeErr"),
     ]
-    for number, (files, settings, message) in enumerate(cases):
+    for number, (files, settings, told) in enumerate(cases):
         more = {} if settings is None else {"settings": settings}
         folder = write(tmp_path / str(number), **files, **more)
-        if message is None:
+        if told is None:
             assert load_for_text(folder).special.mask == "<m>"
             continue
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(ConfigError, match=told):
             load_for_text(folder)
     with pytest.raises(ConfigError, match="do_lower_case"):
         load_for_text(roberta, do_lower_case=True)

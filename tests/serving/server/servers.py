@@ -29,6 +29,10 @@ LOADING = Loading(None, None, backends.Settings(), None, None)
 QUESTION = {"question": "word7 word8?", "context": "word9 word10 word11"}
 
 
+class Panic(BaseException):
+    """Of a library in Rust, such as tokenizers."""
+
+
 class StandIn:
     """A model that answers a question with the first word of its context; "bad" cannot be asked, and "broken"
     breaks it.
@@ -53,7 +57,7 @@ class StandIn:
         if any(question == "bad" for question, _ in asked):
             raise ConfigError("a bad question.")
         if any(question == "broken" for question, _ in asked):
-            raise RuntimeError("what a client has sent")
+            raise Panic("what a client has sent")
         self.batches.append(list(asked))
         words = [(context.split() or [""])[0] for _, context in asked]
         return [Answer(word, 0.5 if word else 1.0, 0, len(word)) for word in words]

@@ -265,7 +265,7 @@ def test_embeddings_are_in_openais_form(server, models):
         ),
         ({"input": "a", "dimensions": 0}, 400, "dimensions=0, expected a number from 1 to 16"),
         ({"input": "a", "model": "gpt"}, 404, "model='gpt' is not served"),
-        ({"input": [1, 2]}, 400, "token ids are not read"),
+        ({"input": [1, 2]}, 400, "token ids are not supported"),
         ({"input": ["a", " "]}, 400, "a text is empty"),
         ({"input": []}, 400, "0 texts"),
         ({"input": "a", "top_k": 1}, 400, "unknown parameter 'top_k'"),
