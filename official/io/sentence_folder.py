@@ -479,15 +479,10 @@ def _types_of_storages(tensors: Mapping[str, Any]) -> dict[str, str]:
     return {key: _STORAGES[kind] for key, kind in named}
 
 
-_DAMAGED: tuple[type[Exception], ...] = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    EOFError,
-    IndexError,
+_DAMAGED = (
+    *(ValueError, KeyError, TypeError, AttributeError, EOFError, IndexError, StopIteration),
+    *(OverflowError, RuntimeError),
 )
-_DAMAGED += (StopIteration, OverflowError, RuntimeError)
 
 
 def _strided(values: np.ndarray, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
