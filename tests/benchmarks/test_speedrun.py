@@ -53,7 +53,8 @@ def test_the_peer_has_the_values_of_the_recipe():
     assert "--max_seq_length=" + ours["max_seq_length"] in of_records
     names = {"warmup_share": "warmup_proportion", "decay_share": "decay_proportion"}
     for name, value in theirs.items():
-        assert name == "model" or float(ours[names.get(name, name)]) == value, name
+        assert name in ("model", "decay") or float(ours[names.get(name, name)]) == value, name
+    assert (ours["lr_schedule"], theirs["decay"]) == ("wsd_sqrt", "1-sqrt")
 
 
 def test_rows_of_other_recipes_stay(tmp_path, monkeypatch):
