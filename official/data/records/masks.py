@@ -56,8 +56,8 @@ class Masks:
         """Draws the masks of an epoch.
 
         A row is cut into spans of one word, or of a geometrically distributed number of words (as in
-        SpanBERT, arXiv 1907.10529, which allows at most ten). Spans are chosen in random order until the share
-        is reached; the last one is truncated, with `whole_words` between words.
+        SpanBERT, arXiv 1907.10529, which allows at most ten). Spans are chosen in random order until the
+        share is reached; the last one is truncated, with `whole_words` between words.
 
         Args:
           rows_N: rows of the reader's `unpack`.
