@@ -120,7 +120,7 @@ def describe_first(path: str, vocabulary: Vocabulary | None) -> tuple[Shape, dic
     record = next((batch[0] for batch in record_files.read_batches(path, detected, limit=1)), None)
     kind = record_formats.detect_format(record) if record and detected == "plain" else detected
     if record is None or kind is None:
-        what = "the file is empty" if record is None else "it is not a record of pre-training data"
+        what = "the file has no records" if record is None else "it is not a record of pre-training data"
         expected = ", ".join(record_formats.FORMATS)
         raise ConfigError(f"{path}, record 1: {what}. Expected the formats {expected}.")
     words, sizes = vocabulary.size if vocabulary else None, record_files.sizes_of(path, kind, record)
