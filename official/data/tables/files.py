@@ -462,13 +462,13 @@ def _describe_missing(part: Part, name: str, columns: tuple[str, ...], by_number
     """Returns the message about a missing column."""
     if by_number and part.kind == "delimited":
         return f"{part.path} has {len(columns)} columns, counted from 1, and no column {name}."
-    problem = f"{part.path} has no column {name!r}{suggest(name, columns)}."
+    missing = f"{part.path} has no column {name!r}{suggest(name, columns)}."
     if part.kind in ("lines", "array") and not columns:
         problem = next((row for row in _objects(part) if isinstance(row, str)), "no row")
         return f"{part.path}: {problem}. Write each row as a JSON object in a line of its own."
     if part.kind != "delimited":
-        return f"{problem} Columns: {shortened([str(column) for column in columns])}."
+        return f"{missing} Columns: {shortened([str(column) for column in columns])}."
     rows = itertools.islice(_delimited(part), _SHOWN_ROWS)
     shown = "; ".join(f"{number}: {' | '.join(row)[:_SHOWN_WIDTH]}" for number, row in enumerate(rows, 1))
     named = "--text_columns, and for training --label_column; by number if there is no header"
-    return f"{problem} First rows: {shown}. Name the columns: {named}."
+    return f"{missing} First rows: {shown}. Name the columns: {named}."
