@@ -40,7 +40,7 @@ _MIN_READ_BYTES = 1 << 16  # average size of a reader's read from one file
 
 @dataclasses.dataclass(frozen=True)
 class Grouping:
-    """The files at a level: the keys are cut into ranges, and each lies in some files.
+    """The files at a level: the keys are cut into ranges, and each range is in one or more files.
 
     Attributes:
       folder: the work folder.

@@ -202,6 +202,6 @@ def find_task(name: str, flag: str = "glue_task") -> GlueTask:
     """Returns a task by its name. Raises ConfigError if there is no such task."""
     if name not in TASKS:
         raise ConfigError(
-            f"--{flag}={name} is no GLUE task{suggest(name.lower(), TASKS)}. Allowed: {', '.join(TASKS)}."
+            f"--{flag}={name} is not a GLUE task{suggest(name.lower(), TASKS)}. Allowed: {', '.join(TASKS)}."
         )
     return TASKS[name]

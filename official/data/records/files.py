@@ -499,6 +499,6 @@ def _describe_unframed(path: str, length: int, most: int) -> str:
     allowed = ", ".join("{:,} ({})".format(*each) for each in sizes)
     return (
         f"it has {io_files.sizes([path])[0]:,} bytes. Allowed: TFRecord files, and PopART's binaries, whose"
-        f" records of {length} tokens, {most} predicted ones and, where they are packed, 3 sequences have"
+        f" records of {length} tokens, {most} predicted ones and, if packed, 3 sequences have"
         f" {allowed} bytes"
     )

@@ -75,18 +75,18 @@ def flag_of(path: str, name: str, kind: type) -> Any:
 def casing_of(paths: list[str], given: bool | None = None) -> bool | None:
     """Tells whether the text of records was lower-cased, by their manifests and the flag do_lower_case, if
     given; None if unknown. Raises ConfigError if these contradict each other."""
-    told, source = given, "--do_lower_case"
+    casing, source = given, "--do_lower_case"
     for path in record_paths.first_of_folders(paths):
         found = flag_of(path, "do_lower_case", bool)
-        if None not in (told, found) and told != found:
+        if None not in (casing, found) and casing != found:
             advice = "Drop it" if source.startswith("--") else "Give records of one casing"
             raise ConfigError(
                 f"the text of the records of {path} was made with do_lower_case={str(found).lower()},"
-                f" {source} says {str(told).lower()}. {advice}."
+                f" {source} says {str(casing).lower()}. {advice}."
             )
-        if told is None:
-            told, source = found, f"that of {path}"
-    return told
+        if casing is None:
+            casing, source = found, f"that of {path}"
+    return casing
 
 
 def detect_format(record: bytes) -> str | None:

@@ -465,7 +465,7 @@ def _describe_missing(part: Part, name: str, columns: tuple[str, ...], by_number
     missing = f"{part.path} has no column {name!r}{suggest(name, columns)}."
     if part.kind in ("lines", "array") and not columns:
         problem = next((row for row in _objects(part) if isinstance(row, str)), "no row")
-        return f"{part.path}: {problem}. Write each row as a JSON object in a line of its own."
+        return f"{part.path}: {problem}. Write one JSON object per line."
     if part.kind != "delimited":
         return f"{missing} Columns: {shortened([str(column) for column in columns])}."
     rows = itertools.islice(_delimited(part), _SHOWN_ROWS)

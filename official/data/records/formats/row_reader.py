@@ -335,7 +335,7 @@ class AsExamples(Plain):
         problem = self.layout.describe(record, shape, expected[1]) if expected in sizes else None
         found = self.sizes_of(record) if problem else sizes[0]
         if expected not in sizes or problem and found not in ((0, 0), expected):
-            actual = f"it is a row of {found[0]} tokens with up to {found[1]} predicted ones an example"
+            actual = f"it is a row of {found[0]} tokens with up to {found[1]} predicted ones per example"
             return f"{actual}, expected {expected[0]} and {expected[1]}"
         if problem:
             return problem
