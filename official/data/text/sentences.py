@@ -31,7 +31,7 @@ _BEHIND_BYTES = 22  # kept after an end: punctuation, and "Unfortunately", ":123
 _BEFORE_BYTES = 12  # kept before an end
 _MIN_SPAN_BYTES = 24  # minimum size of a skipped span
 _MAX_WORD_BYTES = 24  # maximum distance of the space at which a span begins or ends
-_MAX_PUNCTUATION = 6  # consecutive bytes; longer runs count as ends, since the rules skip any number of them
+_MAX_PUNCTUATION = 6  # consecutive bytes that count as ends, since the rules skip any number of them
 # Classes of bytes: possible ends of sentences, and unknown bytes; punctuation and spaces; letters, including
 # Latin letters of two bytes, and digits. "[" and ":" count as ends, since rules begin with them.
 _END_OR_OTHER, _PUNCTUATION = b"\0", b"\1"
