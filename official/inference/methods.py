@@ -73,7 +73,7 @@ class Method:
         """Returns the sequences to calibrate the ranges of int8's activations with."""
         raise NotImplementedError
 
-    def results(self, rows: Sequence[Any]) -> tuple[Sequence[Any], np.ndarray]:
+    def results(self, rows: Sequence[Any]) -> tuple[Any, np.ndarray]:  # an array is no Sequence
         """Returns (the result of each row, bool [N]: whether a text of the row was longer than the model
         takes, and cut). Texts with masked words that are longer are refused, and tags are given in
         windows."""
@@ -701,7 +701,7 @@ class Model:
         for method in self._methods.values():
             method.cut.is_reported = not is_on
 
-    def results(self, method: str, rows: Sequence[Any]) -> tuple[Sequence[Any], np.ndarray]:
+    def results(self, method: str, rows: Sequence[Any]) -> tuple[Any, np.ndarray]:
         """Returns (the result of each row of a method, as `answer_all`, `classify_all`, `tag`, `embed` or
         `fill_masks` take several; bool [N]: whether a text of the row was cut)."""
         return self._method(method).results(rows)

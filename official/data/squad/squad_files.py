@@ -227,7 +227,8 @@ def _of_rows(path: str, source: str) -> dict:
                 asked["is_impossible"] = not asked["answers"]
             if row.get("is_impossible") is not None:
                 asked["is_impossible"] = is_impossible = expect(row, "is_impossible", bool, place)
-                asked |= {"answers": []} if is_impossible else {}  # they have plausible, wrong answers
+                if is_impossible:  # its answers are plausible, but wrong
+                    asked["answers"] = []
             paragraphs[-1]["qas"].append(asked)
     return {"data": [{"paragraphs": paragraphs}]}
 

@@ -120,10 +120,13 @@ def _as_list(text: str) -> str | list:
 
 
 def _is_list(value: Any) -> bool:
-    """Tells whether a label is a list, or a text with a list in JSON's or Python's notation."""
+    """Tells whether a label is a list or an object, a text with one in JSON's or Python's notation, or a text
+    that begins like one of texts or numbers."""
     if isinstance(value, str) and value.lstrip().startswith(("[", "(", "{")):
-        with contextlib.suppress(ValueError):  # other texts are names
+        try:
             value = _as_list(value.strip())
+        except ValueError:  # [a b] is a name
+            return re.match(r"\s*[\[{]\s*[\"'\d.-]", value) is not None
     return isinstance(value, (list, tuple, dict))
 
 
@@ -194,8 +197,8 @@ class Reader:
     def _chosen(self, text: str, texts: Sequence[str]) -> _Chosen:
         place = texts.index(text) if texts.count(text) == 1 else None
         column = self._choices.index(text) if text in self._choices else None
-        number = text.removesuffix(".0")  # pandas writes whole numbers so if some are missing
-        if number.isdecimal():  # which of the three meanings applies is decided from all rows
+        number = text[:-2] if text.endswith(".0") else text  # pandas writes numbers so next to missing ones
+        if number.isdecimal():  # all rows together decide on one of the three meanings
             return _Chosen(int(number), column, place)
         if column is None and place is None:
             letter = string.ascii_uppercase.find(text.upper()) if len(text) == 1 else -1
