@@ -35,19 +35,19 @@ _Things = TypeVar("_Things")
 
 KEY_BITS = 64
 BITS = 8  # bits of the key by which a level splits finer than the one below; 2**BITS files are merged
-_MIN_READ_BYTES = 1 << 16  # that a reader reads from a file, on average
+_MIN_READ_BYTES = 1 << 16  # average size of a reader's read from one file
 
 
 @dataclasses.dataclass(frozen=True)
 class Grouping:
-    """The files at a level: the keys are cut into ranges, and each lies in some files.
+    """The files at a level: the keys are cut into ranges, and each range is in one or more files.
 
     Attributes:
       folder: the work folder.
       level: 0 for the files written while reading the input, each with all keys.
-      files: that cover a range.
-      digest: of what the files hold; two jobs in one folder differ in it.
-      ending: of their names.
+      files: number of files that cover a range.
+      digest: digest of the job; it tells jobs in one folder apart.
+      ending: suffix of the file names.
     """
 
     folder: str
@@ -72,18 +72,18 @@ class Grouping:
         return dataclasses.replace(self, level=self.level + 1, files=-(-self.files >> BITS))
 
     def keys(self, number: int) -> tuple[int, int]:
-        """Returns the first key of a range and the one behind its last."""
+        """Returns the first key of a range and the end, exclusive."""
         return number << self.range_bits, (number + 1) << self.range_bits
 
     def paths(self, first_key: int, end_key: int) -> list[str]:
-        """Returns the files in which things of a range of keys lie."""
+        """Returns the paths of the files with items of a range of keys."""
         if not self.level:
             return _files_of_level_0(self)
         ranges = range(first_key >> self.range_bits, ((end_key - 1) >> self.range_bits) + 1)
         return [self.path(number, file) for number in ranges for file in range(self.files)]
 
     def path(self, number: int, file: int) -> str:
-        """Returns a file of a range, at level 1 or above."""
+        """Returns the path of a file of a range, at level 1 or above."""
         return os.path.join(self.level_folder, f"{number:0{2 * self.level}x}-{file:05d}{self.ending}")
 
     def path_of_task(self, task: int, file: int) -> str:
@@ -91,8 +91,8 @@ class Grouping:
         return os.path.join(self.level_folder, f"{task:06d}-{file:05d}{self.ending}")
 
     def paths_below(self, files_below: int, number: int, file: int) -> list[str]:
-        """Returns the files that are merged into one, of the level below, which has `files_below` per
-        range."""
+        """Returns the paths of the files that are merged into a file, from the level below, which has
+        `files_below` files per range."""
         below = dataclasses.replace(self, level=self.level - 1, files=files_below)
         return below.paths(*self.keys(number))[file << BITS : (file + 1) << BITS]
 
@@ -102,8 +102,8 @@ class Grouping:
 
 
 def done_path(folder: str, kind: str, number: int) -> str:
-    """Returns the path of what a task, of that number among those of its kind, has counted; written last, it
-    marks the task as finished."""
+    """Returns the path of a task's counts. Written last, they mark the task as finished; tasks are numbered
+    per kind."""
     return os.path.join(folder, f"{kind}-{number:05d}.json")
 
 
@@ -119,7 +119,7 @@ def _files_of_level_0(grouping: Grouping) -> list[str]:
 def damaged(path: str, why: object) -> ConfigError:
     """Returns the error for a file or folder that differs from what the job wrote."""
     what = f"{path} of an unfinished job is damaged ({why})"
-    return ConfigError(f"{what}. Throw the job away with --overwrite, and start again.")
+    return ConfigError(f"{what}. Give --overwrite to discard the job and start again.")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -128,16 +128,16 @@ def damaged(path: str, why: object) -> ConfigError:
 # Tokens are written as words of two or four bytes each.
 
 
-# Magic, bits of the chunks' numbers, of the range, bytes of a word, 0, first key.
+# Magic, log2 of the number of chunks, log2 of the range's keys, bytes of a word, 0, first key.
 _HEADER = struct.Struct("<8sBBBBQ")
 _PLACE = np.dtype("<u8")
-_WORDS: dict[int, np.dtype] = {2: np.dtype("<u2"), 4: np.dtype("<i4")}  # by their bytes
-_READERS = 8  # reads that wait at the same time: a store takes its time for each
+_WORDS: dict[int, np.dtype] = {2: np.dtype("<u2"), 4: np.dtype("<i4")}  # by their size in bytes
+_READERS = 8  # concurrent reads: each has a latency in a store
 
 
 def bounds(first_key: int, range_bits: int, bits: int) -> list[int]:
     """Returns the first keys of the 2**bits chunks of a file that covers 2**range_bits keys from `first_key`
-    on, and the key behind the last."""
+    on, and the end of the last chunk."""
     step = 1 << (range_bits - bits)
     return [first_key + number * step for number in range((1 << bits) + 1)]
 
@@ -145,8 +145,8 @@ def bounds(first_key: int, range_bits: int, bits: int) -> list[int]:
 def write_chunks(
     path: str, magic: bytes, chunks: list[bytes], word_bytes: int, first_key: int, range_bits: int
 ) -> None:
-    """Writes a file of chunks, as many as `bounds` has ranges, and makes its folder; `magic` tells what they
-    hold. Raises OSError, and there is no file of that name, or the one that was there."""
+    """Writes a file of 2**N chunks, see `bounds`, atomically, and makes its folder; `magic` identifies the
+    kind of file. Raises OSError; an earlier file of that name then stays."""
     bits = len(chunks).bit_length() - 1
     begin = _HEADER.size + _PLACE.itemsize * (len(chunks) + 1)
     places = begin + ragged.offsets(np.array([*map(len, chunks)]))
@@ -163,16 +163,16 @@ def read_chunks(
     end_key: int,
     parse: Callable[[memoryview, np.dtype], _Things],
 ) -> list[_Things]:
-    """Returns the parsed chunks in which keys of a range may lie: one at least of each file, in the order of
-    the files.
+    """Returns the parsed chunks that may have keys of a range: at least one of each file, in the order of the
+    files.
 
     Args:
-      magic: that of `write_chunks`.
-      end_key: behind the range; 2**64 takes in the last key.
-      parse: is given a chunk and the type of its words.
+      magic: as of `write_chunks`.
+      first_key, end_key: the range; `end_key`, up to 2**64, is exclusive.
+      parse: (chunk, dtype of its words) -> result.
 
     Raises:
-      ConfigError: for a file that is not there, or damaged.
+      ConfigError: for a missing or damaged file.
     """
 
     def read_file(path: str) -> list[_Things]:
@@ -180,7 +180,7 @@ def read_chunks(
             with files.reading_parts(path) as read:
                 found, bits, range_bits, word_bytes, _, begin = _HEADER.unpack(read(0, _HEADER.size))
                 if found != magic:
-                    raise ValueError("it does not begin as such a file does")
+                    raise ValueError("its first bytes are those of another kind of file")
                 first, last = ((key - begin) >> (range_bits - bits) for key in (first_key, end_key - 1))
                 first, last = (min(max(number, 0), (1 << bits) - 1) for number in (first, last))
                 listed = read(_HEADER.size + first * _PLACE.itemsize, (last - first + 2) * _PLACE.itemsize)
@@ -206,19 +206,19 @@ def compact(
     level are removed when the level above is complete.
 
     Args:
-      grouping: of level 0.
-      total_bytes: of its files.
-      readers: that will read it.
-      merge: (level above, files of a range below, (number of the range, of the file)) -> a task that makes
-        this file of `paths_below`, and writes what it has counted to `counts_path`. Several tasks get the
-        same range; each writes different files of it.
-      run: (tasks, number of them) -> None.
+      grouping: level 0.
+      total_bytes: total size of its files.
+      readers: number of readers of the result.
+      merge: (level above, files of a range below, (number of the range, of the file)) -> a task that merges
+        `paths_below` into this file, and writes its counts to `counts_path`. Several tasks get the same
+        range; each writes different files of it.
+      run: (tasks, number of tasks) -> None.
 
     Returns:
-      The level from which readers are to read, and the sums of what the tasks counted.
+      The level for readers to read, and the sums of the tasks' counts.
     """
     counted: collections.Counter[str] = collections.Counter()
-    # While readers would read too little at once from each file.
+    # Merge as long as a reader's reads from each file are too small.
     while grouping.files > 1 and total_bytes < _MIN_READ_BYTES * grouping.files * readers:
         below, above = grouping, grouping.above()
         complete = f"{above.level_folder}.json"
@@ -230,7 +230,7 @@ def compact(
                 counts.update(done)
             jobs.write_done(complete, counts, durable=True)
         counted.update(jobs.read_what_is_done(complete))
-        with contextlib.suppress(OSError):  # or it is gone already
+        with contextlib.suppress(OSError):  # already removed
             store_of(below.folder).remove_folder(below.level_folder)
         grouping = above
     return grouping, counted

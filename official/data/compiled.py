@@ -1,5 +1,5 @@
-"""A small library in C++ for what a data job does to every word and record. It is compiled
-when it is first used, in two seconds, and needs no TensorFlow.
+"""A small C++ library for the inner loops of data jobs, over words and records. It is compiled on first use,
+in two seconds, and does not need TensorFlow.
 
 Every caller has a Python path with the same result: the library only saves time.
 """
@@ -17,7 +17,7 @@ from official.io import native_library
 
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
 _FLAGS = ("-std=c++17", "-O3", "-march=native")
-_MAX_SECS = 60  # that compiling may take
+_MAX_SECS = 60  # time limit of the compiler
 _NUMBER, _DATA = ctypes.c_int64, ctypes.c_void_p
 # The functions of native/*.cc; each returns a 64-bit integer.
 _FUNCTIONS = {

@@ -29,14 +29,14 @@ from official.io.errors import ConfigError
 
 
 def make_vocabulary(size: int, vocab_file: str | None) -> Vocabulary:
-    """Returns a vocabulary: the one of a file, or made-up words.
+    """Returns the vocabulary of a file, or a generated one.
 
     Args:
-      size: words of the model.
-      vocab_file: its path; None: [PAD], [UNK], [CLS], [SEP], [MASK] and word5, word6, ...
+      size: vocab_size of the model.
+      vocab_file: path of the file; None: [PAD], [UNK], [CLS], [SEP], [MASK] and word5, word6, ...
 
     Raises:
-      ConfigError: for a file that cannot be read, and a size that holds no word.
+      ConfigError: for a file that cannot be read, and a size without room for a word.
     """
     if vocab_file:
         return load_vocabulary(vocab_file)
@@ -50,26 +50,26 @@ def make_vocabulary(size: int, vocab_file: str | None) -> Vocabulary:
 
 
 class Text:
-    """Draws text of the whole words of a vocabulary."""
+    """Draws random text from the whole words of a vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary, generator: np.random.Generator):
-        """Args: vocabulary: of the words; generator: all draws come from it."""
+        """Args: vocabulary: source of the words; generator: source of all draws."""
         words = [word for word in vocabulary.words if word.isalnum() and word.isascii()]
         whole = [word for word in words if word == word.lower()]
         self._words = np.array(whole or ["word"])
         self._generator = generator
 
     def words(self, least: int, most: int) -> list[str]:
-        """Returns `least` to `most` words."""
+        """Returns `least` to `most` random words."""
         count = int(self._generator.integers(least, most + 1))
         return self._words[draw_ids(self._generator, np.arange(len(self._words)), count)].tolist()
 
     def sentence(self, least: int, most: int) -> str:
-        """Returns `least` to `most` words, with blanks between them."""
+        """Returns `least` to `most` random words, separated by spaces."""
         return " ".join(self.words(least, most))
 
     def below(self, limit: int) -> int:
-        """Returns a number from 0 to below `limit`."""
+        """Returns a random number from 0 to `limit` - 1."""
         return int(self._generator.integers(limit))
 
 
@@ -85,9 +85,9 @@ def write_glue(folder: str, task: GlueTask, text: Text) -> str:
     """Writes train, dev and test set in the layouts of the published files; returns the folder.
 
     Args:
-      folder: as --data_dir, of this machine.
-      task: says columns and labels.
-      text: draws sentences and labels.
+      folder: a local folder, for --data_dir.
+      task: source of the columns and labels.
+      text: source of random sentences and labels.
     """
     for split, count in _ROWS.items():
         path = os.path.join(folder, task.splits[split].files[0])
@@ -114,8 +114,8 @@ def write_glue(folder: str, task: GlueTask, text: Text) -> str:
 
 
 def write_own_data(path: str, config: Config, rows: int, text: Text) -> str:
-    """Writes JSON lines in the form that --task=classify, tag or embed, and the columns of the run, ask for;
-    returns the path."""
+    """Writes JSON lines with the columns that --task=classify, tag or embed reads in this run; returns the
+    path."""
     usual = {"tag": "tokens", "embed": "sentence1,sentence2" if config.label_column else "query,positive"}
     columns = (config.text_columns or usual.get(config.task, "text")).split(",")
     label = config.label_column or ("tags" if config.task == "tag" else "label")
@@ -142,7 +142,7 @@ def write_own_data(path: str, config: Config, rows: int, text: Text) -> str:
 # SQuAD
 
 
-_CONTEXTS, _QUESTIONS = {"train": 200, "dev": 20}, 5  # of a file; of a context
+_CONTEXTS, _QUESTIONS = {"train": 200, "dev": 20}, 5  # contexts of a file, questions of a context
 _CONTEXT, _QUESTION, _ANSWER = (30, 300), (5, 12), (1, 4)  # words
 
 
@@ -150,10 +150,10 @@ def write_squad(path: str, split: str, text: Text, with_negative: bool) -> str:
     """Writes a file and returns its path.
 
     Args:
-      path: to write to, of this machine.
+      path: local path of the file.
       split: train or dev, which is smaller.
-      text: draws the words.
-      with_negative: as version 2.0: a third of the questions has no answer.
+      text: source of random words.
+      with_negative: whether a third of the questions has no answer, as in version 2.0.
     """
     paragraphs: list[dict] = []
     for number in range(_CONTEXTS[split]):
@@ -185,19 +185,19 @@ def write_squad(path: str, split: str, text: Text, with_negative: bool) -> str:
 
 
 RECORDS = 1024  # examples, repeated; the published programs make 1,000
-_FILES = 32  # as many streams as there may be, for any number of hosts that divides it
+_FILES = 32  # maximum number of streams, for any number of hosts that divides it
 _MIN_SENTENCE, _MAX_SENTENCE = 2, 40  # tokens
-_SENTENCES = 12  # of a document, on average
+_SENTENCES = 12  # average number of sentences in a document
 
 
 def write_pretraining(folder: str, vocabulary: Vocabulary, rules: examples.ExampleRules, seed: int) -> str:
     """Writes the records and returns the glob of their files.
 
     Args:
-      folder: to write to; of any store that TensorFlow reaches.
-      vocabulary: of the tokens, with the special ones.
+      folder: output folder, in any store that TensorFlow supports.
+      vocabulary: vocabulary of the tokens, including the special ones.
       rules: lengths and masks.
-      seed: the records are a function of it.
+      seed: seed of all draws.
     """
     records = encoding.encode(make_examples(vocabulary, rules, seed), "plain")
     tf.io.gfile.makedirs(folder)
@@ -212,8 +212,8 @@ def write_pretraining(folder: str, vocabulary: Vocabulary, rules: examples.Examp
 
 
 def make_examples(vocabulary: Vocabulary, rules: examples.ExampleRules, seed: int) -> Examples:
-    """Returns `RECORDS` examples of random text; see `write_pretraining`. Several sentences fit into one, and
-    documents have any number of them, so that some examples are short."""
+    """Returns `RECORDS` examples of random text; see `write_pretraining`. An example has room for several
+    sentences, and documents have any number of them, so some examples are short."""
     generator = np.random.default_rng(seed)
     most = min(_MAX_SENTENCE, max(_MIN_SENTENCE, rules.max_seq_length // 3))
     count = RECORDS * (3 + 2 * rules.max_seq_length // most)
@@ -236,8 +236,8 @@ def with_files(config: Config) -> Config:
     """Writes the data of --generated_data to files and returns the configuration with their paths in place of
     those of real data; without the flag, returns it unchanged.
 
-    Files of pre-training live in the memory of this process, those of fine-tuning in a temporary folder. The
-    data are a function of the seed and of the sizes.
+    Files for pre-training are kept in the memory of this process, those for fine-tuning in a temporary
+    folder. The data are a function of the seed and of the sizes.
     """
     if not config.generated_data:
         return config

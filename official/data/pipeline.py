@@ -1,5 +1,5 @@
-"""Common parts of the tf.data pipelines: the position in the order of the data, and the number of calls that
-run side by side."""
+"""Common parts of the tf.data pipelines: the position in the order of the data, and the number of parallel
+calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from official.config.derived import MOST_STREAMS as MOST_STREAMS
 
-CALLS = 2  # of what works on a whole batch or window, and inside it with more threads
+CALLS = 2  # parallel calls of functions of a whole batch or window, which are multithreaded themselves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,15 +17,15 @@ class TrainingOrder:
     """The order of a run's training data, the position in it, and the host that reads.
 
     Attributes:
-      seed: of the order.
-      sequences_done: that all hosts together have trained on before.
+      seed: seed of the order.
+      sequences_done: sequences that all hosts together have trained on before.
       host: number of this host.
-      num_hosts: how many there are.
+      num_hosts: number of hosts.
       rows_done: rows that all hosts together have trained on before; unset: as many as sequences.
-      stream_sequences: of the sequences done, those of each stream of packed rows, up to MOST_STREAMS; empty:
-        as many of each.
-      reader: number of the process that reads the part of a host that is another one, in the names of files
-        that it keeps; unset: it is the host.
+      stream_sequences: number of the sequences done in each stream of packed rows, up to MOST_STREAMS; empty:
+        the same number in each.
+      reader: number of this process in the names of its cache files, if it reads the share of another host;
+        unset: the number of the host.
     """
 
     seed: int
@@ -38,10 +38,10 @@ class TrainingOrder:
 
 
 def fixed(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the dataset without autotuning: CALLS is a number, not what TensorFlow finds out.
+    """Returns the dataset without autotuning; the number of parallel calls is fixed, CALLS.
 
-    Autotuning's bookkeeping per element costs more than it saves. And its thread may miss that the dataset's
-    iterator is deleted, which then waits for it: evaluations hung for minutes (TensorFlow 2.15.1,
+    Autotuning's bookkeeping per element costs more than it saves. And its thread may miss the deletion of the
+    dataset's iterator, which waits for it: evaluations hung for minutes (TensorFlow 2.15.1,
     Model::OptimizeLoop).
     """
     options = tf.data.Options()
@@ -61,7 +61,7 @@ def rebatched(dataset: tf.data.Dataset, size: int, drop_remainder: bool = False)
 
 def shuffled(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Returns values shuffled along their first axis by a seed, int64 [2]. TensorFlow 2.6, which lacks the
-    operation, gives another order."""
+    operation, gets another order."""
     if hasattr(tf.random.experimental, "stateless_shuffle"):
         return tf.random.experimental.stateless_shuffle(values, seed)
     # TensorFlow 2.6
@@ -70,8 +70,8 @@ def shuffled(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def seeds_of(seed: tf.Tensor, count: int) -> tf.Tensor:
-    """Returns seeds [count, 2] drawn from a seed [2]. TensorFlow 2.6, which lacks the operation, gives
-    others."""
+    """Returns seeds [count, 2] drawn from a seed [2]. TensorFlow 2.6, which lacks the operation, gets other
+    seeds."""
     if hasattr(tf.random, "split"):
         return tf.random.split(seed, count)
     numbers = tf.range(count, dtype=seed.dtype)
@@ -83,8 +83,8 @@ def without_done(rows_RX: tf.Tensor, sequences_R: tf.Tensor, sequences_done: tf.
     stays.
 
     Args:
-      rows_RX: of any dtype.
-      sequences_R: int64, how many sequences each row has.
+      rows_RX: rows of any dtype.
+      sequences_R: int64, number of sequences in each row.
       sequences_done: int64, 0 or more.
     """
     return rows_RX[tf.math.count_nonzero(tf.cumsum(sequences_R) <= sequences_done) :]

@@ -11,7 +11,7 @@ from official.data import pipeline
 # Records
 
 
-_SAMPLES = 1000  # drawn once and repeated
+_SAMPLES = 1000  # rows, drawn once and repeated
 
 
 def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int) -> tf.data.Dataset:
@@ -19,7 +19,7 @@ def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int)
     valid values.
 
     Tokens are independent, with word frequencies as in text: a model that learns only these predicts 9 % of
-    the masked tokens right with 30522 words, one that learns nothing predicts none.
+    the masked tokens right with 30522 words, one that learns nothing predicts none of them.
     """
     generator = np.random.default_rng(seed)
     length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
@@ -35,7 +35,7 @@ def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int)
         "masked_lm_weights": np.ones((count, predictions)),
         "next_sentence_labels": generator.integers(0, 2, (count, 1)),
     }
-    if "position_ids" in schema:  # predicted tokens stand first
+    if "position_ids" in schema:  # predicted tokens come first
         is_masked = np.zeros((count, length), bool)
         np.put_along_axis(is_masked, values["masked_lm_positions"], True, axis=1)
         others = np.argsort(is_masked, axis=1, kind="stable")[:, : length - predictions]
@@ -47,8 +47,8 @@ def synthetic_dataset(schema: dict, vocab_size: int, batch_size: int, seed: int)
 
 
 def packed_rows(schema: dict, vocab_size: int, average: float, seed: int) -> dict[str, np.ndarray]:
-    """Returns rows without padding of `average` random sequences each, {name: [1000, length]} of
-    `schema.packed_schema`; every slot for predicted tokens is taken."""
+    """Returns rows of `average` random sequences each, without padding, {name: [1000, length]} with the
+    features of `schema.packed_schema`; every slot for predicted tokens is used."""
     generator = np.random.default_rng(seed)
     length, slots, depth = (schema[name].length for name in ("input_ids", "masked_lm_ids", "cls_positions"))
     shape, column_L = (_SAMPLES, length), np.arange(length)
@@ -79,20 +79,20 @@ def packed_rows(schema: dict, vocab_size: int, average: float, seed: int) -> dic
 
 
 def endless(rows: dict[str, np.ndarray], batch_size: int) -> tf.data.Dataset:
-    """Returns batches of the rows, again and again."""
+    """Returns an endless dataset of batches of the rows."""
     batches = tf.data.Dataset.from_tensor_slices(rows).repeat().batch(batch_size, drop_remainder=True)
     return pipeline.fixed(batches.prefetch(pipeline.CALLS))
 
 
 def _permuted(generator: np.random.Generator, values_L: np.ndarray, count: int) -> np.ndarray:
-    """Returns `count` rows of the values, each in an order of its own, [count, L]."""
+    """Returns `count` random permutations of the values, [count, L]."""
     if hasattr(generator, "permuted"):
         return generator.permuted(np.tile(values_L, (count, 1)), axis=1)
     return values_L[np.argsort(generator.random((count, len(values_L))), axis=1)]  # NumPy before 1.20
 
 
 def _draw_tokens(generator: np.random.Generator, vocab_size: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Draws ids of words as text has them, see `draw_ids`; those before 5 are special tokens."""
+    """Draws ids of words with frequencies as in text, see `draw_ids`; ids below 5 are special tokens."""
     return draw_ids(generator, np.arange(min(5, vocab_size - 1), vocab_size), shape)
 
 
@@ -104,9 +104,10 @@ def draw_ids(generator: np.random.Generator, ids: np.ndarray, shape: int | tuple
     """Draws ids independently, the n-th one with a frequency proportional to 1 / n (Zipf's law).
 
     Args:
-      generator: all draws come from it.
-      ids: [N], to draw from.
-      shape: of the result.
+      generator: source of all draws.
+      ids: [N], the ids to draw from.
+      shape: shape of the result.
+
     """
     weights = 1 / np.arange(1, len(ids) + 1)
     return generator.choice(ids, shape, p=weights / weights.sum())

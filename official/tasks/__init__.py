@@ -1,5 +1,4 @@
-"""The tasks: the code that differs between jobs, and nothing else. One module per task, one row in
-`TASKS`."""
+"""The tasks: the code that differs between jobs, with one module per task and one row in `TASKS`."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ Value = TypeVar("Value")
 
 
 class _Tasks(dict):
-    """Task classes by name. A task's module is imported when it is looked up: each takes a tenth of a
+    """Task classes by name. A task's module is imported when it is looked up, since each takes a tenth of a
     second."""
 
     def __getitem__(self, name: str) -> Any:
@@ -31,8 +30,8 @@ TASKS = _Tasks(
 
 
 def known(value: Value | None) -> Value:
-    """Returns an optional value that the checks of the configuration, or `find_data`, have set. Raises
-    ValueError where it is None."""
+    """Returns an optional value that is set by the checks of the configuration or by `find_data`. Raises
+    ValueError if it is None."""
     if value is None:
-        raise ValueError("asked for before find_data has found it, or though the configuration lacks it")
+        raise ValueError("the value is unset: find_data was not called, or the configuration lacks it")
     return value

@@ -1,5 +1,5 @@
-"""Labels of texts: one of many, several at once, a number, or a choice; the tasks of GLUE, and people's own
-tables."""
+"""Classification of texts: one label of many, several labels, a number, or a choice; for the tasks of GLUE
+and user tables."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ from official.tasks import known
 from official.tasks.fine_tuning import FULL_DEVIATION, FineTuning, TableTask, tell_truncated
 
 Outputs = dict  # {output: [rows, ...]}
-_LENGTHS = (64, 128, 256, 512)  # tokens, of the table of lengths
-_SUSPICIOUS = 20  # rows of the report's table
+_LENGTHS = (64, 128, 256, 512)  # tokens, in the table of lengths
+_SUSPICIOUS = 20  # maximum number of rows in the report's table
 
 
 class Classification(FineTuning):
-    """Members that all tasks with labels share; see `official.training.task.Task` and `ScoredTask`.
+    """Base of all tasks with labels; see `official.training.task.Task` and `ScoredTask`.
 
-    A task sets `labels`, at the latest in `_read_splits`, and puts the truths of its evaluation set, and how
-    its rows are shown, into `_truths` and `_shown`.
+    A task sets `labels`, at the latest in `_read_splits`; `_truths` returns the true labels of its evaluation
+    set, and `_shown` its rows for the report.
     """
 
     losses = {"label_loss": 1.0}
     output_names = ("logits",)
     labels: Labels
     ask_teacher: Callable[..., np.ndarray] | None = None  # see `inference.teacher`
-    _scored: Labels | None = None  # of the last scores, of several labels with their thresholds
+    _scored: Labels | None = None  # labels of the last scores, with thresholds for several labels
 
     def _prepare(self, labels: Labels) -> None:
-        """Takes the labels: names of metrics and files follow from them. Raises ConfigError for settings that
-        a loss of numbers does not have."""
+        """Sets the labels, which determine the names of metrics and files. Raises ConfigError for settings
+        that do not apply to the loss of numbers."""
         config = self._config
         for name in ("label_smoothing", "distill_temperature") if labels.kind == NUMBER else ():
             if config.do_train and config[name] != FIELDS[name].default:
@@ -80,13 +80,13 @@ class Classification(FineTuning):
         return objectives.label_terms(outputs, batch, self.labels.kind, config.label_smoothing, distillation)
 
     def _with_teacher(self, rows: TokenRows, texts: list[list[str]]) -> TokenRows:
-        """Returns the rows of the training set with what the teacher says of their texts."""
+        """Returns the rows of the training set with the teacher's logits."""
         if self.ask_teacher is None:
             raise ValueError("a task with a teacher is made by inference.teacher.make_task")
         logits_NC = self.ask_teacher(texts, self.labels, self.class_names)
         if self.labels.kind in (ONE, CHOICE):
             agreed = np.mean(logits_NC.argmax(axis=1) == rows.columns["labels"])
-            logging.info("The teacher gives %.1f %% of the training rows their label", 100 * agreed)
+            logging.info("The teacher predicts the label of %.1f %% of the training rows", 100 * agreed)
         return dataclasses.replace(rows, columns={**rows.columns, "teacher_logits": logits_NC})
 
     def evaluate(self, model, batch) -> tuple[dict, dict[str, tf.Tensor]]:
@@ -116,8 +116,8 @@ class Classification(FineTuning):
         raise NotImplementedError
 
     def _shown(self, rows: Sequence[int]) -> list[tuple[Sequence[str], str]]:
-        """Returns the texts of some rows of the evaluation set, and how a reader finds each of them; empty
-        where its texts are enough."""
+        """Returns (texts, place) of some rows of the evaluation set; the place, for the report, is '' if the
+        texts are enough."""
         raise NotImplementedError
 
     def score(self, outputs: Outputs) -> dict[str, float]:
@@ -125,8 +125,8 @@ class Classification(FineTuning):
         return labels_lib.scores(labels, outputs["logits"], self._truths())
 
     def _with_thresholds(self, outputs: Outputs) -> Labels:
-        """Returns the labels, of several with the thresholds that are best on the evaluation set of a
-        training. A model that is only evaluated has its own, which no row of the set has chosen."""
+        """Returns the labels; after training, `several` have the thresholds that are best on the evaluation
+        set. A model that is only evaluated keeps its own, which do not depend on the set."""
         if self.labels.kind != SEVERAL or not self._config.do_train:
             return self.labels
         chances_NC = labels_lib.probabilities(self.labels, outputs["logits"])
@@ -196,7 +196,7 @@ class Classification(FineTuning):
 
 
 class GlueTask(Classification):
-    """A GLUE task: its files, its published scores, and the predictions that GLUE's server takes."""
+    """A GLUE task: its files, its published scores, and predictions for GLUE's server."""
 
     def __init__(self, config: Config):
         super().__init__(config)
@@ -206,8 +206,8 @@ class GlueTask(Classification):
         if self.texts == 2:
             check_segment_types(config)
         self._take_scores(task.metrics[::-1])
-        self._files: dict[str, text_rows.Table] = {}  # {train, dev, test}
-        self._digests: dict[str, dict[str, int]] = {}  # of their tokens
+        self._files: dict[str, text_rows.Table] = {}  # {train, dev, test: table}
+        self._digests: dict[str, dict[str, int]] = {}  # digests of their tokens
         self.companions = {model_folder.LABELS: model_folder.labels_json(task.labels).encode()}
 
     def _read_splits(self, vocabulary: Vocabulary) -> None:
@@ -255,7 +255,7 @@ class GlueTask(Classification):
 
 
 # -----------------------------------------------------------------------------------------------------------
-# People's own tables
+# User tables
 
 
 class ClassifyTask(Classification, TableTask):
@@ -287,7 +287,7 @@ class ClassifyTask(Classification, TableTask):
         if self.texts > 1:
             check_segment_types(config)
         self.rows_of_example = max(self.texts - 1, 1)
-        # Of a plan, and of synthetic data; the data say which they are.
+        # Placeholders for a plan and synthetic data; the data define the labels.
         self._prepare(Labels(kind, ("0", "1") if kind in (ONE, SEVERAL) else ()))
         self._take_scores(labels_lib.SCORES[kind])
 
@@ -325,7 +325,7 @@ class ClassifyTask(Classification, TableTask):
         ).encode()
 
     def _known_labels(self) -> Labels:
-        """Returns the labels of the run, or of the weights, that are evaluated."""
+        """Returns the labels of the evaluated run or weights."""
         folder, found = self._saved_labels()
         kind = found["kind"]
         if kind != self._config.label_kind:
@@ -354,14 +354,14 @@ class ClassifyTask(Classification, TableTask):
             raise ConfigError(
                 f"--{flag}={table.given}: {labels_lib.describe_unknown(reader.unknown, self.labels.names)}"
             )
-        said = f", label from {label!r}" if labelled else ""
+        source = f", label from {label!r}" if labelled else ""
         columns = " and ".join(map(repr, self._text_columns))
-        self._take(split, table, rows, f"{counted(len(rows), 'row')}, text from {columns}{said}")
+        self._take(split, table, rows, f"{counted(len(rows), 'row')}, text from {columns}{source}")
         fitting = [f"{share:.1%} fit into {length}" for length, share in self._length_shares(rows)]
         logging.info("Texts: %s tokens", ", ".join(fitting))
 
     def _check_labels(self, labels: Labels, counts: Counter, table: tables.Table) -> None:
-        """Says which labels there are. Raises ConfigError where there is only one."""
+        """Logs the labels. Raises ConfigError if there is only one."""
         if labels.kind in (NUMBER, CHOICE):
             return
         if len(labels.names) < 2 and labels.kind == ONE or not labels.names:
@@ -373,7 +373,7 @@ class ClassifyTask(Classification, TableTask):
         shown = [f"{name} ({counts[name]:,})" for name in labels.names]
         logging.info("%d labels: %s", len(shown), shortened(shown, 400))
         if once := [name for name in labels.names if counts[name] == 1]:
-            logging.warning("Labels that one row has: %s", shortened(once, 200))
+            logging.warning("Labels with a single row: %s", shortened(once, 200))
         labels_lib.tell_doubtful(labels.names, labels.kind)
 
     def _hold_out(self) -> None:
@@ -388,7 +388,7 @@ class ClassifyTask(Classification, TableTask):
                 logging.warning("Labels without a %s row: %s. %s", what, shortened(missing, 200), flags)
 
     def _length_shares(self, rows: texts_lib.TextRows) -> list[tuple[int, float]]:
-        """Returns (tokens, share of the texts that fit into them)."""
+        """Returns [(tokens, share of the texts that fit)]."""
         lengths = [length for length in _LENGTHS if length <= self._config.model.positions]
         return [(length, float((rows.whole_lengths <= length).mean())) for length in lengths]
 
@@ -421,8 +421,8 @@ class ClassifyTask(Classification, TableTask):
         return {**super().tables(outputs), **self._suspicious(outputs), "Lengths of the texts": rows}
 
     def _suspicious(self, outputs: Outputs) -> dict[str, list[list]]:
-        """Returns the table of held-out rows whose label looks wrong: the model is surer of another one than
-        it is, on average, of the rows that have that one. Source: Northcutt et al. 2021, arXiv 1911.00068."""
+        """Returns the table of held-out rows whose label looks wrong: another label has a higher probability
+        than the average over the rows with that label. Source: Northcutt et al. 2021, arXiv 1911.00068."""
         if self.labels.kind != ONE:
             return {}
         truths, chances_NC = self._truths(), labels_lib.probabilities(self.labels, outputs["logits"])
@@ -443,7 +443,7 @@ class ClassifyTask(Classification, TableTask):
         return {"Rows whose label looks wrong": [head, *rows]} if rows else {}
 
     def assets(self, outputs: Outputs) -> dict[str, bytes]:
-        """Returns the files that the scored weights need beside them: labels with their thresholds."""
+        """Returns the files to save next to the scored weights: labels with their thresholds."""
         return {model_folder.LABELS: self._labels_json(self._with_thresholds(outputs))}
 
     def write_predictions(self, outputs: Outputs, folder: str) -> list[str]:

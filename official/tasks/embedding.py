@@ -1,5 +1,5 @@
-"""Vectors of texts, trained on tables of pairs: a query and its passage, or two texts and how alike they
-are."""
+"""Embeddings of texts, trained on tables of pairs: a query and its passage, or two texts and their
+similarity."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ SIMILARITY_SCORES = ("spearman", "pearson")
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSet:
-    """The texts of N held-out rows and of a corpus, each once: queries, then passages.
+    """The distinct texts of N held-out rows and of a corpus: queries, then passages.
 
     Attributes:
-      texts: their tokens.
+      texts: tokens of the texts.
       queries: number of queries.
       pairs: int64 [N, 2], the query of each row, and its passage, counted from the first passage.
-      places: int64 [passages, 2]: of each passage the row of the table and the column, from 0 on, where its
-        text stands; column -1 is that of the corpus.
+      places: int64 [passages, 2], row of the table and column, both from 0, with the text of each passage;
+        column -1 means the corpus.
     """
 
     texts: TokenRows
@@ -54,10 +54,10 @@ class EvaluationSet:
 
 
 class EmbedTask(TableTask):
-    """Vectors of texts that are near each other where the texts belong together; see
-    `official.training.task.Task` and `ScoredTask` for what each member means.
+    """Embeds texts so that matching texts have similar vectors; `official.training.task.Task` and
+    `ScoredTask` document the members.
 
-    A row of training is an example of all its texts; a row of evaluation is a text.
+    In training, a row of the table is one example with all its texts; in evaluation, each text is a row.
     """
 
     losses = {"embedding_loss": 1.0}
@@ -75,7 +75,7 @@ class EmbedTask(TableTask):
                 f"--text_columns={config.text_columns} names {counted(count, 'column')}. Allowed with"
                 f" --task=embed: {allowed}."
             )
-        # The rows of a part of a step would be compared alone, and a packed row has no place for several.
+        # Otherwise only rows of the same part of a step would be compared. Packed rows do not support groups.
         others = {f"loss_normalization={config.loss_normalization}": config.loss_normalization != "global"}
         why = "--task=embed, whose loss compares the vectors of all rows of a step"
         self._refuse(why, pack=config.pack, scale_loss=config.scale_loss, **others)
@@ -123,19 +123,18 @@ class EmbedTask(TableTask):
                 corpus = self._read_corpus(lambda columns: encode(columns, (others,)))
             self._held_out = held_out = evaluation_set(self._read["eval"], corpus)
             self._rows["eval"] = held_out.texts
-            told = f"{held_out.queries:,} and {len(held_out.texts) - held_out.queries:,}"
-            logging.info("Distinct texts of the evaluation set, first and other columns: %s", told)
+            numbers = f"{held_out.queries:,} and {len(held_out.texts) - held_out.queries:,}"
+            logging.info("Distinct texts of the evaluation set, first and other columns: %s", numbers)
             if not self._is_scored:
                 ids_NG = self._read["eval"].text_ids.reshape(-1, self.rows_of_example)
                 passages = [ids_NG[:, 1:].reshape(-1), *([] if corpus is None else [corpus.text_ids])]
                 if both := int(np.isin(np.unique(ids_NG[:, 0]), np.concatenate(passages)).sum()):
-                    told = "%d queries are passages, too: each finds itself first, which lowers the scores"
-                    logging.warning(told, both)
+                    warning = "%d queries are passages, too: each finds itself first, which lowers the scores"
+                    logging.warning(warning, both)
         self.companions.update(sentence_folder.contents(settings, config.model.hidden_size))
 
     def _read_settings(self, vocabulary: Vocabulary) -> EmbeddingSettings:
-        """Returns the settings of the run, or of the weights that it begins with, and what flags say
-        instead."""
+        """Returns the settings of the run or of its initial weights, overridden by flags."""
         config = self._config
         folders = [config.init_checkpoint] if config.do_train else [config.model_dir, config.init_checkpoint]
         read = (
@@ -173,14 +172,14 @@ class EmbedTask(TableTask):
         )
         score = f", score from {label!r}" if label else ""
         columns = ", ".join(map(repr, self._text_columns))
-        told = f"{counted(len(rows), 'row')}, texts from {columns}{score}"
-        self._take(split, table, rows, told, "texts")
+        description = f"{counted(len(rows), 'row')}, texts from {columns}{score}"
+        self._take(split, table, rows, description, "texts")
         if label and config.score_loss == "cosine":
             beyond = known(rows.labels)[np.abs(known(rows.labels)) > 1]
             if len(beyond):
                 raise ConfigError(
                     f"--{flag}={table.given} has the score {beyond[0]:g}, cosines are from -1 to 1. Divide"
-                    " the scores, or give --score_loss=cosent, which reads their order alone."
+                    " the scores, or give --score_loss=cosent, which only reads their order."
                 )
 
     def _read_corpus(self, encode: Any) -> texts_lib.TextRows:
@@ -196,7 +195,7 @@ class EmbedTask(TableTask):
         return TokenRows(rows.ids, rows.lengths, rows.first_lengths, columns, group=rows.group)
 
     def train_dataset(self, global_batch: int, replica_batch: int, order: TrainingOrder) -> tf.data.Dataset:
-        """Returns batches of rows of any length: texts of the same length would be other negatives."""
+        """Returns batches of rows of any length, since bucketing by length would change the negatives."""
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(replica_batch)
         shape = token_rows.shape_of(self._config, global_batch, replica_batch)
@@ -238,7 +237,7 @@ class EmbedTask(TableTask):
         return self._score(outputs, self._config.model.hidden_size)
 
     def _score(self, outputs: Outputs, size: int) -> dict[str, float]:
-        """Returns the scores of the first so many numbers of the vectors."""
+        """Returns the scores of the vectors truncated to `size`."""
         queries_QD, passages_PD = self._vectors(outputs, size)
         if not self._is_scored:
             return vectors_lib.ranking_scores(queries_QD, passages_PD, known(self._held_out).pairs)
@@ -247,12 +246,12 @@ class EmbedTask(TableTask):
         return {name: found[name] for name in SIMILARITY_SCORES}
 
     def _vectors(self, outputs: Outputs, size: int | None = None) -> list[np.ndarray]:
-        """Returns the vectors of queries and of passages, of length 1."""
+        """Returns the normalized vectors of queries and of passages."""
         vectors_TD = vectors_lib.normalized(outputs["vectors"][:, :size])
         return np.split(vectors_TD, [known(self._held_out).queries])
 
     def _cosines(self, outputs: Outputs, size: int | None = None) -> np.ndarray:
-        """Returns float64 [N], of the texts of each row."""
+        """Returns float64 [N], the cosine of the two texts of each row."""
         parts = zip(self._vectors(outputs, size), known(self._held_out).pairs.T)
         first_ND, second_ND = (vectors_XD[places] for vectors_XD, places in parts)
         return np.einsum("ND,ND->N", first_ND, second_ND, dtype=np.float64)
@@ -274,9 +273,7 @@ class EmbedTask(TableTask):
         for row, number in zip(chosen, numbers):
             facts = [["cosine", f"{cosines[row]:.3f}"], ["score", f"{truths[row]:g}"]]
             items.append(examples_lib.row(texts[number], facts, f"row {number:,} of the table"))
-        note = (
-            "Rows of the evaluation set whose place in the order of cosines is farthest from that of scores."
-        )
+        note = "Rows of the evaluation set whose rank by cosine is farthest from their rank by score."
         return examples_lib.group("Largest errors", note, items)
 
     def _not_found(self, outputs: Outputs) -> list[dict]:
@@ -306,7 +303,7 @@ class EmbedTask(TableTask):
         return examples_lib.group("Passages not found", "Spread over the evaluation set.", items)
 
     def _passage(self, number: int, column: int) -> str:
-        """Returns the text of a place of `EvaluationSet.places`."""
+        """Returns the text of a passage, given its place in `EvaluationSet.places`."""
         name = self._text_columns[max(column, 1)]
         split = "eval" if column >= 0 else "corpus"
         return texts_lib.rows_again(self._tables[split], [name], [number])[number][0]
@@ -320,14 +317,13 @@ class EmbedTask(TableTask):
         return "a random order", vectors_lib.ndcg_by_chance(counts_Q, passages)
 
 
-# {name of a prompt that is written: names that are read}, as of sentence-transformers' encode_query and
+# {name of a prompt for writing: names for reading}, as in sentence-transformers' encode_query and
 # encode_document.
 _PROMPTS = {"query": ("query",), "document": sentence_folder.NAMES_OF_PASSAGES}
 
 
 def _read_sizes(given: str | None, hidden_size: int) -> tuple[int, ...]:
-    """Returns the sizes of --matryoshka_sizes and the whole one, the largest first; none where none are
-    given."""
+    """Returns the sizes of --matryoshka_sizes and the full one, in descending order; empty if unset."""
     if not given:
         return ()
     parts = [part.strip() for part in given.split(",")]
@@ -341,18 +337,18 @@ def _read_sizes(given: str | None, hidden_size: int) -> tuple[int, ...]:
 
 
 def _ranks(values_N: np.ndarray) -> np.ndarray:
-    from scipy import stats  # late: a second
+    from scipy import stats  # late: takes a second
 
     return stats.rankdata(values_N)
 
 
 def evaluation_set(rows: texts_lib.TextRows, corpus: texts_lib.TextRows | None = None) -> EvaluationSet:
-    """Returns the distinct texts of rows, and of a corpus, and how the rows' pairs are made of them."""
+    """Returns the distinct texts of rows and of a corpus, with the pairs of the rows."""
     ids_NG = rows.text_ids.reshape(-1, rows.group)
     _, query_rows, first_N = np.unique(ids_NG[:, 0], return_index=True, return_inverse=True)
     passage_ids, passage_rows, places = np.unique(ids_NG[:, 1:], return_index=True, return_inverse=True)
     second_N = places.reshape(len(rows), -1)[:, 0]
-    # Of the flattened passages, G - 1 a row, to the flattened texts.
+    # Indices of the flattened passages, G - 1 per row, in the flattened texts.
     row_P, column_P = np.divmod(passage_rows, rows.group - 1)
     parts = [_picked(rows, query_rows * rows.group), _picked(rows, row_P * rows.group + column_P + 1)]
     found = [np.stack([rows.numbers[row_P], column_P + 1], axis=1)]
@@ -368,5 +364,5 @@ def evaluation_set(rows: texts_lib.TextRows, corpus: texts_lib.TextRows | None =
 
 
 def _picked(rows: texts_lib.TextRows, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the tokens, one text behind the other, and the lengths of some texts."""
+    """Returns the concatenated tokens and the lengths of some texts."""
     return ragged.take(rows.ids, ragged.offsets(rows.lengths), order), rows.lengths[order]

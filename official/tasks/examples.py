@@ -1,8 +1,8 @@
-"""Examples for the report: a few sequences, questions and sentences with what the model makes of them.
+"""Examples for the report: a few sequences, questions and sentences with the model's predictions.
 
 A group is {"title", "note", "items"}. An item is {"texts": lines, "facts": [[name, value], ...]}; a line is a
 list of [text, kind].
-Kinds: "" plain, "strong" what is asked, "right" predicted and true, "wrong" predicted and not true, "gold"
+Kinds: "" plain, "strong" the question, "right" predicted and true, "wrong" predicted and not true, "gold"
   true and not predicted.
 """
 
@@ -15,20 +15,20 @@ import numpy as np
 from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary, without_mark
 
 MAX_ITEMS = 6  # items of a group
-_MAX_TOKENS = 160  # of a sequence that are shown
+_MAX_TOKENS = 160  # tokens of a sequence that are shown
 _MAX_FACTS = 6  # masked tokens of a sequence whose predictions are listed
 _LONG_WORD = 20  # characters
-_AROUND = 140  # characters of a passage on either side of an answer
+_AROUND = 140  # characters of a passage on each side of an answer
 _MORE = "\u2026"
 
 
 def group(title: str, note: str, items: list[dict]) -> list[dict]:
-    """Returns a list of the one group, or of none where it would be empty."""
+    """Returns [group], or [] for a group without items."""
     return [{"title": title, "note": note, "items": items}] if items else []
 
 
 def evenly(items: Sequence) -> list:
-    """Returns at most MAX_ITEMS items, spread over all of them."""
+    """Returns at most MAX_ITEMS items, evenly spaced."""
     count = min(len(items), MAX_ITEMS)
     return [items[number * len(items) // count] for number in range(count)]
 
@@ -38,7 +38,7 @@ def evenly(items: Sequence) -> list:
 
 
 def word_of(vocabulary: Vocabulary | None) -> Callable[[int], str]:
-    """Returns id -> word piece; without a vocabulary, or beyond its end, an id stands for itself."""
+    """Returns a function id -> word piece; without a vocabulary, or beyond its end, it returns the number."""
     words = vocabulary.words if vocabulary else ()
     return lambda number: words[number] if number < len(words) else f"#{number}"
 
@@ -48,10 +48,9 @@ def masked_sequence(row: dict[str, np.ndarray], word: Callable[[int], str]) -> d
 
     Args:
       row: input_ids and input_mask [L], masked_lm_positions, masked_lm_ids and masked_lm_weights [P],
-        next_sentence_labels [1], and of the
-        model: top_ids and top_probabilities [P, K], best first, and of one with a next-sentence head
-          random_probability [], that the second segment is a random one.
-      word: of `word_of`.
+        next_sentence_labels [1], and outputs of the model: top_ids and top_probabilities [P, K], best first,
+        and with a next-sentence head random_probability [], of a random second segment.
+      word: function as of `word_of`.
     """
     is_masked = row["masked_lm_weights"] > 0
     positions, ids = (row[name][is_masked].tolist() for name in ("masked_lm_positions", "masked_lm_ids"))
@@ -77,11 +76,11 @@ def _pieces(truth: int, guess: int | None, word: Callable[[int], str]) -> list[l
 
 
 def _append(line: list[list[str]], pieces: list[list[str]]) -> None:
-    """Adds word pieces to a line: the end of a word follows without a space and its ##, except behind a wrong
+    """Adds word pieces to a line; a continuation is joined without a space and its ##, except after a wrong
     guess."""
     joined = bool(line) and pieces[0][0].startswith(CONTINUATION)
     for number, (text, kind) in enumerate(pieces):
-        is_end = joined and number == 0  # of the word before it
+        is_end = joined and number == 0  # end of the word before it
         space = "" if not line or is_end else " "
         text = without_mark(text) if is_end else text
         if line and line[-1][1] == kind == "":
@@ -122,8 +121,7 @@ def _masked_facts(
 def answered_question(
     question: str, context: str, gold: Sequence[str], predicted: str, probability: float, f1: float
 ) -> dict:
-    """Returns the item of one question; texts that stand in the context several times are marked where they
-    stand first."""
+    """Returns the item of a question; the first occurrence of each answer in the context is marked."""
     answers = list(dict.fromkeys(gold))
     facts = [
         ["predicted", f"{predicted or 'no answer'} \u00b7 probability {probability:.2f}"],
@@ -134,8 +132,8 @@ def answered_question(
 
 
 def passage(context: str, answers: Sequence[str], predicted: str) -> list[list[str]]:
-    """Returns the line of text around two answers: the accepted one that equals the prediction, else the
-    first, and the predicted one."""
+    """Returns the line of text around two answers: the accepted one that equals the prediction, or else the
+    first accepted one, and the predicted one."""
     gold = _span(context, predicted if predicted in answers else next(iter(answers), ""))
     spans = {"gold": gold, "wrong": gold if predicted in answers else _span(context, predicted)}
     windows = [_window(context, *span) for span in spans.values()]
@@ -154,8 +152,7 @@ def passage(context: str, answers: Sequence[str], predicted: str) -> list[list[s
 
 
 def _window(context: str, begin: int, end: int) -> tuple[int, int]:
-    """Returns the (begin, end) of the text shown around an answer, cut between words unless these are
-    long."""
+    """Returns (begin, end) of the text shown around an answer, cut between words unless these are long."""
     first, last = max(0, begin - _AROUND), min(len(context), end + _AROUND)
     before = context.rfind(" ", max(0, first - _LONG_WORD), first)
     behind = context.find(" ", last, last + _LONG_WORD)
@@ -163,7 +160,7 @@ def _window(context: str, begin: int, end: int) -> tuple[int, int]:
 
 
 def _span(context: str, text: str) -> tuple[int, int]:
-    """Returns the (begin, end) of a text in the context; (0, 0) for one that is empty or not in it."""
+    """Returns (begin, end) of a text in the context; (0, 0) if it is empty or missing."""
     begin = max(context.find(text), 0)
     return (begin, begin + len(text)) if text and text in context else (0, 0)
 
@@ -173,7 +170,7 @@ def _span(context: str, text: str) -> tuple[int, int]:
 
 
 def row(texts: Sequence[str], facts: list[list[str]], place: str = "") -> dict:
-    """Returns the item of a row of texts; `place` is where a reader finds it."""
+    """Returns the item of a row of texts; `place` tells where it is in the data."""
     return {
         "texts": [[[text, ""]] for text in texts],
         "facts": [*facts, *([["place", place]] if place else [])],
@@ -181,7 +178,7 @@ def row(texts: Sequence[str], facts: list[list[str]], place: str = "") -> dict:
 
 
 def surest_mistakes(chances_NC: np.ndarray, truths_N: np.ndarray) -> list[int]:
-    """Returns the wrong rows with the highest probabilities, the surest first."""
+    """Returns the wrong rows with the highest probabilities, in descending order."""
     called_N = chances_NC.argmax(axis=1)
     wrong = np.flatnonzero(called_N != truths_N)
     return wrong[np.argsort(-chances_NC[wrong, called_N[wrong]], kind="stable")][:MAX_ITEMS].tolist()

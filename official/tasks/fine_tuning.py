@@ -1,4 +1,4 @@
-"""Fine-tuning on labelled text: the members of every task whose sets are token rows in memory."""
+"""Fine-tuning on labelled text: base classes of the tasks whose data are token rows in memory."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
     from official.data.tables.texts import TextRows
 
 _SYNTHETIC_SEQUENCES = 1000
-# Google's heads begin with the deviation 0.88 initializer_range, what is left of a normal without its tails;
-# GLUE and SQuAD keep it. With people's few data a head of the whole deviation, as transformers has, learns
-# sooner. Measured with tags, see docs/own_data.md.
+# Google's heads are initialized with the standard deviation 0.88 initializer_range, that of a truncated
+# normal; GLUE and SQuAD keep it. On small user data a head with the full deviation, as in transformers,
+# learns faster. Measured with tags, see docs/own_data.md.
 FULL_DEVIATION = 1 / layers.TRUNCATED_STDDEV
 
 
 class FineTuning:
-    """Base of such tasks; see `official.training.task.Task` and `ScoredTask` for what each member means.
+    """Base of fine-tuning tasks; `official.training.task.Task` and `ScoredTask` document the members.
 
-    A task reads its files in `_read_splits` and puts the rows of each set, with their labels, into `_rows`:
-    of the training set "train", of the evaluation set "eval", of the set to predict "test"; and into `_paths`
-    the files of each split. `_random_labels` are those of random sequences.
+    A task reads its files in `_read_splits` and puts the rows of each set, with their labels, into `_rows`,
+    under "train", "eval" or "test" (the set to predict), and the files of each split into `_paths`.
+    `_random_labels` returns the labels of random sequences.
     """
 
     is_scored = True
     problem_type = model_folder.ONE_LABEL
-    head_scale = 1.0  # of the first weights of a head, see `modeling.models.SequenceModel`
+    head_scale = 1.0  # scale of a head's initial weights, see `modeling.models.SequenceModel`
     compared: tuple[str, ...] = ()
     eval_metrics: tuple[str, ...] = ()
     class_names: list[tuple[str, ...]] | None = None
     predicts_evaluation_set = False
     losses: dict[str, float]
     target_metric: str
-    texts = 1  # of a row
+    texts = 1  # number of texts in a row
 
     def __init__(self, config: Config):
         self._config = config
@@ -59,8 +59,8 @@ class FineTuning:
         self.local_epsilon = dict.fromkeys(self.losses, 0.0)
 
     def _take_scores(self, names: Sequence[str]) -> None:
-        """Takes the names of the task's scores, the main one first. Raises ConfigError where
-        --early_stopping_metric is none of them."""
+        """Sets the names of the task's scores, the main one first. Raises ConfigError if
+        --early_stopping_metric is not one of them."""
         asked, allowed = self._config.early_stopping_metric, (*names, *self.losses, "loss")
         if asked and asked not in allowed:
             raise ConfigError(
@@ -70,7 +70,7 @@ class FineTuning:
         self.target_metric = names[0]
 
     def _refuse(self, why: str, **given: bool) -> None:
-        """Raises ConfigError, with `why`, for a flag that is given, and for pipelines."""
+        """Raises ConfigError, with `why`, if one of the flags is given, and for pipelines."""
         strategy = self._config.distribution_strategy
         given[f"distribution_strategy={strategy}"] = strategy in PIPELINED
         for flag in (flag for flag, is_given in given.items() if is_given):
@@ -106,7 +106,7 @@ class FineTuning:
         return model
 
     def _make_model(self) -> tf.keras.Model:
-        """Makes the model, all of it trained."""
+        """Makes the model, without frozen layers."""
         raise NotImplementedError
 
     def weights(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -115,16 +115,17 @@ class FineTuning:
     def assets(self, outputs: dict[str, np.ndarray]) -> dict[str, bytes]:
         return {}
 
-    rows_of_example = 1  # sequences of a text to choose from each
+    rows_of_example = 1  # sequences of an example, such as one per text to choose from
 
     def _random_token_labels(self, generator: np.random.Generator, count: int) -> dict[str, np.ndarray]:
-        """Returns {name: [count]} of tokens; none for most tasks."""
+        """Returns {name: [count]}, labels of random tokens; empty for most tasks."""
         return {}
 
     def _random_labels(
         self, generator: np.random.Generator, length: int, count: int
     ) -> dict[str, np.ndarray]:
-        """Returns {name: [count]} of sequences of `length` tokens; none where tokens have the labels."""
+        """Returns {name: [count]}, labels of random sequences of `length` tokens; empty if tokens have
+        labels."""
         return {}
 
     @property
@@ -169,13 +170,13 @@ class FineTuning:
         }
 
     def _facts(self, split: str) -> dict[str, Any]:
-        """Returns the counts of a split: of rows, tokens and the like, and the problems that it has."""
+        """Returns the statistics of a split, such as the number of rows and tokens, and its problems."""
         raise NotImplementedError
 
     def _saved_labels(self, with_names: bool = False) -> tuple[str, dict[str, Any]]:
-        """Returns the folder of the run, or of the weights, that are evaluated, and what its labels.json, or
-        Hugging Face's config.json, says of labels, `with_names` one that names them. Raises ConfigError where
-        there is none."""
+        """Returns the folder of the evaluated run or weights, and the labels in its labels.json or Hugging
+        Face's config.json; with `with_names`, only a file with names counts. Raises ConfigError if there is
+        none."""
         for folder in filter(None, (self._config.model_dir, self._config.init_checkpoint)):
             found = model_folder.labels_of_folder(folder)
             if found.get("labels") or found and not with_names:
@@ -186,8 +187,8 @@ class FineTuning:
         )
 
     def _of_each_sequence(self, values_BL: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Returns values of tokens by sequence, --max_seq_length of each: packed ones cut out of their rows,
-        others filled up."""
+        """Returns the values of tokens by sequence, --max_seq_length for each: packed sequences are extracted
+        from their rows, others padded."""
         if "cls_positions" in batch:
             return objectives.cut_out(values_BL, batch)
         missing = self._config.max_seq_length - layers.sizes(values_BL)[1]
@@ -198,25 +199,24 @@ class FineTuning:
 
 
 class TableTask(FineTuning):
-    """Base of tasks whose splits are people's own tables, `_tables`, and the rows of them that can be used,
-    `_read`."""
+    """Base of tasks on user tables: `_tables` has the table of each split, `_read` its usable rows."""
 
     def __init__(self, config: Config):
         super().__init__(config)
         self._tables: dict[str, Table] = {}
         self._read: dict[str, TextRows] = {}
 
-    def _take(self, split: str, table: Table, rows: TextRows, told: str, what: str = "rows") -> None:
-        """Keeps the rows of a table, and says in the log what they are, `told`, and what is wrong with
-        others; `what` as of `tell_truncated`."""
+    def _take(self, split: str, table: Table, rows: TextRows, description: str, what: str = "rows") -> None:
+        """Stores the rows of a table; logs their description and the faults of others; `what` as of
+        `tell_truncated`."""
         self._tables[split], self._read[split], self._paths[split] = table, rows, table.paths
-        logging.info("%s: %s", table.given, told)
+        logging.info("%s: %s", table.given, description)
         if rows.bad:
             logging.warning("%s: %s", table.given, rows.describe_problems())
         tell_truncated(table.given, rows.truncated, len(rows.lengths), self._config.max_seq_length, what)
 
     def _hold_out(self) -> None:
-        """Takes the evaluation set out of the training set."""
+        """Splits the evaluation set off the training set."""
         self._read["train"], self._read["eval"] = self._read["train"].parts(self._config.eval_share)
         self._tables["eval"], self._paths["eval"] = self._tables["train"], self._paths["train"]
 
@@ -225,7 +225,7 @@ class TableTask(FineTuning):
 
 
 def tell_truncated(path: str, truncated: int, count: int, max_seq_length: int, what: str = "rows") -> None:
-    """Says in the log how many of `count` rows, or texts, lose their ends; nothing where none do."""
+    """Warns of truncated rows, or texts, among `count`, if there are any."""
     if truncated:
         warning = "%s: %d of %d %s are longer than --max_seq_length=%d and lose their ends"
         logging.info(warning, path, truncated, count, what, max_seq_length)

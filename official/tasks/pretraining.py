@@ -32,16 +32,16 @@ from official.modeling.models import BertPretrainer, MaskedLMModel
 from official.tasks import examples as examples_lib
 from official.tasks import known
 
-_GUESSES = 3  # of a masked token, in the report
-# Of records without masks; the share is that of ModernBERT and MosaicBERT (arXiv 2412.13663, 2312.17482).
+_GUESSES = 3  # number of predictions for a masked token in the report
+# For records without masks; the share of ModernBERT and MosaicBERT (arXiv 2412.13663, 2312.17482).
 _MASK_SHARE = 0.3
-# BERT's, whatever a run trains with, so that losses of runs can be compared.
+# BERT's share for all runs, so that their losses can be compared.
 _EVAL_MASK_SHARE, _EVAL_SEED = 0.15, 0
 
 
 @dataclasses.dataclass(frozen=True)
 class _Split:
-    """Data files of training or evaluation, and how their records become rows.
+    """Data files of training or evaluation, and the conversion of their records to rows.
 
     Attributes:
       files: record files, all of one format.
@@ -59,7 +59,7 @@ class _Split:
 
 
 class PretrainingTask:
-    """See `official.training.task.Task` and `ExampleTask` for what each member means."""
+    """Pre-training; `official.training.task.Task` and `ExampleTask` document the members."""
 
     output_names: tuple[str, ...] = ()
     target_metric = "mlm_accuracy"
@@ -75,20 +75,20 @@ class PretrainingTask:
         accuracies = (name.replace("loss", "accuracy") for name in self.losses)
         self.metrics = self.eval_metrics = (*self.losses, *accuracies)
         self._schema = self._read_as(schema_lib.pretraining_schema)
-        # As synthetic data are; those of a plan as the records, where they are here.
+        # For synthetic data; a plan uses the records, if they are on this machine.
         share = config.mask_share or (_MASK_SHARE if config.plan and self._lacks_masks() else None)
         self._train = self._split([], "", share)
         self._eval = self._split([], "", share and _EVAL_MASK_SHARE)
         self.companions: dict[str, bytes] = {}
 
     def _lacks_masks(self) -> bool:
-        """Tells whether the training records are known to store no masks: the first of them is read."""
+        """Tells whether the first training record stores no masks; False if it cannot be read."""
         config = self._config
         if config.objective == "mlm_nsp" or config.use_synthetic_data or not config.input_files:
             return False
-        if is_remote(config.input_files):  # a plan connects to nothing
+        if is_remote(config.input_files):  # a plan does not access stores
             return False
-        with contextlib.suppress(ConfigError):  # of another machine
+        with contextlib.suppress(ConfigError):  # files on another machine
             return not record_files.store_masks(record_files.find_files(config.input_files, "input_files"))
         return False
 
@@ -111,7 +111,7 @@ class PretrainingTask:
             self._eval = self._find(flag, _EVAL_MASK_SHARE)
             self._check_rule()
         shared = sorted({*self._train.files} & {*self._eval.files}) if self._config.eval_files else []
-        if shared:  # without --eval_files the training records are meant
+        if shared:  # without --eval_files, this is intended
             warning = "%s is in --eval_files and in --input_files: the evaluation uses training data."
             logging.warning(warning, shared[0])
         files = sorted({*self._train.files, *self._eval.files})
@@ -123,11 +123,11 @@ class PretrainingTask:
         return files
 
     def _check_rule(self) -> None:
-        """Refuses held-out records that are fewer than --eval_rule evaluates on."""
+        """Raises ConfigError for fewer held-out records than --eval_rule evaluates on."""
         config, found = self._config, 0
         if not (config.eval_rule and config.eval_files) or config.generated_data:
             return
-        if schema_lib.is_packed(self._eval.schema):  # whose sequences only a reader of all counts
+        if schema_lib.is_packed(self._eval.schema):  # counting their sequences would need a full read
             return
         for path in self._eval.files:
             found += record_batches.num_rows([path], self._eval.schema)
@@ -167,7 +167,7 @@ class PretrainingTask:
             logging.info(note, share, slots)
 
     def _masks(self, split: _Split, is_evaluation: bool) -> Masks | None:
-        """Returns the `Masks` that draw those of a split; None if its records store masks."""
+        """Returns the settings of a split's masks; None if its records store masks."""
         config = self._config
         if split.mask_share is None:
             return None
@@ -180,15 +180,15 @@ class PretrainingTask:
 
     @functools.cached_property
     def _words(self) -> Vocabulary:
-        """The vocabulary that masks are drawn with; read once, for all evaluations."""
+        """The vocabulary for drawing masks, cached for all evaluations."""
         config = self._config
         if config.generated_data:
             return generated.make_vocabulary(config.model.vocab_size, config.vocab_file)
         return load_vocabulary(known(config.vocab_file))
 
     def _take_vocabulary(self, files: list[str]) -> None:
-        """Uses the vocabulary in the records' folder, if there is one that fits the model, for the report and
-        to keep with the weights."""
+        """Uses the vocabulary in the records' folder, if it fits the model, for the report, and saves it with
+        the weights."""
         path = record_paths.find_vocabulary(files)
         if path is None:
             if self._config.export_dir and not self._config.plan:
@@ -213,23 +213,23 @@ class PretrainingTask:
             )
             return
         self._config = config_lib.replaced(self._config, vocab_file=path)
-        told = record_formats.casing_of(files)
-        self.companions = vocabulary_files.companions(path, told, self._config.model.positions)
+        lower_case = record_formats.casing_of(files)
+        self.companions = vocabulary_files.companions(path, lower_case, self._config.model.positions)
 
     def _kept_vocabulary(self, files: list[str]) -> dict[str, bytes]:
         """Returns {name: content} of the files to keep for --vocab_file, which must agree with the
-        vocabularies beside the records. do_lower_case is that of the records' manifests, else the flag's."""
-        config, told = self._config, record_formats.casing_of(files, self._config.do_lower_case)
+        vocabularies next to the records. do_lower_case is that of the records' manifests, else the flag's."""
+        config, lower_case = self._config, record_formats.casing_of(files, self._config.do_lower_case)
         vocab_file = known(config.vocab_file)
         ours = vocabulary_files.read(vocab_file).words
         for beside in record_paths.find_vocabularies(files):
-            # Of a model with a few words fewer or more (--fit_vocabulary) one begins as the other does.
+            # With --fit_vocabulary, the shorter one may be the beginning of the longer one.
             if any(word != other for word, other in zip(ours, vocabulary_files.read(beside).words)):
                 raise ConfigError(
                     f"vocab_file={vocab_file} is not the vocabulary of the records, {beside}. Drop"
                     " --vocab_file to use that one, or give other --input_files."
                 )
-        vocabulary = load_for_text(vocab_file, told, config.init_checkpoint)
+        vocabulary = load_for_text(vocab_file, lower_case, config.init_checkpoint)
         _warn_of_first_tokens(files, vocabulary, vocab_file)
         return vocabulary_files.companions(vocab_file, vocabulary.do_lower_case, config.model.positions)
 
@@ -245,7 +245,7 @@ class PretrainingTask:
 
     def _check_objective(self, files: list[str], flag: str, has_masks: bool) -> None:
         """Raises ConfigError for records without pairs if the run learns next-sentence prediction. Records
-        without masks have no pairs; for others their manifest says it, and without a manifest they pass."""
+        without masks have no pairs; for others the manifest decides, and without one they are accepted."""
         if self._config.objective != "mlm_nsp":
             return
         for path in record_paths.first_of_folders(files):
@@ -266,8 +266,8 @@ class PretrainingTask:
         if mask_share is not None:
             slots, read = config_lib.slots_of(mask_share, config.max_seq_length), self._bare_schema()
             schema = self._read_as(schema_lib.pretraining_schema, slots)
-        told = config.max_seq_length, config.max_predictions_per_seq, config.max_sequences_per_pack
-        sizes = None if config.pack_on_the_fly else record_files.row_sizes(files, record_files.Wanted(*told))
+        given = config.max_seq_length, config.max_predictions_per_seq, config.max_sequences_per_pack
+        sizes = None if config.pack_on_the_fly else record_files.row_sizes(files, record_files.Wanted(*given))
         if config.pack_on_the_fly:
             packer = Packer(schema, config_lib.pack_depth(config))
             return _Split(files, read, packer.schema, packer, mask_share)
@@ -322,11 +322,11 @@ class PretrainingTask:
 
     @functools.cached_property
     def sequences_per_row(self) -> float | None:
-        split, told = self._train, self._config.average_sequences_per_pack
+        split, average = self._train, self._config.average_sequences_per_pack
         if not (self._config.do_train and schema_lib.is_packed(split.row_schema)):
             return None
-        if told or not split.files:
-            return told or config_lib.synthetic_sequences_per_pack(self._config)
+        if average or not split.files:
+            return average or config_lib.synthetic_sequences_per_pack(self._config)
         masks = self._masks(split, is_evaluation=False)
         return record_batches.sequences_per_row(split.files, split.schema, split.packer, masks)
 
@@ -342,7 +342,7 @@ class PretrainingTask:
         if self._config.use_synthetic_data:
             return self.synthetic_dataset(replica_batch)
         split, files = self._train, self._train.files
-        # Those of the smallest batch that there can be: the order of the data is that of all of them.
+        # Streams of the smallest possible batch, so that the order of the data is the same for every batch.
         shared = self._config.train_batch_size // self._config.num_accumulation_steps
         rows = shared if self._config.batch_warmup else global_batch
         streams = num_streams(len(files), rows, self._config.data_streams)
@@ -382,7 +382,7 @@ class PretrainingTask:
         return synthetic.endless(rows, batch_size)
 
     def explain_read_error(self) -> str | None:
-        # Each split may have a format of its own.
+        # The splits may have different formats.
         splits = {tuple(split.files): split for split in (self._train, self._eval) if split.files}
         return next(filter(None, map(self._explain_of, splits.values())), None)
 
@@ -391,9 +391,9 @@ class PretrainingTask:
         found = record_files.find_bad_record(split.files, schema)
         if found or not split.packer:
             return found
-        from official.data.pretraining import inspection  # late: runs on IPUs, which do not pack, lack it
+        from official.data.pretraining import inspection  # late: missing in runs on IPUs, which do not pack
 
-        return inspection.find_fault(split.files)  # packing needs more of a record than reading it does
+        return inspection.find_fault(split.files)  # packing requires more of a record than reading
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return objectives.pretraining_weights(batch, self._config.loss_averaging_basis, self.losses)
@@ -413,7 +413,7 @@ class PretrainingTask:
         return {name: io_files.digest(files) for name, files in self.data_files().items()}
 
     def example_outputs(self, model, batch) -> dict[str, tf.Tensor]:
-        # Logits of all slots: without padding those are left out that have no weight.
+        # Logits of all slots: with unpadding, slots without weight would be left out.
         features = {name: value for name, value in batch.items() if name != "masked_lm_weights"}
         outputs = model(features)
         logits_BPV, *others = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -437,10 +437,10 @@ class PretrainingTask:
         )
 
     def _vocabulary(self) -> Vocabulary | None:
-        """Returns the vocabulary of the records; None where it is not known."""
+        """Returns the vocabulary of the records; None if unknown."""
         try:
             return load_vocabulary(self._config.vocab_file) if self._config.vocab_file else None
-        except ConfigError as error:  # the run is over, and needed no words
+        except ConfigError as error:  # the run has finished, and only the report needs words
             logging.warning("The report names tokens by their numbers: %s", error)
             return None
 
@@ -457,21 +457,21 @@ class PretrainingTask:
 
 
 def _warn_of_first_tokens(files: list[str], vocabulary: Vocabulary, vocab_file: str) -> None:
-    """Warns of records that begin with another token than [CLS] by the vocabulary: their ids seem to be those
-    of another one, of which nothing else tells."""
-    from official.data.pretraining import inspection  # late: runs on IPUs, which keep no words, lack it
+    """Warns of records whose first token is not [CLS] in the vocabulary: their ids are probably those of
+    another one, which nothing else reveals."""
+    from official.data.pretraining import inspection  # late: missing in runs on IPUs, which keep no words
 
     for path in record_paths.first_of_folders(files):
         try:
             shape, features = inspection.describe_first(path, None)
             records = next(record_files.read_batches(path, shape.record_format, 1))
             ids = record_formats.parse_records(tf.constant(records), features, shape.record_format)
-        except (ValueError, tf.errors.OpError):  # whoever reads all of it says what is wrong
+        except (ValueError, tf.errors.OpError):  # reported when all records are read
             continue
         first, expected = int(ids["input_ids"][0, 0]), vocabulary.special_ids.cls
         if first != expected:
             logging.warning(
-                "%s begins with token %d, and %s is %d in %s: its records seem to be of another vocabulary.",
+                "%s begins with token %d, but %s is %d in %s: its records seem to have another vocabulary.",
                 path,
                 first,
                 vocabulary.special.cls,

@@ -1,4 +1,4 @@
-"""Question answering on SQuAD 1.1 and 2.0: where in its context the answer to a question stands."""
+"""Extractive question answering on SQuAD 1.1 and 2.0: predicts the span of the answer in a context."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from official.tasks import examples as examples_lib
 from official.tasks import known
 from official.tasks.fine_tuning import FineTuning
 
-_SHOWN_QUESTIONS = 3  # in one line of the log; the result has them all
+_SHOWN_QUESTIONS = 3  # maximum in a line of the log; the result has all
 
 Outputs = dict  # {output: [windows, ...]}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Split:
-    """A file of questions, and the windows that are made of it."""
+    """A file of questions, and its windows."""
 
     data: squad_files.SquadData
     features: features_lib.Features
 
 
 class SquadTask(FineTuning):
-    """SQuAD; see `official.training.task.Task` and `ScoredTask` for what each member means."""
+    """SQuAD; `official.training.task.Task` and `ScoredTask` document the members."""
 
     losses = {"span_loss": 1.0}
     metrics = ("span_loss", "start_accuracy", "end_accuracy")
@@ -61,7 +61,7 @@ class SquadTask(FineTuning):
         self._splits: dict[str, _Split] = {}  # {train, eval}
         self._gold: squad_files.GoldAnswers | None = None
         self._unit = evaluation.WORDS
-        # The last outputs and their answers: scores, tables and files are made of the same ones.
+        # Cache of the last outputs and their answers, which scores, tables and files share.
         self._answered: tuple[Outputs, answers_lib.Answers] | None = None
 
     # --------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class SquadTask(FineTuning):
         return self._answered[1]
 
     def score(self, outputs: Outputs) -> dict[str, float]:
-        """Returns the official measures as fractions, and the thresholds as they are."""
+        """Returns the official measures as fractions, and the thresholds unchanged."""
         return {
             name: value if name.endswith("_thresh") else value / 100
             for name, value in self._official_scores(outputs).items()
@@ -171,7 +171,7 @@ class SquadTask(FineTuning):
         if not self._config.version_2_with_negative:
             return evaluation.evaluate_v1(gold, answers.predictions)
         official = evaluation.evaluate_v2(gold, answers.predictions)
-        # The threshold search: what --null_score_diff_threshold would have been best.
+        # Search for the best --null_score_diff_threshold.
         null_odds = known(answers.null_odds)
         best = evaluation.best_thresholds(
             gold, answers.best_texts, null_odds, lowest=min(null_odds.values()) - 1
@@ -211,8 +211,8 @@ class SquadTask(FineTuning):
         def item(identity):
             question, predicted = questions[identity], answers.predictions[identity]
             known_ones = (entry.probability for entry in answers.nbest[identity] if entry.text == predicted)
-            told = question.text, data.contexts[question.context], gold[identity], predicted
-            return examples_lib.answered_question(*told, next(known_ones, 0.0), scores.f1[identity])
+            texts = question.text, data.contexts[question.context], gold[identity], predicted
+            return examples_lib.answered_question(*texts, next(known_ones, 0.0), scores.f1[identity])
 
         wrong = [identity for identity, value in scores.f1.items() if value < 0.5 and identity in questions]
         right = [identity for identity, value in scores.exact.items() if value and identity in questions]
@@ -224,8 +224,8 @@ class SquadTask(FineTuning):
         ]
 
     def constant_prediction(self) -> tuple[str, float] | None:
-        """Returns the better one of never answering and of answering with the whole sentence in which the
-        answer stands, and its F1: a model that scores no more has not found where answers begin and end."""
+        """Returns the better of two baselines, never answering and answering with the whole sentence of the
+        answer, and its F1: a model with no higher score has not learned to find answers."""
         gold, data = known(self._gold).answers, self._splits["eval"].data
         found = {question.id: data.sentence_of(question) for question in data.questions}
         sentences = {**dict.fromkeys(gold, ""), **found}

@@ -1,4 +1,4 @@
-"""Tags of words: named entities and the like, in CoNLL columns or JSON."""
+"""Tagging of words, such as named-entity recognition, on CoNLL columns or JSON."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Outputs = dict  # {output: [windows, ...]}
 
 
 class TagTask(FineTuning):
-    """Tags of words; see `official.training.task.Task` and `ScoredTask` for what each member means.
+    """Tags of words; `official.training.task.Task` and `ScoredTask` document the members.
 
-    The first piece of a word carries its tag. A sentence that is longer than a row is several windows.
+    The first piece of a word has its tag. A sentence that is longer than a row becomes several windows.
     """
 
     head_scale = FULL_DEVIATION
@@ -46,7 +46,7 @@ class TagTask(FineTuning):
     def __init__(self, config: Config):
         super().__init__(config)
         self._take_scores(("f1", *tags_lib.SCORES))
-        self._tags: tuple[str, ...] = (OUTSIDE, "B-X", "I-X")  # of a plan; the data say which they are
+        self._tags: tuple[str, ...] = (OUTSIDE, "B-X", "I-X")  # for a plan; the data define them
         self._scheme = tags_lib.IOB2
         self._sentences: dict[str, list[Sentence]] = {}
         self._windows: dict[str, Windows] = {}
@@ -114,7 +114,7 @@ class TagTask(FineTuning):
             )
 
     def _hold_out(self) -> None:
-        """Takes the evaluation set out of the training set, by a hash of the words."""
+        """Splits the evaluation set off the training set, by a hash of the words."""
         share = self._config.eval_share
         parts: tuple[list[Sentence], list[Sentence]] = ([], [])
         for sentence in self._sentences["train"]:
@@ -198,11 +198,11 @@ class TagTask(FineTuning):
         every = zip(self._sentences["eval"], map(tags_lib.spans, called), map(tags_lib.spans, truths))
         items, wrong = [], [each for each in every if each[1] != each[2]]
         for sentence, *both in examples_lib.evenly(wrong):
-            told = (
+            columns = (
                 [f"{span.type}: {' '.join(sentence.words[span.start : span.end])}" for span in spans]
                 for spans in both
             )
-            facts = [[name, "; ".join(own) or "none"] for name, own in zip(("predicted", "true"), told)]
+            facts = [[name, "; ".join(own) or "none"] for name, own in zip(("predicted", "true"), columns)]
             line = [[f"{word} ", ""] for word in sentence.words]
             items.append({"texts": [line], "facts": facts})
         return examples_lib.group("Wrong sentences", "Spread over the evaluation set.", items)
@@ -224,6 +224,6 @@ def _words(sentences: list[Sentence]) -> int:
 
 
 def _order(tag: str) -> tuple:
-    """Returns the key of a tag: entities by type, B- before I-."""
+    """Returns the sort key of a tag: entities by type, B- before I-."""
     prefix, _, kind = tag.partition("-")
     return (*sort_key(kind), prefix) if kind else (*sort_key(tag), "")

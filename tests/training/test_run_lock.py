@@ -417,7 +417,7 @@ def test_a_run_takes_the_vocabulary_that_lies_beside_its_records(make_config, re
     (tmp_path / "train" / "manifest.json").write_text('{"flags": {"do_lower_case": false}}')
     given.find_data()
     assert given.companions["vocab.txt"] == beside.read_bytes()
-    assert "part-00000 begins with token 0, and [CLS] is 2 in " in caplog.text  # no record does
+    assert "part-00000 begins with token 0, but [CLS] is 2 in " in caplog.text  # no record does
     TASKS["pretrain"](make_config(**exports)).find_data()
     run(make_config(**settings))
     assert (tmp_path / "run" / "vocab.txt").read_bytes() == beside.read_bytes()

@@ -1,4 +1,4 @@
 """The GLUE tasks: their table, and files -> rows -> features -> metrics -> files of predictions.
 
-No TensorFlow here.
+This package does not import TensorFlow.
 """

@@ -16,9 +16,9 @@ from official.io.errors import ConfigError
 # -----------------------------------------------------------------------------------------------------------
 # Files
 #
-# The files have a row per line and columns between tabs; a quotation mark is a character like any other.
+# The files have one row per line and tab-separated columns; quotation marks have no special meaning.
 # Malformed rows are listed, and left out of train and dev. In test they stay, with the fields that they have,
-# since predictions are numbered by row. A label that the task does not have ends the reading.
+# since predictions are numbered by row. A label that the task does not have is an error.
 
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -29,17 +29,17 @@ def read_split(task: GlueTask, split: str, data_dir: str) -> Table:
 
     Args:
       task: the task.
-      split: train, dev or test; of test the labels are not read, even where a file has some.
+      split: train, dev or test; labels of test are not read, even if the file has some.
       data_dir: folder of all tasks, or of this one.
 
     Raises:
-      ConfigError: if a file is missing, cannot be read, has other columns or no usable row, or has a label
+      ConfigError: if a file is missing or cannot be read, lacks a column, has no usable row, or has a label
         that the task does not have.
     """
     path, is_test = task.find_file(split, data_dir), split == "test"
     content = files.read_bytes(path, f"{path} cannot be read")
     begin = len(_BYTE_ORDER_MARK) if content.startswith(_BYTE_ORDER_MARK) else 0
-    # Only a line feed ends a line; what follows the last row is left out.
+    # Only a line feed ends a line; blank lines after the last row are left out.
     lines = [line[:-1] if line.endswith(b"\r") else line for line in content[begin:].split(b"\n")]
     while lines and not lines[-1].strip():
         lines.pop()
@@ -63,7 +63,7 @@ def read_split(task: GlueTask, split: str, data_dir: str) -> Table:
         if problem:
             problems.append(RowProblem(path, number, problem))
         elif is_test and row.get("index", index) != index and not misnumbered:
-            # From there on a row is missing, or too many.
+            # At this row the numbering breaks: a row before it is missing, or is one too many.
             reason = f"has index {row['index']!r}, but is row {index}"
             misnumbered = [RowProblem(path, number, reason)]
         if is_test or not problem:
@@ -74,7 +74,7 @@ def read_split(task: GlueTask, split: str, data_dir: str) -> Table:
         try:
             dev = set(zip(*read_split(task, "dev", data_dir).texts))
         except ConfigError:
-            dev = set()  # there is no dev set
+            dev = set()  # no dev set
         problems += [RowProblem(path, row[0], "is a row of the dev set") for row in rows if row[1] in dev]
         rows = [row for row in rows if row[1] not in dev]
     if not rows:
@@ -91,7 +91,7 @@ def read_split(task: GlueTask, split: str, data_dir: str) -> Table:
 def _parse(
     line: bytes, columns: tuple[str, ...], text_columns: tuple[str, ...]
 ) -> tuple[dict[str, str], str | None]:
-    """Returns the fields of a row, '' for missing ones, and its fault."""
+    """Returns the fields of a row, '' for missing ones, and a description of its fault, if any."""
     problem = None
     try:
         text = line.decode("utf-8")
@@ -102,16 +102,17 @@ def _parse(
     if len(fields) != len(columns):
         problem = problem or f"has {len(fields)} column{'s' * (len(fields) != 1)}, expected {len(columns)}"
         fields += [""] * (len(columns) - len(fields))
-    row = dict(zip(reversed(columns), reversed(fields[: len(columns)])))  # of columns of one name the first
+    row = dict(zip(reversed(columns), reversed(fields[: len(columns)])))  # the first column of a name
+
     empty = [name for name in text_columns if not row[name].strip()]
     return row, problem or (f"has an empty {' and an empty '.join(empty)}" if empty else None)
 
 
 def _label(task: GlueTask, label: str, path: str, line: int) -> float:
-    """Returns the class or the score of a label."""
+    """Returns the class number or the score of a label."""
     if task.is_regression:
         score = _number(label)
-        if not 0 <= score <= MAX_SCORE:  # true for NaN, too
+        if not 0 <= score <= MAX_SCORE:  # also true for NaN
             allowed = f"is not a number from 0 to {MAX_SCORE:g}"
             raise ConfigError(f"{path}:{line}: score {label[:100]!r} {allowed}.")
         return score
@@ -134,19 +135,18 @@ def _number(text: str) -> float:
 # -----------------------------------------------------------------------------------------------------------
 # Predictions
 #
-# A file is called as the server wants it and has the header `index<tab>prediction`; rows are numbered from
-# 0. Labels are words for the entailment tasks and numbers otherwise; a score has three decimals and lies
-# between 0 and 5.
+# A file has the name that the server expects and the header `index<tab>prediction`; rows are numbered from 0.
+# Labels are words for the entailment tasks and numbers otherwise; scores have three decimals, from 0 to 5.
 
 
 HEADER = "index\tprediction"
 
 
 def write_predictions(task: GlueTask, predictions: np.ndarray, folder: str) -> str:
-    """Writes the predictions of a test set, whole or not at all, and returns the file's path.
+    """Writes the predictions of a test set atomically and returns the file's path.
 
     Args:
-      task: the task; names the file.
+      task: the task; source of the file name.
       predictions: [N] classes (integers) or scores (floats) in the order of the test file's rows.
       folder: created if it does not exist.
 
@@ -171,12 +171,12 @@ def write_predictions(task: GlueTask, predictions: np.ndarray, folder: str) -> s
 
 
 def check_predictions(task: GlueTask, path: str, rows: int) -> None:
-    """Reads a file of predictions.
+    """Validates a file of predictions.
 
     Args:
       task: the task whose labels are allowed.
-      path: the file.
-      rows: how many predictions it must have.
+      path: path of the file.
+      rows: expected number of predictions.
 
     Raises:
       ConfigError: for a file that cannot be read, has another header, or too few or too many rows, and for
@@ -189,7 +189,7 @@ def check_predictions(task: GlueTask, path: str, rows: int) -> None:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text (byte {error.start + 1}).") from None
     header, *lines = text.split("\n")
-    if lines and not lines[-1]:  # what follows the last line's end
+    if lines and not lines[-1]:  # after the last line feed
         lines.pop()
     if header != HEADER:
         raise ConfigError(f"{path}:1: the header is {header[:100]!r}, expected {HEADER!r}.")
@@ -223,9 +223,9 @@ def score(task: GlueTask, predictions: np.ndarray, labels: np.ndarray) -> dict[s
     Args:
       task: the task.
       predictions: [N] classes (integers) or scores (floats) of the whole set.
-      labels: [N] the same of the file.
+      labels: [N] true classes or scores.
     """
-    from scipy import stats  # late: they take a second to load
+    from scipy import stats  # late: takes a second to load
     from sklearn import metrics
 
     def correlation(measure) -> float:

@@ -1,5 +1,5 @@
-"""The table of GLUE tasks: one row says which files, columns, labels and metrics a task has, and what its
-predictions are called.
+"""The table of GLUE tasks: files, columns, labels and metrics of each task, and the name of its file of
+predictions.
 
 Columns are found by their names in a file's first line, because train, dev and test have different layouts.
 
@@ -18,9 +18,9 @@ from official.config import ConfigError, suggest
 class SplitFiles:
     """The file of one part of a task's data."""
 
-    files: tuple[str, ...]  # below data_dir; the first one that is there is read
-    rows: int  # of the published file
-    columns: tuple[str, ...] | None = None  # their names, where the file has no header line
+    files: tuple[str, ...]  # below data_dir; the first existing one is read
+    rows: int  # number of rows of the published file
+    columns: tuple[str, ...] | None = None  # names of the columns, for a file without a header line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,12 +30,12 @@ class GlueTask:
     Attributes:
       splits: {train, dev, test}.
       submission_file: name of the file of predictions.
-      labels: in the order of their class numbers; None: a score is predicted.
-      text_columns: one, or two for pairs.
-      metrics: the last one decides which checkpoint is the best: the measure that BERT's paper reports, F1
+      labels: labels in the order of their class numbers; None for a task that predicts a score.
+      text_columns: names of one column, or of two for pairs.
+      metrics: names of the metrics. The last one selects the best checkpoint: the metric in BERT's paper, F1
         for MRPC and QQP, Spearman for STS-B. Source: arXiv 1810.04805, table 1.
-      words_in_submission: labels by name; otherwise class numbers, or scores.
-      class_words: of labels that are numbers, as the data set "glue" of Hugging Face has them.
+      words_in_submission: whether the file of predictions has labels by name, not class numbers or scores.
+      class_words: names of labels that are numbers, as in the data set "glue" of Hugging Face.
     """
 
     name: str
@@ -54,7 +54,7 @@ class GlueTask:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The labels; none where a score is predicted."""
+        """The labels; empty for a task that predicts a score."""
         return self.labels or ()
 
     @property
@@ -64,8 +64,8 @@ class GlueTask:
 
     @property
     def class_names(self) -> list[tuple[str, ...]] | None:
-        """All names of each class, by which the outputs of a model are told apart, its word last; None where
-        a score is predicted."""
+        """All names of each class, its word last, to recognize the outputs of a model; None for a task that
+        predicts a score."""
         if self.labels is None:
             return None
         numbered = [(label, f"LABEL_{number}") for number, label in enumerate(self.labels)]
@@ -73,7 +73,7 @@ class GlueTask:
         return [(*names, word) for names, word in zip(numbered, words)]
 
     def find_file(self, split: str, data_dir: str) -> str:
-        """Returns the path of a split's file; `data_dir` is the folder of all tasks, or that of this task.
+        """Returns the path of a split's file; `data_dir` is the folder of all tasks, or of this task.
 
         Raises:
           ConfigError: if the file exists under none of its names.
@@ -89,8 +89,8 @@ class GlueTask:
         )
 
 
-MAX_SCORE = 5.0  # of STS-B, from 0
-# The corpus as published, before GLUE held out rows of it as the dev set.
+MAX_SCORE = 5.0  # largest score of STS-B; the smallest one is 0
+# The corpus as published, including the rows that GLUE held out as the dev set.
 MRPC_TRAIN_AND_DEV = "msr_paraphrase_train.txt"
 
 _BINARY = ("0", "1")
@@ -116,7 +116,7 @@ _MNLI = GlueTask(
 
 
 def _of_mnli(name: str, submission_file: str, **splits: SplitFiles) -> GlueTask:
-    """Returns a task for a model of MNLI: some other files."""
+    """Returns a task with MNLI's labels and other files."""
     return dataclasses.replace(
         _MNLI, name=name, submission_file=submission_file, splits={**_MNLI.splits, **splits}
     )
@@ -202,6 +202,6 @@ def find_task(name: str, flag: str = "glue_task") -> GlueTask:
     """Returns a task by its name. Raises ConfigError if there is no such task."""
     if name not in TASKS:
         raise ConfigError(
-            f"--{flag}={name} is no GLUE task{suggest(name.lower(), TASKS)}. Allowed: {', '.join(TASKS)}."
+            f"--{flag}={name} is not a GLUE task{suggest(name.lower(), TASKS)}. Allowed: {', '.join(TASKS)}."
         )
     return TASKS[name]

@@ -1,6 +1,6 @@
-// Records of pre-training data as they lie in a file: frames of TFRecords, and plain tf.train.Examples in them.
-// No TensorFlow here. The bytes are those of official/data/records/encoding.py
-// and of TensorFlow's writer, which say where both formats come from.
+// Encodes records of pre-training data as in a file: plain tf.train.Examples in TFRecord frames.
+// Does not need TensorFlow. The bytes are those of official/data/records/encoding.py, which documents the
+// format of examples, and of TensorFlow's writer.
 
 #include <cstdint>
 #include <cstring>
@@ -13,12 +13,12 @@
 
 namespace {
 
-constexpr uint32_t kLimit = 1u << 21;  // of integers: larger ones have more than three bytes
+constexpr uint32_t kLimit = 1u << 21;  // end of the integers whose varint has at most three bytes
 constexpr int kLengthBytes = 8, kChecksumBytes = 4;
-constexpr uint8_t kField1 = 0x0a, kField2 = 0x12;  // tags of fields that begin with their length
+constexpr uint8_t kField1 = 0x0a, kField2 = 0x12;  // tags of length-delimited fields
 constexpr uint8_t kFloats = 0x12, kIntegers = 0x1a;  // the lists of a Feature
 
-// Goes on with a checksum CRC-32C (Castagnoli) over a byte, and over the eight of a word, the lowest first.
+// Continues a CRC-32C (Castagnoli) over a byte, and over the eight bytes of a little-endian word.
 #if defined(__SSE4_2__) && defined(__x86_64__)
 inline uint32_t AddByte(uint32_t crc, uint8_t byte) { return _mm_crc32_u8(crc, byte); }
 inline uint32_t AddWord(uint32_t crc, uint64_t word) { return static_cast<uint32_t>(_mm_crc32_u64(crc, word)); }
@@ -57,15 +57,15 @@ inline uint32_t Crc32c(const uint8_t* data, uint64_t n) {
   return ~crc;
 }
 
-// TFRecords hold checksums rotated and with a constant added, so that a file of checksums can be checked, too.
+// TFRecords store checksums rotated and with a constant added, so that a file of checksums can be checked, too.
 inline void PutChecksum(uint8_t* place, const uint8_t* data, uint64_t n) {
   const uint32_t crc = Crc32c(data, n);
   const uint32_t masked = ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
   for (int byte = 0; byte < kChecksumBytes; ++byte) place[byte] = masked >> (8 * byte);
 }
 
-// Writes length and checksums around n bytes that stand kLengthBytes + kChecksumBytes behind `frame`. Returns
-// where the frame ends.
+// Writes length and checksums around n bytes of data at `frame` + kLengthBytes + kChecksumBytes. Returns the end
+// of the frame.
 inline uint8_t* PutFrame(uint8_t* frame, uint64_t n) {
   for (int byte = 0; byte < kLengthBytes; ++byte) frame[byte] = n >> (8 * byte);
   PutChecksum(frame + kLengthBytes, frame, kLengthBytes);
@@ -86,12 +86,11 @@ inline uint8_t* PutVarint(uint8_t* place, uint64_t value) {
   return place;
 }
 
-// Of values below kLimit, without branches. Writes up to four bytes, of which it returns the end of those that
-// count.
+// For values below kLimit, without branches. Always writes four bytes; returns the end of the varint.
 inline uint8_t* PutShortVarint(uint8_t* place, uint32_t value) {
   const uint32_t second = value >= 1u << 7, third = value >= 1u << 14;
   const uint32_t word = (value & 0x7f) | second << 7 | (value >> 7 & 0x7f) << 8 | third << 15 | (value >> 14) << 16;
-  for (int byte = 0; byte < 4; ++byte) place[byte] = word >> (8 * byte);  // one store, whatever the order of bytes
+  for (int byte = 0; byte < 4; ++byte) place[byte] = word >> (8 * byte);  // one store on any byte order
   return place + 1 + second + third;
 }
 
@@ -115,13 +114,13 @@ template <typename Value>
 inline bool AreBelowLimit(const Value* values, int64_t count) {
   uint32_t highest = 0;
   for (int64_t i = 0; i < count; ++i) {
-    const uint32_t value = static_cast<uint32_t>(values[i]);  // a negative one is a large one
+    const uint32_t value = static_cast<uint32_t>(values[i]);  // negative values become large
     highest = value > highest ? value : highest;
   }
   return highest < kLimit;
 }
 
-// A feature of an Example whose values take `payload` bytes: what comes before these.
+// A feature of an Example whose values take `payload` bytes; writes the bytes before the values.
 class Feature {
  public:
   Feature(const char* name, uint8_t kind, uint64_t payload) : name_(name), kind_(kind), payload_(payload) {
@@ -157,7 +156,7 @@ struct Shape {
   int64_t length, predictions;
 };
 
-// One example as a frame. Returns where it ends.
+// Writes one example as a frame. Returns its end.
 template <typename Id>
 uint8_t* PutExample(uint8_t* frame, Shape shape, const Id* ids, const int32_t* positions, const int32_t* labels,
                     int64_t tokens, int64_t first_tokens, int64_t predicted, bool is_random) {
@@ -182,7 +181,7 @@ uint8_t* PutExample(uint8_t* frame, Shape shape, const Id* ids, const int32_t* p
   place = PutVarints(masked_positions.PutHead(place), positions, shape.predictions);
   place = masked_weights.PutHead(place);
   std::memset(place, 0, 4 * shape.predictions);
-  for (int64_t i = 0; i < predicted; ++i) {  // 1.0f, the lowest byte first
+  for (int64_t i = 0; i < predicted; ++i) {  // 1.0f, little-endian
     place[4 * i + 2] = 0x80;
     place[4 * i + 3] = 0x3f;
   }
@@ -218,8 +217,8 @@ int64_t PutExamples(uint8_t* out, int64_t count, Shape shape, const Id* ids, con
 
 extern "C" {
 
-// Frames `count` records that lie in `data` one after the other, of so many bytes each. `out` has room for
-// them and 16 bytes more for each. Returns how many bytes were written.
+// Frames `count` consecutive records in `data`, with their sizes in bytes. `out` has room for them and 16 more
+// bytes for each. Returns the number of written bytes.
 int64_t put_frames(uint8_t* out, int64_t count, const uint8_t* data, const int64_t* sizes) {
   uint8_t* place = out;
   for (int64_t n = 0; n < count; ++n) {
@@ -231,7 +230,7 @@ int64_t put_frames(uint8_t* out, int64_t count, const uint8_t* data, const int64
 }
 
 // Writes `count` examples as frames of plain records; `id_bytes` is 2 (uint16) or 4 (int32). `out` has room for
-// `plain_bytes` each. Returns how many bytes were written, -1 where a value is out of range.
+// `plain_bytes` each. Returns the number of written bytes, or -1 if a value is out of range.
 int64_t put_plain_records(uint8_t* out, int64_t count, int64_t length, int64_t predictions, int64_t id_bytes,
                           const void* ids, const int64_t* tokens, const int64_t* first_tokens,
                           const int32_t* positions, const int32_t* labels, const int64_t* predicted,
@@ -245,7 +244,7 @@ int64_t put_plain_records(uint8_t* out, int64_t count, int64_t length, int64_t p
                      predicted, is_random);
 }
 
-// The most bytes of a frame of `put_plain_records`, and a few that are written and do not count.
+// Maximum size of a frame of `put_plain_records`, plus a few bytes that are written beyond its end.
 int64_t plain_bytes(int64_t length, int64_t predictions) {
   const int64_t heads = 7 * 48;  // names of up to 20 letters, tags and lengths
   return kLengthBytes + 2 * kChecksumBytes + 11 + heads + 5 * length + 10 * predictions + 1 + 4;

@@ -1,4 +1,4 @@
-// Words of a text -> ids, by the table and the classes of bytes of official/data/word_pieces/wordpiece.py.
+// Converts words of a text to ids, with the table and the classes of bytes of official/data/word_pieces/wordpiece.py.
 
 #include <algorithm>
 #include <atomic>
@@ -11,16 +11,16 @@
 
 namespace {
 
-// The table: 2^kBits buckets of kPlaces words, each of kMaxIds ids at most; as in wordpiece.py.
+// The table: 2^kBits buckets of kPlaces words, each of at most kMaxIds ids; as in wordpiece.py.
 constexpr int64_t kBits = 15, kPlaces = 4, kMaxIds = 7;
-constexpr uint64_t kNoKey = ~uint64_t{0};  // of no word: UTF-8 has no such byte
+constexpr uint64_t kNoKey = ~uint64_t{0};  // not the key of a word: UTF-8 has no such byte
 constexpr int64_t kKeyBytes = 16;
-constexpr uint64_t kFactors[2] = {0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F};  // odd; their bits look random
+constexpr uint64_t kFactors[2] = {0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F};  // odd, with random-looking bits
 
 // The classes of a byte, as in wordpiece.py.
 enum Class : uint8_t { kWhite = 0, kPart = 1, kAlone = 2 };
 
-constexpr int64_t kBlock = 64;  // bytes of the text, a bit of a mask for each
+constexpr int64_t kBlock = 64;  // bytes of the text, one per bit of a mask
 
 struct Key {
   uint64_t first, second;
@@ -42,11 +42,11 @@ constexpr Masks kMasks;
 
 inline uint64_t Eight(const uint8_t* text) {
   uint64_t word;
-  std::memcpy(&word, text, 8);  // the lowest byte first
+  std::memcpy(&word, text, 8);  // little-endian
   return word;
 }
 
-// Returns the bytes of a word as two numbers, kNoKey for one that is too long.
+// Returns the bytes of a word as two numbers; kNoKey for a word that is too long.
 inline Key KeyOf(const uint8_t* text, int64_t length, int64_t start, int64_t end) {
   if (end - start > kKeyBytes) return {kNoKey, kNoKey};
   const Key& mask = kMasks.of[end - start];
@@ -68,10 +68,10 @@ static_assert(kPlaces == 4, "a bucket is found by a shift");
 struct Word {
   int64_t start, end;
   Key key;
-  int64_t place;  // the first one of its bucket
+  int64_t place;  // first place of its bucket
 };
 
-// Looks words up, some at a time: the memory brings what each needs while the next ones are read.
+// Looks up words in batches, so that the table's entries are prefetched while the next words are read.
 template <typename Id>
 class Finder {
  public:
@@ -80,7 +80,7 @@ class Finder {
       : text_(text), length_(length), keys_(keys), table_ids_(table_ids), none_(none), ids_(ids), others_(others),
         starts_(starts), ends_(ends) {}
 
-  // Inlined: as a call it makes the look-up a third slower.
+  // Inlined: a function call makes the look-up a third slower.
   [[gnu::always_inline]] void Add(int64_t start, int64_t end) {
     const Key key = KeyOf(text_, length_, start, end);
     const int64_t place = PlaceOf(key);
@@ -90,7 +90,7 @@ class Finder {
     if (number_ == kWaiting) Finish();
   }
 
-  // Looks up the words that wait.
+  // Looks up the waiting words.
   void Finish() {
     for (int64_t i = 0; i < number_; ++i) Put(waiting_[i]);
     number_ = 0;
@@ -102,16 +102,16 @@ class Finder {
  private:
   static constexpr int64_t kWaiting = 32;
 
-  // Adds the ids of a word, or `none` where it is not in the table.
+  // Adds the ids of a word, or `none` if it is missing in the table.
   void Put(const Word& word) {
-    unsigned hits = 0;  // a bit for each place: a branch for each would often be predicted wrongly
+    unsigned hits = 0;  // one bit per place: branches would often be mispredicted
     for (int64_t i = 0; i < kPlaces; ++i) {
       const Key& key = keys_[word.place + i];
       hits |= static_cast<unsigned>((key.first == word.key.first) & (key.second == word.key.second)) << i;
     }
     if (hits) {
       const Id* found = table_ids_ + (word.place + __builtin_ctz(hits)) * (1 + kMaxIds);
-      std::memcpy(ids_ + count_, found + 1, kMaxIds * sizeof(Id));  // more than there are: what follows replaces it
+      std::memcpy(ids_ + count_, found + 1, kMaxIds * sizeof(Id));  // surplus ids are overwritten by the next word
       count_ += found[0];
       return;
     }
@@ -132,10 +132,10 @@ class Finder {
   Word waiting_[kWaiting];
 };
 
-// Adds the words of a part of the text that is all ASCII, between two white spaces.
+// Adds the words of a part of the text that is all ASCII, between white space.
 template <typename Id>
 void AddWords(const uint8_t* text, int64_t begin, int64_t end, const uint8_t* classes, Finder<Id>* out) {
-  int64_t start = -1;  // of the word that goes on, if one does
+  int64_t start = -1;  // start of the current word, if any
   for (int64_t place = begin; place < end; place += kBlock) {
     const int64_t size = std::min(end - place, kBlock);
     uint64_t part = 0, alone = 0;
@@ -144,7 +144,7 @@ void AddWords(const uint8_t* text, int64_t begin, int64_t end, const uint8_t* cl
       part |= static_cast<uint64_t>(kind == kPart) << i;
       alone |= static_cast<uint64_t>(kind == kAlone) << i;
     }
-    // Where a word begins, or the one before it has ended.
+    // Positions where a word begins, or the previous one has ended.
     uint64_t changes = (part ^ (part << 1 | (start >= 0))) | alone;
     if (size < kBlock) changes &= (uint64_t{1} << size) - 1;
     for (; changes; changes &= changes - 1) {
@@ -157,7 +157,7 @@ void AddWords(const uint8_t* text, int64_t begin, int64_t end, const uint8_t* cl
   if (start >= 0) out->Add(start, end);
 }
 
-// Returns the place of the next byte that is not ASCII, or `length`.
+// Returns the position of the next byte that is not ASCII, or `length`.
 int64_t NextForeign(const uint8_t* text, int64_t place, int64_t length) {
   constexpr uint64_t kHighBits = 0x8080808080808080;
   while (place + 8 <= length && !(Eight(text + place) & kHighBits)) place += 8;
@@ -169,7 +169,7 @@ template <typename Id>
 void Find(const uint8_t* text, int64_t length, const uint8_t* classes, Finder<Id>* out) {
   const auto is_white = [&](int64_t place) { return text[place] == ' ' || text[place] == '\n'; };
   for (int64_t done = 0; done < length;) {
-    // A chunk between two white spaces that is not all ASCII is one word.
+    // A chunk between white space that is not all ASCII is one word.
     const int64_t foreign = NextForeign(text, done, length);
     int64_t begin = foreign, end = foreign;
     if (foreign < length) {
@@ -197,7 +197,7 @@ void AddWordsToTable(const uint8_t* text, int64_t length, int64_t count, Key* ke
       own[0] = static_cast<Id>(counts[n]);
       std::memcpy(own + 1, ids, counts[n] * sizeof(Id));
       keys[place].second = key.second;
-      std::atomic_thread_fence(std::memory_order_release);  // another thread finds the word when all of it is there
+      std::atomic_thread_fence(std::memory_order_release);  // other threads only see complete words
       keys[place].first = key.first;
       break;
     }
@@ -238,11 +238,11 @@ int64_t PutIds(const Id* found, int64_t count, Id end, int64_t num_others, const
 
 extern "C" {
 
-// Adds words to the table, where their buckets have free places.
+// Adds words to the table if their buckets have free places.
 //   id_bytes: 2 (uint16) or 4 (int32).
-//   keys, table_ids: of all places of the table; the ids behind their number.
-//   starts, ends: [count], of the words in the text.
-//   counts, ids: how many ids each word has, and these, one after the other.
+//   keys, table_ids: for all places of the table; table_ids has the number of ids, then the ids.
+//   starts, ends: [count], positions of the words in the text.
+//   counts, ids: number of ids of each word, and the concatenated ids.
 int64_t add_words(const uint8_t* text, int64_t length, int64_t count, int64_t id_bytes, void* keys, void* table_ids,
                   const int64_t* starts, const int64_t* ends, const int64_t* counts, const void* ids) {
   Key* own = static_cast<Key*>(keys);
@@ -258,12 +258,12 @@ int64_t add_words(const uint8_t* text, int64_t length, int64_t count, int64_t id
 
 // Finds the ids of all words of a text.
 //   id_bytes, keys, table_ids: as of add_words.
-//   none: the id for a word that is not in the table.
-//   classes: [256], of each byte.
-//   ids: with room for an id for each byte of the text, and kMaxIds more.
-//   others, starts, ends: of the words that are not in the table: where their ids are, where the words begin and
-//     where they end; with room for a number for each byte of the text.
-//   counts: how many ids and how many such words there are.
+//   none: the id for a missing word.
+//   classes: [256], class of each byte.
+//   ids: output, with room for an id per byte of the text, and kMaxIds more.
+//   others, starts, ends: output, for the missing words: the position among the ids, and start and end in the text;
+//     with room for a number per byte of the text.
+//   counts: output, the number of ids and of missing words.
 int64_t find_ids(const uint8_t* text, int64_t length, int64_t id_bytes, const void* keys, const void* table_ids,
                  int64_t none, const uint8_t* classes, void* ids, int64_t* others, int64_t* starts, int64_t* ends,
                  int64_t* counts) {
@@ -272,13 +272,13 @@ int64_t find_ids(const uint8_t* text, int64_t length, int64_t id_bytes, const vo
   return 0;
 }
 
-// Puts the ids of words that were not in the table in their places, and takes out the ends of lines.
-//   found: the `count` ids that find_ids made.
+// Inserts the ids of words that are missing in the table, and removes the ends of lines.
+//   found: the `count` ids of find_ids.
 //   end: the id of an end of a line.
-//   others: [num_others], places in `found`, ascending.
-//   other_ids, other_counts: of these words, one after the other.
-//   tokens: ids of all lines, with room for `count` and for all other_ids.
-//   lengths: how many each line has, with room for all lines.
+//   others: [num_others], positions of missing words in `found`, ascending.
+//   other_ids, other_counts: the concatenated ids of these words, and their numbers.
+//   tokens: output, ids of all lines, with room for `count` and all other_ids.
+//   lengths: output, number of ids of each line, with room for all lines.
 // Returns the number of tokens.
 int64_t put_ids(const void* found, int64_t count, int64_t id_bytes, int64_t end, int64_t num_others,
                 const int64_t* others, const void* other_ids, const int64_t* other_counts, void* tokens,

@@ -18,8 +18,8 @@ from official.io.errors import ConfigError, check_counts, suggest
 # -----------------------------------------------------------------------------------------------------------
 # Least squares
 #
-# Kinds are all ways to fill a row with at most three lengths. Source: Krell et al. 2021, arXiv 2107.02027,
-# sections on NNLSHP and its extended form.
+# The kinds of packs are all ways to fill a row with at most three lengths. Source: Krell et al. 2021, arXiv
+# 2107.02027, sections on NNLSHP and its extended form.
 
 
 _PARTS = 3
@@ -27,27 +27,27 @@ _PARTS = 3
 
 def least_squares(histogram: Histogram, depth: int | None = None, max_turns: int = 0) -> PackingPlan:
     """NNLSHP: minimises |w (A x - h)|, x >= 0; h is the histogram, A's columns are the lengths in each kind
-    of pack. x is rounded; sequences left over are packed by LPFHP, and surplus slots stay empty.
+    of pack. x is rounded; leftover sequences are packed by LPFHP, and surplus slots stay empty.
 
-    ENNLSHP, with turns: lengths that x has too few places for cost 1e6 times as much as those with too many,
-    so that no sequence is left over but for rounding. The published system has a variable for the empty
-    places of each length, r >= 0: |1e6 (A x - r - h)|^2 + |w r|^2. At its minimum r is A x - h where that is
-    positive, else 0, which leaves the system of NNLSHP with other weights. Which lengths have too few places
-    is found from its solution, a few times over; each time the last x is the start.
+    ENNLSHP, with turns: a missing slot for a length costs 1e6 times as much as a surplus one, so that only
+    rounding leaves sequences over. The published system has a variable for the empty slots of each length,
+    r >= 0: |1e6 (A x - r - h)|^2 + |w r|^2. At its minimum r is A x - h where that is positive, else 0, which
+    leaves the system of NNLSHP with other weights. The lengths with missing slots follow from its solution,
+    which is repeated a few times, each time from the last x.
 
     Args:
-      histogram: of the lengths.
-      depth: sequences of a pack, at most: 1, 2 or 3; None: 3. Larger ones mean 3.
-      max_turns: of the extended form.
+      histogram: histogram of the lengths.
+      depth: maximum number of sequences in a pack: 1, 2 or 3; None: 3. Larger values mean 3.
+      max_turns: maximum number of turns of the extended form; 0: NNLSHP.
     """
     length, depth = histogram.max_length, min(depth or _PARTS, _PARTS)
     first, second = np.meshgrid(np.arange(length + 1), np.arange(length + 1), indexing="ij")
     third = length - first - second
-    # All ways to fill a row with one to three lengths, int [K, 3], long ones first; 0 where there is none.
+    # All ways to fill a row with one to three lengths, int [K, 3], long ones first, padded with 0.
     kinds = np.stack([first, second, third], axis=-1)[(first >= second) & (second >= third) & (third >= 0)]
     kinds = kinds[(kinds > 0).sum(axis=1) <= depth].astype(np.int32)
     counts = histogram.counts[1:].astype(np.float64)
-    weights = np.where(np.arange(1, length + 1) <= 8, 0.09, 1.0)  # short places that stay empty cost little
+    weights = np.where(np.arange(1, length + 1) <= 8, 0.09, 1.0)  # empty slots of short lengths cost little
     solution = _solve(kinds, counts, weights)
     too_few: np.ndarray = np.zeros(length, bool)
     for _ in range(max_turns):
@@ -56,7 +56,7 @@ def least_squares(histogram: Histogram, depth: int | None = None, max_turns: int
         if np.array_equal(earlier, too_few):
             break
         solution = _solve(kinds, counts, np.where(too_few, 1e3, weights), solution)
-    # Rounded packs: surplus slots are removed, and sequences left over are packed among themselves.
+    # Rounded packs: surplus slots are removed, and leftover sequences are packed among themselves.
     numbers = np.rint(solution).astype(np.int64)
     packs = [(tuple(int(n) for n in kinds[i] if n), int(numbers[i])) for i in np.flatnonzero(numbers)]
     surplus = make_plan(length, packs).histogram().counts - histogram.counts
@@ -83,27 +83,27 @@ def _without(packs: list, surplus: np.ndarray) -> Iterator[tuple[tuple[int, ...]
 def _solve(kinds: np.ndarray, counts: np.ndarray, weights: np.ndarray, start=None) -> np.ndarray:
     """Returns x >= 0 that minimises |w (A x - h)|.
 
-    The active-set method of Lawson and Hanson (1974). A column has at most three entries, so that gradients
-    are sums of three numbers; the Cholesky factor of the columns in use grows by a row as one comes in.
+    The active-set method of Lawson and Hanson (1974). A column has at most three entries, so gradients are
+    sums of three numbers; the Cholesky factor of the active columns grows by a row with each new column.
 
-    Linear algebra takes one thread: the matrices are small, so that threads of a busy machine would wait for
-    each other, and the plan has the same bits on every number of cores.
+    Linear algebra runs in one thread: the matrices are small, so threads on a busy machine would wait for
+    each other, and the plan has the same bits on any number of cores.
 
     Args:
       kinds: int [C, 3], the columns of A.
       counts: h, [L].
       weights: w, [L].
-      start: [C], 0 or more: its positive columns are in use from the beginning; None: no column is.
+      start: [C], 0 or more: its positive columns are active from the start; None: no column is.
     """
     rows = np.maximum(kinds - 1, 0)
     values, target = (kinds > 0) * weights[rows], counts * weights
-    # The columns in use, dense, and the Cholesky factor of their products.
+    # The active columns, dense, and the Cholesky factor of their products.
     columns: list[int] = []
     height, x = len(counts), np.zeros(len(rows))
     dense, lower = np.zeros((height, height), order="F"), np.zeros((height, height))
 
     def append(column: int) -> bool:
-        """Adds a column, unless it depends linearly on the others or there is no room."""
+        """Adds a column, unless it depends linearly on the others or the matrix is full."""
         size = len(columns)
         if size == height:
             return False
@@ -122,7 +122,7 @@ def _solve(kinds: np.ndarray, counts: np.ndarray, weights: np.ndarray, start=Non
         return True
 
     def step() -> None:
-        """Moves x towards the least-squares solution of the columns in use, as far as all stay positive;
+        """Moves x towards the least-squares solution of the active columns, as far as all stay positive;
         columns that reach 0 are removed."""
         while True:
             size = len(columns)
@@ -171,17 +171,18 @@ def _solve(kinds: np.ndarray, counts: np.ndarray, weights: np.ndarray, start=Non
 # Algorithms by name
 
 
-# Of plans of the same size the first is chosen: least squares can give different plans on different machines.
+# The first of the smallest plans is chosen; least squares, which can give another plan on another machine,
+# comes last.
 ALGORITHMS: dict[str, Callable[..., PackingPlan]] = {
     "lpfhp": first_fit,
     "spfhp": functools.partial(first_fit, is_tightest=False),
     "nnlshp": least_squares,
-    "ennlshp": functools.partial(least_squares, max_turns=10),  # two do for the lengths of Wikipedia
+    "ennlshp": functools.partial(least_squares, max_turns=10),  # two are enough for the lengths of Wikipedia
 }
 
 
 class Planned(NamedTuple):
-    """A plan, what making it took, and the algorithm that found it."""
+    """A plan, the time to make it, and the algorithm that made it."""
 
     plan: PackingPlan
     secs: float
@@ -192,9 +193,9 @@ def plan_by_algorithm(histogram: Histogram, algorithm: str | None, depth: int) -
     """Plans the packing of a histogram.
 
     Args:
-      histogram: of the lengths.
-      algorithm: one of ALGORITHMS; None: the one with the fewest rows.
-      depth: sequences of a row, at most; those by least squares have up to 3 in any case.
+      histogram: histogram of the lengths.
+      algorithm: name in ALGORITHMS; None: the one with the fewest rows.
+      depth: maximum number of sequences in a row; at most 3 with least squares.
 
     Raises:
       ConfigError: for an unknown algorithm, a depth below 1, or a histogram without sequences.
@@ -210,7 +211,7 @@ def plan_by_algorithm(histogram: Histogram, algorithm: str | None, depth: int) -
     for name in [algorithm] if algorithm else ALGORITHMS:
         found[name] = ALGORITHMS[name](histogram, depth)
         if found[name].rows == -(-histogram.tokens // histogram.max_length):
-            break  # fewer are not possible
+            break  # the minimum
     best = min(found, key=lambda name: found[name].rows)
     return Planned(found[best], time.perf_counter() - started, best)
 
@@ -225,13 +226,13 @@ def read_histogram(path: str) -> Histogram:
         raise ConfigError(f'{path}: "counts_by_length_from_1" has {len(counts)} counts, {wanted}.')
     for place, count in enumerate(counts, 1):
         if not json_files.is_of_kind(count, int) or not 0 <= count < 1 << 53:
-            told = f"the count of length {place} is {count!r}, expected a whole number from 0"
-            raise ConfigError(f"{path}: {told}.")
+            problem = f"the count of length {place} is {count!r}, expected a whole number from 0"
+            raise ConfigError(f"{path}: {problem}.")
     return Histogram(np.array([0, *counts], np.int64))
 
 
 def describe(histogram: Histogram, planned: Planned) -> dict:
-    """Returns the numbers of a plan, for reports. Shares are 0 to 1; `lengths` counts the sequences that have
+    """Returns the figures of a plan, for reports. Shares are 0 to 1; `lengths` counts the sequences that have
     0, 1, 2, .. tokens, `tokens_of_rows` the rows."""
     plan, before = planned.plan, histogram.tokens / (histogram.sequences * histogram.max_length)
     return {

@@ -1,10 +1,12 @@
 """Packs records of any of our formats; writes packed records and a manifest.
 
-The job runs rounds of independent tasks, each in as many processes as asked for. They count the lengths in
-every part of the input; make the plan from the histogram; write the sequences of each part to the work
-folder, grouped by their shard; merge these files if there are very many; and write each shard from its part
-of them. Memory holds a block or a shard per process, and never the data. The records depend on the input and
-the flags, not on the processes. A restarted job skips finished tasks.
+The job runs rounds of independent tasks, each in --num_workers processes:
+  1. Count the lengths in every part of the input; the plan is made from the histogram.
+  2. Write the sequences of each part to the work folder, grouped by shard.
+  3. Merge these files if there are very many.
+  4. Write each shard from its ranges of these files.
+Memory holds a block or a shard per process, never the whole data. The records depend on the input and the
+flags, not on the number of processes. A restarted job skips finished tasks.
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ from official.io.errors import ConfigError, check_counts
 
 _VERSION = 1  # version of the output for the same flags and records
 BLOCKS_VERSION = 4  # version of the layout of spilled blocks: a job does not resume with another one
-_PARTS = 64  # at least, where the input is large
+_PARTS = 64  # minimum number of parts of a large input
 _MIN_PART_BYTES = 8 << 20
-_BLOCK_SEQUENCES = 1 << 14  # of a spilled block: about 60 MB in memory for 512 tokens
-_ENCODED_ROWS = 512  # at once
+_BLOCK_SEQUENCES = 1 << 14  # sequences of a spilled block: about 60 MB in memory for 512 tokens
+_ENCODED_ROWS = 512  # rows that are encoded at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Job:
 
 
 def pack_records(job: Job) -> dict:
-    """Writes the packed records and the manifest of a job, or the part that an interrupted call left undone.
+    """Writes the packed records and the manifest of a job, or the rest of them after an interruption.
 
     Raises:
       ConfigError: for invalid records, by file and number, or an output folder that is in use or cannot be
@@ -95,8 +97,8 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
     """Runs the rounds and returns the manifest.
 
     Args:
-      grouping: says where the sequences are spilled to.
-      states: of the input files, before anything was read.
+      grouping: location of the spilled sequences.
+      states: states of the input files before reading.
     """
     paths, folder = list(states), grouping.folder
     sizes = files_lib.sizes(paths)
@@ -114,7 +116,7 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
     histogram = Histogram(functools.reduce(np.add, counts))
     planned = _planned(os.path.join(folder, "plan.json"), histogram, job)
     rows = planned.plan.rows
-    usual = min(max(8, -(-histogram.sequences // (1 << 16))), rows)  # 90 MB of 512 tokens at half length
+    usual = min(max(8, -(-histogram.sequences // (1 << 16))), rows)  # 90 MB at 512 tokens, half full
     shards = job.num_shards or usual
     if shards > rows:
         more = f"more than the {rows} rows of the plan"
@@ -146,8 +148,8 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
     jobs.remove_all_but(set(written), job.output_dir, shard_files.SHARDS)
     made = list(each_done("shard", shards))
     packs = sum(shard["packs"] for shard in made)
-    # Efficiency and speedup are those of the files, which also have the rows that were split because their
-    # predicted tokens exceeded the slots; the plan has no such rows.
+    # Efficiency and speedup are measured in the files. Unlike the plan, these have extra rows, split off
+    # because the predicted tokens of a row exceeded its slots.
     return {
         "flags": _flags_of(paths) | engines.flags_of(job) | {"num_shards": shards},
         "packs": packs,
@@ -167,22 +169,22 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
 def _flags_of(paths: list[str]) -> dict:
     """Returns vocab_file, do_lower_case and objective from the manifests next to records. With several
     folders, the first one counts; the objective is mlm if any folder holds texts without pairs."""
-    told = [record_formats.flags_of(path) for path in record_paths.first_of_folders(paths)]
+    flags = [record_formats.flags_of(path) for path in record_paths.first_of_folders(paths)]
     names = ("vocab_file", "do_lower_case", "objective")
-    kept = {name: own[name] for own in reversed(told) for name in names if name in own}
-    return kept | ({"objective": "mlm"} if any(own.get("objective") == "mlm" for own in told) else {})
+    kept = {name: own[name] for own in reversed(flags) for name in names if name in own}
+    return kept | ({"objective": "mlm"} if any(own.get("objective") == "mlm" for own in flags) else {})
 
 
 def _planned(path: str, histogram: Histogram, job: Job) -> algorithms.Planned:
-    """Makes the plan, or, in a resumed job, reads the plan by which the sequences were already distributed:
-    least squares can give another plan on another machine."""
+    """Makes the plan; a resumed job reads the plan by which the sequences were already distributed, since
+    least squares can give another one on another machine."""
     if done := jobs.read_done(path):
         packs = {tuple(lengths): count for lengths, count in done["packs"]}
         by = str(done.get("algorithm", job.algorithm))
         return algorithms.Planned(PackingPlan(histogram.max_length, packs), done["secs"], by)
     planned = algorithms.plan_by_algorithm(histogram, job.algorithm, job.max_sequences_per_pack)
-    told = {"packs": list(planned.plan.packs.items()), "secs": planned.secs, "algorithm": planned.algorithm}
-    jobs.write_done(path, told)
+    values = {"packs": list(planned.plan.packs.items()), "secs": planned.secs, "algorithm": planned.algorithm}
+    jobs.write_done(path, values)
     return planned
 
 
@@ -192,8 +194,8 @@ def _planned(path: str, histogram: Histogram, job: Job) -> algorithms.Planned:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Consecutive input files of a task: (path, bytes) of each, and their states, of `files.states`, when the
-    job was planned."""
+    """Consecutive input files of a task: (path, bytes) of each, and their states when the job was planned,
+    see `files.states`."""
 
     number: int
     files: tuple[tuple[str, int], ...]
@@ -220,8 +222,8 @@ def blocks_of(part: Part, size: int = 1) -> Iterator[Examples]:
     bar.
 
     Raises:
-      ConfigError: for invalid records, or another shape; at the end for a file that changed since the job was
-        planned.
+      ConfigError: for invalid records, or records of another shape; at the end for a file that changed since
+        the job was planned.
     """
     some: list[Examples] = []
 
@@ -263,21 +265,22 @@ def _examples_of(values: dict[str, np.ndarray]) -> Examples:
 # -----------------------------------------------------------------------------------------------------------
 # Assignment of sequences to packs
 #
-# The rows of a plan, kind after kind, are dealt out to shards in turn. The places for sequences of a
-# length, shard after shard, are numbered; the i-th sequence of that length, in the order of the files,
-# takes place number p(i), where p is a permutation that is computed, not stored. So each part of the data can
-# compute its places alone, in memory that does not grow with the data.
+# The rows of a plan, kind after kind, are assigned to the shards round-robin. The slots for sequences of a
+# length are numbered, shard after shard; the i-th sequence of that length, in the order of the files, gets
+# slot number p(i), where p is a permutation that is computed, not stored. So each part of the data computes
+# its slots independently, in memory that does not grow with the data.
 
 
 def permuted(numbers: np.ndarray, size: int, key: int) -> np.ndarray:
     """Returns p(number) of a permutation p of 0 to size - 1.
 
-    A Feistel network permutes a power of 4; a number of `size` or more is permuted again until it is smaller.
+    A Feistel network permutes the numbers below a power of 4; results of `size` or more are permuted again
+    until they are smaller.
 
     Args:
       numbers: int [N], 0 to size - 1.
       size: 1 to 2**62.
-      key: 0 to 2**64 - 1: chooses p.
+      key: 0 to 2**64 - 1, the key of p.
     """
     half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -294,32 +297,32 @@ def permuted(numbers: np.ndarray, size: int, key: int) -> np.ndarray:
 
 
 class _Places(NamedTuple):
-    """The places for sequences of one length. Shards S[i] to S[i + 1] - 1 have equally many each."""
+    """The slots for sequences of one length. Shards S[i] to S[i + 1] - 1 have the same number each."""
 
     shards: np.ndarray  # S: int64 [I], ascending
-    counts: np.ndarray  # int64 [I], of one shard
-    ends: np.ndarray  # int64 [I]: of all shards before S[i + 1]
+    counts: np.ndarray  # int64 [I], slots of each of these shards
+    ends: np.ndarray  # int64 [I], slots of all shards before S[i + 1]
 
 
 class Dealer:
     """Distributes sequences among the shards of a plan. Shapes: T shards, K kinds of rows, P sequences of a
     row.
 
-    Row r of the plan is one of shard r modulo T. So every shard has the same number of rows of a kind, except
-    for one more in a run of shards. Memory grows with the number of kinds, not of shards.
+    Row r of the plan belongs to shard r modulo T. So every shard has the same number of rows of a kind,
+    except for a run of shards with one more. Memory grows with the number of kinds, not of shards.
     """
 
     def __init__(self, plan: PackingPlan, num_shards: int, seed: int):
         self.num_shards, self.seed = num_shards, seed
-        self._kinds_KP = plan.lengths_of_kinds().astype(np.int32)  # a shard may have many rows of them
+        self._kinds_KP = plan.lengths_of_kinds().astype(np.int32)  # int32: a shard may have many such rows
         rows_K = np.array(list(plan.packs.values()), np.int64)
         self._each_K, self._more_K = np.divmod(rows_K, num_shards)
-        self._first_K = (np.cumsum(rows_K) - rows_K) % num_shards  # of the shards that have one more
+        self._first_K = (np.cumsum(rows_K) - rows_K) % num_shards  # first of the shards with one row more
         self._places: dict[int, _Places] = {}
 
     def places(self, length: int, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns shards and places in them, among those of this length, for the sequences with these numbers
-        among all of this length, int [N] each."""
+        """Returns the shards of some sequences of a length, and their slots among those of this length in the
+        shard, int [N] each; `ordinals` are the numbers of the sequences among all of this length."""
         if length not in self._places:
             self._places[length] = self._places_of(length)
         shards, counts, ends = self._places[length]
@@ -334,8 +337,8 @@ class Dealer:
         kinds = np.flatnonzero(in_a_row_K)
         times, first = in_a_row_K[kinds], self._first_K[kinds]
         end = first + self._more_K[kinds]
-        wraps = end > self.num_shards  # the run goes on at shard 0
-        # The shard from which on each has that many places more.
+        wraps = end > self.num_shards  # the run continues at shard 0
+        # From shard starts[i] on, each shard has changes[i] more slots.
         starts = np.concatenate([0 * first, first, end - self.num_shards * wraps])
         changes = np.concatenate([times * (self._each_K[kinds] + wraps), times, -times])
         shards, which = np.unique(starts, return_inverse=True)
@@ -347,7 +350,7 @@ class Dealer:
         return _Places(shards, counts, np.cumsum(counts * np.diff(shards, append=self.num_shards)))
 
     def rows(self, shard: int) -> np.ndarray:
-        """Returns the lengths in each row of a shard, int [R, P], 0 behind the last one."""
+        """Returns the lengths in each row of a shard, int [R, P], padded with 0."""
         rows_K = self._each_K + ((shard - self._first_K) % self.num_shards < self._more_K)
         return np.repeat(self._kinds_KP, rows_K, axis=0)
 
@@ -355,10 +358,10 @@ class Dealer:
 # -----------------------------------------------------------------------------------------------------------
 # Shuffle shards
 #
-# A shard has a key, its place among all shards on a scale of 64 bits, so that the files are regrouped by
-# ranges of keys where there are very many (`official.data.compaction`). A chunk is the part of a file that
-# one file of the level above takes: the number of sequences, int64; their heads, int32 [n, 6]; and words, of
-# each sequence its ids, masked places and labels without padding.
+# A shard has a 64-bit key, its number scaled to that range, so that very many files can be regrouped by
+# ranges of keys (`official.data.compaction`). A chunk holds the sequences of a range of keys: their number,
+# int64; their heads, int32 [n, 6]; and words: for each sequence its ids, masked positions and labels without
+# padding.
 
 
 _MAGIC = b"BERTSEQS"
@@ -368,12 +371,12 @@ _HEAD = np.dtype([(name, "<i4") for name in ("shard", "place", *_OF_EXAMPLES)])
 
 
 class Spilled:
-    """N sequences.
+    """N spilled sequences.
 
     Attributes:
-      heads: _HEAD [N]; `place` is that among those of its length in its shard.
+      heads: _HEAD [N]; `place` is the slot among those of the same length in the shard.
       words: uint16 or int32 [W].
-      starts: int64 [N + 1]: where in the words a sequence begins.
+      starts: int64 [N + 1], the first word of each sequence, and W.
     """
 
     def __init__(self, heads: np.ndarray, words: np.ndarray):
@@ -396,7 +399,7 @@ class Spilled:
 
 
 def _are_there(heads: np.ndarray, length: int, most: int) -> np.ndarray:
-    """Returns the mask of the ids, positions and labels that each sequence has, bool [N, L + 2 M]."""
+    """Returns the mask of the used ids, positions and labels of each sequence, bool [N, L + 2 M]."""
     is_token = np.arange(length) < heads["lengths"][:, None]
     is_used = np.arange(most) < heads["predictions"][:, None]
     return np.concatenate([is_token, is_used, is_used], axis=1)
@@ -416,18 +419,18 @@ def dealt(examples: Examples, shards: np.ndarray, places: np.ndarray) -> Spilled
 
 
 def write_file(path: str, sequences: Spilled, num_shards: int, first_key=0, range_bits=KEY_BITS) -> None:
-    """Writes a file.
+    """Writes a file of sequences atomically.
 
     Args:
-      sequences: in the order of their shards.
-      num_shards: of all.
+      sequences: the sequences in the order of their shards.
+      num_shards: total number of shards.
       first_key, range_bits: the file covers the 2**range_bits keys from first_key on.
 
     Raises:
-      OSError: and there is no file of that name, or the one that was there.
+      OSError: if the file cannot be written; an earlier one of that name stays.
     """
     keys = compaction.bounds(first_key, range_bits, compaction.BITS)
-    shards = [-(-key * num_shards >> KEY_BITS) for key in keys]  # the first one of this key or a higher one
+    shards = [-(-key * num_shards >> KEY_BITS) for key in keys]  # first shard of this key or a higher one
     ends = np.searchsorted(sequences.heads["shard"], shards)
     chunks = []
     for first, end in zip(ends, ends[1:]):
@@ -437,13 +440,13 @@ def write_file(path: str, sequences: Spilled, num_shards: int, first_key=0, rang
 
 
 def read_range(paths: Iterable[str], first_key: int, end_key: int) -> Spilled:
-    """Returns the sequences of the chunks in which a range of keys lies, in the order of the files.
+    """Returns the sequences of the chunks with a range of keys, in the order of the files.
 
     Args:
-      first_key, end_key: the first key, and the one behind the last. They lie in one chunk of each file.
+      first_key, end_key: the range, `end_key` exclusive. It lies within one chunk of each file.
 
     Raises:
-      ConfigError: for a file that is not there, or damaged.
+      ConfigError: for a missing or damaged file.
     """
     parts = compaction.read_chunks(paths, _MAGIC, first_key, end_key, _parse)
     heads = np.concatenate([np.zeros(0, _HEAD), *(part[0] for part in parts)])
@@ -460,12 +463,12 @@ def _parse(chunk: memoryview, word_type: np.dtype) -> tuple[np.ndarray, np.ndarr
 # -----------------------------------------------------------------------------------------------------------
 # Rounds
 #
-# What a task writes depends on the input, the job and the task's number. A task that is done is not done
-# again: `done_path` of "counts" of a part, of "spilled", its blocks, and of "shard" says so.
+# The output of a task depends on the input, the job and the task's number. Finished tasks are skipped: each
+# has a file `done_path` of kind "counts" or "spilled" for a part, or "shard".
 
 
 def _is_done(path: str, part: Part) -> bool:
-    """Tells whether the task of a part is done, and reports it to the progress bar if it is."""
+    """Tells whether the task of a part is done; if so, reports it to the progress bar."""
     if jobs.read_done(path) is None:
         return False
     engines.report(sum(size for _, size in part.files), 0)
@@ -473,7 +476,7 @@ def _is_done(path: str, part: Part) -> bool:
 
 
 def count_part(folder: str, part: Part) -> None:
-    """Writes the numbers of sequences of a part, by length."""
+    """Writes the number of sequences of a part by length."""
     path = done_path(folder, "counts", part.number)
     if _is_done(path, part):
         return
@@ -488,9 +491,9 @@ def spill_part(dealer: Dealer, grouping: Grouping, part: Part, before: np.ndarra
     """Writes the sequences of a part into blocks, sorted by shard.
 
     Args:
-      dealer: of the job.
-      grouping: says where to; of level 0.
-      part: the files.
+      dealer: the job's assignment of sequences to shards.
+      grouping: output location, level 0.
+      part: the input files.
       before: int64 [L + 1], number of sequences of each length in earlier parts.
     """
     path = done_path(grouping.folder, "spilled", part.number)
@@ -528,8 +531,8 @@ def merge(target: Grouping, files_below: int, place: tuple[int, int], num_shards
     """Writes a file of a level: the sequences of a range of shards from up to 256 files of the level below.
 
     Args:
-      place: number of the range, and of the file among those of the range.
-      share: its part of the input, in bytes.
+      place: number of the range, and of the file in the range.
+      share: the file's share of the input in bytes, for the progress bar.
     """
     counted = target.counts_path(*place)
     if jobs.read_done(counted) is None:
@@ -547,13 +550,13 @@ def write_shard(
     """Writes a shard under a temporary name, renames it, and writes its counts.
 
     Args:
-      path: of the shard.
-      dealer: of the job.
-      shard: its number.
-      grouping: says where the sequences lie.
-      shape: of the input.
-      depth: sequences that a row has room for.
-      share: the shard's part of the input in bytes.
+      path: path of the shard.
+      dealer: the job's assignment of sequences to shards.
+      shard: number of the shard.
+      grouping: location of the spilled sequences.
+      shape: shape of the input.
+      depth: maximum number of sequences in a row.
+      share: the shard's share of the input in bytes, for the progress bar.
     """
     done_at = done_path(grouping.folder, "shard", shard)
     done = jobs.read_done(done_at)
@@ -584,13 +587,12 @@ def write_shard(
 
 
 def _split(members: np.ndarray, predictions: np.ndarray, slots: int) -> np.ndarray:
-    """Moves the last sequences of rows with more predicted tokens than slots to rows of their own, at the
-    end.
+    """Moves the last sequences of rows with more predicted tokens than slots to new rows at the end.
 
     Args:
-      members: int [R, P], -1 behind the last one.
-      predictions: int [N + 1]: of each sequence, 0 at the end for -1.
-      slots: of a row.
+      members: int [R, P], numbers of sequences, padded with -1.
+      predictions: int [N + 1], predicted tokens of each sequence, and a 0 for the number -1.
+      slots: prediction slots of a row.
     """
     members, extra = members.copy(), [np.zeros(0, int)]
     while len(crowded := np.flatnonzero(predictions[members].sum(axis=1) > slots)):

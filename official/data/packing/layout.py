@@ -19,11 +19,10 @@ class Layout(NamedTuple):
     """Layout of sequences in rows: the place of each token.
 
     Attributes:
-      slots_BL: int32 [B, L], the number in its row, from 0, of the sequence that a token belongs to; P or
-        more for padding.
+      slots_BL: int32 [B, L], the number of the token's sequence in the row, from 0; P or more for padding.
       places_BL: int32 [B, L], the number of the token in its sequence, from 0; 0 for padding.
       is_token_BL: bool [B, L], false for padding.
-      starts_BP: int32 [B, P], where in its row a sequence begins; 0 where there is none.
+      starts_BP: int32 [B, P], the first token of each sequence in the row; 0 for an empty slot.
     """
 
     slots_BL: tf.Tensor
@@ -36,8 +35,8 @@ class Layout(NamedTuple):
         return tf.gather(values_BP, tf.minimum(self.slots_BL, values_BP.shape[1] - 1), batch_dims=1)
 
     def features(self) -> dict[str, tf.Tensor]:
-        """Returns the features of a layout that the model reads: `input_mask`, `sequence_ids`, `position_ids`
-        [B, L] and `cls_positions` [B, P], int32."""
+        """Returns the layout as features of the model: `input_mask`, `sequence_ids`, `position_ids` [B, L]
+        and `cls_positions` [B, P], int32."""
         is_token_BL = tf.cast(self.is_token_BL, tf.int32)
         return {
             "input_mask": is_token_BL,
@@ -51,9 +50,9 @@ def lay_out(lengths_BP: tf.Tensor, length: int) -> Layout:
     """Lays sequences end to end.
 
     Args:
-      lengths_BP: int32, of the sequences of each row in their order, 0 behind the last one; they add up to
-        `length` at most.
-      length: of the rows, L.
+      lengths_BP: int32, lengths of the sequences of each row in order, padded with 0; their sum is at most
+        `length`.
+      length: L, tokens of a row.
     """
     ends_BP = tf.cumsum(lengths_BP, axis=1)
     starts_BP = tf.where(lengths_BP > 0, ends_BP - lengths_BP, 0)
@@ -61,7 +60,7 @@ def lay_out(lengths_BP: tf.Tensor, length: int) -> Layout:
     slots_BL = tf.searchsorted(ends_BP, columns_BL, side="right")
     is_token_BL = columns_BL < ends_BP[:, -1:]
     slots_BL = tf.where(is_token_BL, slots_BL, lengths_BP.shape[1])
-    layout = Layout(slots_BL, columns_BL, is_token_BL, starts_BP)  # places are still those in the row
+    layout = Layout(slots_BL, columns_BL, is_token_BL, starts_BP)  # places are still relative to the row
     places_BL = tf.where(is_token_BL, columns_BL - layout.spread(starts_BP), 0)
     return layout._replace(places_BL=places_BL)
 
@@ -74,15 +73,15 @@ def group(lengths_N: np.ndarray, predictions_N: np.ndarray, row_length: int, slo
     """Groups sequences into rows, the longest first.
 
     Args:
-      lengths_N: tokens of the sequences, 1 to `row_length`.
-      predictions_N: their predicted tokens, up to `slots`.
+      lengths_N: tokens of each sequence, 1 to `row_length`.
+      predictions_N: predicted tokens of each sequence, up to `slots`.
       row_length: tokens of a row.
-      slots: predicted tokens of a row, at most. The last sequences of rows that would have more are packed
-        again, among themselves.
-      depth: sequences of a row, P, at most.
+      slots: maximum number of predicted tokens in a row. The last sequences of rows that would have more are
+        packed again, among themselves.
+      depth: P, maximum number of sequences in a row.
 
     Returns:
-      int32 [R, P], the numbers of the sequences of each row; -1 behind the last one.
+      int32 [R, P], the numbers of the sequences of each row, padded with -1.
     """
     ranks_RP = plan.ranks(plan.plan_of(lengths_N, row_length, depth).lengths_of_rows(depth))
     by_length_N = np.argsort(lengths_N, kind="stable")

@@ -30,13 +30,13 @@ class Histogram:
         """Counts lengths, each from 1 to `most`. Raises ConfigError for another one."""
         lengths = np.fromiter(lengths, np.int64)
         if wrong := lengths[(lengths < 1) | (lengths > most)].tolist():
-            told = f"A sequence has {wrong[0]} tokens, a row has 1 to {most}"
-            raise ConfigError(f"{told}. Raise --max_seq_length.")
+            problem = f"A sequence has {wrong[0]} tokens, a row has 1 to {most}"
+            raise ConfigError(f"{problem}. Raise --max_seq_length.")
         return cls(np.bincount(lengths, minlength=most + 1))
 
     @property
     def max_length(self) -> int:
-        """Tokens of a row, at most."""
+        """Maximum number of tokens in a row."""
         return len(self.counts) - 1
 
     @property
@@ -84,11 +84,11 @@ class PackingPlan:
 
     @property
     def depth(self) -> int:
-        """Sequences of a row, at most."""
+        """Maximum number of sequences in a row."""
         return max(map(len, self.packs), default=0)
 
     def lengths_of_kinds(self, places: int | None = None) -> np.ndarray:
-        """Returns the lengths of the sequences in each kind of row, int64 [kinds, P]; 0 behind the last one.
+        """Returns the lengths of the sequences in each kind of row, int64 [kinds, P], padded with 0.
 
         Args:
           places: P, `depth` or more; None: `depth`.
@@ -107,7 +107,7 @@ class PackingPlan:
         return self._counts(self.lengths_of_kinds().sum(axis=1, keepdims=True))
 
     def histogram(self) -> Histogram:
-        """Counts the lengths of the sequences that are in the packs."""
+        """Counts the lengths of the sequences in the packs."""
         counts = self._counts(self.lengths_of_kinds())
         counts[0] = 0
         return Histogram(counts)
@@ -120,7 +120,7 @@ class PackingPlan:
 
 
 def make_plan(row_length: int, packs: Iterable[tuple[tuple[int, ...], int]]) -> PackingPlan:
-    """Merges packs of the same lengths, in any order."""
+    """Makes a plan of packs; packs of the same lengths, in any order, are merged."""
     joined: Counter[tuple[int, ...]] = Counter()
     for lengths, count in packs:
         if lengths and count:
@@ -131,26 +131,25 @@ def make_plan(row_length: int, packs: Iterable[tuple[tuple[int, ...], int]]) -> 
 # -----------------------------------------------------------------------------------------------------------
 # First fit
 #
-# All sequences of a length are placed at once and packs of the same lengths are one kind: the work depends
-# on the number of lengths and kinds, not on the number of sequences. Source: Krell et al. 2021, arXiv
-# 2107.02027.
+# All sequences of a length are placed at once, and packs of the same lengths are one kind. So the work
+# depends on the number of lengths and kinds, not of sequences. Source: Krell et al. 2021, arXiv 2107.02027.
 
 
 def first_fit(histogram: Histogram, depth: int | None = None, is_tightest: bool = True) -> PackingPlan:
-    """LPFHP puts a sequence into the fullest open pack with room for it; if there is none, a new pack takes
-    as many of its length as fit. SPFHP puts it into the open pack with the most room.
+    """LPFHP puts a sequence into the fullest open pack with room for it; if there is none, into a new pack,
+    with as many of its length as fit. SPFHP puts it into the open pack with the most room.
 
     Args:
-      histogram: of the lengths.
-      depth: sequences of a pack, at most; None: any number.
-      is_tightest: whether by LPFHP.
+      histogram: histogram of the lengths.
+      depth: maximum number of sequences in a pack; None: any number.
+      is_tightest: true for LPFHP, false for SPFHP.
     """
     row_length = histogram.max_length
     limit = depth or row_length
-    by_room: list[list] = [[] for _ in range(row_length + 1)]  # packs by the tokens that are free in them
+    by_room: list[list] = [[] for _ in range(row_length + 1)]  # packs by their number of free tokens
 
     def put(lengths: tuple[int, ...], count: int) -> None:
-        """Adds packs; a pack of `depth` sequences has no room, however many tokens are free."""
+        """Adds packs; a pack of `depth` sequences is closed, however many tokens are free."""
         by_room[row_length - sum(lengths) if len(lengths) < limit else 0].append((lengths, count))
 
     for length in range(row_length, 0, -1):
@@ -174,15 +173,16 @@ def first_fit(histogram: Histogram, depth: int | None = None, is_tightest: bool 
 
 
 def plan_of(lengths_N: Iterable[int], row_length: int, depth: int) -> PackingPlan:
-    """Plans rows of `row_length` tokens, with `depth` sequences each at most, by LPFHP. Raises ConfigError
-    where a sequence is longer than a row."""
+    """Plans rows of `row_length` tokens and at most `depth` sequences by LPFHP. Raises ConfigError if a
+    sequence is longer than a row."""
     return first_fit(Histogram.of_lengths(lengths_N, row_length), depth)
 
 
 def ranks(lengths_RP: np.ndarray) -> np.ndarray:
-    """Returns int64 [R, P]: the sequence at each place of rows of these lengths, as a number from 0 in the
-    order of lengths; -1 for an empty place."""
+    """Returns int64 [R, P]: the sequence in each slot of rows of these lengths, as a rank from 0 in ascending
+    order of lengths; -1 for an empty slot."""
     ranks_F = np.empty(lengths_RP.size, np.int64)
     ranks_F[np.argsort(lengths_RP, axis=None, kind="stable")] = np.arange(lengths_RP.size)
-    empty = np.count_nonzero(lengths_RP == 0)  # are shorter than all others
+    empty = np.count_nonzero(lengths_RP == 0)  # empty slots come before all others in that order
+
     return np.maximum(ranks_F - empty, -1).reshape(lengths_RP.shape)

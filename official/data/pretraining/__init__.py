@@ -1,1 +1,1 @@
-"""Makes pre-training examples of documents, and inspects them."""
+"""Makes pre-training examples from documents, and inspects them."""

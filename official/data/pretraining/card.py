@@ -1,5 +1,5 @@
-"""Data card of a folder of records, or of prepared text: its contents, gathered from the manifest, from a
-sample of the documents, and from some of the records, or all of them.
+"""Data card of a folder of records or prepared text: gathers its contents from the manifest, a sample of the
+documents, and some or all of the records.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def gather(folder: str, paths: list[str], vocabulary: Vocabulary | None, summary
     """Returns the contents of a data card, which `official.reporting.data_card` draws.
 
     Args:
-      folder: of the manifest; missing files are left out.
-      paths: files of records; none for prepared text.
-      vocabulary: of the records, where it is known.
-      summary: the `Summary` of all records, where they have been counted; else some are read.
+      folder: folder of the manifest; missing files are left out.
+      paths: files of records; empty for prepared text.
+      vocabulary: vocabulary of the records; None if unknown.
+      summary: the `Summary` of all records; None: some records are read.
     """
     shown = samples.read(folder)
     manifest = json_files.read_json_or_empty(os.path.join(folder, jobs.MANIFEST))
@@ -48,14 +48,14 @@ def gather(folder: str, paths: list[str], vocabulary: Vocabulary | None, summary
         "records": {},
         "examples": [],
     }
-    if paths and not summary and "records" in shown:  # of the job, as it made them
+    if paths and not summary and "records" in shown:  # kept by the job that made the records
         return {**facts, "records": shown["records"], "examples": shown.get("examples", [])}
     return {**facts, **_read_records(paths, vocabulary, summary)} if paths else facts
 
 
 def _read_records(paths: list[str], vocabulary: Vocabulary | None, summary: Summary | None) -> dict:
-    """Returns "records", their numbers, and "examples", the first of some files; `summary` as of `gather`:
-    without one the first records of a few files are read."""
+    """Returns "records", as of `Summary.numbers`, and "examples", the first of some files; without a
+    `summary` of all records, the first records of a few files are read."""
     from official.data.pretraining import inspection  # late: it loads TensorFlow
 
     found = summary
@@ -79,11 +79,11 @@ def _read_records(paths: list[str], vocabulary: Vocabulary | None, summary: Summ
 # Sample of examples
 
 
-SHARDS = 4  # that are looked at
+SHARDS = 4  # number of sampled shards
 
 
 def spread_out(number: int, count: int) -> list[int]:
-    """Returns `count` of the numbers below `number`, evenly spaced, or all where there are fewer."""
+    """Returns `count` of the numbers below `number`, evenly spaced, or all if there are fewer."""
     count = min(count, number)
     return [each * number // count for each in range(count)]
 
@@ -102,9 +102,9 @@ def keep_first_examples(folder: str, shard: int, num_shards: int, first: Example
 
 
 def kept_examples(folder: str, plan: Layout, record_format: str, words: Vocabulary) -> dict:
-    """Returns a data card's entries on the examples that `note` has kept: "records", as `Summary.numbers`
-    returns it, and "examples", [title, words] each as of `ShownExample`. Shards whose file a power failure
-    damaged are left out."""
+    """Returns a data card's entries on the examples of `keep_first_examples`: "records", as of
+    `Summary.numbers`, and "examples", [title, words] as of `ShownExample`. Files that a power failure damaged
+    are left out."""
     summary: Summary | None = None
     shown: list[list] = []
     rows_per_record = encoding.rows_per_record(record_format)
@@ -128,15 +128,15 @@ def kept_examples(folder: str, plan: Layout, record_format: str, words: Vocabula
 # Facts about the text
 
 
-_MAX_LISTED = 12  # of what is counted by name
+_MAX_LISTED = 12  # names in a list of counts
 
 
 def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
-    """Returns the facts about a sample; empty where there is none.
+    """Returns statistics of a sample; empty for an empty sample.
 
     Args:
       texts: the beginnings of documents.
-      vocabulary: whose [UNK] is counted; None if unknown.
+      vocabulary: vocabulary to count [UNK] by; None if unknown.
     """
     if not texts:
         return {}
@@ -155,7 +155,7 @@ def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
 
 
 def _most(counts: Mapping[str, int]) -> list[list]:
-    """Returns [name, count] of the most frequent names, ties by name, with the sum of the rest as
+    """Returns [name, count] of the most frequent names, ties by name, and the sum of the rest as
     "others"."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     others = sum(count for _, count in ordered[_MAX_LISTED:])
@@ -166,7 +166,7 @@ def unknown_words(texts: Iterable[str], vocabulary: Vocabulary) -> dict[str, int
     """Returns {word: count} of the words that become [UNK]."""
     chunks = collections.Counter(chunk for text in texts for chunk in text.split())
     found: collections.Counter[str] = collections.Counter()
-    for chunk in _with_unknown(list(chunks), vocabulary):  # few, as a rule: words are found slowly
+    for chunk in _with_unknown(list(chunks), vocabulary):  # usually few, since finding words is slow
         for word in wordpiece.find_words(chunk, vocabulary.do_lower_case):
             found[word] += chunks[chunk]
     return {word: found[word] for word in _with_unknown(list(found), vocabulary)}

@@ -1,14 +1,15 @@
 """Makes TFRecords of pre-training examples, and a manifest, from text files.
 
-Rounds of independent tasks, each in as many processes as asked for:
+Rounds of independent tasks, each in --num_workers processes:
   1. The text is tokenised, a few megabytes per task, and written to the work folder, with the documents in
      the order of a random key (`official.data.pretraining.rounds`).
-  2. If there is very much text, these files are merged, so that a pool finds its documents in few of them
+  2. If there is very much text, these files are merged, so that the documents of a pool are in few files
      (`official.data.pretraining.rounds`).
-  3. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of
-     it (`official.data.pretraining.plan`).
-Memory holds a file of documents or a few pools per process, and never the text. The output of a task depends
-on the input, the flags and the task's number, not on the processes. A restarted job skips finished tasks.
+  3. Every shard is made from its pools; a pool is a random sample of the documents, of a few million tokens
+     (`official.data.pretraining.plan`).
+Memory holds a file of documents or a few pools per process, never the whole text. The output of a task
+depends on the input, the flags and the task's number, not on the number of processes. A restarted job skips
+finished tasks.
 """
 
 import collections
@@ -32,19 +33,18 @@ from official.io.engines import Round
 from official.io.errors import ConfigError, check_counts
 
 _VERSION = 7  # version of the output for the same flags and text
-_TASKS = 64  # of the first round, at least, where the text is large
-_MIN_TASK_BYTES = 8 << 20  # of text, in parts of a file or in small files
+_TASKS = 64  # minimum number of tasks of the first round, for a large text
+_MIN_TASK_BYTES = 8 << 20  # minimum size of a task's text: parts of a file, or small files
 
 
 def create_pretraining_data(job: Job) -> dict:
-    """Writes the TFRecords and the manifest of a job, or the part that an interrupted call left undone.
+    """Writes the TFRecords and the manifest of a job, or the rest of them after an interruption.
 
     Returns:
       The manifest.
 
     Raises:
-      ConfigError: for input that cannot be used, or an output folder that is in use already or cannot be
-        written to.
+      ConfigError: for unusable input, or an output folder that is in use or cannot be written to.
     """
     engines.check(job)
     check_counts(num_shards=job.num_shards)
@@ -64,7 +64,7 @@ def create_pretraining_data(job: Job) -> dict:
     num_bytes = sum(sizes.values())
     if not jobs.may_be_finished(job.output_dir, job.overwrite):
         engines.load_ahead(job, __name__, num_bytes)
-    # The values that the records depend on.
+    # The values that determine the records.
     identity = {"version": _VERSION, **job.flags(), "vocabulary_sha256": words.sha256}
     identity["text"] = text_files.identify(paths, versions)
     if rounds.needs_dedup_estimate(job):
@@ -99,7 +99,7 @@ def create_pretraining_data(job: Job) -> dict:
         for (source, _), done in zip(tasks, counted):
             sums.add(done)
             by_source[source].update(done["totals"])
-            if rounds.needs_dedup_estimate(job):  # else nothing grows with the number of tasks
+            if rounds.needs_dedup_estimate(job):  # only then: the list grows with the number of tasks
                 listed.append((source, done["keys"]))
         text = sums.totals
         tokens: Sequence[float] = [counts["tokens"] for counts in by_source]
@@ -108,7 +108,7 @@ def create_pretraining_data(job: Job) -> dict:
         del listed
         layout = plan_layout(job, text, copies_of(sources, tokens, job.rules.dupe_factor))
 
-        # ---- Fewer files of documents
+        # ---- Merging of the files of documents
         def merge(above: Grouping, files_below: int, place: tuple[int, int]) -> tuple:
             share = text["bytes"] / above.ranges / above.files
             return rounds.merge, job, above, files_below, place, share
@@ -149,18 +149,19 @@ def _check_pairs(words: Vocabulary, job: Job) -> None:
 
 
 def _warn_of_few_masks(rules: examples.ExampleRules) -> None:
-    """Warns where full rows have clearly fewer predicted tokens than --masked_lm_prob asks for; published
-    recipes have 56 of 58."""
+    """Warns if max_predictions_per_seq allows clearly fewer predicted tokens in a full row than
+    --masked_lm_prob; published recipes have 56 of 58."""
     most, wanted = rules.max_predictions_per_seq, round(rules.masked_lm_prob * rules.max_tokens)
     if rules.has_pairs and most < 0.9 * wanted:
-        told = (
-            "--max_predictions_per_seq=%d is all that rows of %d tokens predict: --masked_lm_prob=%g are %d."
+        warning = (
+            "--max_predictions_per_seq=%d limits the predictions of rows of %d tokens: --masked_lm_prob=%g"
+            " of them are %d."
         )
-        logging.warning(told, most, rules.max_tokens, rules.masked_lm_prob, wanted)
+        logging.warning(warning, most, rules.max_tokens, rules.masked_lm_prob, wanted)
 
 
 def _manifest(job: Job, layout: Layout, words: Vocabulary, text: dict[str, int], shards: list[dict]) -> dict:
-    """Returns the manifest. `num_workers` is not in it: the records do not depend on it."""
+    """Returns the manifest, without `num_workers`, since the records do not depend on it."""
     lengths = np.sum([shard["lengths"] for shard in shards], axis=0)
     more = ["undecodable_bytes", "cut_documents", "duplicate_documents"]
     more += [name for name in read_counts.PAGES_LEFT_OUT if text[name]]
@@ -189,7 +190,7 @@ def _manifest(job: Job, layout: Layout, words: Vocabulary, text: dict[str, int],
 
 
 def _mixture(sources: list[Source], by_source: list, layout: Layout, shards: list[dict]) -> dict[str, dict]:
-    """Returns the manifest's entry of each source; `by_source` has the counts of each."""
+    """Returns the manifest's entries of the sources; `by_source` has the counts of each."""
     reached = np.sum([shard["source_tokens"] for shard in shards], axis=0)
     return {
         source.name: {

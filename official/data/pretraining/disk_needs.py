@@ -1,4 +1,4 @@
-"""Disk space that a job will take, estimated from samples of its text before it starts."""
+"""Estimates the disk space of a job from samples of its text, before it starts."""
 
 import contextlib
 import os
@@ -20,42 +20,42 @@ from official.io import files
 from official.io.errors import ConfigError
 
 _MAX_SAMPLES = 8  # parts of files
-_MAX_EXAMPLES = 1536  # are encoded
+_MAX_EXAMPLES = 1536  # number of encoded examples
 
 
 def check(job: Job, tasks: list[list[Split]], sizes: dict[str, int], words: Vocabulary) -> None:
-    """Logs the disk space that the job needs, and refuses the job if there is less; see `estimate`.
+    """Logs the disk space that the job needs, see `estimate`.
 
     Raises:
-      ConfigError: names the space needed and the space free.
+      ConfigError: if less is free; the message has both sizes.
     """
     if files.is_remote(job.output_dir):
         return
     work, records = estimate(job, tasks, sizes, words)
-    most = work + max(records, work)  # at the same time: documents may be regrouped before there are records
+    most = work + max(records, work)  # peak: merging doubles the documents before there are records
     folder, there = pathlib.Path(job.output_dir).absolute(), 0
     for root, _, names in os.walk(folder):
         for name in names:
-            with contextlib.suppress(OSError):  # another job may be at work, which is refused later
+            with contextlib.suppress(OSError):  # another job may remove it; such a job is refused later
                 there += os.lstat(os.path.join(root, name)).st_size
     total, _, free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists()))
     needed, of_records, available = (tqdm.format_sizeof(size, "B") for size in (most, records, free + there))
-    told = f"about {needed}, {of_records} of them for the records; {available} are free"
-    logging.info("The job needs %s.", told)
-    if total and most > free + there:  # a file system without a size will say what is wrong
+    need = f"about {needed}, {of_records} of them for the records; {available} are free"
+    logging.info("The job needs %s.", need)
+    if total and most > free + there:  # some file systems report no size
         lower = f"Lower --dupe_factor={job.rules.dupe_factor}, give --record_format=compact, or"
-        raise ConfigError(f"--output_dir={job.output_dir} needs {told}. {lower} a folder of another disk.")
+        raise ConfigError(f"--output_dir={job.output_dir} needs {need}. {lower} a folder of another disk.")
 
 
 def estimate(
     job: Job, tasks: list[list[Split]], sizes: dict[str, int], words: Vocabulary
 ) -> tuple[float, float]:
-    """Returns bytes of documents in the work folder and of records, from samples of the text, tokenised, cut
-    and encoded.
+    """Estimates the bytes of the documents in the work folder and of the records, by encoding samples of the
+    text.
 
     Args:
-      tasks: of the first round: the parts of the text of each.
-      sizes: {file of the text: its bytes}.
+      tasks: parts of the text of each task of the first round.
+      sizes: {text file: its bytes}.
     """
     parts: list[examples_lib.TokenizedDocuments] = []
     held = [(split, size) for task in tasks for split in task if (size := _size(split, sizes))]
@@ -67,7 +67,7 @@ def estimate(
         parts, read = parts + found, read + own_text
         sampled_text, sampled_bytes = sampled_text + expansion * size, sampled_bytes + size
     if not any(part.num_documents for part in parts):
-        return 0, 0  # the job will say what is wrong
+        return 0, 0  # the job reports what is wrong
     sample = examples_lib.concatenate(parts)
     held_out = job.eval_share or 0.0
     text_bytes = num_bytes * sampled_text / sampled_bytes
@@ -85,15 +85,15 @@ def estimate(
 
 
 def _size(split: Split, sizes: dict[str, int]) -> int:
-    """Returns the bytes of a split."""
+    """Returns the size of a split in bytes."""
     return (sizes[split.path] if split.end is None else split.end) - split.start
 
 
 def _sample(
     job: Job, split: Split, file_bytes: int, wanted: int
 ) -> tuple[list[examples_lib.TokenizedDocuments], float, float]:
-    """Returns the first documents of a split, of about `wanted` bytes, the bytes of text that hold them, and
-    the bytes of text in a byte of the file."""
+    """Returns the first documents of a split, about `wanted` bytes of them; the size of their text in bytes;
+    and the bytes of text per byte of the file."""
     expansion = 1.0
     with text_files.open_text(split) as file:
         is_parquet, is_packed = text_files.is_parquet(file.head), file.packed is not None
@@ -109,8 +109,8 @@ def _sample(
     for number, lines in enumerate(found, 1):
         parts.append(rounds.tokenized(lines, rounds.tokenizer_of(job)))
         given += len(lines.text)
-        if given >= wanted and not counts.of(split.path).bytes:  # it is not read to its end
-            share = number / (number + sentences.BATCHES_AHEAD)  # more is read than given
+        if given >= wanted and not counts.of(split.path).bytes:  # the file is not read to its end
+            share = number / (number + sentences.BATCHES_AHEAD)  # the reader is some batches ahead
             break
     if is_packed:
         expansion = counts.text_bytes / max(counts.bytes, 1)

@@ -1,4 +1,4 @@
-"""Makes pairs of segments with masked tokens, or rows of text without masks, of documents in memory."""
+"""Makes examples from documents in memory: pairs of segments with masks, or rows of text without."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from official.io.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class TokenizedDocuments:
-    """Documents as one array of ids, T tokens in S sentences in D documents.
+    """Documents as one array of ids: T tokens, S sentences, D documents.
 
     Sentence s is tokens[sentence_starts[s]:sentence_starts[s + 1]] and never empty; document d has the
     sentences from document_starts[d] up to document_starts[d + 1], at least one.
@@ -40,7 +40,7 @@ class TokenizedDocuments:
         return len(self.sentence_starts) - 1
 
     def token_starts(self) -> np.ndarray:
-        """Returns int64 [D + 1]: the first token of each document, and the end of the last one."""
+        """Returns int64 [D + 1]: the first token of each document, and T."""
         return self.sentence_starts[self.document_starts]
 
     def content(self, document: int) -> tuple[np.ndarray, np.ndarray]:
@@ -50,7 +50,7 @@ class TokenizedDocuments:
         return self.tokens[starts[0] : starts[-1]], np.diff(starts)
 
     def take(self, order: np.ndarray) -> TokenizedDocuments:
-        """Returns some documents, by their numbers, in the order given."""
+        """Returns the documents with these numbers, in this order."""
         lengths = ragged.take(np.diff(self.sentence_starts), self.document_starts, order)
         tokens = ragged.take(self.tokens, self.token_starts(), order)
         sentences = np.diff(self.document_starts)[order]
@@ -62,7 +62,7 @@ def from_sentences(tokens: np.ndarray, lengths: np.ndarray, documents: np.ndarra
 
     Args:
       tokens: [T] ids of all sentences.
-      lengths: [S] ids of each sentence, 0 allowed.
+      lengths: [S] number of ids of each sentence, 0 allowed.
       documents: [S] number of the document of each sentence, ascending.
     """
     documents, lengths = documents[lengths > 0], lengths[lengths > 0]
@@ -71,7 +71,7 @@ def from_sentences(tokens: np.ndarray, lengths: np.ndarray, documents: np.ndarra
 
 
 def concatenate(parts: Iterable[TokenizedDocuments]) -> TokenizedDocuments:
-    """Joins documents, in the order given; at least one part."""
+    """Concatenates documents, at least one part."""
     parts = list(parts)
     tokens = np.concatenate([part.tokens for part in parts])
     lengths = np.concatenate([np.diff(part.sentence_starts) for part in parts])
@@ -87,22 +87,22 @@ def concatenate(parts: Iterable[TokenizedDocuments]) -> TokenizedDocuments:
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """[CLS] A [SEP] B [SEP] and padding, with masks drawn, or [CLS] text [SEP] and padding, without. Slots
-    beyond a row's predictions hold 0."""
+    """[CLS] A [SEP] B [SEP] and padding, masked, or [CLS] text [SEP] and padding, without masks. Slots beyond
+    a row's predictions hold 0."""
 
-    input_ids: np.ndarray  # [N, L] uint16 or int32: with the masks in place; the id of [PAD] beyond `lengths`
-    lengths: np.ndarray  # [N] int: tokens, the special ones among them
+    input_ids: np.ndarray  # [N, L] uint16 or int32: ids after masking; the id of [PAD] beyond `lengths`
+    lengths: np.ndarray  # [N] int: tokens, including the special ones
     first_lengths: np.ndarray  # [N] int: tokens of [CLS] A [SEP], whose segment id is 0
-    positions: np.ndarray  # [N, P] int: of the predicted tokens, ascending; 0 beyond `predictions`
+    positions: np.ndarray  # [N, P] int: positions of the predicted tokens, ascending; 0 beyond `predictions`
     labels: np.ndarray  # [N, P] int: the tokens at these positions before masking; 0 beyond `predictions`
-    predictions: np.ndarray  # [N] int: predicted tokens, 1 to P; of texts 0
+    predictions: np.ndarray  # [N] int: number of predicted tokens, 1 to P; 0 for texts
     is_random: np.ndarray  # [N] bool: whether B is a random segment
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def pad_id(self) -> int:
-        """Returns the id that fills rows up behind their lengths; 0 where every row is full."""
+        """Returns the id of padding; 0 if every row is full."""
         rows = np.flatnonzero(self.lengths < self.input_ids.shape[1])[:1]
         return int(self.input_ids[rows, self.lengths[rows]].sum())
 
@@ -126,7 +126,7 @@ class Examples:
 # Rules
 
 
-# Defaults of unset fields, for pairs and for texts.
+# Defaults of unset fields: (for pairs, for texts).
 _UNSET: dict[str, tuple[float, float]] = {
     "max_predictions_per_seq": (20, 0),
     "dupe_factor": (10, 1),
@@ -140,17 +140,17 @@ class ExampleRules:
     """Rules for making examples; the fields are the flags of the same names."""
 
     max_seq_length: int = 128
-    # Unset: those of `_UNSET`.
+    # None: the defaults in `_UNSET`.
     max_predictions_per_seq: int = cast(int, None)
     dupe_factor: int = cast(int, None)
     masked_lm_prob: float = cast(float, None)
     short_seq_prob: float = cast(float, None)
     do_whole_word_mask: bool = False
     remask: bool = False
-    objective: str = "mlm_nsp"  # of pairs; "mlm": of texts
+    objective: str = "mlm_nsp"  # pairs; "mlm": texts
 
     def __post_init__(self):
-        """Fills in defaults. Raises ConfigError for a value out of range, or one that does not apply to
+        """Fills in defaults. Raises ConfigError for a value that is out of range or does not apply to
         texts."""
         for name, of_each in _UNSET.items():
             if getattr(self, name) is None:
@@ -159,9 +159,9 @@ class ExampleRules:
             without = {name: of_each[1] for name, of_each in _UNSET.items() if name != "dupe_factor"}
             for name, value in {**without, "do_whole_word_mask": False, "remask": False}.items():
                 if getattr(self, name) != value:
-                    told = f"--{name}={getattr(self, name)} does not go with --objective=mlm"
+                    problem = f"--{name}={getattr(self, name)} does not go with --objective=mlm"
                     why = "its rows are full of text, without masks, which bert train draws (--mask_share)"
-                    raise ConfigError(f"{told}: {why}. Drop --{name}.")
+                    raise ConfigError(f"{problem}: {why}. Drop --{name}.")
         ranges = {
             "max_seq_length": (8, 2**15),
             "max_predictions_per_seq": (int(self.has_pairs), self.max_seq_length),
@@ -183,14 +183,14 @@ class ExampleRules:
             raise ConfigError(f"--remask with {given} leaves no room for text. Lower --{names[1]}.")
 
     def predictions(self, tokens):
-        """Returns the number of predicted tokens for rows of `tokens` tokens, special ones among them.
+        """Returns the number of predicted tokens for rows of `tokens` tokens, including special ones.
         Source: Google's rules."""
         wanted = np.rint(tokens * self.masked_lm_prob).astype(np.int64)
         return np.clip(wanted, 1, self.max_predictions_per_seq)
 
     @property
     def max_tokens(self) -> int:
-        """Maximum number of tokens in a row. With `remask`, unmasked tokens only have the slots after
+        """Maximum number of tokens in a row. With `remask`, unmasked tokens can only use the slots after
         max_predictions_per_seq."""
         if not self.remask:
             return self.max_seq_length
@@ -204,17 +204,17 @@ class ExampleRules:
 
     @property
     def special_tokens(self) -> int:
-        """Special tokens of a row: [CLS] A [SEP] B [SEP], or [CLS] A [SEP]."""
+        """Number of special tokens in a row: [CLS] A [SEP] B [SEP], or [CLS] A [SEP]."""
         return 3 if self.has_pairs else 2
 
     @property
     def max_text_length(self) -> int:
-        """Maximum number of tokens in a row, without the special ones."""
+        """Maximum number of tokens in a row, excluding the special ones."""
         return self.max_tokens - self.special_tokens
 
 
-# Columns of a plan: the first token and the number of tokens of both segments, and whether the second is a
-# random one. Of texts the second has no tokens.
+# Columns of a plan: the first token and the number of tokens of both segments, and whether the second one is
+# random. The second segment of a text has no tokens.
 A_START, A_LENGTH, B_START, B_LENGTH, IS_RANDOM = range(5)
 
 
@@ -222,7 +222,7 @@ class Plan(NamedTuple):
     """Examples as slices of documents.
 
     Attributes:
-      documents: those that the examples are cut from.
+      documents: documents that the examples are cut from.
       rows: int32 [N, 5], columns A_START .. IS_RANDOM.
     """
 
@@ -242,15 +242,15 @@ def plan_examples(
     rules: ExampleRules,
     rng: Generator,
 ) -> Plan:
-    """Cuts documents into pairs, or joins them and cuts the result into rows, as the rules say; see
+    """Cuts documents into pairs, or joins them and cuts the result into rows, depending on the objective; see
     `plan_pairs` and `plan_texts`.
 
     Args:
-      documents: those that random second segments come from; two at least, of texts one.
+      documents: source of the examples and of random second segments; at least two for pairs, one for texts.
       chosen: int [K], the documents to cut; one that occurs twice is cut twice.
       ranks: int [K]; examples of a lower rank come first, and equal ranks are in random order.
       words: the vocabulary.
-      rng: all draws come from it.
+      rng: source of all draws.
     """
     if not len(chosen):
         return Plan(documents, np.empty((0, 5), np.int32))
@@ -283,16 +283,16 @@ def plan_texts(
     """Joins documents in the order of ranks, equal ranks in random order, and cuts the result into full rows;
     arguments as of `plan_examples`.
 
-    A separator, the id of [SEP], stands between two documents; one at the end of a row is the row's own. So
-    each token is in one row, and all rows are full but the last one, and those where a document ends one
-    token too early, which are a token short.
+    A separator, the id of [SEP], is put between two documents; one at the end of a row is merged with the
+    row's own [SEP]. So each token is in one row, and all rows are full except the last one, and those where a
+    document ends one token too early, which are a token short.
     """
     order = rng.permutation(len(chosen))
     order = order[np.argsort(ranks[order], kind="stable")]
     laid = documents.take(chosen[order])
     ends_D = laid.token_starts()[1:]
     tokens = np.insert(laid.tokens, ends_D[:-1], separator)
-    separators = ends_D[:-1] + np.arange(len(ends_D) - 1)  # their places
+    separators = ends_D[:-1] + np.arange(len(ends_D) - 1)  # their positions
     starts, lengths = _cut(len(tokens), {*separators.tolist()}, rules.max_text_length)
     rows = np.zeros((len(starts), 5), np.int32)
     rows[:, A_START], rows[:, A_LENGTH] = starts, lengths
@@ -302,11 +302,11 @@ def plan_texts(
 
 
 def _cut(count: int, separators: set[int], most: int) -> tuple[list[int], list[int]]:
-    """Returns the first tokens and the lengths of rows of `count` tokens, `most` of them in each."""
+    """Cuts `count` tokens into rows of `most`; returns the first token and the length of each row."""
     starts, lengths, begin = [], [], 0
     while begin < count:
         end = min(begin + most, count)
-        is_behind = end in separators  # the row's own [SEP] takes its place
+        is_behind = end in separators  # merged with the row's own [SEP]
         is_last = end - 1 in separators
         starts.append(begin)
         lengths.append(end - begin - is_last)
@@ -317,12 +317,12 @@ def _cut(count: int, separators: set[int], most: int) -> tuple[list[int], list[i
 # -----------------------------------------------------------------------------------------------------------
 # Pairs
 #
-# Source: the rules of Google's `create_pretraining_data.py`. The source goes from sentence to sentence; here
-# all documents to cut, one entry per copy, advance together, one pair per step, so that a step is a few
-# operations on arrays. When few documents are left, the longest, they are cut one by one.
+# Source: the rules of Google's `create_pretraining_data.py`. That program goes from sentence to sentence;
+# here all documents to cut, one lane per copy, advance together, one pair per step, so that a step is a few
+# array operations. When few lanes are left, those of the longest documents, they are cut one by one.
 
 
-_FEW_LANES = 16  # a step of so many takes as long as that many pairs one by one
+_FEW_LANES = 16  # a step of this many lanes takes as long as cutting as many pairs one by one
 
 
 def plan_pairs(
@@ -332,28 +332,27 @@ def plan_pairs(
     arguments as of `plan_examples`. A document that occurs twice is cut in different ways.
 
     Sentences are collected up to a target length; the first 1..n-1 of them are segment A. Segment B is the
-    rest, or sentences from a random place of another document, in which case the rest is used again for the
-    next pair.
+    rest, or sentences from a random position of another document; then the rest is used for the next pair.
     """
     starts = documents.sentence_starts
-    # Tokens of a pair, of each lane: as many as fit, of some documents a random number of 2 or more.
+    # Target length of each lane's pairs: as many tokens as fit, or for some documents a random number from 2.
     is_short = rng.random(len(chosen)) < rules.short_seq_prob
     short = 2 + _draw(rng, np.full(len(chosen), rules.max_text_length - 1))
     targets = np.where(is_short, short, rules.max_text_length)
-    # Of the lanes that have sentences left: number, next sentence, end of the document's, target.
+    # State of the lanes with sentences left: number, next sentence, end of the document's sentences, target.
     lane, target = np.arange(len(chosen)), targets
     sentence, last = (documents.document_starts[number] for number in (chosen, chosen + 1))
     steps = []
     while len(lane) > _FEW_LANES:
         end = _reach(starts, sentence, last, target)
         count = end - sentence
-        middle = sentence + 1 + _draw(rng, np.maximum(1, count - 1))  # where segment A ends
+        middle = sentence + 1 + _draw(rng, np.maximum(1, count - 1))  # end of segment A
         is_random = (count == 1) | (rng.random(len(count)) < 0.5)
         steps.append((lane, sentence, middle, end, is_random))
         following = np.where(is_random, middle, end)
         left = following < last
         lane, sentence, last, target = (each[left] for each in (lane, following, last, target))
-    # Random numbers from 0 to 1 without an end.
+    # An endless stream of random numbers from 0 to 1.
     draws = itertools.chain.from_iterable(rng.random(1024).tolist() for _ in itertools.count())
     all_starts = starts.tolist()
     few: list[tuple] = []
@@ -380,11 +379,11 @@ def plan_pairs(
 
 
 def _cut_one(starts: list[int], draws: Iterator[float], lane: int, sentence: int, last: int, target: int):
-    """Yields (lane, sentence, where segment A ends, where B ends, whether B is random) of all pairs of a
-    lane, whose sentences end before `last`."""
+    """Yields (lane, first sentence, end of segment A, end of the sentences, whether B is random) of all pairs
+    of a lane, whose sentences end before `last`."""
     while sentence < last:
         end = bisect.bisect_left(starts, starts[sentence] + target, sentence + 1, last)
-        middle, is_random = sentence + 1, True  # of one sentence, which cannot be divided
+        middle, is_random = sentence + 1, True  # one sentence cannot be divided
         if end - sentence > 1:
             middle += int(next(draws) * (end - sentence - 1))
             is_random = next(draws) < 0.5
@@ -393,7 +392,7 @@ def _cut_one(starts: list[int], draws: Iterator[float], lane: int, sentence: int
 
 
 def _draw(rng: Generator, count: np.ndarray) -> np.ndarray:
-    """Returns a whole number from 0 to count - 1 for each element."""
+    """Returns a random whole number from 0 to count - 1 for each element."""
     return (rng.random(len(count)) * count).astype(np.int64)
 
 
@@ -405,8 +404,8 @@ def _reach(starts: np.ndarray, sentence: np.ndarray, last: np.ndarray, target: n
 
 
 def kept_lengths(a: np.ndarray, b: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the lengths of two segments of lengths a and b once the longer one (of equals: B) has lost
-    tokens until they fit together."""
+    """Returns the lengths of two segments after truncation: the longer one (of equals: B) loses tokens until
+    both fit."""
     a_kept = np.minimum(a, np.maximum((max_length + 1) // 2, max_length - b))
     return a_kept, np.minimum(b, np.maximum(max_length // 2, max_length - a))
 
@@ -416,12 +415,12 @@ def kept_lengths(a: np.ndarray, b: np.ndarray, max_length: int) -> tuple[np.ndar
 #
 # Source: the rules of Google's `create_pretraining_data.py`; whole words as its `--do_whole_word_mask`.
 #
-# Shapes: N examples, L = max_seq_length, P = max_predictions_per_seq, T tokens of text in a row at most, W
-# words.
+# Shapes: N examples, L = max_seq_length, P = max_predictions_per_seq, T = maximum number of text tokens in a
+# row, W words.
 
 
 def build_examples(plan: Plan, words: Vocabulary, rules: ExampleRules, rng: Generator) -> Examples:
-    """Writes out the examples of a plan, and masks those of pairs; all draws come from `rng`."""
+    """Makes the examples of a plan; pairs are masked, with all draws from `rng`."""
     documents, rows = plan
     input_ids_NL = _assemble(rows, documents.tokens, words, rules)
     a_length_N, text_N = rows[:, A_LENGTH], rows[:, A_LENGTH] + rows[:, B_LENGTH]
@@ -488,7 +487,7 @@ def _assemble(
     """Lays out [CLS] A [SEP] B [SEP], or [CLS] A [SEP], and padding. Returns ids [N, L] of the type of
     `tokens`."""
     first_sep_N = 1 + plan[:, A_LENGTH]
-    second_sep_N = first_sep_N + rules.special_tokens - 2 + plan[:, B_LENGTH]  # of texts the first
+    second_sep_N = first_sep_N + rules.special_tokens - 2 + plan[:, B_LENGTH]  # for texts the first one
     column_L = np.arange(rules.max_seq_length, dtype=np.int32)
     shift_N1 = (plan[:, B_START] - first_sep_N - 1)[:, None]
     shift_NL = np.where(column_L <= first_sep_N[:, None], plan[:, A_START, None] - 1, shift_N1)
@@ -507,8 +506,8 @@ def _column(text_column: np.ndarray, a_length: np.ndarray) -> np.ndarray:
 
 
 def _choose_tokens(text_N: np.ndarray, wanted_N: np.ndarray, rng: Generator) -> np.ndarray:
-    """Chooses wanted_N of the text_N tokens of each row, every set of them equally likely. Returns bool [N,
-    T].
+    """Chooses wanted_N of the text_N tokens of each row, all subsets being equally likely. Returns bool
+    [N, T].
 
     Source: Robert Floyd's algorithm (J. Bentley, "A Sample of Brilliance", CACM 1987), for all rows at once.
     """
@@ -523,8 +522,8 @@ def _choose_tokens(text_N: np.ndarray, wanted_N: np.ndarray, rng: Generator) -> 
 
 
 def _choose_words(continues_NT: np.ndarray, text_N: np.ndarray, wanted_N: np.ndarray, rng) -> np.ndarray:
-    """Chooses whole words in random order, leaving out those that would make more than wanted_N tokens.
-    Returns bool [N, T].
+    """Chooses whole words in random order, skipping words with which there would be more than wanted_N
+    tokens. Returns bool [N, T].
 
     Args:
       continues_NT: whether a token continues the word of the previous one.
@@ -554,14 +553,15 @@ _LENGTH_COUNT = "documents_below_"
 
 
 def length_counts(documents: TokenizedDocuments) -> dict[str, int]:
-    """Counts documents by their number of tokens, in bins from half a power of two up to that power: {name:
-    documents}."""
+    """Counts documents by their number of tokens, in bins from half a power of two up to that power. Returns
+    {name: documents}."""
     counts = np.bincount(np.frexp(np.diff(documents.token_starts()))[1])
     return {f"{_LENGTH_COUNT}{2**power}": int(counts[power]) for power in np.flatnonzero(counts)}
 
 
 def listed_lengths(totals: Mapping[str, int]) -> dict[str, int]:
-    """Returns {power of two: documents with fewer tokens, and not fewer than half of it}, ascending, for a
-    manifest; `totals` holds the sums of all tasks' counts."""
+    """Returns {power of two: number of documents with fewer tokens, but at least half as many}, ascending,
+    for a manifest; `totals` holds the sums of all tasks' counts."""
+
     limits = sorted(int(name[len(_LENGTH_COUNT) :]) for name in totals if name.startswith(_LENGTH_COUNT))
     return {str(limit): totals[f"{_LENGTH_COUNT}{limit}"] for limit in limits}

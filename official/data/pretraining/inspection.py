@@ -34,19 +34,19 @@ def summarize(
 
     Args:
       paths: TFRecord files of one format and shape.
-      vocabulary: where it is known; ids are checked against its size, and the shares of masked and kept
-        tokens need it.
-      engine: where the files are read; None: in this process.
-      work_dir: a folder that all machines of the engine see, for a while; None: of this machine.
+      vocabulary: vocabulary of the records; None if unknown. Ids are checked against its size, and the shares
+        of masked and kept tokens need it.
+      engine: engine that reads the files; None: this process.
+      work_dir: temporary folder on all machines of the engine; None: a local one.
 
     Raises:
-      ConfigError: names file, number and fault of a record that violates the schema (the first one, with one
-        process), or a file that was changed while it was read.
+      ConfigError: for a record that violates the schema (the first one, with one process), with its file,
+        number and fault; or for a file that was changed during reading.
     """
     states, total = files.states(paths), sum(files.sizes(paths))
     engine = engine or engines.Local(1)
-    # Few tasks, as each writes up to 32 MB, however many files there are. Starting a process costs seconds:
-    # by default, each has 64 MB to read.
+    # Few tasks even with many files, since each writes up to 32 MB. Starting a process takes seconds, so by
+    # default each has at least 64 MB to read.
     count = min(1 if engine.num_workers == 1 else 64, len(paths))
     bounds = np.linspace(0, len(paths), count + 1).astype(int)
     groups = [paths[first:end] for first, end in zip(bounds, bounds[1:])]
@@ -63,12 +63,12 @@ def summarize(
 
 
 def count_files(path: str, first: str, group: list[str], vocabulary: Vocabulary | None) -> None:
-    """A task of `summarize`: reads and checks the records of some files, and writes what they hold.
+    """A task of `summarize`: reads and checks the records of some files, and writes their summary.
 
     Args:
-      path: for the numbers, as `Summary.save` writes them.
+      path: output path of the numbers, as of `Summary.save`.
       first: the file whose first record defines the format and sizes of all.
-      group: the files.
+      group: paths of the files.
       vocabulary: as of `summarize`.
     """
     shape, features = describe_first(first, vocabulary)
@@ -84,7 +84,7 @@ def count_files(path: str, first: str, group: list[str], vocabulary: Vocabulary 
 
 
 def read_checked(path: str, shape: Shape, features: dict) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """Yields batches of a file's records: their number, and {name: [N, length]} of their N examples.
+    """Yields batches of a file's records: the number of records, and {name: [N, length]} of their N examples.
 
     Args:
       path: TFRecord file.
@@ -100,8 +100,8 @@ def read_checked(path: str, shape: Shape, features: dict) -> Iterator[tuple[int,
 
 
 def find_fault(paths: list[str]) -> str | None:
-    """Finds the first wrong record in files of one format; returns a line that names the file, the record and
-    its fault, or None."""
+    """Finds the first invalid record in files of one format; returns a line with the file, the record and its
+    fault, or None."""
     try:
         for path in paths:
             for _ in read_checked(path, *describe_first(path, None)):
@@ -118,18 +118,18 @@ def describe_first(path: str, vocabulary: Vocabulary | None) -> tuple[Shape, dic
     record = next((batch[0] for batch in record_files.read_batches(path, detected, limit=1)), None)
     kind = record_formats.detect_format(record) if record and detected == "plain" else detected
     if record is None or kind is None:
-        what = "there is none" if record is None else "it is not a record of pre-training data"
+        what = "the file has no records" if record is None else "it is not a record of pre-training data"
         expected = ", ".join(record_formats.FORMATS)
         raise ConfigError(f"{path}, record 1: {what}. Expected the formats {expected}.")
     words, sizes = vocabulary.size if vocabulary else None, record_files.sizes_of(path, kind, record)
     features = schema.pretraining_schema(*sizes, words)
-    # Values keep 64 bits, so that large ones are found.
+    # Values are read with 64 bits, to find those that are too large.
     on_disk = {name: dataclasses.replace(own, dtype=own.disk_dtype) for name, own in features.items()}
     return Shape(kind, *sizes), on_disk
 
 
 def first_examples(path: str, count: int, vocabulary: Vocabulary) -> Iterator[summary_lib.ShownExample]:
-    """Yields the first examples of a file, `count` of them at most. Raises ConfigError for a bad record."""
+    """Yields the first examples of a file, at most `count`. Raises ConfigError for an invalid record."""
     (kind, *_), features = describe_first(path, vocabulary)
     batches = record_files.read_batches(path, kind, limit=count)
     for number, record in enumerate(itertools.chain.from_iterable(batches), 1):
@@ -145,12 +145,12 @@ def first_examples(path: str, count: int, vocabulary: Vocabulary) -> Iterator[su
 
 
 def parse(path: str, first: int, batch: list[bytes], features: dict, kind: str) -> dict[str, np.ndarray]:
-    """Returns {name: [N, length]} of the N examples of a batch, whose first record is the one of that number
-    in the file. Raises ConfigError for its first bad record."""
+    """Returns {name: [N, length]} of the N examples of a batch; `first` is the number of its first record in
+    the file. Raises ConfigError for its first invalid record."""
     try:
         values = _parsed(batch, features, kind)
         suspect = any(bad.any() for bad in _faults(values, features).values())
-    # TensorFlow cannot hand over a message that quotes a record's bytes.
+    # UnicodeDecodeError: TensorFlow's Python API cannot decode a message that quotes a record's bytes.
     except (tf.errors.OpError, UnicodeDecodeError):
         suspect = True
     if not suspect:
@@ -163,7 +163,7 @@ def parse(path: str, first: int, batch: list[bytes], features: dict, kind: str) 
                 continue
             row = is_bad.argmax()
             place = f"example {row + 1}: " if len(is_bad) > 1 else ""
-            fault = place + next(told for told, bad in faults.items() if bad[row])
+            fault = place + next(name for name, bad in faults.items() if bad[row])
         raise ConfigError(f"{path}, record {number}: {fault}.")
     return values
 
@@ -174,7 +174,7 @@ def _parsed(batch: list[bytes], features: dict, kind: str) -> dict[str, np.ndarr
 
 
 def _faults(values: dict[str, np.ndarray], features: dict) -> dict[str, np.ndarray]:
-    """Returns {fault: bool [N]}."""
+    """Returns {possible fault: bool [N], whether each example has it}."""
     mask, segments, weights = (values[name] for name in ("input_mask", "segment_ids", "masked_lm_weights"))
     used = weights > 0
     length, count = mask.sum(axis=1), used.sum(axis=1)

@@ -1,12 +1,12 @@
 """Evaluation sets of masked words: the same words of the same text, for tokenizers that split them
 differently.
 
-A loss per word piece cannot be compared between tokenizers. So rows are made of words, as many as fit with
-every tokenizer, and 15 % of the words of each row are drawn once, for all tokenizers. A drawn word is masked
-whole, each of its pieces by [MASK]: a random piece in its place, as in training, would depend on the
-vocabulary. The sum of the losses of all pieces is then a loss of the same words, and can be compared where it
-is divided by their number, or by that of their characters. A word of several pieces is predicted piece by
-piece without the others, and the number of its masks tells how long it is, as in BERT's whole-word masking.
+A loss per word piece cannot be compared between tokenizers. So each row has as many words as fit with every
+tokenizer, and 15 % of the words of each row are drawn once, for all tokenizers. All pieces of a drawn word
+are replaced by [MASK]: random pieces, as in training, would depend on the vocabulary. The sum of the losses
+of all pieces is then a loss of the same words; divided by the number of words or of characters, it can be
+compared. The pieces of a word are predicted independently, and the number of masks reveals its length, as in
+BERT's whole-word masking.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from official.data.word_pieces.vocabulary_building import split_words
 from official.io.errors import ConfigError
 
 MASKED_SHARE = 0.15
-_SPECIAL_TOKENS = 2  # of a row: [CLS] and [SEP]
+_SPECIAL_TOKENS = 2  # special tokens of a row: [CLS] and [SEP]
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Size of an evaluation set: tokens of a row and masked tokens of a row, at most, and rows, at most."""
+    """Maximum sizes of an evaluation set: tokens of a row, masked tokens of a row, and rows."""
 
     length: int
     predictions: int
@@ -42,13 +42,13 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class MaskedWords:
-    """Counts of the words that are masked in a set.
+    """Counts of the masked words of a set.
 
     Attributes:
-      documents, rows: of the set.
-      words: that are masked; a punctuation mark is one.
-      characters: of these words.
-      pieces: of these words, by each tokenizer.
+      documents, rows: number of documents and rows of the set.
+      words: number of masked words; a punctuation mark counts as one.
+      characters: number of characters of these words.
+      pieces: number of pieces of these words with each tokenizer.
     """
 
     documents: int
@@ -68,17 +68,17 @@ def make_sets(
     """Makes an evaluation set for each vocabulary.
 
     Args:
-      documents: sentences of each; those with the lowest hashes are taken where not all fit.
-      vocabularies: of the same casing.
-      shape: of the sets.
-      seed: of the masks.
-      source: flag and value that the documents are from, for messages.
+      documents: the sentences of each document; if not all fit, those with the lowest hashes are used.
+      vocabularies: vocabularies of the same casing.
+      shape: maximum sizes of the sets.
+      seed: seed of the masks.
+      source: flag and value of the documents, for messages.
 
     Returns:
-      The rows for each vocabulary, and the counts of what is masked in them.
+      The rows for each vocabulary, and the counts of the masked words.
 
     Raises:
-      ConfigError: where no row has a word to mask.
+      ConfigError: if no row has a word to mask.
     """
     tokenizers = [tokenizer_of(vocabulary) for vocabulary in vocabularies]
     unknown = [vocabulary.special_ids.unk for vocabulary in vocabularies]
@@ -118,15 +118,15 @@ def make_sets(
 
 
 def write_set(examples: Examples, folder: str) -> None:
-    """Writes a set as records."""
+    """Writes a set as a file of records."""
     os.makedirs(folder, exist_ok=True)
     with shard_files.writing(os.path.join(folder, "part-00000-of-00001.tfrecord"), "plain") as write:
         write(examples)
 
 
 def _cuts(lengths_TW: np.ndarray, most: int) -> Iterable[tuple[int, int]]:
-    """Yields the first word of each row and the one after its last: as many as fit with every tokenizer. A
-    word that is longer than a row is left out and ends the row."""
+    """Yields (first word, end) of each row, with as many words as fit with every tokenizer. A word that is
+    longer than a row is left out and ends the row."""
     first, used = 0, np.zeros(len(lengths_TW), np.int64)
     for word, lengths in enumerate(lengths_TW.T):
         is_too_long = bool((lengths > most).any())
@@ -142,8 +142,8 @@ def _cuts(lengths_TW: np.ndarray, most: int) -> Iterable[tuple[int, int]]:
 def _draw(
     candidates: np.ndarray, lengths_TW: np.ndarray, words: int, most: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """Draws the words of a row to mask, ascending: 15 % of them, at least one, whose pieces fit into the
-    slots with every tokenizer."""
+    """Draws the words of a row to mask, ascending: 15 % of them, at least one, as long as their pieces fit
+    into the slots with every tokenizer."""
     wanted = max(1, round(MASKED_SHARE * words))
     chosen: list[int] = []
     used = np.zeros(len(lengths_TW), np.int64)

@@ -42,8 +42,8 @@ class Job:
     do_lower_case: bool | None = None
     drop_duplicates: bool = False
     mixture: str | None = None
-    eval_share: float | None = None  # share of the documents that is held out, by their text; with `side`
-    side: str | None = None  # "train" or "eval": which documents are read; None: all
+    eval_share: float | None = None  # share of held-out documents, by a hash of their text; with `side`
+    side: str | None = None  # "train" or "eval": the documents to read; None: all
     vocabulary_sha256: str = ""  # not a flag: hash of the vocabulary at the start of the job
 
     def flags(self) -> dict:
@@ -79,9 +79,9 @@ class Source:
     """A part of the text.
 
     Attributes:
-      name: '' where there is one source without a name.
+      name: name in --mixture; '' without it.
       share: wanted share of the tokens of the records.
-      paths: its files, sorted.
+      paths: sorted paths of its files.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Source:
 
 
 def find_sources(job: Job) -> list[Source]:
-    """Returns the sources of a job; without --mixture it is one.
+    """Returns the sources of a job; without --mixture a single one.
 
     Raises:
       ConfigError: if --input_files and --mixture contradict each other, or a pattern matches no file.
@@ -150,10 +150,10 @@ def copies_of(sources: Sequence[Source], tokens: Sequence[float], dupe_factor: i
     All records together hold `dupe_factor` times the text, in the wanted shares.
 
     Args:
-      tokens: of each source, without duplicates that are dropped.
+      tokens: number of tokens of each source, without dropped duplicates.
 
     Raises:
-      ConfigError: for a source without text, or one that would have to be copied too often.
+      ConfigError: for a source without text, or with so little that it would be copied too often.
     """
     for source, own in zip(sources, tokens):
         if not own and source.name:
@@ -173,41 +173,40 @@ def copies_of(sources: Sequence[Source], tokens: Sequence[float], dupe_factor: i
 # -----------------------------------------------------------------------------------------------------------
 # Layout
 #
-# A document has a random 64-bit key. Documents whose keys lie in one of P equal ranges are a *pool*: a
-# sample of all of them, of a few million tokens, from which the second segments of random pairs come. In
-# the order of the keys the documents are cut into as many *slices* as there are files: a slice is some
-# pools, or a part of one.
+# A document has a random 64-bit key. The documents in one of P equal ranges of keys are a *pool*: a random
+# sample of a few million tokens, from which the second segments of random pairs are drawn. In the order of
+# the keys, the documents are cut into as many *slices* as there are files: a slice is several pools, or a
+# part of one.
 #
-# A file holds, one after the other, a pass over one slice for each copy of a document: in pass c file f
-# holds copy c of slice f + c. So
+# A file holds several passes, one for each copy of a document: pass c of file f is copy c of slice f + c. So
 #
-# - the copies of a document lie in different files, if there are enough files;
-# - a reader of several files is in the same pass in all of them, and between two copies lies about a
-#   pass over these files. As the passes go through a slice in the same order, quarter by quarter, it is more
-#   than half of one.
+# - the copies of a document are in different files, if there are enough files;
+# - a reader of several files is in the same pass in all of them, and two copies are about a pass over these
+#   files apart. As all passes go through a slice in the same order, quarter by quarter, the distance is more
+#   than half a pass.
 
 
 POOL_TOKENS = 1 << 22  # about 18 MB of English text, some thousand articles
-_MAX_PASSES_AT_ONCE = 16  # of a slice are planned together
+_MAX_PASSES_AT_ONCE = 16  # passes of a slice that are planned together
 
 
 @dataclasses.dataclass(frozen=True)
 class Stretch:
-    """Passes of a file, one after the other, whose documents lie in one pool."""
+    """Consecutive passes of a file over documents of one pool."""
 
     pool: int
     passes: tuple[int, ...]  # numbers of the copies
-    parts: tuple[int, ...]  # of the pool, one for each pass
+    parts: tuple[int, ...]  # number of the pool's part for each pass
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Assignment of documents to pools and shards; the number of pools divides that of shards, or is a
-    multiple of it."""
+    """Assignment of documents to pools and shards; the number of pools is a divisor or a multiple of the
+    number of shards."""
 
     num_pools: int
     num_shards: int
-    copies: tuple[float, ...]  # of the documents of each source, on average
+    copies: tuple[float, ...]  # average number of copies of a document, for each source
 
     @property
     def passes(self) -> int:
@@ -223,11 +222,11 @@ class Layout:
 
     @property
     def pieces_per_part(self) -> int:
-        """Returns the number of pieces of the part of a pool; examples are shuffled in a piece."""
-        return -(-4 // self.pools_per_slice)  # of a slice there are four
+        """Returns the number of pieces of a pool's part; examples are shuffled within a piece."""
+        return -(-4 // self.pools_per_slice)  # four pieces per slice
 
     def stretches(self, shard: int) -> list[Stretch]:
-        """Returns the stretches that a file is made of, in order."""
+        """Returns the stretches of a file, in order."""
         portions: list[tuple[int, int, int]] = []  # (pool, part of it, number of the pass)
         for number in range(self.passes):
             slice_ = (shard + number) % self.num_shards
@@ -242,19 +241,19 @@ class Layout:
         return found
 
     def is_in_pass(self, number: int, sources_D: np.ndarray, keys_D: np.ndarray) -> np.ndarray:
-        """Returns bool [D]: whether a copy of each document is in a pass.
+        """Returns bool [D]: whether a pass has a copy of each document.
 
         Every pass has the same share of the documents of a source, chosen by their keys.
         """
         if len(self.copies) == 1:
             return np.ones(len(keys_D), bool)
         rate_D = np.array(self.copies)[sources_D] / self.passes
-        mixed_D = keys_D * np.uint64(0x9E3779B97F4A7C15)  # whose high bits depend on all bits of a key
-        begin_D = (mixed_D >> np.uint64(11)) * 2.0**-53  # even, from 0 to 1
+        mixed_D = keys_D * np.uint64(0x9E3779B97F4A7C15)  # the high bits depend on all bits of a key
+        begin_D = (mixed_D >> np.uint64(11)) * 2.0**-53  # uniform, from 0 to 1
         return np.floor((number + 1) * rate_D + begin_D) > np.floor(number * rate_D + begin_D)
 
     def keys(self, pool: int) -> tuple[int, int]:
-        """Returns the first key of a pool and the one behind its last."""
+        """Returns the first key of a pool and the end, exclusive."""
         return (pool << 64) // self.num_pools, (pool + 1 << 64) // self.num_pools
 
     def file(self, shard: int) -> str:
@@ -270,8 +269,8 @@ def plan_layout(job: Job, text: collections.Counter, copies: Sequence[float]) ->
     allows.
 
     Args:
-      text: counts of it, `kept_documents`, `tokens` and `skipped_lines`.
-      copies: of the documents of each source, on average.
+      text: counts of the text: `kept_documents`, `tokens` and `skipped_lines`.
+      copies: average number of copies of a document, for each source.
 
     Raises:
       ConfigError: if there is too little text for the number of shards.
@@ -284,27 +283,27 @@ def plan_layout(job: Job, text: collections.Counter, copies: Sequence[float]) ->
         side = f" on --side={job.side} of --eval_share={job.eval_share}" if job.side else ""
         held = f"--input_files hold {counted(num_documents, 'document')} with text{side}{skipped}"
         why = ": a random next segment comes from another document" if job.rules.has_pairs else ""
-        told = f"{held}, expected at least {fewest_documents}{why}"
-        raise ConfigError(f"{told}. Documents are separated by blank lines.")
+        problem = f"{held}, expected at least {fewest_documents}{why}"
+        raise ConfigError(f"{problem}. Documents are separated by blank lines.")
     fewest = -(-text["tokens"] // POOL_TOKENS)
     most_shards = int(num_documents * min(copies))
     num_shards = job.num_shards or min(max(8, fewest), most_shards, 8192)
     if num_shards > most_shards:
-        there = f"the {most_shards} examples that {num_documents} documents make at least"
-        raise ConfigError(f"--num_shards={num_shards} is more than {there}. Allowed: 1 to {most_shards}.")
-    most = max(1, num_documents // 32)  # so that a pool holds 32 documents on average
+        limit = f"the {most_shards} examples that {num_documents} documents make at least"
+        raise ConfigError(f"--num_shards={num_shards} is more than {limit}. Allowed: 1 to {most_shards}.")
+    most = max(1, num_documents // 32)  # at least 32 documents per pool on average
     divisors = [count for count in range(1, min(num_shards, most) + 1) if num_shards % count == 0]
-    multiple = min(-(-fewest // num_shards), most // num_shards) * num_shards  # 0: none is allowed
+    multiple = min(-(-fewest // num_shards), most // num_shards) * num_shards  # 0: no multiple is allowed
     num_pools = next((count for count in divisors if count >= fewest), max(divisors[-1], multiple))
     return Layout(num_pools, num_shards, tuple(copies))
 
 
 def parts_of(tokens_D: np.ndarray, parts: int) -> np.ndarray:
-    """Cuts consecutive documents into parts of about equally many tokens; with enough documents, every part
-    has at least one.
+    """Cuts consecutive documents into parts of about the same number of tokens; with enough documents, every
+    part has at least one.
 
     Args:
-      tokens_D: int, of each document, 1 or more.
+      tokens_D: int, number of tokens of each document, 1 or more.
 
     Returns:
       int64 [D]: the part of each document, ascending.
@@ -312,15 +311,16 @@ def parts_of(tokens_D: np.ndarray, parts: int) -> np.ndarray:
     if (count := len(tokens_D)) < parts:
         return np.arange(count) * parts // max(count, 1)
     ends_D = np.cumsum(tokens_D)
-    middles_D = 2 * ends_D - tokens_D  # twice, so that they are whole numbers
+    middles_D = 2 * ends_D - tokens_D  # doubled, to be whole numbers
     number = np.arange(1, parts)
-    first = np.searchsorted(middles_D, 2 * ends_D[-1] * number / parts)  # of parts 1, 2, ..
+    first = np.searchsorted(middles_D, 2 * ends_D[-1] * number / parts)  # first documents of parts 1, 2, ..
     first = np.maximum.accumulate(np.maximum(first, number) - number) + number
     return np.searchsorted(np.minimum(first, count - parts + number), np.arange(count), side="right")
 
 
 def pieces_of(tokens_D: np.ndarray, part_D: np.ndarray, pieces: int) -> np.ndarray:
-    """Cuts every part into pieces of about as many tokens each. Returns int64 [D]: the piece in its part."""
+    """Cuts every part into pieces of about the same number of tokens. Returns int64 [D]: the number of each
+    document's piece in its part."""
     found = np.zeros(len(tokens_D), np.int64)
     bounds = np.flatnonzero(np.diff(part_D, prepend=-1, append=-1))
     for first, end in zip(bounds, bounds[1:]):

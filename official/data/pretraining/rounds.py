@@ -1,4 +1,4 @@
-"""The rounds of a job that makes pre-training data: text to files of documents, and these to shards of
+"""The rounds of a job that makes pre-training data: text to files of documents, and documents to shards of
 records."""
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from official.io.errors import ConfigError
 # -----------------------------------------------------------------------------------------------------------
 # Files of documents
 #
-# The documents whose keys lie in one range are a random sample of all documents. In every file they are one
-# run of bytes, and small enough to be held in memory however large the whole is.
+# The documents in a range of keys are a random sample of all documents. In every file they are contiguous,
+# and they fit into memory however large the whole text is.
 
 
 _MAGIC = b"BERTDOCS"
 _CHUNK = struct.Struct("<QQQ")  # documents, sentences, tokens
-_CHUNK_BYTES = 1 << 14  # average size: up to one is read in vain at each end of a range
+_CHUNK_BYTES = 1 << 14  # average size; at each end of a range up to one chunk is read in vain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Sample:
 
     documents: TokenizedDocuments
     keys: np.ndarray  # [D] uint64, ascending
-    sources: np.ndarray  # [D] uint8, the number of the source that each comes from
+    sources: np.ndarray  # [D] uint8, the number of each document's source
 
     def sorted(self, first_key: int = 0, end_key: int = 1 << KEY_BITS) -> Sample:
         """Returns the documents sorted by their keys, stably."""
@@ -55,7 +55,7 @@ class Sample:
         return self.take(order[first:end])
 
     def take(self, order: np.ndarray) -> Sample:
-        """Returns some documents, by their numbers, in the order given."""
+        """Returns the documents with these numbers, in this order."""
         return Sample(self.documents.take(order), self.keys[order], self.sources[order])
 
     def counts(self, unknown: int) -> dict[str, int]:
@@ -72,7 +72,7 @@ class Sample:
         """Splits documents, sorted by their keys, into the first of each set of equal documents and the rest.
         Equal documents have equal keys."""
         is_other = np.zeros(len(self.keys), bool)
-        different: list[int] = []  # documents of the key that is looked at
+        different: list[int] = []  # different documents with the current key
         for number in np.flatnonzero(self.keys[1:] == self.keys[:-1]) + 1:
             if not different or self.keys[different[0]] != self.keys[number]:
                 different = [int(number) - 1]
@@ -84,12 +84,12 @@ class Sample:
 
 
 def _find(keys: np.ndarray, key: int) -> int:
-    """Returns the number of ascending keys that are lower than `key`, 2**64 at most."""
+    """Returns the number of ascending keys below `key`, which is at most 2**64."""
     return len(keys) if key == 1 << KEY_BITS else int(np.searchsorted(keys, np.uint64(key)))
 
 
 def concatenate(samples: Iterable[Sample]) -> Sample:
-    """Joins documents, in the order given; at least one sample."""
+    """Concatenates documents, at least one sample."""
     samples = list(samples)
     return Sample(
         examples_lib.concatenate(sample.documents for sample in samples),
@@ -103,14 +103,14 @@ def concatenate(samples: Iterable[Sample]) -> Sample:
 
 
 def write_block(path: str, sample: Sample, first_key: int = 0, range_bits: int = KEY_BITS) -> None:
-    """Writes a file of documents.
+    """Writes a file of documents atomically.
 
     Args:
       sample: documents in the order of their keys.
       first_key, range_bits: the file covers the 2**range_bits keys from first_key on.
 
     Raises:
-      OSError: and there is no file of that name, or the one that was there.
+      OSError: if the file cannot be written; an earlier one of that name stays.
     """
     bits = min(max(size(sample) // _CHUNK_BYTES, 1).bit_length() - 1, 12, range_bits)
     bounds = [_find(sample.keys, key) for key in compaction.bounds(first_key, range_bits, bits)]
@@ -120,7 +120,7 @@ def write_block(path: str, sample: Sample, first_key: int = 0, range_bits: int =
 
 
 def size(sample: Sample) -> int:
-    """Estimates the bytes of documents in a file."""
+    """Estimates the size of documents in a file, in bytes."""
     return sample.documents.tokens.nbytes + 4 * sample.documents.num_sentences + 13 * len(sample.keys)
 
 
@@ -144,11 +144,11 @@ def read_range(paths: Iterable[str], first_key: int, end_key: int) -> Sample:
     one key in the order of the files.
 
     Args:
-      paths: one at least.
-      end_key: 2**64 takes in the last key.
+      paths: at least one path.
+      end_key: up to 2**64.
 
     Raises:
-      ConfigError: for a file that is not there, or damaged.
+      ConfigError: for a missing or damaged file.
     """
     chunks = compaction.read_chunks(paths, _MAGIC, first_key, end_key, _parse)
     return concatenate(chunks).sorted(first_key, end_key)
@@ -174,8 +174,8 @@ def merge(job: Job, target: Grouping, files_below: int, place: tuple[int, int], 
     """Writes a file of a level: the documents of a range of keys from up to 256 files of the level below.
 
     Args:
-      place: number of the range, and of the file among those of the range.
-      share: of the text, in bytes.
+      place: number of the range, and of the file in the range.
+      share: the file's share of the text in bytes, for the progress bar.
     """
     counted, keys = target.counts_path(*place), target.keys(place[0])
     if not jobs.read_done(counted):
@@ -190,7 +190,7 @@ def merge(job: Job, target: Grouping, files_below: int, place: tuple[int, int], 
 
 
 def dropped_counts(others: Sample, unknown: int) -> dict[str, int]:
-    """Returns the changes that duplicates make to the counts of the text; `unknown` is the id of [UNK]."""
+    """Returns the corrections of the text's counts for dropped documents; `unknown` is the id of [UNK]."""
     changes = {name: -value for name, value in others.counts(unknown).items()}
     return changes | {"duplicate_documents": len(others.keys)}
 
@@ -199,12 +199,12 @@ def dropped_counts(others: Sample, unknown: int) -> dict[str, int]:
 # Estimate of repeated documents
 #
 # Equal documents have equal keys. Each task that reads text lists the keys and tokens of its documents; if
-# they are too many, only those with the lowest keys. The range of keys that all tasks listed in full is a
-# random sample of all different documents, in any order: of each source, the share of the sample that no
-# earlier text holds estimates the share that remains. It is exact where every document is listed.
+# there are too many, only those with the lowest keys. The range of keys that all tasks listed completely is a
+# random sample of the distinct documents. For each source, the share of its sample that no earlier text
+# contains estimates the share that remains. It is exact if every document is listed.
 
 
-_LISTED = 1 << 21  # documents of all tasks, about
+_LISTED = 1 << 21  # approximate number of listed documents, of all tasks together
 
 
 def needs_dedup_estimate(job: Job) -> bool:
@@ -229,8 +229,8 @@ def tokens_left(tokens: Sequence[float], listed: Iterable[tuple[int, dict]]) -> 
     """Estimates the tokens of each source that remain without duplicates.
 
     Args:
-      tokens: of each source, as they were read.
-      listed: of each task, in order: the number of its source, and the result of `list_keys`.
+      tokens: number of tokens of each source, including duplicates.
+      listed: the number of its source and the result of `list_keys` for each task, in order.
     """
     tasks = list(listed)
     keys = np.concatenate([np.array(own["keys"], np.int64) for _, own in tasks]).view(np.uint64)
@@ -253,15 +253,15 @@ def _is_below(keys: np.ndarray, halvings: int) -> np.ndarray:
 # First round
 
 
-KEYS = 2  # the kind of random stream from which documents get their keys
-BLOCK_TOKENS = 1 << 24  # of a file, about: more than a task has of plain text
+KEYS = 2  # number of the random stream for the keys of documents; 0 and 1 are for plans and masks
+BLOCK_TOKENS = 1 << 24  # approximate tokens of a file; more than a task has of plain text
 
 
 def tokenize_text(
     job: Job, grouping: Grouping, number: int, num_tasks: int, source: int, splits: list[text_files.Split]
 ) -> None:
-    """Writes the documents of a task's splits, all of one source, then a sample of them, and last their
-    counts."""
+    """Writes the documents of a task's splits, all of one source; then a sample of them with their counts,
+    which mark the task as finished."""
     if jobs.read_done(done_path(grouping.folder, "text", number)):
         return
     counts = documents.ReadCounts()
@@ -301,8 +301,8 @@ def tokenize_text(
 
 
 def _keys(job: Job, texts: examples_lib.TokenizedDocuments, rng: np.random.Generator) -> np.ndarray:
-    """Returns a random key for each document, uint64 [D]: drawn from `rng`, or a digest of its content, which
-    gives equal documents equal keys."""
+    """Returns a random key for each document, uint64 [D]: drawn from `rng`, or with `drop_duplicates` a
+    digest of its content, so that equal documents have equal keys."""
     if not job.drop_duplicates:
         return rng.integers(2**64, size=texts.num_documents, dtype=np.uint64)
     seed, digests = str(job.random_seed).encode()[:64], bytearray()
@@ -319,7 +319,7 @@ def tokenized(lines: sentences.Lines, tokenizer: Tokenizer) -> examples_lib.Toke
 
 
 def _blocks(parts: Iterator[TokenizedDocuments]) -> Iterator[TokenizedDocuments]:
-    """Joins documents to blocks of at least BLOCK_TOKENS tokens; the last block has the rest."""
+    """Joins documents into blocks of at least BLOCK_TOKENS tokens; the last block has the rest."""
     block, tokens = [], 0
     for part in parts:
         block.append(part)
@@ -342,14 +342,14 @@ def tokenizer_of(job: Job) -> Tokenizer:
 # Last round
 
 
-_MAX_EXAMPLES = 1536  # are laid out, masked and encoded at once: their arrays stay in the cache
+_MAX_EXAMPLES = 1536  # examples that are masked and encoded at once: their arrays fit into the cache
 
 
-# By a process: shards that follow each other read the same ones, a pass apart.
+# Cached per process: consecutive shards read the same pools, one pass apart.
 @functools.lru_cache(maxsize=10)
 def _pool(grouping: Grouping, keys: tuple[int, int], drop_duplicates: bool, unknown: int) -> tuple:
-    """Returns the `Sample` of a pool's documents, and the counts, {name: number}, of those that were
-    dropped."""
+    """Returns the `Sample` of a pool's documents, and the corrections {name: number} for dropped documents,
+    see `dropped_counts`."""
     sample = read_range(grouping.paths(*keys), *keys)
     if not drop_duplicates:
         return sample, {}
@@ -358,8 +358,8 @@ def _pool(grouping: Grouping, keys: tuple[int, int], drop_duplicates: bool, unkn
 
 
 def write_shard(job: Job, grouping: Grouping, plan: Layout, shard: int, share: float) -> None:
-    """Writes a shard under a temporary name, renames it, and writes its counts; `share` is its part of the
-    text in bytes."""
+    """Writes a shard under a temporary name, renames it, and writes its counts; `share` is its share of the
+    text in bytes, for the progress bar."""
     name = plan.file(shard)
     path, counted = os.path.join(job.output_dir, name), done_path(grouping.folder, "shard", shard)
     done = jobs.read_done(counted)
@@ -370,18 +370,18 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, shard: int, share: f
     share /= sum(len(stretch.passes) for stretch in stretches)
     totals: collections.Counter[str] = collections.Counter(instances=0, random_next=0, masked_tokens=0)
     lengths = np.zeros(job.rules.max_seq_length + 1, np.int64)
-    dropped: collections.Counter[str] = collections.Counter()  # of pools that no other shard counts
-    source_tokens = np.zeros(len(plan.copies), np.int64)  # of documents that were cut, each copy for itself
+    dropped: collections.Counter[str] = collections.Counter()  # each pool is counted by one shard
+    source_tokens = np.zeros(len(plan.copies), np.int64)  # tokens of the cut documents, with all copies
     with (
         writing.replacing(path) as temporary,
         shard_files.writing(temporary, job.record_format, job.pad_position_value) as write,
     ):
         for number, stretch in enumerate(stretches):
-            # The streams of the plan and of the masks, see `KEYS`.
+            # The random streams of the plan and of the masks, see `KEYS`.
             rngs = [np.random.default_rng([job.random_seed, kind, shard, number]) for kind in (0, 1)]
             keys = plan.keys(stretch.pool)
             sample, own_dropped = _pool(grouping, keys, job.drop_duplicates, words.special_ids.unk)
-            if (0, 0) in zip(stretch.passes, stretch.parts):  # of one shard alone
+            if (0, 0) in zip(stretch.passes, stretch.parts):  # true for one shard of each pool
                 dropped.update(own_dropped)
             if job.rules.has_pairs and len(sample.keys) == 1:
                 why = "expected at least 2: a random next segment comes from another document"
@@ -411,7 +411,7 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, shard: int, share: f
                 totals["masked_tokens"] += int(examples.predictions.sum())
                 engines.report(share * len(passes) * len(examples) / count, len(examples))
         if not totals["instances"]:
-            told = f"is too many: {name} would hold no example. Lower --num_shards."
-            raise ConfigError(f"--num_shards={plan.num_shards} {told}")
+            problem = f"is too many: {name} would hold no example. Lower --num_shards."
+            raise ConfigError(f"--num_shards={plan.num_shards} {problem}")
     counts = {"lengths": lengths.tolist(), "source_tokens": source_tokens.tolist()}
     jobs.write_done(counted, {**totals, "dropped": dropped, **counts, "bytes": files.version(path)[0]})

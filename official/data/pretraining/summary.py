@@ -1,4 +1,4 @@
-"""Summary of records, in memory that does not grow with them, and examples as readable words."""
+"""Summary of records, in bounded memory, and examples as readable words."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from official.data.word_pieces.vocabulary import Vocabulary
 # -----------------------------------------------------------------------------------------------------------
 # Repetitions
 #
-# A value is a 64-bit hash. Those below a limit are kept, with how often they came. When too many are kept,
-# the limit is halved. A value that is below the limit at the end was below it all the time, so its count is
-# whole; and the limit depends on the set of values alone. Counts of parts therefore add up to the same as
-# one count of all, in whatever order.
+# A value is a 64-bit hash. Values below a limit are kept, with their counts. When too many are kept, the
+# limit is halved. A value below the final limit was below it all the time, so its count is complete; and the
+# limit depends only on the set of values. So counts of parts add up to the count of all, in any order.
 
 
 class Share(NamedTuple):
-    """A share of repetitions, 0 to 1, and its standard error, 0 where it is exact."""
+    """A share of repetitions, 0 to 1, and its standard error, 0 if it is exact."""
 
     value: float
     error: float
@@ -33,14 +32,14 @@ class Repeats:
     def __init__(self, most_kept: int = 1 << 20):  # 16 MB
         self._most_kept = most_kept
         self._halvings = 0  # values below 2^(64 - halvings) are kept
-        self._values: np.ndarray = np.zeros(0, np.uint64)  # each once, ascending
+        self._values: np.ndarray = np.zeros(0, np.uint64)  # distinct, ascending
         self._counts: np.ndarray = np.zeros(0, np.int64)
         self._new: list[np.ndarray] = []  # not yet in `_values`
         self._waiting = 0  # values in `_new`
         self.total = 0
 
     def add(self, values: np.ndarray) -> None:
-        """Counts values, uint64 [N], which must be random hashes; else apply `mixed` first."""
+        """Counts values, uint64 [N], which must be random hashes; apply `mixed` to other values first."""
         self.total += len(values)
         self._new.append(self._below_limit(values))
         self._waiting += len(self._new[-1])
@@ -58,10 +57,10 @@ class Repeats:
     def share(self) -> Share:
         """Returns the share of values that occurred before.
 
-        The number that was kept, divided by the share of all hashes that is kept, estimates the number of
-        different values. How many values there are in all is known, and what the kept ones say about it tells
-        how far they are off: with the best weight of it, values that are all different are counted exactly.
-        It is left out where a value that came very often, and was not kept, spoils it.
+        The number of kept values, divided by the kept share of all hashes, estimates the number of distinct
+        values. The total number of values is known, too; the error of its estimate from the kept values
+        corrects the first estimate, with the optimal weight, so that values without repetitions are counted
+        exactly. There is no correction if a very frequent value that was not kept distorts that error.
         Source: the difference estimator; W. G. Cochran, "Sampling Techniques" (1977), chapter 7.
         """
         self._settle()
@@ -71,7 +70,7 @@ class Repeats:
         counts = self._counts.astype(float)
         off = counts.sum() / kept - self.total
         squares = float(counts @ counts)
-        # By more than six standard deviations.
+        # Off by more than six standard deviations.
         is_spoilt = abs(off) > 6.0 * math.sqrt(squares * (1 - kept)) / kept
         weight = 0.0 if is_spoilt or not squares else counts.sum() / squares
         error = math.sqrt(float(((1 - weight * counts) ** 2).sum()) * (1 - kept)) / kept
@@ -88,13 +87,13 @@ class Repeats:
         self._new, self._waiting = [], 0
 
     def _put_in(self, values: np.ndarray, counts: np.ndarray) -> None:
-        """Adds values, each once, and how often they came; halves the limit as often as it takes."""
+        """Adds distinct values and their counts; halves the limit as often as needed."""
         weights = np.concatenate([self._counts, counts])
         self._values, places = np.unique(np.concatenate([self._values, values]), return_inverse=True)
         self._counts = np.zeros(len(self._values), np.int64)
         np.add.at(self._counts, places, weights)
         while True:
-            self._values = self._below_limit(self._values)  # they are ascending
+            self._values = self._below_limit(self._values)  # still ascending
             self._counts = self._counts[: len(self._values)]
             if len(self._values) <= self._most_kept:
                 return
@@ -120,15 +119,15 @@ class ShownExample(NamedTuple):
     """An example as words.
 
     Attributes:
-      title: place, numbers, and where the second segment, if there is one, is from.
-      words: (word piece that stands there, the one to be predicted there or None) of each token.
+      title: place, numbers, and the relation of the second segment, if any, to the first.
+      words: (input word piece, word piece to predict or None) of each token.
     """
 
     title: str
     words: list[tuple[str, str | None]]
 
     def text(self) -> str:
-        """Returns the title and, below it, the words; a predicted word is {word>token in its place}, or
+        """Returns the title and, below it, the words; a predicted word is shown as {word>input token}, or
         {word} if it was kept."""
         marked = [
             word if label is None else f"{{{label}}}" if label == word else f"{{{label}>{word}}}"
@@ -142,7 +141,7 @@ def example_of(place: str, values: dict[str, np.ndarray], vocabulary: Vocabulary
 
     Args:
       place: the file's name and the number of the record, and of the example in a record of several.
-      values: its features {name: [length]}.
+      values: features of the example, {name: [length]}.
     """
     length, count = int(values["input_mask"].sum()), int((values["masked_lm_weights"] > 0).sum())
     labels: list[str | None] = [None] * length
@@ -159,7 +158,7 @@ def example_of(place: str, values: dict[str, np.ndarray], vocabulary: Vocabulary
 # -----------------------------------------------------------------------------------------------------------
 # Summary
 #
-# Shapes: N examples, L tokens of an example at most.
+# Shapes: N examples, L = maximum number of tokens in an example.
 
 
 _SHAPE = ("record_format", "max_seq_length", "max_predictions_per_seq")  # the same in all parts
@@ -174,14 +173,14 @@ class Summary:
     max_predictions_per_seq: int
     files: int = 0
     records: int = 0  # examples, in any format
-    rows: int = 0  # records of the files: a packed row or a block of examples is one
+    rows: int = 0  # records of the files; a packed row or a block of examples counts as one
     bytes: int = 0
     predictions: int = 0
-    masked: int = 0  # of the predictions: [MASK] stands in their place
-    kept: int = 0  # the token itself does
+    masked: int = 0  # predicted tokens that are replaced by [MASK]
+    kept: int = 0  # predicted tokens that are unchanged
     pairs: int = 0  # examples with a second segment
     random_next: int = 0
-    # [L + 1]: how many records have that many tokens
+    # [L + 1]: number of records by their number of tokens
     lengths: np.ndarray = dataclasses.field(init=False)
     repeated_records: Repeats = dataclasses.field(default_factory=Repeats)
     repeated_texts: Repeats = dataclasses.field(default_factory=Repeats)
@@ -194,7 +193,7 @@ class Summary:
         return int(self.lengths @ np.arange(len(self.lengths)))
 
     def shares(self) -> dict[str, float]:
-        """Returns shares that characterize a data set, from 0 to 1; `median_length` is in tokens."""
+        """Returns shares that characterize the data, from 0 to 1; `median_length` is in tokens."""
         slots = self.records * self.max_seq_length
         predictions = max(self.predictions, 1)
         return {
@@ -211,7 +210,7 @@ class Summary:
         }
 
     def numbers(self, is_all: bool) -> dict:
-        """Returns a data card's entry on the records; `is_all`: all of a job's were counted."""
+        """Returns a data card's entry on the records; `is_all`: whether all records of a job were counted."""
         names = (*_SHAPE, "records", "rows", "files", "tokens", "predictions")
         return {
             **{name: getattr(self, name) for name in names},
@@ -224,7 +223,7 @@ class Summary:
 
     def repeats(self) -> dict:
         """Returns the reliability of the shares of repetitions: whether they are exact, and the standard
-        error of each, 0 where they are."""
+        error of each, 0 for exact ones."""
         found = {name: getattr(self, name).share() for name in ("repeated_records", "repeated_texts")}
         errors = {name: share.error for name, share in found.items()}
         return {"exact": all(share.exact for share in found.values()), "standard_errors": errors}
@@ -233,9 +232,9 @@ class Summary:
         """Counts examples.
 
         Args:
-          rows: records that they come from.
+          rows: number of their records.
           values: {feature: [N, length]} of `schema.pretraining_schema`, checked.
-          mask_id: of [MASK]; -1 where it is not known.
+          mask_id: id of [MASK]; -1 if unknown.
         """
         used = values["masked_lm_weights"] > 0
         row, slot = np.nonzero(used)
@@ -251,7 +250,8 @@ class Summary:
         original = values["input_ids"].copy()
         original[row, column] = labels
         length = original.shape[1]
-        # Hashes of the tokens, of the tokens in masked positions, of the second segment's length.
+        # Weights of the hash: the tokens, those shown at predicted positions, the second segment's length.
+
         weights = np.random.default_rng(7).integers(1, 2**63, 2 * length + 1, dtype=np.uint64)
         segments = values["segment_ids"].sum(axis=1).astype(np.uint64)
         self.pairs += int(np.count_nonzero(segments))
@@ -270,7 +270,7 @@ class Summary:
                 setattr(self, name, getattr(self, name) + value)
 
     def save(self, path: str) -> None:
-        """Writes all of it to a file (.npz)."""
+        """Writes the summary to a file (.npz)."""
         arrays: dict[str, Any] = {}
         for name, value in vars(self).items():
             if isinstance(value, Repeats):
@@ -283,7 +283,7 @@ class Summary:
 
     @classmethod
     def load(cls, path: str) -> Summary:
-        """Returns the summary that `save` wrote."""
+        """Reads a summary, as written by `save`."""
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
         values = {name: value if value.ndim else value.item() for name, value in found.items()}

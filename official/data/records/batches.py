@@ -1,7 +1,7 @@
 """Reads files of records as batches of features, in an order that is a function of (seed, epoch).
 
-A file holds records, a record holds rows, and a row holds one sequence, or several: rows are packed in the
-files or while reading. Shuffling and batching work on rows.
+A file holds records, a record holds rows, and a row holds one sequence, or several if it is packed, in the
+files or during reading. Shuffling and batching work on rows.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ def training_dataset(
     masks: Masks | None = None,
 ) -> tf.data.Dataset:
     """Returns an endless dataset of batches {name: [batch_size, length]}, with `example_weights` [batch_size]
-    of ones; of packed rows these are [batch_size, P].
+    of ones, or [batch_size, P] for packed rows.
 
     File f belongs to stream f % streams, stream s to host s % num_hosts. Every epoch of a stream visits each
     of its rows once, files and rows in an order drawn from (seed, stream, epoch); rows are taken from the
-    streams in turn. A stream is shuffled in windows that follow each other and end with the epoch; those of
-    all streams hold 8,192 rows.
+    streams in turn. A stream is shuffled in consecutive windows, which end with the epoch; the windows of all
+    streams hold 8,192 rows.
 
     Args:
       files: all files of the job, in the same order on every host.
       schema: features of a row; with `packer`, of a sequence.
       batch_size: rows of a batch.
-      order: the dataset goes on behind what is done of it.
+      order: the dataset starts after the position of the order.
       streams: see `derived.num_streams`.
       counts_path: file that caches the record counts of this host's files for a resumed run; unset: they are
         counted each time.
-      packer: packs the sequences of each stream into rows. Batches then say in `streams` [batch_size] from
-        which stream a row is.
-      masks: that are drawn for each epoch of a stream; None: the files hold them.
+      packer: packs the sequences of each stream into rows. Batches then have a feature `streams`
+        [batch_size], the stream of each row.
+      masks: draws masks for each epoch of a stream; None: the files hold them.
 
     Raises:
       ConfigError: if the hosts cannot share the streams evenly, or a file is empty or truncated.
@@ -72,7 +72,7 @@ def training_dataset(
         done = order.sequences_done if order.rows_done is None else order.rows_done
         own_done = [done // streams] * len(own)
     else:
-        done_S = order.stream_sequences  # of each stream, or of others than these: then as many of each
+        done_S = order.stream_sequences  # a run with other streams: the same number in each
         if sum(done_S) != order.sequences_done or sum(done_S[:streams]) != order.sequences_done:
             done_S = (order.sequences_done // streams,) * streams
         own_done = [done_S[number] if number < len(done_S) else 0 for number in own]
@@ -91,8 +91,8 @@ def sequences_per_row(
     """
     record_format = _format_of(files, schema)
     is_habana = not packer and record_format == record_formats.AS_ROWS["habana"]
-    if is_habana and (told := packed.average_sequences(files)):
-        return told
+    if is_habana and (average := packed.average_sequences(files)):
+        return average
     chosen = files[:: -(-len(files) // pipeline.MOST_STREAMS)]
     reader = READERS[record_format]
     size = reader.records_of(-(-8192 // len(chosen)))
@@ -110,14 +110,14 @@ def sequences_per_row(
 
 
 def num_rows(files: list[str], schema: dict[str, Feature]) -> int:
-    """Returns the rows of files, before any is packed here. Raises ConfigError for a file that is damaged."""
+    """Returns the number of rows in files, before packing here. Raises ConfigError for a damaged file."""
     return sum(each.rows for each in record_files.count(files, _format_of(files, schema)))
 
 
 def _unpacked(
     records: tf.Tensor, reader: Plain, schema: dict[str, Feature], masks: Masks | None
 ) -> tf.Tensor:
-    """Returns the rows of records, with masks of epoch 0 where they are drawn."""
+    """Returns the rows of records; drawn masks are those of epoch 0."""
     rows = reader.unpack(records, schema)
     return masks.draw(rows, reader, schema, 0) if masks else rows
 
@@ -125,11 +125,11 @@ def _unpacked(
 def _row_parser(
     schema: dict[str, Feature], record_format: str, packer: Packer | None, masks: Masks | None
 ) -> Callable:
-    """Returns (rows) -> {name: tensor}, their features, with `example_weights`."""
+    """Returns a function (rows) -> {name: tensor}, their features, including `example_weights`."""
     if packer is not None:
         return packer.parse
     reader = READERS[record_format]
-    if masks:  # whose rows are words of compact records
+    if masks:  # rows with drawn masks are words of compact records
         reader, schema = compact.READER, masks.schema(schema)
 
     def parse(rows):
@@ -139,7 +139,7 @@ def _row_parser(
 
 
 def _format_of(files: list[str], schema: dict[str, Feature]) -> str:
-    """Returns the name of the reader of files whose rows are those of the schema."""
+    """Returns the name of the reader that gives rows of the schema."""
     record_format = record_files.detect_format(files)
     if schema_lib.is_static(schema):
         return record_formats.AS_STATIC[record_format]
@@ -154,15 +154,15 @@ def evaluation_dataset(
     packer: Packer | None = None,
     masks: Masks | None = None,
 ) -> tf.data.Dataset:
-    """Returns batches of the first `num_sequences` sequences in file order, with a `Packer` packed, with
-    `Masks` masked, in the same way every time.
+    """Returns batches of the first `num_sequences` sequences in file order, packed if there is a `packer`,
+    masked if there are `masks`, in the same way every time.
 
-    The last batch is filled up with rows of zeros. `example_weights` [batch_size], of packed rows
-    [batch_size, P], is 1 for sequences of the files and 0 for filling, so that sums over the set are exact
-    and every batch has one shape.
+    The last batch is padded with rows of zeros. `example_weights`, [batch_size], or [batch_size, P] for
+    packed rows, is 1 for sequences of the files and 0 for padding, so that sums over the set are exact and
+    all batches have the same shape.
 
     Raises:
-      ConfigError: where a file is cut off.
+      ConfigError: for a truncated file.
     """
     record_format = _format_of(files, schema)
     if record_files.has_frames(record_format):
@@ -197,7 +197,7 @@ def _take_sequences(blocks: tf.data.Dataset, sequences: int) -> tf.data.Dataset:
         weights_BP = block["example_weights"]
         counted_BP = tf.cumsum(tf.cast(tf.reshape(weights_BP, [-1]), tf.int64))
         kept_BP = weights_BP * tf.cast(tf.reshape(counted_BP, tf.shape(weights_BP)) <= left, tf.float32)
-        kept_or_empty = tf.pad(kept_BP, [[0, 0], [1, 0]])  # an empty slot belongs to number 0
+        kept_or_empty = tf.pad(kept_BP, [[0, 0], [1, 0]])  # empty slots have number 0
         kept_BK = tf.gather(kept_or_empty, block["masked_lm_sequences"], batch_dims=1)
         weights_BK = block["masked_lm_weights"] * kept_BK
         block = {**block, "example_weights": kept_BP, "masked_lm_weights": weights_BK}

@@ -1,26 +1,25 @@
-"""Examples -> records, in the formats that jobs write, and the bytes of a tf.train.Example.
+"""Encodes examples as records, in the formats that jobs write, and serializes tf.train.Examples.
 
 plain: Google's and MLPerf's tf.train.Examples, with the features of `schema.pretraining_schema`.
 
 compact: blocks of examples, as 16-bit words without padding; less than half the bytes of plain records. A
 record is a tf.train.Example with two features. `compact_shape` holds max_seq_length L and
-max_predictions_per_seq P; `compact_examples` holds a string for each of up to 128 examples, all in words of
-two bytes, the lower one first: the number of tokens n, how many of them are [CLS] A [SEP], the number of
-predicted tokens k, 1 for a random second segment and 0 for the next one, the id of [PAD]; P positions and P
-labels, zeros from the k-th on; n ids. A record is a block because TensorFlow takes a few microseconds for a
-record of any size, more than for the words of an example. What has a fixed length comes first in a string, so
-that filling up strings with zeros makes them the rows of a matrix.
+max_predictions_per_seq P; `compact_examples` holds a string for each of up to 128 examples, in little-endian
+16-bit words: the number of tokens n, the number of tokens in [CLS] A [SEP], the number of predicted tokens k,
+1 for a random second segment and 0 for the next one, the id of [PAD]; P positions and P labels, zeros from
+the k-th on; n ids. A record is a block because TensorFlow takes a few microseconds for a record of any size,
+more than for the words of an example. The parts of fixed length come first in a string, so that strings
+padded with zeros are the rows of a matrix.
 
-remask: Graphcore's --remask records, tf.train.Examples: the masked tokens stand in the first M slots, the
+remask: Graphcore's --remask records, tf.train.Examples: the masked tokens are in the first M slots, the
 others, from [CLS] on, after them. Features, S = max_seq_length, M = max_predictions_per_seq: input_ids,
 input_position (of each token in the text; padding has the pad position) and segment_ids [S];
 mask_padding_index and seq_padding_index [1]: attention goes to slots i with (i < mask_padding_index or i >=
-M) and i < seq_padding_index; masked_lm_positions (as many as there are); masked_labels and masked_lm_ids
-[M], both the tokens before masking; masked_lm_weights [M]; next_sentence_labels [1]. A row has S slots in
-all, so that one with fewer than M masks holds fewer tokens than a plain one
-(`pairs.ExampleRules.max_tokens`).
-Source: the schema of Graphcore's TF1 BERT. It does not say what unused slots hold: here the pad token, at the
-pad position.
+M) and i < seq_padding_index; masked_lm_positions (without padding); masked_labels and masked_lm_ids [M],
+both the tokens before masking; masked_lm_weights [M]; next_sentence_labels [1]. A row has S slots in all, so
+one with fewer than M masks holds fewer tokens than a plain row (`ExampleRules.max_tokens`).
+Source: the schema of Graphcore's TF1 BERT. It does not define unused slots; here they hold the pad token, at
+the pad position.
 """
 
 from __future__ import annotations
@@ -36,35 +35,33 @@ from official.data.word_pieces.vocabulary import Vocabulary
 from official.io.errors import ConfigError
 
 # -----------------------------------------------------------------------------------------------------------
-# tf.train.Examples: the bytes that protobuf writes, without a Python step a value
+# tf.train.Examples: the same bytes as protobuf's, without a Python step per value
 #
-# What it earns: an example of 128 tokens takes some 3 us instead of protobuf's 34, one of 512 tokens 12
-# instead of 116. All of making an example of 128 tokens takes 32 us (dupe_factor 1); with protobuf it would
-# be twice that.
+# Gain: an example of 128 tokens takes about 3 us instead of 34 with protobuf, one of 512 tokens 12 instead of
+# 116. Making an example of 128 tokens takes 32 us in all (dupe_factor 1); with protobuf it would be twice
+# that.
 #
 # A record is joined from pieces: for each feature, in the order of the names, its tags and lengths, then its
-# values. The values of a batch are turned into varints together: one look-up gives their bytes, filled up
-# with zeros to four each, and these zeros are left out. No byte of a varint is zero, but for that of the
-# value 0.
+# values. The values of a batch are encoded as varints together: one table look-up gives their bytes, padded
+# to four with zeros, which are then dropped. No byte of a varint is zero, except that of the value 0.
 #
-# Source: the wire format of Protocol Buffers (varints have 7 bits a byte, the lowest first);
+# Source: the wire format of Protocol Buffers (varints have 7 bits per byte, the lowest first);
 # `tensorflow/core/example/feature.proto`. Protobuf writes entries of a map in the order of their keys with
 # `deterministic=True`.
 
 
-LIMIT = 1 << 21  # of integers: larger ones have more than three bytes
+LIMIT = 1 << 21  # end of the integers whose varint has at most three bytes
 _ONE_BYTE_LIMIT = 1 << 7
-_FIELD_1, _FIELD_2 = b"\x0a", b"\x12"  # tags of fields that begin with their length
-_STRINGS, _FLOATS, _INTEGERS = _FIELD_1, _FIELD_2, b"\x1a"  # of a Feature
-_CONTINUES = 0x80  # the bit of a byte after which the varint goes on
+_FIELD_1, _FIELD_2 = b"\x0a", b"\x12"  # tags of length-delimited fields
+_STRINGS, _FLOATS, _INTEGERS = _FIELD_1, _FIELD_2, b"\x1a"  # tags of a Feature's kinds
+_CONTINUES = 0x80  # continuation bit of a varint's bytes
 
 
 class Column(NamedTuple):
-    """A feature of N records: its pieces in the order in which they follow each other, each [N], and its size
-    in bytes."""
+    """A feature of N records: its pieces in order, each [N], and its size in bytes."""
 
     pieces: list[Sequence[bytes]]
-    sizes: np.ndarray | int  # [N], or of every record
+    sizes: np.ndarray | int  # [N], or one size for all
 
 
 def tf_examples(features: Mapping[str, np.ndarray | Column]) -> list[bytes]:
@@ -79,7 +76,7 @@ def tf_examples(features: Mapping[str, np.ndarray | Column]) -> list[bytes]:
     columns = [_column(name, values) for name, values in sorted(features.items())]
     pieces = [pieces for column in columns for pieces in column.pieces]
     sizes = np.broadcast_to(sum(column.sizes for column in columns), len(pieces[0]))
-    # Before its map of features, an Example's one field.
+    # The bytes before the map of features, the only field of an Example.
     heads = {size: _FIELD_1 + _varint(size) for size in set(sizes.tolist())}
     return list(map(b"".join, zip(map(heads.__getitem__, sizes.tolist()), *pieces)))
 
@@ -93,11 +90,11 @@ def _column(name: str, values: np.ndarray | Column) -> Column:
 
 
 def integers(name: str, values: np.ndarray, counts: np.ndarray | None = None) -> Column:
-    """Returns an int64 list of each row.
+    """Returns a column of int64 lists, one per row.
 
     Args:
       values: [N, K], 0 to LIMIT - 1.
-      counts: int [N]; only so many values of a row are written.
+      counts: int [N], number of values to write of each row; None: all.
 
     Raises:
       ValueError: for a value out of range.
@@ -121,14 +118,14 @@ def integers(name: str, values: np.ndarray, counts: np.ndarray | None = None) ->
 
 
 def byte_strings(name: str, values: Sequence[Sequence[bytes]]) -> Column:
-    """Returns a list of strings of each row."""
+    """Returns a column of lists of strings, one per row."""
     payloads = [b"".join(_FIELD_1 + _varint(len(value)) + value for value in row) for row in values]
     pieces = [_entry_before(name, _STRINGS, len(payload)) + payload for payload in payloads]
     return Column([pieces], np.fromiter(map(len, pieces), np.int64, len(pieces)))
 
 
 def _one_width(name: str, kind: bytes, payloads: np.ndarray) -> Column:
-    """Returns the features whose values take the bytes `payloads`, uint8 [N, any]."""
+    """Returns a column of the payloads, uint8 [N, bytes of the values]."""
     head = np.frombuffer(_entry_head(name, kind, payloads.shape[1]), np.uint8)
     rows = np.empty((len(payloads), len(head) + payloads.shape[1]), np.uint8)
     rows[:, : len(head)], rows[:, len(head) :] = head, payloads
@@ -137,7 +134,7 @@ def _one_width(name: str, kind: bytes, payloads: np.ndarray) -> Column:
 
 @functools.lru_cache
 def _words(limit: int) -> np.ndarray:
-    """Returns uint32 [limit]: the varint of each value in its lower bytes, zeros in the others."""
+    """Returns uint32 [limit]: the varint of each value in the lower bytes, zeros in the others."""
     values = np.arange(limit, dtype=np.uint32)
     lower, middle, upper = (values >> shift & 0x7F for shift in (0, 7, 14))
     lower |= np.where(values >= 1 << 7, _CONTINUES, 0).astype(np.uint32)
@@ -154,8 +151,8 @@ def _varint(value: int) -> bytes:
 
 
 def _entry_head(name: str, kind: bytes, payload_bytes: int) -> bytes:
-    """Returns the bytes before the packed values of a feature: those before its list, and the tag and length
-    of its values."""
+    """Returns the bytes before the packed values of a feature: `_entry_before`, and the tag and length of the
+    values."""
     values = _FIELD_1 + _varint(payload_bytes) if payload_bytes else b""
     return _entry_before(name, kind, len(values) + payload_bytes) + values
 
@@ -180,15 +177,15 @@ def _entry_heads(name: str, most_bytes: int) -> tuple[list[bytes], np.ndarray]:
 # Compact
 
 
-BLOCK_EXAMPLES = 128  # of a record, at most
-SHAPE, EXAMPLES = "compact_shape", "compact_examples"  # the features
+BLOCK_EXAMPLES = 128  # maximum number of examples in a record
+SHAPE, EXAMPLES = "compact_shape", "compact_examples"  # names of the features
 TOKENS, FIRST, PREDICTED, RANDOM, PAD = range(5)  # words of the head
 HEAD = 5
 _WORD_LIMIT = 1 << 16
 
 
 def encode_compact(examples: Examples) -> list[bytes]:
-    """Returns a record for up to 128 examples each. Raises ValueError for an id that has no 16-bit word."""
+    """Returns records of up to 128 examples. Raises ValueError for an id beyond 16 bits."""
     ids, labels = examples.input_ids, examples.labels
     if ids.dtype != np.uint16 and max(ids.max(initial=0), labels.max(initial=0)) >= _WORD_LIMIT:
         raise ValueError(f"ids of {_WORD_LIMIT} and more do not fit into 16 bits")
@@ -207,7 +204,7 @@ def encode_compact(examples: Examples) -> list[bytes]:
 
 
 def blocks(shape: tuple[int, int], strings: list[bytes], size: int | None = None) -> list[bytes]:
-    """Returns the records of examples of one shape (L, P), each as its string; `size` of them a record."""
+    """Returns records of examples of one shape (L, P), given as their strings, `size` per record."""
     records, size = [], size or BLOCK_EXAMPLES
     for first in range(0, len(strings), size):
         own = byte_strings(EXAMPLES, [strings[first : first + size]])
@@ -220,16 +217,16 @@ def blocks(shape: tuple[int, int], strings: list[bytes], size: int | None = None
 
 
 def encode_remask(examples: Examples, pad_position_value: int | None = None) -> list[bytes]:
-    """Returns the records. Raises ValueError where a row's tokens do not fit into its slots.
+    """Returns remask records. Raises ValueError if a row's tokens do not fit into its slots.
 
     Args:
-      pad_position_value: position of padding; unset: S.
+      pad_position_value: position of padding; None: S.
     """
     size, most = examples.input_ids.shape[1], examples.positions.shape[1]
     column_S, others_N = np.arange(size), examples.lengths - examples.predictions
     if (most + others_N > size).any():
         raise ValueError(f"rows of {size} tokens with fewer than {most} masks do not fit into {size} slots")
-    # The place in the text of what stands in a slot, and whether the slot is used.
+    # The position in the text of each slot's token, and whether the slot is used.
     used_NM = np.arange(most) < examples.predictions[:, None]
     is_elsewhere_NS = column_S >= examples.lengths[:, None]  # masked, or padding
     is_elsewhere_NS[np.nonzero(used_NM)[0], examples.positions[used_NM]] = True
@@ -259,7 +256,7 @@ def encode_remask(examples: Examples, pad_position_value: int | None = None) -> 
 
 
 def rows_per_record(record_format: str) -> int:
-    """Returns the examples of a record, at most."""
+    """Returns the maximum number of examples in a record."""
     return BLOCK_EXAMPLES if record_format == "compact" else 1
 
 
@@ -274,18 +271,18 @@ def check_vocabulary(vocabulary: Vocabulary, record_format: str) -> None:
 
 
 def encode(examples: Examples, record_format: str, pad_position_value: int | None = None) -> list[bytes]:
-    """Returns the records of a batch, in order. About a thousand examples, a multiple of those of a record,
-    are the fastest: they stay in the cache.
+    """Returns the records of a batch, in order. Batches of about a thousand examples, a multiple of those of
+    a record, are the fastest, since they fit into the cache.
 
     Args:
-      examples: N of them.
+      examples: a batch of N examples.
       record_format: plain, compact or remask.
       pad_position_value: `input_position` of unused slots in remask records, 0 to 2,097,151. None:
         max_seq_length.
 
     Raises:
       ConfigError: for a pad_position_value out of range.
-      ValueError: for an id that the format cannot hold; `check_vocabulary` rules it out.
+      ValueError: for an id that the format cannot hold, which `check_vocabulary` rules out.
     """
     if record_format == "plain":
         return tf_examples(examples.features())

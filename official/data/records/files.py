@@ -1,8 +1,8 @@
-"""Files of records: detects their format, reads and counts records, and finds bad ones.
+"""Files of records: detects their format, reads and counts records, and finds invalid ones.
 
-Records are framed as TFRecords, or, in PopART's files, follow each other without frames, all of one size. The
-latter files have no header: the format and size that make most records of a sample valid are chosen. A row of
-few sequences may be read in several shapes, one of many in one.
+Records are framed as TFRecords, or, in PopART's files, concatenated without frames, all of one size. The
+latter files have no header: the chosen format and size are those with which most records of a sample are
+valid. Rows of few sequences may be valid in several shapes, rows of many sequences in one only.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from official.io.errors import ConfigError, counted, shortened
 from official.io.jobs import MANIFEST
 from official.io.record_paths import find_files as find_files
 
-_CHECKED_ROWS = 1024  # are read at once, about
+_CHECKED_ROWS = 1024  # approximate number of rows that are read at once
 _FILES_CHECKED_FIRST = 16
-_MAX_UNFRAMED = 1 << 17  # bytes of a record that is looked for: rows of 8,192 tokens
+_MAX_UNFRAMED = 1 << 17  # maximum size of a record without a frame, in bytes: rows of 8,192 tokens
 
 # -----------------------------------------------------------------------------------------------------------
 # Formats and sizes
 
 
 class Wanted(NamedTuple):
-    """Sizes of records that flags give: max_seq_length, max_predictions_per_seq, and max_sequences_per_pack
-    where it is given."""
+    """Sizes of records in the flags: max_seq_length, max_predictions_per_seq, and max_sequences_per_pack, if
+    given."""
 
     length: int
     most: int
@@ -53,7 +53,7 @@ class Wanted(NamedTuple):
 
 
 def detect_format(files: list[str]) -> str:
-    """Returns the format of the first record; "plain" if it is unknown, whose reader then raises the
+    """Returns the format of the first record; "plain" for an unknown one, since its reader raises the
     error."""
     for path in files:
         try:
@@ -69,9 +69,9 @@ def detect_format(files: list[str]) -> str:
 
 
 def row_sizes(files: list[str], wanted: Wanted | None = None) -> tuple[int, int] | None:
-    """Returns the places of packed rows for predicted tokens and for sequences, by the first record, or, of
-    files that do not say it, by what flags say and by several records; None where files hold no packed
-    rows."""
+    """Returns the number of slots of packed rows for predicted tokens and for sequences, from the first
+    record, or, for files without this information, from the flags and several records; None if the rows are
+    not packed."""
     record_format = detect_format(files)
     if record_format not in record_formats.AS_ROWS:
         return None
@@ -82,14 +82,14 @@ def row_sizes(files: list[str], wanted: Wanted | None = None) -> tuple[int, int]
 
 
 def sizes_of(path: str, record_format: str, record: bytes) -> tuple[int, int]:
-    """Returns max_seq_length and max_predictions_per_seq of a file by its first record; 0 where that does not
-    say."""
+    """Returns max_seq_length and max_predictions_per_seq of a file from its first record; 0 for unknown
+    ones."""
     reader, unframed = READERS[record_format], _unframed_of([path], record_format)
     return reader.layout.sizes(unframed.shape) if unframed else reader.sizes_of(record)
 
 
 def store_masks(files: list[str]) -> bool:
-    """Tells whether records store masks, by the first one; true if that is unknown."""
+    """Tells whether records store masks, by the first one; true if unknown."""
     with contextlib.suppress(ConfigError):  # `check_first_record` names the file
         record_format = detect_format(files)
         for batch in itertools.chain.from_iterable(read_batches(path, record_format, 1) for path in files):
@@ -110,7 +110,7 @@ class _Unframed(NamedTuple):
     """Records of a file without frames: their format and size."""
 
     record_format: str
-    num_bytes: int  # of a record
+    num_bytes: int  # size of a record
     shape: Shape
 
     def fits(self, wanted: Wanted) -> bool:
@@ -120,36 +120,38 @@ class _Unframed(NamedTuple):
 
 
 def has_frames(record_format: str) -> bool:
-    """Tells whether records of a format lie in the frames of TFRecord files."""
+    """Tells whether records of a format have the frames of TFRecord files."""
     return not record_format.startswith("popart_")
 
 
 def bytes_of(paths: list[str], record_format: str) -> int | None:
-    """Returns the bytes of a record of files without frames; None of others, and where the first ones show no
-    layout. Raises ConfigError where one cannot be read."""
+    """Returns the size of a record in bytes for files without frames; None for other files, and if no layout
+    fits the first ones. Raises ConfigError if a file cannot be read."""
     return getattr(_unframed_of(paths, record_format), "num_bytes", None)
 
 
 def opener(paths: list[str], record_format: str) -> Callable[[tf.Tensor | str | list[str]], tf.data.Dataset]:
-    """Returns a function from some of these files, of one format, to a dataset of their records, string."""
+    """Returns a function from some of these files, all of one format, to a dataset of their records,
+    string."""
     if has_frames(record_format):
         return tf.data.TFRecordDataset
-    # If it is unknown, reading fails, and the reason is searched for then.
+    # If the size is unknown, reading fails, and the reason is searched for then.
     num_bytes = bytes_of(paths, record_format) or _MAX_UNFRAMED
     return lambda some: tf.data.FixedLengthRecordDataset(some, num_bytes)
 
 
 def count_unframed(path: str, num_bytes: int) -> int:
-    """Returns the number of records of a file. Raises ConfigError where it is cut off inside of one."""
+    """Returns the number of records of a file without frames. Raises ConfigError if it is truncated inside a
+    record."""
     size = io_files.sizes([path])[0]
     if size % num_bytes:
-        why = f"its {size:,} bytes are no multiple of the {num_bytes:,} of a record"
+        why = f"its {size:,} bytes are not a multiple of the {num_bytes:,} of a record"
         raise ConfigError(f"{path} is truncated or damaged after record {size // num_bytes}: {why}.")
     return size // num_bytes
 
 
 def _unframed_of(paths: list[str], record_format: str, wanted: Wanted | None = None) -> _Unframed | None:
-    """Returns the layout of files of a format, by the first of them that shows it; None for a format that has
+    """Returns the layout of files of a format, from the first of them that has one; None for a format with
     frames."""
     if has_frames(record_format):
         return None
@@ -158,9 +160,9 @@ def _unframed_of(paths: list[str], record_format: str, wanted: Wanted | None = N
 
 
 def _find_unframed(path: str, wanted: Wanted | None = None) -> _Unframed | None:
-    """Returns the layout of a file: the one that flags give, where its records may be that; else the one that
-    most of its records may be, of those that are looked at. None where it has frames, is empty, or neither
-    its first nor its last record is right. Raises ConfigError where it cannot be read."""
+    """Returns the layout of a file: the one in the flags, if it fits; else the one that fits most records of
+    a sample. None for a file with frames, an empty one, and if no layout fits its first or last record.
+    Raises ConfigError if the file cannot be read."""
     with io_files.naming(path):
         found = _layouts(path, io_files.version(path))
     return next((each for each in found if wanted and each.fits(wanted)), next(iter(found), None))
@@ -168,7 +170,7 @@ def _find_unframed(path: str, wanted: Wanted | None = None) -> _Unframed | None:
 
 @functools.lru_cache(maxsize=4096)
 def _layouts(path: str, version: tuple[int, int]) -> list[_Unframed]:
-    """Returns the layouts that fit a file, the one that most of its records may be first."""
+    """Returns the layouts that fit a file, the one that fits most records first."""
     size, popart = version[0], _popart()
     sizes = np.arange(64, min(_MAX_UNFRAMED, size) + 1, 4)
     found: list[tuple[int, _Unframed]] = []
@@ -197,18 +199,17 @@ def _layouts(path: str, version: tuple[int, int]) -> list[_Unframed]:
 def read_batches(
     path: str, record_format: str, limit: int | None = None, num_bytes: int | None = None
 ) -> Iterator[list[bytes]]:
-    """Yields the records of a file, or the first `limit` ones, so many at a time that they hold about a
-    thousand rows.
+    """Yields the records of a file, or the first `limit` ones, in batches of about a thousand rows.
 
     Args:
-      path: of the file.
-      record_format: of its records.
-      limit: None: all.
-      num_bytes: of a record of a format without frames, as `bytes_of` returns them; None: it is found out.
+      path: path of the file.
+      record_format: format of its records.
+      limit: maximum number of records; None: all.
+      num_bytes: size of a record in a format without frames, as of `bytes_of`; None: detected.
 
     Raises:
-      ConfigError: where the file is cut off or damaged, after the records before that place, or cannot be
-        read.
+      ConfigError: if the file cannot be read, or is truncated or damaged; then the records before that
+        position have been yielded.
     """
     at_once = READERS[record_format].records_of(_CHECKED_ROWS)
     if has_frames(record_format):
@@ -217,8 +218,8 @@ def read_batches(
         return
     num_bytes = num_bytes or bytes_of([path], record_format)
     if num_bytes is None:
-        told = f"neither it nor the last one is a valid {record_format} record of any size"
-        raise ConfigError(f"{path}, record 1: {told}.")
+        problem = f"neither it nor the last one is a valid {record_format} record of any size"
+        raise ConfigError(f"{path}, record 1: {problem}.")
     left = io_files.sizes([path])[0] // num_bytes if limit is None else limit
     with io_files.naming(path), io_files.open_binary(path) as file:
         while whole := len(block := file.read(min(at_once, left) * num_bytes)) // num_bytes:
@@ -228,8 +229,8 @@ def read_batches(
 
 
 def read_rows(path: str, record_format: str) -> Iterator[bytes]:
-    """Yields a record for each row of a file, whatever number of them its records hold. Raises ConfigError
-    as `read_batches` does."""
+    """Yields a record for each row of a file; records of several rows are split. Raises ConfigError as
+    `read_batches` does."""
     for number, record in enumerate(itertools.chain.from_iterable(read_batches(path, record_format)), 1):
         try:
             yield from READERS[record_format].split(record)
@@ -239,8 +240,8 @@ def read_rows(path: str, record_format: str) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _readable(path: str) -> Iterator[str]:
-    """Yields a name under which TensorFlow reads a file: one of a store that it does not reach is copied for
-    the block. Raises ConfigError."""
+    """Yields a path that TensorFlow can read; a file in a store without TensorFlow support is copied for the
+    block. Raises ConfigError."""
     if io_files.tensorflow_reads(path):
         yield path
         return
@@ -257,12 +258,12 @@ def _read_framed(path: str, data: tf.data.Dataset, limit: int | None, at_once: i
         for batch in data.take(-1 if limit is None else limit).batch(at_once).as_numpy_iterator():
             number, size = number + len(batch), size + sum(map(len, batch)) + FRAME_BYTES * len(batch)
             yield batch.tolist()
-        # TensorFlow takes a last record that is cut off within its length for the end of the file.
+        # TensorFlow treats a last record that is truncated within its length field as the end of the file.
         if number == limit or [size] == io_files.sizes([path]):
             return
     except tf.errors.DataLossError:
         before_damage: list[bytes] = []
-        with contextlib.suppress(tf.errors.DataLossError):  # `extend` keeps what came before it
+        with contextlib.suppress(tf.errors.DataLossError):  # `extend` keeps the records before it
             before_damage.extend(data.skip(number).as_numpy_iterator())
         number += len(before_damage)
         if before_damage:
@@ -278,21 +279,22 @@ def _cut_off(path: str, whole: int) -> ConfigError:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Counts of records and rows, made once and kept beside the run
+# Counts of records and rows, cached in a file of the run
 #
-# Records are counted by going from length to length through the file's bytes; only those of formats that hold
-# any number of rows are parsed. Files that `create_pretraining_data.py` made need not be read at all: its
-# manifest says how many examples they have.
+# Records are counted by following the length fields through the file; only records of formats with a variable
+# number of rows are parsed. Files of `create_pretraining_data.py` are not read at all: its manifest has the
+# number of examples in each.
 
 
 _CHUNK_BYTES = 1 << 24
 _LENGTH = struct.Struct("<Q")
-_HEAD_BYTES = 12  # of a record: its length, and a checksum of that
-_TAIL_BYTES = 1 << 16  # of a file, in which its last record begins most often
+_HEAD_BYTES = 12  # size of a record's head: its length, and a checksum of that
+_TAIL_BYTES = 1 << 16  # bytes at the end of a file, in which the last record usually begins
 
 
 class RowCounts:
-    """The numbers of rows in the records of a file, in order: runs of (rows of a record, such records)."""
+    """The numbers of rows in the records of a file, run-length encoded: (rows of a record, number of
+    records)."""
 
     def __init__(self, runs: Iterable[Sequence[int]]):
         self.runs = [(int(rows), int(count)) for rows, count in runs]
@@ -301,7 +303,7 @@ class RowCounts:
         self.records, self.rows = int(self._records[-1]), int(self._rows[-1])
 
     def rows_before(self, record: int) -> int:
-        """Returns the rows in the first `record` records."""
+        """Returns the number of rows in the first `record` records."""
         return round(float(np.interp(record, self._records, self._rows)))
 
 
@@ -309,9 +311,9 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Row
     """Returns the counts of each file.
 
     Args:
-      paths: of the files.
-      record_format: of all of them.
-      kept_path: file of the counts of an earlier call, which is brought up to date; unset: none is kept.
+      paths: paths of the files.
+      record_format: format of all of them.
+      kept_path: file that caches the counts, updated by this call; '': no cache.
 
     Raises:
       ConfigError: for a file that cannot be read, or is damaged.
@@ -321,14 +323,14 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Row
     if found.keys() == versions.keys():
         return [found[path] for path in paths]
     if READERS[record_format].rows_per_record == 1:
-        # As the manifests beside the files say it; not of a file that has another size now.
+        # Counts from the manifests next to the files, unless the size of a file has changed.
         manifest_of = functools.lru_cache(None)(json_files.read_json_or_empty)
         for path in [path for path in versions if path not in found]:
             folder, name = os.path.split(path)
-            told_of = map(manifest_of(os.path.join(folder, MANIFEST)).get, ("files", "file_bytes"))
-            told, size = (own.get(name) if isinstance(own, dict) else None for own in told_of)
-            if size == versions[path][0] and type(told) is int and 0 <= told <= size:
-                found[path] = RowCounts([(1, told)])
+            entries_of = map(manifest_of(os.path.join(folder, MANIFEST)).get, ("files", "file_bytes"))
+            number, size = (own.get(name) if isinstance(own, dict) else None for own in entries_of)
+            if size == versions[path][0] and type(number) is int and 0 <= number <= size:
+                found[path] = RowCounts([(1, number)])
     if missing := [path for path in versions if path not in found]:
         gigabytes = sum(versions[path][0] for path in missing) / 1e9
         logging.info("Counting the records of %s (%.1f GB), once.", counted(len(missing), "file"), gigabytes)
@@ -350,8 +352,8 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Row
 
 
 def _kept(path: str, versions: dict[str, tuple[int, int]]) -> dict[str, RowCounts]:
-    """Returns the counts that a file keeps of these versions; none where it is not there or damaged: then it
-    is written anew."""
+    """Returns the cached counts of files whose version is unchanged; none if the cache is missing or damaged,
+    which is then rewritten."""
     try:
         kept = json_files.read_json(path)["files"] if path else {}
         same = [name for name, own in kept.items() if versions.get(name) == (own["bytes"], own["changed"])]
@@ -361,7 +363,7 @@ def _kept(path: str, versions: dict[str, tuple[int, int]]) -> dict[str, RowCount
 
 
 def _count_file(path: str, record_format: str, num_bytes: int | None) -> RowCounts:
-    """Returns the counts of a file of a format; `num_bytes` of records without frames."""
+    """Returns the counts of a file; `num_bytes` is the size of records without frames."""
     reader, is_framed = READERS[record_format], has_frames(record_format)
     if not is_framed and num_bytes is None:
         raise ConfigError(f"{path}: no record of the first files is a valid {record_format} record.")
@@ -379,7 +381,7 @@ def _count_file(path: str, record_format: str, num_bytes: int | None) -> RowCoun
 
 
 def count_records(path: str) -> int:
-    """Returns the number of a TFRecord file's records. Raises ConfigError where it is cut off inside of one,
+    """Returns the number of records of a TFRecord file. Raises ConfigError if it is truncated inside a record
     or cannot be read."""
     number, place, start, chunk = 0, 0, 0, b""
     with io_files.naming(path), io_files.open_binary(path) as file:
@@ -396,11 +398,11 @@ def count_records(path: str) -> int:
 
 
 def check_ends(paths: list[str]) -> None:
-    """Checks that TFRecord files end with a whole record. TensorFlow takes a record that is truncated within
-    its length field for the end of the file, and silently drops it.
+    """Checks that TFRecord files end with a whole record. TensorFlow treats a record that is truncated within
+    its length field as the end of the file, and silently drops it.
 
-    A file is read from its end back to its last record, or, where that is longer than 64 KiB, from length to
-    length. Raises ConfigError for a file that is cut off, or cannot be read.
+    A file is read backwards to its last record, or, if that is longer than 64 KiB, forwards along the length
+    fields. Raises ConfigError for a file that is truncated, or cannot be read.
     """
     with ThreadPoolExecutor(16) as readers:
         for path, is_whole in zip(paths, readers.map(_ends_with_record, paths, io_files.sizes(paths))):
@@ -409,11 +411,11 @@ def check_ends(paths: list[str]) -> None:
 
 
 def _ends_with_record(path: str, size: int) -> bool:
-    """Tells whether a record that begins within the last bytes of a file ends with it."""
+    """Tells whether some record in the last bytes of a file ends exactly at its end."""
     start = max(size - _TAIL_BYTES, 0)
     with io_files.naming(path), io_files.reading_parts(path) as read:
         tail = read(start, size - start)
-    left = np.arange(len(tail) - FRAME_BYTES, -1, -1)  # bytes of a record that begins at a place
+    left = np.arange(len(tail) - FRAME_BYTES, -1, -1)  # size of a record from each position to the end
     lengths = ragged.windows(tail, np.arange(len(left)), _LENGTH.size).view("<u8")[:, 0]
     for place in np.flatnonzero(lengths == left.astype(np.uint64)).tolist():
         head = tail[place : place + _HEAD_BYTES]
@@ -423,7 +425,7 @@ def _ends_with_record(path: str, size: int) -> bool:
 
 
 def _masked_crc32c(data: bytes) -> int:
-    """Returns the checksum that TFRecord files keep of a few bytes."""
+    """Returns the masked CRC-32C of TFRecord files for a few bytes."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -439,7 +441,7 @@ def _masked_crc32c(data: bytes) -> int:
 
 def check_first_record(files: list[str], schema: dict[str, Feature], flag: str) -> None:
     """Compares the first record of the first files with the schema, before anything is compiled. Raises
-    ConfigError. Warns of features of a plain record that the schema lacks."""
+    ConfigError for a mismatch. Warns of features of a plain record that are missing in the schema."""
     if problem := next(_problems(files, schema, files[:_FILES_CHECKED_FIRST], 1), None):
         raise ConfigError(f"--{flag}: {problem}.")
     if detect_format(files) == "plain":
@@ -451,19 +453,19 @@ def check_first_record(files: list[str], schema: dict[str, Feature], flag: str) 
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
 def _warn_of_features(path: str, names: str) -> None:
-    """Warns, once, of features of the records of a file that nothing reads."""
-    told = "%s: records have features that are ignored: %s. Check that the others do not depend on them."
-    logging.warning(told, path, names)
+    """Warns once of features in the records of a file that nothing reads."""
+    warning = "%s: records have features that are ignored: %s. Check that the others do not depend on them."
+    logging.warning(warning, path, names)
 
 
 def find_bad_record(files: list[str], schema: dict[str, Feature]) -> str | None:
-    """Finds the first bad record; returns a line that names the file, the record and its fault, or None."""
-    logging.warning("Looking for the bad record in %s.", counted(len(files), "file"))
+    """Finds the first invalid record; returns a line with the file, the record and its fault, or None."""
+    logging.warning("Searching for the invalid record in %s.", counted(len(files), "file"))
     return next(_problems(files, schema, files), None)
 
 
 def _problems(files: list[str], schema: dict[str, Feature], chosen: list[str], limit=None) -> Iterator[str]:
-    """Yields the fault of each bad file among some, judged by their first records."""
+    """Yields the fault of each faulty file of `chosen`, judged by their first records."""
     record_format = detect_format(files)
     num_bytes = bytes_of(files, record_format)
     flags = "by --max_seq_length, --max_predictions_per_seq and the model's vocab_size"
@@ -486,17 +488,17 @@ def _problems(files: list[str], schema: dict[str, Feature], chosen: list[str], l
 
 
 def _describe_unframed(path: str, length: int, most: int) -> str:
-    """Returns, for a message, what a file would have to be like to hold records without frames, of so many
-    tokens and predicted tokens an example; or that it is compressed."""
+    """Describes, for a message, the sizes of files of records without frames, with `length` tokens and `most`
+    predicted tokens per example; or tells that the file is compressed."""
     with io_files.naming(path), io_files.open_binary(path) as file:
         if file.read(2) == b"\x1f\x8b":
-            return "it is compressed with gzip, and records are read as they lie there: gunzip it"
+            return "it is compressed with gzip, and records are read uncompressed: gunzip it"
     popart = _popart()
     names = {name: 3 if name in popart.ROWS else 1 for name in popart.EXAMPLES}
     sizes = ((popart.record_bytes(name, length, most, depth), name) for name, depth in names.items())
     allowed = ", ".join("{:,} ({})".format(*each) for each in sizes)
     return (
         f"it has {io_files.sizes([path])[0]:,} bytes. Allowed: TFRecord files, and PopART's binaries, whose"
-        f" records of {length} tokens, {most} predicted ones and, where they are packed, 3 sequences have"
+        f" records of {length} tokens, {most} predicted ones and, if packed, 3 sequences have"
         f" {allowed} bytes"
     )

@@ -1,10 +1,10 @@
 """Draws masks while records are read: rows of text become rows with masked tokens.
 
 Records of texts store no masks. Each epoch draws new ones, 80 % [MASK], 10 % a random word and 10 % the token
-itself, as BERT. The masks are a function of the seed, the epoch and the tokens of the row: they are the same
-on any number of workers, in any batch, and after an interruption.
+itself, as in BERT. The masks are a function of the seed, the epoch and the tokens of the row: they are the
+same on any number of workers, in any batch, and after an interruption.
 
-Shapes: N rows, L tokens of a row, P predicted tokens of a row at most.
+Shapes: N rows, L tokens of a row, P = maximum number of predicted tokens in a row.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from official.data.records.formats.plain import Plain
 from official.data.records.schema import Feature
 from official.data.word_pieces.vocabulary import Vocabulary
 
-_MASKED, _REPLACED = 0.8, 0.1  # of the predicted tokens; the others stay
-_GOLDEN = 0x9E3779B97F4A7C15  # the step of SplitMix64
+_MASKED, _REPLACED = 0.8, 0.1  # shares of the predicted tokens; the others stay
+_GOLDEN = 0x9E3779B97F4A7C15  # increment of SplitMix64
 _SLOTS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 
 @dataclasses.dataclass(frozen=True)
 class Masks:
-    """The draw of masks.
+    """Settings of the masks.
 
     Attributes:
-      share: of the tokens, without special ones, that is predicted.
-      vocabulary: of the records.
-      seed: of all draws.
-      words: random words are drawn from this many first words of the vocabulary.
+      share: share of predicted tokens among the tokens without special ones.
+      vocabulary: vocabulary of the records.
+      seed: seed of all draws.
+      words: number of first words of the vocabulary that random words are drawn from.
       whole_words: whether all pieces of a word are predicted, or none.
-      span_length: mean length of the spans that are predicted, in tokens, or in words with `whole_words`.
+      span_length: mean length of the predicted spans, in tokens, or in words with `whole_words`.
     """
 
     share: float
@@ -46,7 +46,7 @@ class Masks:
     span_length: float = 1.0
 
     def schema(self, stored: dict[str, Feature]) -> dict[str, Feature]:
-        """Returns the features of rows with masks, for those of rows without."""
+        """Returns the features of rows with masks, given those of rows without."""
         slots = slots_of(self.share, stored["input_ids"].length)
         return {**stored, **{name: dataclasses.replace(stored[name], length=slots) for name in _SLOTS}}
 
@@ -55,17 +55,17 @@ class Masks:
     ) -> tf.Tensor:
         """Draws the masks of an epoch.
 
-        A row is cut into spans, of one word or of a geometric number of them (SpanBERT, arXiv 1907.10529,
-        which also cuts them at ten words). Spans are taken in random order until the share is reached; the
-        last one is cut short, and of whole words as many are taken as fit.
+        A row is cut into spans of one word, or of a geometrically distributed number of words (as in
+        SpanBERT, arXiv 1907.10529, which allows at most ten). Spans are chosen in random order until the
+        share is reached; the last one is truncated, with `whole_words` between words.
 
         Args:
           rows_N: rows of the reader's `unpack`.
-          schema: of these rows, which have no masks.
-          epoch: its number.
+          schema: schema of these rows, without masks.
+          epoch: number of the epoch.
 
         Returns:
-          int32 [N, HEAD + 2 P + L], rows with masks in the words of compact records, see `compact.columns`.
+          int32 [N, HEAD + 2 P + L], masked rows in the words of compact records, see `compact.columns`.
         """
         length, words_NW = schema["input_ids"].length, compact.words_of(rows_N, reader, schema)
         slots, found = slots_of(self.share, length), compact.columns(words_NW, length, 0)
@@ -75,7 +75,7 @@ class Masks:
         for special in (pad, cls, sep, mask):
             is_text_NL &= found.ids != special
         follows_NL = tf.pad(is_text_NL[:, :-1], [[0, 0], [1, 0]])
-        begins_NL = is_text_NL  # a word
+        begins_NL = is_text_NL  # starts of words
         if self.whole_words:
             goes_on_NL = tf.gather(tf.constant(self.vocabulary.continuations()), found.ids)
             begins_NL &= ~(goes_on_NL & follows_NL)
@@ -88,7 +88,7 @@ class Masks:
         high_NL = tf.bitwise.right_shift(_drawn(row_N1, span_NL + length), _uint64(17))
         order_NL = tf.bitcast(tf.bitwise.left_shift(high_NL, _uint64(16)) + span_NL, tf.int64)
         order_NL = tf.where(is_text_NL, order_NL, -1)
-        # Of equal numbers top_k takes the first place first, so that a span stays in order.
+        # For equal numbers top_k returns the first position first, so that a span stays in order.
         place_NK = tf.math.top_k(order_NL, min(slots + 1, length)).indices
         text_N = tf.math.count_nonzero(is_text_NL, axis=1, dtype=tf.int32)
         wanted_N = tf.cast(tf.round(tf.cast(text_N, tf.float64) * self.share), tf.int32)
@@ -110,7 +110,7 @@ class Masks:
         return tf.concat([*head, tf.where(is_used_NP, place_NP, 0), labels_NP, ids_NL], axis=1)
 
     def _row_seeds(self, found: compact.Columns, epoch: tf.Tensor | int) -> tf.Tensor:
-        """Returns uint64 [N], of the tokens of each row, the seed and the epoch."""
+        """Returns uint64 [N], a hash of the tokens of each row, the seed and the epoch."""
         length = found.ids.shape[1]
         factors = _drawn(_uint64(self.seed), tf.range(length))
         ids_NL = tf.where(tf.range(length) < found.tokens[:, None], found.ids + 1, 0)
@@ -118,7 +118,7 @@ class Masks:
         return _mixed(tf.bitcast(hash_N, tf.uint64) + _drawn(_uint64(self.seed), tf.cast(epoch, tf.uint64)))
 
     def _shown(self, labels_NP: tf.Tensor, drawn_NP: tf.Tensor) -> tf.Tensor:
-        """Returns the input tokens at predicted positions, int32 [N, P]."""
+        """Draws the input tokens at predicted positions, int32 [N, P]."""
         fate_NP = tf.bitwise.right_shift(drawn_NP, _uint64(32))
         word_NP = tf.bitwise.bitwise_and(drawn_NP, _uint64(2**32 - 1)) * _uint64(self.words)
         word_NP = tf.cast(tf.bitwise.right_shift(word_NP, _uint64(32)), tf.int32)
@@ -133,12 +133,12 @@ def _uint64(value: int) -> tf.Tensor:
 
 
 def _drawn(seed: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-    """Returns random numbers from 0 to 2**64 - 1: those of the given numbers in the sequence of a seed."""
+    """Returns random numbers from 0 to 2**64 - 1: the elements `number` of the sequence of a seed."""
     return _mixed(seed + _uint64(_GOLDEN) * (tf.cast(number, tf.uint64) + _uint64(1)))
 
 
 def _mixed(values: tf.Tensor) -> tf.Tensor:
-    """Returns uint64 values of which every bit depends on every bit of those given, see `summary.mixed`."""
+    """Hashes uint64 values one to one, see `summary.mixed`."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         values = tf.bitwise.bitwise_xor(values, tf.bitwise.right_shift(values, _uint64(shift)))
         values *= _uint64(factor)

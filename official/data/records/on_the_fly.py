@@ -1,10 +1,11 @@
-"""Packs the sequences of a buffer into rows while records are read.
+"""Packs sequences into rows while records are read.
 
-A stream of sequences is cut into buffers of one size, and each is packed alone, longest pack first. So the
-content of a row depends only on the order of the stream, and a run resumes from the number of sequences done.
+A stream of sequences is cut into buffers of one size, and each is packed independently, longest pack first.
+So the content of a row depends only on the order of the stream, and a run resumes from the number of
+sequences done.
 
-Shapes: N sequences of a buffer, R rows, L tokens of a row, P sequences of a row at most, M predicted tokens
-of a sequence at most, K of a row.
+Shapes: N sequences of a buffer, R rows, L tokens of a row, P = maximum number of sequences in a row; maximum
+number of predicted tokens: M in a sequence, K in a row.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from official.data.records.formats import compact
 from official.data.records.formats.plain import Plain
 from official.data.records.schema import Feature, in_range, packed_schema, where_all
 
-_SEQUENCES = 8192  # of the buffers of all streams together, about
-_MIN_BUFFER = 1024  # of one buffer: its rows are 0.2 % emptier than those of all Wikipedia planned at once
+_SEQUENCES = 8192  # approximate number of sequences in the buffers of all streams together
+_MIN_BUFFER = 1024  # sequences: such rows have 0.2 % more padding than those of all Wikipedia planned at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Packer:
     """Packing of sequences into rows.
 
     Attributes:
-      example_schema: of a sequence, see `schema.pretraining_schema`.
-      depth: sequences of a row, P, at most.
+      example_schema: schema of a sequence, see `schema.pretraining_schema`.
+      depth: P, maximum number of sequences in a row.
     """
 
     example_schema: dict[str, Feature]
@@ -47,8 +48,8 @@ class Packer:
 
     @property
     def slots(self) -> int:
-        """Places for predicted tokens in a row, those of the published rows of three: see `formats.packed` on
-        why there are more than in a sequence. More slots would rarely be used and always be computed; a
+        """Number of slots for predicted tokens in a row, as in the published rows of three; `formats.packed`
+        explains why it is larger than in a sequence. More slots would rarely be used, but always computed; a
         sequence for which a row has too few left goes into another row."""
         return self.predictions + min(self.depth - 1, 2)
 
@@ -60,23 +61,24 @@ class Packer:
         return {**packed, "segment_ids": self.example_schema["segment_ids"]}
 
     def buffer(self, num_streams: int) -> int:
-        """Returns the sequences of a buffer of each of some streams."""
+        """Returns the number of sequences in the buffer of each stream."""
         return max(_SEQUENCES // num_streams, _MIN_BUFFER)
 
     def words(self, rows_N: tf.Tensor, reader: Plain) -> tf.Tensor:
-        """Returns rows of a reader's `unpack` as words of compact records, see `compact.words_of`."""
+        """Converts rows of a reader's `unpack` to words of compact records, see `compact.words_of`."""
         return compact.words_of(rows_N, reader, self.example_schema)
 
     def pack(self, words_NW: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """Packs a buffer.
 
         Args:
-          words_NW: sequences as `words` has them.
-          seed: int64 [2], of the order of the rows.
+          words_NW: sequences as of `words`.
+          seed: int64 [2], seed of the order of the rows.
 
         Returns:
-          int32 [R, L + 2 K + 4 P], which `parse` takes: tokens; positions and labels; lengths, lengths of the
-          first segments, numbers of predicted tokens and of random second segments.
+          int32 [R, L + 2 K + 4 P], the input of `parse`: tokens; positions and labels; and for each sequence
+          its length, the length of its first segment, the number of predicted tokens, and whether its second
+          segment is random.
         """
         found = compact.columns(words_NW, self.length, self.predictions)
         lengths_N = tf.maximum(found.tokens, 1)
@@ -112,8 +114,8 @@ class Packer:
         return tf.math.count_nonzero(rows_R[:, first : first + self.depth], axis=1)
 
     def parse(self, rows_B: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Turns rows of `pack` into the features of `schema`. Fails with InvalidArgumentError where a number
-        is out of its range."""
+        """Parses rows of `pack` into the features of `schema`. Fails with InvalidArgumentError if a value is
+        out of range."""
         sizes = [self.length, self.slots, self.slots, *[self.depth] * 4]
         ids_BL, positions_BK, labels_BK, lengths_BP, firsts_BP, *others = tf.split(rows_B, sizes, axis=1)
         predictions_BP, random_BP = others
@@ -135,17 +137,17 @@ class Packer:
 
 
 def _pick(values_NW: tf.Tensor, members_RP: tf.Tensor, laid: Layout) -> tf.Tensor:
-    """Returns the values of the members of rows, laid out, [R, L]; 0 for padding."""
+    """Returns the values of the sequences of rows, laid out, [R, L]; 0 for padding."""
     members_RL = tf.maximum(laid.spread(members_RP), 0)
     flat_RL = members_RL * tf.shape(values_NW)[1] + laid.places_BL
     return tf.where(laid.is_token_BL, tf.cast(tf.gather(tf.reshape(values_NW, [-1]), flat_RL), tf.int32), 0)
 
 
 def packed_once(rows: tf.data.Dataset, packer: Packer, reader: Plain) -> tf.data.Dataset:
-    """Returns the sequences of a dataset once, packed: buffers, `Packer.pack`ed. The last one is smaller.
+    """Returns the sequences of a dataset once, packed by `Packer.pack` in buffers; the last one is smaller.
 
     Args:
-      rows: blocks of sequences, as the reader's `unpack` returns them.
+      rows: blocks of sequences, as of the reader's `unpack`.
     """
 
     def pack(number, words):

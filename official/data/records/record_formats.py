@@ -3,12 +3,12 @@
   plain    tf.train.Examples of Google's BERT and MLPerf
   compact  blocks of examples, as 16-bit ids without padding
   remask   tf.train.Examples of Graphcore's static mask: the predicted tokens first
-  packed   tf.train.Examples of several examples each, as Graphcore's for PyTorch; `bert pack` makes them
+  packed   tf.train.Examples of several examples each, as Graphcore's for PyTorch; written by `bert pack`
   habana   tf.train.Examples of several examples each, as Habana's for TensorFlow
   popart_static, popart_plain, popart_packed, popart_in_place  Graphcore's binaries for PopART, without frames
 
-All are read into the same features, those of `schema.pretraining_schema`; `formats.plain.Plain` says what a
-reader does.
+All are read into the same features, those of `schema.pretraining_schema`; `formats.plain.Plain` documents the
+methods of a reader.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ POPART = "official.graphcore.popart_records"
 
 
 class _Late:
-    """A reader of POPART, which is imported when such a record is met: `name` of its table `table`."""
+    """Proxy of a reader in POPART, `name` of its table `table`; the module is imported on first use."""
 
     def __init__(self, table: str, name: str):
         self._table, self._name = table, name
@@ -61,13 +61,13 @@ READERS: dict[str, Any] = {**FORMATS, **_WHOLE, AS_STATIC["remask"]: Static()}
 
 
 def flags_of(path: str) -> dict:
-    """Returns the flags that a file of records was made with, as the manifest beside it says."""
+    """Returns the flags that a file of records was made with, from the manifest next to it."""
     flags = read_json_or_empty(os.path.join(os.path.dirname(path), MANIFEST)).get("flags")
     return flags if isinstance(flags, dict) else {}
 
 
 def flag_of(path: str, name: str, kind: type) -> Any:
-    """Returns the value of one of the flags, such as do_lower_case; None where that is not known."""
+    """Returns the value of one of the flags, such as do_lower_case; None if unknown."""
     value = flags_of(path).get(name)
     return value if isinstance(value, kind) else None
 
@@ -75,23 +75,22 @@ def flag_of(path: str, name: str, kind: type) -> Any:
 def casing_of(paths: list[str], given: bool | None = None) -> bool | None:
     """Tells whether the text of records was lower-cased, by their manifests and the flag do_lower_case, if
     given; None if unknown. Raises ConfigError if these contradict each other."""
-    told, source = given, "--do_lower_case"
+    casing, source = given, "--do_lower_case"
     for path in record_paths.first_of_folders(paths):
         found = flag_of(path, "do_lower_case", bool)
-        if None not in (told, found) and told != found:
+        if None not in (casing, found) and casing != found:
             advice = "Drop it" if source.startswith("--") else "Give records of one casing"
             raise ConfigError(
                 f"the text of the records of {path} was made with do_lower_case={str(found).lower()},"
-                f" {source} says {str(told).lower()}. {advice}."
+                f" {source} says {str(casing).lower()}. {advice}."
             )
-        if told is None:
-            told, source = found, f"that of {path}"
-    return told
+        if casing is None:
+            casing, source = found, f"that of {path}"
+    return casing
 
 
 def detect_format(record: bytes) -> str | None:
-    """Returns the format of a record, None if unknown. Only features that distinguish the formats are
-    read."""
+    """Returns the format of a record; None if unknown. Reads only features that distinguish the formats."""
     if not (features := read_example(record)):
         return None
     if encoding.SHAPE in features:

@@ -1,4 +1,4 @@
-"""The schema of a pre-training example, from which records are written, parsed and generated.
+"""The schema of a pre-training example, by which records are written, parsed and generated.
 
 Source: the TFRecord contract of Google's BERT (`create_pretraining_data.py`) and of the MLPerf v0.7
 reference.
@@ -14,13 +14,13 @@ import tensorflow as tf
 from official.config import UNKNOWN_WORD, Config
 from official.data.word_pieces.vocabulary import load_vocabulary
 
-INTEGER_LIMIT = 1 << 31  # of integers in memory, which have 32 bits
+INTEGER_LIMIT = 1 << 31  # end of the integers in memory, which have 32 bits
 
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """One feature of a record: its length, its type in memory (integers are int64 on disk), its values from 0
-    to below `limit`."""
+    """A feature of a record: its length, its type in memory (integers are int64 on disk), and the range of
+    its values, 0 to `limit` - 1."""
 
     length: int
     dtype: tf.DType
@@ -28,7 +28,7 @@ class Feature:
 
     @property
     def end(self) -> int:
-        """The whole number behind the largest one."""
+        """The end of the range of values, exclusive."""
         return INTEGER_LIMIT if self.limit is None else self.limit
 
     @property
@@ -37,9 +37,9 @@ class Feature:
 
 
 def pretraining_schema(length: int, predictions: int, vocab_size: int | None = None) -> dict[str, Feature]:
-    """Returns the features of a pre-training record: `length` tokens, `predictions` slots for predicted ones.
+    """Returns the features of a pre-training record with `length` tokens and `predictions` prediction slots.
 
-    `next_sentence_labels` is 1 where the second segment is a random one.
+    `next_sentence_labels` is 1 for a random second segment.
     """
     return {
         "input_ids": Feature(length, tf.int32, vocab_size),
@@ -53,11 +53,10 @@ def pretraining_schema(length: int, predictions: int, vocab_size: int | None = N
 
 
 def static_schema(length: int, predictions: int, vocab_size: int | None = None) -> dict[str, Feature]:
-    """Returns the features of a row whose predicted tokens stand first, and the others, from [CLS] on, behind
-    them.
+    """Returns the features of a row with the predicted tokens first, followed by the others, from [CLS] on.
 
-    There is no `masked_lm_positions`, by which models know such rows. `position_ids` are those in the text;
-    `input_mask` is 0 for slots that hold no token, wherever they are.
+    There is no `masked_lm_positions`, by which models recognize such rows. `position_ids` are positions in
+    the text; `input_mask` is 0 for empty slots, wherever they are.
     """
     plain = pretraining_schema(length, predictions, vocab_size)
     del plain["masked_lm_positions"]
@@ -66,12 +65,11 @@ def static_schema(length: int, predictions: int, vocab_size: int | None = None) 
 
 def packed_schema(length: int, slots: int, depth: int, vocab_size: int | None = None) -> dict[str, Feature]:
     """Returns the features of a row of several sequences, L = length, K = slots for predicted tokens,
-    P = depth, the sequences of a row at most.
+    P = depth, the maximum number of sequences in a row.
 
-    `sequence_ids` and `masked_lm_sequences` are the number of the sequence, from 1, that a token and a
-    predicted token belongs to; 0 is padding and an empty slot. Positions are those in the sequence, and
-    `masked_lm_positions` and `cls_positions` those in the row. `example_weights` is 1 where there is a
-    sequence.
+    `sequence_ids` and `masked_lm_sequences` are the number, from 1, of the sequence of a token or a predicted
+    token; 0 for padding and empty slots. `position_ids` are positions in the sequence, `masked_lm_positions`
+    and `cls_positions` positions in the row. `example_weights` is 1 for a sequence, 0 for an empty slot.
     """
     return {
         **pretraining_schema(length, slots, vocab_size),
@@ -85,7 +83,7 @@ def packed_schema(length: int, slots: int, depth: int, vocab_size: int | None = 
 
 
 def is_static(schema: dict[str, Feature]) -> bool:
-    """Tells whether the predicted tokens of a schema's rows stand first, see `static_schema`."""
+    """Tells whether the predicted tokens of a schema's rows come first, see `static_schema`."""
     return "masked_lm_positions" not in schema
 
 
@@ -97,7 +95,7 @@ def is_packed(schema: dict[str, Feature]) -> bool:
 def parse_examples(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
     """Parses serialized tf.train.Examples, string [B], into {name: [B, length]}.
 
-    Whole batches are parsed at once: about four times the speed of parsing one by one.
+    Parsing whole batches is about four times as fast as parsing one by one.
     """
     spec = {name: tf.io.FixedLenFeature([own.length], own.disk_dtype) for name, own in schema.items()}
     parsed = in_range(tf.io.parse_example(serialized_B, spec), schema)
@@ -105,11 +103,11 @@ def parse_examples(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> dict[
 
 
 def in_range(values: dict[str, tf.Tensor], schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
-    """Returns the values {name: [B, length]} of the schema; fails with InvalidArgumentError where one of them
-    is out of its range.
+    """Returns the values {name: [B, length]} of the schema; fails with InvalidArgumentError if one of them is
+    out of range.
 
-    Not every step fails on such a value: segment 9 gives a row of zeros, and on a GPU so does any id out of
-    range.
+    A training step does not always fail on such a value: segment 9 gives a row of zeros, and so does any id
+    out of range on a GPU.
     """
 
     def is_good(value: tf.Tensor, feature: Feature) -> tf.Tensor:
@@ -122,8 +120,8 @@ def in_range(values: dict[str, tf.Tensor], schema: dict[str, Feature]) -> dict[s
 
 
 def where_all(conditions: Iterable[tf.Tensor], values, problem: str):
-    """Returns tensors, or a structure of them, that fail with InvalidArgumentError where one of the
-    conditions does not hold everywhere."""
+    """Returns tensors, or a structure of them, that fail with InvalidArgumentError unless all elements of all
+    conditions are true."""
     is_good = tf.reduce_all([tf.reduce_all(condition) for condition in conditions])
     with tf.control_dependencies([tf.debugging.Assert(is_good, [problem])]):
         return tf.nest.map_structure(tf.identity, values)

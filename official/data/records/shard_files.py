@@ -1,4 +1,4 @@
-"""Shards of records as jobs write them: the folder, and files of examples in TensorFlow's frames."""
+"""Shards of records as jobs write them: the folder, and TFRecord files of examples."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from official.io import files, jobs
 from official.io.files import store_of
 
 SHARDS = "part-*-of-*.tfrecord"
-FRAME_BYTES = 16  # of a record in a TFRecord file: its length, and checksums of that and of the record
+FRAME_BYTES = 16  # overhead of a record in a TFRecord file: its length, and two checksums
 
 # -----------------------------------------------------------------------------------------------------------
 # Folder
 
 
 def remove_earlier(folder: str) -> None:
-    """Removes the files and samples of an earlier finished job, its manifest last, and the partial files of
-    an interrupted job."""
+    """Removes the files and samples of an earlier finished job, with its manifest last, and the partial files
+    of an interrupted job."""
     manifest = os.path.join(folder, jobs.MANIFEST)
     if store_of(folder).exists(manifest):
         for path in [*jobs.files_in(folder, SHARDS), *jobs.files_in(folder, jobs.SAMPLES), manifest]:
@@ -41,14 +41,15 @@ def remove_earlier(folder: str) -> None:
 
 @contextlib.contextmanager
 def writing(path: str, record_format: str, pad_position_value: int | None = None) -> Iterator[Callable]:
-    """Yields what writes a batch of examples to a new file of this machine; it is complete after the block.
+    """Yields a function that writes a batch of examples to a new local file, which is complete after the
+    block.
 
     Args:
-      path: of the file.
+      path: path of the file.
       record_format, pad_position_value: as of `encoding.encode`; a batch is encoded at once.
 
     Raises:
-      OSError: where the file cannot be written.
+      OSError: if the file cannot be written.
       ConfigError, ValueError: as `encoding.encode` does.
     """
     library = compiled.library()
@@ -62,13 +63,13 @@ def writing(path: str, record_format: str, pad_position_value: int | None = None
 
 @contextlib.contextmanager
 def writing_records(path: str) -> Iterator[Callable[[Sequence[bytes]], None]]:
-    """Yields what writes records to a new file of this machine; it is complete after the block. Raises
-    OSError where the file cannot be written."""
+    """Yields a function that writes records to a new local file, which is complete after the block. Raises
+    OSError if the file cannot be written."""
     if library := compiled.library():
         with open(path, "wb", buffering=0) as file:
             yield lambda records: _write_all(file, framed(library, records))
         return
-    import tensorflow as tf  # late: jobs that can do without do not load it
+    import tensorflow as tf  # late: not all jobs need it
 
     try:
         with tf.io.TFRecordWriter(path) as writer:
@@ -88,7 +89,7 @@ def _write_all(file: io.FileIO, data: memoryview) -> None:
 
 
 def framed(library: ctypes.CDLL, records: Sequence[bytes]) -> memoryview:
-    """Returns records in their frames, by the compiled library."""
+    """Returns framed records, made by the compiled library."""
     sizes = np.fromiter(map(len, records), np.int64, len(records))
     out = np.empty(int(sizes.sum()) + FRAME_BYTES * len(records), np.uint8)
     written = library.put_frames(out.ctypes.data, len(records), b"".join(records), sizes.ctypes.data)
@@ -96,8 +97,8 @@ def framed(library: ctypes.CDLL, records: Sequence[bytes]) -> memoryview:
 
 
 def plain_records(library: ctypes.CDLL, examples: Examples) -> memoryview:
-    """Returns the framed records of examples in the plain format, by the compiled library. Raises ValueError
-    for a value out of range, as `encoding.encode` does."""
+    """Returns the framed records of examples in the plain format, made by the compiled library. Raises
+    ValueError for a value out of range, as `encoding.encode` does."""
     (count, length), most = examples.input_ids.shape, examples.positions.shape[1]
     ids = _narrow(examples.input_ids)
     arrays = [
@@ -113,13 +114,13 @@ def plain_records(library: ctypes.CDLL, examples: Examples) -> memoryview:
     addresses = [array.ctypes.data for array in arrays]
     written = library.put_plain_records(out.ctypes.data, count, length, most, ids.itemsize, *addresses)
     if written < 0:
-        encoding.encode(examples, "plain")  # says which value it is
+        encoding.encode(examples, "plain")  # its error names the value
         raise ValueError("examples have counts that are out of range")
     return out[:written].data
 
 
 def _narrow(values: np.ndarray) -> np.ndarray:
-    """Returns whole numbers as uint16 or int32; those that do not fit as one that no record holds."""
+    """Returns whole numbers as uint16 or int32; numbers that do not fit become an invalid one."""
     if values.dtype == np.uint16:
         return np.ascontiguousarray(values)
     return np.ascontiguousarray(np.clip(values, -1, encoding.LIMIT), np.int32)

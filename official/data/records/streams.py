@@ -24,21 +24,20 @@ from official.io.errors import ConfigError
 # -----------------------------------------------------------------------------------------------------------
 # Position in an interleaved reading
 #
-# Files are read in groups, one group after the other. The files of a group are read in turns, a block of
-# `part` records of each; the last block of a file is what is left of it. That is how tf.data's interleave
-# works on files that are read in batches of `part`. So a reading that goes on is a new one of the group's
-# files in the order in which their turns come, each without its first records, and then of the groups
-# behind it.
+# Files are read in groups, one group after the other. The files of a group are read in turns, in blocks of
+# `part` records; the last block of a file may be smaller. This is how tf.data's interleave works on files
+# that are read in batches of `part`. So reading resumes as a new reading: of the group's files in the order
+# of their turns, each without its first records, and then of the following groups.
 
 
 class Position(NamedTuple):
-    """Position of a reading.
+    """Position in an interleaved reading.
 
     Attributes:
-      files: (number, records that are passed) of those not read to the end: those of the group in the order
-        of their turns, then those of the groups behind it.
-      group: how many of them are of the group.
-      cut: records that are passed, too, of the first block that comes.
+      files: (number, records to skip) of the files not read to the end: those of the current group in the
+        order of their turns, then those of the following groups.
+      group: number of these files in the current group.
+      cut: further records to skip, of the first block.
     """
 
     files: list[tuple[int, int]]
@@ -50,10 +49,10 @@ def interleaved_position(records: Sequence[int], cycle: int, part: int, passed: 
     """Returns the position of the reading after its first `passed` records.
 
     Args:
-      records: of each file, in the order in which they are opened.
+      records: number of records of each file, in the order of opening.
       cycle: files of a group.
       part: records of a block.
-      passed: fewer than all records.
+      passed: number of records read, fewer than all.
     """
     first = 0
     while passed >= (whole := sum(records[first : first + cycle])):
@@ -77,8 +76,8 @@ def interleaved_position(records: Sequence[int], cycle: int, part: int, passed: 
 
 
 def _last(fits: Callable[[int], bool], end: int) -> int:
-    """Bisects for the last number below `end` that fits; 0 fits, and so does every number before a fitting
-    one."""
+    """Returns the last number below `end` that fits, by bisection; 0 fits, and so does every number before a
+    fitting one."""
     first = 0
     while end - first > 1:
         middle = (first + end) // 2
@@ -89,46 +88,47 @@ def _last(fits: Callable[[int], bool], end: int) -> int:
 # -----------------------------------------------------------------------------------------------------------
 # Streams
 #
-# The position of a stream after any number of rows is found by arithmetic, from the numbers of records and
-# rows of its files; what was read before is passed over without being parsed or shuffled.
+# The position of a stream after any number of rows is calculated from the numbers of records and rows of its
+# files; earlier records are skipped without being parsed or shuffled.
 
 
-_INTERLEAVED_FILES = 8  # at most, as the MLPerf reference
-_SHUFFLED_ROWS = 8192  # of all streams together
+_INTERLEAVED_FILES = 8  # maximum, as in the MLPerf reference
+_SHUFFLED_ROWS = 8192  # rows in the windows of all streams together
 _fold_in = tf.random.experimental.stateless_fold_in
 
 
 class _StreamPosition(NamedTuple):
-    """Position of a stream inside an epoch; that of all streams has a dimension more."""
+    """Position of a stream inside an epoch; for all streams, each field has one more dimension."""
 
     epoch: int
-    files: list[str]  # in the order in which they are opened
-    passed: list[int]  # records of each of them that were read before
-    num_files: int  # of them; what is behind them is filling
-    group: int  # files of them that are read in turns before the others are begun
-    window: int  # number of the first one that is made
-    cut_records: int  # that were read before, of the first block that comes
-    cut_rows: int  # that were given before, of the first window
+    files: list[str]  # in the order of opening
+    passed: list[int]  # records to skip in each file
+    num_files: int  # number of files; the lists are padded beyond it
+    group: int  # number of first files that are read in turns before the others
+    window: int  # number of the first window
+    cut_records: int  # records to skip in the first block
+    cut_rows: int  # rows to skip in the first window
 
 
 def own_streams(
     files: list[str], num_streams: int, order: pipeline.TrainingOrder, batch_size: int, is_framed: bool = True
 ) -> range:
-    """Returns the streams of a host: stream s is host s % num_hosts's. Only files of its own are looked at.
+    """Returns the streams of a host; stream s belongs to host s % num_hosts. Checks the files of these
+    streams.
 
     Args:
       files: all files of the job, in the same order on every host.
       num_streams: see `derived.num_streams`.
-      order: says which host this is.
+      order: source of the number of this host.
       batch_size: rows of a batch of this host.
-      is_framed: whether the records lie in the frames of TFRecord files.
+      is_framed: whether the records have the frames of TFRecord files.
 
     Raises:
-      ConfigError: where the streams cannot be shared out among the hosts, or a file is empty or cut off.
+      ConfigError: if the hosts cannot share the streams evenly, or a file is empty or truncated.
     """
     derived.check_hosts(len(files), num_streams, order.num_hosts, batch_size * order.num_hosts)
     own = files[order.host :: order.num_hosts]
-    # TensorFlow reads a file that is cut off within its first bytes as an empty one, and a stream of those
+    # TensorFlow reads a file that is truncated within its first bytes as empty, and a stream of empty files
     # would never yield.
     for path, size in zip(own, io_files.sizes(own)):
         if size < FRAME_BYTES:
@@ -142,12 +142,12 @@ class Streams(NamedTuple):
     """The files of a job, distributed among streams, each of which is read endlessly in its own order.
 
     Attributes:
-      files: of all hosts.
+      files: files of all hosts.
       num_streams: see `derived.num_streams`.
-      seed: of the order.
+      seed: seed of the order.
       record_format: name in READERS.
-      schema: of a row of the files, before any is packed here.
-      masks: that are drawn for each epoch; None: the files hold them.
+      schema: schema of a row in the files, before packing here.
+      masks: draws masks for each epoch; None: the files hold them.
     """
 
     files: list[str]
@@ -164,14 +164,14 @@ class Streams(NamedTuple):
     def rows(
         self, numbers: Sequence[int], done: Sequence[int], batch_size: int, counts_path: str, packer
     ) -> tf.data.Dataset:
-        """Returns the rows (`Plain.unpack`, or `Masks.draw`) of some streams, as many of one as of the other,
-        `batch_size` at a time; stream numbers[i] begins after its first done[i] rows. One dataset goes
-        through all streams: one for each would take seconds to start.
+        """Returns the rows (`Plain.unpack`, or `Masks.draw`) of some streams, the same number from each,
+        `batch_size` at a time; stream numbers[i] begins after its first done[i] rows. One dataset reads all
+        streams, since one for each would take seconds to start.
 
-        With a `Packer`, these rows are sequences that are packed here: rows (`Packer.pack`), and the numbers
-        of their streams, int32 [batch_size]. The sequences of a stream are cut into buffers from its
-        beginning on, and each buffer is packed by itself: what is passed over of the first one are the rows
-        that hold the sequences done.
+        With a `packer`, these rows are sequences, which are packed here: returns rows (`Packer.pack`), and
+        the numbers of their streams, int32 [batch_size]. The sequences of a stream are cut into buffers from
+        its beginning on, and each buffer is packed independently; of the first one, the rows with the
+        sequences done are skipped.
         """
         if packer is None:
             return _in_turns(numbers, self._positions(numbers, done, counts_path), batch_size, self._windows)
@@ -194,8 +194,8 @@ class Streams(NamedTuple):
         return _in_turns(numbers, (buffers, passed, *positions), batch_size, stream)
 
     def _windows(self, number: tf.Tensor, *position: tf.Tensor) -> tf.data.Dataset:
-        """Returns windows of shuffled rows of a stream from the fields of a `_StreamPosition` on; of none,
-        from its beginning on."""
+        """Returns windows of shuffled rows of a stream from a position on, the fields of a `_StreamPosition`;
+        without them, from the beginning."""
         begin = _StreamPosition(*position) if position else None
 
         def epochs(first: tf.Tensor | int) -> tf.data.Dataset:
@@ -215,14 +215,14 @@ class Streams(NamedTuple):
         return rest.concatenate(epochs(begin.epoch + 1))
 
     def _blocks(self, files: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns blocks of records of (file, records to pass over), one group of files after the other.
+        """Returns blocks of records of (file, records to skip), one group of files after the other.
 
         All files of a group start together. If a file started when another ends, it would fall behind the
         others, and copies of a document, which lie at different positions of the files, could come close
         together.
         """
         cycle = self._cycle()
-        part = -(-self._window() // cycle)  # what is inside a window is shuffled anyway
+        part = -(-self._window() // cycle)  # the order inside a window does not matter
         records = opener(self.files, self.record_format)
         return files.batch(cycle).flat_map(
             lambda paths, passed: tf.data.Dataset.from_tensor_slices((paths, passed)).interleave(
@@ -256,13 +256,14 @@ class Streams(NamedTuple):
         return max(_SHUFFLED_ROWS // self.num_streams // self.reader.rows_per_record, 1)
 
     def _cycle(self) -> int:
-        """Returns the number of files of a stream that are read in turns: groups are about equally large."""
+        """Returns the number of files of a stream that are read in turns, so that all groups have about the
+        same size."""
         own = -(-len(self.files) // self.num_streams)
         return -(-own // -(-own // _INTERLEAVED_FILES))
 
     def _positions(self, numbers: Sequence[int], rows_done: Sequence[int], counts_path: str) -> tuple:
-        """Returns the fields of `_StreamPosition`, an array each with one for each stream, after its first
-        rows; none where all begin."""
+        """Returns the fields of `_StreamPosition`, arrays with an entry per stream, after its first
+        `rows_done` rows; empty if all streams start at the beginning."""
         if not any(rows_done):
             return ()
         own = sorted({path for number in numbers for path in self.files[number :: self.num_streams]})
@@ -273,7 +274,7 @@ class Streams(NamedTuple):
         return tuple(np.array(values, None if name == "files" else np.int64) for name, values in fields)
 
     def _position(self, number: int, rows_done: int, counts: dict[str, RowCounts]) -> _StreamPosition:
-        """Returns the position of a stream after its first rows, found by arithmetic."""
+        """Calculates the position of a stream after its first rows."""
         epoch_rows = sum(counts[path].rows for path in self.files[number :: self.num_streams])
         if not epoch_rows:
             raise ConfigError(f"--input_files: {self.files[number]} has no examples.")
@@ -290,7 +291,7 @@ class Streams(NamedTuple):
 
         window = _last(lambda window: rows_before(window) <= rows, -(-sum(records) // size))
         position = position_of(window)
-        filling = len(order) - len(position.files)  # all streams' lists have one length
+        filling = len(order) - len(position.files)  # the lists of all streams have the same length
         return _StreamPosition(
             epoch,
             files=[order[file] for file, _ in position.files] + [""] * filling,
@@ -304,8 +305,8 @@ class Streams(NamedTuple):
 
 
 def _in_turns(numbers: Sequence, positions: Sequence, batch_size: int, stream: Callable) -> tf.data.Dataset:
-    """Returns the rows of some streams in turn, `batch_size` at a time; `stream` makes blocks of them from
-    its number and its fields of `positions`."""
+    """Returns the rows of some streams in turn, `batch_size` at a time; `stream` makes blocks of rows from a
+    stream's number and its entries in `positions`."""
     turn = batch_size // math.gcd(batch_size, len(numbers))
     begins = tf.data.Dataset.from_tensor_slices((np.array(numbers, np.int64), *positions))
     turns = begins.interleave(
@@ -317,7 +318,7 @@ def _in_turns(numbers: Sequence, positions: Sequence, batch_size: int, stream: C
 
 
 def _rows_passed(files: list[RowCounts], position: Position) -> int:
-    """Returns the rows that come before a position."""
+    """Returns the number of rows before a position."""
     first, passed = position.files[0]
     left = sum(files[number].rows - files[number].rows_before(records) for number, records in position.files)
     cut = files[first].rows_before(passed + position.cut) - files[first].rows_before(passed)

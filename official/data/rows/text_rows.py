@@ -1,7 +1,7 @@
-"""Turns text into rows of tokens in memory, from which `token_rows` makes batches, and caches them.
+"""Converts text to rows of tokens in memory, for the batches of `token_rows`, and caches them.
 
-Every task on labelled text starts here: columns of text become rows with `encode`, or the task itself cuts
-them; `kept` caches arrays that take long to compute.
+Every task on labelled text starts here: `encode` converts columns of text to rows, unless the task makes rows
+itself; `kept` caches arrays that take long to compute.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import json_files, writing
 from official.io.errors import ConfigError
 
-_SHOWN_PROBLEMS = 3  # in one line of a log; `Table.problems` has them all
+_SHOWN_PROBLEMS = 3  # maximum in a log line; `Table.problems` has all
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenRows:
-    """N rows of T tokens altogether: row n is ids[starts[n]:starts[n] + lengths[n]].
+    """N rows of T tokens in all: row n is ids[starts[n]:starts[n] + lengths[n]].
 
     Tokens before `first_lengths` have segment id 0, the others 1. `columns` are further values of rows,
-    {name: [N, ...] array}, `token_columns` those of tokens, {name: [T] array}; padding has -1. Examples are
-    of `group` rows, G, one behind the other: features of a batch are [B, G, L] then, and `columns` are of
-    examples.
+    {name: [N, ...] array}, `token_columns` values of tokens, {name: [T] array}, -1 for padding. With a
+    `group` G above 1, an example is G consecutive rows: features of a batch are [B, G, L], and `columns` are
+    values of examples.
     """
 
     ids: np.ndarray  # [T] any integer type
@@ -48,7 +48,7 @@ class TokenRows:
 
     @property
     def example_lengths(self) -> np.ndarray:
-        """[examples]: tokens of the longest row of each."""
+        """[examples]: number of tokens in the longest row of each."""
         return self.lengths if self.group == 1 else self.lengths.reshape(-1, self.group).max(axis=1)
 
     @property
@@ -60,7 +60,7 @@ class RowProblem(NamedTuple):
     """A faulty row of a file."""
 
     path: str
-    line: int  # counted from 1, a header among them
+    line: int  # counted from 1, including a header
     reason: str
 
     def __str__(self) -> str:
@@ -69,18 +69,18 @@ class RowProblem(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The N usable rows of one file, in its order."""
+    """The N usable rows of a file, in its order."""
 
     path: str
     texts: tuple[list[str], ...]  # one list of N texts, or two for pairs
-    labels: np.ndarray | None  # [N] int32 classes or float32 scores; None where they are not read
-    problems: list[RowProblem]  # rows that were skipped, or, without labels, kept with what they have
+    labels: np.ndarray | None  # [N] int32 classes or float32 scores; None if not read
+    problems: list[RowProblem]  # faulty rows: skipped, or, without labels, kept with the fields they have
 
     def __len__(self) -> int:
         return len(self.texts[0])
 
     def describe(self) -> str:
-        """Returns one line for the log: the number of rows, and the numbers and faults of others."""
+        """Returns a line for the log: the number of rows, and the line numbers and faults of faulty ones."""
         text = f"{self.path}: {len(self):,} rows"
         if self.problems:
             shown = [f"line {line} {reason}" for _, line, reason in self.problems[:_SHOWN_PROBLEMS]]
@@ -93,21 +93,21 @@ class Table:
 def encode(
     texts: Sequence[list[str]], tokenizer: Tokenizer, vocabulary: Vocabulary, max_seq_length: int
 ) -> tuple[TokenRows, np.ndarray]:
-    """Returns [CLS] A [SEP], or [CLS] A [SEP] B [SEP], of each row of texts, and int32 [N] how many tokens
-    each has before it is cut. Some vocabularies have two [SEP] between A and B.
+    """Returns [CLS] A [SEP], or [CLS] A [SEP] B [SEP], for each row of texts, and int32 [N], its number of
+    tokens before truncation. Some vocabularies have two [SEP] between A and B.
 
     Args:
       texts: one column of N texts, or two for pairs.
-      tokenizer: makes ids of texts.
-      vocabulary: has the ids of [CLS] and [SEP].
-      max_seq_length: tokens of a row, at most, from 3 on. The longer text of a pair (of equals: B) loses its
-        last token until both fit.
+      tokenizer: the tokenizer.
+      vocabulary: the vocabulary, for the ids of [CLS] and [SEP].
+      max_seq_length: maximum number of tokens in a row, 3 or more. The longer text of a pair (of equals: B)
+        loses its last token until both fit.
 
     Source: `convert_single_example` and `_truncate_seq_pair` of Google's run_classifier.py.
     """
     tokens, lengths = zip(*map(tokenizer.tokenize, texts))
     pairs, special = len(texts) == 2, vocabulary.special_ids
-    behind = (vocabulary.separators, 1) if pairs else (1,)  # [SEP] behind each text
+    behind = (vocabulary.separators, 1) if pairs else (1,)  # number of [SEP] after each text
     room = max(max_seq_length - 1 - sum(behind), 0)
     kept = kept_lengths(lengths[0], lengths[1], room) if pairs else (np.minimum(lengths[0], room),)
     totals = np.asarray(1 + sum(behind) + np.sum(kept, axis=0, dtype=np.int32))
@@ -118,7 +118,7 @@ def encode(
     for own_tokens, own_lengths, own_kept, separators in zip(tokens, lengths, kept, behind):
         source = ragged.ranges(ragged.offsets(own_lengths)[:-1], own_kept)
         ids[ragged.ranges(position, own_kept)] = own_tokens[source]
-        position = position + own_kept + separators  # those are there already
+        position = position + own_kept + separators  # the separators are already in `ids`
     whole_lengths = np.asarray(1 + sum(behind) + np.sum(lengths, axis=0, dtype=np.int32))
     return TokenRows(ids, totals, (kept[0] + 1 + behind[0]).astype(np.int32), {}), whole_lengths
 
@@ -131,11 +131,11 @@ ARRAYS, MANIFEST = "features.npz", "manifest.json"
 
 
 def kept(folder: str, wanted: dict, make: Callable[[], Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Returns arrays from a cache folder; makes and writes them unless they are there, complete, with the
-    manifest `wanted`. Files are written atomically.
+    """Returns arrays from a cache folder; makes and writes them unless the folder has them completely, with
+    the manifest `wanted`. Files are written atomically.
 
     Raises:
-      ConfigError: for a folder that cannot be written to; and what `make` raises.
+      ConfigError: for a folder that cannot be written to; also the errors of `make`.
     """
     paths = os.path.join(folder, ARRAYS), os.path.join(folder, MANIFEST)
     try:

@@ -1,4 +1,4 @@
-"""Makes batches of rows of different lengths in memory, in an order that is a function of (seed, epoch)."""
+"""Makes batches from rows of different lengths in memory, in an order that is a function of (seed, epoch)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from official.data.rows.text_rows import TokenRows
 # -----------------------------------------------------------------------------------------------------------
 # Order of packed rows
 #
-# The lengths in each row are planned once. Sequences of one length are exchangeable: each epoch draws their
-# places anew, so that every epoch has the same number of rows.
+# The lengths in each row are planned once. Sequences of the same length are exchangeable: each epoch draws
+# their slots again, so that all epochs have the same number of rows.
 #
-# Shapes: N sequences, R rows, P sequences of a row at most.
+# Shapes: N sequences, R rows, P = maximum number of sequences in a row.
 
 
 def drawn(lengths_N: tf.Tensor, ranks_RP: tf.Tensor, seeds: tf.Tensor | None = None) -> tf.Tensor:
-    """Returns int64 [R, P], the sequences of each row; -1 where there is none.
+    """Returns int64 [R, P], the numbers of the sequences of each row; -1 for empty slots.
 
     Args:
-      lengths_N: int64.
+      lengths_N: int64, lengths of the sequences.
       ranks_RP: see `plan.ranks`.
-      seeds: [2, 2], of an epoch: who shares a row, and the order of the rows; None: one order for good.
+      seeds: [2, 2], seeds of an epoch for the sequences of the rows and for their order; None: a fixed order.
     """
     order_N = tf.range(tf.size(lengths_N), dtype=tf.int64)
     if seeds is not None:
@@ -45,32 +45,32 @@ def drawn(lengths_N: tf.Tensor, ranks_RP: tf.Tensor, seeds: tf.Tensor | None = N
 # -----------------------------------------------------------------------------------------------------------
 # Batches
 #
-# Here a row of `TokenRows` is a sequence. A row of a batch holds one, or, packed, several. Bucketed batches
-# hold rows of about one length, so that padding does not dominate; this changes the order only.
+# Here a row of `TokenRows` is a sequence. A row of a batch holds one, or several if packed. Bucketed batches
+# hold rows of about the same length, to reduce padding; this only changes the order.
 #
-# Shapes: B rows of a batch, P sequences of a packed row at most, L tokens of a row.
+# Shapes: B rows of a batch, P = maximum number of sequences in a packed row, L tokens of a row.
 #
-# Everything uses TensorFlow operations, so that it runs on the devices' host, also a remote one.
+# Everything uses TensorFlow operations, so that it runs on the devices' host, even a remote one.
 
 
-_POOL_BATCHES = 50  # enough that lengths fit, few enough for a random order
-_LENGTH_STEP = 8  # lengths of bucketed batches are multiples: every length has kernels of its own
-_LENGTH_STEP_OF_GPUS = 32  # on GPUs, where kernels take longer to compile, and a step less time
+_POOL_BATCHES = 50  # enough for similar lengths in a batch, few enough for a random order
+_LENGTH_STEP = 8  # lengths of bucketed batches are multiples of this: every length needs its own kernels
+_LENGTH_STEP_OF_GPUS = 32  # on GPUs, whose kernels take longer to compile and whose steps are shorter
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchShape:
-    """Shape of the batches that rows are put into.
+    """Shape of the batches.
 
     Attributes:
-      batch_size: rows of a batch, all parts.
-      part_size: rows of a part, which is what one replica gets; divides the batch.
-      max_seq_length: tokens of a row where `bucketed` is false, and at most otherwise.
-      bucketed: whether a batch holds rows of about one length and is as long as its longest.
-      depth: of a packed row, sequences that it holds at most; None: a row is a sequence.
-      length_step: where `bucketed`, what lengths are multiples of.
-      pool_batches: where `bucketed`, so many batches of training are sorted by length together. With one of
-        them which rows a batch holds does not depend on their lengths.
+      batch_size: rows of a batch, all parts together.
+      part_size: rows of a part, the share of one replica; divides the batch.
+      max_seq_length: tokens of a row; with `bucketed`, their maximum.
+      bucketed: whether a batch holds rows of about the same length and is as long as the longest.
+      depth: maximum number of sequences in a packed row; None: a row is a sequence.
+      length_step: divisor of the lengths with `bucketed`.
+      pool_batches: number of training batches that are sorted by length together with `bucketed`. With 1, the
+        rows of a batch do not depend on their lengths.
     """
 
     batch_size: int
@@ -83,18 +83,18 @@ class BatchShape:
 
 
 def shape_of(config: Config, batch_size: int, part_size: int) -> BatchShape:
-    """Returns the batches of fine-tuning."""
+    """Returns the shape of the batches of fine-tuning."""
     bucketed, depth = config.length_buckets == "always", pack_depth(config) if config.pack else None
     step = _LENGTH_STEP_OF_GPUS if native.uses_gpus(config) else _LENGTH_STEP
     return BatchShape(batch_size, part_size, config.max_seq_length, bucketed, depth, step)
 
 
 def sequences_per_row(lengths_N: np.ndarray | None, config: Config) -> float | None:
-    """Returns the sequences in a row of training with --pack, on average; None where it is not asked for.
+    """Returns the average number of sequences in a training row with --pack; None without --pack.
 
     Args:
-      lengths_N: of the training set; None where it is not read: as many as in synthetic data.
-      config: of the run.
+      lengths_N: lengths of the training set; None if it is not read: the number in synthetic data.
+      config: configuration of the run.
     """
     if not (config.pack and config.do_train):
         return None
@@ -107,32 +107,32 @@ def training_dataset(rows: TokenRows, shape: BatchShape, order: pipeline.Trainin
     """Returns an endless dataset of parts of batches.
 
     Every epoch visits each sequence once. Its last batch is padded with rows of weight 0. A batch is cut into
-    parts, one per replica, all of one length; part p of a batch belongs to host p % num_hosts. The content of
-    a batch does not depend on the parts.
+    parts, one per replica, all of the same length; part p of a batch belongs to host p % num_hosts. The
+    content of a batch does not depend on the parts.
 
     Args:
-      rows: the sequences; packed, none is longer than a row of a batch.
-      shape: of the batches.
-      order: the dataset starts with the batch after `sequences_done`, which includes padding rows unless rows
-        are packed: an epoch then is exactly the sequences that there are.
+      rows: the sequences; for packing, none is longer than a row of a batch.
+      shape: shape of the batches.
+      order: the dataset starts with the batch after `sequences_done`. This number includes padding rows,
+        unless rows are packed: then an epoch is exactly the number of sequences.
 
     Returns:
       Batches {input_ids, input_mask, segment_ids: int32 [part, L], example_weights: float32 [part], rows:
-      int32 [part], and the columns}. Packed, the last ones are [part, P], and there are also sequence_ids and
-      position_ids: int32 [part, L], and cls_positions: int32 [part, P].
+      int32 [part], and the columns}. In packed batches the weights, rows and columns are [part, P], and there
+      are also sequence_ids and position_ids: int32 [part, L], and cls_positions: int32 [part, P].
     """
     return _features(rows, _batches(rows, shape, order), shape, order.host, order.num_hosts)
 
 
 def _batches(rows: TokenRows, shape: BatchShape, order: pipeline.TrainingOrder) -> tf.data.Dataset:
-    """Returns the numbers of the rows of each batch, int64 [B]; -1 is filling. Packed, those of the sequences
-    of each row, [B, P]."""
+    """Returns the numbers of the rows of each batch, int64 [B], or of the sequences of each packed row,
+    [B, P]; -1 for padding."""
     lengths_N = tf.constant(rows.example_lengths, tf.int64 if shape.depth else tf.int32)
     if shape.depth:
         epoch, skipped = divmod(order.sequences_done, len(rows))
         ranks_RP = tf.constant(_ranks(rows, shape))
     else:
-        batches_of_epoch = -(-len(rows) // shape.batch_size)  # the last one may be filled up
+        batches_of_epoch = -(-len(rows) // shape.batch_size)  # the last one may have padding
         epoch, skipped = divmod(order.sequences_done // shape.batch_size, batches_of_epoch)
 
     def epoch_batches(number):
@@ -150,7 +150,7 @@ def _batches(rows: TokenRows, shape: BatchShape, order: pipeline.TrainingOrder) 
 
 
 def _shuffled_batches(lengths_N: tf.Tensor, shape: BatchShape, seeds: tf.Tensor) -> tf.Tensor:
-    """Returns int64 [batches, batch_size]: the numbers of the rows of one epoch's batches; -1 is filling."""
+    """Returns int64 [batches, batch_size]: the numbers of the rows of an epoch's batches; -1 for padding."""
     numbers = tf.range(tf.size(lengths_N), dtype=tf.int64)
     order = pipeline.shuffled(numbers, seeds[0])
     if shape.bucketed:
@@ -164,7 +164,7 @@ def _shuffled_batches(lengths_N: tf.Tensor, shape: BatchShape, seeds: tf.Tensor)
 
 
 def evaluation_dataset(rows: TokenRows, shape: BatchShape) -> tf.data.Dataset:
-    """Returns all rows once, as `training_dataset` has them, in one order for good: the longest first where
+    """Returns all rows once, in the form of `training_dataset` and a fixed order: the longest first if
     `bucketed`."""
     if shape.depth:
         order = drawn(rows.lengths, _ranks(rows, shape))
@@ -182,7 +182,7 @@ def _ranks(rows: TokenRows, shape: BatchShape) -> np.ndarray:
 
 
 def _cut_into_batches(order: tf.Tensor, batch_size: int) -> tf.Tensor:
-    """Returns [batches, batch_size, ...] of [rows, ...], filled up with -1."""
+    """Reshapes [rows, ...] to [batches, batch_size, ...], padded with -1."""
     missing = -tf.shape(order)[0] % batch_size
     paddings = [[0, missing], *([0, 0] for _ in order.shape[1:])]
     return tf.reshape(tf.pad(order, paddings, constant_values=-1), [-1, batch_size, *order.shape[1:]])
@@ -216,7 +216,7 @@ def _features(
             )
         chosen_BP = tf.maximum(rows_BP, 0)
         lengths_BP = tf.gather(lengths_N, chosen_BP)
-        # A row of filling, unless it is packed, is the first sequence.
+        # A padding row, unless it is packed, repeats the first sequence.
         laid = layout.lay_out(tf.where(rows_BP >= 0, lengths_BP, 0) if shape.depth else lengths_BP, length)
         chosen_BL, is_token_BL = laid.spread(chosen_BP), laid.is_token_BL
         places_BL = tf.cast(laid.places_BL, tf.int64)
@@ -250,14 +250,14 @@ def _features(
 
 
 def _of_rows(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Returns the values of rows; 0 for padding rows, a position that every batch has, since another row's
-    position may be beyond the end."""
+    """Returns the values of rows; 0 for padding rows, since 0 is a valid position in every batch, and the
+    value of another row may be beyond its end."""
     is_row = tf.reshape(rows >= 0, tf.concat([tf.shape(rows), tf.ones(values.shape.rank - 1, tf.int32)], 0))
     return tf.where(is_row, tf.gather(values, tf.maximum(rows, 0)), tf.zeros((), values.dtype))
 
 
 def synthetic_length(config: Config) -> int:
-    """Returns the tokens of a synthetic sequence: a row, or, packed, its share of it."""
+    """Returns the number of tokens in a synthetic sequence: a row, or its share of a packed row."""
     if not config.pack:
         return config.max_seq_length
     sequences = round(synthetic_sequences_per_pack(config))
@@ -280,10 +280,10 @@ def synthetic_dataset(
     """Returns endless batches of full rows: sequences of `synthetic_length` random words, in two segments.
 
     Args:
-      columns: {name: [N] array} of N sequences; the last ones that fill no row are left out.
-      batch_size: rows.
-      config: of the run.
-      token_columns, group: as of `TokenRows`; the former of as many tokens as there are.
+      columns: {name: [N] array} of N sequences; last ones that do not fill a row are left out.
+      batch_size: rows of a batch.
+      config: configuration of the run.
+      token_columns, group: as of `TokenRows`, `token_columns` with a value for each token.
     """
     length, vocab_size = synthetic_length(config), config.model.vocab_size
     token_columns = token_columns or {}

@@ -1,4 +1,4 @@
-"""Turns logits of windows into answers to questions."""
+"""Converts logits of windows to answers to questions."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from official.io.errors import ConfigError, check_counts
 # Windows with the most context
 
 
-_CONTEXT_BLOCK_ROWS = 4096  # are compared at once
+_CONTEXT_BLOCK_ROWS = 4096  # rows that are compared at once
 
 
 def is_max_context(features: Features) -> np.ndarray:
-    """Returns bool [N, L]: whether a token is a piece of the context that no other window of the question
-    shows with more context.
+    """Returns bool [N, L]: whether a token is a piece of the context that has no more context in any other
+    window of the question.
 
-    A window shows a piece by the smaller of the numbers of pieces on its left and right, plus 0.01 of the
-    window's length; the first of the best windows counts.
+    The score of a piece in a window is the smaller of the numbers of pieces on its left and right, plus 0.01
+    of the window's length; the first of the best windows counts.
 
     Source: https://github.com/google-research/bert, run_squad.py, _check_is_max_context.
     """
@@ -49,8 +49,8 @@ def is_max_context(features: Features) -> np.ndarray:
 
 
 def _context_scores(features: Features, windows: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Returns how well each of the windows [B] shows the tokens of each of the rows [B]: float64 [B, L], -inf
-    where it does not."""
+    """Returns the scores of the tokens of rows [B] in windows [B]: float64 [B, L], -inf for tokens outside
+    the window."""
     places = (
         np.arange(features.input_ids.shape[1])
         - features.first_lengths[rows, None]
@@ -64,20 +64,20 @@ def _context_scores(features: Features, windows: np.ndarray, rows: np.ndarray) -
 # -----------------------------------------------------------------------------------------------------------
 # Answers
 #
-# Source: https://github.com/google-research/bert, run_squad.py, write_predictions. Three differences, all of
-# which can only help:
-#   - The best starts and ends are looked for among the tokens that an answer may have, so tokens of the
-#     question, padding and pieces that another window shows better do not take the places of the best.
-#   - An answer's text is the stretch of the context from its first to its last word piece. The source takes
-#     the words and strips what it can by comparing texts, and gives whole words, with their punctuation,
-#     where that fails.
+# Source: https://github.com/google-research/bert, run_squad.py, write_predictions. Three differences, which
+# can only improve the answers:
+#   - The best starts and ends are chosen among the tokens that an answer may have, so tokens of the question,
+#     padding, and pieces with more context in another window do not displace candidates.
+#   - An answer's text is the span of the context from its first to its last word piece. The source takes the
+#     words and strips what it can by comparing texts; if that fails, it gives whole words, with their
+#     punctuation.
 #   - A question with a window always has an answer in its n-best list; the source writes "empty" or fails.
 
 
 PREDICTIONS, NBEST_PREDICTIONS, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
 NO_WINDOW_ODDS = 1e6  # score of "no answer" for a question without a window: above any threshold
-_BLOCK_ROWS = 2048  # are searched at once
-_FIRST_UNIQUE_ID = 1_000_000_000  # of features, as published
+_BLOCK_ROWS = 2048  # rows that are searched at once
+_FIRST_UNIQUE_ID = 1_000_000_000  # first id of features, as published
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ class AnswerRules:
 
 
 class Entry(NamedTuple):
-    """A line of an n-best list; the fields are the published names."""
+    """An entry of an n-best list; the fields have the published names."""
 
     text: str
     probability: float
@@ -111,7 +111,7 @@ class Answers:
     nbest: dict[str, list[Entry]]  # never empty, best first
     best_texts: dict[str, str]  # the best non-empty answer; '' for a question without a window
     null_odds: dict[str, float] | None  # score of no answer minus that of the best one; None for version 1
-    # {text: (its first character in the context, the one behind its last)} of all candidates
+    # {text: (first character in the context, end)} of all candidates
     spans: dict[str, dict[str, tuple[int, int]]] = dataclasses.field(default_factory=dict)
 
 
@@ -121,10 +121,10 @@ def answer_questions(
     """Finds the answers to all questions.
 
     Args:
-      start_logits, end_logits: float [N, L] of the features, in their order; columns may be missing where all
-        rows are padding.
-      features: of the data.
-      rules: as above.
+      start_logits, end_logits: float [N, L] of the features, in their order; last columns may be missing if
+        they are padding in all rows.
+      features: features of the data.
+      rules: rules for choosing answers.
 
     Raises:
       ConfigError: for rules out of range, logits of another shape, or a logit that is not finite.
@@ -145,7 +145,7 @@ def answer_questions(
             )
     questions, *found = _search(start_logits, end_logits, features, rules)
     bounds = np.searchsorted(questions, np.arange(len(data.questions) + 1)).tolist()
-    begins, ends, starts, stops = (values.tolist() for values in found)  # much faster to look at one by one
+    begins, ends, starts, stops = (values.tolist() for values in found)  # faster for single values
     answers = Answers({}, {}, {}, {} if rules.version_2_with_negative else None)
     nulls = _null_logits(start_logits, end_logits, features, len(data.questions))
     for number, question in enumerate(data.questions):
@@ -162,7 +162,7 @@ def answer_questions(
             null = nulls[number]
             odds = sum(null) - sum(ranked[0][1]) if ranked else NO_WINDOW_ODDS
             answers.null_odds[question.id] = odds
-            # "No answer" comes after all entries that are not worse, and is always in the list.
+            # "No answer" comes after all entries with an equal or better score, and is always in the list.
             rank = sum(sum(logits) >= sum(null) for _, logits in ranked)
             ranked.insert(rank, ("", null))
             del ranked[max(rules.n_best_size, rank + 1) :]
@@ -188,7 +188,7 @@ def write_answers(answers: Answers, folder: str) -> list[str]:
         values[NULL_ODDS] = answers.null_odds
     paths = [os.path.join(folder, name) for name in values]
     for path, by_question in zip(paths, values.values()):
-        # A line per question.
+        # One line per question.
         lines = (f"  {json.dumps(identity)}: {json.dumps(value)}" for identity, value in by_question.items())
         with writing.naming_output(path):
             writing.put_file(path, "{\n" + ",\n".join(lines) + "\n}\n")
@@ -198,14 +198,14 @@ def write_answers(answers: Answers, folder: str) -> list[str]:
 def _search(
     start_logits: np.ndarray, end_logits: np.ndarray, features: Features, rules: AnswerRules
 ) -> list[np.ndarray]:
-    """Finds the candidates of all windows: every pair of one of the best starts and one of the best ends that
-    is an answer, from the best start of a window on; in each window of a question that has no such pair, the
-    best answer of one piece.
+    """Finds the candidates of all windows: the valid pairs of one of the best starts and one of the best
+    ends, from the best start on; for a question without such a pair, the best answer of one piece in each
+    window.
 
     Returns:
-      Of K stretches of the contexts, those of a question one after the other, best first (ties stand as they
-      were found): the questions' numbers, the first characters, the ones behind the last, and the logits of
-      start and end, float64.
+      For K spans of the contexts, those of a question together, best first (ties in the order of the
+      search): the questions' numbers, the first characters, the ends, and the logits of start and end,
+      float64.
     """
     columns = start_logits.shape[1]
     may_start, may_end = is_max_context(features)[:, :columns], features.is_context()[:, :columns]
@@ -238,8 +238,8 @@ def _search(
 
 
 def _best(logits: np.ndarray, may: np.ndarray, count: int) -> np.ndarray:
-    """Returns int [B, count]: the tokens of the greatest logits where `may` allows it, in their order; -1 for
-    none left."""
+    """Returns int [B, count]: the tokens with the greatest logits among those that `may` allows, greatest
+    first, padded with -1."""
     masked = np.where(may, logits, -np.inf)
     tokens = np.argsort(-masked, axis=1, kind="stable")[:, :count]
     return np.where(np.take_along_axis(may, tokens, axis=1), tokens, -1)
@@ -248,8 +248,8 @@ def _best(logits: np.ndarray, may: np.ndarray, count: int) -> np.ndarray:
 def _null_logits(
     start_logits: np.ndarray, end_logits: np.ndarray, features: Features, questions: int
 ) -> list[tuple[float, float]]:
-    """Returns the start and end logits of [CLS] in the window of each question with the smallest sum; zeros
-    without a window."""
+    """Returns the start and end logits of [CLS] for each question, from the window with the smallest sum;
+    zeros without a window."""
     nulls = np.stack([start_logits[:, 0], end_logits[:, 0]], axis=1).astype(np.float64)
     order = np.lexsort((nulls.sum(axis=1), features.question_numbers))  # stable: the first of the least
     numbers, first = np.unique(features.question_numbers[order], return_index=True)

@@ -1,8 +1,8 @@
 """The official measures of SQuAD v1.1 and v2.0, to the last digit, and scores by kind of question.
 
 A prediction and an answer are compared in lower case, without punctuation and articles. A question's score
-is the best over its answers; all results are in percent. Sums are taken in the order of the file, as the
-published scripts take them.
+is the best over its answers; all results are in percent. Sums are taken in the order of the file, as in the
+published scripts.
 
 Source: https://rajpurkar.github.io/SQuAD-explorer/, evaluate-v1.1.py and evaluate-v2.0.py.
 """
@@ -17,31 +17,30 @@ from typing import NamedTuple
 
 from official.io.errors import ConfigError
 
-AcceptedAnswers = Mapping  # {question id: answers, none where it cannot be answered}
+AcceptedAnswers = Mapping  # {question id: answers, empty if it cannot be answered}
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _QUESTION_WORDS = ("what", "who", "when", "where", "which", "how", "why")
 _FORMS = {**{word: word for word in _QUESTION_WORDS}, "whom": "who", "whose": "who"}
-_LENGTHS = {1: "1", 2: "2", 4: "3-4", 8: "5-8", 16: "9-16"}  # {most words: name}
+_LENGTHS = {1: "1", 2: "2", 4: "3-4", 8: "5-8", 16: "9-16"}  # {maximum number of words: name}
 _OTHER, _LONGER, _NO_ANSWER = "other", "17+", "no answer"
 
 
 class Scores(NamedTuple):
-    """Scores from 0 to 1 of the questions that have a prediction, in the order of the file."""
+    """Scores from 0 to 1 of the questions with a prediction, in the order of the file."""
 
     exact: dict[str, float]
     f1: dict[str, float]
 
 
 def normalize(text: str) -> str:
-    """Returns a text in lower case, without ASCII punctuation, English articles and superfluous white
-    space."""
+    """Returns a text in lower case, without ASCII punctuation, English articles and redundant white space."""
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def f1_of(same: int, predicted: int, gold: int) -> float:
-    """Returns the harmonic mean of precision and recall of so many tokens that are the same; 0 for none."""
+    """Returns the harmonic mean of precision and recall, given the number of common tokens; 0 without any."""
     if same == 0:
         return 0
     precision, recall = same / predicted, same / gold
@@ -49,13 +48,13 @@ def f1_of(same: int, predicted: int, gold: int) -> float:
 
 
 def word_f1(gold: str, predicted: str) -> float:
-    """Returns the F1 of the words of two normalized texts; 0 where they share none."""
+    """Returns the F1 of the words of two normalized texts; 0 without a common word."""
     words, called = gold.split(), predicted.split()
     return f1_of(sum((Counter(words) & Counter(called)).values()), len(called), len(words))
 
 
 def missing_predictions(gold: Iterable[str], predictions: Container[str]) -> list[str]:
-    """Returns the ids of the questions, of the keys of `gold`, that have no prediction."""
+    """Returns the question ids in `gold` without a prediction."""
     return [identity for identity in gold if identity not in predictions]
 
 
@@ -75,7 +74,7 @@ def score_v1(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> Scores:
 
 
 def evaluate_v1(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> dict[str, float]:
-    """Returns exact_match and f1 over all questions; one without a prediction counts 0."""
+    """Returns exact_match and f1 over all questions; one without a prediction counts as 0."""
     scores = score_v1(gold, predictions)
     if not gold:
         raise ConfigError("the data hold no question, so there is nothing to evaluate.")
@@ -83,7 +82,7 @@ def evaluate_v1(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> dict[s
 
 
 def of_all(gold: AcceptedAnswers, scores: Scores) -> dict[str, float]:
-    """Returns exact_match and f1 over all questions, in percent; one without a score counts 0."""
+    """Returns exact_match and f1 over all questions, in percent; one without a score counts as 0."""
     means = (100.0 * sum(values.values()) / len(gold) for values in scores)
     return dict(zip(("exact_match", "f1"), means))
 
@@ -94,7 +93,7 @@ def _score(
     plain: Callable[[str], str],
     f1: Callable[[str, str], float],
 ) -> Scores:
-    """Scores texts that `plain` makes comparable; `f1` is given two of those."""
+    """Scores predictions; `plain` normalizes a text, and `f1` compares two normalized texts."""
     scores = Scores({}, {})
     for identity, answers in gold.items():
         if identity in predictions:
@@ -108,8 +107,8 @@ def _score(
 # By characters
 #
 # Source: the evaluation script of CMRC 2018, https://github.com/ymcui/cmrc2018. Ideographs and words of other
-# scripts are tokens, its punctuation counts for nothing, and F1 is of the longest common stretch. What nltk
-# splits there, a regular expression splits here.
+# scripts are tokens, the punctuation in its list is ignored, and F1 is based on the longest common substring.
+# A regular expression replaces nltk's tokenizer.
 
 
 WORDS, CHARACTERS = ("words", "characters")
@@ -120,15 +119,15 @@ _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 
 
 def unit_of(gold: AcceptedAnswers) -> str:
-    """Returns the unit that answers are scored by: characters where most of their letters are of Chinese,
-    Japanese or Korean, else words."""
+    """Returns the unit of scoring: characters if most letters of the answers are Chinese, Japanese or Korean,
+    else words."""
     text = "".join(answer for answers in gold.values() for answer in answers[:1])
     letters = sum(character.isalpha() for character in text)
     return CHARACTERS if 2 * len(_CJK.findall(text)) > letters else WORDS
 
 
 def score_characters(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> Scores:
-    """Scores every question that has a prediction; '' is right where there is no answer."""
+    """Scores every question that has a prediction; '' is right for a question without an answer."""
     kept = {identity: answers or [""] for identity, answers in gold.items()}
     return _score(kept, predictions, _plain, _stretch_f1)
 
@@ -153,9 +152,9 @@ def _stretch_f1(answer: str, predicted: str) -> float:
 
 
 def score_v2(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> Scores:
-    """Scores every question that has a prediction; '' is right where there is no answer.
+    """Scores every question that has a prediction; '' is right for a question without an answer.
 
-    Answers of nothing but articles and punctuation do not count.
+    Answers that consist only of articles and punctuation do not count.
     """
     kept = {
         identity: [answer for answer in answers if normalize(answer)] or [""]
@@ -174,15 +173,15 @@ def evaluate_v2(
     na_probs: Mapping[str, float] | None = None,
     na_prob_thresh: float = 1.0,
 ) -> dict[str, float]:
-    """Returns the official measures over the questions that have a prediction.
+    """Returns the official measures over the questions with a prediction.
 
     Args:
-      na_probs: {question id: how likely it has no answer, on any scale}; adds best_exact, best_f1 and their
-        thresholds. Without it all have 0.
-      na_prob_thresh: a question above it is taken to have the prediction ''.
+      na_probs: {question id: no-answer probability, on any scale}; adds best_exact, best_f1 and their
+        thresholds. None: 0 for all.
+      na_prob_thresh: the prediction of a question above this threshold counts as ''.
 
     Raises:
-      ConfigError: where no question has a prediction, or one has no probability.
+      ConfigError: if no question has a prediction, or a predicted question has no probability.
     """
     scores = score_v2(gold, predictions)
     _check(scores, na_probs)
@@ -229,14 +228,14 @@ def _means(scores: Scores, identities: list[str]) -> dict[str, float]:
 def best_thresholds(
     gold: AcceptedAnswers, predictions: Mapping[str, str], na_probs: Mapping[str, float], lowest: float = 0.0
 ) -> dict[str, float]:
-    """Returns best_exact and best_f1, and the thresholds of `na_probs` up to which questions are answered to
-    get there.
+    """Returns best_exact and best_f1, and their thresholds: questions with `na_probs` up to the threshold are
+    answered.
 
-    To choose null_score_diff_threshold, give the best texts as predictions, which are never '', the null
-    odds, and as `lowest` what is below all of them.
+    To choose null_score_diff_threshold, pass the best texts as predictions, which are never '', the null odds
+    as `na_probs`, and a value below all of them as `lowest`.
 
     Args:
-      lowest: the threshold that is returned where it is best to answer nothing.
+      lowest: the threshold for answering no question at all.
     """
     result = {}
     for name, scores in score_v2(gold, predictions)._asdict().items():
@@ -251,13 +250,13 @@ def best_thresholds(
 
 
 def _surest_first(na_probs: Mapping[str, float], scores: Mapping[str, float]) -> list[str]:
-    """Returns the scored questions, in the order of the file of probabilities where these are equal."""
+    """Returns the scored questions by ascending no-answer probability, ties in the order of the file."""
     return sorted((identity for identity in na_probs if identity in scores), key=na_probs.__getitem__)
 
 
 class Curve(NamedTuple):
-    """Precision over recall, from (1, 0) on, a point for each threshold; `average` is the average precision
-    in percent."""
+    """Precision-recall curve from (1, 0) on, one point per threshold; `average` is the average precision in
+    percent."""
 
     precisions: list[float]
     recalls: list[float]
@@ -267,8 +266,8 @@ class Curve(NamedTuple):
 def precision_recall(
     gold: AcceptedAnswers, predictions: Mapping[str, str], na_probs: Mapping[str, float]
 ) -> dict[str, Curve]:
-    """Returns the curves pr_exact, pr_f1 and pr_oracle, whose score is whether there is an answer; none where
-    no question has one."""
+    """Returns the curves pr_exact, pr_f1 and pr_oracle, whose score is 1 for questions with an answer; empty
+    if no question has one."""
     scores = score_v2(gold, predictions)
     _check(scores, na_probs)
     if not any(gold.values()):
@@ -287,7 +286,7 @@ def _curve(gold: AcceptedAnswers, na_probs: Mapping[str, float], scores: Mapping
     for number, identity in enumerate(order, 1):
         if gold[identity]:
             found += scores[identity]
-        # Where a threshold can be put behind it.
+        # A threshold is only possible between different probabilities.
         if number == len(order) or na_probs[identity] != na_probs[order[number]]:
             precisions.append(found / number)
             recalls.append(found / answerable)
@@ -300,9 +299,9 @@ def _curve(gold: AcceptedAnswers, na_probs: Mapping[str, float], scores: Mapping
 
 
 def by_question_word(questions: Mapping[str, str], scores: Scores) -> dict[str, dict[str, float]]:
-    """Returns {question word: count, exact and f1 in percent} of the scored questions; kinds without one are
-    left out. The first question word counts, wherever it stands ("In what year"): "whose" counts as who,
-    "what's" as what.
+    """Returns {question word: count, exact and f1 in percent} of the scored questions; kinds without a
+    question are left out. The first question word counts, at any position ("In what year"): "whose" counts as
+    who, "what's" as what.
 
     Args:
       questions: {question id: text}.
@@ -317,7 +316,7 @@ def by_question_word(questions: Mapping[str, str], scores: Scores) -> dict[str, 
 
 def by_answer_length(gold: AcceptedAnswers, scores: Scores) -> dict[str, dict[str, float]]:
     """Returns {words of the first answer: count, exact and f1 in percent} of the scored questions; kinds
-    without one are left out."""
+    without a question are left out."""
 
     def kind_of(identity: str) -> str:
         if not gold[identity]:

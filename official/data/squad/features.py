@@ -1,4 +1,4 @@
-"""Turns questions and contexts into windows of word pieces, one set of arrays, and caches them."""
+"""Converts questions and contexts to windows of word pieces, as one set of arrays, and caches them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from official.io.errors import ConfigError, check_counts
 @dataclasses.dataclass(frozen=True)
 class Words:
     """The words of C contexts as one row of W words and T word pieces; characters are counted in the
-    contexts, one after the other."""
+    concatenated contexts."""
 
     begins: np.ndarray  # [W] int64: the first character of each word
     text_begins: np.ndarray  # [C] int64: the first character of each context
@@ -32,11 +32,11 @@ class Words:
     text_pieces: np.ndarray  # [C + 1] int64: the first piece of each context, and T
     pieces: np.ndarray  # [T] uint16 or int32: ids
     piece_begins: np.ndarray  # [T] int32: the first character of each piece, counted in its own context
-    piece_ends: np.ndarray  # [T] int32: the character behind the last one
+    piece_ends: np.ndarray  # [T] int32: end of each piece, exclusive
 
     def exact_piece_span(self, context: int, begin: int, end: int) -> tuple[int, int]:
-        """Returns the first and the last piece that hold a character of context[begin:end]; the first is
-        behind the last where none does."""
+        """Returns the first and the last piece with a character of context[begin:end]; without such a piece,
+        the first is larger than the last."""
         first, behind = self.text_pieces[context : context + 2].tolist()
         start = first + int(np.searchsorted(self.piece_ends[first:behind], begin, side="right"))
         return start, first + int(np.searchsorted(self.piece_begins[first:behind], end)) - 1
@@ -45,8 +45,8 @@ class Words:
 def tokenize(
     contexts: list[str], others: list[str], tokenizer: Tokenizer, vocabulary: Vocabulary
 ) -> tuple[Words, list[np.ndarray]]:
-    """Tokenises contexts word by word, each different word once, and other texts as they are, in one call of
-    the tokenizer.
+    """Tokenises contexts word by word, each distinct word once, and other texts whole, in one call of the
+    tokenizer.
 
     Returns:
       The words of the contexts, and the ids of each other text.
@@ -82,7 +82,7 @@ def tokenize(
 
 
 def _whole_contexts(contexts: list[str], tokenizer: LibraryTokenizer) -> Words:
-    """Tokenises contexts whole, each as one word: what a piece becomes depends on those around it."""
+    """Tokenises contexts whole, each as one word, since pieces depend on the text around them."""
     pieces, counts, begins, ends = tokenizer.spans(contexts)
     text_begins = np.cumsum([0, *(len(context) + 1 for context in contexts)])[:-1]
     bounds = ragged.offsets(counts)
@@ -104,9 +104,8 @@ def _whole_contexts(contexts: list[str], tokenizer: LibraryTokenizer) -> Words:
 def _characters_of(
     words: list[str], ids: np.ndarray, lengths: np.ndarray, vocabulary: Vocabulary
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first character in its word of each piece of some words, `lengths` of them a word, and the
-    character behind its last one: those of ASCII words whose pieces hold each character at once, the others
-    word by word."""
+    """Returns the first character and the end of each piece in its word, given words with `lengths` pieces
+    each. ASCII words whose pieces cover each character are aligned at once, the others word by word."""
     sizes, lower = _sizes_of(vocabulary)[ids], vocabulary.do_lower_case
     starts, totals = ragged.offsets(lengths), ragged.offsets(sizes)
     ends = totals[1:] - np.repeat(totals[starts[:-1]], lengths)
@@ -120,16 +119,16 @@ def _characters_of(
 
 @functools.lru_cache(maxsize=1)
 def _sizes_of(vocabulary: Vocabulary) -> np.ndarray:
-    """Returns int64 [V]: characters of each piece; for [UNK] more than any word has."""
+    """Returns int64 [V]: number of characters in each piece; for [UNK] more than in any word."""
     sizes = np.array([len(without_mark(word)) for word in vocabulary.words])
     sizes[vocabulary.special_ids.unk] = 1 << 40
     return sizes
 
 
 def align(word: str, pieces: list[str], do_lower_case: bool = True) -> tuple[list[int], list[int]]:
-    """Returns the first character in a word of each of its pieces, and the character behind its last one.
+    """Returns the first character and the end of each piece in its word.
 
-    Lower-casing and stripping accents change a word's length, and [UNK] stands for a stretch of any length.
+    Lower-casing and stripping accents change a word's length, and [UNK] stands for any number of characters.
     If the pieces cannot be aligned by these rules, each gets the whole word.
     """
     tokens = _normalized_tokens(word, do_lower_case)
@@ -149,11 +148,11 @@ def align(word: str, pieces: list[str], do_lower_case: bool = True) -> tuple[lis
 
 
 def _normalized_tokens(word: str, do_lower_case: bool) -> list[list[list[int]]]:
-    """Splits a word as BERT's tokenizer does before word pieces.
+    """Splits a word into tokens, as BERT's tokenizer does before word pieces.
 
     Returns:
-      For each token, for each character of its normalised text, [first character in the word, character
-      behind the last one]. An accent that is stripped belongs to the character before it.
+      For each token, for each character of its normalised text, [first character in the word, end]. A
+      stripped accent belongs to the character before it.
     """
     tokens: list[list[list[int]]] = []
     is_open = False
@@ -174,7 +173,7 @@ def _normalized_tokens(word: str, do_lower_case: bool) -> list[list[list[int]]]:
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
 def _normalize(character: str, do_lower_case: bool) -> tuple[Kind, int]:
-    """Returns the kind of a character, and how many characters it becomes."""
+    """Returns the kind of a character, and the number of characters in its normalised form."""
     kind, text = wordpiece.normalize(character, do_lower_case)
     return kind, len(text)
 
@@ -185,7 +184,7 @@ def _normalize(character: str, do_lower_case: bool) -> tuple[Kind, int]:
 # Shapes: N windows, L = max_seq_length, Q questions, C contexts, T word pieces of all contexts.
 
 
-_CHUNK_CONTEXTS = 2048  # are tokenised at once
+_CHUNK_CONTEXTS = 2048  # contexts that are tokenised at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,8 +196,8 @@ class WindowRules:
     max_query_length: int = 64
 
     def check(self, separators: int) -> None:
-        """Raises ConfigError for values that leave no room for a context; `separators` are those of the
-        vocabulary."""
+        """Raises ConfigError for values that leave no room for a context; `separators` is the vocabulary's
+        number of [SEP] between two texts."""
         check_counts(doc_stride=self.doc_stride, max_query_length=self.max_query_length)
         special = 2 + separators  # [CLS] question [SEP] window [SEP]
         least = self.max_query_length + special + 1
@@ -212,30 +211,30 @@ class WindowRules:
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """[CLS] question [SEP] window [SEP] and padding, the windows of a question one after the other.
+    """[CLS] question [SEP] window [SEP] and padding; the windows of a question are consecutive.
 
-    A question without text, or whose context has no word piece, has no window. Positions are 0, that of
-    [CLS], where the window does not hold the whole answer, the question is impossible, or the data are not
+    A question without text, or whose context has no word piece, has no window. Positions are 0, the position
+    of [CLS], if the window does not contain the whole answer, the question is impossible, or the data are not
     for training.
     """
 
     input_ids: np.ndarray  # [N, L] uint16, or int32 for vocabularies above 65,536 words; 0 beyond `lengths`
-    lengths: np.ndarray  # [N] int32: tokens, the three special ones among them
-    first_lengths: np.ndarray  # [N] int32: tokens of [CLS] question [SEP], whose segment id is 0
-    start_positions: np.ndarray  # [N] int32: the token of the window's row where the answer begins
+    lengths: np.ndarray  # [N] int32: number of tokens, including the special ones
+    first_lengths: np.ndarray  # [N] int32: number of tokens in [CLS] question [SEP], whose segment id is 0
+    start_positions: np.ndarray  # [N] int32: the first token of the answer in the row
     end_positions: np.ndarray  # [N] int32: the last token of the answer
-    is_impossible: np.ndarray  # [N] bool: whether the question is marked so
-    question_numbers: np.ndarray  # [N] int32: which question of the data, ascending
+    is_impossible: np.ndarray  # [N] bool: whether the question is marked as impossible
+    question_numbers: np.ndarray  # [N] int32: number of the question in the data, ascending
     first_pieces: np.ndarray  # [N] int64: the window's first piece among the T of all contexts
     piece_begins: np.ndarray  # [T] int32: the first character of each piece in its context
-    piece_ends: np.ndarray  # [T] int32: the character behind the last one
+    piece_ends: np.ndarray  # [T] int32: end of each piece, exclusive
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     @property
     def window_lengths(self) -> np.ndarray:
-        """int32 [N]: word pieces of the context in each row."""
+        """int32 [N]: number of word pieces of the context in each row."""
         return self.lengths - self.first_lengths - 1
 
     def rows(self, columns: dict[str, np.ndarray]) -> text_rows.TokenRows:
@@ -252,16 +251,16 @@ class Features:
 def make_features(
     data: SquadData, vocabulary: Vocabulary, rules: WindowRules, tokenizer: Tokenizer | None = None
 ) -> Features:
-    """Makes the features of all questions in this process. Making a tokenizer takes longer than a question:
-    pass the vocabulary's to reuse it.
+    """Makes the features of all questions in this process. Making a tokenizer takes longer than a question;
+    pass one to reuse it.
 
     Raises:
       ConfigError: for rules that leave no room for a context.
 
     Source: https://github.com/google-research/bert, run_squad.py, convert_examples_to_features. Two
-    differences: an answer without a single word piece, all control characters, gets the positions 0, where
-    the source makes it end before it begins; and an answer that the source leaves out though it stands at
-    `answer_start` is the pieces of exactly its characters.
+    differences: an answer without a word piece, of control characters only, gets the positions 0; in the
+    source it ends before it begins. And an answer that the source skips although it is at `answer_start` gets
+    the pieces of exactly its characters.
     """
     rules.check(vocabulary.separators)
     tokenizer = tokenizer or tokenizer_of(vocabulary)
@@ -284,7 +283,7 @@ def _chunk(
     vocabulary: Vocabulary,
     rules: WindowRules,
 ) -> dict[str, np.ndarray]:
-    """Returns the features of some contexts and their questions; their first piece is number 0."""
+    """Returns the features of some contexts and their questions; pieces are numbered from 0 in the chunk."""
     questions = data.questions[own_questions]
     has_answer = np.array([data.for_training and not each.is_impossible for each in questions], bool)
     answers = [question.answers[0] for question, has in zip(questions, has_answer) if has]
@@ -293,8 +292,7 @@ def _chunk(
     queries = [ids[: rules.max_query_length] for ids in others[: len(questions)]]
     contexts_Q = np.array([question.context for question in questions], np.int64) - own_contexts.start
 
-    # Windows of as many pieces as fit beside the question; each begins `doc_stride` pieces behind the one
-    # before it.
+    # Windows of as many pieces as fit next to the question, starting `doc_stride` pieces apart.
     query_lengths_Q = np.array([len(query) for query in queries], np.int64)
     pieces_Q = words.text_pieces[contexts_Q + 1] - words.text_pieces[contexts_Q]
     room_Q = rules.max_seq_length - query_lengths_Q - 2 - vocabulary.separators
@@ -315,7 +313,7 @@ def _chunk(
     is_inside_N = (first_N >= 0) & (first_N <= last_N) & (last_N < lengths_N)
     starts_N, ends_N = (np.where(is_inside_N, at_N + first_lengths_N, 0) for at_N in (first_N, last_N))
 
-    # Padding is 0 as published, whatever the id of [PAD].
+    # The padding is 0, as published, for any id of [PAD].
     input_ids = np.zeros((len(numbers_N), rules.max_seq_length), words.pieces.dtype)
     special = vocabulary.special_ids
     input_ids[:, 0] = special.cls
@@ -347,13 +345,13 @@ def _answer_pieces(
     words: Words,
     exactly: bool,
 ) -> np.ndarray:
-    """Returns the first and the last piece, int64 [Q, 2], of the answers; (0, -1) for questions without one.
-    `exactly`: they are the pieces of the answer's characters, without regard to words."""
+    """Returns the first and the last piece of the answers, int64 [Q, 2]; (0, -1) for questions without one.
+    `exactly`: takes the pieces of the answer's characters, regardless of words."""
     spans_Q2 = np.tile(np.array([0, -1]), (len(questions), 1))
     asked = np.flatnonzero(has_answer).tolist()
     begins = np.array([questions[number].answer_starts[0] for number in asked], np.int64)
     lengths = np.array([len(questions[number].answers[0]) for number in asked], np.int64)
-    # The words that an answer touches; white space counts as the end of the word before it.
+    # The words that an answer overlaps; white space counts as the end of the word before it.
     places = words.text_begins[contexts_Q[asked]] + begins
     first, last = (
         np.searchsorted(words.begins, at, side="right") - 1 for at in (places, places + lengths - 1)
@@ -373,8 +371,8 @@ def _answer_pieces(
 
 
 def _improve(pieces: np.ndarray, first: int, last: int, answer: np.ndarray) -> tuple[int, int]:
-    """Returns the first stretch of the pieces `first` to `last` that is the answer's pieces, or all of them
-    without such a stretch.
+    """Returns the first span within the pieces `first` to `last` that equals the answer's pieces; without
+    one, `first` and `last`.
 
     Source: https://github.com/google-research/bert, run_squad.py, _improve_answer_span.
     """
@@ -398,10 +396,10 @@ def load_or_make_features(
     """Returns the features of the data from their folder below `cache_dir`; makes and writes missing ones.
 
     Cached features are used if they are complete and the rules, the vocabulary and the bytes of the file are
-    the same; otherwise they are replaced. The manifest also has values for readers of the folder.
+    the same; otherwise they are replaced. The manifest also has values for information.
 
     Args:
-      cache_dir: the folder of all caches; None keeps nothing.
+      cache_dir: the folder of all caches; None: no cache.
 
     Raises:
       ConfigError: for rules that leave no room for a context, or a folder that cannot be written to.
@@ -429,7 +427,7 @@ def load_or_make_features(
 
 
 def cache_name(data: SquadData, rules: WindowRules) -> str:
-    """Returns the folder's name, as published: 384_128_64_SQuAD11_train."""
+    """Returns the name of the cache folder, as published: 384_128_64_SQuAD11_train."""
     version = "SQuAD20" if data.version_2_with_negative else "SQuAD11"
     purpose = "train" if data.for_training else "eval"
     return f"{rules.max_seq_length}_{rules.doc_stride}_{rules.max_query_length}_{version}_{purpose}"

@@ -1,4 +1,4 @@
-"""Reads contexts and questions from SQuAD files, v1.1 and v2.0; unusable questions are counted and named."""
+"""Reads contexts and questions from SQuAD files, v1.1 and v2.0, and lists unusable questions."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ SPACES = (
 )
 WORD = re.compile(f"[^{SPACES}]+")
 _SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)|[\u3002\uff01\uff1f]|\n")
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character: JSON can spell one, UTF-8 cannot
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can encode one, UTF-8 cannot
 
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """One question about a context. Answers may be missing in a file for prediction."""
+    """A question about a context. Answers may be missing in a file for prediction."""
 
     id: str
     text: str
-    context: int  # its number among the contexts
+    context: int  # number of its context
     answers: tuple[str, ...]
     answer_starts: tuple[int, ...]  # in characters of the context, one per answer
     is_impossible: bool
-    # First character of the first answer and the one behind its last, where the answer stands at
-    # `answer_start` though the published rule, which compares words, does not find it.
+    # First character and end of the first answer, if it is at `answer_start` but the published rule, which
+    # compares words, does not find it.
     exact_span: tuple[int, int] | None = None
 
     @property
@@ -46,21 +46,21 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class SquadData:
-    """A file, in its order. `skipped_questions` stand in it but not in `questions`; `empty_questions` stand
-    in both."""
+    """Contents of a file, in its order. `questions` does not have the `skipped_questions`, but it has the
+    `empty_questions`."""
 
     path: str
-    sha256: str  # of the file
+    sha256: str  # hash of the file
     for_training: bool
     version_2_with_negative: bool
     contexts: list[str]
-    questions: list[Question]  # those of a context one after the other, in the order of the contexts
-    skipped_questions: dict[str, str]  # {question id: why it cannot be trained on}
-    empty_questions: list[str]  # their ids; the answer to them is ''
+    questions: list[Question]  # in the order of the contexts
+    skipped_questions: dict[str, str]  # {question id: reason why it cannot be trained on}
+    empty_questions: list[str]  # ids of questions without text
 
     def sentence_of(self, question: Question) -> str:
-        """Returns the sentence in which the first answer to a question stands; the first one of the context
-        where it has none."""
+        """Returns the sentence with the first answer to a question; without an answer, the first sentence of
+        the context."""
         context = self.contexts[question.context]
         start = min(max(question.answer_starts[0], 0), len(context)) if question.answer_starts else 0
         end = start + len(question.answers[0]) if question.answers else start
@@ -74,26 +74,26 @@ class GoldAnswers:
     """Gold answers of a file, for the official measures, in its order."""
 
     version: str
-    answers: dict[str, list[str]]  # {question id: answers, none where it cannot be answered}
-    questions: dict[str, str]  # {question id: text, '' where the file has none}
+    answers: dict[str, list[str]]  # {question id: answers, empty if it cannot be answered}
+    questions: dict[str, str]  # {question id: text, '' if the file has none}
 
 
 def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative: bool) -> SquadData:
-    """Reads a file that is to be trained on or answered.
+    """Reads a file for training or prediction.
 
-    Training takes the first answer of a question. A question is skipped, and named in the result, where it is
-    empty, has no answer though it is not marked impossible, or its answer does not stand in the context at
-    `answer_start`: neither by the published rule, nor character by character (`_exact_span`).
+    Training uses the first answer of a question. A question is skipped, and listed in the result, if it is
+    empty, has no answer but is not marked impossible, or its answer is not in the context at `answer_start`,
+    neither by the published rule nor character by character (`_exact_span`).
 
     Args:
-      path: the file.
+      path: path of the file.
       flag: name of the flag that gave it, for messages.
       for_training: whether answers are needed.
       version_2_with_negative: whether questions may be impossible to answer.
 
     Raises:
-      ConfigError: for a file that cannot be read, is not SQuAD's JSON, has a question id twice, or has
-        impossible questions where they are not allowed.
+      ConfigError: for a file that cannot be read, is not in SQuAD's format, has a question id twice, or has
+        impossible questions that are not allowed.
 
     Source: https://github.com/google-research/bert, run_squad.py, read_squad_examples.
     """
@@ -135,8 +135,8 @@ def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative
 
 
 def read_gold_answers(path: str) -> GoldAnswers:
-    """Reads ids and answers of a file, and nothing else of it. Raises ConfigError for what is not SQuAD's
-    JSON."""
+    """Reads only the questions and their answers from a file. Raises ConfigError for a file that is not in
+    SQuAD's format."""
     root, _ = _load(path, path)
     gold = GoldAnswers(_version(root, path), answers={}, questions={})
     for paragraph, place in _paragraphs(root, path):
@@ -156,7 +156,7 @@ def read_by_question(path: str, kinds: tuple[type, ...], expected: str) -> dict:
     """Reads a JSON object from question ids to values of some kinds: predictions, no-answer probabilities.
 
     Raises:
-      ConfigError: for another file; `expected` tells what was, e.g. "texts".
+      ConfigError: for a file of another kind; `expected` names the values in the message, e.g. "texts".
     """
     values = json_files.read_json(path, kind=(dict, list))
     wanted = f"xpected an object from question ids to {expected}"
@@ -182,12 +182,13 @@ def _load(path: str, source: str) -> tuple[dict, str]:
     if _is_flat(content):
         return _of_rows(path, source), digest
     root = json_files.parse_json(content, source, (dict, list), any_number=True)
-    expect(root, "data", list, source)  # so it is an object
+    expect(root, "data", list, source)  # also checks that `root` is an object
     return root, digest
 
 
 def _is_flat(content: bytes) -> bool:
-    """Tells whether a file has a question a row: {context, question, answers}, in JSON lines or Parquet."""
+    """Tells whether a file has one question per row: {context, question, answers}, in JSON lines or
+    Parquet."""
     if content.startswith(b"PAR1"):
         return True
     try:
@@ -198,11 +199,11 @@ def _is_flat(content: bytes) -> bool:
 
 
 def _of_rows(path: str, source: str) -> dict:
-    """Returns rows as SQuAD's JSON: questions of one context that follow each other are one paragraph.
+    """Converts rows to SQuAD's JSON; consecutive questions of the same context become one paragraph.
 
-    Answers are SQuAD's, those of `datasets` (lists of text and answer_start), or texts alone, which stand
-    where the context has them first. A row is impossible to answer where `is_impossible` says it, or, without
-    that column, where it has none.
+    Answers are in SQuAD's form, that of `datasets` (lists of text and answer_start), or texts, whose first
+    occurrence in the context counts. A row is impossible to answer if `is_impossible` is true, or, without
+    that column, if it has no answers.
     """
     flag = source.partition("=")[0].lstrip("-")
     table = open_table(path, flag, ("context", "question"), all_columns=True)
@@ -226,7 +227,7 @@ def _of_rows(path: str, source: str) -> dict:
                 asked["is_impossible"] = not asked["answers"]
             if row.get("is_impossible") is not None:
                 asked["is_impossible"] = is_impossible = expect(row, "is_impossible", bool, place)
-                if is_impossible:  # what there is, is plausible and wrong
+                if is_impossible:  # its answers are plausible, but wrong
                     asked["answers"] = []
             paragraphs[-1]["qas"].append(asked)
     return {"data": [{"paragraphs": paragraphs}]}
@@ -269,7 +270,8 @@ def _asked(paragraph: dict, where: str) -> Iterator[tuple[dict, str]]:
 
 
 def _text(values, key: str, where: str, default: str | None = None) -> str:
-    """Returns a text with lone surrogates replaced by U+FFFD, so that offsets stay and it can be written."""
+    """Returns a text with lone surrogates replaced by U+FFFD, so that offsets stay valid and it can be
+    written."""
     if default is not None and isinstance(values, dict) and key not in values:
         return default
     text = expect(values, key, str, where)
@@ -295,8 +297,8 @@ def _question(values, where: str, context: int, for_training: bool) -> Question:
 
 
 def _for_training(question: Question, context: str) -> tuple[Question, str | None]:
-    """Returns a question, with the exact span of its first answer where the published rule does not find it,
-    and why it cannot be trained on, or None."""
+    """Returns a question, with the exact span of its first answer if the published rule does not find it, and
+    the reason why it cannot be trained on, or None."""
     if question.is_empty or not (question.is_impossible or question.answers):
         return question, "empty question" if question.is_empty else "no answer"
     if question.is_impossible or _covers_answer(context, question.answers[0], question.answer_starts[0]):
@@ -307,7 +309,7 @@ def _for_training(question: Question, context: str) -> tuple[Question, str | Non
 
 
 def _covers_answer(context: str, answer: str, begin: int) -> bool:
-    """Returns whether the words from character `begin` on, for the length of the answer, contain it.
+    """Tells whether the words from character `begin` on, for the length of the answer, contain it.
 
     Words and answer are compared with single spaces between words, so an answer may begin within a word.
 
@@ -322,7 +324,7 @@ def _covers_answer(context: str, answer: str, begin: int) -> bool:
 
 
 def _word_begin(context: str, place: int) -> int:
-    """Returns the first character of the word at a place, or of the word before it; -1 without one."""
+    """Returns the first character of the word at a position, or of the word before it; -1 without one."""
     while place >= 0 and context[place] in SPACES:
         place -= 1
     if place < 0:
@@ -331,7 +333,7 @@ def _word_begin(context: str, place: int) -> int:
 
 
 def _exact_span(context: str, answer: str, begin: int) -> tuple[int, int] | None:
-    """Returns the characters, from `begin` on, that are the answer; None where others stand there.
+    """Returns (begin, end) of the answer in the context from `begin` on; None if other characters are there.
 
     Both are normalized by `_comparable`, so the kind of white space, invisible characters, and the encoding
     of accents do not matter. The shortest match counts.
@@ -340,7 +342,7 @@ def _exact_span(context: str, answer: str, begin: int) -> tuple[int, int] | None
     if not wanted or not 0 <= begin < len(context):
         return None
     usual = begin + len(answer)
-    # Invisible characters, and letters that are taken apart, make it longer in the context.
+    # Invisible characters and decomposed letters make it longer in the context.
     for end in (usual, *range(begin + 1, begin + 4 * len(answer) + 16)):
         if end <= len(context) and _comparable(context[begin:end]) == wanted:
             return begin, end
@@ -348,8 +350,8 @@ def _exact_span(context: str, answer: str, begin: int) -> tuple[int, int] | None
 
 
 def _comparable(text: str) -> str:
-    """Returns a text in Unicode's composed form, without invisible characters, and with single spaces for
-    white space, none at its ends."""
+    """Returns a text in Unicode's composed form, without invisible characters, with single spaces for white
+    space and none at its ends."""
     visible = "".join(map(_visible, text))
     return " ".join(unicodedata.normalize("NFC", visible).split())
 

@@ -1,1 +1,1 @@
-"""People's own data: tables with texts and labels, and sentences with tagged words, as token rows."""
+"""User data: tables with texts and labels, and sentences with tagged words, as token rows."""

@@ -1,7 +1,7 @@
-"""Tables in files: CSV, TSV, JSON lines, Parquet, and folders that `datasets` saved -> batches of rows.
+"""Reads tables as batches of rows: CSV, TSV, JSON lines, Parquet, and folders that `datasets` saved.
 
 Format, delimiter, header and quoting are detected from the content. Ambiguous files are refused, with their
-first rows, and never guessed: a wrong column would silently train a wrong model.
+first rows, instead of guessing: a wrong column would silently train a wrong model.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from official.io.errors import ConfigError, counted, shortened, suggest
 from official.io.json_files import expect, parse_json, read_json
 
 BATCH_ROWS = 8192
-_SAMPLE_BYTES = 1 << 20  # of a delimited file decide on its delimiter and quoting
+_SAMPLE_BYTES = 1 << 20  # bytes of a delimited file that determine its delimiter and quoting
 _MAX_FIELD = 1 << 24  # characters; a longer field has an unclosed quotation mark
-_MAX_LINE = _MAX_ARRAY = 1 << 28  # bytes of a line, and of a JSON array, which are read whole
+_MAX_LINE = _MAX_ARRAY = 1 << 28  # bytes of a line, and of a JSON array, which are read at once
 _DELIMITERS = ",\t;|"
 _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 _SHOWN_ROWS, _SHOWN_WIDTH = 3, 50
 
 
 class Batch(NamedTuple):
-    """Some consecutive rows.
+    """Consecutive rows of a table.
 
     Attributes:
       first: number of rows before them in the table.
-      columns: {name: values}; a value is a text, None where the row has none, or, of JSON and Parquet, a
-        number, true or false, or a list.
-      problems: {number within the batch: what is wrong with its row}; its values are None.
+      columns: {name: values}; a value is a text, or None if missing; in JSON and Parquet also a number, a
+        boolean, or a list.
+      problems: {number of a row in the batch: fault}; the values of such a row are None.
     """
 
     first: int
@@ -48,10 +48,10 @@ class Batch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A file of a table: its format, and, of a delimited one, how it is written."""
+    """A file of a table: its format, and the delimiter and quoting of a delimited one."""
 
     path: str
-    kind: str  # delimited | lines | array | parquet | arrow; conll of sentences
+    kind: str  # delimited | lines | array | parquet | arrow | conll
     delimiter: str = ","
     quoted: bool = True
     classes: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # names of numbered labels
@@ -59,14 +59,14 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows of one file or several, read in order as often as asked.
+    """Rows of one or several files, which can be read repeatedly, in order.
 
     Attributes:
-      given: as the flag has it.
+      given: value of the flag.
       flag: name of the flag.
-      columns: their names, those of the first file first; of a file without a header "1", "2", ... A row has
-        None where its file does not have one.
-      has_header: whether the files have a first line of names; true for those that name each value.
+      columns: names of the columns, those of the first file first; "1", "2", ... for a file without a header.
+        A row has None for columns that are missing in its file.
+      has_header: whether the files have a header; true for formats in which each value has a name.
     """
 
     given: str
@@ -80,8 +80,8 @@ class Table:
         return [part.path for part in self.parts]
 
     def arrow_types(self) -> dict[str, Any]:
-        """Returns pyarrow's types of the columns, where all files have types and agree on them; without
-        labels that have names, which become texts."""
+        """Returns pyarrow's types of the columns, if all files have types and agree on them; except labels
+        with names, which become texts."""
         found: dict[str, set] = {}
         for part in self.parts:
             if part.kind not in ("parquet", "arrow"):
@@ -96,11 +96,11 @@ class Table:
         """Yields all rows, in batches.
 
         Args:
-          names: of the columns to read; None: all.
-          rows: of a batch, at most.
+          names: names of the columns to read; None: all.
+          rows: maximum number of rows in a batch.
 
         Raises:
-          ConfigError: for a file that cannot be read to its end.
+          ConfigError: for a file that cannot be read completely.
         """
         names, first = list(self.columns if names is None else names), 0
         found = itertools.chain.from_iterable(self._rows(part, names) for part in self.parts)
@@ -131,17 +131,17 @@ class Table:
             if len(row) == count:
                 row.append(None)
                 yield [row[place] for place in chosen]
-            elif row:  # not of an empty line
+            elif row:  # skips empty lines
                 yield f"{len(row)} fields, expected {count}"
 
 
 def open_table(given: str, flag: str, wanted: Sequence[str] = (), all_columns: bool = False) -> Table:
-    """Finds the files of a table, and how they are written.
+    """Finds the files of a table, and detects their formats.
 
     Args:
       given: comma-separated files, globs, or folders that `datasets` saved.
       flag: name of the flag that gave it, for messages.
-      wanted: columns that have to be there: names, or, of files without a header, numbers from 1 on.
+      wanted: required columns: names, or, for files without a header, numbers from 1 on.
       all_columns: whether every column is needed: then all rows of JSON are read to find them, not only the
         first ones.
 
@@ -188,7 +188,7 @@ def _parts_of(path: str, wanted: Sequence[str]) -> list[Part]:
 
 
 def _part_of(path: str, wanted: Sequence[str]) -> Part:
-    """Returns a file by its content."""
+    """Detects the format of a file from its content."""
     with text_files.open_text(text_files.Split(path)) as file:
         if kind := kind_of(file.head):
             classes = _classes_of_parquet(file.text, path) if kind == "parquet" else {}
@@ -201,7 +201,7 @@ def _part_of(path: str, wanted: Sequence[str]) -> Part:
 
 
 def kind_of(head: bytes) -> str | None:
-    """Returns the kind of a file by its first bytes, if its rows name their values; else None."""
+    """Returns the kind of a file whose rows name their values, from its first bytes; else None."""
     if text_files.is_parquet(head):
         return "parquet"
     if _without_mark(head).lstrip().startswith(b"{"):
@@ -215,10 +215,10 @@ def kind_of(head: bytes) -> str | None:
 
 def _dialect(sample: str, is_cut: bool, path: str, wanted: Sequence[str]) -> tuple[str, bool]:
     """Returns the delimiter, and whether fields are quoted: the choice with which the first line has the
-    wanted columns, and most lines have as many fields as the first one."""
+    wanted columns, and most lines have the same number of fields as the first one."""
     delimiters = "\t" if path.lower().split(".gz")[0].endswith((".tsv", ".tab")) else _DELIMITERS
     best, best_rank = (delimiters[0], True), (-1.0,) * 4
-    count = 0  # of the rows with the same delimiter, quoted
+    count = 0  # number of rows with the same delimiter and quoting
     for delimiter, quoted in itertools.product(delimiters, (True, False)):
         reader = _reader(io.StringIO(sample, newline=""), delimiter, quoted)
         rows: list[list[str]] = []
@@ -229,8 +229,8 @@ def _dialect(sample: str, is_cut: bool, path: str, wanted: Sequence[str]) -> tup
             is_clean = is_cut and "end of data" in str(error)
         rows = rows[:-1] if is_cut and rows[1:] else rows
         is_even = all(len(row) == len(rows[0]) for row in rows)
-        # Quotation marks around fields, or around some whose delimiters would end them, are none of the text:
-        # a stray one is an error then, which names its line.
+        # Quotation marks around fields, or around fields with delimiters in them, are not part of the text:
+        # in such a file a stray one is an error, with its line.
         is_quoting = delimiter != "\t" and any(
             _is_quoted(field) or field.startswith('"') and not is_even for row in rows for field in row
         )
@@ -238,7 +238,7 @@ def _dialect(sample: str, is_cut: bool, path: str, wanted: Sequence[str]) -> tup
             continue
         has_wanted = sum(name in rows[0] for name in wanted if not name.isdecimal())
         share = is_clean * sum(len(row) == len(rows[0]) for row in rows) / len(rows)
-        # Whole rows within quotation marks: one that opens in a sentence, and one that closes in a later one.
+        # With quoting, fields would contain whole rows: from a stray quotation mark to a later one.
         holds_rows = not quoted and share == 1 and len(rows[0]) > 1 and len(rows) > count > 0
         count = len(rows) if quoted else 0
         rank = (float(has_wanted), share, float(len(rows[0])), float(quoted or 2 * holds_rows))
@@ -259,7 +259,7 @@ def _reader(text: Iterable[str], delimiter: str, quoted: bool) -> Any:
 
 
 def _delimited(part: Part) -> Iterator[list[str]]:
-    """Yields the fields of each line; of an empty one none."""
+    """Yields the fields of each line; no fields for an empty line."""
     path = part.path
     with text_files.open_text(text_files.Split(path)) as file:
         text = io.TextIOWrapper(file.text, "utf-8-sig", newline="")
@@ -268,8 +268,8 @@ def _delimited(part: Part) -> Iterator[list[str]]:
             yield from _checked(reader, path) if part.quoted and part.delimiter == "\t" else reader
         except csv.Error as error:
             raise ConfigError(
-                f"{path}, line {reader.line_num}: {error}. A quotation mark that begins a field ends it, too;"
-                ' within one it is written twice (""). Repair the line.'
+                f"{path}, line {reader.line_num}: {error}. A field that begins with a quotation mark must end"
+                ' with one; inside it is written twice (""). Repair the line.'
             ) from None
         except UnicodeDecodeError:
             raise _not_utf8(path, reader.line_num + 1) from None
@@ -278,8 +278,8 @@ def _delimited(part: Part) -> Iterator[list[str]]:
 
 
 def _checked(reader: Any, path: str) -> Iterator[list[str]]:
-    """Yields rows of fields between tabs. Raises ConfigError for a field that holds whole rows, since a
-    quotation mark of a later sentence closes the one of an earlier, behind what decided on the quoting."""
+    """Yields rows of tab-separated fields. Raises ConfigError for a field that contains whole rows, from a
+    stray quotation mark to a later one; the sample that determined the quoting may lack such rows."""
     line = 0
     for row in reader:
         if reader.line_num > line + 1 and len(row) > 1:
@@ -287,15 +287,15 @@ def _checked(reader: Any, path: str) -> Iterator[list[str]]:
                 first, *others = [part.count("\t") for part in field.split("\n")]
                 last, most = others[-1:], len(row) - 1
                 if last == [number] and first == most - number and set(others[:-1]) <= {most}:
-                    told = f"the quotation mark of a field closes {counted(len(others), 'row')} later"
-                    raise ConfigError(f"{path}, line {line + 1}: {told}. Remove it, or write JSON lines.")
+                    problem = f"the quotation mark of a field closes {counted(len(others), 'row')} later"
+                    raise ConfigError(f"{path}, line {line + 1}: {problem}. Remove it, or write JSON lines.")
         line = reader.line_num
         yield row
 
 
 def _not_utf8(path: str, line: int) -> ConfigError:
-    told = f"{path} is not UTF-8 text, near line {line}"
-    return ConfigError(f"{told}. Convert it: iconv -f WINDOWS-1252 -t UTF-8.")
+    problem = f"{path} is not UTF-8 text, near line {line}"
+    return ConfigError(f"{problem}. Convert it: iconv -f WINDOWS-1252 -t UTF-8.")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def _objects(part: Part) -> Iterator[dict | str]:
             content = file.text.read(_MAX_ARRAY + 1)
             if len(content) > _MAX_ARRAY:
                 raise ConfigError(
-                    f"{part.path} is one large JSON array. Write an object a line: jq -c '.[]'."
+                    f"{part.path} is one large JSON array. Write one object per line: jq -c '.[]'."
                 )
             for values in parse_json(content, part.path, list, any_number=True):
                 yield values if isinstance(values, dict) else "no JSON object"
@@ -317,18 +317,20 @@ def _objects(part: Part) -> Iterator[dict | str]:
         for number, line in enumerate(_lines(file.text, part.path), 1):
             try:
                 text = (_without_mark(line) if number == 1 else line).decode("utf-8", "surrogatepass")
-            except UnicodeDecodeError:  # no fault of a row: all with accents would be left out
+            except UnicodeDecodeError:  # not a faulty row: all rows with accents would be left out
                 raise _not_utf8(part.path, number) from None
             if text.strip():
                 yield _object(text)
 
 
 def _lines(text: io.IOBase | BinaryIO, path: str) -> Iterator[Any]:
-    """Yields the lines of a text. Raises ConfigError for one that would take all memory, such as what a few
-    bytes of a compressed file become."""
+    """Yields the lines of a text. Raises ConfigError for a line that would take all memory, such as a few
+    bytes of a compressed file can expand to."""
     while line := text.readline(_MAX_LINE):
         if len(line) == _MAX_LINE:
-            raise ConfigError(f"{path} has a line of more than {_MAX_LINE:,} characters. Write a row a line.")
+            raise ConfigError(
+                f"{path} has a line of more than {_MAX_LINE:,} characters. Write one row per line."
+            )
         yield line
 
 
@@ -362,8 +364,8 @@ def _saved_data_set(folder: str) -> list[Part]:
     if not files.is_file(state):
         raise ConfigError(f"{folder} is a folder. Give the files in it, such as {folder}/*.csv.")
     info = os.path.join(folder, "dataset_info.json")
-    said = read_json(info, any_number=True) if files.is_file(info) else {}
-    classes = _classes_of_features(said, info)
+    values = read_json(info, any_number=True) if files.is_file(info) else {}
+    classes = _classes_of_features(values, info)
     names = [
         expect(each, "filename", str, state) for each in expect(read_json(state), "_data_files", list, state)
     ]
@@ -372,11 +374,11 @@ def _saved_data_set(folder: str) -> list[Part]:
     return [Part(os.path.join(folder, name), "arrow", classes=classes) for name in names]
 
 
-def _classes_of_features(said: dict, source: str) -> dict[str, list[str]]:
-    """Returns {column: names of its numbered labels} of the `features` that `datasets` has written, those of
-    lists among them. `source` begins the messages."""
+def _classes_of_features(values: dict, source: str) -> dict[str, list[str]]:
+    """Returns {column: names of its numbered labels} from the `features` that `datasets` writes, including
+    features in lists. `source` begins the messages."""
     found = {}
-    for name, feature in (expect(said, "features", (dict, type(None)), source, None) or {}).items():
+    for name, feature in (expect(values, "features", (dict, type(None)), source, None) or {}).items():
         # A list is [feature], or {feature: .., _type: Sequence, List or LargeList}.
         while isinstance(feature, list) and feature or _is_list_of_features(feature):
             feature = feature[0] if isinstance(feature, list) else feature["feature"]
@@ -391,15 +393,15 @@ def _is_list_of_features(feature: Any) -> bool:
 
 def _classes_of_parquet(file: BinaryIO, path: str) -> dict[str, list[str]]:
     with parquet_files.reading(file, path) as parquet:
-        said = (parquet.schema_arrow.metadata or {}).get(b"huggingface")
-    told = parse_json(said, path, any_number=True) if said else {}
-    return _classes_of_features(expect(told, "info", dict, path, {}), path)
+        text = (parquet.schema_arrow.metadata or {}).get(b"huggingface")
+    values = parse_json(text, path, any_number=True) if text else {}
+    return _classes_of_features(expect(values, "info", dict, path, {}), path)
 
 
 def _arrow_rows(part: Part, names: list[str]) -> Iterator[Sequence]:
     with _arrow_batches(part, names) as batches:
         for batch in batches:
-            batch.validate(full=True)  # of a damaged file, offsets may lead anywhere
+            batch.validate(full=True)  # in a damaged file, offsets may be out of bounds
             there = set(batch.schema.names)
             columns = [
                 batch.column(name).to_pylist() if name in there else [None] * batch.num_rows for name in names
@@ -418,7 +420,7 @@ def _named(value: Any, names: list[str]) -> Any:
 
 @contextlib.contextmanager
 def _arrow_batches(part: Part, names: list[str] | None) -> Iterator[Any]:
-    """Yields pyarrow's batches of the columns; with None for `names` the schema."""
+    """Yields pyarrow's batches of the columns, or the schema if `names` is None."""
     with files.naming(part.path), files.open_binary(part.path) as file:
         if part.kind == "parquet":
             with parquet_files.reading(file, part.path) as parquet:
@@ -430,8 +432,8 @@ def _arrow_batches(part: Part, names: list[str] | None) -> Iterator[Any]:
                 stream = pyarrow.ipc.open_stream(file)
                 yield stream.schema if names is None else stream
             except (pyarrow.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
-                told = str(error)[:100] or "a part of it is larger than the memory"
-                raise ConfigError(f"{part.path} is a damaged Arrow file: {told}.") from None
+                reason = str(error)[:100] or "a part of it is larger than the memory"
+                raise ConfigError(f"{part.path} is a damaged Arrow file: {reason}.") from None
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -439,7 +441,7 @@ def _arrow_batches(part: Part, names: list[str] | None) -> Iterator[Any]:
 
 
 def _columns_of(part: Part, by_number: bool, all_rows: bool = False) -> tuple[str, ...]:
-    """Returns the names of a file's columns; of JSON, those of its first rows, or of all."""
+    """Returns the names of a file's columns; for JSON, those of its first rows, or of all rows."""
     if part.kind not in ("parquet", "arrow", "delimited"):
         rows = itertools.islice(_objects(part), None if all_rows else 100)
         return tuple(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
@@ -457,16 +459,16 @@ def _columns_of(part: Part, by_number: bool, all_rows: bool = False) -> tuple[st
 
 
 def _describe_missing(part: Part, name: str, columns: tuple[str, ...], by_number: bool) -> str:
-    """Returns the message about a column that is not there."""
+    """Returns the message about a missing column."""
     if by_number and part.kind == "delimited":
         return f"{part.path} has {len(columns)} columns, counted from 1, and no column {name}."
-    told = f"{part.path} has no column {name!r}{suggest(name, columns)}."
+    missing = f"{part.path} has no column {name!r}{suggest(name, columns)}."
     if part.kind in ("lines", "array") and not columns:
         problem = next((row for row in _objects(part) if isinstance(row, str)), "no row")
-        return f"{part.path}: {problem}. Write each row as a JSON object in a line of its own."
+        return f"{part.path}: {problem}. Write one JSON object per line."
     if part.kind != "delimited":
-        return f"{told} Columns: {shortened([str(column) for column in columns])}."
+        return f"{missing} Columns: {shortened([str(column) for column in columns])}."
     rows = itertools.islice(_delimited(part), _SHOWN_ROWS)
     shown = "; ".join(f"{number}: {' | '.join(row)[:_SHOWN_WIDTH]}" for number, row in enumerate(rows, 1))
     named = "--text_columns, and for training --label_column; by number if there is no header"
-    return f"{told} First rows: {shown}. Name the columns: {named}."
+    return f"{missing} First rows: {shown}. Name the columns: {named}."

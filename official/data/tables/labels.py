@@ -1,4 +1,4 @@
-"""Labels of texts: reads them from a column, holds the classes of a run, and scores predictions.
+"""Labels of texts: reads them from a column, defines the classes of a run, and scores predictions.
 
 Kinds: `one` of many (softmax), `several` at once (a sigmoid each), `number` (a score), `choice` of several
   texts.
@@ -25,15 +25,15 @@ from scipy.special import expit, softmax
 from official.io.errors import ConfigError, counted, shortened, suggest
 
 ONE, SEVERAL, NUMBER, CHOICE = KINDS = ("one", "several", "number", "choice")
-MAX_LABELS = 1000  # more labels mean that a column of numbers or texts was taken for labels
+MAX_LABELS = 1000  # with more, the column probably has numbers or texts, not labels
 _SEPARATORS = ",;|"
-# A list of texts as Python shows it, which is what pandas writes into CSV: ['a', 'b'], ('a',), {'a', 'b'}.
-# Not NumPy's ['a' 'b'], which Python would read as one text.
+# A list of texts in Python's notation, which pandas writes into CSV: ['a', 'b'], ('a',), {'a', 'b'}. Not
+# NumPy's ['a' 'b'], which Python would read as one text.
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _PYTHON_LIST = re.compile(rf"[\[({{]\s*{_QUOTED}(?:\s*,\s*{_QUOTED})*\s*,?\s*[\])}}]", re.DOTALL)
 _LIST_OF_TEXTS = re.compile(r"""[\[({]\s*['"]""")
 _ZEROS, _ONES = {"0", "0.0", "false"}, {"1", "1.0", "true"}
-_BINS = 15  # of the calibration error, as Guo et al. 2017, arXiv 1706.04599
+_BINS = 15  # bins of the calibration error, as in Guo et al. 2017, arXiv 1706.04599
 _EPSILON = 1e-15
 THRESHOLD = 0.5  # default threshold of a label's probability
 
@@ -44,10 +44,10 @@ class Labels:
 
     Attributes:
       kind: one of KINDS.
-      names: of the classes, in the order of the outputs; none of a number.
-      thresholds: of `several`: the probability from which on a text has the label.
-      scale: of `number`: mean and deviation of the training set; outputs are in units of it, so that any
-        numbers are learned at the same rate.
+      names: names of the classes, in the order of the outputs; empty for a number.
+      thresholds: for `several`: minimum probability of each label that a text has.
+      scale: for `number`: mean and standard deviation of the training set; outputs are normalized by them, so
+        that numbers of any size are learned at the same rate.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Labels:
 
     @property
     def outputs(self) -> int:
-        """Width of the head: one for each class; one of a number, and of each text of a choice."""
+        """Width of the head: one per class; 1 for a number, and for each text of a choice."""
         return len(self.names) if self.kind in (ONE, SEVERAL) else 1
 
     @property
@@ -66,8 +66,8 @@ class Labels:
 
 
 def as_text(value: Any) -> str | None:
-    """Returns a label as text: numbers as in JSON, true and false, and the text of Parquet's other types;
-    None for an empty one."""
+    """Returns a label as text: numbers and booleans as in JSON, other types of Parquet as str; None for an
+    empty label."""
     if value is None or isinstance(value, float) and math.isnan(value):
         return None
     is_json = isinstance(value, (bool, int, float, list, dict))
@@ -76,22 +76,21 @@ def as_text(value: Any) -> str | None:
 
 
 def as_texts(value: Any, used: set[str] | None = None) -> list[str]:
-    """Returns several labels: those of a list, or of a text that is a list of JSON or Python, or has one of
-    , ; | between them. Raises ValueError where two of these are there, and for other lists, such as NumPy's,
-    and those that have a 0 or 1 for each label.
+    """Returns several labels: the items of a list, or of a text in JSON's or Python's notation, or separated
+    by one of , ; |. Raises ValueError for a mixture of these separators, for other lists, such as NumPy's,
+    and for lists with a 0 or 1 for each label.
 
     Args:
-      value: of a row.
-      used: what stands between the labels of the rows before; this row's is added. Another one may be part of
-        a name.
+      value: value of a row.
+      used: separators in the rows before; this row's is added. Another one may be part of a name.
     """
     if isinstance(value, str):
         value = _as_list(value.strip())
     if isinstance(value, str):
         found = sorted({separator for separator in _SEPARATORS if separator in value} | (used or set()))
         if len(found) > 1:
-            told = "between labels, or another row has: write each row as a JSON list"
-            raise ValueError(f"has {' and '.join(found)} {told}")
+            problem = "between labels, or another row has: write each row as a JSON list"
+            raise ValueError(f"has {' and '.join(found)} {problem}")
         if used is not None:
             used.update(found)
         value = value.split(found[0]) if found else [value]
@@ -106,7 +105,7 @@ def as_texts(value: Any, used: set[str] | None = None) -> list[str]:
 
 
 def _as_list(text: str) -> str | list:
-    """Returns the list that a text is; the text where it is none."""
+    """Parses a text that is a list; returns other texts unchanged."""
     with contextlib.suppress(ValueError, RecursionError):
         if text.startswith("["):
             return json.loads(text)
@@ -121,8 +120,8 @@ def _as_list(text: str) -> str | list:
 
 
 def _is_list(value: Any) -> bool:
-    """Tells whether a label is a list or an object, or a text that is one of JSON or Python, or begins as one
-    of texts or numbers does."""
+    """Tells whether a label is a list or an object, a text with one in JSON's or Python's notation, or a text
+    that begins like one of texts or numbers."""
     if isinstance(value, str) and value.lstrip().startswith(("[", "(", "{")):
         try:
             value = _as_list(value.strip())
@@ -132,16 +131,16 @@ def _is_list(value: Any) -> bool:
 
 
 def as_number(value: Any) -> float:
-    """Returns a score. Raises ValueError, or TypeError, for what is no finite number."""
+    """Returns a score. Raises ValueError or TypeError for a value that is not a finite number."""
     number = float("nan") if isinstance(value, bool) or value is None else float(value)
     if not math.isfinite(number):
-        raise ValueError("is no finite number")
+        raise ValueError("is not a finite number")
     return number
 
 
 class _Chosen(NamedTuple):
-    """Possible meanings of the label of a choice: its number, the text whose column it names, and the text
-    that it repeats or whose letter it is; None for impossible ones."""
+    """Possible meanings of the label of a choice: a number, the text whose column it names, and the text that
+    it equals or whose letter it is; None for impossible ones."""
 
     number: int | None
     column: int | None
@@ -149,33 +148,32 @@ class _Chosen(NamedTuple):
 
 
 class Reader:
-    """Reads the labels of a training set, whose classes are those that it finds, or of another set, whose
-    classes are known.
+    """Reads the labels of a training set, which define the classes, or of another set with known classes.
 
     Attributes:
-      counts: {class: rows that have it}.
-      unknown: {label that the known classes lack: rows that have it}.
+      counts: {class: number of its rows}.
+      unknown: {label that is missing in the known classes: number of its rows}.
     """
 
     def __init__(self, kind: str, known: Labels | None = None, choices: Sequence[str] = ()):
-        """Makes a reader of a kind; `choices` are the columns of the texts to choose from."""
+        """Makes a reader of labels of a kind; `choices` are the columns of the texts to choose from."""
         self.kind = kind
         self.counts: Counter[str] = Counter()
         self.unknown: Counter[str] = Counter()
         self._known, self._choices = known, choices
         self._ids = {name: number for number, name in enumerate(known.names)} if known else {}
         self._read: list[Any] = []
-        self._separators: set[str] = set()  # between several labels, one at most
+        self._separators: set[str] = set()  # separators between several labels, at most one
 
     def read(self, value: Any, texts: Sequence[str] = ()) -> str | None:
-        """Adds the label of the next row, or returns its fault."""
+        """Adds the label of the next row; for a faulty one, only returns its fault."""
         try:
             label = self._of(value, texts)
         except ConfigError:
             raise
-        except (ValueError, TypeError, OverflowError) as error:  # the latter of lists, dates, huge numbers
+        except (ValueError, TypeError, OverflowError) as error:  # the last two: lists, dates, huge numbers
             shown = f"label {str(value)[:60]!r} "
-            return shown + (str(error) if str(error).startswith(("is ", "has ")) else "is no number")
+            return shown + (str(error) if str(error).startswith(("is ", "has ")) else "is not a number")
         if label is None:
             return "has no label" + ", and no [] for none" * (self.kind == SEVERAL)
         self._read.append(label)
@@ -183,7 +181,7 @@ class Reader:
 
     def _of(self, value: Any, texts: Sequence[str]) -> Any:
         text = as_text(value)
-        if text is None:  # a blank cell is a list of none
+        if text is None:  # a blank cell is an empty list
             is_blank = isinstance(value, str) and not value.strip()
             return () if self.kind == SEVERAL and is_blank else None
         if self.kind == NUMBER:
@@ -199,8 +197,8 @@ class Reader:
     def _chosen(self, text: str, texts: Sequence[str]) -> _Chosen:
         place = texts.index(text) if texts.count(text) == 1 else None
         column = self._choices.index(text) if text in self._choices else None
-        number = text[:-2] if text.endswith(".0") else text  # as pandas writes numbers beside missing ones
-        if number.isdecimal():  # all rows together decide which of the three applies
+        number = text[:-2] if text.endswith(".0") else text  # pandas writes numbers so next to missing ones
+        if number.isdecimal():  # all rows together decide on one of the three meanings
             return _Chosen(int(number), column, place)
         if column is None and place is None:
             letter = string.ascii_uppercase.find(text.upper()) if len(text) == 1 else -1
@@ -224,8 +222,8 @@ class Reader:
         return number
 
     def finish(self) -> tuple[Labels, np.ndarray]:
-        """Returns the classes, and the labels of all rows that were taken: [N] int32 of `one` and `choice`,
-        float32 of `number`, [N, C] float32 of `several`."""
+        """Returns the classes, and the labels of all added rows: [N] int32 for `one` and `choice`, float32
+        for `number`, [N, C] float32 for `several`."""
         if self.kind == NUMBER:
             return Labels(NUMBER), np.array(self._read, np.float32)
         if self.kind == CHOICE:
@@ -242,9 +240,9 @@ class Reader:
         return labels, marks_NC
 
     def _choice_numbers(self) -> np.ndarray:
-        """Returns the places of the right texts. Numbers count from 0 where one is 0, and from 1 where one is
-        as large as there are texts; if all of them are also columns, or texts of their rows, they mean these.
-        Raises ConfigError if that is ambiguous."""
+        """Returns the numbers of the right texts, from 0. Numeric labels count from 0 if one of them is 0,
+        and from 1 if one of them is the number of texts; if all of them are also names of columns, or texts
+        of their rows, they mean these. Raises ConfigError if that is ambiguous."""
         count, read = len(self._choices), self._read
         places = [one.place if one.column is None else one.column for one in read]
         rows = [row for row, one in enumerate(read) if one.number is not None]
@@ -267,7 +265,7 @@ class Reader:
 
 
 def sort_key(name: str) -> tuple:
-    """Returns the key by which labels are sorted: numbers by size and first, then words, NaN among them."""
+    """Returns the sort key of a label: numbers come first, by size, then words, including NaN."""
     with contextlib.suppress(ValueError):
         if not math.isnan(number := float(name)):
             return 0, number, name
@@ -275,17 +273,17 @@ def sort_key(name: str) -> tuple:
 
 
 def tell_doubtful(names: Sequence[str], kind: str = SEVERAL) -> None:
-    """Warns of labels that are probably one, since they differ only in case, white space, or the form of a
-    number or of accents; of NaN, as pandas writes missing ones; and of scores that are classes."""
+    """Warns of labels that are probably the same, since they differ only in case, white space, or the form of
+    a number or of accents; of NaN, which pandas writes for missing ones; and of fractions used as classes."""
     alike: dict[tuple, list[str]] = {}
     for name in names:
         key = sort_key(" ".join(unicodedata.normalize("NFKC", name).casefold().split()))
         alike.setdefault(key if key[0] else key[:2], []).append(name)
     if found := [" and ".join(map(repr, own)) for own in alike.values() if len(own) > 1]:
-        told = "Labels that differ only in case, white space or the form of letters are learned apart: %s"
-        logging.warning(told, shortened(found, 200))
+        warning = "Labels that differ only in case, white space or the form of letters are learned apart: %s"
+        logging.warning(warning, shortened(found, 200))
     if found := [name for name in names if name.lower() == "nan"]:
-        logging.warning("The label %r is learned as others are: pandas writes missing ones so", found[0])
+        logging.warning("The label %r is learned like any other: pandas writes it for missing ones", found[0])
     if kind == ONE and not any(key[0] for key in alike) and any(key[1] % 1 for key in alike):
         logging.warning("The labels are numbers with fractions: --label_kind=number learns their size")
 
@@ -299,7 +297,7 @@ def describe_too_many(names: Iterable[str]) -> str:
 
 
 def describe_unknown(unknown: Counter, names: Sequence[str]) -> str:
-    """Returns the message about labels that the training set lacks."""
+    """Returns the message about labels that are missing in the training set."""
     label, rows = unknown.most_common(1)[0]
     others = f" and {len(unknown) - 1:,} others" if len(unknown) > 1 else ""
     return (
@@ -315,7 +313,7 @@ def describe_unknown(unknown: Counter, names: Sequence[str]) -> str:
 
 
 def probabilities(labels: Labels, logits_NC: np.ndarray) -> np.ndarray:
-    """Returns float64 [N, C]; of a number the scores as they are."""
+    """Returns the probabilities, float64 [N, C]; for a number the scores in the labels' unit."""
     logits_NC = np.asarray(logits_NC, np.float64)
     if labels.kind == NUMBER:
         return labels.scale[0] + labels.scale[1] * logits_NC
@@ -323,8 +321,8 @@ def probabilities(labels: Labels, logits_NC: np.ndarray) -> np.ndarray:
 
 
 def choose_thresholds(probabilities_NC: np.ndarray, truths_NC: np.ndarray) -> tuple[float, ...]:
-    """Returns, for each class, the probability from which on calling it gives the best F1; 0.5 for a class
-    that no row has. It lies in the middle between two probabilities of the set."""
+    """Returns the threshold with the best F1 for each class; 0.5 for a class without rows. It is the middle
+    between two probabilities of the set."""
     return tuple(_threshold(*pair) for pair in zip(probabilities_NC.T, truths_NC.T > 0))
 
 
@@ -335,14 +333,15 @@ def _threshold(probabilities_N: np.ndarray, is_true_N: np.ndarray) -> float:
     sorted_N = probabilities_N[order]
     hits = np.cumsum(is_true_N[order])
     f1 = 2 * hits / (np.arange(1, len(hits) + 1) + is_true_N.sum())
-    ends = np.append(sorted_N[1:] < sorted_N[:-1], True)  # equal probabilities are called together
+    ends = np.append(sorted_N[1:] < sorted_N[:-1], True)  # equal probabilities have the same prediction
     best = int(np.argmax(np.where(ends, f1, -1.0)))
     below = sorted_N[best + 1] if best + 1 < len(sorted_N) else 0.0
     return float((sorted_N[best] + below) / 2)
 
 
 def predicted(labels: Labels, logits_NC: np.ndarray) -> np.ndarray:
-    """Returns int64 [N] classes; bool [N, C] of `several`, by the thresholds; float64 [N] numbers."""
+    """Returns the predictions: int64 [N] classes, bool [N, C] for `several`, by the thresholds, or float64
+    [N] numbers."""
     values_NC = probabilities(labels, logits_NC)
     if labels.kind == NUMBER:
         return values_NC[:, 0]
@@ -365,9 +364,10 @@ def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[st
     """Returns the scores of a set.
 
     Returns:
-      Of classes accuracy, macro_f1, micro_f1, weighted_f1, roc_auc (each class against the rest, their mean;
-      left out where no class has both), log_loss and calibration_error; accuracy of `several` is the share of
-      rows with exactly the right labels. Of a number pearson, spearman and root_mean_squared_error.
+      For classes accuracy, macro_f1, micro_f1, weighted_f1, roc_auc (mean over one class against the rest;
+      left out if no class has rows of both kinds), log_loss and calibration_error; the accuracy of `several`
+      is the share of rows with exactly the right labels. For a number pearson, spearman and
+      root_mean_squared_error.
     """
     if labels.kind == NUMBER:
         return scores_of_numbers(predicted(labels, logits_NC), np.asarray(truths, np.float64))
@@ -385,8 +385,8 @@ def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[st
     if labels.kind != CHOICE:
         hits, called, there = (part.sum(axis=0) for part in (calls_NC & truths_NC, calls_NC, truths_NC))
         f1_C = 2 * hits / np.maximum(called + there, 1)
-        # As scikit-learn: a class that occurs neither in labels nor predictions is left out, or counts 0 for
-        # multi-label rows.
+        # As in scikit-learn: a class that occurs neither in labels nor predictions is left out, or counts as
+        # 0 for multi-label rows.
         seen = (called + there > 0) | (labels.kind == SEVERAL)
         found["macro_f1"] = f1_C[seen].mean() if seen.any() else 0.0
         found["micro_f1"] = 2 * hits.sum() / max(called.sum() + there.sum(), 1)
@@ -401,7 +401,7 @@ def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[st
 
 def scores_of_numbers(values_N: np.ndarray, truths_N: np.ndarray) -> dict[str, float]:
     """Returns root_mean_squared_error, pearson and spearman."""
-    from scipy import stats  # late: it takes a second, and few programs score
+    from scipy import stats  # late: takes a second, and few programs score
 
     constant = len(values_N) < 2 or np.ptp(values_N) == 0 or np.ptp(truths_N) == 0
     return {
@@ -412,8 +412,8 @@ def scores_of_numbers(values_N: np.ndarray, truths_N: np.ndarray) -> dict[str, f
 
 
 def roc_auc(chances_N: np.ndarray, is_true_N: np.ndarray) -> float | None:
-    """Returns the area under the ROC curve: how often a row of the class has the larger probability of a
-    pair, equal ones counted by half; None where all rows are of the class, or none."""
+    """Returns the area under the ROC curve: the share of pairs in which the row of the class has the larger
+    probability, ties counted as half; None if all rows are of the class, or none."""
     from scipy import stats
 
     there = int(is_true_N.sum())
@@ -424,8 +424,8 @@ def roc_auc(chances_N: np.ndarray, is_true_N: np.ndarray) -> float | None:
 
 
 def calibration_error(chances_N: np.ndarray, is_right_N: np.ndarray) -> float:
-    """Returns the expected calibration error: the distance of probability and share of right ones, over 15
-    bins of equal width weighted by their rows. Source: Guo et al. 2017, arXiv 1706.04599."""
+    """Returns the expected calibration error: the distance between mean probability and accuracy, over 15
+    bins of equal width, weighted by their rows. Source: Guo et al. 2017, arXiv 1706.04599."""
     bins_N = np.minimum((chances_N * _BINS).astype(int), _BINS - 1)
     counts, chances, right = (
         np.bincount(bins_N, weights, _BINS) for weights in (np.ones(len(bins_N)), chances_N, is_right_N)
@@ -434,7 +434,7 @@ def calibration_error(chances_N: np.ndarray, is_right_N: np.ndarray) -> float:
 
 
 def by_label(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> list[list]:
-    """Returns the table of precision, recall, F1 and rows of each class, its head first."""
+    """Returns the table of precision, recall, F1 and rows of each class, with its head first."""
     sets = (truths, predicted(labels, logits_NC))
     truths_NC, calls_NC = (_marks(part, len(labels.names)) for part in sets)
     counts = (part.sum(axis=0).tolist() for part in (calls_NC & truths_NC, calls_NC, truths_NC))
@@ -450,6 +450,6 @@ def rates(hits: int, called: int, there: int) -> tuple[float, float, float]:
 
 
 def _marks(values: np.ndarray, classes: int) -> np.ndarray:
-    """Returns bool [N, C] of classes [N], or of marks [N, C]."""
+    """Converts classes [N], or marks [N, C], to bool [N, C]."""
     values = np.asarray(values)
     return values > 0 if values.ndim == 2 else values[:, None] == np.arange(classes)

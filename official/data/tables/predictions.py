@@ -1,4 +1,4 @@
-"""Writes predictions next to their rows: all columns of the input, in order, then ours."""
+"""Writes predictions next to their rows: all columns of the input, in order, then the predicted columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from official.data.tables import labels as labels_lib
 from official.data.tables.labels import CHOICE, NUMBER, SEVERAL, Labels
 from official.io.errors import ConfigError
 
-CONLL = ".conll"  # of tags alone
+CONLL = ".conll"  # only for tags
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 FORMATS = (*TABLES, CONLL)
 _PREFIX = "predicted_"
@@ -24,8 +24,7 @@ ONE_TYPE = "A column of Parquet has one type. Give --output_file=F.jsonl."
 
 
 def check_format(path: str, flag: str = "output_file", formats: Sequence[str] = FORMATS) -> str:
-    """Returns the ending of a file, of predictions where nothing else is said. Raises ConfigError for one
-    that says no format."""
+    """Returns the suffix of a file, by default of predictions. Raises ConfigError for an unknown one."""
     ending = os.path.splitext(path)[1].lower()
     if ending not in formats:
         raise ConfigError(f"--{flag}={path}: unknown suffix. Allowed: {', '.join(formats)}.")
@@ -35,8 +34,8 @@ def check_format(path: str, flag: str = "output_file", formats: Sequence[str] = 
 def beside(
     columns: Sequence[str], ours: Mapping[str, Sequence], places: Sequence[int | None]
 ) -> dict[str, list]:
-    """Aligns our columns with the rows of an input: None for rows without a value. `predicted_` is prepended,
-    as often as needed, to a name that the input has already."""
+    """Aligns predicted columns with the rows of an input, with None for rows without a value. A name that the
+    input already has gets the prefix `predicted_`, repeatedly if needed."""
     found: dict[str, list] = {}
     for name, values in ours.items():
         while name in columns or name in found:
@@ -48,10 +47,10 @@ def beside(
 def columns_of(
     labels: Labels, logits_NC: np.ndarray, all_probabilities: bool = False, choices: Sequence[str] = ()
 ) -> dict[str, list]:
-    """Returns the columns of predicted labels: `label` and `probability`, of several `labels` (JSON), of a
-    number `score`, of several numbers `score_NAME`; with `all_probabilities` also `probability_NAME` of every
-    class. The label of a choice is the name of the column of its text, of `choices`; without them its number,
-    from 1 on."""
+    """Returns the columns of predicted labels: `label` and `probability`; for several labels `labels` (JSON),
+    for a number `score`, for several numbers `score_NAME`; with `all_probabilities` also `probability_NAME`
+    of every class. The label of a choice is the name of the text's column, from `choices`; without them its
+    number, from 1 on."""
     chances_NC = labels_lib.probabilities(labels, logits_NC)
     if labels.kind == NUMBER and chances_NC.shape[1] == 1:
         return {"score": chances_NC[:, 0].tolist()}
@@ -81,15 +80,15 @@ def encode(
     ours: Collection[str] | None = None,
     arrow_types: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """Returns rows as the bytes of a file, or of a part of one.
+    """Encodes rows as the bytes of a file, or of a part of one.
 
     Args:
-      ending: of FORMATS.
-      columns: {name: values}. Of CoNLL `tokens` and `tags`, lists, or None for a sentence without words.
+      ending: suffix, one of FORMATS.
+      columns: {name: values}; for CoNLL `tokens` and `tags`, lists, or None for a sentence without words.
       with_header: whether to write the names first, in formats with a header.
-      ours: columns whose numbers, probabilities and scores, are written with six digits where the file is
-        text; the input's stay as they are. None: all.
-      arrow_types: pyarrow's types of columns of Parquet; of others they follow from the values.
+      ours: names of the predicted columns, whose numbers are rounded to six digits in text formats. None:
+        all.
+      arrow_types: pyarrow's types of columns of Parquet; other types are inferred from the values.
 
     Raises:
       ConfigError: for a column of Parquet with values of several types.
@@ -112,11 +111,11 @@ def encode(
         return buffer.getvalue()
     ours = columns.keys() if ours is None else ours
     rows = zip(*(map(_rounded, values) if name in ours else values for name, values in columns.items()))
-    if ending == ".jsonl":  # half a character, which UTF-8 does not have, is escaped as in JSON
+    if ending == ".jsonl":  # lone surrogates, which UTF-8 cannot encode, are escaped
         lines = [f"{_json(dict(zip(columns, row)))}\n" for row in rows]
         return "".join(lines).encode("utf-8", "backslashreplace")
-    # The writer quotes cells with characters of `lineterminator`; a carriage return alone ends a row, too. So
-    # rows are written with both, and kept with the line feed.
+    # The writer quotes cells with characters of `lineterminator`, and a lone carriage return ends a row, too.
+    # So rows are written with both characters, and the carriage return is dropped.
     lines = []
     sink: Any = types.SimpleNamespace(write=lambda row: lines.append(f"{row[:-2]}\n"))
     writer = csv.writer(sink, delimiter="\t" if ending == ".tsv" else ",", lineterminator="\r\n")
@@ -127,7 +126,7 @@ def encode(
 
 
 def conll(words: Sequence[str], tags: Sequence[str]) -> str:
-    """Returns a sentence in CoNLL columns: a word a line, its tag behind a tab, and an empty line."""
+    """Returns a sentence in CoNLL columns: one word per line, a tab and its tag, and an empty line."""
     lines = (f"{' '.join(word.split()) or '-'}\t{tag}\n" for word, tag in zip(words, tags))
     return "".join(lines) + "\n"
 
@@ -137,12 +136,12 @@ def _rounded(value: Any) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    """Returns a value as delimited files have it."""
+    """Returns a value in the form of delimited files."""
     if isinstance(value, (list, dict, bool)):
         return _json(value)
     return "" if value is None else value
 
 
 def _json(value: Any) -> str:
-    """Returns a value as JSON; dates and other types of Parquet as text."""
+    """Returns a value as JSON, with dates and other types of Parquet as text."""
     return json.dumps(value, ensure_ascii=False, default=str)

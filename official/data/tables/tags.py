@@ -1,8 +1,8 @@
-"""Sentences with tagged words: CoNLL columns and JSON -> words and tags -> spans, scores, and windows of word
-pieces.
+"""Sentences with tagged words: reads CoNLL columns and JSON, finds spans, computes scores, and makes windows
+of word pieces.
 
 Schemes: IOB1, IOB2 and IOBES mark the spans of entities by the prefixes B-, I-, E-, S- and the tag O; `words`
-are tags without prefixes, such as parts of speech.
+is for tags without prefixes, such as parts of speech.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from official.io.errors import ConfigError, shortened
 
 IOB1, IOB2, IOBES, WORDS = SCHEMES = ("IOB1", "IOB2", "IOBES", "words")
 OUTSIDE = "O"
-IGNORED = -1  # label of pieces without one: all but the first of a word
+IGNORED = -1  # label of all pieces of a word except the first
 _DOCUMENT = "-DOCSTART-"
 _BRAT = re.compile(rb"T\d+\t\S+ \d+ \d+")
-_OTHER_FORM = re.compile("[LUM]-.|[BIESLUM][_:/].|.*[-_:/][BIESLUM]$")  # of a part of an entity
+_OTHER_FORM = re.compile("[LUM]-.|[BIESLUM][_:/].|.*[-_:/][BIESLUM]$")  # other notations of prefixes
 _CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
 _TOKEN_KEYS, _TAG_KEYS = ("tokens", "words"), ("tags", "ner_tags", "labels")
 _TEXT_KEYS, _SPAN_KEYS = ("text", "sentence"), ("entities", "spans", "label", "labels")
 
 
 class Span(NamedTuple):
-    """An entity: its type, and the first of its words and the one behind its last."""
+    """An entity: its type, its first word, and the end, exclusive."""
 
     type: str
     start: int
@@ -52,10 +52,10 @@ class Sentence:
     """A sentence with its words.
 
     Attributes:
-      words: as they are split.
-      tags: one of each word; None where the file has none.
-      text: as it was given; None where only words were.
-      offsets: (first character, the one behind the last) of each word in `text`; empty without it.
+      words: the words.
+      tags: one tag per word; None if the file has no tags.
+      text: the original text; None if only words were given.
+      offsets: (first character, end) of each word in `text`; empty without a text.
     """
 
     words: list[str]
@@ -73,13 +73,14 @@ def read_sentences(
 ) -> list[Sentence]:
     """Reads the sentences of comma-separated files and globs, CoNLL columns or JSON lines.
 
-    CoNLL: a word a line, its tag in the last column; spaces or tabs between columns; an empty line, or one of
-    white space alone, ends a sentence. JSON: `tokens` and `tags`, or `text` and `entities` with `start`,
-    `end` and `label` in characters.
+    CoNLL: one word per line, with its tag in the last column; spaces or tabs between columns; a blank line
+    ends a sentence. JSON: `tokens` and `tags`, or `text` and `entities` with `start`, `end` (in characters)
+    and `label`.
 
     Args:
-      flag: name of the flag that gave it, for messages.
-      with_tags: whether tags are needed; else those that are there are read, and a file without is fine.
+      given: value of the flag.
+      flag: name of the flag, for messages.
+      with_tags: whether tags are required; otherwise they are read if the file has them.
       columns: names of the columns of JSON with words or text, and with tags or spans; None: the usual ones.
 
     Raises:
@@ -90,8 +91,8 @@ def read_sentences(
         with text_files.open_text(text_files.Split(path)) as file:
             is_table = tables.kind_of(file.head) is not None
             if _BRAT.match(file.head):
-                told = "has the annotations of brat, whose text is in another file"
-                raise ConfigError(f"{path} {told}. Write rows of JSON, each with text and entities.")
+                problem = "has the annotations of brat, whose text is in another file"
+                raise ConfigError(f"{path} {problem}. Write rows of JSON, each with text and entities.")
         own = list(_read_table(path, flag, with_tags, columns) if is_table else _read_conll(path, with_tags))
         if with_tags and own and all(map(_is_numbered, own)):
             raise ConfigError(f"{path}: the first column numbers the words. Write the words first.")
@@ -102,13 +103,13 @@ def read_sentences(
 
 
 def _is_numbered(sentence: Sentence) -> bool:
-    """Tells whether numbers from 1 on are in place of the words, as in CoNLL-U."""
+    """Tells whether the words are numbers from 1 on, as in the first column of CoNLL-U."""
     return sentence.words == [str(number) for number in range(1, len(sentence.words) + 1)]
 
 
 @dataclasses.dataclass(frozen=True)
 class ConllTable(tables.Table):
-    """Sentences of CoNLL columns as rows of a table: `tokens`, and `tags` where the first one has them."""
+    """Sentences of CoNLL columns as rows of a table: `tokens`, and `tags` if the first sentence has them."""
 
     def _rows(self, part: Any, names: list[str]) -> Iterator[Sequence]:
         for sentence in _read_conll(part.path):
@@ -117,12 +118,12 @@ class ConllTable(tables.Table):
 
 
 def is_conll(given: str) -> bool:
-    """Tells whether files are CoNLL columns by their names."""
+    """Tells whether the names of files are those of CoNLL columns."""
     return re.search(r"\.conll(\.\w+)?$", given.strip().lower()) is not None
 
 
 def open_conll(given: str, flag: str) -> tables.Table:
-    """Returns files of CoNLL columns, with tags or without, as a table. Raises ConfigError where there is no
+    """Opens files of CoNLL columns, with or without tags, as a table. Raises ConfigError for files without a
     sentence."""
     paths = files.find_files(given, flag)
     first = next(itertools.chain.from_iterable(map(_read_conll, paths)), None)
@@ -137,7 +138,7 @@ def _read_conll(path: str, with_tags: bool = False) -> Iterator[Sentence]:
     tags: list[str] = []
     count = 0
     with text_files.open_text(text_files.Split(path)) as file:
-        for number, line in enumerate(itertools.chain(file.text, [b""]), 1):  # the end is an empty line, too
+        for number, line in enumerate(itertools.chain(file.text, [b""]), 1):  # the end is a blank line
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
@@ -153,8 +154,8 @@ def _read_conll(path: str, with_tags: bool = False) -> Iterator[Sentence]:
             if len(fields) != count or with_tags and count < 2:
                 usual = count > 1 or not with_tags
                 expected = f"{count}, as the lines before" if usual else "a word and its tag"
-                told = f"{len(fields)} columns ({text[:40]!r}), expected {expected}"
-                raise ConfigError(f"{path}:{number}: {told}.")
+                problem = f"{len(fields)} columns ({text[:40]!r}), expected {expected}"
+                raise ConfigError(f"{path}:{number}: {problem}.")
             words.append(fields[0])
             if count > 1:
                 tags.append(fields[-1])
@@ -178,8 +179,8 @@ def _read_table(
             if row in batch.problems:
                 raise ConfigError(f"{place}: {batch.problems[row]}.")
             if judged and (answer := batch.columns[ANSWER][row]) in REJECTED:
-                told = "Leave out rows of Prodigy that are not accepted: jq -c 'select(.answer==\"accept\")'"
-                raise ConfigError(f"{place}: answer is {answer!r}. {told}.")
+                hint = "Leave out rows of Prodigy that are not accepted: jq -c 'select(.answer==\"accept\")'"
+                raise ConfigError(f"{place}: answer is {answer!r}. {hint}.")
             labels = batch.columns[tags][row] if tags else None
             if with_tags and labels is None:  # a missing column does not mean that the text has no entity
                 raise ConfigError(f"{place}: it has no {tags}. Give each row its own, [] if it has none.")
@@ -190,7 +191,7 @@ def _read_table(
 
 
 def _column(table: tables.Table, names: Sequence[str], flag: str) -> str:
-    """Returns the first of some names that a column has."""
+    """Returns the first of some names that is a column of the table."""
     found = [name for name in names if name in table.columns]
     if not found:
         raise ConfigError(
@@ -206,17 +207,16 @@ def _of_tokens(value: Any, labels: Any, place: str, with_tags: bool) -> Sentence
     tags = None
     if labels is not None:
         tags = [as_text(label) or "" for label in labels] if isinstance(labels, list) else [""]
-    if tags and not (with_tags or all(tags)):  # those of a test set may be hidden
+    if tags and not (with_tags or all(tags)):  # tags of a test set may be hidden
         tags = None
     if tags is not None and (len(tags) != len(value) or not all(tags)):
-        told = f"{len(value)} words with the tags {str(labels)[:60]!r}"
-        raise ConfigError(f"{place}: {told}, expected a list with one for each word, O outside of entities.")
+        found = f"{len(value)} words with the tags {str(labels)[:60]!r}"
+        raise ConfigError(f"{place}: {found}, expected a list with one for each word, O outside of entities.")
     return Sentence(value, tags)
 
 
 def _spans_of(value: Any, text: str, place: str) -> list[tuple[int, int, str]]:
-    """Returns (first character, the one behind the last, type) of spans of a text in any of the usual
-    forms."""
+    """Returns (first character, end, type) of spans of a text, given in any of the usual forms."""
     spans = []
     for one in value if isinstance(value, list) else [value] if value else []:
         parts: Sequence[Any] = one if isinstance(one, (list, tuple)) else ()
@@ -227,13 +227,13 @@ def _spans_of(value: Any, text: str, place: str) -> list[tuple[int, int, str]]:
         is_whole = isinstance(start, int) and isinstance(end, int) and isinstance(label, str)
         if not is_whole or not label or not 0 <= start < end <= len(text):
             most = f"in characters, at most {len(text)}"
-            told = f"span {str(one)[:60]}, expected start, end ({most}) and a label"
-            raise ConfigError(f"{place}: {told}.")
-        said = one.get("text") if isinstance(one, dict) else None
+            wrong = f"span {str(one)[:60]}, expected start, end ({most}) and a label"
+            raise ConfigError(f"{place}: {wrong}.")
+        expected = one.get("text") if isinstance(one, dict) else None
         # Label Studio writes line ends as two characters.
-        if isinstance(said, str) and said.replace("\\n", " ").split() != text[start:end].split():
-            told = f"the span {said[:40]!r} is {text[start:end][:40]!r} from {start} to {end}"
-            raise ConfigError(f"{place}: {told}. Count characters (code points), no bytes or UTF-16 units.")
+        if isinstance(expected, str) and expected.replace("\\n", " ").split() != text[start:end].split():
+            wrong = f"the span {expected[:40]!r} is {text[start:end][:40]!r} from {start} to {end}"
+            raise ConfigError(f"{place}: {wrong}. Count characters (code points), not bytes or UTF-16 units.")
         spans.append((start, end, label))
     spans.sort()
     for before, after in zip(spans, spans[1:]):
@@ -244,7 +244,7 @@ def _spans_of(value: Any, text: str, place: str) -> list[tuple[int, int, str]]:
 
 def with_spans(text: str, spans: Sequence[tuple[int, int, str]], place: str, tagged: bool = True) -> Sentence:
     """Returns a text with its words, tagged by IOB2. Words are split at white space, punctuation and
-    ideographs, as BERT's tokenizer does. Raises ConfigError for a span that begins or ends within a word."""
+    ideographs, as in BERT's tokenizer. Raises ConfigError for a span that begins or ends within a word."""
     offsets = list(word_offsets(text))
     tags = [OUTSIDE] * len(offsets)
     starts, ends = (
@@ -265,8 +265,8 @@ def with_spans(text: str, spans: Sequence[tuple[int, int, str]], place: str, tag
 
 
 def sentence_of(text: str | list[str]) -> Sentence:
-    """Returns a text with its words, or a list of words as a sentence, without tags. Raises ConfigError for
-    what is neither."""
+    """Returns a text, split into words, or a list of words, as a sentence without tags. Raises ConfigError
+    for another value."""
     if isinstance(text, str):
         return with_spans(text, [], "", tagged=False)
     if not isinstance(text, (list, tuple)) or not all(isinstance(word, str) for word in text):
@@ -275,7 +275,7 @@ def sentence_of(text: str | list[str]) -> Sentence:
 
 
 def word_offsets(text: str) -> Iterator[tuple[int, int]]:
-    """Yields (first character, the one behind the last) of each word of a text."""
+    """Yields (first character, end) of each word of a text."""
     begin = None
     for place, character in enumerate(text):
         alone = is_punctuation(character) or _CJK.match(character) is not None
@@ -295,16 +295,16 @@ def word_offsets(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _parts(tag: str) -> tuple[str, str]:
-    """Returns (prefix, type); of O and of what has no prefix, (the tag, "")."""
+    """Returns (prefix, type); for O and tags without a prefix, (the tag, "")."""
     prefix, dash, kind = tag.partition("-")
     return (prefix, kind) if dash and prefix in tuple("BIES") else (tag, "")
 
 
 def find_scheme(sentences: Sequence[Sentence], source: str) -> str:
-    """Returns the scheme that the tags follow.
+    """Returns the scheme of the tags.
 
     Raises:
-      ConfigError: for tags of none, or of two of them; it names a sentence.
+      ConfigError: for tags of no scheme, or of two; the message names a sentence.
     """
     tags = dict.fromkeys(tag for sentence in sentences for tag in sentence.tags or ())
     prefixes = {_parts(tag)[0] for tag in tags if _parts(tag)[1]}
@@ -319,20 +319,20 @@ def find_scheme(sentences: Sequence[Sentence], source: str) -> str:
         )
     schemes = (IOBES,) if prefixes & {"E", "S"} else (IOB2, IOB1)
     found = {one: [breach(sentence.tags or [], one) for sentence in sentences] for one in schemes}
-    scheme = min(schemes, key=lambda one: sum(map(bool, found[one])))  # with a slip or two it is the other
-    wrong = [(number, told) for number, told in enumerate(found[scheme], 1) if told]
+    scheme = min(schemes, key=lambda one: sum(map(bool, found[one])))  # the one with the fewest breaches
+    wrong = [(number, problem) for number, problem in enumerate(found[scheme], 1) if problem]
     if wrong:
-        number, told = wrong[0]
+        number, problem = wrong[0]
         more = f" (and {len(wrong) - 1:,} more)" * (len(wrong) > 1)
         raise ConfigError(
-            f"{source}, sentence {number}{more}: {told}, which {scheme} does not have. Allowed: IOB1, IOB2"
+            f"{source}, sentence {number}{more}: {problem}, which {scheme} does not have. Allowed: IOB1, IOB2"
             " or IOBES throughout."
         )
     return scheme
 
 
 def scheme_of(tags: Sequence[str], sentences: Sequence[Sentence] = ()) -> str:
-    """Returns the scheme of a model, by the names of its tags; where they are those of two, by sentences."""
+    """Returns the scheme of a model, by the names of its tags; if these fit two schemes, by sentences."""
     prefixes = {_parts(tag)[0] for tag in tags if _parts(tag)[1]}
     if not prefixes:
         return WORDS
@@ -345,7 +345,8 @@ def scheme_of(tags: Sequence[str], sentences: Sequence[Sentence] = ()) -> str:
 
 
 def breach(tags: Sequence[str], scheme: str) -> str | None:
-    """Returns a description of the first tags of a sentence that break their scheme; None for none."""
+    """Returns a description of the first tags of a sentence that break the scheme; None if there is no
+    breach."""
     before = (OUTSIDE, "")
     for tag in [*tags, OUTSIDE]:
         now = _parts(tag)
@@ -357,7 +358,7 @@ def breach(tags: Sequence[str], scheme: str) -> str | None:
         else:
             wrong = scheme == IOBES and not goes_on and (now[0] in "IE" or before[0] in "BI")
         if wrong:
-            return f"{tag!r} behind {'-'.join(filter(None, before))!r}"
+            return f"{tag!r} after {'-'.join(filter(None, before))!r}"
         before = now
     return None
 
@@ -372,10 +373,10 @@ def spans(tags: Sequence[str], scheme: str | None = None) -> list[Span]:
     """Returns the entities of a sentence.
 
     Args:
-      tags: one of each word.
-      scheme: only spans that follow it strictly are entities, as in seqeval's strict mode; None: read
-        leniently as conlleval does, which accepts any prefix, like seqeval's default. With `words`, each tag
-        but O is an entity of one word.
+      tags: one tag per word.
+      scheme: only spans that follow it strictly are entities, as in seqeval's strict mode; None: lenient
+        reading as in conlleval, which accepts any prefix, like seqeval's default. With `words`, each tag
+        except O is an entity of one word.
     """
     if scheme == WORDS:
         return [Span(tag, place, place + 1) for place, tag in enumerate(tags) if tag != OUTSIDE]
@@ -383,8 +384,8 @@ def spans(tags: Sequence[str], scheme: str | None = None) -> list[Span]:
 
 
 def _lenient(tags: Sequence[str]) -> list[Span]:
-    """Source of the rules: conlleval.pl of CoNLL-2000. Of BILOU, which models of other libraries have, L ends
-    an entity as E does, and U is one as S is."""
+    """Source of the rules: conlleval.pl of CoNLL-2000. In BILOU, which models of other libraries use, L ends
+    an entity as E does, and U is a single word as S is."""
     found, start, before = [], 0, (OUTSIDE, "")
     for place, tag in enumerate([*tags, OUTSIDE]):
         now = (OUTSIDE, "") if tag == OUTSIDE else (tag[:1], tag[1:].split("-", 1)[-1] or "_")
@@ -436,8 +437,8 @@ def scores(
     """Returns the scores of entities, and their table by type.
 
     Returns:
-      precision, recall and f1 as seqeval's default mode has them, strict_precision, strict_recall and
-      strict_f1 as its strict mode with the scheme, and accuracy of words.
+      precision, recall and f1 as in seqeval's default mode, strict_precision, strict_recall and strict_f1 as
+      in its strict mode with the scheme, and the accuracy of words.
     """
     found: dict[str, float] = {}
     lenient = WORDS if scheme == WORDS else None
@@ -465,13 +466,13 @@ def scores(
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """N windows of T pieces altogether, one or more of each sentence, [CLS] and [SEP] around each.
+    """N windows of T pieces in all, one or more per sentence, each with [CLS] and [SEP].
 
     Attributes:
-      ids_T: int32.
-      lengths_N: tokens of each window.
-      words_T: int32: the word of its sentence that a piece is the first one of; -1 for all others.
-      sentences_N: number of the sentence.
+      ids_T: int32, ids of all pieces.
+      lengths_N: number of tokens in each window.
+      words_T: int32, number of the word in its sentence for the first piece of a word; -1 for all others.
+      sentences_N: number of each window's sentence.
     """
 
     ids_T: np.ndarray
@@ -480,13 +481,13 @@ class Windows:
     sentences_N: np.ndarray
 
     def _places(self) -> Iterator[tuple[int, int, int]]:
-        """Yields the sentence, the first piece and the one behind the last of each window."""
+        """Yields (sentence, first piece, end) of each window."""
         ends = np.cumsum(self.lengths_N)
         yield from zip(self.sentences_N.tolist(), (ends - self.lengths_N).tolist(), ends.tolist())
 
     def labels(self, ids: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns int32 [T]: the label of each piece, IGNORED for those without; `ids` are the labels of each
-        sentence's words."""
+        """Returns int32 [T]: the label of each first piece of a word, IGNORED for the others; `ids` are the
+        labels of each sentence's words."""
         found_T = np.full(len(self.ids_T), IGNORED, np.int32)
         for sentence, begin, end in self._places():
             words = self.words_T[begin:end]
@@ -494,12 +495,12 @@ class Windows:
         return found_T
 
     def joined(self, values_TX: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
-        """Returns, for each sentence, a value of each of its words: that of the window in which the word has
-        the most pieces on the side where it has fewer.
+        """Returns the values of the words of each sentence, each from the window with the most context: the
+        number of pieces on the side of the word with fewer pieces.
 
         Args:
-          values_TX: of each piece.
-          counts: words of each sentence.
+          values_TX: values of the pieces.
+          counts: number of words in each sentence.
         """
         found = [np.zeros((count, *values_TX.shape[1:]), values_TX.dtype) for count in counts]
         best = [np.full(count, -1) for count in counts]
@@ -518,9 +519,9 @@ def make_windows(
 ) -> Windows:
     """Returns the windows of sentences, each a list of words.
 
-    What fits into `max_seq_length` tokens is one window. Others begin a quarter of a window before the end of
-    the one before them, at a word. A word without pieces, such as a control character, is [UNK]; one that is
-    longer than a window loses its end.
+    A sentence that fits into `max_seq_length` tokens is one window. Otherwise windows overlap by a quarter,
+    and begin at a word. A word without pieces, such as a control character, is [UNK]; one that is longer than
+    a window loses its end.
     """
     special = vocabulary.special_ids
     pieces_P, counts_W = tokenizer.tokenize_words([word for words in sentences for word in words])
@@ -543,8 +544,8 @@ def make_windows(
 
 
 def _cuts(ends: np.ndarray, room: int) -> Iterator[tuple[int, int]]:
-    """Yields (first word, the one behind the last) of the windows of a sentence; `ends` [words + 1] are the
-    pieces before each word."""
+    """Yields (first word, end) of the windows of a sentence; `ends` [words + 1] is the number of pieces
+    before each word."""
     begin, count = 0, len(ends) - 1
     while begin < count:
         end = int(np.searchsorted(ends, ends[begin] + room, "right")) - 1
@@ -559,10 +560,10 @@ def _cuts(ends: np.ndarray, room: int) -> Iterator[tuple[int, int]]:
 
 
 def entities(sentence: Sentence, tags: Sequence[str], chances: Sequence[float], scheme: str) -> list[dict]:
-    """Returns the entities of a sentence for people and files: {type, text, start, end, probability}.
+    """Returns the entities of a sentence for output: {type, text, start, end, probability}.
 
-    Start and end are characters of its text; of a sentence of words alone, of these with a space between
-    them. The probability is the lowest of the words.
+    Start and end are characters of its text; without a text, of the words joined with spaces. The probability
+    is the lowest one of the words.
     """
     text, offsets = sentence.text, sentence.offsets
     if text is None:
@@ -580,6 +581,6 @@ def entities(sentence: Sentence, tags: Sequence[str], chances: Sequence[float], 
 
 
 def entities_json(found: Sequence[dict]) -> str:
-    """Returns entities as a cell of a table: JSON, probabilities with four digits."""
+    """Returns entities as a cell of a table: JSON, with probabilities of four digits."""
     rounded = [{**one, "probability": round(one["probability"], 4)} for one in found]
     return json.dumps(rounded, ensure_ascii=False)

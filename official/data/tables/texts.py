@@ -1,5 +1,4 @@
-"""Tables -> texts and labels -> token ids: rows of people's own data for classification and for vectors, in
-flat memory.
+"""Reads texts and labels of tables as token ids, for classification and embeddings.
 
 Only token ids are kept in memory, for ten million rows. Texts for a report are read again.
 """
@@ -19,8 +18,8 @@ from official.data.tables.files import Table
 from official.data.tables.labels import Labels, Reader
 from official.io.errors import ConfigError, counted
 
-SHOWN_PROBLEMS = 3  # in a message
-# Column and values of rows of Prodigy's exports whose label an annotator did not accept.
+SHOWN_PROBLEMS = 3  # maximum in a message
+# Column and values of the rows in Prodigy's exports whose label an annotator did not accept.
 ANSWER, REJECTED = "answer", ("reject", "ignore")
 _MAX_SHARE_BAD = 0.5  # share of faulty rows; a file with more is probably misread
 
@@ -30,15 +29,15 @@ class TextRows:
     """N usable rows of a table: their tokens, as of `text_rows.encode`, and labels.
 
     Attributes:
-      ids: [T] tokens of all rows; of `group` pairs, or texts, a row, one behind the other.
+      ids: [T] tokens of all rows; a row has `group` pairs, or texts.
       lengths, first_lengths, whole_lengths: int32 [N x group].
-      labels: see `labels.Reader.finish`; None where none were read.
-      numbers: int64 [N]: the row of the table, from 1 on.
+      labels: see `labels.Reader.finish`; None if not read.
+      numbers: int64 [N], number of the row in the table, from 1 on.
       row_ids: uint64 [N], as of `ids_of`.
-      problems: {row of the table: what is wrong with it}, the first ones; such rows are left out.
+      problems: {row of the table: fault} of the first rows that are left out.
       bad: number of rows that are left out.
-      group: pairs of a row: the texts to choose from; or its texts, where they are apart.
-      text_ids: int64 [N x group] of texts that are apart, equal for equal texts; else empty.
+      group: number of a row's pairs, one per text to choose from; or of its texts, if encoded separately.
+      text_ids: int64 [N x group] of separately encoded texts, equal for equal texts; else empty.
     """
 
     ids: np.ndarray
@@ -57,7 +56,7 @@ class TextRows:
         return len(self.numbers)
 
     def pick(self, chosen_N: np.ndarray) -> TextRows:
-        """Returns the rows of a bool mask."""
+        """Returns the rows selected by a bool mask."""
         is_chosen = np.repeat(chosen_N, self.group)
         return dataclasses.replace(
             self,
@@ -72,7 +71,7 @@ class TextRows:
         )
 
     def parts(self, share: float) -> tuple[TextRows, TextRows]:
-        """Returns the rows to train on, and the share of them that is held out, by the texts. Raises
+        """Splits the rows by a hash of their texts into rows to train on and a held-out share. Raises
         ConfigError if either is empty."""
         is_held_N = self.row_ids / 2.0**64 < share  # as of `share_of`
         kept, held = self.pick(~is_held_N), self.pick(is_held_N)
@@ -81,11 +80,11 @@ class TextRows:
 
     @property
     def truncated(self) -> int:
-        """Number of pairs, or texts, that lost their ends."""
+        """Number of truncated pairs, or texts."""
         return int((self.lengths < self.whole_lengths).sum())
 
     def facts(self) -> dict[str, Any]:
-        """Returns the counts, and the problems, of the rows."""
+        """Returns the counts and problems of the rows."""
         return {
             "rows": len(self),
             "tokens": int(self.lengths.sum()),
@@ -95,24 +94,24 @@ class TextRows:
         }
 
     def describe_problems(self) -> str:
-        """Returns the number of rows left out, with the faults of the first ones."""
+        """Returns the number of rows left out, and the faults of the first ones."""
         shown = [f"row {number}: {reason}" for number, reason in list(self.problems.items())[:SHOWN_PROBLEMS]]
         return f"{self.bad:,} rows left out: {'; '.join(shown)}{'; ...' * (self.bad > len(shown))}"
 
 
 def tell_held_out(kept: int, held: int, noun: str) -> None:
-    """Logs how many rows, or sentences, are held out. Raises ConfigError if none are, or all."""
+    """Logs the number of held-out rows, or sentences. Raises ConfigError if it is none or all."""
     if not (kept and held):
-        told = f"of {counted(kept + held, noun)} {held:,} are held out"
-        raise ConfigError(f"{told}. Raise --eval_share, or give --eval_file.")
+        problem = f"of {counted(kept + held, noun)} {held:,} are held out"
+        raise ConfigError(f"{problem}. Raise --eval_share, or give --eval_file.")
     logging.info("%s held out for evaluation, %s to train on", counted(held, noun), f"{kept:,}")
 
 
 def tell_shared(given: str, scored_N: np.ndarray, trained_N: np.ndarray, what: str = "rows") -> None:
-    """Warns where some of the rows that are scored are trained on, too; both are as of `ids_of`."""
+    """Warns of rows that are both scored and trained on; both arguments are as of `ids_of`."""
     if shared := int(np.isin(scored_N, trained_N).sum()):
-        told = "%s: %s of %s %s are in --train_file, too: their scores are of what was trained on"
-        logging.warning(told, given, f"{shared:,}", f"{len(scored_N):,}", what)
+        warning = "%s: %s of %s %s are in --train_file, too: their scores are those of training data"
+        logging.warning(warning, given, f"{shared:,}", f"{len(scored_N):,}", what)
 
 
 def read_texts(
@@ -124,13 +123,13 @@ def read_texts(
     apart: bool = False,
     deciding: int | None = None,
 ) -> tuple[TextRows, Labels | None]:
-    """Reads the rows of a table that have texts and, where `reader` is given, a label.
+    """Reads the rows of a table that have texts and, with a `reader`, a label.
 
     Args:
-      text_columns: one, or two for pairs; more are a text and those to choose from.
-      encode: columns of texts -> tokens, and lengths before they were cut.
-      apart: each text of a row is encoded by itself, whatever their number.
-      deciding: number of first texts of a row that its id depends on. None: all.
+      text_columns: names of one column, or two for pairs; more are a text and the texts to choose from.
+      encode: columns of texts -> tokens, and lengths before truncation.
+      apart: whether each text of a row is encoded separately.
+      deciding: number of first texts of a row that determine its id. None: all.
 
     Raises:
       ConfigError: if fewer than half of the rows, or none, are usable.
@@ -145,7 +144,7 @@ def read_texts(
         texts = [batch.columns[name] for name in text_columns]
         labels = batch.columns[label_column] if reader and label_column else [None] * len(texts[0])
         kept: list[tuple[str, ...]] = []
-        own: list[int] = []  # their numbers; only arrays are kept, of millions of rows
+        own: list[int] = []  # numbers of the batch's rows, which become an array: there may be millions
         for number, (row, label) in enumerate(zip(zip(*texts), labels)):
             wrong = batch.problems.get(number) or wrong_text(row)
             if is_judged and wrong is None and (answer := batch.columns[ANSWER][number]) in REJECTED:
@@ -180,8 +179,8 @@ def read_texts(
         shown = "; ".join(f"row {row}: {reason}" for row, reason in list(problems.items())[:SHOWN_PROBLEMS])
         raise ConfigError(f"--{table.flag}={table.given}: {bad:,} of {total:,} rows cannot be used: {shown}.")
     if nans:
-        told = "%s: %s with the text 'nan', as pandas writes a missing one"
-        logging.warning(told, table.given, counted(nans, "row"))
+        warning = "%s: %s with the text 'nan', as pandas writes a missing one"
+        logging.warning(warning, table.given, counted(nans, "row"))
     known, values = reader.finish() if reader else (None, None)
     ids, lengths, first_lengths, whole_lengths, numbers, row_ids_N, text_ids = map(_joined, parts)
     tokens = ids, lengths, first_lengths, whole_lengths
@@ -201,7 +200,7 @@ def wrong_text(row: Sequence) -> str | None:
         if text is None or isinstance(text, str) and not text.strip():
             return "has no text"
         if not isinstance(text, str):
-            return f"text {str(text)[:40]} is no text"
+            return f"text {str(text)[:40]} is not a text"
     return None
 
 
@@ -211,18 +210,18 @@ def share_of(texts: Sequence[str]) -> float:
 
 
 def ids_of(rows: Iterable[Sequence[str]]) -> np.ndarray:
-    """Returns uint64 [N], equal for rows of equal texts, and random otherwise."""
+    """Returns uint64 [N], hashes of rows, equal for equal texts."""
     return np.array([_digest(texts) for texts in rows], np.uint64)
 
 
 def _digest(texts: Sequence[str]) -> int:
-    """Returns a number of 64 bits."""
+    """Returns a 64-bit hash of texts."""
     digest = hashlib.blake2b("\x1f".join(texts).encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 
 
 def rows_again(table: Table, columns: Sequence[str], numbers: Collection[int]) -> dict[int, list]:
-    """Returns {row of the table: its values in the columns} of a few rows, read once more."""
+    """Reads a few rows again. Returns {row of the table: its values in the columns}."""
     wanted, found = set(numbers), {}
     for batch in table.batches(list(dict.fromkeys(columns)), 1 << 16):
         for number, row in enumerate(zip(*(batch.columns[name] for name in columns)), batch.first + 1):

@@ -1,6 +1,6 @@
 """Exact nearest neighbours of embeddings, in blocks, and scores of rankings.
 
-Shapes: Q queries, P passages, D numbers of a vector, K neighbours.
+Shapes: Q queries, P passages, D = size of a vector, K neighbours.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from collections.abc import Iterable
 
 import numpy as np
 
-TOP = 10  # neighbours that rankings are scored by
+TOP = 10  # number of neighbours in the scores of rankings
 RANKING_SCORES = ("ndcg_at_10", "recall_at_1", "recall_at_10", "mrr_at_10")
 MIN_NORM = 1e-12
-_QUERIES, BLOCK_ROWS = 256, 1 << 14  # are compared with each other at once: 16 MB of products
-# Matrix products have a multiple of this many rows: then the bits of a row do not depend on its position, and
-# equal vectors get equal products.
+_QUERIES, BLOCK_ROWS = 256, 1 << 14  # compared at once: 16 MB of products
+# The number of rows in matrix products is a multiple of this: then the bits of a row do not depend on its
+# position, and equal vectors get equal products.
 _ROW_MULTIPLE = 64
 
 
 def normalized(vectors_ND: np.ndarray) -> np.ndarray:
-    """Returns vectors of length 1; zeros stay."""
+    """Returns vectors normalized to length 1; zero vectors stay."""
     return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), MIN_NORM)
 
 
@@ -31,8 +31,8 @@ def neighbours(
 
     Args:
       queries_QD: float32.
-      blocks: of passages [P, D], one behind the other.
-      count: K, 1 or more; where there are fewer passages, as many.
+      blocks: consecutive blocks of passages, [block, D] each.
+      count: K, 1 or more; at most the number of passages.
     """
     best = [(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in queries_QD]
     first = 0
@@ -53,11 +53,12 @@ def neighbours(
 def _merged(
     places_K: np.ndarray, products_K: np.ndarray, products_P: np.ndarray, first: int, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the best places so far and of a block that begins at place `first`, with their products."""
+    """Merges the best positions so far with those of a block that begins at position `first`; returns
+    positions and products."""
     if len(products_P) > count:
         least = np.partition(products_P, -count)[-count]
         least = max(least, products_K[-1]) if len(products_K) == count else least
-        chosen = np.flatnonzero(products_P >= least)  # more than `count` where some equal the least
+        chosen = np.flatnonzero(products_P >= least)  # ties of the least may make more than `count`
     else:
         chosen = np.arange(len(products_P))
     if not len(chosen):
@@ -69,18 +70,18 @@ def _merged(
 
 
 def in_blocks(vectors_PD: np.ndarray) -> list[np.ndarray]:
-    """Returns vectors in blocks for `neighbours`."""
+    """Splits vectors into blocks for `neighbours`."""
     return [vectors_PD[first : first + BLOCK_ROWS] for first in range(0, len(vectors_PD), BLOCK_ROWS)]
 
 
 def ranking_scores(queries_QD: np.ndarray, passages_PD: np.ndarray, right_R2: np.ndarray) -> dict[str, float]:
-    """Returns the scores of searching all passages for each query, means over the queries: the normalized
-    discounted cumulative gain (nDCG) of the first 10; the share of the right passages that are the first, or
+    """Returns the scores of searching all passages for each query, as means over the queries: the normalized
+    discounted cumulative gain (nDCG) of the first 10; the share of the right passages that are first, or
     among the first 10 (recall); and 1 / the rank of the first right one, 0 beyond 10 (MRR).
 
     Args:
-      queries_QD, passages_PD: of length 1, or 0.
-      right_R2: int64, pairs of a query and a passage that is right for it; each query is in one.
+      queries_QD, passages_PD: vectors of length 1, or 0.
+      right_R2: int64, pairs of a query and a right passage; each query is in at least one pair.
 
     Source: Järvelin and Kekäläinen 2002, with gains of 0 and 1, as in sentence-transformers and BEIR.
     """
@@ -99,13 +100,13 @@ def ranking_scores(queries_QD: np.ndarray, passages_PD: np.ndarray, right_R2: np
 
 
 def ndcg_by_chance(counts_Q: np.ndarray, passages: int) -> float:
-    """Returns the expected nDCG of the first 10 of a random order of the passages, of which `counts_Q` are
-    right for each query."""
+    """Returns the expected nDCG of the first 10 for a random order of the passages; `counts_Q` is the number
+    of right passages of each query."""
     gains = (1 / np.log2(np.arange(2, min(TOP, passages) + 2))).sum()
     return float(np.mean(counts_Q / passages * gains / _ideal(counts_Q)))
 
 
 def _ideal(counts_Q: np.ndarray) -> np.ndarray:
-    """Returns the largest discounted cumulative gain that so many right passages can have."""
+    """Returns the largest possible discounted cumulative gain with these numbers of right passages."""
     gains = np.cumsum(1 / np.log2(np.arange(2, TOP + 2)))
     return gains[np.minimum(counts_Q, TOP) - 1]

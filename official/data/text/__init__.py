@@ -1,1 +1,1 @@
-"""Text files -> documents of sentences."""
+"""Reads text files as documents of sentences."""

@@ -1,12 +1,12 @@
-"""English prose of software: the language reference, docstrings and documentation of packages.
+"""Corpus of English prose from software: the language reference, docstrings and documentation of packages.
 
 scripts/quickstart.sh trains on it without a download: 3,226 installed modules give 64,724 sentences (0.83
-million words) to train on and 80 documents to evaluate on, in 21 s of one core.
+million words) to train on and 80 documents to evaluate on, in 21 s on one core.
 
 Sources are parsed, never imported. A document is the prose of one module, of one page of documentation or of
-one topic of the language reference, one sentence per element. Sentences that occur twice are dropped
-everywhere, before documents are split into training and evaluation, and so are evaluation sentences that
-share a run of words with the training text.
+one topic of the language reference, as a list of sentences. Repeated sentences are dropped, before documents
+are split into training and evaluation, and so are evaluation sentences that share a run of words with the
+training text.
 """
 
 import ast
@@ -29,10 +29,10 @@ LANGUAGE_REFERENCE = "topics"
 
 _SKIPPED_FOLDERS = set("site-packages dist-packages test tests __pycache__ _api include node_modules".split())
 _PAGES = (".md", ".rst", ".txt")
-_DOCUMENTATION = {"doc", "docs"}  # folders whose .txt are pages
+_DOCUMENTATION = {"doc", "docs"}  # folders whose .txt files are pages
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_MIN_SENTENCES = 3  # of a document
-_SHARED_WORDS = 8  # in a row: an evaluation sentence may not have them in common with the training text
+_MIN_SENTENCES = 3  # minimum of a document
+_SHARED_WORDS = 8  # consecutive words that an evaluation sentence may not share with the training text
 Documents = list[list[str]]
 
 
@@ -40,9 +40,9 @@ def build_corpus(sources: Iterable[str], eval_share: float) -> tuple[Documents, 
     """Collects, cleans, deduplicates and splits the text of sources.
 
     Args:
-      sources: LANGUAGE_REFERENCE, STANDARD_LIBRARY, names of installed packages, or folders, which are
-        paths with a separator: of them the documentation, too.
-      eval_share: share of the documents that are held out, in (0, 1); chosen by a hash of their text.
+      sources: LANGUAGE_REFERENCE, STANDARD_LIBRARY, names of installed packages, or folders (paths with a
+        separator), including their documentation.
+      eval_share: share of held-out documents, in (0, 1); chosen by a hash of their text.
 
     Returns:
       Documents to train on, documents to evaluate on, and counts; the same for the same installed packages.
@@ -50,7 +50,7 @@ def build_corpus(sources: Iterable[str], eval_share: float) -> tuple[Documents, 
     Raises:
       ConfigError: for a source that is not installed.
     """
-    # Of what was found in the sources, and of what was left out.
+    # Counts of found and dropped documents and sentences.
     found = ("modules", "unparsable_modules", "sentences_found")
     left_out = ("repeated_sentences", "repeated_documents", "short_documents", "shared_with_training")
     counts = dict.fromkeys(found + left_out, 0)
@@ -73,8 +73,8 @@ def build_corpus(sources: Iterable[str], eval_share: float) -> tuple[Documents, 
 
 
 def _texts_of(source: str, counts: dict[str, int]) -> Iterator[list[str]]:
-    """Yields the texts of each document of a source: the docstrings of a module, of its classes and of its
-    functions, from top to bottom, or a page."""
+    """Yields the texts of each document of a source: the docstrings of a module, its classes and functions,
+    from top to bottom, or a page."""
     folder = sysconfig.get_paths()["stdlib"]
     if source == LANGUAGE_REFERENCE:
         try:
@@ -112,10 +112,10 @@ def _texts_of(source: str, counts: dict[str, int]) -> Iterator[list[str]]:
 
 
 def _docstrings(path: str) -> list[str] | None:
-    """Returns the docstrings of a module in its order; None where it cannot be parsed."""
+    """Returns the docstrings of a module in order; None if it cannot be parsed."""
     try:
         with tokenize.open(path) as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of other people's escape sequences
+            warnings.simplefilter("ignore")  # about invalid escape sequences in the sources
             tree = ast.parse(file.read())
         nodes = [node for node in ast.walk(tree) if isinstance(node, _WITH_DOCSTRING)]
         nodes.sort(key=lambda node: getattr(node, "lineno", 0))
@@ -131,7 +131,7 @@ _FENCE = re.compile(r"^\s*```.*?(^\s*```\s*$|\Z)", re.MULTILINE | re.DOTALL)
 _RULE = re.compile(r"^\s*[-=*~^#+|_]{3,}[-=*~^#+| ]*$")
 # Fields, names: text, bullets, numbers.
 _ENTRY = re.compile(r"^\s*(:\w+( [\w.]+)*:|[\w*`]+( ?\([^)]*\))?:|[-*+•]|\(?\d+[.)])\s+(?=\S)")
-# Between paragraphs: blank lines, `Args:`, NumPy's `name : type`, doctests and directives, rules.
+# Boundaries of paragraphs: blank lines, `Args:`, NumPy's `name : type`, doctests, directives and rules.
 _BOUNDARY = re.compile(r"\s*$|\s*[\w ]+:\s*$|\s*[\w*., ]+ : |\s*(>>>|\.\.)|" + _RULE.pattern)
 _MARKUP = (
     (re.compile(r"\[([^\]\n]+)\]\([^)\n]*\)"), r"\1"),  # [text](address)
@@ -158,8 +158,8 @@ def prose_sentences(docstring: str) -> list[str]:
 
 
 def _paragraphs(lines: list[str]) -> Iterator[str]:
-    """Joins lines to paragraphs; list items and entries are paragraphs of their own, the line above a rule is
-    a heading and none, and code after `::` is left out."""
+    """Joins lines to paragraphs. Each list item or entry is a paragraph; headings (the line above a rule) and
+    code after `::` are left out."""
     paragraph: list[str] = []
     literal_indent = None
     for line in [*lines, ""]:
@@ -182,7 +182,7 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
 
 
 def is_prose(sentence: str) -> bool:
-    """Says whether a sentence starts and ends like one and consists of words for the most part."""
+    """Tells whether a sentence begins and ends like one and consists mostly of words."""
     parts = sentence.split()
     if not 5 <= len(parts) <= 80 or not _SENTENCE.match(sentence) or _NOT_PROSE.search(sentence):
         return False
@@ -194,13 +194,13 @@ def is_prose(sentence: str) -> bool:
 
 
 def _words(sentence: str) -> tuple[str, ...]:
-    """Returns a sentence's plain words in lower case: names of parameters, numbers and punctuation make no
-    difference."""
+    """Returns a sentence's plain words in lower case, without names of parameters, numbers and punctuation,
+    for comparisons."""
     return tuple(part.strip("\"'().,;:!?“”‘’").lower() for part in sentence.split() if _WORD.match(part))
 
 
 def _without_repetitions(documents: list[list[str]], counts: dict[str, int]) -> Iterator[list[str]]:
-    """Drops documents that were there before, then sentences that were, then documents that are too short."""
+    """Drops repeated documents, then repeated sentences, then documents that are too short."""
     seen_documents, seen_sentences = set(), set()
     for document in documents:
         signature = tuple(map(_words, document))

@@ -20,40 +20,41 @@ from official.io import files, json_files
 from official.io.errors import ConfigError, check_installed
 
 # -----------------------------------------------------------------------------------------------------------
-# Extraction tools
+# WikiExtractor
 #
-# Its command escapes `&`, `<` and `>` unless --html-safe is empty; older ones escape quotes, too. A text in
-# which one of `&<>` stands by itself is therefore not escaped. Near the beginning of a file it tells that
-# of all documents in it, later of its own document. A title is escaped in either case.
+# Its command escapes `&`, `<` and `>` unless --html-safe is empty; older versions escape quotes, too. So a
+# text with an unescaped `&`, `<` or `>` is not escaped: near the beginning of a file, this holds for all its
+# documents, later only for the document itself. Titles are always escaped.
 
 
 _ENTITY = re.compile("&(?:amp|lt|gt|quot|apos|#0?39|#x27|#34);")
 _BARE = re.compile(f"[<>]|&(?!{_ENTITY.pattern[1:]})")
-_MARKUP = re.compile("</?(?:ul|ol|dl|li|dt|dd|h[1-6]|p)>|</<li>")  # by --html, after the text was escaped
+_MARKUP = re.compile("</?(?:ul|ol|dl|li|dt|dd|h[1-6]|p)>|</<li>")  # added by --html, after escaping
 
 
 def is_unescaped(text: str) -> bool:
-    """Tells whether a text holds characters that the tool would have escaped."""
+    """Tells whether a text has characters that WikiExtractor would have escaped."""
     return _BARE.search(_MARKUP.sub("", text)) is not None
 
 
 def without_escapes(document: list[str], is_bare_file: bool = False) -> list[str]:
-    """Unescapes the paragraphs of a document, unless they, or others of the file, are not escaped."""
+    """Unescapes the paragraphs of a document, unless the document or the whole file is not escaped."""
     if is_bare_file or not any(map(_ENTITY.search, document)) or any(map(is_unescaped, document)):
         return document
     return [_ENTITY.sub(lambda entity: html.unescape(entity[0]), paragraph) for paragraph in document]
 
 
 def made(value: object) -> bool:
-    """Tells whether a value of JSON is a page that the tool wrote."""
+    """Tells whether a JSON value is a page written by WikiExtractor."""
     if not isinstance(value, dict) or not value.keys() >= {"id", "url", "title", "text"}:
         return False
-    # The address of a page by its number, as only the tool writes it.
+    # Only WikiExtractor writes the URL of a page with its number.
     return "revid" in value or isinstance(value["url"], str) and "?curid=" in value["url"]
 
 
 def wrote_text(head: str, is_whole: bool) -> bool:
-    """Tells whether a file that begins so is of --text, whose documents each end with two blank lines."""
+    """Tells whether a file with this beginning was written with --text, which ends each document with two
+    blank lines."""
     ends = re.findall("\n\n+", head if is_whole else head.rstrip("\n"))
     return bool(ends) and all(len(end) % 3 == 0 for end in ends) and (not is_whole or head.endswith("\n\n\n"))
 
@@ -63,11 +64,11 @@ def wrote_text(head: str, is_whole: bool) -> bool:
 
 
 def page_of(value: object, field: str, is_bare: bool = False) -> tuple[str, str] | None:
-    """Returns title and text of an object, or None where it has no text.
+    """Returns title and text of an object, or None if it has no text.
 
     Args:
       field: name of the field with the text; a.b stands for field b of the object in field a.
-      is_bare: whether the text of pages that wikiextractor wrote is known not to be escaped for HTML.
+      is_bare: whether the text of WikiExtractor's pages is known not to be escaped for HTML.
     """
     text = _value_of(value, field)
     if not isinstance(value, dict) or not isinstance(text, str):
@@ -88,16 +89,15 @@ def _value_of(value: object, field: str) -> object:
 
 
 def _parse(line: str) -> Any:
-    """Returns the value of a line of JSON, with numbers of any size and NaN beside its text; None where it is
-    none."""
+    """Parses a line of JSON, with numbers of any size and NaN; None if it is not JSON."""
     with contextlib.suppress(ConfigError):
         return json_files.parse_json(line, "a line", any_number=True)
     return None
 
 
 def check_field(values: Iterable[object], path: str, field: str) -> bool:
-    """Tells whether an object has the field; False where there is no object. Raises ConfigError where there
-    are objects and none has it: it names those with text."""
+    """Tells whether an object has the field; False without any object. Raises ConfigError if there are
+    objects and none has it; the message names the fields with text."""
     seen: dict[str, None] = {}
     is_missing = False
     for value in values:
@@ -112,7 +112,7 @@ def check_field(values: Iterable[object], path: str, field: str) -> bool:
 
 
 def _texts_in(value: object, before: str = "", depth: int = 0) -> list[str]:
-    """Returns the fields of an object that hold text: a, b.c."""
+    """Returns the names of an object's fields with text: a, b.c."""
     if not isinstance(value, dict) or depth > 3:
         return []
     found = [before + name for name, inner in value.items() if isinstance(inner, str)]
@@ -126,9 +126,9 @@ def _texts_in(value: object, before: str = "", depth: int = 0) -> list[str]:
 
 
 _CHUNK_BYTES = 1 << 20
-_MAX_DEPTH = 100  # levels of one element
+_MAX_DEPTH = 100  # levels of nesting in an element
 _MAX_ELEMENT_BYTES = 1 << 24  # the longest article has about 3 MB
-# Bytes that are not UTF-8, by "surrogateescape"; in JSON halves of pairs.
+# Bytes that are not UTF-8, decoded with "surrogateescape"; in JSON, lone surrogates.
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -136,27 +136,27 @@ def read_elements(file: BinaryIO, path: str, counts) -> Iterator:
     """Yields the elements of an array as Python values.
 
     Args:
-      file: UTF-8; bytes that are not are left out.
-      path: its name, for messages.
-      counts: `text_bytes` and `undecodable_bytes` grow with what is read.
+      file: UTF-8 text; other bytes are left out.
+      path: path of the file, for messages.
+      counts: `text_bytes` and `undecodable_bytes` are updated.
 
     Raises:
-      ConfigError: for what is not a whole array, or an element of more than 16 MB. After damage no further
-        element can be found.
+      ConfigError: for an incomplete or damaged array, or an element of more than 16 MB. No element after
+        damage can be found.
     """
     import ijson  # late: only arrays need it
 
     number, depth, builder = 0, 0, ijson.ObjectBuilder()
     source = _Utf8(file, path, counts)
-    # Not `ijson.items`, which keeps the path to each value: memory grows with the square of the nesting. Not
-    # `use_float`, which takes no integer above 64 bits, such as a hash of the text.
+    # `ijson.items` keeps the path to each value, so its memory grows with the square of the nesting.
+    # `use_float` refuses integers above 64 bits, such as a hash of the text.
     events = ijson.basic_parse(source, buf_size=_CHUNK_BYTES)
     try:
-        for event, value in itertools.islice(events, 1, None):  # behind the bracket that begins the array
+        for event, value in itertools.islice(events, 1, None):  # after the opening bracket of the array
             depth += event.startswith("start_") - event.startswith("end_")
             if depth > _MAX_DEPTH:
                 raise ValueError(f"nested in more than {_MAX_DEPTH} levels")
-            if depth < 0:  # the bracket that ends it; the rest is ignored
+            if depth < 0:  # closing bracket of the array; the rest is ignored
                 continue
             builder.event(event, value)
             if depth == 0:
@@ -170,10 +170,10 @@ def read_elements(file: BinaryIO, path: str, counts) -> Iterator:
 
 
 class _Utf8:
-    """Bytes of a file without those that are not UTF-8, and without the mark that may begin it.
+    """Reader of a file that drops bytes that are not UTF-8, and the byte order mark.
 
     Attributes:
-      unfinished_bytes: read since the last whole element.
+      unfinished_bytes: number of bytes read since the last complete element.
     """
 
     def __init__(self, file: BinaryIO, path: str, counts):
@@ -198,20 +198,20 @@ class _Utf8:
 # -----------------------------------------------------------------------------------------------------------
 # MediaWiki
 #
-# An article is a page of namespace 0 that is no redirect. Of several revisions the last one counts.
+# An article is a page of namespace 0 that is not a redirect. The last of several revisions counts.
 
 
 _PAGE = "<page>"
 _FAULTS = (SyntaxError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
-_MAX_PAGE_CHARACTERS = 1 << 26  # MediaWiki's limit is 2 MB of wikitext; more are all revisions of a page
+_MAX_PAGE_CHARACTERS = 1 << 26  # MediaWiki's limit is 2 MB of wikitext; longer pages have all revisions
 
 
 def read_articles(lines: Iterable[tuple[bool, str]], counts: ReadCounts) -> Iterator[tuple[str, str]]:
     """Yields title and text of the articles.
 
     Args:
-      lines: whether each opens a page, and the line with its white space.
-      counts: pages that are no articles, or cannot be read, are counted.
+      lines: (whether the line opens a page, the line with its white space).
+      counts: updated with the pages that are not articles, or cannot be read.
     """
     to_text = _cleaner()
     for page in _pages(lines, counts):
@@ -222,19 +222,19 @@ def read_articles(lines: Iterable[tuple[bool, str]], counts: ReadCounts) -> Iter
             if element.find("redirect") is not None:
                 counts.redirect_pages += 1
                 continue
-            model = revision.findtext("model", "")  # dumps of before 2012 do not say
+            model = revision.findtext("model", "")  # missing in dumps before 2012
             if element.findtext("ns") != "0" or model not in ("wikitext", ""):
                 counts.other_pages += 1
                 continue
             text = to_text(title, revision.findtext("text") or "", revision.findtext("timestamp") or "")
         except _FAULTS:
-            counts.unreadable_pages += 1  # no XML, or wikitext that the extractor does not stand
+            counts.unreadable_pages += 1  # invalid XML, or wikitext that crashes the extractor
         else:
             yield title, text
 
 
 def _pages(lines: Iterable[tuple[bool, str]], counts: ReadCounts) -> Iterator[str]:
-    """Yields the XML of each page; one that does not end, or is too large, is counted."""
+    """Yields the XML of each page; incomplete pages and those that are too large are counted."""
     page: list[str] | None = None
     characters = 0
     for opens, line in lines:
@@ -256,7 +256,7 @@ def _pages(lines: Iterable[tuple[bool, str]], counts: ReadCounts) -> Iterator[st
 
 @functools.cache
 def _cleaner() -> Callable[[str, str, str], str]:
-    """Returns a function of title, wikitext and time of a page that returns its text, a paragraph a line."""
+    """Returns a function (title, wikitext, time) -> text of a page, one paragraph per line."""
     check_installed("a MediaWiki dump", "wikipedia", "wikiextractor")
     from wikiextractor import extract  # late: only dumps need it
 
@@ -283,37 +283,37 @@ def _cleaner() -> Callable[[str, str, str], str]:
 # -----------------------------------------------------------------------------------------------------------
 # Formats
 #
-# A format is found from a file's first line that is not blank:
+# The format is detected from a file's first non-blank line:
 #   - WikiExtractor's text: `<doc ...>` blocks that start with a title line and hold one paragraph per line;
-#   - JSON lines, as WikiExtractor's: one object per line, with "text", or the field that was asked for, and
-#     perhaps "title";
-#   - WikiExtractor's plain text, whose documents end with two blank lines. Of all three the characters that
-#     it escaped for HTML are taken back;
+#   - JSON lines, as WikiExtractor's: one object per line, with "text", or the field in --text_field, and
+#     optionally "title";
+#   - WikiExtractor's plain text, whose documents end with two blank lines. In all three formats, characters
+#     that WikiExtractor escaped for HTML are unescaped;
 #   - one JSON array of such objects, or of texts;
 #   - a MediaWiki dump;
-#   - Parquet, told by its first bytes (`official.data.text.parquet_files`);
+#   - Parquet, detected by its first bytes (`official.data.text.parquet_files`);
 #   - WikiText: ` = Title = ` begins a document, ` = = Section = = ` and deeper headings are left out;
-#   - else plain text: one sentence or one paragraph per line, blank lines between documents.
+#   - otherwise plain text: one sentence or one paragraph per line, blank lines between documents.
 
 
 _BLOCK_START, _BLOCK_END = "<doc ", "</doc>"
-# Quotes inside a title may be escaped or not; attributes may stand behind it.
+# Quotes inside a title may be escaped or not; attributes may follow it.
 _TITLE = re.compile(r'\btitle="(.*?)"(?:\s+\w+="[^"]*")*\s*>$')
 _JSON_START = re.compile(r'\{\s*("|$)')
 _DUMP_START = "<mediawiki"
 _HEADING = re.compile(r"((?:= )+)[^= ].*?((?: =)+)")
 
 
-# Lines as a format gets them: whether it is one that opens a document, and the text as `strip` leaves it.
+# Input lines of a format: (whether the line opens a document, the text after `strip`).
 Lines = Iterable[tuple[bool, str]]
-# What it makes of them: None where a document begins, and paragraphs.
+# Output of a format: paragraphs, with None at the beginning of each document.
 Items = Iterator[str | None]
-# Title and text of documents, None for what has no text.
+# Title and text of documents, None for a value without a text.
 Pages = Iterable[tuple[str, str] | None]
 
 
 def strip(text: str) -> str:
-    """Returns a line without white space around it, and without the mark that may begin a file."""
+    """Returns a line without surrounding white space, and without a byte order mark."""
     return text.strip().removeprefix("\ufeff")
 
 
@@ -322,13 +322,14 @@ class Format:
     """A format of text files.
 
     Attributes:
-      items: (lines of a split, counts) -> items; where it has no lines, (open file, path, counts) -> items.
-      opens: whether a line opens a document, by its text as `strip` leaves it.
-      strip: what is taken from a line before anything else.
+      items: (lines of a split, counts) -> items; for a format without lines, (open file, path, counts) ->
+        items.
+      opens: (text of a line after `strip`) -> whether it opens a document.
+      strip: function that is applied to each line first.
       has_lines: whether it is read line by line.
-      needs_whole_lines: a part of a line is of no use.
-      may_hold_sentences: whether a line may be a sentence; of other formats it is a paragraph.
-      plain: the paragraphs of its beginning -> the same as `items` yields them.
+      needs_whole_lines: whether parts of a line are useless.
+      may_hold_sentences: whether a line may be a sentence; in other formats it is a paragraph.
+      plain: (paragraphs at the beginning) -> the paragraphs as of `items`.
     """
 
     items: Callable[..., Items]
@@ -341,15 +342,15 @@ class Format:
 
 
 def find_format(path: str, head: bytes, text_field: str) -> Format:
-    """Returns the format of a file.
+    """Detects the format of a file.
 
     Args:
-      path: its name, for messages.
+      path: path of the file, for messages.
       head: its first bytes.
-      text_field: of JSON and Parquet: which field holds the text.
+      text_field: name of the field with the text, in JSON and Parquet.
 
     Raises:
-      ConfigError: for JSON lines none of which has that field.
+      ConfigError: if no JSON line has that field.
     """
     lines = _head_lines(head)
     first = next(lines, "")
@@ -357,7 +358,7 @@ def find_format(path: str, head: bytes, text_field: str) -> Format:
     if text_files.is_parquet(head):
         return Format(functools.partial(_row_items, field=text_field), has_lines=False)
     if text_files.is_json_array(head):
-        # One split; its elements are as lines of JSON.
+        # One split; its elements are treated as lines of JSON.
         def of_array(file: TextFile, path: str, counts: ReadCounts) -> Items:
             return _items_of(_pages_of(read_elements(file.text, path, counts), text_field, path, 100), counts)
 
@@ -368,11 +369,11 @@ def find_format(path: str, head: bytes, text_field: str) -> Format:
         return Format(
             lambda lines, counts: _items_of(read_articles(lines, counts), counts),
             lambda line: line.lstrip().startswith(_PAGE),
-            lambda line: line.rstrip("\r\n"),  # white space at the beginning of a line is markup
+            lambda line: line.rstrip("\r\n"),  # leading white space is markup
             needs_whole_lines=True,
         )
     if first.startswith(_BLOCK_START):
-        pairs = itertools.pairwise([first, *lines])  # the line behind the first one of a block is a title
+        pairs = itertools.pairwise([first, *lines])  # the second line of a block is a title
         is_bare = any(
             is_unescaped(line)
             for before, line in pairs
@@ -387,7 +388,7 @@ def find_format(path: str, head: bytes, text_field: str) -> Format:
         is_bare = any(is_unescaped(str(page["text"])) for page in pages)
         items = functools.partial(_json_items, field=text_field, unchecked=unchecked, is_bare=is_bare)
         return Format(items, needs_whole_lines=True)
-    # Beside a dump, in its folder.
+    # The index of a dump, in the same folder, has no text.
     if "-multistream-index" in os.path.basename(path) and re.match(r"\d+:\d+:", first):
         return Format(lambda lines, counts: (None for _ in lines if False))
     if _heading_level(first):
@@ -400,14 +401,13 @@ def find_format(path: str, head: bytes, text_field: str) -> Format:
 
 
 def _unescaped(items_of: Callable[..., Items]) -> Callable[..., Items]:
-    """Returns a maker of items as `items_of` is one, and takes back what the tool escaped in each
-    document."""
+    """Wraps `items_of` so that each document is unescaped, see `without_escapes`."""
 
     def items(lines: Lines, counts: ReadCounts) -> Items:
         document: list[str] = []
         characters = 0
         for item in items_of(lines, counts):
-            if item is None or characters > 1 << 22:  # paragraphs that are examined at once
+            if item is None or characters > 1 << 22:  # limit of text that is examined at once
                 yield from without_escapes(document)
                 document, characters = [], 0
             if item is None:
@@ -434,10 +434,10 @@ def _plain_items(lines: Lines, counts: ReadCounts) -> Items:
 
 
 def _wikiextractor_items(lines: Lines, counts: ReadCounts) -> Items:
-    title = None  # '' once the line that repeats it cannot follow any more, None between blocks
+    title = None  # '' after the line that may repeat it, None between blocks
     for opens, text in lines:
         if opens:
-            found = _TITLE.search(text) if len(text) < 10_000 else None  # its time grows with the square
+            found = _TITLE.search(text) if len(text) < 10_000 else None  # quadratic time
             title = html.unescape(found.group(1)).strip() if found else ""
             yield None
         elif text == _BLOCK_END:
@@ -460,7 +460,7 @@ def _wikitext_items(lines: Lines, counts: ReadCounts) -> Items:
 
 
 def _heading_level(line: str) -> int:
-    """Returns 1 for `= Title =`, 2 for `= = Section = =` and so on, 0 for what is no heading."""
+    """Returns 1 for `= Title =`, 2 for `= = Section = =` and so on, 0 for other lines."""
     if not line.startswith("= ") or len(line) > 1000:
         return 0
     found = _HEADING.fullmatch(line)
@@ -468,8 +468,8 @@ def _heading_level(line: str) -> int:
 
 
 def _json_items(lines: Lines, counts: ReadCounts, field: str, unchecked: str | None, is_bare: bool) -> Items:
-    """Yields what lines hold; see `_pages_of`."""
-    # Neither the rest of a line that is too long nor a blank one.
+    """Yields the items of JSON lines; see `_pages_of`."""
+    # Skips blank lines, and the rest of lines that are too long.
     values = (_parse(line) for opens, line in lines if opens and line)
     objects = (value if isinstance(value, dict) else None for value in values)
     return _items_of(_pages_of(objects, field, unchecked, 4, is_bare), counts)
@@ -486,14 +486,14 @@ def _row_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Ite
 
 
 def _pages_of(values: Iterable, field: str, unchecked: str | None, most: int, is_bare: bool = False) -> Pages:
-    """Yields title and text of values of JSON, None for one without a text.
+    """Yields title and text of JSON values, None for one without a text.
 
     Args:
-      unchecked: path of the file, where it is not known whether it has the field; None: it has.
-      most: values that are kept to tell which fields there are in its place.
-      is_bare: whether nothing is escaped in pages of the extractor.
+      unchecked: path of the file, if it is unknown whether it has the field; None: it has.
+      most: maximum number of values that are kept to name their fields in the error.
+      is_bare: whether WikiExtractor's pages are not escaped.
     """
-    first: list[object] = []  # as long as none has the field
+    first: list[object] = []  # first values without the field
     for value in values:
         page = ("", value) if isinstance(value, str) else page_of(value, field, is_bare)
         if page is not None:
@@ -506,7 +506,7 @@ def _pages_of(values: Iterable, field: str, unchecked: str | None, most: int, is
 
 
 def _items_of(pages: Pages, counts: ReadCounts) -> Items:
-    """Yields the items of documents of which title and text are known; None is counted."""
+    """Yields the items of documents, given title and text; None is counted."""
     for page in pages:
         if page is None:
             counts.skipped_lines += 1
@@ -525,23 +525,23 @@ def _items_of(pages: Pages, counts: ReadCounts) -> Items:
 # -----------------------------------------------------------------------------------------------------------
 # Documents
 #
-# A document belongs to the split of the file in which the line lies that opens it: the `<doc` line, the
-# `<page>` line, the JSON line, the heading, or the blank line before a document of plain text. A line of a
-# bzip2 file lies in the block that holds the line feed before it, and that block in the split where it
-# begins. Counts follow the same rule: a split counts the lines from the first that opens a document in it up
-# to the first in a later split, and the first split counts those before any. Documents and counts of all
-# splits are therefore those of the file, however it is split.
+# A document belongs to the split of the file with the line that opens it: the `<doc` line, the `<page>` line,
+# the JSON line, the heading, or the blank line before a document of plain text. A line of a bzip2 file
+# belongs to the block with the line feed before it, and that block to the split where it begins. Counts
+# follow the same rule: a split counts the lines from the first that opens a document in it up to the first in
+# a later split, and the first split also counts the lines before. So the documents and counts of all splits
+# together are those of the file, for any splits.
 
 
 _MAX_LINE_BYTES = 1 << 20
-_MAX_JSON_BYTES = 1 << 24  # a line of JSON is of use only as a whole; the longest article has about 3 MB
-_MAX_CHARACTERS = 1 << 22  # of a document
+_MAX_JSON_BYTES = 1 << 24  # a line of JSON is needed as a whole; the longest article has about 3 MB
+_MAX_CHARACTERS = 1 << 22  # maximum of a document
 
 
 def read_documents(
     paths: Iterable[str], counts: ReadCounts, sentence_splitting: str = "auto", text_field: str = "text"
 ) -> Iterator[list[str]]:
-    """Yields the documents of whole files in order; see `read_splits`. Raises ConfigError at the end where a
+    """Yields the documents of whole files in order; see `read_splits`. Raises ConfigError at the end if a
     file was changed meanwhile."""
     paths = list(paths)
     states = files.states(paths)
@@ -552,7 +552,7 @@ def read_documents(
 def read_splits(
     splits: Iterable[Split], sentence_splitting: str, counts: ReadCounts, text_field: str = "text"
 ) -> Iterator[list[str]]:
-    """Yields the documents that begin in each split, in order, each a list of one sentence or more; see
+    """Yields the documents that begin in each split, in order, each a list of at least one sentence; see
     `read_in_blocks`."""
     for block in read_in_blocks(splits, sentence_splitting, counts, text_field):
         yield from filter(None, block.documents())
@@ -564,20 +564,20 @@ def read_in_blocks(
     """Yields the documents that begin in each split, in order, in batches; documents may have no sentence.
 
     Args:
-      splits: of text files, UTF-8.
-      sentence_splitting: "always"; "never", a line is a sentence; "auto": lines of plain text are split where
-        the first of the file hold clearly more than one sentence on average, and those of all other formats
-        are.
-      counts: is brought up to date while reading.
-      text_field: name of the field of JSON, or of the column of Parquet, that holds the text; a.b for field b
-        of the object in field a.
+      splits: splits of UTF-8 text files.
+      sentence_splitting: "always"; "never": a line is a sentence; "auto": lines of plain text are split if
+        the first lines of the file have clearly more than one sentence on average, and lines of all other
+        formats are.
+      counts: updated during reading.
+      text_field: name of the field of JSON, or of the column of Parquet, with the text; a.b for field b of
+        the object in field a.
 
     Raises:
-      ConfigError: for a file that cannot be read, is not text in UTF-8, is compressed and damaged, or does
-        not have the field; at the end for one that was changed since it was planned.
+      ConfigError: for a file that cannot be read, is not UTF-8 text, is compressed and damaged, or lacks the
+        field; at the end for one that was changed since it was planned.
     """
     splits = list(splits)
-    # Path and documents of the units that are in the splitter.
+    # Paths and numbers of documents of the units in the splitter.
     waiting: collections.deque[tuple[str, int]] = collections.deque()
 
     def units() -> Iterator[sentences.Unit]:
@@ -588,7 +588,7 @@ def read_in_blocks(
 
     for block in sentences.split_documents(units()):
         numbers, done = block.counts.tolist(), 0
-        while done < len(numbers):  # a block is whole units
+        while done < len(numbers):  # a block has complete units
             path, count = waiting.popleft()
             own, done = numbers[done : done + count], done + count
             counts.empty_documents += own.count(0)
@@ -600,7 +600,7 @@ def read_in_blocks(
 
 
 def _units_of(split: Split, splitting: str, counts: ReadCounts, text_field: str) -> Iterator[sentences.Unit]:
-    """Yields the paragraphs of each document and how they are split into sentences."""
+    """Yields the paragraphs of documents, with the way to split them into sentences."""
     with text_files.open_text(split) as file:
         layout = find_format(split.path, file.head, text_field)
         if layout.has_lines:
@@ -636,7 +636,7 @@ def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCo
     for place, block in text_files.read_blocks(file.text, part, most_bytes):
         if inside and place is not None and not _is_behind(place + len(block) - 1, part.end):
             text, undecodable = ("", 1) if b"\0" in block else _decoded(block)
-            if not undecodable:  # nearly all are so
+            if not undecodable:  # the usual case
                 counts.text_bytes += len(block)
                 opens_document, strip_line = layout.opens, layout.strip
                 for line_text in text.removesuffix("\n").split("\n"):
@@ -666,7 +666,7 @@ def _is_behind(offset: int | None, end: int | None) -> bool:
 
 
 def _decoded(data: bytes) -> tuple[str, int]:
-    """Returns the text without the bytes that are not UTF-8, and their number."""
+    """Returns the text without undecodable bytes, and the number of these bytes."""
     try:
         return data.decode(), 0
     except UnicodeDecodeError:
@@ -674,15 +674,15 @@ def _decoded(data: bytes) -> tuple[str, int]:
 
 
 def _head_lines(head: bytes) -> Iterator[str]:
-    """Yields the lines that are not blank, without an incomplete last one unless it is the only one."""
+    """Yields the non-blank lines, without an incomplete last one unless it is the only one."""
     found = head.decode("utf-8", "ignore").split("\n")
     whole = found[:-1] if len(head) == text_files.HEAD_BYTES and len(found) > 1 else found
     return filter(None, map(strip, whole))
 
 
 def _splitting_of(file: TextFile, layout: Format, sentence_splitting: str) -> str:
-    """Returns always, never or auto, of a small file: all of its text decides on how it is split, and one
-    call of the splitter does both, for many files at once."""
+    """Returns always, never, or, for a small file, auto: then its whole text is the sample, and one call of
+    the splitter both decides and splits, for many files at once."""
     if sentence_splitting != "auto":
         return sentence_splitting
     if not layout.may_hold_sentences:
@@ -695,7 +695,7 @@ def _splitting_of(file: TextFile, layout: Format, sentence_splitting: str) -> st
 
 
 def _collect(items: Items, counts: ReadCounts) -> Iterator[list[str]]:
-    """Collects paragraphs into documents, [] for an empty one, and cuts those that are too long."""
+    """Collects paragraphs into documents, [] for an empty one, and splits those that are too long."""
     document: list[str] = []
     characters, begun, cut = 0, False, False
     for item in itertools.chain(items, [None]):

@@ -1,6 +1,6 @@
-"""Parquet files -> the texts of a column, row by row, from the row groups of a split.
+"""Reads the texts of a column of Parquet files, row by row, from the row groups of a split.
 
-A row group belongs to the split in which its first byte lies. The package pyarrow is needed.
+A row group belongs to the split with its first byte. Needs the package pyarrow.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from official.io.errors import ConfigError, check_installed
 
 
 def bounds(file: BinaryIO, path: str, size: int, split_bytes: int) -> list[int]:
-    """Returns the bounds of the splits of a file: at row groups, and each of `split_bytes` or one row
-    group more.
+    """Returns the bounds of the splits of a file, which are at row groups, so that a split exceeds
+    `split_bytes` by at most one row group.
 
     Args:
-      file: the Parquet file, open.
-      path: its name, for messages.
-      size: its bytes.
-      split_bytes: of a split.
+      file: the open Parquet file.
+      path: path of the file, for messages.
+      size: size of the file in bytes.
+      split_bytes: wanted size of a split.
 
     Raises:
-      ConfigError: for a damaged file, or where pyarrow is not installed.
+      ConfigError: for a damaged file, or if pyarrow is not installed.
     """
     found = [0]
     with reading(file, path) as parquet:
@@ -37,17 +37,17 @@ def bounds(file: BinaryIO, path: str, size: int, split_bytes: int) -> list[int]:
 def read_texts(
     file: BinaryIO, path: str, field: str, start: int, end: int | None
 ) -> Iterator[tuple[str | None, int]]:
-    """Yields (text or None for a row without one, bytes of it in UTF-8) of the rows of a split.
+    """Yields (text, or None for a row without one; its size in UTF-8) for the rows of a split.
 
     Args:
-      file: the Parquet file, open.
-      path: its name, for messages.
-      field: name of the column; a.b for the part b of a column a.
-      start, end: bytes of the split.
+      file: the open Parquet file.
+      path: path of the file, for messages.
+      field: name of the column; a.b for the field b of a column a.
+      start, end: range of the split, in bytes.
 
     Raises:
-      ConfigError: for a damaged file, and a column that is not there or holds no text; it names those that
-        do.
+      ConfigError: for a damaged file, and a missing column or one without text; the message names the columns
+        with text.
     """
     with reading(file, path) as parquet:
         from pyarrow import types
@@ -56,7 +56,7 @@ def read_texts(
         found = None
         fields = [(each.name, each.type) for each in parquet.schema_arrow]
         for place, (name, kind) in enumerate(fields, 1):
-            if types.is_struct(kind):  # its parts follow it: a.b
+            if types.is_struct(kind):  # its fields a.b follow it
                 fields[place:place] = [(f"{name}.{part.name}", part.type) for part in kind.fields]
             value = kind.value_type if types.is_dictionary(kind) else kind
             if str(value) in ("string", "large_string", "string_view"):
@@ -65,8 +65,8 @@ def read_texts(
                 found = kind
         if field not in texts:
             what = "no column" if found is None else f"no text, but {found}, in the column"
-            told = ", ".join(texts[:20]) or "none"
-            raise ConfigError(f"{path} has {what} --text_field={field}. Columns with text: {told}.")
+            names = ", ".join(texts[:20]) or "none"
+            raise ConfigError(f"{path} has {what} --text_field={field}. Columns with text: {names}.")
         places = _starts(parquet)
         behind = max([start, *places]) + 1 if end is None else end
         if not (groups := [number for number, place in enumerate(places) if start <= place < behind]):
@@ -80,8 +80,8 @@ def read_texts(
 
 
 def text_bytes(file: BinaryIO, path: str, field: str) -> int:
-    """Returns the bytes of a column before they were compressed, about: of texts that are there twice in a
-    row group it may be one. 0 where there is no such column. See `read_texts`."""
+    """Estimates the uncompressed size of a column in bytes; texts that are repeated in a row group may count
+    once. 0 if the column is missing. See `read_texts`."""
     with reading(file, path) as parquet:
         columns = itertools.chain.from_iterable(_columns_of_groups(parquet))
         return sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
@@ -89,16 +89,16 @@ def text_bytes(file: BinaryIO, path: str, field: str) -> int:
 
 @contextlib.contextmanager
 def reading(file: BinaryIO, path: str) -> Iterator:
-    """Yields pyarrow's reader of a file; its errors become ConfigErrors that name the file."""
+    """Yields pyarrow's reader of a file; its errors are raised as ConfigErrors with the path."""
     check_installed(f"{path} is a Parquet file, which", "parquet", "pyarrow")
-    import pyarrow  # late: 150 MB that only Parquet needs
+    import pyarrow  # late: 150 MB, needed only for Parquet
     from pyarrow import parquet
 
     try:
         yield parquet.ParquetFile(file, page_checksum_verification=True)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        told = f"{path} is a truncated or damaged Parquet file: {' '.join(str(error).split())[:200]}"
-        raise ConfigError(f"{told}. Fetch or write it again, or leave it out.") from None
+        problem = f"{path} is a truncated or damaged Parquet file: {' '.join(str(error).split())[:200]}"
+        raise ConfigError(f"{problem}. Fetch or write it again, or leave it out.") from None
 
 
 def _starts(parquet) -> list[int]:

@@ -1,5 +1,5 @@
-"""Converts text of any form that `official.data.text.documents` reads into sentences, one per line, split
-into training and evaluation documents.
+"""Converts text in any format of `official.data.text.documents` to sentences, one per line, split into
+training and evaluation documents.
 """
 
 import collections
@@ -16,9 +16,8 @@ from official.io.errors import check_counts
 from official.io.files import store_of
 
 _RESULTS = "part-*.txt*"
-_TASK_BYTES = 32 << 20  # of text, in parts of a file or in small files
-# What an extractor of Wikipedia leaves of templates, formulas, tables and links, and empty brackets where it
-# took something out.
+_TASK_BYTES = 32 << 20  # size of a task's text: parts of a file, or small files
+# Leftovers of templates, formulas, tables and links in extracted Wikipedia text, and emptied brackets.
 _LEFTOVERS = re.compile(
     r"\{\{[^{}]*\}\}|\{\|.*?\|\}|</?[a-z][a-z0-9]*(?:\s[^<>]*)?/?>|\bformula_\d+\b|\bcodice_\d+\b|\[\[|\]\]|'''?"
 )
@@ -44,22 +43,22 @@ class Job:
 
 
 def clean(sentence: str) -> str:
-    """Returns the sentence without leftovers of markup, with single spaces; empty where nothing with a letter
-    or digit is left."""
+    """Returns the sentence without leftovers of markup, with single spaces; '' if it has no letter or
+    digit."""
     text = _EMPTY.sub("", _LEFTOVERS.sub(" ", sentence))
     text = _SPACE_BEFORE.sub(r"\1", _SPACE.sub(" ", text)).strip()
     return text if any(map(str.isalnum, text)) else ""
 
 
 def prepare(job: Job) -> dict:
-    """Writes OUTPUT_DIR/{train,eval}/part-NNNNN.txt, one pair per task, and the manifest; nothing where all
-    is done already.
+    """Writes OUTPUT_DIR/{train,eval}/part-NNNNN.txt, one pair per task, and the manifest, unless they are
+    complete.
 
     Returns:
       The manifest: flags and counts.
 
     Raises:
-      ConfigError: for input that cannot be used, or an output folder that is in use or cannot be written to.
+      ConfigError: for unusable input, or an output folder that is in use or cannot be written to.
     """
     samples.check(SPLITS[0], job.eval_share)
     check_counts(min_sentences=job.min_sentences)
@@ -79,7 +78,7 @@ def prepare(job: Job) -> dict:
     work = identity | {"task_bytes": _TASK_BYTES}
     store, manifest_path = store_of(job.output_dir), os.path.join(job.output_dir, jobs.MANIFEST)
     with jobs.unfinished_folder(job.output_dir, work, job.overwrite) as folder, engines.opened(job) as engine:
-        if store.exists(manifest_path):  # its files are about to be replaced
+        if store.exists(manifest_path):  # before its files are replaced
             store.remove(manifest_path)
         for side in SPLITS:
             store.make_folder(os.path.join(job.output_dir, side))
@@ -101,12 +100,12 @@ def prepare(job: Job) -> dict:
 
 
 def _parts(job: Job, number: int) -> dict[str, str]:
-    """Returns the files of a task, by side."""
+    """Returns {side: path of a task's file}."""
     return {side: os.path.join(job.output_dir, side, f"part-{number:05d}.txt") for side in SPLITS}
 
 
 def _prepare_text(job: Job, result: str, number: int, splits: list[text_files.Split], num_tasks: int) -> None:
-    """Writes the two files of a task, some of its documents and, last, its counts."""
+    """Writes the two files of a task, then its counts with a sample of its documents."""
     paths = _parts(job, number)
     if jobs.read_done(result) and all(map(files.is_file, paths.values())):
         return

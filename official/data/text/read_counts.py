@@ -1,4 +1,4 @@
-"""Counts made while reading text, in all and by file."""
+"""Counts made during reading of text, in total and by file."""
 
 import collections
 import dataclasses
@@ -6,8 +6,8 @@ from collections.abc import Container
 
 from official.io.errors import counted
 
-PAGES_LEFT_OUT = ("redirect_pages", "other_pages", "unreadable_pages")  # of ReadCounts
-_MAX_LISTED = 1000  # files that a manifest lists
+PAGES_LEFT_OUT = ("redirect_pages", "other_pages", "unreadable_pages")  # fields of ReadCounts
+_MAX_LISTED = 1000  # maximum number of files in a manifest
 
 
 @dataclasses.dataclass
@@ -22,22 +22,22 @@ class FileCounts:
 
 @dataclasses.dataclass
 class ReadCounts:
-    """Counts made while reading; those of splits add up to those of their files."""
+    """Counts made during reading; those of splits add up to those of their files."""
 
     files: int = 0
-    bytes: int = 0  # of the files as they are, compressed or not
-    text_bytes: int = 0  # of the text in them
-    documents: int = 0  # with a sentence at least; the parts of one that was cut count each
+    bytes: int = 0  # size of the files, compressed or not
+    text_bytes: int = 0  # size of their text, decompressed
+    documents: int = 0  # with at least one sentence; each part of a split document counts
     sentences: int = 0
-    empty_documents: int = 0  # title or heading and nothing else
-    cut_documents: int = 0  # longer than a document may be: cut between two lines, as often as it takes
-    cut_lines: int = 0  # longer than a line may be: taken as several
-    # Of no document, not JSON with a text, rows without one, or without a byte that could be decoded.
+    empty_documents: int = 0  # only a title or heading
+    cut_documents: int = 0  # too long: split between lines, repeatedly if needed
+    cut_lines: int = 0  # too long: read as several lines
+    # Lines outside of documents, or that are not JSON with a text; rows without a text; undecodable lines.
     skipped_lines: int = 0
     redirect_pages: int = 0  # of a MediaWiki dump, left out
     other_pages: int = 0  # of a MediaWiki dump, of another namespace or not wikitext: left out
-    unreadable_pages: int = 0  # of a MediaWiki dump, damaged or not to be made text of: left out
-    undecodable_bytes: int = 0  # left out; in JSON, halves of surrogate pairs
+    unreadable_pages: int = 0  # of a MediaWiki dump, damaged or not convertible to text: left out
+    undecodable_bytes: int = 0  # left out; in JSON, lone surrogates
     by_file: dict[str, FileCounts] = dataclasses.field(default_factory=dict, compare=False)
 
     def totals(self) -> dict[str, int]:
@@ -49,14 +49,15 @@ class ReadCounts:
 
 
 def listed(by_file: dict[str, FileCounts]) -> dict[str, dict[str, int]]:
-    """Returns the counts of each file, for a manifest; of more than a thousand files those with undecodable
+    """Returns the counts of each file, for a manifest; of at most a thousand files, those with undecodable
     bytes first, then by name."""
     chosen = sorted(by_file, key=lambda path: (-by_file[path].undecodable_bytes, path))[:_MAX_LISTED]
     return {path: dataclasses.asdict(by_file[path]) for path in sorted(chosen)}
 
 
 class Sum:
-    """Sum of the counts of tasks: in all, by the files that may be listed, and their samples' documents."""
+    """Sum of the counts of tasks: in total, and by file for those that may be listed; and the documents of
+    their samples."""
 
     def __init__(self):
         self.totals: collections.Counter[str] = collections.Counter()
@@ -64,7 +65,7 @@ class Sum:
         self.sample: list[str] = []
 
     def add(self, done: dict) -> None:
-        """Adds what a task has written with `jobs.write_done`."""
+        """Adds the result of a task, as written with `jobs.write_done`."""
         self.totals.update(done["totals"])
         self.sample += done["sample"]
         for name, counts in done["by_file"].items():
@@ -73,10 +74,10 @@ class Sum:
 
 
 def to_json(by_file: dict[str, FileCounts], in_part: Container[str]) -> dict[str, list[int]]:
-    """Returns the counts of those files that `listed` may choose; there may be very many others.
+    """Returns the counts of only those files that `listed` may choose, since there may be very many.
 
     Args:
-      in_part: files of which other tasks may read the rest.
+      in_part: files of which this task reads only a part.
     """
     usual = (path for path, own in by_file.items() if not own.undecodable_bytes and path not in in_part)
     left_out = set(sorted(usual)[_MAX_LISTED:])
@@ -84,8 +85,7 @@ def to_json(by_file: dict[str, FileCounts], in_part: Container[str]) -> dict[str
 
 
 def describe_undecodable(inputs: dict[str, dict[str, int]]) -> str:
-    """Returns which of the files that a manifest lists have the most undecodable bytes: 'a.txt 12, b.txt
-    3'."""
+    """Describes the listed files with the most undecodable bytes: 'a.txt 12, b.txt 3'."""
     by_path = {path: counts["undecodable_bytes"] for path, counts in inputs.items()}
     found = sorted(((count, path) for path, count in by_path.items() if count), reverse=True)
     more = [counted(len(found) - 3, "more file")] * (len(found) > 3)

@@ -1,4 +1,4 @@
-"""Selects documents: held out for evaluation, or shown in data cards."""
+"""Selects documents for evaluation, and for data cards."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from official.io.errors import ConfigError
 # -----------------------------------------------------------------------------------------------------------
 # Splits
 #
-# Text that is added, files that are renamed, cut, compressed or read in another order, other tokens, other
-# workers: a document stays on its side. So do its copies. Of two shares, the smaller one's documents are
-# among the larger one's.
+# A document and its copies stay on the same side when text is added, files are renamed, split, compressed or
+# read in another order, or with other tokenizers or numbers of workers. The documents of a smaller share are
+# a subset of those of a larger one.
 
 
 SPLITS = ("train", "eval")
@@ -36,8 +36,8 @@ def check(side: str | None, eval_share: float | None) -> None:
     if (side is None) != (eval_share is None):
         given, absent = ("eval_share", "side") if side is None else ("side", "eval_share")
         reads = "--side=train --eval_share=0.005 reads all documents but those held out"
-        told = f"{reads}, --side=eval --eval_share=0.005 these alone"
-        raise ConfigError(f"--{given} needs --{absent}: {told}.")
+        example = f"{reads}, --side=eval --eval_share=0.005 these alone"
+        raise ConfigError(f"--{given} needs --{absent}: {example}.")
     if side is not None and side not in SPLITS:
         raise ConfigError(f"--side={side} is unknown. Allowed: {', '.join(SPLITS)}.")
     if eval_share is not None and not 0 < eval_share < 1:
@@ -47,13 +47,13 @@ def check(side: str | None, eval_share: float | None) -> None:
 def split_of(text: str, eval_share: float) -> str:
     """Returns "train" or "eval" for a document, as it was read.
 
-    White space makes no difference: neither where the text is split into sentences, nor how lines end.
+    White space is ignored, so sentence splitting and line ends make no difference.
     """
     return SPLITS[digest_of("".join(text.split())) < eval_share * 2**64]
 
 
 def digest_of(text: str, purpose: bytes = b"") -> int:
-    """Returns 64 bits of a text; others for another purpose, of up to 16 bytes."""
+    """Returns a 64-bit hash of a text; `purpose`, up to 16 bytes, selects a different hash function."""
     content = text.encode("utf-8", "replace")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8, person=purpose).digest(), "little")
 
@@ -62,9 +62,9 @@ def of_split(parts: Iterator[Lines], side: str, eval_share: float, counts: Count
     """Yields the documents of one side.
 
     Args:
-      parts: documents, some at a time.
-      side, eval_share: which ones are wanted.
-      counts: `other_side_documents` and `other_side_sentences` are brought up to date: what is left out.
+      parts: documents in batches.
+      side, eval_share: the flags of these names.
+      counts: `other_side_documents` and `other_side_sentences`, which are left out, are updated.
     """
     for lines in parts:
         texts = document_texts(lines)
@@ -77,7 +77,7 @@ def of_split(parts: Iterator[Lines], side: str, eval_share: float, counts: Count
 
 
 def document_texts(lines: Lines) -> list[bytes]:
-    """Returns the lines of each document."""
+    """Returns the text of each document, with one line per sentence."""
     ends = np.flatnonzero(np.frombuffer(lines.text, np.uint8) == ord("\n")) + 1
     bounds = np.concatenate([[0], ends])[np.concatenate([[0], np.cumsum(lines.counts)]).astype(int)].tolist()
     return [lines.text[first:end] for first, end in zip(bounds, bounds[1:])]
@@ -88,8 +88,8 @@ def document_texts(lines: Lines) -> list[bytes]:
 
 
 def scripts_of(texts: Iterable[str]) -> Counter[str]:
-    """Returns {script: letters} of texts; a script is the first word of the name that Unicode gives a letter,
-    as LATIN, CYRILLIC or CJK."""
+    """Returns {script: number of letters} of texts; the script of a letter is the first word of its Unicode
+    name, such as Latin, Cyrillic or Cjk."""
     scripts: Counter[str] = Counter()
     for character, count in Counter(itertools.chain.from_iterable(texts)).items():
         if character.isalpha():
@@ -98,16 +98,16 @@ def scripts_of(texts: Iterable[str]) -> Counter[str]:
 
 
 def identifier() -> str | None:
-    """Returns name and version of the package that guesses languages; None where it is not installed."""
-    package = "py3langid"  # carries its model with it
+    """Returns name and version of the package that detects languages; None if it is not installed."""
+    package = "py3langid"  # includes its model
     if importlib.util.find_spec(package) is None:
         return None
     return f"{package} {importlib.metadata.version(package)}"
 
 
 def languages_of(texts: Iterable[str]) -> Counter[str]:
-    """Returns {ISO 639-1 code: texts} as the package guesses; "too short" for a text of fewer than 20
-    letters. Call it where `identifier` returns one."""
+    """Returns {detected ISO 639-1 code: number of texts}; "too short" for texts of fewer than 20 letters.
+    Needs the package of `identifier`."""
     import py3langid  # late: an extra
 
     guess = py3langid.classify
@@ -117,36 +117,37 @@ def languages_of(texts: Iterable[str]) -> Counter[str]:
 # -----------------------------------------------------------------------------------------------------------
 # Sample
 #
-# Every task selects the documents whose beginnings have the lowest hashes, which does not depend on the
-# workers or the order of work. These hashes differ from those for held-out documents: otherwise samples would
+# Every task selects the documents whose beginnings have the lowest hashes, independently of the workers and
+# the order of work. The hash function differs from that of held-out documents; otherwise samples would
 # consist of these.
 
 
 FILE_NAME = jobs.SAMPLES
-_DOCUMENTS = 256  # of a job
-_CHARACTERS = 1000  # of a document
+_DOCUMENTS = 256  # documents of a job
+_CHARACTERS = 1000  # characters of a document
 
 
 class DocumentSample:
     """The sample of a task."""
 
     def __init__(self, task: int, num_tasks: int):
-        """Prepares for task number `task` of a job of `num_tasks`: those of a large job give a document now
-        and then, so that all of them give 256 together."""
+        """Starts the sample of task number `task` of `num_tasks`. The tasks together select 256 documents, so
+        in a large job not every task selects one."""
         self._wanted = (task + 1) * _DOCUMENTS // num_tasks - task * _DOCUMENTS // num_tasks
         self._found: list[tuple[int, str]] = []  # (hash, text), ascending
 
     def noted(self, parts: Iterator[Lines]) -> Iterator[Lines]:
-        """Passes documents through, and samples them."""
+        """Samples documents; yields all of them unchanged."""
         for lines in parts:
             if self._wanted:
                 for text in document_texts(lines):
-                    # Of a character up to four bytes; the last one of the part may be cut.
+                    # A character has up to four bytes; the last one of the slice may be truncated.
                     self.look_at(text[: 4 * _CHARACTERS].decode("utf-8", "ignore"))
             yield lines
 
     def look_at(self, text: str) -> None:
-        """Adds a document to the sample if it belongs to it and is not a copy; its beginning is enough."""
+        """Adds a document to the sample if its hash is low enough and it is not a copy; its beginning is
+        enough."""
         if not self._wanted or not text.strip():
             return
         text = text[:_CHARACTERS]
@@ -161,14 +162,14 @@ class DocumentSample:
 
 
 def publish(texts: list[str], output_dir: str, others: Mapping[str, Any] = MappingProxyType({})) -> None:
-    """Writes OUTPUT_DIR/samples.json of the samples of all tasks, and what else there is to show, before the
-    manifest."""
+    """Writes OUTPUT_DIR/samples.json with the samples of all tasks and `others`, further entries; call it
+    before writing the manifest."""
     jobs.write_json(os.path.join(output_dir, FILE_NAME), {"documents": texts, **others})
 
 
 def read(folder: str) -> dict:
-    """Returns the contents of FOLDER/samples.json, "documents" always: the beginnings of the documents; none
-    where there is no such file."""
+    """Returns the contents of FOLDER/samples.json, with "documents", the beginnings of the documents; these
+    are empty if the file is missing."""
     samples = json_files.read_json_or_empty(os.path.join(folder, FILE_NAME))
     found = samples.get("documents")
     texts = [text for text in found if isinstance(text, str)] if isinstance(found, list) else []

@@ -1,4 +1,4 @@
-"""Splits paragraphs into sentences, with the package blingfire."""
+"""Splits paragraphs into sentences with the package blingfire."""
 
 import collections
 import dataclasses
@@ -18,23 +18,22 @@ from official.data.rows import ragged
 # -----------------------------------------------------------------------------------------------------------
 # Skippable spans
 #
-# The splitter's rules all need an end of a sentence, or what may be one, and look at the two words before
-# it and at those behind it up to the first that can begin a sentence. Text in the middle between two of
-# these places makes no difference: it is taken out, and a mark that no rule knows stands for it. The splitter
-# has two fifths of the text to go through, and a job as a whole takes 8 to 20 % less time. Source:
+# All of the splitter's rules need a possible end of a sentence, and depend on the two words before it and on
+# the words after it up to the first that can begin a sentence. The text in the middle between two such
+# positions makes no difference: it is replaced by a mark that no rule has. The splitter then reads two fifths
+# of the text, and a whole job takes 8 to 20 % less time. Source:
 # https://github.com/microsoft/BlingFire/blob/master/ldbsrc/sbd/wbd.lex.utf8
 
 
 MARK = "\ue000"
 _MARK = MARK.encode()
-_BEHIND_BYTES = 22  # kept behind an end: punctuation, and "Unfortunately", ":123 - 456 " or "( xviii ) "
+_BEHIND_BYTES = 22  # kept after an end: punctuation, and "Unfortunately", ":123 - 456 " or "( xviii ) "
 _BEFORE_BYTES = 12  # kept before an end
-_MIN_SPAN_BYTES = 24  # that are taken out
-_MAX_WORD_BYTES = 24  # as far the blank is looked for at which a span begins or ends
-_MAX_PUNCTUATION = 6  # bytes that follow each other; the rules pass over any number of them
-# Classes of bytes: what may be an end, or not known not to be one; punctuation and blanks; letters, the Latin
-# ones of two bytes among them, and digits. An end of a sentence, "[" and ":" begin what the rules look for
-# behind a sentence.
+_MIN_SPAN_BYTES = 24  # minimum size of a skipped span
+_MAX_WORD_BYTES = 24  # maximum distance of the space at which a span begins or ends
+_MAX_PUNCTUATION = 6  # consecutive bytes that count as ends, since the rules skip any number of them
+# Classes of bytes: possible ends of sentences, and unknown bytes; punctuation and spaces; letters, including
+# Latin letters of two bytes, and digits. "[" and ":" count as ends, since rules begin with them.
 _END_OR_OTHER, _PUNCTUATION = b"\0", b"\1"
 _LETTERS = (string.ascii_letters + string.digits).encode() + bytes([*range(0x80, 0xC0), 0xC3, 0xC4, 0xC5])
 _PUNCTUATIONS = b"\"#$%&'()*+,-/;<=>@\\^_`{|}~ "
@@ -43,7 +42,7 @@ _CLASSES = bytes(2 if code in _LETTERS else 1 if code in _PUNCTUATIONS else 0 fo
 
 
 def take_out(text: bytes) -> tuple[bytes, list[bytes]]:
-    """Replaces each skippable span of a text (from the first letter of a word to a blank) by MARK, and
+    """Replaces each skippable span of a text (from the first letter of a word to a space) by MARK, and
     returns the text and the spans; the text must not contain MARK."""
     firsts, lasts = _skippable_spans(text)
     kept = map(text.__getitem__, map(slice, [0, *lasts], [*firsts, len(text)]))
@@ -51,7 +50,7 @@ def take_out(text: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def put_back(kept: bytes, spans: list[bytes]) -> bytes:
-    """Replaces the marks of a text by spans, one each."""
+    """Replaces the marks of a text by the spans."""
     pieces = [b""] * (2 * len(spans) + 1)
     pieces[::2] = kept.split(_MARK)
     pieces[1::2] = spans
@@ -59,7 +58,7 @@ def put_back(kept: bytes, spans: list[bytes]) -> bytes:
 
 
 def _skippable_spans(text: bytes) -> tuple[list[int], list[int]]:
-    """Returns the first places of the spans, and the places behind them."""
+    """Returns the starts and the ends of the spans."""
     classes = text.translate(_CLASSES)
     classes = classes.replace(_PUNCTUATION * _MAX_PUNCTUATION, _END_OR_OTHER * _MAX_PUNCTUATION)
     is_end = np.frombuffer(classes, np.uint8) == ord(_END_OR_OTHER)
@@ -78,23 +77,24 @@ def _skippable_spans(text: bytes) -> tuple[list[int], list[int]]:
 # -----------------------------------------------------------------------------------------------------------
 # Joined paragraphs
 #
-# Unicode's paragraph separator ends a sentence wherever it stands and is part of it. The line feed after it
-# is white space, which the splitter's rules treat before a word as they do the beginning of the text.
+# Unicode's paragraph separator always ends a sentence and is part of it. The line feed after it is white
+# space; before a word, the splitter's rules treat that like the beginning of the text.
 
 
 _END = "\u2029"
 _BETWEEN = _END + "\n"
-# A line that begins with white space, or is empty, may hold nothing else. That would be no sentence.
+# A line that is empty or begins with white space may be blank, and then not a sentence.
 _SPACES = [re.escape(chr(code).encode()) for code in range(0x3001) if chr(code).isspace()]
 _STARTS_BLANK = re.compile(b"\n(?:" + b"|".join(_SPACES) + b")")
 
 
 def taken_apart(split: bytes, paragraphs: int) -> list[bytes] | None:
-    """Returns the sentences, with line feeds between them, of each of so many paragraphs behind the splitter;
-    None where these cannot be told apart, as where one holds the separator, or where a line may be blank.
+    """Returns the sentences of each paragraph, separated by line feeds; None if the paragraphs cannot be
+    separated, since one contains the separator, or if a line may be blank.
 
     Args:
-      split: the splitter's output for paragraphs each of which is followed by the separator.
+      split: the splitter's output for paragraphs that are each followed by the separator.
+      paragraphs: number of paragraphs.
     """
     if not paragraphs:
         return []
@@ -108,31 +108,31 @@ def taken_apart(split: bytes, paragraphs: int) -> list[bytes] | None:
 # -----------------------------------------------------------------------------------------------------------
 # Sentences
 #
-# Many paragraphs go through one call of the splitter, as far as that gives the same sentences, and without
-# the text that makes no difference to it (`official.data.text.sentences`).
+# Many paragraphs are split in one call of the splitter, as far as that gives the same sentences, and without
+# skippable spans.
 
 
-# Of one call of the splitter: the work on shorter ones takes turns too often, and finds the caches full of
-# the other.
+# Size of a call of the splitter. With smaller ones, reading and splitting alternate too often and evict each
+# other's data from the caches.
 _BATCH_CHARACTERS = 1 << 19
 BATCHES_AHEAD = 1
-# A paragraph whose last letter or digit is followed by one space at most and then by punctuation alone, or by
-# one full stop of Chinese or Japanese: whether the text ends there makes no difference to the splitter. It
-# does after 'He left. )', which is split before the ")" at the end only. U+01C3 is a letter that the splitter
-# takes for an exclamation mark.
+# A paragraph whose last letter or digit is followed by at most one space and then only by punctuation, or by
+# one Chinese or Japanese full stop: for the splitter it makes no difference whether the text ends there. It
+# does after 'He left. )', which is split before the ")" only at the end of the text. U+01C3 is a letter that
+# the splitter treats as an exclamation mark.
 _SAFE_ENDING = re.compile(
     "[^\\W_\u01c3](?: ?[!-/:-@\\[-`{-~\u2019\u201d\u2026\u00bb\u300d]{0,6}|[\u3002\uff01\uff1f])\\Z"
 )
-_USUAL_ENDINGS = {character + "." for character in string.ascii_letters + string.digits}  # all of them safe
-_ENDS = (".", "!", "?")  # one of them at the end of a line ends no other sentence than the last
+_USUAL_ENDINGS = {character + "." for character in string.ascii_letters + string.digits}  # all are safe
+_ENDS = (".", "!", "?")  # at the end of a line, each of them ends only the last sentence
 
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """Documents of sentences as one text, which is much cheaper to pass on than a string per sentence."""
+    """Documents of sentences as one text, which is much cheaper to pass around than a string per sentence."""
 
-    text: bytes  # UTF-8, a line for each sentence
-    counts: np.ndarray  # int [D]: sentences of each document
+    text: bytes  # UTF-8, one line per sentence
+    counts: np.ndarray  # int [D]: number of sentences in each document
 
     def documents(self) -> Iterator[list[str]]:
         """Yields the sentences of each document."""
@@ -143,13 +143,13 @@ class Lines:
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """Documents, each a list of paragraphs, that are split into sentences alike."""
+    """Documents, each a list of paragraphs, that are split into sentences in the same way."""
 
     documents: list[list[str]]
-    splitting: str  # always; never: they are sentences; auto, of a whole file: as `hold_paragraphs` says
+    splitting: str  # always; never: paragraphs are sentences; auto, for a whole file: see `hold_paragraphs`
 
 
-# A text for the splitter, and what makes the sentences of its output.
+# A text for the splitter, and a function from the splitter's output to sentences.
 Prepared = tuple[str, Callable[[str], Lines]]
 
 
@@ -159,21 +159,20 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def split_paragraphs(paragraphs: Iterable[str]) -> Iterator[list[str]]:
-    """Yields `split_sentences` of each paragraph, from one call of the splitter for many as far as that gives
-    the same."""
+    """Yields `split_sentences` of each paragraph, with one call of the splitter for many paragraphs, as far
+    as that gives the same result."""
     for batch in _batches(paragraphs, len):
         text, finish = _prepare_paragraphs(batch)
         yield from finish(blingfire.text_to_sentences(text)).documents()
 
 
 def split_documents(files: Iterable[Unit]) -> Iterator[Lines]:
-    """Yields documents of sentences in order, some at a time; those that come next are read already, and the
-    splitter goes through them.
+    """Yields documents of sentences in order, in batches; the splitter already works on the next batch.
 
     Args:
-      files: documents that are treated alike.
+      files: units of documents.
     """
-    # The splitter needs no lock of Python's; what does would stand in the other thread's way.
+    # The splitter releases Python's global lock; only its call runs in the other thread.
     with ThreadPoolExecutor(1) as splitter:
         begun: collections.deque[Callable[[], Lines]] = collections.deque()
         for batch in _batches(files, lambda unit: sum(map(len, itertools.chain(*unit.documents)))):
@@ -185,13 +184,13 @@ def split_documents(files: Iterable[Unit]) -> Iterator[Lines]:
 
 
 def _begin_units(units: list[Unit], splitter: ThreadPoolExecutor) -> Callable[[], Lines]:
-    """Hands documents to the splitter. Returns a function that waits and returns their sentences."""
+    """Submits documents to the splitter. Returns a function that waits and returns their sentences."""
     prepare: dict[str, Callable[[list], Prepared]] = {
         "always": lambda files: _prepare_paragraphs(_paragraphs_of(files)),
         "never": lambda files: ("", functools.partial(_as_they_are, _paragraphs_of(files))),
         "auto": _prepare_files,
     }
-    parts: list[tuple[Callable[[], str], Callable]] = []  # of which the paragraphs are documents
+    parts: list[tuple[Callable[[], str], Callable]] = []  # makers of Lines, a document per paragraph
     for splitting, group in itertools.groupby(units, lambda unit: unit.splitting):
         text, make_lines = prepare[splitting]([unit.documents for unit in group])
         wait: Callable[[], str] = splitter.submit(blingfire.text_to_sentences, text).result if text else str
@@ -212,14 +211,14 @@ def _paragraphs_of(documents: Iterable[list[list[str]]]) -> list[str]:
 
 
 def _prepare_files(files: list[list[list[str]]]) -> Prepared:
-    """Prepares whole files, whose sentences say whether they are taken."""
+    """Prepares whole files; for each, the number of sentences decides whether it is split."""
     numbers = np.array([sum(map(len, file)) for file in files])
     may_hold = np.fromiter(map(_may_hold_paragraphs, files), bool, len(files))
     text, split_paragraphs_of = _prepare_paragraphs(_paragraphs_of(itertools.compress(files, may_hold)))
 
     def make_lines(split: str) -> Lines:
         found = split_paragraphs_of(split)
-        first = ragged.offsets(numbers * may_hold)  # paragraph of each file, of those the splitter has seen
+        first = ragged.offsets(numbers * may_hold)  # first paragraph of each file among those in the splitter
         sentences = np.diff(ragged.offsets(found.counts)[first])
         are_paragraphs = may_hold & hold_paragraphs(sentences, numbers)
         if are_paragraphs.all():
@@ -227,7 +226,7 @@ def _prepare_files(files: list[list[list[str]]]) -> Prepared:
         lines, parts = found.text.split(b"\n"), []
         before = ragged.offsets(sentences)
         bounds = [0, *(np.flatnonzero(np.diff(are_paragraphs)) + 1).tolist(), len(files)]
-        for begin, end in zip(bounds, bounds[1:]):  # files in a row of which the same is true
+        for begin, end in zip(bounds, bounds[1:]):  # consecutive files with the same decision
             if are_paragraphs[begin]:
                 own = lines[before[begin] : before[end]]
                 parts.append(Lines(b"\n".join([*own, b""]), found.counts[first[begin] : first[end]]))
@@ -239,8 +238,8 @@ def _prepare_files(files: list[list[list[str]]]) -> Prepared:
 
 
 def _may_hold_paragraphs(file: list[list[str]]) -> bool:
-    """Tells whether `hold_paragraphs` may say yes of all lines of a file: most files of sentences need no
-    splitter to see that they are none. A paragraph has no more sentences than places that may end one."""
+    """Tells whether `hold_paragraphs` may be true for all lines of a file: most files of sentences are
+    recognized without the splitter, since a paragraph has at most as many sentences as possible ends."""
     lines = list(itertools.chain.from_iterable(file))
     text = "\n".join(lines).encode("utf-8", "replace")
     ends = len(text.translate(None, NO_ENDS)) + 1 - sum(line.endswith(_ENDS) for line in lines)
@@ -248,8 +247,8 @@ def _may_hold_paragraphs(file: list[list[str]]) -> bool:
 
 
 def hold_paragraphs(num_sentences: Any, num_lines: Any) -> Any:
-    """Tells whether lines of plain text are paragraphs, by the sentences that the splitter finds in them: of
-    lines that are sentences, below 1.1 each on average."""
+    """Tells whether lines of plain text are paragraphs, by the number of sentences that the splitter finds in
+    them; in lines that are sentences, it finds fewer than 1.1 on average."""
     return num_sentences > 1.5 * num_lines
 
 
@@ -260,7 +259,7 @@ def _join(parts: Iterable[Lines]) -> Lines:
 
 
 def _as_they_are(sentences: list[str], split: str = "") -> Lines:
-    del split  # nothing was
+    del split  # these are not split
     return Lines("\n".join([*sentences, ""]).encode(), np.ones(len(sentences), int))
 
 

@@ -1,4 +1,4 @@
-"""Text files: detects their kind, splits them for parallel reading, and opens them."""
+"""Detects the kind of text files, splits them for parallel reading, and opens them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from official.io.errors import ConfigError, how_to_install
 # -----------------------------------------------------------------------------------------------------------
 # Kinds of files
 #
-# Files that are not text are refused by name, with their kind and advice; nothing is guessed.
+# Other files than text are refused, with their path, kind and advice; nothing is guessed.
 
 
-HEAD_BYTES = 1 << 16  # of a file, decompressed, are looked at
-MAX_UNDECODABLE = 0.01  # of the bytes of a part of a file; what has more is not UTF-8
+HEAD_BYTES = 1 << 16  # first bytes of a decompressed file that are inspected
+MAX_UNDECODABLE = 0.01  # share of the bytes of a part of a file; with more, it is not UTF-8
 _PARQUET = b"PAR1"
 _ARCHIVES = {b"PK\x03\x04": "zip", b"PK\x05\x06": "zip", b"7z\xbc\xaf": "7z"}
 _BINARY = {
@@ -49,7 +49,7 @@ _BINARY = {
     b"\xd0\xcf\x11\xe0": "an Office file",
 }
 _WEB_PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html)[\s>]", re.IGNORECASE)
-_BYTE_ORDER_MARKS = {  # that of UTF-32LE begins with that of UTF-16LE
+_BYTE_ORDER_MARKS = {  # the one of UTF-32LE begins with the one of UTF-16LE
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
@@ -60,7 +60,7 @@ _TEXTS_START = re.compile(r'\[\s*(?=")')
 
 
 def is_parquet(head: bytes) -> bool:
-    """Tells whether a file that begins so is a Parquet file."""
+    """Tells whether a file with these first bytes is a Parquet file."""
     return head.startswith(_PARQUET)
 
 
@@ -76,8 +76,8 @@ def refuse_archive(path: str, head: bytes) -> None:
 
 
 def refuse_binary(path: str, head: bytes) -> None:
-    """Raises ConfigError for a file whose decompressed first bytes are not those of text in UTF-8, or are a
-    pointer of Git LFS or a web page."""
+    """Raises ConfigError if the decompressed first bytes of a file are not UTF-8 text, or if they are a Git
+    LFS pointer or a web page."""
     if pointer := files.describe_pointer(head):
         raise ConfigError(f"{path} {pointer}.")
     if encoding := _find_start(head, _BYTE_ORDER_MARKS):
@@ -85,8 +85,8 @@ def refuse_binary(path: str, head: bytes) -> None:
     if kind := _find_start(head, _BINARY) or (head.startswith(b"ustar", 257) and "a tar archive"):
         raise ConfigError(f"{path} is {kind}, not text. Leave it out of --input_files.")
     if _WEB_PAGE.match(head):
-        told = "is a web page (HTML), whose mark-up is not text. Extract its text"
-        raise ConfigError(f"{path} {told}, or leave it out of --input_files.")
+        problem = "is a web page (HTML), whose mark-up is not text. Extract its text"
+        raise ConfigError(f"{path} {problem}, or leave it out of --input_files.")
     if b"\0" in head:
         even, odd = (part.count(0) / max(len(part), 1) for part in (head[::2], head[1::2]))
         for name, many, few in (("UTF-16LE", odd, even), ("UTF-16BE", even, odd)):
@@ -96,14 +96,14 @@ def refuse_binary(path: str, head: bytes) -> None:
 
 
 def refuse_zeros(path: str, line: bytes) -> None:
-    """Raises ConfigError for a line of a file with a NUL byte, which no text has."""
+    """Raises ConfigError for a line with a NUL byte, which text does not have."""
     if b"\0" in line:
         what = "holds NUL bytes after its beginning: it is damaged, or not text"
         raise ConfigError(f"{path} {what}. Repair it, or leave it out of --input_files.")
 
 
 def refuse_undecodable(path: str, undecodable: int, num_bytes: int) -> None:
-    """Raises ConfigError where more than MAX_UNDECODABLE of the bytes of a part of a file are not UTF-8."""
+    """Raises ConfigError if more than MAX_UNDECODABLE of the bytes of a part of a file are not UTF-8."""
     if undecodable > MAX_UNDECODABLE * num_bytes:
         found = f"not UTF-8 text: {undecodable:,} of {num_bytes:,} bytes cannot be decoded"
         raise _not_utf8(path, f"{found}; it may be Latin-1 or Windows-1252", "WINDOWS-1252")
@@ -115,9 +115,9 @@ def _not_utf8(path: str, found: str, encoding: str) -> ConfigError:
 
 
 def is_json_array(head: bytes) -> bool:
-    """Tells whether a file that begins so is one JSON array of objects or of texts; text in brackets is
-    not."""
-    if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):  # as nearly all do not
+    """Tells whether a file with these first bytes is a JSON array of objects or texts, and not text in
+    brackets."""
+    if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):  # the usual case
         return False
     text = head.decode("utf-8", "ignore").lstrip("\ufeff \t\r\n")
     if not (begins := _TEXTS_START.match(text)):
@@ -125,7 +125,7 @@ def is_json_array(head: bytes) -> bool:
     try:
         _, end = json.JSONDecoder().raw_decode(text, begins.end())
     except ValueError:
-        return len(head) >= HEAD_BYTES  # a first text that is longer than what is looked at
+        return len(head) >= HEAD_BYTES  # a first text that is longer than the head
     return text[end:].lstrip()[:1] in (",", "]")
 
 
@@ -133,44 +133,44 @@ def is_json_array(head: bytes) -> bool:
 # Compressed files
 
 
-_PACKED_BYTES = 1 << 16  # are read, and made of them, at once
+_PACKED_BYTES = 1 << 16  # compressed bytes that are read at once, and maximum of decompressed bytes
 _BUFFER_BYTES = 1 << 20
 _COMPRESSED = re.compile(
     rb"(?P<gzip>\x1f\x8b\x08)|(?P<bzip2>BZh[1-9](?:1AY&SY|\x17rE8P\x90))|(?P<xz>\xfd7zXZ\x00)"
-    rb"|(?P<zstd>\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)"  # the second: frames without text
+    rb"|(?P<zstd>\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)"  # the second alternative: frames without text
 )
 
 
 class DamagedError(Exception):
-    """Compressed data that cannot be decompressed."""
+    """Error for compressed data that cannot be decompressed."""
 
 
 def compression_of(magic: bytes) -> str | None:
-    """Returns gzip, bzip2, xz or zstd for a compressed file that begins so; None for another. bzip2 has
-    blocks that can be read alone."""
+    """Returns gzip, bzip2, xz or zstd for a compressed file with these first bytes; None for another file.
+    The blocks of bzip2 can be read independently."""
     found = _COMPRESSED.match(magic)
     return found and found.lastgroup
 
 
 def _new_zstd():
-    """Returns a decompressor of one frame, with the methods of those of bz2 and lzma."""
+    """Returns a decompressor of one frame, with the same methods as those of bz2 and lzma."""
     try:
-        from backports import zstd  # late: what Python 3.14 has itself
+        from backports import zstd  # late; in the standard library of Python 3.14
     except ImportError:
         what = "text that is compressed with zstd needs the package backports.zstd"
         raise ConfigError(f"{what}: {how_to_install('zstd')}, or give the text decompressed.") from None
-    # log2 of bytes: other people's corpora are made with --long=31.
+    # log2 of bytes: some published corpora are compressed with --long=31.
     return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 31})
 
 
 def _decompressed(file: BinaryIO, new_stream: Callable) -> Iterator[bytes]:
-    """Yields the text of a file of one stream or several. lzma.LZMAFile passes over a second stream that is
-    damaged."""
+    """Yields the text of a file of one or several streams. lzma.LZMAFile is not used, since it ignores a
+    damaged second stream."""
     file.seek(0)
     stream, packed = new_stream(), b""
     while True:
         if stream.eof:
-            packed = stream.unused_data.lstrip(b"\0")  # zeros may fill a file up
+            packed = stream.unused_data.lstrip(b"\0")  # padding
             while not packed and (more := file.read(_PACKED_BYTES)):
                 packed = more.lstrip(b"\0")
             if not packed:
@@ -185,16 +185,16 @@ def _decompressed(file: BinaryIO, new_stream: Callable) -> Iterator[bytes]:
             text = stream.decompress(packed, _PACKED_BYTES)
         except MemoryError:
             raise
-        except Exception as error:  # each library has its own
+        except Exception as error:  # each library has its own errors
             raise DamagedError(error) from None
         yield text
 
 
 class _MadeText(files.Raw):
-    """A text that is generated while it is read: it can only be rewound to its start."""
+    """A text that is generated during reading, and can only be rewound to its start."""
 
     def __init__(self, make: Callable[[], Iterator[bytes]]):
-        """Takes a maker of the parts of the text."""
+        """Creates a text; `make` returns an iterator over its parts."""
         super().__init__()
         self._make = make
         self.seek(0)
@@ -222,38 +222,38 @@ class _MadeText(files.Raw):
 # -----------------------------------------------------------------------------------------------------------
 # bzip2
 #
-# A bzip2 file is one stream or several, and a stream is blocks of up to 900 kB of text that are compressed
-# one by one. A block begins with 48 bits that are looked for, at any bit of a byte. It is decompressed as a
-# stream of its own: with a header before it and the end of a stream behind it, whose checksum is that of
-# the block.
+# A bzip2 file is one or several streams, and a stream is a sequence of independently compressed blocks of up
+# to 900 kB of text. A block begins with a mark of 48 bits at any bit position, which is searched for. The
+# block is decompressed as a separate stream, between a header and an end of a stream with the block's
+# checksum.
 #
-# The 48 bits may also occur inside a block, about once in 30 TB. Decompressing decides: no part of a block
-# is one.
+# The 48 bits may also occur inside a block, about once in 30 TB. Decompression then fails, since a part of a
+# block is not a valid block.
 #
-# indexed_bzip2 and rapidgzip, which decompress one file in threads, know a position in the text only once all
-# of the text before it has been decompressed: every job would do that once more before its first task.
+# indexed_bzip2 and rapidgzip, which decompress one file in threads, only know a position in the text after
+# decompressing all text before it: every job would do that once more before its first task.
 
 
 _BLOCK, _END = 0x314159265359, 0x177245385090
 _MARK_BITS, _SUM_BITS = 48, 32
-_CHUNK_BYTES = 1 << 18  # are read and looked through at once: about a block
-_MAX_BLOCK_BYTES = 1 << 22  # packed; text that does not compress takes 1 MB
+_CHUNK_BYTES = 1 << 18  # bytes that are read and searched at once: about a block
+_MAX_BLOCK_BYTES = 1 << 22  # compressed; incompressible text takes 1 MB
 
 
 class _Mark(NamedTuple):
-    """Apparent beginning of a block or of the end of a stream, in bits of the file."""
+    """Apparent beginning of a block or of the end of a stream; positions are bits of the file."""
 
     bit: int
     is_end: bool
 
 
-# For each number of bits by which a mark is shifted: the five bytes that it fills.
+# The five whole bytes of a mark for each number of bits by which it is shifted.
 _SHIFTED = itertools.product((_BLOCK, _END), range(8))
 _FILLED_BYTES = [(mark, shift, (mark << 8 - shift).to_bytes(7, "big")[1:6]) for mark, shift in _SHIFTED]
 
 
 def find_marks(data: bytes) -> list[_Mark]:
-    """Returns the marks that lie whole in some bytes, in order; bit 0 is the highest of the first byte."""
+    """Returns the complete marks in some bytes, in order; bit 0 is the highest bit of the first byte."""
     found: list[_Mark] = []
     padded = data + b"\0"
     for mark, shift, filled in _FILLED_BYTES:
@@ -268,11 +268,11 @@ def find_marks(data: bytes) -> list[_Mark]:
 
 
 def _marks_from(file: BinaryIO, place: int) -> Iterator[_Mark]:
-    """Yields the marks from a byte on, in order, up to the end of the file, or until a block after the last
-    one would be too long; a few hundred kB are in memory, whatever lies before the first."""
+    """Yields the marks from a byte on, in order, up to the end of the file, or until the block after the last
+    one would be too long. Memory holds a few hundred kB, however far the first mark is."""
     data, last = b"", -1
     while last < 0 or place <= last // 8 + 2 * _MAX_BLOCK_BYTES:
-        file.seek(place)  # another one may have read
+        file.seek(place)  # other code may have moved the position
         if not (more := file.read(_CHUNK_BYTES)):
             return
         data, place = data[-_MARK_BITS // 8 :] + more, place + len(more)
@@ -284,7 +284,7 @@ def _marks_from(file: BinaryIO, place: int) -> Iterator[_Mark]:
 
 
 def _bits(file: BinaryIO, first: int, end: int) -> int:
-    """Returns bits of a file as a number. Raises DamagedError where it ends before."""
+    """Returns bits of a file as a number. Raises DamagedError if the file ends before."""
     file.seek(first // 8)
     size = -(-end // 8) - first // 8
     data = file.read(size)
@@ -294,13 +294,13 @@ def _bits(file: BinaryIO, first: int, end: int) -> int:
 
 
 def read_bzip2_blocks(file: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
-    """Yields (byte in which a block begins, text of it) of the blocks that begin at or behind a byte.
+    """Yields (byte in which a block begins, its text) of the blocks that begin at or after a byte.
 
     Raises:
-      DamagedError: where one cannot be decompressed, or the file is not whole up to its next block.
+      DamagedError: if a block cannot be decompressed, or the file is truncated before the next block.
     """
     marks = _marks_from(file, start)
-    combined: int | None = None  # checksum of the stream, where its beginning was read
+    combined: int | None = None  # checksum of the stream, if read from its beginning
     if start == 0:
         bit, combined = _stream_at(file, 0), 0
     else:
@@ -317,7 +317,7 @@ def read_bzip2_blocks(file: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]
 
 
 def _read_block(file: BinaryIO, bit: int, marks: Iterator[_Mark]) -> tuple[bytes, _Mark, int]:
-    """Returns the text of the block that begins at `bit`, the mark behind it, and its checksum."""
+    """Returns the text of the block that begins at `bit`, the mark after it, and its checksum."""
     following = (mark for mark in marks if mark.bit > bit)
     end = next(following, None)
     if end is None and file.seek(0, io.SEEK_END) <= bit // 8 + _MAX_BLOCK_BYTES:
@@ -331,7 +331,8 @@ def _read_block(file: BinaryIO, bit: int, marks: Iterator[_Mark]) -> tuple[bytes
 
 
 def _end_of_stream(file: BinaryIO, bit: int, combined: int | None) -> int:
-    """Returns the byte behind the stream whose end begins at `bit`; checks its checksum where it is known."""
+    """Returns the end of the stream whose end mark begins at `bit`, in bytes; verifies its checksum if
+    known."""
     end = bit + _MARK_BITS + _SUM_BITS
     if _bits(file, bit + _MARK_BITS, end) != combined and combined is not None:
         raise DamagedError(f"the checksum of the stream that ends at byte {end // 8:,} is wrong")
@@ -339,8 +340,8 @@ def _end_of_stream(file: BinaryIO, bit: int, combined: int | None) -> int:
 
 
 def _stream_at(file: BinaryIO, byte: int) -> int | None:
-    """Returns the first block of the stream that begins at a byte or behind zeros that fill the file up, or
-    of one after it; None where the file ends."""
+    """Returns the first block, as a bit position, of the stream that begins at a byte, after any padding, or
+    of a later stream; None at the end of the file."""
     while True:
         file.seek(byte)
         while (data := file.read(_CHUNK_BYTES)) and not data.strip(b"\0"):
@@ -361,7 +362,7 @@ def _stream_at(file: BinaryIO, byte: int) -> int | None:
 
 
 def _decompress(block: int, num_bits: int) -> tuple[bytes | None, int]:
-    """Returns the text of a block, None where it is none, and its checksum."""
+    """Returns the text of a block, or None if it is not a valid one, and its checksum."""
     block_sum = block >> (num_bits - _MARK_BITS - _SUM_BITS) & 0xFFFFFFFF if num_bits > 80 else 0
     length = num_bits + _MARK_BITS + _SUM_BITS
     stream = (block << _MARK_BITS | _END) << _SUM_BITS | block_sum
@@ -378,13 +379,13 @@ class BlockText(_MadeText):
     """The text of the blocks of a file from a byte on.
 
     A line belongs to the block with the line feed before it, so that the lines of a split are known without
-    the previous block. So position 1 of this text, behind the line feed in its first byte, is the first at
-    which a line of the split may begin, and 0 where the file begins.
+    the previous block. So a line of the split may begin at position 1 of this text, after a line feed in its
+    first byte, or at 0 at the beginning of the file.
     """
 
     def __init__(self, file: BinaryIO, start: int, end: int | None):
         self.start = min(start, 1)
-        self.end: int | None = None  # from which position on lines belong to later splits, once it is read
+        self.end: int | None = None  # first position of later splits' lines, once it is read
         super().__init__(functools.partial(self._texts, file, start, end))
 
     def _texts(self, file: BinaryIO, start: int, end: int | None) -> Iterator[bytes]:
@@ -400,13 +401,13 @@ class BlockText(_MadeText):
 # Lines
 
 
-_BLOCK_BYTES = 1 << 16  # are read at once, and the rest of the last line
+_BLOCK_BYTES = 1 << 16  # bytes that are read at once, plus the rest of the last line
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _TO_LINE_FEEDS = bytes.maketrans(b"\r", b"\n")
 
 
 class LineFeeds(files.Raw):
-    """A text with line feeds for carriage returns, each byte in its place."""
+    """A text with carriage returns replaced by line feeds, byte for byte."""
 
     def __init__(self, text: BinaryIO):
         super().__init__()
@@ -427,13 +428,13 @@ def read_blocks(
     """Yields (offset, bytes) of whole lines, many at a time: those that start in the part and all lines after
     them.
 
-    A line of more than `most_bytes` comes in pieces, one at a time, cut at white space where there is any
-    near; all pieces but the first have the offset None. Nothing is yielded where no line starts in the part.
+    A line of more than `most_bytes` is yielded in pieces, one at a time, cut at white space if there is any
+    nearby; all pieces except the first have the offset None. Yields nothing if no line starts in the part.
     """
     if (position := _seek_line(text, part, most_bytes)) is None:
         return
     while block := text.read(min(_BLOCK_BYTES, most_bytes)):
-        last = block.rfind(b"\n") + 1  # where the line begins that may go on
+        last = block.rfind(b"\n") + 1  # start of the last, possibly incomplete line
         if last < len(block):
             block += text.readline(most_bytes - (len(block) - last))
         if block.endswith(b"\n") or len(block) - last < most_bytes:
@@ -455,7 +456,7 @@ def read_blocks(
 
 
 def each_of(block: bytes, offset: int | None) -> Iterator[tuple[int | None, bytes]]:
-    """Yields (offset, bytes) of each line of a block that has an offset; of one without, the block."""
+    """Yields (offset, bytes) of each line of a block; a block without an offset is yielded unchanged."""
     if offset is None:
         yield None, block
     else:
@@ -463,7 +464,7 @@ def each_of(block: bytes, offset: int | None) -> Iterator[tuple[int | None, byte
 
 
 def _seek_line(text: BinaryIO, part: Split | BlockText, most_bytes: int) -> int | None:
-    """Goes to the first line that starts in the part and returns its offset, or None where there is none."""
+    """Moves to the first line that starts in the part and returns its offset, or None without such a line."""
     if part.start == 0:
         return 0
     text.seek(part.start - 1)
@@ -478,7 +479,8 @@ def _seek_line(text: BinaryIO, part: Split | BlockText, most_bytes: int) -> int 
 
 
 def _find_cut(piece: bytes) -> int:
-    """Returns the place to cut a piece of a line: after white space, or at least not inside a character."""
+    """Returns the position to cut a piece of a line: after white space, or at least not inside a
+    character."""
     space = max(piece.rfind(white, len(piece) - 4096) for white in (b" ", b"\t"))
     if space >= 0:
         return space + 1
@@ -492,24 +494,24 @@ def _find_cut(piece: bytes) -> int:
 # Files
 
 
-_WHOLE_BYTES = 3 << 16  # of a file that is told from others by all it holds, not by samples
-_MAX_OPENED = 20_000  # files that are told from others by what they hold
-TEXT_OF_PACKED = 4  # bytes of text in a byte of bzip2, of English text
+_WHOLE_BYTES = 3 << 16  # maximum size of a file whose fingerprint is of the whole content, not of samples
+_MAX_OPENED = 20_000  # maximum number of files whose fingerprints are of their contents
+TEXT_OF_PACKED = 4  # bytes of text per byte of bzip2, for English text
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Part of a file: the bytes from `start` up to `end`, or to the end of the file. Of bzip2 it stands for
-    the blocks that begin in it, of Parquet for the row groups; other compressed files are one split."""
+    """Part of a file: the bytes from `start` up to `end`, or to the end of the file. For bzip2 it stands for
+    the blocks that begin in it, for Parquet for the row groups; other compressed files are one split."""
 
     path: str
     start: int = 0
     end: int | None = None
-    state: str | None = dataclasses.field(default=None, compare=False)  # of the file, see `files.states`
+    state: str | None = dataclasses.field(default=None, compare=False)  # see `files.states`
 
 
 def read_in_part(splits: Iterable[Split]) -> set[str]:
-    """Returns the files of which only a part is read."""
+    """Returns the paths of the files of which only a part is read."""
     return {split.path for split in splits if split.start or split.end is not None}
 
 
@@ -519,8 +521,8 @@ class TextFile:
 
     text: BinaryIO  # decompressed, its lines end in line feeds
     part: Split | BlockText  # `start` and `end`: positions in `text` at which the lines of the split begin
-    head: bytes  # the first bytes of the text of the file; of Parquet of the file itself
-    packed: Packed | None  # where the text is not the file's bytes
+    head: bytes  # the first bytes of the file's text; for Parquet, of the file
+    packed: Packed | None  # None if the text is the file's bytes
 
 
 class Packed:
@@ -532,7 +534,7 @@ class Packed:
         file.seek(0)
 
     def done(self) -> int:
-        """Returns the bytes of the split that were read."""
+        """Returns the number of bytes of the split that were read."""
         return min(max(self._file.tell() - self._start, 0), self.size)
 
 
@@ -540,16 +542,16 @@ class Packed:
 # Search
 
 
-CORPUS = "corpus.json"  # what `bert data corpus` writes beside its two sides
+CORPUS = "corpus.json"  # written by `bert data corpus` next to its two sides
 _TABLE = re.compile(r"\.(?:csv|tsv)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
 
 
 def find_texts(patterns: str, flag: str = "input_files") -> list[str]:
-    """Returns the files that names, globs and folders of text stand for, see `files.find_files`.
+    """Returns the files of names, globs and folders of text, see `files.find_files`.
 
     Raises:
-      ConfigError: also for a table, and where a job of this program tells of its own files beside them: in
-        its folder the text to train on and the text that is held out lie side by side.
+      ConfigError: also for a table, and for a manifest of a job of this program: its folder has both the text
+        to train on and the held-out text.
     """
     paths = files.find_files(patterns, flag)
     for path in paths:
@@ -561,8 +563,8 @@ def find_texts(patterns: str, flag: str = "input_files") -> list[str]:
         folder, name = os.path.split(path)
         if name not in (jobs.MANIFEST, CORPUS):
             continue
-        told = json_files.read_json_or_empty(path)
-        if "job" in told or {"sources", "eval_share"} <= told.keys():
+        manifest = json_files.read_json_or_empty(path)
+        if "job" in manifest or {"sources", "eval_share"} <= manifest.keys():
             side = "train.txt" if name == CORPUS else "train"
             raise ConfigError(
                 f"--{flag}: {path} is not text: it describes the texts in its folder, one to train on and"
@@ -576,7 +578,7 @@ def find_texts(patterns: str, flag: str = "input_files") -> list[str]:
 
 
 def _bounds(path: str, size: int, split_bytes: int) -> tuple[list[int], int]:
-    """Returns the beginnings and ends of a file's splits, and the bytes of text in one of its bytes."""
+    """Returns the bounds of a file's splits, and the bytes of text per byte of the file."""
     with open_text(Split(path)) as file:
         if is_parquet(file.head):
             return parquet_files.bounds(file.text, path, size, split_bytes // TEXT_OF_PACKED), TEXT_OF_PACKED
@@ -588,9 +590,9 @@ def _bounds(path: str, size: int, split_bytes: int) -> tuple[list[int], int]:
 
 
 def plan_tasks(sizes: dict[str, int], most: int, states: dict[str, str] | None = None) -> list[list[Split]]:
-    """Deals files, {file: its bytes}, out to tasks of at most `most` bytes of text: parts of a large file, or
-    files that follow each other and are small. `states`, of `files.states` before anything was read, lets
-    the tasks find out that a file was changed meanwhile. Raises ConfigError where all files are empty."""
+    """Distributes files, {file: its bytes}, among tasks of at most `most` bytes of text: parts of a large
+    file, or consecutive small files. With `states`, of `files.states` before reading, the tasks detect files
+    that were changed meanwhile. Raises ConfigError if all files are empty."""
     if sizes and not any(sizes.values()):
         others = f", and so are {len(sizes) - 1:,} others" if len(sizes) > 1 else ""
         raise ConfigError(f"--input_files: {next(iter(sizes))} is empty (0 bytes){others}. Give text.")
@@ -616,16 +618,16 @@ def plan_tasks(sizes: dict[str, int], most: int, states: dict[str, str] | None =
 
 
 def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None) -> dict[str, str]:
-    """Returns a fingerprint of each file: size and samples, and the time of the last change if these are not
-    the whole content. Of a file in a store it is size and time. Of very many files it is one digest of names,
-    sizes and times: to open all of them once more would take as long as to read them.
+    """Returns a fingerprint of each file: size and samples, and the time of the last change unless the
+    samples are the whole content. For a file in a store it is size and time. For very many files it is one
+    digest of names, sizes and times, since opening each of them would take as long as reading them.
 
     Args:
-      versions: as `files.versions` returns them, where they are known.
+      versions: as of `files.versions`; None: determined here.
 
     Raises:
-      ConfigError: for a file that cannot be read, or begins as no text does; of very many that is found when
-        they are read.
+      ConfigError: for a file that cannot be read, or is not text; for very many files, the job finds this
+        later, when it reads them.
     """
     paths = list(paths)
     known = dict(zip(paths, versions or files.versions(paths)))
@@ -641,7 +643,7 @@ def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None
 
 
 def _identity(path: str, size: int, changed: int) -> str:
-    """Returns the identity of a file of this machine."""
+    """Returns the fingerprint of a local file."""
     content = files.samples(path, size, _WHOLE_BYTES)
     refuse_archive(path, content)
     if not compression_of(content) and not is_parquet(content):
@@ -659,21 +661,21 @@ def open_text(split: Split) -> Iterator[TextFile]:
     """Opens a split of a text file, decompressed according to its content, not its name.
 
     Raises:
-      ConfigError: here and in the block, for a file that cannot be read or begins as no text does, and for a
-        compressed one that is truncated or damaged. The missing part of such a file is unknown, and training
-        on an unknown part of the text is worse than a failed job.
+      ConfigError: here and in the block, for a file that cannot be read or is not text, and for a compressed
+        one that is truncated or damaged. The size of the missing part is unknown, and training on an unknown
+        part of the text is worse than a failed job.
     """
     path = split.path
     with files.naming(path):
         try:
             with files.open_binary(path) as file:
-                magic = file.read(10)  # bytes that tell how it is compressed
+                magic = file.read(10)  # magic bytes of the compression
                 file.seek(0)
                 refuse_archive(path, magic)
                 yield _opened(file, magic, split)
         except (DamagedError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            told = f"{path} is a truncated or damaged compressed file: {error}"
-            raise ConfigError(f"{told}. Fetch or write it again, or leave it out.") from None
+            problem = f"{path} is a truncated or damaged compressed file: {error}"
+            raise ConfigError(f"{problem}. Fetch or write it again, or leave it out.") from None
 
 
 def _opened(file: BinaryIO, magic: bytes, split: Split) -> TextFile:
@@ -704,7 +706,7 @@ def _opened(file: BinaryIO, magic: bytes, split: Split) -> TextFile:
 
 @functools.lru_cache(maxsize=8)
 def _head_of(path: str, version: tuple[int, int]) -> bytes:
-    """Returns the first bytes of the text of a bzip2 file, once for its splits."""
-    del version  # another one is another file
+    """Returns the first bytes of the text of a bzip2 file, cached for its splits."""
+    del version  # only part of the cache's key
     with files.open_binary(path) as file:
         return io.BufferedReader(BlockText(file, 0, None), HEAD_BYTES).read(HEAD_BYTES)

@@ -1,9 +1,9 @@
-"""Words that are added to a vocabulary of word pieces: frequent ones of a text, which it splits.
+"""Chooses words to add to a vocabulary of word pieces: frequent words of a text that it splits.
 
-A vocabulary's fragmentation is the number of pieces of a word, on average. The words that are taken lower
-that of the text the most: those with the highest count * (pieces - 1). Source: the fragment score of AVocaDo,
-Hong et al. 2021, arXiv 2110.13434. Only whole words are added, so that all others keep their pieces, but for
-those that begin with an added one: the longest piece is taken from left to right.
+A vocabulary's fragmentation is the average number of pieces in a word. The chosen words lower that of the
+text the most: those with the highest count * (pieces - 1). Source: the fragment score of AVocaDo, Hong et al.
+2021, arXiv 2110.13434. Only whole words are added, so all other words keep their pieces, except those that
+begin with an added one, since tokenization takes the longest piece from left to right.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from official.data.rows import ragged
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.data.word_pieces.wordpiece import UNKNOWN, WordPiece
 
-MIN_COUNT = 10  # of a word in the text: what surrounds it is all that its embedding is learned from
+MIN_COUNT = 10  # minimum count of a word, whose embedding is learned only from its contexts
 _UNUSED = re.compile(r"\[unused\d+\]")
 
 
 class AddedWord(NamedTuple):
-    """A word that the vocabulary gets.
+    """A word to add to the vocabulary.
 
     Attributes:
-      word: as the vocabulary has it.
-      frequency: how often it stands in the text.
-      pieces: ids of the word pieces that it was split into before.
+      word: its entry in the vocabulary.
+      frequency: number of its occurrences in the text.
+      pieces: ids of its word pieces in the old vocabulary.
     """
 
     word: str
@@ -39,13 +39,13 @@ class AddedWord(NamedTuple):
 def choose_words(counts: Mapping[str, int], vocabulary: Vocabulary, number: int) -> list[AddedWord]:
     """Returns the words that lower the fragmentation of a text the most, at most `number` of them.
 
-    Words without a letter, rarer ones than MIN_COUNT, and those with a character that no piece has are left
-    out: of the last, no average of pieces says what they mean.
+    Words without a letter, words rarer than MIN_COUNT, and words that become [UNK] are left out: the last
+    have no pieces to initialize their embedding from.
 
     Args:
-      counts: {word of the text, as it is tokenised: how often it stands there}.
-      vocabulary: of word pieces.
-      number: of words.
+      counts: {tokenised word: number of its occurrences in the text}.
+      vocabulary: vocabulary of word pieces.
+      number: maximum number of words.
     """
     words = [word for word, count in counts.items() if count >= MIN_COUNT and any(map(str.isalpha, word))]
     split = ragged.split(*WordPiece(vocabulary).tokenize_words(words))
@@ -62,8 +62,8 @@ def choose_words(counts: Mapping[str, int], vocabulary: Vocabulary, number: int)
 def with_words(
     words: Sequence[str], added: Sequence[AddedWord]
 ) -> tuple[list[str], dict[int, tuple[int, ...]]]:
-    """Puts words into a vocabulary: first in the places of its [unusedN] entries, from the top, which no text
-    has and which keep the model's shape, then behind its end.
+    """Puts words into a vocabulary: first in place of its [unusedN] entries, from the top, which keeps the
+    model's shape, then at its end.
 
     Returns:
       The words of the new vocabulary; and {id of an added word: ids of its pieces}, see
@@ -80,7 +80,7 @@ def with_words(
 
 
 def fragmentation(counts: Mapping[str, int], vocabulary: Vocabulary) -> float:
-    """Returns the word pieces of a text for each of its words; 0 for no text."""
+    """Returns the average number of word pieces per word of a text; 0 for an empty text."""
     _, lengths = WordPiece(vocabulary).tokenize_words(list(counts))
     total = sum(counts.values())
     return float(np.dot(lengths, np.fromiter(counts.values(), np.int64, len(counts)))) / max(total, 1)

@@ -1,4 +1,4 @@
-"""Turns sentences into ids with the tokenizer of a vocabulary: BERT's word pieces, or a tokenizer of the
+"""Converts sentences to ids with the tokenizer of a vocabulary: BERT's word pieces, or a tokenizer of the
 library `tokenizers`."""
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from official.data.word_pieces.wordpiece import WordPiece
 
 
 class Tokenizer(Protocol):
-    """Makes ids of texts; threads may share it."""
+    """Converts texts to ids; thread-safe."""
 
     def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids of all sentences in one array, uint16, or int32 for vocabularies above 65,536
         words, and the number of ids of each sentence, int64."""
 
     def tokenize_lines(self, text: bytes) -> tuple[np.ndarray, np.ndarray]:
-        """Tokenises as `tokenize` does, given a line of UTF-8 for each sentence, each with its line feed."""
+        """Tokenises as `tokenize` does, given UTF-8 text with one sentence per line."""
 
     def tokenize_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Tokenises as `tokenize` does, words that stand behind a space in their text."""
+        """Tokenises words as `tokenize` does, as if a space preceded each of them."""
 
     def word_of(self, number: int) -> str:
-        """Returns an id's piece for people to read."""
+        """Returns the readable piece of an id."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -38,7 +38,7 @@ def tokenizer_of(vocabulary: Vocabulary) -> Tokenizer:
 
 
 class LibraryTokenizer:
-    """Splits text as transformers does with the same files: special tokens in it are what they say."""
+    """Splits text as transformers does with the same files: special tokens in a text are recognized."""
 
     def __init__(self, vocabulary: Vocabulary):
         assert vocabulary.tokenizer is not None
@@ -47,7 +47,7 @@ class LibraryTokenizer:
         self._size, self._unknown = vocabulary.size, vocabulary.special_ids.unk
 
     def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """See `Tokenizer`. A lone surrogate is a question mark."""
+        """See `Tokenizer`. A lone surrogate becomes a question mark."""
         return self._joined(self._encoded(sentences))
 
     def tokenize_lines(self, text: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -60,12 +60,12 @@ class LibraryTokenizer:
         return self.tokenize([f" {word}" for word in words])
 
     def word_of(self, number: int) -> str:
-        """See `Tokenizer`. Bytes that are part of a character are a question mark in a diamond."""
+        """See `Tokenizer`. Bytes of an incomplete character become U+FFFD."""
         return self._tokenizer.decode([number], skip_special_tokens=False).strip()
 
     def spans(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Tokenises as `tokenize` does, and returns the first character of each piece in its text and the one
-        behind its last, int64, too."""
+        """Tokenises as `tokenize` does, and also returns the first character and the end of each piece in its
+        text, int64."""
         encoded = self._encoded(texts)
         offsets = [offset for each in encoded for offset in each.offsets]
         begins, ends = np.array(offsets, np.int64).reshape(-1, 2).T
@@ -86,14 +86,14 @@ class LibraryTokenizer:
 # Words to predict
 
 
-MASK = "[MASK]"  # in texts, also where the vocabulary's is another
+MASK = "[MASK]"  # in texts, for any vocabulary
 
 
 def tokenize_masked(
     tokenizer: Tokenizer, vocabulary: Vocabulary, texts: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tokenises as `Tokenizer.tokenize` does, texts in which MASK is a word to predict."""
-    if vocabulary.tokenizer is not None:  # which finds its special tokens in a text
+    """Tokenises texts in which MASK is a word to predict, as `Tokenizer.tokenize` does."""
+    if vocabulary.tokenizer is not None:  # it recognizes its special tokens in texts
         return tokenizer.tokenize([text.replace(MASK, vocabulary.special.mask) for text in texts])
     parts = [text.split(MASK) for text in texts]
     sizes_S = np.array([len(own) for own in parts], np.int64)

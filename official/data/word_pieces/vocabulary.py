@@ -1,4 +1,4 @@
-"""The vocabulary of word pieces. Reading one needs no TensorFlow."""
+"""The vocabulary of word pieces. This module does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SPECIAL_TOKENS = vocabulary_files.SPECIAL_TOKENS
 CONTINUATION = "##"
-WORD_STARTS = ("\u0120", "\u2581")  # how byte-level BPE and SentencePiece write the space before a word
+WORD_STARTS = ("\u0120", "\u2581")  # the space before a word in byte-level BPE and SentencePiece
 
 
 def without_mark(word: str) -> str:
@@ -31,12 +31,12 @@ class Vocabulary:
     """The words of a vocabulary file; a word's id is its line, counted from 0.
 
     Attributes:
-      words: by their ids.
-      sha256: of the file; of a tokenizer.json, that of a vocab.txt with the same words.
-      do_lower_case: whether text loses capitals and accents before its words are looked for.
-      max_length: tokens that texts are truncated to, as its files say; None if they do not.
+      words: words in the order of their ids.
+      sha256: hash of the file; for a tokenizer.json, of a vocab.txt with the same words.
+      do_lower_case: whether text is lower-cased and stripped of accents first.
+      max_length: number of tokens that texts are truncated to, from its files; None if unset.
       tokenizer: the tokenizer, if it is not BERT's; else None.
-      marks_pairs: whether the second text of a pair has a segment of its own.
+      marks_pairs: whether the second text of a pair has another segment id.
     """
 
     words: tuple[str, ...]
@@ -70,12 +70,12 @@ class Vocabulary:
 
     @property
     def separators(self) -> int:
-        """How many [SEP] stand between two texts."""
+        """Number of [SEP] between two texts."""
         return 1 if self.tokenizer is None else self.tokenizer.separators
 
     def cut(self, rows: int) -> Vocabulary:
-        """Returns the vocabulary of a model whose table has so many rows: words beyond it are unknown, and a
-        warning counts them. Raises ConfigError where a special token is among them."""
+        """Returns the vocabulary of a model whose embedding table has `rows` rows: words beyond it become
+        unknown, with a warning. Raises ConfigError if a special token is among them."""
         if rows >= self.size:
             return self
         sizes = f"the vocabulary has {self.size:,} words, the model's embedding table {rows:,} rows"
@@ -88,20 +88,20 @@ class Vocabulary:
     def continuations(self) -> np.ndarray:
         """Returns bool [V]: whether a piece continues the word of the previous piece."""
         marks_starts = self.tokenizer is not None and any(word.startswith(WORD_STARTS) for word in self.words)
-        if not marks_starts:  # WordPiece, also where the library runs it
+        if not marks_starts:  # WordPiece, also by the library
             return np.array([word.startswith(CONTINUATION) for word in self.words])
         special = {*self.special}
         return np.array([not word.startswith(WORD_STARTS) and word not in special for word in self.words])
 
 
 def load_vocabulary(path: str) -> Vocabulary:
-    """Reads a vocabulary, to know the words of ids.
+    """Reads a vocabulary, to convert ids to words.
 
     Args:
-      path: of --vocab_file, see `vocabulary_files.read`.
+      path: value of --vocab_file, see `vocabulary_files.read`.
 
     Raises:
-      ConfigError: for a file that cannot be read, lacks one of SPECIAL_TOKENS, or has a word twice or an
+      ConfigError: for a file that cannot be read, lacks one of SPECIAL_TOKENS, or has a repeated word or an
         empty line.
     """
     file = vocabulary_files.read(path)
@@ -112,12 +112,12 @@ def load_for_text(path: str, do_lower_case: bool | None = None, checkpoint: str 
     """Reads a vocabulary as `load_vocabulary` does, to tokenise text.
 
     Args:
-      do_lower_case: the setting of that name. Unset: what tokenizer_config.json or tokenizer.json says, which
-        lie beside the vocabulary or, where they do not, beside the checkpoint; else lower-cased.
-      checkpoint: path of the weights that the text is for.
+      do_lower_case: the setting of that name. None: the setting in tokenizer_config.json or tokenizer.json
+        next to the vocabulary, or else next to the checkpoint; without these, true.
+      checkpoint: path of the model's weights.
 
     Raises:
-      ConfigError: also where text would be lower-cased and the vocabulary is cased.
+      ConfigError: also if text would be lower-cased and the vocabulary is cased.
     """
     file = vocabulary_files.read(path)
     lower = vocabulary_files.resolve_lower_case(file, do_lower_case, checkpoint)

@@ -1,9 +1,8 @@
-"""Text -> a new vocabulary of word pieces, or a new tokenizer of byte-level BPE or Unigram.
+"""Learns a new vocabulary of word pieces, or a new tokenizer of byte-level BPE or Unigram, from text.
 
 A vocabulary of word pieces is the same for the same text on any machine. Words are found and counted by the
-rules by which text is tokenised later; what is merged to pieces is decided by the trainer of Hugging Face's
-package `tokenizers`. All characters are given to it in a fixed order: left to itself it would number them by
-chance, and ties with them.
+same rules as in tokenization; the trainer of Hugging Face's package `tokenizers` decides on the merges. It
+gets all characters in a fixed order; otherwise it would number them randomly, and break ties accordingly.
 """
 
 import collections
@@ -20,36 +19,36 @@ from official.data.word_pieces.wordpiece import MAX_WORD_CHARACTERS, find_words
 from official.io import tokenizer_files
 from official.io.errors import ConfigError
 
-_MIN_CHARACTERS = 100  # that a vocabulary covers; large ones cover more
-_REPEATED = 1 << 16  # times that a word is handed to the trainer at once
+_MIN_CHARACTERS = 100  # minimum number of characters in a vocabulary; large ones have more
+_REPEATED = 1 << 16  # maximum number of repetitions of a word in one text for the trainer
 _WHITE = re.compile("[ \t\r\n]+")
 
 
 @dataclasses.dataclass(frozen=True)
 class BuiltVocabulary:
-    """A new vocabulary and how it came to the size asked for."""
+    """A new vocabulary and its composition."""
 
     words: list[str]
-    learned: int  # special tokens, characters, and pieces that were learned
-    unused: int  # [unusedN] entries that were added
-    covered: float  # share of the text's words all of whose characters it has
+    learned: int  # number of special tokens, characters, and learned pieces
+    unused: int  # number of [unusedN] entries
+    covered: float  # share of the text's words whose characters are all in the vocabulary
 
 
 def build_vocabulary(
     sentences: Iterable[str], vocab_size: int, do_lower_case: bool = True, show_progress: bool = False
 ) -> BuiltVocabulary:
-    """Learns a vocabulary of exactly `vocab_size` word pieces; where the text does not hold so many,
-    [unusedN] entries fill it up.
+    """Learns a vocabulary of exactly `vocab_size` word pieces, padded with [unusedN] entries if the text has
+    fewer.
 
     Args:
       sentences: the text.
-      vocab_size: entries, the special tokens among them.
-      do_lower_case: whether the text's words lose capitals and accents before.
-      show_progress: whether the trainer draws bars.
+      vocab_size: number of entries, including the special tokens.
+      do_lower_case: whether the text is lower-cased and stripped of accents first.
+      show_progress: whether the trainer draws progress bars.
 
     Raises:
-      ConfigError: for a size that does not hold the special tokens and the characters of the text, or for no
-        text.
+      ConfigError: for a size without room for the special tokens and the characters of the text, or for an
+        empty text.
     """
     if not (counts := count_words(sentences, do_lower_case)):
         raise ConfigError("--input_files hold no text to build a vocabulary from.")
@@ -57,7 +56,7 @@ def build_vocabulary(
     for word, count in counts.items():
         for character in word:
             of_characters[character] += count
-    # The most frequent ones, of those that are equally frequent the ones that come first in Unicode.
+    # The most frequent ones, ties in the order of Unicode.
     order = sorted(of_characters, key=lambda character: (-of_characters[character], character))
     characters = set(order[: max(_MIN_CHARACTERS, vocab_size // 8)])
     known = {word: count for word, count in counts.items() if characters.issuperset(word)}
@@ -79,19 +78,19 @@ _ROBERTA = tokenizer_files.ROBERTA
 def build_tokenizer(
     sentences: Iterable[str], kind: str, vocab_size: int, show_progress: bool = False
 ) -> tuple[str, int]:
-    """Learns a tokenizer as RoBERTa's (bpe) or XLM-RoBERTa's (unigram), with their special tokens.
+    """Learns a tokenizer like RoBERTa's (bpe) or XLM-RoBERTa's (unigram), with their special tokens.
 
     Args:
-      sentences: the text, as it is: nothing is lower-cased.
+      sentences: the text, which is not lower-cased.
       kind: bpe or unigram.
-      vocab_size: entries at most, the special tokens among them; less where the text does not hold so many.
-      show_progress: whether the trainer draws bars.
+      vocab_size: maximum number of entries, including the special tokens; a short text gives fewer.
+      show_progress: whether the trainer draws progress bars.
 
     Returns:
       The content of a tokenizer.json, and the number of its entries.
 
     Raises:
-      ConfigError: for a size that does not hold the special tokens and the 256 bytes, or for no text.
+      ConfigError: for a size without room for the special tokens and the 256 bytes, or for an empty text.
     """
     special = [_ROBERTA.cls, _ROBERTA.pad, _ROBERTA.sep, _ROBERTA.unk]
     least = len(special) + 1 + 256
@@ -126,15 +125,15 @@ def build_tokenizer(
 
 
 def split_words(sentence: str, vocabulary: Vocabulary) -> list[str]:
-    """Returns the words of a sentence, which word pieces are parts of: of other tokenizers than BERT's, what
-    stands between white space."""
+    """Returns the words of a sentence, which are split into word pieces; for other tokenizers than BERT's,
+    splits at white space."""
     if vocabulary.tokenizer is not None:
         return sentence.split()
     return find_words(_WHITE.sub(" ", sentence), vocabulary.do_lower_case)
 
 
 def count_words(sentences: Iterable[str], do_lower_case: bool) -> collections.Counter:
-    """Returns the number of occurrences of each word that has word pieces."""
+    """Counts the occurrences of each word that has word pieces."""
     chunks = collections.Counter(itertools.chain.from_iterable(map(_WHITE.split, sentences)))
     counts: collections.Counter[str] = collections.Counter()
     for chunk, count in chunks.items():
@@ -145,7 +144,7 @@ def count_words(sentences: Iterable[str], do_lower_case: bool) -> collections.Co
 
 
 def _learn(counts: dict[str, int], fixed: list[str], vocab_size: int, show_progress: bool) -> list[str]:
-    """Returns the fixed entries, and pieces from frequent to rare, `vocab_size` in all or fewer."""
+    """Returns the fixed entries, and pieces from frequent to rare, at most `vocab_size` in all."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=SPECIAL_TOKENS[1]))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     trainer = tokenizers.trainers.WordPieceTrainer(
@@ -155,7 +154,7 @@ def _learn(counts: dict[str, int], fixed: list[str], vocab_size: int, show_progr
         continuing_subword_prefix=CONTINUATION,
         show_progress=show_progress,
     )
-    # A text in which each word occurs as often as it is to be counted.
+    # A text in which each word occurs as often as its count.
     text = (
         f"{word} " * min(_REPEATED, count - done)
         for word, count in counts.items()

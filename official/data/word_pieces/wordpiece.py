@@ -1,4 +1,4 @@
-"""Turns sentences into ids of word pieces, exactly as Google's BERT does, cased and uncased.
+"""Converts sentences to ids of word pieces, exactly as Google's BERT does, cased and uncased.
 
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
 """
@@ -27,10 +27,10 @@ from official.io.model_folder import SPECIAL_TOKENS
 # -----------------------------------------------------------------------------------------------------------
 # Rules
 #
-# Control and format characters are dropped, Chinese characters stand alone, the text is split at white
-# space, lower-cased and stripped of its accents (neither for a cased vocabulary), and split at punctuation.
-# Each word becomes the longest pieces that the vocabulary has, from left to right; a word that cannot be
-# covered, or has more than MAX_WORD_CHARACTERS, is [UNK].
+# Control and format characters are dropped, each Chinese character is a word, the text is split at white
+# space, lower-cased and stripped of accents (neither for a cased vocabulary), and split at punctuation. Each
+# word is split into the longest pieces of the vocabulary, from left to right; a word that cannot be covered,
+# or has more than MAX_WORD_CHARACTERS, becomes [UNK].
 
 
 UNKNOWN = "[UNK]"
@@ -42,13 +42,13 @@ _IDEOGRAPH_OR_OTHERS = re.compile(f"[{_IDEOGRAPHS}]|[^{_IDEOGRAPHS}]+")
 
 
 class Kind(enum.IntEnum):
-    """Kinds of characters. A BLANK is dropped, but where a text is asked to be empty it is white space."""
+    """Kinds of characters. A BLANK is dropped, but counts as white space in the check for an empty text."""
 
     DROPPED = 0
     BLANK = 1
     SPACE = 2
     LETTER = 3
-    SINGLE = 4  # a word of its own
+    SINGLE = 4  # a separate word
     ACCENT = 5
 
 
@@ -61,18 +61,18 @@ def is_accent(character: str) -> bool:
 
 
 def is_punctuation(character: str) -> bool:
-    """Tells whether a character is punctuation: by Unicode, or any of ASCII that is no letter, digit or
-    blank."""
+    """Tells whether a character is punctuation: by Unicode, or any in ASCII except letters, digits and
+    blanks."""
     return character in string.punctuation or unicodedata.category(character).startswith("P")
 
 
 def decomposed(text: str) -> str:
-    """Returns text in lower case, its accents as characters of their own."""
+    """Returns a text in lower case, with accents as separate characters."""
     return unicodedata.normalize("NFD", text.lower())
 
 
 def normalize(character: str, do_lower_case: bool) -> tuple[Kind, str]:
-    """Returns the kind of a character, and the characters that it becomes."""
+    """Returns the kind of a character, and its normalised form."""
     if is_dropped(character) and character not in "\t\n\r":
         return (Kind.BLANK if character.isspace() else Kind.DROPPED), ""
     if character.isspace():
@@ -87,7 +87,7 @@ def normalize(character: str, do_lower_case: bool) -> tuple[Kind, str]:
 
 
 class _CharacterTable(dict):
-    """A table for str.translate() that computes each character once."""
+    """A table for str.translate() that caches the result of each character."""
 
     def __init__(self, rule: Callable[[str], str]):
         super().__init__()
@@ -104,8 +104,8 @@ _WITHOUT_ACCENTS = _CharacterTable(lambda character: "" if is_accent(character) 
 
 
 def find_words(chunk: str, do_lower_case: bool) -> list[str]:
-    """Returns the words of a text without tabs, line feeds and carriage returns; there may be other white
-    space."""
+    """Returns the words of a text without tabs, line feeds and carriage returns; other white space is
+    allowed."""
     words = []
     for part in _IDEOGRAPH_OR_OTHERS.findall(chunk):
         part = part.translate(_VISIBLE)
@@ -118,60 +118,59 @@ def find_words(chunk: str, do_lower_case: bool) -> list[str]:
 # -----------------------------------------------------------------------------------------------------------
 # Tokenizer
 #
-# A chunk of text between two white spaces has the same ids wherever it stands, and in one that is ASCII so
-# has every word and every punctuation mark. Those of the words that come often are looked up in a table, by a
-# compiled function where it can be had; of others, and without it, chunks are looked up in a dictionary. What
-# is new goes to the compiled word pieces of Hugging Face's tokenizers.
+# A chunk of text between white space always has the same ids, and so has every word and punctuation mark of
+# an ASCII chunk. The ids of frequent words are looked up in a table by a compiled function, if available;
+# otherwise, and for other words, chunks are looked up in a dictionary. New chunks are split by the compiled
+# WordPiece model of Hugging Face's tokenizers.
 #
-# What the compiled function saves: a tenth of making pre-training data (40 MB of text, --dupe_factor=10, one
+# The compiled function saves a tenth of the time for pre-training data (40 MB of text, --dupe_factor=10, one
 # worker), a fifth with --dupe_factor=1.
 
 
-_BATCH_BYTES = 2**18  # are looked up at once: arrays of their words stay in the cache
-_MAX_REMEMBERED = 2**18  # words and chunks whose ids are in the dictionary: some 60 MB
-_MAX_REMEMBERED_BYTES = 50  # of a chunk; longer ones hardly come twice
+_BATCH_BYTES = 2**18  # bytes that are looked up at once: arrays of their words fit into the cache
+_MAX_REMEMBERED = 2**18  # maximum number of words and chunks in the dictionary: about 60 MB
+_MAX_REMEMBERED_BYTES = 50  # maximum size of a chunk in it; longer ones rarely occur twice
 _ASCII_CONTROL = bytes(code for code in (*range(32), 127) if chr(code) not in "\t\n\r")
 _ASCII = {
     True: bytes.maketrans(string.ascii_uppercase.encode() + b"\t\r", string.ascii_lowercase.encode() + b"  "),
     False: bytes.maketrans(b"\t\r", b"  "),
 }
-_END_CHUNK = b" \0 "  # for the end of a sentence: no NUL is left in the text
+_END_CHUNK = b" \0 "  # end of a sentence; the text has no other NUL
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SPECIAL_TOKEN = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
-# Classes of bytes: white space, part of a word, a word of its own. The line feed, which ends a sentence, is
-# one, too.
+# Classes of bytes: white space, part of a word, a separate word. The line feed, which ends a sentence, counts
+# as a word.
 _WHITE, _PART, _ALONE = range(3)
 _MARKS = string.punctuation.encode() + b"\n"
 _CLASSES = bytes(_WHITE if code in b" " else _ALONE if code in _MARKS else _PART for code in range(256))
 
 
 class _WordTable:
-    """Ids of words of up to 16 bytes, by the bytes of the words, for the functions of native/words.cc. Words
-    share buckets; one whose bucket is full has no place, nor has one of more than seven ids.
+    """Hash table from words of up to 16 bytes to their ids, for the functions of native/words.cc. It has no
+    room for words whose bucket is full, or with more than seven ids.
 
-    One thread may add words while others look some up.
+    One thread may add words while others look up words.
     """
 
-    BITS, PLACES, MAX_IDS = 15, 4, 7  # as in words.cc: 2**BITS buckets, of so many places, of so many ids
+    BITS, PLACES, MAX_IDS = 15, 4, 7  # as in words.cc: log2 of buckets, words per bucket, ids per word
 
     def __init__(self, library: ctypes.CDLL, dtype: np.dtype):
         places = 2**self.BITS * self.PLACES
         self._library, self._dtype = library, dtype
         self._keys = np.zeros((places, 2), np.uint64)  # no word has the key 0
-        self._ids = np.zeros((places, 1 + self.MAX_IDS), dtype)  # behind their number
+        self._ids = np.zeros((places, 1 + self.MAX_IDS), dtype)  # their number, then the ids
         self._places = (dtype.itemsize, self._keys.ctypes.data, self._ids.ctypes.data)
 
     def add(self, text: bytes, starts: np.ndarray, ends: np.ndarray, ids: np.ndarray, counts: np.ndarray):
-        """Gives places to words text[starts[n]:ends[n]] that have none, as long as there are free ones; they
-        have counts[n] of the ids each."""
+        """Adds words text[starts[n]:ends[n]] with counts[n] of the ids each, if they are new and fit."""
         arrays = [np.ascontiguousarray(array, np.int64) for array in (starts, ends, counts)]
         found = np.ascontiguousarray(ids, self._dtype)
         places = (array.ctypes.data for array in (*arrays, found))
         self._library.add_words(text, len(text), len(starts), *self._places, *places)
 
     def find(self, text: bytes, none: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the ids of the words of a text, `none` for each that is not there; and of these the places
-        among the ids, and where they begin and end in the text."""
+        """Returns the ids of the words of a text, `none` for each missing word; and for the missing words
+        their positions among the ids, and their starts and ends in the text."""
         ids, counts = np.empty(len(text) + self.MAX_IDS, self._dtype), np.empty(2, np.int64)
         others = np.empty((3, len(text)), np.int64)
         arrays = (array.ctypes.data for array in (ids, *others, counts))
@@ -180,15 +179,15 @@ class _WordTable:
 
 
 class WordPiece:
-    """Lower-cases text and strips accents, where the vocabulary is for such text, and splits it into word
-    pieces. It remembers words; threads may share it."""
+    """Lower-cases text and strips accents, if the vocabulary is uncased, and splits it into word pieces. It
+    caches words, and is thread-safe."""
 
     def __init__(self, vocabulary: Vocabulary):
         self._do_lower_case, self._words = vocabulary.do_lower_case, vocabulary.words
         self._dtype = np.dtype(np.uint16 if vocabulary.size <= 2**16 else np.int32)
-        # Ids of no piece: what ends a sentence, and for what is not in the table.
+        # Ids beyond the vocabulary: the end of a sentence, and words that are missing in the table.
         self._end, self._none = vocabulary.size, vocabulary.size + 1
-        self._wide = np.dtype(np.uint16 if self._none < 2**16 else np.int32)  # holds them, too
+        self._wide = np.dtype(np.uint16 if self._none < 2**16 else np.int32)  # wide enough for them
         self._word_pieces = tokenizers.Tokenizer(
             tokenizers.models.WordPiece(
                 vocabulary.ids,
@@ -198,17 +197,17 @@ class WordPiece:
             )
         )
         self._remembered: dict[bytes, bytes] = {}
-        self._adding = threading.Lock()  # to the table, and to what is remembered
+        self._adding = threading.Lock()  # for additions to the table and the dictionary
         self._table: _WordTable | None = None
-        self._told: set[str] = set()  # special tokens that texts had
+        self._told: set[str] = set()  # special tokens that were reported
 
     def tokenize(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Tokenises text of any kind. A lone surrogate is a character like others. Warns once of a special
-        token in it, which is split like any other word.
+        """Tokenises any text. A lone surrogate is an ordinary character. Warns once of a special token in a
+        text, which is split like any other word.
 
         Returns:
-          ids of all sentences in one array, uint16, or int32 for vocabularies above 65,536 words; number of
-          ids of each sentence, int64.
+          The ids of all sentences in one array, uint16, or int32 for vocabularies above 65,536 words; and the
+          number of ids of each sentence, int64.
         """
         text = "\n".join([*sentences, ""])
         self._report_special(text)
@@ -220,20 +219,20 @@ class WordPiece:
         new = {*_SPECIAL_TOKEN.findall(text)} - self._told
         self._told |= new
         for token in sorted(new):
-            told = "%s in a text is split like other words, and is the special token in transformers.%s"
+            warning = "%s in a text is split like other words, and is the special token in transformers.%s"
             pair = " Give the texts of a pair as two." if token == SPECIAL_TOKENS.sep else ""
-            logging.warning(f"{told} This is said once.", token, pair)
+            logging.warning(f"{warning} This is logged once.", token, pair)
 
     def word_of(self, number: int) -> str:
-        """Returns an id's word piece."""
+        """Returns the word piece of an id."""
         return self._words[number]
 
     def tokenize_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Tokenises words: as sentences, since a space before them changes nothing."""
+        """Tokenises words like sentences, since a space before them makes no difference."""
         return self.tokenize(list(words))
 
     def tokenize_lines(self, text: bytes) -> tuple[np.ndarray, np.ndarray]:
-        """Tokenises as `tokenize` does, given a line of UTF-8 for each sentence, each with its line feed."""
+        """Tokenises as `tokenize` does, given UTF-8 text with one sentence per line."""
         if not text:
             return np.zeros(0, self._dtype), np.zeros(0, np.int64)
         library = compiled.library()
@@ -244,13 +243,13 @@ class WordPiece:
         return tokens.astype(self._dtype, copy=False), lengths
 
     def _look_up(self, text: bytes) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of lines, and how many each has."""
+        """Returns the ids of lines, and the number of ids of each."""
         ids = np.frombuffer(b"".join(self._ids_of(text.replace(b"\n", _END_CHUNK).split())), self._wide)
         is_end = ids == self._end
         return ids[~is_end], np.diff(np.flatnonzero(is_end), prepend=-1) - 1
 
     def _look_up_compiled(self, library: ctypes.CDLL, text: bytes) -> tuple[np.ndarray, np.ndarray]:
-        """Looks ids up as `_look_up` does, by a compiled function."""
+        """Looks up ids as `_look_up` does, with the compiled function."""
         table = self._table
         if table is None:
             table = _WordTable(library, self._wide)
@@ -299,7 +298,7 @@ class WordPiece:
         return found
 
     def _words_of(self, chunk: bytes) -> list[str]:
-        """Returns the words of a chunk; [UNK] for one with half a surrogate pair, which no vocabulary has."""
+        """Returns the words of a chunk; [UNK] for one with a lone surrogate, which no vocabulary has."""
         if chunk.isascii() and (chunk.isalnum() or len(chunk) == 1):
             return [chunk.decode()]
         words = find_words(chunk.decode("utf-8", "surrogatepass"), self._do_lower_case)
@@ -307,7 +306,7 @@ class WordPiece:
 
 
 def _batches(text: bytes) -> Iterator[bytes]:
-    """Yields whole lines of the text, _BATCH_BYTES of them or up to the end of the line there."""
+    """Yields batches of whole lines of the text, of _BATCH_BYTES up to the end of a line."""
     start = 0
     while start < len(text):
         end = text.index(b"\n", min(start + _BATCH_BYTES, len(text) - 1)) + 1

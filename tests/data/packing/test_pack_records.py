@@ -86,7 +86,7 @@ def test_a_damaged_block_is_named(tmp_path, plain, monkeypatch):
     write = creation.write_file
     for damage, problem in (
         (lambda file: file.truncate(5000), "it is cut off"),
-        (lambda file: file.write(b"other"), "it does not begin as such"),
+        (lambda file: file.write(b"other"), "its first bytes are those of another"),
     ):
 
         def damaging(path, *arguments, damage=damage):

@@ -201,7 +201,7 @@ def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_pa
         assert "max_predictions_per_seq" not in caplog.text
         with pytest.raises(ConfigError, match=message):
             create(text_file, vocab_file, tmp_path / str(number), **changes)
-    assert "--max_predictions_per_seq=3 is all that rows of 32 tokens predict: " in caplog.text
+    assert "--max_predictions_per_seq=3 limits the predictions of rows of 32 tokens: " in caplog.text
 
 
 # ------------------------------------------------------------------------------------------------------------

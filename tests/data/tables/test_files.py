@@ -156,7 +156,7 @@ def test_what_is_no_table_is_refused_by_name(tmp_path):
         ("a.csv", b'text,label\n"closed",1\n"never closed,1\nx,2\n', "quotation mark"),
         ("a.csv", b'text,label\n"a, b",1\n"so "it" is",0\nx,1\ny,0\n', "line 3: .*quotation mark"),
         ("a.csv", b'text,label\n"a, \\"b\\"",1\nx,1\ny,0\nz,0\n', "line 2: .*quotation mark"),
-        ("a.json", b'{\n "text": {\n "0": "a"\n}}\n', "no JSON .* object in a line of its own"),
+        ("a.json", b'{\n "text": {\n "0": "a"\n}}\n', "no JSON .* object per line"),
     )
     assert_refused(read, ((name, content, f"^(?!.*--input_files).*{told}") for name, content, told in bad))
 

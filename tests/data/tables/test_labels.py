@@ -85,7 +85,7 @@ def test_doubtful_labels_are_told(caplog):
         (["1.0", "2"], ONE, ""),
         (["1.0", "2.5"], SEVERAL, ""),
         (["1.0", "2.5"], ONE, "--label_kind=number learns their size"),
-        (["a", "NaN"], ONE, "'NaN' is learned as others are"),
+        (["a", "NaN"], ONE, "'NaN' is learned like any other"),
     ):
         caplog.clear()
         labels_lib.tell_doubtful(names, kind)
@@ -96,12 +96,12 @@ def test_doubtful_labels_are_told(caplog):
 def test_numbers_and_choices():
     _, numbers, wrong = read(NUMBER, ["1.5", 2, "x", "inf", "nan", [0.5], 10**400])
     assert numbers.tolist() == [1.5, 2.0] and wrong[2:6] == [
-        "label 'x' is no number",
-        "label 'inf' is no finite number",
-        "label 'nan' is no finite number",
-        "label '[0.5]' is no number",
+        "label 'x' is not a number",
+        "label 'inf' is not a finite number",
+        "label 'nan' is not a finite number",
+        "label '[0.5]' is not a number",
     ]
-    assert wrong[6].endswith("0' is no number")
+    assert wrong[6].endswith("0' is not a number")
     wrong = read(CHOICE, ["a", "\u00df"], choices=("a", "b", "c"))[2]  # whose capital is two letters
     assert wrong[0] is None and "is not one of the columns" in wrong[1]
     for values, places in (

@@ -45,9 +45,9 @@ def test_schemes_are_found_and_checked():
             tags.find_scheme([sentence(text)], "x")
     # A slip in a file of one scheme is named, not all that the other scheme does not have.
     good, slip = [sentence("B-X I-X O B-Y")] * 3, sentence("O I-Y")
-    with pytest.raises(ConfigError, match="sentence 4: 'I-Y' behind 'O', which IOB2"):
+    with pytest.raises(ConfigError, match="sentence 4: 'I-Y' after 'O', which IOB2"):
         tags.find_scheme([*good, slip], "x")
-    with pytest.raises(ConfigError, match=r"sentence 2 \(and 1 more\): 'B-X' behind 'O', which IOB1"):
+    with pytest.raises(ConfigError, match=r"sentence 2 \(and 1 more\): 'B-X' after 'O', which IOB1"):
         tags.find_scheme([slip, sentence("O B-X"), slip, slip, sentence("O B-X")], "x")
 
 

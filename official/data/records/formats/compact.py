@@ -16,28 +16,28 @@ from official.data.records.schema import Feature, describe_values, in_range, rea
 
 
 class Columns(NamedTuple):
-    """The parts of some examples in words, all int32."""
+    """The parts of N examples in words, all int32."""
 
-    tokens: tf.Tensor  # [N], how many
+    tokens: tf.Tensor  # [N], number of tokens
     first: tf.Tensor  # [N], tokens of the first segment
-    predictions: tf.Tensor  # [N], predicted tokens
+    predictions: tf.Tensor  # [N], number of predicted tokens
     random: tf.Tensor  # [N], 1 for a random second segment, 0 for the next one
     pad: tf.Tensor  # [N], the id of [PAD]
-    positions: tf.Tensor  # [N, P], of the predicted tokens
+    positions: tf.Tensor  # [N, P], positions of the predicted tokens
     labels: tf.Tensor  # [N, P]
     ids: tf.Tensor  # [N, L]
 
 
 def columns(words_NW: tf.Tensor, length: int, predictions: int) -> Columns:
-    """Returns the parts of examples in words; values beyond an example's tokens are arbitrary."""
+    """Splits examples in words into their parts; values beyond an example's tokens are arbitrary."""
     parts = tf.split(words_NW, [HEAD, predictions, predictions, length], axis=1)
     head_N5, *others = (tf.cast(part, tf.int32) for part in parts)
     return Columns(*tf.unstack(head_N5, num=HEAD, axis=1), *others)
 
 
 def to_words(values: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the words that `columns` takes, int32, for parsed features {name: [N, length]}; the inverse of
-    `parse_rows` but for the id of [PAD].
+    """Returns the words, int32, for parsed features {name: [N, length]}; the inverse of `parse_rows` except
+    for the id of [PAD].
 
     Fails with InvalidArgumentError for examples that words cannot represent: tokens behind padding, a first
     segment behind the second one, weights that are not ones and then zeros.
@@ -60,8 +60,8 @@ def to_words(values: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def words_of(rows_N: tf.Tensor, reader: Plain, schema: dict[str, Feature]) -> tf.Tensor:
-    """Returns rows of a reader's `unpack` as words, int32 [N, W]. Fails as `unpack` does."""
-    if rows_N.dtype != tf.string:  # of these formats rows are such words
+    """Converts rows of a reader's `unpack` to words, int32 [N, W]. Fails as `unpack` does."""
+    if rows_N.dtype != tf.string:  # formats whose rows are already words
         return tf.cast(rows_N, tf.int32)
     return to_words(reader.parse_rows(rows_N, schema))
 
@@ -85,7 +85,7 @@ class Compact(Plain):
         return encoding.blocks(*_read(record), size=1)
 
     def join(self, records: list[bytes]) -> list[bytes]:
-        """Joins examples into as few records as possible; another shape begins a new one."""
+        """Joins examples into as few records as possible, one shape per record."""
         joined: list[bytes] = []
         for shape, group in itertools.groupby(map(_read, records), operator.itemgetter(0)):
             joined += encoding.blocks(shape, [string for _, strings in group for string in strings])
@@ -96,7 +96,7 @@ class Compact(Plain):
         return tf.cast(found[EXAMPLES].row_lengths(), tf.int32)
 
     def unpack(self, serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tf.Tensor:
-        """Fails with InvalidArgumentError where a record is not whole, or not one of these lengths."""
+        """Fails with InvalidArgumentError if a record is incomplete or has other lengths."""
         length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
         spec = {SHAPE: tf.io.FixedLenFeature([2], tf.int64), EXAMPLES: tf.io.RaggedFeature(tf.string)}
         found = tf.io.parse_example(serialized_B, spec)

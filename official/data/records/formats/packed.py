@@ -1,25 +1,25 @@
-"""Packed rows: several examples in one tf.train.Example. Below: Habana's; and Graphcore's for PyTorch, which
-`bert pack` makes.
+"""Packed rows: several examples in one tf.train.Example. First Graphcore's format for PyTorch, which
+`bert pack` writes; then Habana's.
 
-Features, S = tokens of a row, P = examples of a row at most, M = predicted tokens of an example at most,
-K = M + P - 1. Example k = 1, 2, .. P of a row:
-  packed_input_ids, packed_segment_ids [S]  its tokens but [CLS] follow those of example k - 1, the first
-    one's begin at 0; its [CLS] stands at S - k. The rest is 0.
-  packed_input_mask [S]  k where a token is its own; 0 is padding
+Features, S = tokens of a row, P = maximum number of examples in a row, M = maximum number of predicted tokens
+in an example, K = M + P - 1. Example k = 1, 2, .. P of a row:
+  packed_input_ids, packed_segment_ids [S]  its tokens except [CLS] follow those of example k - 1, from 0 on
+    for the first one; its [CLS] is at S - k. The rest is 0.
+  packed_input_mask [S]  k for the tokens of example k; 0 for padding
   packed_position_ids [S]  0 for its [CLS], then 1, 2, ..
-  packed_masked_lm_positions, packed_masked_lm_ids [K]  places in the row, and the tokens before masking; the
-    slots of example k follow those of example k - 1
-  packed_masked_lm_mask [K]  float: k where a slot is its own; 0 is an empty slot
+  packed_masked_lm_positions, packed_masked_lm_ids [K]  positions in the row, and the tokens before masking;
+    the slots of example k follow those of example k - 1
+  packed_masked_lm_mask [K]  float: k for the slots of example k; 0 for empty slots
   packed_next_sentence_labels [P]  its label is at P - k, as its [CLS] is at S - k; 1 for a random
     second segment
-  packed_next_sentence_mask [P]  float: 1 at P - k where there is an example k
+  packed_next_sentence_mask [P]  float: 1 at P - k if the row has an example k
 
-Why K = M + P - 1: lengths of a row add up to S at most, whose share of predicted tokens is M, and rounding
-adds less than 1 for each of P examples: at most P - 1 more. For S = 512, M = 76 (0.15 x 512 = 76.8, cut) and
-P = 3 that is 78. It does not always do: three examples that all round up can have 79. Graphcore drops such a
-row, Habana has M + P = 79 slots under other names. Here `encode_rows` refuses it and the packer gives the
-last example a row of its own, so that none is lost. A reader takes K and P from the record: 79 slots are
-M = 77.
+Reason for K = M + P - 1: the lengths of a row add up to at most S, with M predicted tokens, and rounding adds
+less than 1 for each of P examples, so at most P - 1 in all. For S = 512, M = 76 (0.15 x 512 = 76.8, rounded
+down) and P = 3 that is 78. It is not always enough: three examples that all round up can have 79. Graphcore
+drops such a row; Habana has M + P = 79 slots under other names. Here `encode_rows` refuses it, and the packer
+moves the last example to another row, so that none is lost. A reader takes K and P from the record: with 79
+slots, M = 77.
 
 Source: the packed records of Graphcore's examples for PyTorch; Krell et al. 2021, arXiv 2107.02027.
 """
@@ -66,7 +66,8 @@ class PackedExamples(AsExamples):
     """Reader of the examples of rows; splits these into rows of the same format."""
 
     def split(self, record: bytes) -> list[bytes]:
-        """Returns a row for each example, with as many slots. Raises ValueError for a wrong record."""
+        """Returns a row for each example, with the same number of slots. Raises ValueError for an invalid
+        record."""
         examples = self.examples_of(record)
         depth = self.layout.shape_of(record, None, None).depth
         members_NP = np.full((len(examples), depth), -1)
@@ -80,24 +81,24 @@ EXAMPLES, ROWS = PackedExamples(_LAYOUT), AsRows(_LAYOUT)
 # -----------------------------------------------------------------------------------------------------------
 # Habana's packed TFRecords: rows of up to three sequences, end to end.
 #
-# Features of a tf.train.Example, S = tokens of a row, P = sequences of a row at most, M = predicted tokens of
-# a sequence at most, K = M + P:
-#   input_ids, segment_ids [S]  the sequences one after the other, each with its [CLS] first; then zeros
-#   input_mask [S]  the number of the sequence, 1 to P; 0 is padding
-#   positions [S]  from 0 in each sequence
-#   masked_lm_positions, masked_lm_ids [K]  places in the row, and the tokens before masking
-#   masked_lm_weights [K]  float: the number of the sequence; 0 is an empty slot
-#   next_sentence_positions, next_sentence_labels [P]  where the [CLS] of sequence k stands, and whether its
-#     second segment is a random one, at k - 1
-#   next_sentence_weights [P]  float: 1 where there is a sequence
+# Features of a tf.train.Example, S = tokens of a row, P = maximum number of sequences in a row, M = maximum
+# number of predicted tokens in a sequence, K = M + P:
+#   input_ids, segment_ids [S]  the sequences end to end, each with its [CLS] first; then zeros
+#   input_mask [S]  the number of the sequence, 1 to P; 0 for padding
+#   positions [S]  position in the sequence, from 0
+#   masked_lm_positions, masked_lm_ids [K]  positions in the row, and the tokens before masking
+#   masked_lm_weights [K]  float: the number of the sequence; 0 for empty slots
+#   next_sentence_positions, next_sentence_labels [P]  position of the [CLS] of sequence k, and 1 if its
+#     second segment is random, at k - 1
+#   next_sentence_weights [P]  float: 1 for a sequence, 0 for an empty slot
 #
-# Against the packed records above: [CLS] stays first, where those have it k-th from the end of
-# the row; labels go forwards, not backwards; there are M + P slots, not M + P - 1, so that 76 predictions and
-# three sequences make 79 slots here and 78 there; the weights of slots and of labels have those records'
-# `_mask` for a name.
+# Differences from the packed records above: [CLS] stays first, instead of k-th from the end of the row;
+# labels are in ascending, not descending order; there are M + P slots, not M + P - 1, so 76 predictions and
+# three sequences make 79 slots instead of 78; the weights of slots and labels are named `_weights`, not
+# `_mask`.
 #
-# Files are named `strategy_<l1>_<l2>[_<l3>]_part_<n>`, by the lengths in a row. Beside their folder lies
-# `<folder>_metadata.json` with numbers of the whole set.
+# Files are named `strategy_<l1>_<l2>[_<l3>]_part_<n>`, by the lengths in a row. `<folder>_metadata.json`,
+# next to their folder, has statistics of the whole set.
 # Source: the packed pre-training data of Habana's BERT for TensorFlow.
 
 
@@ -112,7 +113,7 @@ _RENAMED = {
     "input_mask": "sequence_ids",
     "positions": "position_ids",
     "masked_lm_weights": "masked_lm_sequences",
-    "masked_lm_mask": "masked_lm_sequences",  # of the packed records above
+    "masked_lm_mask": "masked_lm_sequences",  # name in the packed records above
     "next_sentence_positions": "cls_positions",
     "next_sentence_weights": "example_weights",
     "next_sentence_mask": "example_weights",
@@ -120,7 +121,7 @@ _RENAMED = {
 
 
 def habana_row_of(fields: dict[str, tf.Tensor]) -> row_reader.Row:
-    """Returns the row of features with these names, numbers of any type."""
+    """Returns a row from features with these names and numeric values of any type."""
     return row_reader.features({_RENAMED.get(name, name): values for name, values in fields.items()})
 
 
@@ -129,34 +130,34 @@ HABANA_EXAMPLES, HABANA_ROWS = AsExamples(_HABANA), AsRows(_HABANA)
 
 
 def average_sequences(files: list[str]) -> float | None:
-    """Returns how many sequences a row of some files holds on average, as the metadata beside their folders
-    say; None where a folder has none, or it does not say.
+    """Returns the average number of sequences in a row, from the metadata next to the folders; None if it is
+    missing for a folder.
 
     Args:
-      files: Habana's; the folders count by their files.
+      files: Habana's files; the folders are weighted by their number of files.
     """
     folders = [os.path.dirname(path) or os.getcwd() for path in files]
     metadata = {folder: json_files.read_json_or_empty(f"{folder}_metadata.json") for folder in set(folders)}
-    told: list[Any] = [metadata[folder].get("avg_seq_per_sample") for folder in folders]
-    are_right = all(json_files.is_of_kind(each, float) and 1 <= each < float("inf") for each in told)
-    return sum(told) / len(told) if are_right else None
+    averages: list[Any] = [metadata[folder].get("avg_seq_per_sample") for folder in folders]
+    are_right = all(json_files.is_of_kind(each, float) and 1 <= each < float("inf") for each in averages)
+    return sum(averages) / len(averages) if are_right else None
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Writing
 #
-# Shapes: R rows, N examples, in the order of their rows, T tokens or slots of all.
+# Shapes: R rows, N examples, in the order of their rows, T tokens or slots of all examples.
 
 
 def encode_rows(examples: Examples, members_RP: np.ndarray) -> list[bytes]:
     """Returns R records.
 
     Args:
-      examples: N of them, of S tokens and M predicted ones at most.
-      members_RP: int [R, P], the examples of a row, -1 behind the last one.
+      examples: N examples of at most S tokens and M predicted tokens.
+      members_RP: int [R, P], the numbers of the examples of each row, padded with -1.
 
     Raises:
-      ValueError: where the examples of a row have more tokens than S, or more predicted ones than K.
+      ValueError: if the examples of a row have more than S tokens, or more than K predicted tokens.
     """
     (rows, depth), length = members_RP.shape, examples.input_ids.shape[1]
     slots = examples.positions.shape[1] + depth - 1
@@ -173,10 +174,10 @@ def encode_rows(examples: Examples, members_RP: np.ndarray) -> list[bytes]:
         for name in names
     }
 
-    heads_N = length - 1 - number_N  # the places of [CLS]
+    heads_N = length - 1 - number_N  # positions of [CLS]
     packed[IDS][row_N, heads_N] = examples.input_ids[examples_N, 0]
     packed["packed_input_mask"][row_N, heads_N] = number_N + 1
-    starts_N = _starts(lengths_N - 1, row_N)  # the places of the second tokens
+    starts_N = _starts(lengths_N - 1, row_N)  # positions of the second tokens
     member_T, index_T = _parts(lengths_N - 1)
     at_T, example_T = (row_N[member_T], starts_N[member_T] + index_T), examples_N[member_T]
     packed[IDS][at_T] = examples.input_ids[example_T, index_T + 1]
@@ -199,13 +200,13 @@ def encode_rows(examples: Examples, members_RP: np.ndarray) -> list[bytes]:
 
 
 def _starts(counts_N: np.ndarray, rows_N: np.ndarray) -> np.ndarray:
-    """Returns the place in its row where each example begins, if they stand end to end; those of a row follow
-    each other."""
+    """Returns the start of each example in its row, for examples laid end to end; those of a row are
+    consecutive."""
     begins_N = np.cumsum(counts_N) - counts_N
     is_first_N = np.diff(rows_N, prepend=-1) > 0
     return begins_N - np.maximum.accumulate(np.where(is_first_N, begins_N, 0))
 
 
 def _parts(counts_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns of each of T parts its example, and its number among the parts of that, int [T]."""
+    """Returns the example of each of T parts, and the number of the part in its example, int [T]."""
     return np.repeat(np.arange(len(counts_N)), counts_N), ragged.ranges(np.zeros_like(counts_N), counts_N)

@@ -14,13 +14,13 @@ class Plain:
     override it.
 
     Attributes:
-      rows_per_record: rows of a record, at most.
+      rows_per_record: maximum number of rows in a record.
     """
 
     rows_per_record = 1
 
     def records_of(self, rows: int) -> int:
-        """Returns the number of whole records that hold so many rows, one at least."""
+        """Returns the number of whole records that fit into `rows` rows, at least 1."""
         return max(rows // self.rows_per_record, 1)
 
     def count_rows(self, serialized_B: tf.Tensor) -> tf.Tensor:
@@ -28,12 +28,12 @@ class Plain:
         return tf.ones_like(serialized_B, tf.int32)
 
     def split(self, record: bytes) -> list[bytes]:
-        """Splits a record into one record per row. Raises ValueError if it is found not to be of the
+        """Splits a record into one record per row. Raises ValueError if it turns out to have another
         format."""
         return [record]
 
     def join(self, records: list[bytes]) -> list[bytes]:
-        """Returns records that hold the rows of the given ones, in the same order, and as many of them as the
+        """Joins records into fewer ones with the same rows in the same order, each with as many rows as the
         format allows."""
         return records
 
@@ -42,25 +42,25 @@ class Plain:
         here the records themselves.
 
         Args:
-          serialized_B: string [B], of records that may hold any number of rows each.
+          serialized_B: string [B], records with any number of rows each.
 
-        Fails with InvalidArgumentError where one of them is of another format or has other lengths than the
-        schema; a format whose rows are its records leaves that to `parse_rows`.
+        Fails with InvalidArgumentError if a record has another format or other lengths than the schema; for a
+        format whose rows are its records, `parse_rows` fails instead.
         """
         return serialized_B
 
     def parse_rows(self, rows_N: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
-        """Turns rows of `unpack` into {name: [N, length]}, the same for every format. Fails as `unpack`
+        """Parses rows of `unpack` into {name: [N, length]}, the same for every format. Fails as `unpack`
         does."""
         return parse_examples(rows_N, schema)
 
     def describe_mismatch(self, record: bytes, schema: dict[str, Feature]) -> str | None:
         """Describes how a record violates the format or the schema, and in which row; None if it is valid.
-        Raises ValueError, which says it, too."""
+        May raise ValueError with the description instead."""
         return describe_example(record, schema)
 
     def sizes_of(self, record: bytes) -> tuple[int, int]:
-        """Returns max_seq_length and max_predictions_per_seq of a record; 0 where it does not say."""
+        """Returns max_seq_length and max_predictions_per_seq of a record; 0 for unknown ones."""
         features, names = read_example(record) or {}, ("input_ids", "masked_lm_ids")
         ids, labels = (len(features[name].int64_list.value) if name in features else 0 for name in names)
         return ids, labels
@@ -72,7 +72,7 @@ class Remask(Plain):
     def parse_rows(self, rows_N: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
         found, place_BS, is_used_BS = _parse_static(rows_N, schema)
         length, most, rows = schema["input_ids"].length, schema["masked_lm_ids"].length, tf.shape(place_BS)[0]
-        # What is not used goes to a column that is cut off.
+        # Unused values go to a column that is dropped.
         place_BS = tf.where(is_used_BS, place_BS, length)
         where_BS2 = tf.stack([tf.broadcast_to(tf.range(rows)[:, None], [rows, length]), place_BS], axis=2)
 
@@ -95,21 +95,21 @@ class Remask(Plain):
 
 
 class Static(Remask):
-    """Reader of the same records in their order, [CLS] in slot M: the masked-LM head slices its tokens
-    instead of gathering. The features are those of `schema.static_schema`."""
+    """Reader of the same records that keeps their order, with [CLS] in slot M: the masked-LM head slices its
+    tokens instead of gathering them. The features are those of `schema.static_schema`."""
 
     def parse_rows(self, rows_N: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
         found, place_BS, is_used_BS = _parse_static(rows_N, schema)
         rows = {
             **{name: values for name, values in found.items() if name in schema},
             "input_mask": tf.cast(is_used_BS, tf.int32),
-            "position_ids": tf.where(is_used_BS, place_BS, 0),  # that of padding may be beyond the table
+            "position_ids": tf.where(is_used_BS, place_BS, 0),  # the position of padding may be out of range
         }
         return in_range(rows, schema)
 
 
 def _static_features(schema: dict[str, Feature]) -> dict[str, Feature]:
-    """Returns the features of a fixed length of the static mask, for those of the plain format."""
+    """Returns the fixed-length features of static-mask records, given those of the plain format."""
     ids, masks = schema["input_ids"], schema["masked_lm_ids"]
     same = ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels", "segment_ids")
     return {
@@ -123,8 +123,8 @@ def _static_features(schema: dict[str, Feature]) -> dict[str, Feature]:
 
 
 def _parse_static(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tuple:
-    """Returns the features of records, of each of their S slots the place in the text, int32 [B, S], and
-    whether it holds a token, bool [B, S]."""
+    """Returns the features of records, the position in the text of each of their S slots, int32 [B, S], and
+    whether the slot holds a token, bool [B, S]."""
     found = parse_examples(serialized_B, _static_features(schema))
     slot_S = tf.range(schema["input_ids"].length)
     is_filled_BS = (slot_S < found["mask_padding_index"]) | (slot_S >= schema["masked_lm_ids"].length)

@@ -1,11 +1,11 @@
 """Readers of rows of several sequences, in any layout of a row: as separate examples, or as whole rows.
 
 A row is described by the features of a packed row: the sequence of each token and its position in that
-sequence are enough, so that one reader handles every layout. All checks are TensorFlow operations: in a graph
-they fail, and eagerly they name the fault.
+sequence are enough, so one reader handles every layout. All checks are TensorFlow operations: in a graph
+they fail, and eagerly they also name the fault.
 
-Shapes: B rows, L tokens of a row, K slots for predicted tokens, P sequences of a row at most, M predicted
-tokens of a sequence at most, N sequences in all.
+Shapes: B rows, L tokens of a row, K slots for predicted tokens, P = maximum number of sequences in a row,
+M = maximum number of predicted tokens in a sequence, N sequences in all.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class _Members:
     """Sequences of rows, derived from their tokens.
 
     Attributes:
-      seen_BPL: int32, how often each place of each sequence is in the row.
-      lengths_BP: int32, the last place and 1; 0 where there is no sequence.
-      firsts_BP: int32, tokens of the first segment.
-      predictions_BP: int32, predicted tokens.
+      seen_BPL: int32, number of occurrences of each position of each sequence in the row.
+      lengths_BP: int32, last position plus 1; 0 for an empty slot.
+      firsts_BP: int32, number of tokens in the first segment.
+      predictions_BP: int32, number of predicted tokens.
     """
 
     def __init__(self, row: Row):
@@ -71,12 +71,12 @@ class _Members:
         self.predictions_BP = tf.reduce_sum(tf.cast(is_own_BKP, tf.int32), axis=1)
 
     def by_place(self, values_BL: tf.Tensor) -> tf.Tensor:
-        """Returns the values of tokens by sequence and place, [B, P, L]; those of one place are added up,
-        those out of range left out."""
+        """Returns the values of tokens by sequence and position, [B, P, L]; values of the same position are
+        added up, those out of range left out."""
         return self._added(self._row["sequence_ids"], self._row["position_ids"], values_BL, self._length)
 
     def by_slot(self, values_BK: tf.Tensor, most: int) -> tf.Tensor:
-        """Returns the values of predicted tokens by sequence and number among those of that, [B, P, M]."""
+        """Returns the values of predicted tokens by sequence and number in the sequence, [B, P, M]."""
         slots_BK = self._row["masked_lm_sequences"]
         starts_BK = _at(tf.cumsum(self.predictions_BP, axis=1, exclusive=True), slots_BK - 1)
         return self._added(slots_BK, tf.range(tf.shape(slots_BK)[1]) - starts_BK, values_BK, most)
@@ -91,7 +91,7 @@ class _Members:
 
 
 def _at(values_BX: tf.Tensor, places_BY: tf.Tensor) -> tf.Tensor:
-    """Returns values at places, [B, Y]; at a place out of range, that of the nearest."""
+    """Returns values at positions, [B, Y]; a position out of range is clipped."""
     return tf.gather(values_BX, tf.clip_by_value(places_BY, 0, tf.shape(values_BX)[1] - 1), batch_dims=1)
 
 
@@ -99,9 +99,9 @@ def faults(row: Row, most: int | None = None, may_skip: bool = False) -> dict[st
     """Returns {possible fault of a row: whether it occurs, bool [B, ..]}, the most basic fault first.
 
     Args:
-      row: of `features`.
-      most: M; None: any.
-      may_skip: whether a token may be missing between two that are there.
+      row: a row as of `features`.
+      most: M; None: any number.
+      may_skip: whether tokens may be missing inside a sequence.
     """
     members, depth = _Members(row), tf.shape(row["example_weights"])[1]
     length, numbers_BL, places_BL = row["input_ids"].shape[1], row["sequence_ids"], row["position_ids"]
@@ -114,7 +114,7 @@ def faults(row: Row, most: int | None = None, may_skip: bool = False) -> dict[st
     is_second_BL = places_BL >= _at(members.firsts_BP, numbers_BL - 1)
 
     def are_elsewhere(places_BX: tf.Tensor, numbers_BX: tf.Tensor) -> tf.Tensor:
-        """Tells whether positions are outside of the row, or in other sequences than these numbers."""
+        """Tells whether positions are outside the row, or in a sequence of another number."""
         return (places_BX < 0) | (places_BX >= length) | (_at(numbers_BL, places_BX) != numbers_BX)
 
     return {
@@ -142,8 +142,8 @@ def faults(row: Row, most: int | None = None, may_skip: bool = False) -> dict[st
 
 
 def examples_of(row: Row, most: int) -> tf.Tensor:
-    """Returns the sequences of valid rows in the words of compact records, int32 [N, W], those of a row in
-    the order of their numbers; a missing token is 0, [PAD]."""
+    """Returns the sequences of valid rows in the words of compact records, int32 [N, W], in the order of rows
+    and numbers; a missing token is 0, [PAD]."""
     members, random_BP = _Members(row), row["next_sentence_labels"]
     head = [members.lengths_BP, members.firsts_BP, members.predictions_BP, random_BP, 0 * random_BP]
     words = [
@@ -164,14 +164,14 @@ class Layout:
     """Layout of the rows in the records of a format, as pure functions.
 
     Attributes:
-      read: (serialized_B, Shape) -> a row as of `features`; fails with InvalidArgumentError
-        for records that are not of this shape.
+      read: (serialized_B, Shape) -> a row as of `features`; fails with InvalidArgumentError for records of
+        another shape.
       shape: (serialized_B, L, M) -> Shape, whose K and P are tensors; arbitrary for invalid records.
-      shape_of: (record, L or None, M or None) -> Shape, as far as possible without a look at its values where
-        L and M are given. Raises ValueError for a record that has none.
-      count: (serialized_B) -> int32 [B], the sequences of each record.
-      spare: values that K - M - P may have, the likeliest first.
-      may_skip: whether tokens may be missing.
+      shape_of: (record, L or None, M or None) -> Shape; with L and M, as far as possible without reading the
+        values. Raises ValueError for a record without a shape.
+      count: (serialized_B) -> int32 [B], the number of sequences in each record.
+      spare: possible values of K - M - P, the likeliest first.
+      may_skip: whether tokens may be missing inside a sequence.
     """
 
     read: Callable[[tf.Tensor, Shape], Row]
@@ -187,13 +187,13 @@ class Layout:
         return shape.length, shape.slots - shape.depth - self.spare[0]
 
     def read_right(self, serialized_B: tf.Tensor, shape: Shape, most: int | None) -> Row:
-        """Returns a row, as `read` does; fails with InvalidArgumentError where one of `faults` is found."""
+        """Returns a row, as `read` does; fails with InvalidArgumentError if it has one of `faults`."""
         row = self.read(serialized_B, shape)
         are_right = [~is_wrong for is_wrong in faults(row, most, self.may_skip).values()]
         return where_all(are_right, row, "not all rows are valid")
 
     def row(self, record: bytes, shape: Shape) -> Row:
-        """Returns the one row of a record. Raises ValueError where it is not of this shape."""
+        """Returns the only row of a record. Raises ValueError if it has another shape."""
         try:
             return self.read(tf.constant([record]), shape)
         except (tf.errors.OpError, UnicodeDecodeError):
@@ -213,9 +213,9 @@ class Features(NamedTuple):
 
     Attributes:
       groups: names of the features of L, of K and of P values.
-      floats: names of those that are floats, whole numbers all the same.
+      floats: names of the features of type float, whose values are whole numbers, too.
       row_of: (fields, int32) -> a row as of `features`.
-      weights: name of the feature that is above 0 where there is a sequence.
+      weights: name of the feature that is above 0 for a sequence and 0 for an empty slot.
     """
 
     groups: tuple[tuple[str, ...], ...]
@@ -263,7 +263,7 @@ class Features(NamedTuple):
 
 
 def _whole_numbers(values: tf.Tensor) -> tf.Tensor:
-    """Returns int32; -1, which is invalid everywhere, for a number that is not whole."""
+    """Converts to int32; fractions become -1, which is invalid in every feature."""
     numbers = tf.cast(values, tf.int64)
     is_one = (numbers >= 0) & (numbers < INTEGER_LIMIT) & (tf.cast(numbers, values.dtype) == values)
     return tf.cast(tf.where(is_one, numbers, -1), tf.int32)
@@ -290,8 +290,7 @@ class AsExamples(Plain):
     def unpack(self, serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tf.Tensor:
         """Returns the examples of the rows, int32 [N, W], in the words of compact records.
 
-        Fails with InvalidArgumentError where a record is not a row of these lengths, or an example of one is
-        not where it belongs.
+        Fails with InvalidArgumentError if a record is not a row of these lengths, or a row is invalid.
         """
         length, most = schema["input_ids"].length, schema["masked_lm_ids"].length
         shape = self.layout.shape(serialized_B, length, most)
@@ -319,7 +318,7 @@ class AsExamples(Plain):
         return encoding.encode(self.examples_of(record), "plain")
 
     def row_sizes(self, record: bytes) -> tuple[int, int]:
-        """Returns K and P of a record. Raises ValueError where it is no row."""
+        """Returns K and P of a record. Raises ValueError if it is not a row."""
         shape = self.layout.shape_of(record, None, None)
         return shape.slots, shape.depth
 
@@ -336,11 +335,11 @@ class AsExamples(Plain):
         problem = self.layout.describe(record, shape, expected[1]) if expected in sizes else None
         found = self.sizes_of(record) if problem else sizes[0]
         if expected not in sizes or problem and found not in ((0, 0), expected):
-            told = f"it is a row of {found[0]} tokens with up to {found[1]} predicted ones an example"
-            return f"{told}, expected {expected[0]} and {expected[1]}"
+            actual = f"it is a row of {found[0]} tokens with up to {found[1]} predicted ones per example"
+            return f"{actual}, expected {expected[0]} and {expected[1]}"
         if problem:
             return problem
-        # Also for empty slots and padding, whose values a step looks up, too.
+        # Empty slots and padding are checked, too, since a step looks up their values.
         row, looked_up = self.layout.row(record, shape), ("input_ids", "masked_lm_ids", "masked_lm_positions")
         return schema_lib.describe_values({name: row[name].numpy().ravel() for name in looked_up}, schema)
 
@@ -351,8 +350,7 @@ class AsRows(AsExamples):
     rows_per_record, count_rows, unpack = 1, Plain.count_rows, Plain.unpack
 
     def parse_rows(self, rows_N: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
-        """Fails with InvalidArgumentError where a record has other lengths than the schema, or its sequences
-        are not where they belong."""
+        """Fails with InvalidArgumentError if a record has other lengths than the schema, or is invalid."""
         shape = Shape(*(schema[name].length for name in ("input_ids", "masked_lm_ids", "cls_positions")))
         row = self.layout.read_right(rows_N, shape, None)
         row = {name: tf.ensure_shape(row[name], [rows_N.shape[0], schema[name].length]) for name in schema}
