@@ -143,7 +143,7 @@ class Devices:
     kernels: str = setting("auto", choices=("auto", "plain", "fused", "native"))
     recompute: str = setting(
         "none",
-        choices=("none", "attention", "block"),  # each keeps less than those before it
+        choices=("none", "attention", "block"),  # each keeps less than the previous one
     )
     unpad: bool = setting(
         False,

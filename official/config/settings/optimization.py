@@ -22,8 +22,8 @@ from official.config.setting import (
 
 
 def _of_micro_batches(config: Any) -> str | None:
-    """Returns the part of what divides a step into micro batches: none, as of devices, where what is clipped
-    and divided by is of the whole step."""
+    """Returns the effect on training of settings that divide a step into micro batches: none, like devices,
+    if losses are normalized and gradients clipped over the whole step."""
     is_global = config.loss_normalization == "global" and config.clip_scope != "micro_batch"
     return None if is_global else RECIPE
 
@@ -224,7 +224,7 @@ class Optimization:
     warmup_steps: float = setting(
         None,
         minimum=0,
-        # Of a share of all steps it follows from these.
+        # A share of all steps follows from these.
         training=lambda config: RECIPE if config.warmup_proportion is None else None,
     )
     warmup_proportion: float | None = setting(None, minimum=0, maximum=1, only_with=_WARMED_UP)
