@@ -555,8 +555,8 @@ class Profile(Callback):
         places = Places(trace, stages, stages_of(set(trace.functions.values()), stages))
         head = {"steps": [first, last], "devices": self._devices}
         if config.profile_steps:
-            told = {"secs_per_step": self._secs / (last - first), "trace": name}
-            write_times(config.model_dir, head | told, add_up(trace, places, last - first))
+            fields = {"secs_per_step": self._secs / (last - first), "trace": name}
+            write_times(config.model_dir, head | fields, add_up(trace, places, last - first))
             logging.info("Profile of steps %d,%d: %s", first, last, os.path.join(config.model_dir, name))
         if config.profile_memory and (found := memories(trace, places, stages)):
             record = {**head, "variables": stage_variables(self._state), "allocators": found}

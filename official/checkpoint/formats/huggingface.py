@@ -90,10 +90,10 @@ def _tied_of(family: Family) -> dict[str, tuple[str, str]]:
     return {copy: (original, why) for copy, original, why in names if copy and original and original != copy}
 
 
-def _family_of(tensors: Tensors, told: str) -> Family:
-    """Returns the family of a model by its tensor names: of several with the same names, `told` if it is one
+def _family_of(tensors: Tensors, likely: str) -> Family:
+    """Returns the family of a model by its tensor names: of several with these names, `likely` if it is one
     of them, otherwise the first."""
-    for family in (FAMILIES[told], *FAMILIES.values()):
+    for family in (FAMILIES[likely], *FAMILIES.values()):
         first = str(family.their_name("bert.encoder.layer.0.attention.output.dense.weight"))
         if {first, first.removeprefix(family.scope)} & tensors.keys():
             return family
