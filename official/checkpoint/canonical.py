@@ -248,12 +248,14 @@ def _encoder_problems(shapes: dict[str, tuple[int, ...]], has_segments: bool) ->
     gone = [name for name in EMBEDDINGS if name in expected and name not in shapes]
     bent = [name for name in expected if len(shapes.get(name, expected[name])) != rank_of(name)]
     problems = {"Missing": gone} if gone else {}
-    problems |= {} if layers else {"No layer": []}
+    if not layers:
+        problems["No layer"] = []
     if bent:
         messages = [f"{name} {list(shapes[name])} must have {rank_of(name)}" for name in sorted(bent)]
         problems["of another number of dimensions"] = messages
     compared = {name: shape for name, shape in expected.items() if name not in (*gone, *bent)}
-    return problems | compare_names(compared, {name: shapes[name] for name in compared if name in shapes})
+    found = {name: shapes[name] for name in compared if name in shapes}
+    return {**problems, **compare_names(compared, found)}
 
 
 def is_modernbert(names: Iterable[str]) -> bool:
@@ -292,4 +294,4 @@ def _expected_shapes(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[st
     classes = rows("output_weights", rows("output_bias", 2))
     sizes = Sizes(words, hidden, inner, positions, types, classes, width, modernbert)
     known = (name for name in names if not (groupbert and name.startswith("bert/encoder/")))
-    return own | {name: shape_of(name, sizes) for name in known}
+    return {**own, **{name: shape_of(name, sizes) for name in known}}

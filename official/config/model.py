@@ -91,7 +91,7 @@ class Family(NamedTuple):
         such a weight. `head` is one of `heads`, or any other end of a class's name."""
         for part, theirs in self.heads.get(head, {}).items():
             if name.startswith(part):
-                return None if theirs is None else theirs + name.removeprefix(part)
+                return None if theirs is None else theirs + name[len(part) :]
         if any(part in name for part in self.absent):
             return None
         for part, theirs in self.renamed:
@@ -335,7 +335,7 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     for ours, names in family.keys.items():
         several = names.split()
         if len(several) > 1:  # missing ones have the usual value
-            plain = dict.fromkeys(several, family.defaults[ours]) | plain
+            plain = {**dict.fromkeys(several, family.defaults[ours]), **plain}
         for theirs in several:
             if theirs not in plain:
                 continue
@@ -348,13 +348,13 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     if family.block_type != BertConfig.block_type:
         plain["block_type"] = family.block_type
     plain = family.read({**family.defaults, **plain}, source)
-    return plain | {"family": family.name, "model_type": "bert"}
+    return {**plain, "family": family.name, "model_type": "bert"}
 
 
 def settings_of(family: Family, said: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of a family's `without_shape`: from a configuration under BERT's keys, otherwise the
     usual ones."""
-    usual = dataclasses.asdict(BertConfig()) | with_plain_keys({"model_type": family.name}, "")
+    usual = {**dataclasses.asdict(BertConfig()), **with_plain_keys({"model_type": family.name}, "")}
     return {key: said.get(key, usual[key]) for key in family.without_shape}
 
 
@@ -363,10 +363,11 @@ def with_their_keys(values: Mapping[str, Any], family: Family) -> dict[str, Any]
     absent = () if family.has_segments else ("type_vocab_size", "position_embedding_type", "layer_norm_eps")
     known: dict[str, Any] = {}
     for key, value in values.items():
-        known |= dict.fromkeys(family.keys.get(key, "" if key in absent else key).split(), value)
+        theirs = family.keys.get(key, "" if key in absent else key).split()
+        known.update(dict.fromkeys(theirs, value))
     if "position_offset" in known:
         known["pad_token_id"] = max(known.pop("position_offset") - 1, 0)
-    return known | {"model_type": family.name}
+    return {**known, "model_type": family.name}
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -170,9 +170,7 @@ def stage_costs(config: Config, model_stages: Sequence[str]) -> dict[str, Cost]:
 
     def layer(name: str) -> tuple[int, int]:
         """Returns the products of a token, and of scores and their sums of values."""
-        return length * (
-            token + 2 * model.tokens_seen(int(name.removeprefix("layer_")), length) * hidden
-        ), token
+        return length * (token + 2 * model.tokens_seen(int(name.rpartition("_")[2]), length) * hidden), token
 
     # (products of a row, weights)
     heads = {

@@ -56,7 +56,7 @@ class Options:
 
 
 OPTIONS = {field.name: field for field in Section("IPUs", Options, evaluation=False).fields}
-_TRUTHS = dict.fromkeys(("true", "t", "1", "yes"), True) | dict.fromkeys(("false", "f", "0", "no"), False)
+_TRUTHS = {word: word in "true t 1 yes".split() for word in "true t 1 yes false f 0 no".split()}
 
 
 def read(text: str | None) -> Options:

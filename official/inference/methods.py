@@ -73,7 +73,7 @@ class Method:
         """Returns the sequences to calibrate the ranges of int8's activations with."""
         raise NotImplementedError
 
-    def results(self, rows: Sequence[Any]) -> tuple[Sequence[Any], np.ndarray]:
+    def results(self, rows: Sequence[Any]) -> tuple[Any, np.ndarray]:  # an array is not a Sequence
         """Returns (the result of each row, bool [N]: whether a text of the row was too long and truncated).
         Texts with masked words that are too long are refused, and tagging uses windows."""
         return self(rows), np.zeros(len(rows), bool)
@@ -700,7 +700,7 @@ class Model:
         for method in self._methods.values():
             method.cut.is_reported = not is_on
 
-    def results(self, method: str, rows: Sequence[Any]) -> tuple[Sequence[Any], np.ndarray]:
+    def results(self, method: str, rows: Sequence[Any]) -> tuple[Any, np.ndarray]:
         """Returns (the result of each row of a method, for rows as in `answer_all`, `classify_all`, `tag`,
         `embed` or `fill_masks`; bool [N]: whether a text of the row was truncated)."""
         return self._method(method).results(rows)

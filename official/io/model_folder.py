@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -556,7 +556,7 @@ def labels_json(
     """
     said = problem_type or (REGRESSION if labels is None else ONE_LABEL)
     values: dict[str, Any] = {"labels": labels, "kind": KIND_OF[said], "problem_type": said}
-    values |= {name: each for name, each in (("thresholds", thresholds), ("scale", scale)) if each}
+    values.update({name: each for name, each in (("thresholds", thresholds), ("scale", scale)) if each})
     return written(values)
 
 
@@ -655,12 +655,12 @@ def labels_of_config(location: str) -> dict:
     folder = folder_of(location)
     values, path = read_where_there(folder, CONFIG, False), os.path.join(folder, CONFIG)
     found = labels_of_hugging_face(values, path, cross_encoder_activation(folder))
-    return found | ({"labels": None} if are_numbered_labels(found["labels"] or ()) else {})
+    return {**found, "labels": None} if are_numbered_labels(found["labels"] or ()) else found
 
 
 def labels_of_folder(location: str) -> dict:
-    """Returns what `read_labels` does of a folder, or beside a file; without labels.json, the same as
-    config.json says it; empty where that names no labels, either."""
+    """Returns the labels of a folder, or beside a file, as `read_labels` does; without labels.json, those of
+    config.json; empty where that names none, either."""
     if found := read_labels(folder_of(location)):
         return found
     said = labels_of_config(location)
@@ -753,7 +753,8 @@ def order_of_labels(labels: Sequence[str], wanted: Sequence[Sequence[str]]) -> l
       labels: of a model, in their order.
       wanted: the names of each class.
     """
-    for form in (str, _plain):
+    ways: tuple[Callable[[str], str], ...] = (str, _plain)
+    for form in ways:
         forms = [form(label) for label in labels]
         found = [[forms.index(name) for name in map(form, names) if name in forms] for names in wanted]
         order = [numbers[0] for numbers in found if numbers]

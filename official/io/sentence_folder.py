@@ -479,8 +479,10 @@ def _types_of_storages(tensors: Mapping[str, Any]) -> dict[str, str]:
     return {key: _STORAGES[kind] for key, kind in named}
 
 
-_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, EOFError, IndexError, StopIteration)
-_DAMAGED = (*_DAMAGED, OverflowError, RuntimeError)
+_DAMAGED = (
+    *(ValueError, KeyError, TypeError, AttributeError, EOFError, IndexError, StopIteration),
+    *(OverflowError, RuntimeError),
+)
 
 
 def _strided(values: np.ndarray, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -198,7 +199,7 @@ def _class_of(folder: str, config: Mapping[str, Any], is_wordpiece: bool) -> str
         return None
     usual = _CLASS_OF_MODEL.get(str(of_model), "TokenizersBackend")
     usual = "BertTokenizer" if is_wordpiece and usual in _CLASSES else usual
-    name = str(own).removesuffix("Fast") if own else usual
+    name = re.sub("Fast$", "", str(own)) if own else usual
     if name in ("PreTrainedTokenizer", "TokenizersBackend"):
         return None
     if name not in _CLASSES:
@@ -249,14 +250,15 @@ def _read_tokens(
         tokens = sorted(config["added_tokens_decoder"].items(), key=lambda item: int(item[0]))
         added = {token["content"]: _token(token) for _, token in tokens}
     else:  # as older versions kept them
-        said |= (mapped := read_where_there(folder, SPECIAL_TOKENS_MAP, False))
+        mapped = read_where_there(folder, SPECIAL_TOKENS_MAP, False)
+        said.update(mapped)  # not |=, which Python 3.8 does not have
         beside = read_where_there(folder, ADDED_TOKENS, False)
         named = {contents(said[f"{name}_token"]) for name in _NAMES if said.get(f"{name}_token")}
         extra = config.get("extra_special_tokens") or config.get("additional_special_tokens")
         for values in (extra, mapped.get("extra_special_tokens")):
             named.update(contents(values) if isinstance(values, list) else ())
         by_id = {number: _token(text, text in named) for text, number in beside.items()}
-        by_id |= {token["id"]: _token(token) for token in tokenizer.get("added_tokens") or ()}
+        by_id.update({token["id"]: _token(token) for token in tokenizer.get("added_tokens") or ()})
         added = {token["content"]: token for _, token in sorted(by_id.items())}
     usual = [ROBERTA] if kind in _WITH_ROBERTAS_TOKENS else [model_folder.SPECIAL_TOKENS, ROBERTA]
     vocab = tokenizer["model"].get("vocab") or ()
@@ -533,9 +535,9 @@ def _finished(
     """Returns the tokenizer with its added tokens. How it joins two texts is found by encoding a pair."""
     import tokenizers  # late: few commands read such a folder
 
-    whole = {"version": "1.0", "normalizer": None, "pre_tokenizer": None, "decoder": None, **tokenizer}
     there = [{"id": token["id"], **_token(token)} for token in tokenizer.get("added_tokens") or ()]
-    whole |= {"truncation": None, "padding": None, "added_tokens": there}
+    whole = {"version": "1.0", "normalizer": None, "pre_tokenizer": None, "decoder": None, **tokenizer}
+    whole.update(truncation=None, padding=None, added_tokens=there)
     if _is_wordpiece(whole):
         whole["model"] = {**_WORDPIECE, **whole["model"]}
     try:

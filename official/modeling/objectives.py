@@ -165,9 +165,9 @@ def pretraining_terms(
         "mlm_accuracy": (correct(logits, ids, hit_weights), tf.reduce_sum(batch["masked_lm_weights"])),
     }
     if len(others) == 1:
-        terms |= _relation_terms(others[0], batch)
+        terms.update(_relation_terms(others[0], batch))
     elif others:
-        terms |= _replaced_terms(others[0], others[1], batch)
+        terms.update(_replaced_terms(others[0], others[1], batch))
     return terms
 
 

@@ -127,8 +127,8 @@ class EmbedTask(TableTask):
             logging.info("Distinct texts of the evaluation set, first and other columns: %s", told)
             if not self._is_scored:
                 ids_NG = self._read["eval"].text_ids.reshape(-1, self.rows_of_example)
-                others = [ids_NG[:, 1:].reshape(-1), *([] if corpus is None else [corpus.text_ids])]
-                if both := int(np.isin(np.unique(ids_NG[:, 0]), np.concatenate(others)).sum()):
+                passages = [ids_NG[:, 1:].reshape(-1), *([] if corpus is None else [corpus.text_ids])]
+                if both := int(np.isin(np.unique(ids_NG[:, 0]), np.concatenate(passages)).sum()):
                     told = "%d queries are passages, too: each finds itself first, which lowers the scores"
                     logging.warning(told, both)
         self.companions.update(sentence_folder.contents(settings, config.model.hidden_size))

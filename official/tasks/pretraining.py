@@ -419,7 +419,7 @@ class PretrainingTask:
         logits_BPV, *others = outputs if isinstance(outputs, tuple) else (outputs,)
         top = tf.math.top_k(tf.nn.softmax(tf.cast(logits_BPV, tf.float32)), _GUESSES)
         shown = {name: batch[name] for name in self._schema if name != "segment_ids"}
-        shown |= {"top_ids": top.indices, "top_probabilities": top.values}
+        shown.update(top_ids=top.indices, top_probabilities=top.values)
         for logits_B2 in others if self._config.objective == "mlm_nsp" else ():
             shown["random_probability"] = tf.nn.softmax(tf.cast(logits_B2, tf.float32))[:, 1]
         return shown

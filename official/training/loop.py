@@ -142,7 +142,8 @@ class RunLoop:
         stages = batch_plan.stages_between(self.config, self.plan, 0, self.state.step)
         rows = sum(steps * plan.train_batch_size for steps, plan in stages)
         self.data_position = metrics_window.position_from_saved(saved, self.state.samples_done, rows)
-        if self.plan.is_packed and self.state.step and not self.data_position.stream_sequences.any():
+        is_packed = self.config.do_train and self.plan.is_packed
+        if is_packed and self.state.step and not self.data_position.stream_sequences.any():
             warning = "ckpt-%d lacks its position in the packed data (ckpt-%d.interval.json). It is"
             warning += " estimated, so some sequences are read twice, and others not."
             logging.warning(warning, self.state.step, self.state.step)

@@ -95,7 +95,7 @@ def test_a_text_that_cannot_be_used_is_refused(run):
     for text, message in (
         ("the cat", r"no \[MASK\] in the text"),
         ("the [mask]", r"no \[MASK\]"),
-        ("cat " * 40 + "[MASK]", "43 word pieces .* takes 32 at most. Shorten"),
+        ("cat " * 40 + "[MASK]", "43 word pieces .* takes at most 32. Shorten"),
     ):
         with pytest.raises(ConfigError, match=message):
             model.fill_mask(text)

@@ -198,7 +198,7 @@ def test_launchers_that_are_not_read_are_refused_where_nobody_else_says_the_same
     assert_refused(
         lambda environment: flags.read(GOOD, environment),
         (
-            (torchrun, "RANK=1 and WORLD_SIZE=8 .* this process is one of 8, but bert does not support them"),
+            (torchrun, "RANK=1 and WORLD_SIZE=8 .* this process is one of 8, but bert does not read them"),
             (horovod, "(horovodrun) say that this process is one of 2"),
             (SLURM | torchrun, "is one of 8"),
         ),

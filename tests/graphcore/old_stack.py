@@ -76,6 +76,9 @@ def newer_python(path: pathlib.Path) -> list[str]:
     for node in ast.walk(parsed(path)):
         kinds = (getattr(node, "annotation", None), getattr(node, "returns", None))
         found += [ast.unparse(kind) for kind in kinds if isinstance(kind, ast.BinOp)]
+        if isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, ast.BitOr):
+            sides = [getattr(node, name, None) for name in ("left", "right", "value")]
+            found += [ast.unparse(node) for side in sides if isinstance(side, (ast.Dict, ast.DictComp))]
     return found + ([f"Python {minimum}"] if minimum > (3, 8) else [])
 
 

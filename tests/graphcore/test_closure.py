@@ -29,8 +29,9 @@ MADE_UP = frozenset({"official.data.generated"})
 # What stands in functions that it never calls: it compiles a step as a whole, and shares no functions in it.
 NOT_CALLED = {"tf.function(experimental_attributes=)", "tf.function(reduce_retracing=)"}
 # Beside Python's own library.
-PACKAGES = {"absl", "fsspec", "numpy", "tensorflow", "yaml"}  # fsspec where it is installed
-PACKAGES_OF_FINE_TUNING = {"scipy", "sklearn", "tokenizers", "tqdm"}
+# fsspec where it is installed; tokenizers where the vocabulary is a tokenizer.json.
+PACKAGES = {"absl", "fsspec", "numpy", "tensorflow", "tokenizers", "yaml"}
+PACKAGES_OF_FINE_TUNING = {"scipy", "sklearn", "tqdm"}
 PACKAGES_OF_FILES = {"pyarrow", "backports"}  # where such files are read
 
 
@@ -66,6 +67,7 @@ def test_newer_python_and_tensorflow_are_found(tmp_path):
         "Sizes = dict[str, int]": True,
         "def f(x: int | None): ...": True,
         "a = 'x.y'.strip().removesuffix('.y')": True,
+        "def f(x):\n    x |= {'a': 1}": True,
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import numpy.typing as npt": False,
         "from __future__ import annotations\ndef f(x: dict[str, int] | None): ...": False,
     }.items():

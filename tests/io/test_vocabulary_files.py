@@ -288,7 +288,7 @@ def test_labels_that_contradict_themselves_are_refused(tmp_path):
         (dict(labels=names, kind="many"), "kind='many', expected one of one, several"),
         (dict(labels=names, kind="one", problem_type="regression"), "kind='one' and problem_type='regr"),
         (dict(labels=names, thresholds=[0.2, 0.3]), "with kind='one', expected only with 'several'"),
-        (dict(labels=names, kind="several", thresholds=[20, 30]), "expected probabilities, from 0 to 1"),
+        (dict(labels=names, kind="several", thresholds=[20, 30]), "expected probabilities from 0 to 1"),
         (dict(labels=names, treshold=[0.2, 0.3]), r"unknown key 'treshold' \(did you mean thresholds\?\)"),
     ]
     assert_refused(lambda values: read(**values), cases)

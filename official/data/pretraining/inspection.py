@@ -3,8 +3,6 @@
 import dataclasses
 import itertools
 import os
-import pathlib
-import pickle
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -47,16 +45,16 @@ def summarize(
     """
     states, total = files.states(paths), sum(files.sizes(paths))
     engine = engine or engines.Local(1)
-    # Few tasks, as each writes up to 48 MB, however many files there are. Starting a process costs seconds:
+    # Few tasks, as each writes up to 32 MB, however many files there are. Starting a process costs seconds:
     # by default, each has 64 MB to read.
     count = min(1 if engine.num_workers == 1 else 64, len(paths))
     bounds = np.linspace(0, len(paths), count + 1).astype(int)
     groups = [paths[first:end] for first, end in zip(bounds, bounds[1:])]
     with writing.new_folder(work_dir) as folder:
-        counted = [os.path.join(folder, f"{number:05d}.pickle") for number in range(count)]
+        counted = [os.path.join(folder, f"{number:05d}.npz") for number in range(count)]
         tasks = ((count_files, path, paths[0], group, vocabulary) for path, group in zip(counted, groups))
         engine.run(Round(tasks, count, total, "Inspecting", "examples", __name__, 64 << 20))
-        parts = (pickle.loads(pathlib.Path(path).read_bytes()) for path in counted)  # of our own processes
+        parts = map(Summary.load, counted)
         summary = next(parts)
         for part in parts:
             summary.merge(part)
@@ -68,7 +66,7 @@ def count_files(path: str, first: str, group: list[str], vocabulary: Vocabulary 
     """A task of `summarize`: reads and checks the records of some files, and writes what they hold.
 
     Args:
-      path: for the pickled `Summary`.
+      path: for the numbers, as `Summary.save` writes them.
       first: the file whose first record defines the format and sizes of all.
       group: the files.
       vocabulary: as of `summarize`.
@@ -82,7 +80,7 @@ def count_files(path: str, first: str, group: list[str], vocabulary: Vocabulary 
             summary.add(count, values, mask_id)
         summary.files, summary.bytes = summary.files + 1, summary.bytes + size
         engines.report(size, summary.records - done)
-    pathlib.Path(path).write_bytes(pickle.dumps(summary))
+    summary.save(path)
 
 
 def read_checked(path: str, shape: Shape, features: dict) -> Iterator[tuple[int, dict[str, np.ndarray]]]:

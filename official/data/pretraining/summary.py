@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -268,6 +268,30 @@ class Summary:
                 getattr(self, name).merge(value)
             elif name not in _SHAPE:
                 setattr(self, name, getattr(self, name) + value)
+
+    def save(self, path: str) -> None:
+        """Writes all of it to a file (.npz)."""
+        arrays: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Repeats):
+                value._settle()
+                kept = {key: each for key, each in vars(value).items() if key not in ("_new", "_waiting")}
+                arrays |= {f"{name}.{key}": each for key, each in kept.items()}
+            else:
+                arrays[name] = value
+        np.savez(path, **arrays)
+
+    @classmethod
+    def load(cls, path: str) -> Summary:
+        """Returns the summary that `save` wrote."""
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+        values = {name: value if value.ndim else value.item() for name, value in found.items()}
+        summary = cls(*(values[name] for name in _SHAPE))
+        for name, value in values.items():
+            owner, dot, key = name.rpartition(".")
+            setattr(getattr(summary, owner) if dot else summary, key, value)
+        return summary
 
 
 def largest_gap(a: np.ndarray, b: np.ndarray) -> float:

@@ -226,7 +226,8 @@ def _of_rows(path: str, source: str) -> dict:
                 asked["is_impossible"] = not asked["answers"]
             if row.get("is_impossible") is not None:
                 asked["is_impossible"] = is_impossible = expect(row, "is_impossible", bool, place)
-                asked |= {"answers": []} if is_impossible else {}  # others are plausible but wrong answers
+                if is_impossible:  # what there is, is plausible and wrong
+                    asked["answers"] = []
             paragraphs[-1]["qas"].append(asked)
     return {"data": [{"paragraphs": paragraphs}]}
 

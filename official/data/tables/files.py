@@ -158,7 +158,7 @@ def open_table(given: str, flag: str, wanted: Sequence[str] = (), all_columns: b
         first = _columns_of(parts[0], by_number)
         for part in parts:
             found = _columns_of(part, by_number, all_columns)
-            columns |= dict.fromkeys(found)
+            columns.update(dict.fromkeys(found))
             if missing := [name for name in wanted if name not in found]:
                 raise ConfigError(_describe_missing(part, missing[0], found, by_number))
             if part.kind == "delimited" and len(found) != len(first):

@@ -121,10 +121,13 @@ def _as_list(text: str) -> str | list:
 
 
 def _is_list(value: Any) -> bool:
-    """Tells whether a label is a list, or a text that is one of JSON or Python."""
+    """Tells whether a label is a list or an object, or a text that is one of JSON or Python, or begins as one
+    of texts or numbers does."""
     if isinstance(value, str) and value.lstrip().startswith(("[", "(", "{")):
-        with contextlib.suppress(ValueError):  # others are names
+        try:
             value = _as_list(value.strip())
+        except ValueError:  # [a b] is a name
+            return re.match(r"\s*[\[{]\s*[\"'\d.-]", value) is not None
     return isinstance(value, (list, tuple, dict))
 
 
@@ -196,7 +199,7 @@ class Reader:
     def _chosen(self, text: str, texts: Sequence[str]) -> _Chosen:
         place = texts.index(text) if texts.count(text) == 1 else None
         column = self._choices.index(text) if text in self._choices else None
-        number = text.removesuffix(".0")  # as pandas writes numbers beside missing ones
+        number = text[:-2] if text.endswith(".0") else text  # as pandas writes numbers beside missing ones
         if number.isdecimal():  # all rows together decide which of the three applies
             return _Chosen(int(number), column, place)
         if column is None and place is None:

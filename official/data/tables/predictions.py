@@ -70,7 +70,7 @@ def columns_of(
             "probability": chances_NC.max(axis=1).tolist(),
         }
     if all_probabilities:
-        found |= {f"probability_{name}": column.tolist() for name, column in zip(names, chances_NC.T)}
+        found.update({f"probability_{name}": one.tolist() for name, one in zip(names, chances_NC.T)})
     return found
 
 

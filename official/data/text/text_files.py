@@ -554,8 +554,10 @@ def find_texts(patterns: str, flag: str = "input_files") -> list[str]:
     paths = files.find_files(patterns, flag)
     for path in paths:
         if _TABLE.search(path):
-            told = "is a table, all columns of which would be text. Write it as JSON lines or Parquet"
-            raise ConfigError(f"--{flag}: {path} {told}, and name the column with --text_field.")
+            raise ConfigError(
+                f"--{flag}: {path} is a table, all columns of which would be text. Write it as JSON lines or"
+                " Parquet, and name the column with --text_field."
+            )
         folder, name = os.path.split(path)
         if name not in (jobs.MANIFEST, CORPUS):
             continue
@@ -635,7 +637,7 @@ def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None
         return {f"all {len(paths):,} files": digest.hexdigest()}
     here = [path for path in paths if not files.is_remote(path)]
     with ThreadPoolExecutor(8) as threads:
-        return described | dict(zip(here, threads.map(lambda path: _identity(path, *known[path]), here)))
+        return {**described, **dict(zip(here, threads.map(lambda path: _identity(path, *known[path]), here)))}
 
 
 def _identity(path: str, size: int, changed: int) -> str:

@@ -144,7 +144,7 @@ def test_a_file_of_another_kind_or_none_is_an_error(tmp_path):
         return files.read_split(TASKS["rte"], "dev", str(tmp_path))
 
     assert_refused(read, PUBLISHED["other_files"])
-    message = "has no train file of mrpc: MRPC/train.tsv or MRPC/msr.* --tasks=mrpc fetches"
+    message = "has no train file of mrpc, expected MRPC/train.tsv or MRPC/msr.* --tasks=mrpc downloads"
     with pytest.raises(ConfigError, match=f"--data_dir=.* {message}"):
         files.read_split(TASKS["mrpc"], "train", str(tmp_path))
 
