@@ -496,8 +496,8 @@ def from_pretrained(
         name for name in (*canonical.POOLER, *canonical.NEXT_SENTENCE_HEAD) if name not in source.tensors
     ]
     absent = () if head == "classify" else tuple(missing)
-    said = sidecar_files.sizes_beside(source.location)
-    bert = dataclasses.replace(source.bert, **{name: said[name] for name in OF_TRAINING if name in said})
+    saved = sidecar_files.sizes_beside(source.location)
+    bert = dataclasses.replace(source.bert, **{name: saved[name] for name in OF_TRAINING if name in saved})
     texts = {name: content.decode() for name, content in files.items()}
     thresholds = tuple(source.thresholds[place] for place in order or ()) if source.thresholds else ()
     model = PretrainedModel(Spec(bert, texts, head, kind, names, thresholds, embedding, absent))

@@ -86,9 +86,9 @@ def initialize(
     checkpoint = sidecar_files.open_best(path, "--init_checkpoint")
     with naming_unreadable(f"--init_checkpoint={path}"):
         notes = _notes(model, checkpoint) if model else ""
-        said = sidecar_files.sizes_beside(checkpoint.location)
+        config = sidecar_files.sizes_beside(checkpoint.location)
         known = {"family": model.family} if model else {}  # several families have the same names
-        options = Options(**sidecar_files.of_family({**known, **said}))
+        options = Options(**sidecar_files.of_family({**known, **config}))
         mapped = checkpoint.format.to_canonical(checkpoint.tensors, options)
         theirs = FAMILIES[mapped.family or options.family]
         if model and theirs.without_shape != model.family_row.without_shape:
@@ -191,12 +191,12 @@ def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | Non
     Raises:
       ConfigError: if the model differs from the checkpoint's in one of these.
     """
-    said = sidecar_files.sizes_beside(checkpoint.location)
-    said |= {"num_attention_heads": checkpoint.heads} if checkpoint.heads else {}
-    if other := contradictions(model, said):
+    config = sidecar_files.sizes_beside(checkpoint.location)
+    config |= {"num_attention_heads": checkpoint.heads} if checkpoint.heads else {}
+    if other := contradictions(model, config):
         problem = f"{'; it '.join(other)}. Change --init_checkpoint or --bert_config_file."
         raise ConfigError(f"init_checkpoint {checkpoint.location} {problem}")
-    return None if "hidden_act" in said else model.hidden_act
+    return None if "hidden_act" in config else model.hidden_act
 
 
 def _notes(model: BertConfig, checkpoint: registry.Checkpoint) -> str:

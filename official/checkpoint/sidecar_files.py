@@ -107,24 +107,24 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
       checkpoint: the source. Given options take precedence, then its shapes, then a configuration next to it,
         then the usual values of its format.
     """
-    said, epsilon = sizes_beside(checkpoint.location), epsilon_without(checkpoint)
+    config, epsilon = sizes_beside(checkpoint.location), epsilon_without(checkpoint)
     usual: dict[str, Any] = {
-        "num_attention_heads": checkpoint.heads or said.get("num_attention_heads"),
-        "hidden_act": said.get("hidden_act") or checkpoint.format.usual_activation,
-        "layer_norm_eps": said.get("layer_norm_eps") or epsilon or BertConfig.layer_norm_eps,
+        "num_attention_heads": checkpoint.heads or config.get("num_attention_heads"),
+        "hidden_act": config.get("hidden_act") or checkpoint.format.usual_activation,
+        "layer_norm_eps": config.get("layer_norm_eps") or epsilon or BertConfig.layer_norm_eps,
     }
     found = {name: getattr(options, name) or value for name, value in usual.items()}
     found["model_card"] = model_card.of_run(checkpoint.location)
-    found["of_training"] = {name: said[name] for name in OF_TRAINING if name in said}
+    found["of_training"] = {name: config[name] for name in OF_TRAINING if name in config}
     found["of_training"] |= hf_folder.dropout_of_heads(checkpoint.location)
-    found |= of_family(said)
+    found |= of_family(config)
     return dataclasses.replace(options, **found, **labels_beside(checkpoint.location))
 
 
-def of_family(said: Mapping[str, Any]) -> dict:
+def of_family(config: Mapping[str, Any]) -> dict:
     """Returns the options `family` and `of_family` from a configuration as in `sizes_beside`."""
-    family = FAMILIES[said.get("family", BertConfig.family)]
-    return {"family": family.name, "of_family": settings_of(family, said)}
+    family = FAMILIES[config.get("family", BertConfig.family)]
+    return {"family": family.name, "of_family": settings_of(family, config)}
 
 
 def with_family_of(options: Options, read: Mapped) -> Options:
@@ -249,12 +249,12 @@ def check_source(location: str, read: Mapped) -> None:
         model_folder.check_label_count(labels, outputs, f"the labels next to {location}")
 
 
-def _contradictions(said: dict, sizes: dict) -> list[str]:
+def _contradictions(config: dict, sizes: dict) -> list[str]:
     """Compares all sizes except the number of words, which conversions change."""
     return [
-        f"{key}={said[key]}, the tensors have {value}"
+        f"{key}={config[key]}, the tensors have {value}"
         for key, value in sizes.items()
-        if key != "vocab_size" and said.get(key, value) != value
+        if key != "vocab_size" and config.get(key, value) != value
     ]
 
 

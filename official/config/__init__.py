@@ -88,8 +88,8 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
                 values[name] = FIELDS[name].checked(value, source)
                 path = values[name]
                 if name == "bert_config_file" and path and "model" not in layer:
-                    said = with_model_type(read_json(path, name, any_number=True), path)
-                    values["model"] = bert_config_from_dict(said, path)
+                    content = with_model_type(read_json(path, name, any_number=True), path)
+                    values["model"] = bert_config_from_dict(content, path)
     if values.get("task") in OWN_DATA:  # needs scores to select the best weights
         values.setdefault("do_eval", not values.get("use_synthetic_data"))
     config = with_generated_data(Config(**values))

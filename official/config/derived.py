@@ -461,11 +461,11 @@ def with_init_folder(config: Config, given: Collection[str]) -> Config:
                 f"--vocab_file={config.vocab_file} has other words than {found}, with which the weights of"
                 " --init_checkpoint were trained. Drop --vocab_file."
             )
-    said = beside.do_lower_case
-    if None not in (config.do_lower_case, said) and config.do_lower_case != said:
+    theirs = beside.do_lower_case
+    if None not in (config.do_lower_case, theirs) and config.do_lower_case != theirs:
         raise ConfigError(
             f"--do_lower_case={str(config.do_lower_case).lower()}, but the tokenizer of --init_checkpoint"
-            f" has {str(said).lower()}. Drop --do_lower_case."
+            f" has {str(theirs).lower()}. Drop --do_lower_case."
         )
     if "model" in values and "max_seq_length" not in given and config.task != "pretrain":
         positions = values["model"].positions

@@ -351,11 +351,11 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     return {**plain, "family": family.name, "model_type": "bert"}
 
 
-def settings_of(family: Family, said: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(family: Family, given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of a family's `without_shape`: from a configuration under BERT's keys, otherwise the
     usual ones."""
     usual = {**dataclasses.asdict(BertConfig()), **with_plain_keys({"model_type": family.name}, "")}
-    return {key: said.get(key, usual[key]) for key in family.without_shape}
+    return {key: given.get(key, usual[key]) for key in family.without_shape}
 
 
 def with_their_keys(values: Mapping[str, Any], family: Family) -> dict[str, Any]:

@@ -132,17 +132,17 @@ def translate(
     Raises:
       ConfigError: for unknown keys, each named with the nearest known one, and values of another type.
     """
-    said: dict[str, Any] = {}
+    read: dict[str, Any] = {}
     lines: list[Line] = []
     table, backend = table_for(family.name if family else None), base["distribution_strategy"]
     if family:
         keys = flat(values, LEAVES)
         check_known(keys, family, source)
-        said = _read(family.defaults, family.table, backend, source, [])
-        said |= _read(keys, family.table, backend, source, lines)
+        read = _read(family.defaults, family.table, backend, source, [])
+        read |= _read(keys, family.table, backend, source, lines)
         stages = keys.get("ipu_config.pipeline_stages") or keys.get("pipeline_stages")
         if isinstance(stages, list) and stages and isinstance(stages[-1], list):
-            said["@stages"] = stages[-1]  # names of the last stage: a head identifies the task
+            read["@stages"] = stages[-1]  # names of the last stage: a head identifies the task
     over = _read(options, table, backend, "command line", lines, prefix="--")
     lengths = {"@steps", "@epochs", "@samples"}
     if {"@steps", "@epochs"} <= set(over):
@@ -150,7 +150,7 @@ def translate(
         raise ConfigError(f"--{' and --'.join(both)} both set the length of the run. Drop one of the two.")
     replaced: set[str] = {"@global"} if "@accumulation" in over else set()
     replaced |= lengths if lengths & set(over) else set()
-    merged = {name: value for name, value in said.items() if name not in replaced} | over
+    merged = {name: value for name, value in read.items() if name not in replaced} | over
     settings = {name: value for name, value in merged.items() if not name.startswith("@")}
     terms = {name[1:]: value for name, value in merged.items() if name.startswith("@")}
     terms["name"] = base.get("name")

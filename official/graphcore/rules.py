@@ -98,8 +98,8 @@ def _typed(value: str, kind: type) -> Any:
 
 def written(values: Mapping[str, Any]) -> str:
     """Inverse of `read`: returns {name: value} as text; None is left out."""
-    said = {name: value for name, value in values.items() if value is not None}
-    texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in said.items()}
+    known = {name: value for name, value in values.items() if value is not None}
+    texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in known.items()}
     return " ".join(shlex.quote(f"{name}={text}") for name, text in texts.items())
 
 

@@ -529,8 +529,8 @@ def embedding_settings(source: Source) -> EmbeddingSettings:
     Raises:
       ConfigError: if the files next to it need an unsupported feature.
     """
-    said = sentence_folder.read_settings(source.location, source.vocabulary.do_lower_case)
-    settings = said or EmbeddingSettings()
+    saved = sentence_folder.read_settings(source.location, source.vocabulary.do_lower_case)
+    settings = saved or EmbeddingSettings()
     length = min(settings.max_seq_length or source.length(), source.bert.positions)
     return dataclasses.replace(settings, max_seq_length=source.max_seq_length or length)
 

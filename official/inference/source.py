@@ -105,8 +105,8 @@ class Source:
         own = [name for name in names if self.location == folder or name.startswith(prefix)]
         found = [(name, *files.version(os.path.join(folder, name))) for name in own]
         text = self.vocabulary.sha256, self.vocabulary.do_lower_case, self.max_seq_length
-        said = [*text, self.labels, self.problem_type, self.thresholds]
-        return hashlib.sha256(repr([found, said]).encode()).hexdigest()
+        settings = [*text, self.labels, self.problem_type, self.thresholds]
+        return hashlib.sha256(repr([found, settings]).encode()).hexdigest()
 
     def abilities(self) -> list[str]:
         """Returns the names of the methods that the model has a head for."""
@@ -237,8 +237,8 @@ def find(
     found = vocab_file or vocabulary_files.find(model_folder.folder_of(checkpoint.location))
     vocab_file = _vocabulary_file(found, settings, checkpoint.location)
     if do_lower_case is None:
-        said = str(sidecar_files.config_beside(checkpoint.location))
-        do_lower_case = json_files.expect(settings, "do_lower_case", (bool, type(None)), said, None)
+        config_file = str(sidecar_files.config_beside(checkpoint.location))
+        do_lower_case = json_files.expect(settings, "do_lower_case", (bool, type(None)), config_file, None)
     bert = _sizes(tensors, options, checkpoint.location)
     positions = bert.positions
     if max_seq_length is not None and not SHORTEST <= max_seq_length <= positions:

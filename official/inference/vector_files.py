@@ -49,8 +49,8 @@ def digest_of(model: Model) -> str:
         for each in settings.dense
     ]
     text = [source.vocabulary.sha256, source.vocabulary.do_lower_case, *kinds, layers]
-    said = json.dumps([onnx_files.digest_of(source), dataclasses.asdict(source.bert), *text], default=str)
-    return hashlib.sha256(said.encode()).hexdigest()
+    identity = json.dumps([onnx_files.digest_of(source), dataclasses.asdict(source.bert), *text], default=str)
+    return hashlib.sha256(identity.encode()).hexdigest()
 
 
 def _digest_of_texts(given: Iterable[str], first: int) -> int:
@@ -174,22 +174,22 @@ def embed_file(
         ranges = _ranges_of(parts) if dtype == "int8" else None
         rows = sum(part.note["rows"] for part in parts)
         width = embedder.size // 8 if dtype == "binary" else embedder.size
-        said.update(
+        content.update(
             rows=rows,
             empty_texts=sum(part.note["empty"] for part in parts),
             truncated_texts=sum(part.note["cut"] for part in parts),
             texts_digest=f"{sum(int(part.note['texts'], 16) for part in parts) % 2**128:032x}",
         )
         if ranges:
-            said["ranges"] = {name: values.tolist() for name, values in ranges._asdict().items()}
-        writing.replace_file(sidecar(output_file), json_files.written(said))
+            content["ranges"] = {name: values.tolist() for name, values in ranges._asdict().items()}
+        writing.replace_file(sidecar(output_file), json_files.written(content))
         with writing.replacing(output_file) as path:
             if ending == ".npy":
                 _write_array(parts, path, (rows, width), kept, dtype, ranges)
             else:
                 write_parquet([part.path for part in parts], path, _changed(dtype, width, ranges))
 
-    said: dict[str, Any] = {
+    content: dict[str, Any] = {
         "checkpoint": os.path.abspath(model.source.location),
         "model": digest_of(model),
         "dtype": dtype,
@@ -201,15 +201,15 @@ def embed_file(
         "input_file": table.given,
         "text_column": column,
     }
-    job = {"columns": [column], "vectors": {**said, "checkpoint": ""}, "how": list(identity)}
+    job = {"columns": [column], "vectors": {**content, "checkpoint": ""}, "how": list(identity)}
     write_in_parts(table, output_file, job, make, join, overwrite, "Embedding")
     for key, what in (
         ("empty_texts", "without a text: the vector is that of an empty one"),
-        ("truncated_texts", f"longer than max_seq_length={said['max_seq_length']} tokens and cut"),
+        ("truncated_texts", f"longer than max_seq_length={content['max_seq_length']} tokens and cut"),
     ):
-        if said[key]:
-            logging.warning("%s: %s %s.", table.given, counted(said[key], "row"), what)
-    return said
+        if content[key]:
+            logging.warning("%s: %s %s.", table.given, counted(content[key], "row"), what)
+    return content
 
 
 def sidecar(path: str) -> str:

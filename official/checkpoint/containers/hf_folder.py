@@ -110,9 +110,9 @@ def read(location: str) -> Tensors:
       DamagedError: also when one of them is read.
       ConfigError: for the config.json of an unsupported model.
     """
-    said, below = sizes(location), os.path.join(location, GENERATOR_FOLDER)
-    if said.get("family") == "electra" and os.path.isdir(below) and locate(below):
-        _check_generator(said, sizes(below), below)
+    config, below = sizes(location), os.path.join(location, GENERATOR_FOLDER)
+    if config.get("family") == "electra" and os.path.isdir(below) and locate(below):
+        _check_generator(config, sizes(below), below)
         found = {
             GENERATOR + name: dataclasses.replace(tensor, sources=(GENERATOR + name,))
             for name, tensor in _read_model(below).items()
@@ -121,17 +121,17 @@ def read(location: str) -> Tensors:
     return _read_model(location)
 
 
-def _check_generator(said: dict, of_generator: dict, folder: str) -> None:
-    """Raises ConfigError if a generator's config.json does not fit its discriminator's."""
-    given = ((said, os.path.dirname(folder)), (of_generator, folder))
-    said, of_generator = (
+def _check_generator(config: dict, generator: dict, folder: str) -> None:
+    """Raises ConfigError if a generator's config.json contradicts its discriminator's."""
+    given = ((config, os.path.dirname(folder)), (generator, folder))
+    config, generator = (
         dataclasses.asdict(BertConfig()) | checked_sizes(each, os.path.join(place, CONFIG))
         for each, place in given
     )
-    wanted = {key: said[key] for key in ("family", "hidden_act", "layer_norm_eps", "num_hidden_layers")}
-    heads = said["num_attention_heads"] * of_generator["hidden_size"]
-    wanted["num_attention_heads"] = heads // said["hidden_size"]
-    if wrong := [f"{key}={of_generator[key]}" for key in wanted if of_generator[key] != wanted[key]]:
+    wanted = {key: config[key] for key in ("family", "hidden_act", "layer_norm_eps", "num_hidden_layers")}
+    heads = config["num_attention_heads"] * generator["hidden_size"]
+    wanted["num_attention_heads"] = heads // config["hidden_size"]
+    if wrong := [f"{key}={generator[key]}" for key in wanted if generator[key] != wanted[key]]:
         expected = ", ".join(f"{key}={wanted[key]}" for key in wanted)
         problem = f"{', '.join(wrong)}, but a generator next to this discriminator must have {expected}."
         raise ConfigError(f"{os.path.join(folder, CONFIG)}: {problem}")
